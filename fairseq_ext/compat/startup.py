@@ -1,0 +1,156 @@
+"""Lets stock fairseq 0.12.2 run on current Python, torch and hydra.
+
+The installed file `fairseq_ext.pth` runs this module at every interpreter start, before any command imports fairseq, so it
+imports nothing heavy: it only registers `Hook`, which wakes up when `fairseq` itself is imported and then
+
+1. lets its dataclasses have dataclass instances as defaults, which Python >= 3.11 refuses (`allow_dataclass_defaults`);
+2. lets `torch.load` read the plain containers that fairseq checkpoints hold, still without running pickled code
+   (`allow_checkpoint_globals`), and names the class and the way out when a checkpoint holds something else;
+3. silences the two deprecation warnings that hydra 1.3 prints at every start, and no others.
+
+A fairseq that needs none of this is left as it is.
+"""
+
+import dataclasses
+import importlib.abc
+import importlib.machinery
+import os
+import pickle
+import re
+import sys
+import warnings
+from types import ModuleType
+
+ALLOW = "FAIRSEQ_EXT_ALLOW_GLOBALS"
+
+
+def allow_dataclass_defaults() -> None:
+    """Accept a fairseq dataclass instance as the default of a field.
+
+    Python >= 3.11 takes "has no __hash__" for "is mutable" and refuses such a default. fairseq reads the default itself (not a
+    factory), so the instance stays the default and its class is given identity hashing, which Python 3.10 never asked for.
+    """
+    if sys.version_info < (3, 11) or getattr(dataclasses._get_field, "allows_dataclass_defaults", False):  # type: ignore[attr-defined]
+        return
+    stock = dataclasses._get_field  # type: ignore[attr-defined]
+
+    def get_field(cls, name, annotation, kw_only):  # the signature of dataclasses._get_field
+        default = getattr(cls, name, dataclasses.MISSING)
+        value = default.default if isinstance(default, dataclasses.Field) else default
+        kind = type(value)
+        if kind.__hash__ is None and any(base.__name__ == "FairseqDataclass" for base in kind.__mro__):
+            kind.__hash__ = object.__hash__
+        return stock(cls, name, annotation, kw_only)
+
+    get_field.allows_dataclass_defaults = True  # type: ignore[attr-defined]
+    dataclasses._get_field = get_field  # type: ignore[attr-defined]
+
+
+def allow_checkpoint_globals() -> None:
+    """Register the few classes that real fairseq checkpoints hold with torch's code-free loader."""
+    import argparse
+    import collections
+    import importlib
+
+    import torch
+
+    if not hasattr(torch.serialization, "add_safe_globals"):
+        return
+    allowed: list = [argparse.Namespace, collections.OrderedDict]
+    import numpy
+
+    core = getattr(numpy, "_core", None) or numpy.core
+    allowed += [numpy.dtype, core.multiarray.scalar, (core.multiarray.scalar, "numpy.core.multiarray.scalar")]
+    allowed += [type(numpy.dtype(kind)) for kind in ("float32", "float64", "int32", "int64", "bool")]
+    for name in filter(None, os.environ.get(ALLOW, "").split(",")):
+        module, _, attribute = name.strip().rpartition(".")
+        allowed.append(getattr(importlib.import_module(module), attribute))
+    torch.serialization.add_safe_globals(allowed)
+
+
+def explain_refused_checkpoints(checkpoint_utils: ModuleType) -> None:
+    """Turn torch's refusal of a class in a checkpoint into one sentence that names the class and the opt-in."""
+    stock = checkpoint_utils.load_checkpoint_to_cpu
+
+    def load_checkpoint_to_cpu(path, *args, **kwargs):
+        try:
+            return stock(path, *args, **kwargs)
+        except pickle.UnpicklingError as error:
+            found = re.search(r"GLOBAL ([\w.]+)", str(error))
+            if not found:
+                raise SystemExit(f"{path} is not a checkpoint that torch can read: {str(error).splitlines()[0]}") from error
+            raise SystemExit(
+                f"{path} holds {found[1]}, which is not loaded because unpickling a class can run code; "
+                f"if you trust this file, set {ALLOW}={found[1]}"
+            ) from error
+
+    checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu  # type: ignore[attr-defined]
+
+
+def allow_fairseq_enums(constants: ModuleType) -> None:
+    """Register fairseq's own enums (older checkpoints hold them in their configuration)."""
+    import enum
+
+    import torch
+
+    if hasattr(torch.serialization, "add_safe_globals"):
+        kinds = [v for v in vars(constants).values() if isinstance(v, type) and issubclass(v, enum.Enum)]
+        torch.serialization.add_safe_globals(kinds)
+
+
+def silence_hydra() -> None:
+    """Ignore hydra 1.3's notes on fairseq's `version_base` and config paths."""
+    for message in (r"\s*The version_base parameter is not specified", r"\s*In the defaults list|\s*In '.*'.*defaults list"):
+        warnings.filterwarnings("ignore", message=message, category=UserWarning)
+
+
+AFTER_IMPORT = {
+    "fairseq.checkpoint_utils": explain_refused_checkpoints,
+    "fairseq.dataclass.constants": allow_fairseq_enums,
+}
+
+
+class Hook(importlib.abc.MetaPathFinder):
+    """A finder that finds nothing: it prepares Python when fairseq is first asked for, and then steps aside module by module."""
+
+    def __init__(self) -> None:
+        self.ready = False
+
+    def find_spec(self, fullname, path=None, target=None):
+        if fullname == "fairseq" and not self.ready:
+            self.ready = True
+            allow_dataclass_defaults()
+            allow_checkpoint_globals()
+            silence_hydra()
+        if fullname not in AFTER_IMPORT:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path)
+        if spec is not None and spec.loader is not None:
+            spec.loader = Loader(spec.loader, AFTER_IMPORT[fullname])
+        return spec
+
+
+class Loader(importlib.abc.Loader):
+    """Runs the module's own loader, then one function on the finished module."""
+
+    def __init__(self, loader, then) -> None:
+        self.loader, self.then = loader, then
+
+    def create_module(self, spec):
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self.loader.exec_module(module)
+        self.then(module)
+
+    def __getattr__(self, name: str):
+        return getattr(self.loader, name)
+
+
+def register() -> None:
+    """Put the hook in front of the import system, once."""
+    if not any(type(finder).__name__ == "Hook" and hasattr(finder, "ready") for finder in sys.meta_path):
+        sys.meta_path.insert(0, Hook())
+
+
+register()

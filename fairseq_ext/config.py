@@ -1,0 +1,163 @@
+"""Flags: the strategies' dataclasses gathered into one, checked together, and told in one line (the signature)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from dataclasses import dataclass, field, make_dataclass
+from typing import TYPE_CHECKING, Any, Optional
+
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from torch import Tensor
+
+from fairseq_ext.errors import UsageError
+from fairseq_ext.registry import POINTS, PRUNERS, STRATEGIES, Strategy, load_strategies, register
+from fairseq_ext.search import plugs
+
+if TYPE_CHECKING:
+    from fairseq.data import Dictionary
+
+    from fairseq_ext.search.beam import Scoring
+    from fairseq_ext.stats import Stats
+
+VERSION = "0.1"
+BACKENDS = ("auto", "fairseq")
+HELP = {
+    "select": "how continuations are chosen (neutral: topk, as fairseq)",
+    "stop": "when a sentence is final (neutral: count, as fairseq: beam-many finished hypotheses)",
+    "schedule": "when sentences start (neutral: batch, as fairseq: all together)",
+    "softmax": "which words are scored (neutral: full, all of them)",
+    "decoding": "what drives the decoder (neutral: beam search)",
+}
+
+
+@dataclass
+class Context:
+    """What a strategy's builder may need besides its flags."""
+
+    k: int  # beam
+    nbest: int
+    pad: int
+    unk: int
+    eos: int
+    dictionary: Dictionary  # target side
+    scoring: Scoring
+    generation: Any  # fairseq's GenerationConfig
+    models: list
+    stats: Stats
+    token_counts: Tensor | None = None
+
+
+# fairseq's own behaviour at each plug point
+register("select", "topk")(lambda flags, context: plugs.TopK(context.k))
+register("stop", "count")(lambda flags, context: plugs.Count(context.k, context.eos))
+register("schedule", "batch")(lambda flags, context: plugs.WholeBatch())
+register("softmax", "full")(lambda flags, context: plugs.FullSoftmax(getattr(context.generation, "temperature", 1.0)))
+register("decoding", "beam")(lambda flags, context: None)
+
+
+def all_strategies() -> list[Strategy]:
+    """Every registered strategy, fairseq's own first."""
+    load_strategies()
+    return [s for point in POINTS for s in STRATEGIES[point].values()] + list(PRUNERS.values())
+
+
+def flag_bases() -> list[type]:
+    """The strategies' flag dataclasses, each once."""
+    return list(dict.fromkeys(s.flags for s in all_strategies() if s.flags is not None))
+
+
+def flags_dataclass() -> type:
+    """All our flags as one dataclass, ready to be mixed into a task's."""
+    bases = flag_bases()  # loads the strategies, so that the choices below are complete
+    own = [
+        (point, ChoiceEnum(list(STRATEGIES[point])), field(default=next(iter(STRATEGIES[point])), metadata={"help": HELP[point]}))
+        for point in POINTS
+    ]
+    own += [
+        (
+            "decoder_backend",
+            ChoiceEnum(list(BACKENDS)),
+            field(default="auto", metadata={"help": "who runs the decoder: the fastest that fits the model, or fairseq's own modules"}),
+        ),
+        ("stats_file", Optional[str], field(default=None, metadata={"help": "write counts and times of the run to this JSON file"})),
+    ]
+    return make_dataclass("DecodingFlags", own, bases=(*bases, FairseqDataclass))
+
+
+def task_dataclass(stock: type, flags: type) -> type:
+    """A stock task's dataclass with our flags."""
+    return make_dataclass(f"{stock.__name__}Ext", [], bases=(flags, stock))
+
+
+def choice(flags: Any, point: str) -> str:
+    """The strategy that the flags name at a plug point."""
+    return str(getattr(flags, point, None) or next(iter(STRATEGIES[point])))
+
+
+def chosen(flags: Any) -> list[Strategy]:
+    """The strategies that the flags switch on, fairseq's own left out."""
+    named = [STRATEGIES[point][choice(flags, point)] for point in POINTS]
+    active = [s for s in named if s.name != next(iter(STRATEGIES[s.point]))]
+    return active + [s for s in PRUNERS.values() if changed(flags, s)]
+
+
+def changed(flags: Any, strategy: Strategy) -> dict[str, Any]:
+    """The strategy's flags that differ from their neutral values."""
+    if strategy.flags is None:
+        return {}
+    defaults = {f.name: f.default for f in dataclasses.fields(strategy.flags) if f.name != "_name"}
+    return {name: getattr(flags, name) for name, neutral in defaults.items() if getattr(flags, name, neutral) != neutral}
+
+
+STOCK_SEARCHES = {
+    "sampling": ("--sampling", False),
+    "diverse_beam_groups": ("--diverse-beam-groups", -1),
+    "diversity_rate": ("--diversity-rate", -1.0),
+    "match_source_len": ("--match-source-len", False),
+}
+
+
+def stock_search(generation: Any) -> str | None:
+    """The stock flag that replaces fairseq's beam search by another search of its own, if one is set."""
+    for name, (flag, off) in STOCK_SEARCHES.items():
+        if getattr(generation, name, off) != off:
+            return flag
+    return None
+
+
+def flag_of(strategy: Strategy) -> str:
+    """How the user wrote it."""
+    return f"--prune-{strategy.name}" if strategy.point == "prune" else f"--{strategy.point} {strategy.name}"
+
+
+def validate(flags: Any, generation: Any) -> None:
+    """Refuse what cannot work, in one sentence that names the flags and the way out (raises UsageError)."""
+    active = chosen(flags)
+    other = stock_search(generation)
+    if active and other:
+        raise UsageError(f"{other} replaces beam search, so {flag_of(active[0])} cannot work with it: leave one of the two out")
+    in_use = {s.flags for s in active if s.flags is not None}
+    for strategy in all_strategies():
+        unused = changed(flags, strategy)
+        if unused and strategy.flags not in in_use:
+            flag = "--" + next(iter(unused)).replace("_", "-")
+            raise UsageError(f"{flag} belongs to {flag_of(strategy)}, which is not switched on: add it or leave {flag} out")
+    for strategy in active:
+        if strategy.check is not None:
+            strategy.check(flags, generation)
+
+
+def signature(flags: Any, generation: Any, backend: str) -> str:
+    """One line that says how the output was made."""
+    parts = [f"fairseq_ext:{VERSION}"]
+    for point in POINTS:
+        strategy = STRATEGIES[point][choice(flags, point)]
+        settings = [strategy.name] + [f"{name}={value}" for name, value in changed(flags, strategy).items()]
+        if point != "decoding" or strategy.name != "beam":
+            parts.append(f"{point}:{','.join(settings)}")
+    parts += [f"prune:{s.name}={','.join(f'{n}={v}' for n, v in changed(flags, s).items())}" for s in PRUNERS.values() if changed(flags, s)]
+    search = stock_search(generation)
+    if search:
+        parts.append(f"search:fairseq {search}")
+    return "|".join([*parts, f"backend:{backend}"])

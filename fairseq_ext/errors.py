@@ -1,0 +1,60 @@
+"""One sentence instead of a traceback: what went wrong, where, and the way out.
+
+`UsageError` is what this package raises for a wrong combination or input. The commands are fairseq's own, so errors that fairseq
+raises for common mistakes are put into words here too, by an exception hook that leaves every other error as it is.
+Set FAIRSEQ_EXT_TRACEBACK=1 to see the traceback as well.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+
+
+class UsageError(ValueError):
+    """A wrong flag, combination or input; the text is one sentence for the user."""
+
+
+def explain(error: BaseException) -> str | None:
+    """The sentence for an error, or None when it is not one of the known mistakes."""
+    text = str(error)
+    if isinstance(error, UsageError):
+        return text
+    if isinstance(error, OSError) and "Model file not found" in text:
+        return f"{text}: --path names one checkpoint, or several joined by colons"
+    if isinstance(error, FileNotFoundError) and "dict." in text:
+        return f"no dictionary at {error.filename}: the data directory needs dict.SOURCE.txt and dict.TARGET.txt of the model"
+    if isinstance(error, FileNotFoundError) and "Dataset not found" in text:
+        return f"{text.removeprefix('Dataset not found: ')}: binarise that subset with fairseq-preprocess, or name another by --gen-subset"
+    if "size mismatch" in text:
+        found = re.search(r"size mismatch for (\S+): copying a param with shape (.*?) from checkpoint.*?is (torch.Size\(.*?\))", text)
+        where = f" ({found[1]}: {found[2]} in the checkpoint, {found[3]} here)" if found else ""
+        return f"the checkpoint does not fit the dictionaries in the data directory{where}: use the dictionaries it was trained with"
+    if isinstance(error, UnicodeError):
+        return f"the input is not valid UTF-8 ({text}): convert it first, for example with iconv -f latin1 -t utf-8"
+    if "is invalid" in text and "max_positions" in text:
+        return f"{text.rstrip('.')}; or shorten that sentence"
+    if "Cannot load model parameters from checkpoint" in text:
+        return f"{text}: name the architecture's --user-dir, or use the dictionaries it was trained with"
+    return None
+
+
+def report(kind: type[BaseException], error: BaseException, trace) -> None:
+    """The exception hook: one sentence on standard error for a known mistake, the usual traceback otherwise."""
+    seen: BaseException | None = error
+    sentence = None
+    while seen is not None and sentence is None:
+        sentence = explain(seen)
+        seen = seen.__cause__ or seen.__context__
+    if sentence is None or os.environ.get("FAIRSEQ_EXT_TRACEBACK"):
+        sys.__excepthook__(kind, error, trace)
+    if sentence is not None:
+        sys.stdout.flush()
+        print(f"error: {sentence}", file=sys.stderr)
+
+
+def install_hook() -> None:
+    """Use `report` for uncaught errors, unless somebody else has installed a hook."""
+    if sys.excepthook is sys.__excepthook__:
+        sys.excepthook = report

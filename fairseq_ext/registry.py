@@ -1,0 +1,47 @@
+"""Strategies by name: one small registry a plug point, and the flags each strategy brings.
+
+A strategy file registers a builder, `@register("stop", "optimal", OptimalEnding)`, where the last is the dataclass with its flags.
+Nothing else knows the strategy: `config.py` gathers the dataclasses into the task's, and builds what the flags name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+
+POINTS = ("select", "stop", "schedule", "softmax", "decoding")
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """One value of a plug point's flag."""
+
+    point: str
+    name: str
+    build: Callable  # (flags, Context) -> the plug
+    flags: type | None = None  # dataclass of its flags; several strategies may share one
+    check: Callable | None = None  # (flags, generation config) -> None; raises ValueError with one sentence
+
+
+STRATEGIES: dict[str, dict[str, Strategy]] = {point: {} for point in POINTS}
+PRUNERS: dict[str, Strategy] = {}  # pruning is on when its flags are set, not by name
+
+
+def register(point: str, name: str, flags: type | None = None, check: Callable | None = None) -> Callable:
+    """Register a builder under a plug point ('prune' for one that its flags switch on)."""
+
+    def add(build: Callable) -> Callable:
+        table = PRUNERS if point == "prune" else STRATEGIES[point]
+        table[name] = Strategy(point, name, build, flags, check)
+        return build
+
+    return add
+
+
+def load_strategies() -> None:
+    """Import every file of fairseq_ext/strategies, so that each registers itself."""
+    package = importlib.import_module("fairseq_ext.strategies")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"fairseq_ext.strategies.{module.name}")

@@ -1,0 +1,122 @@
+"""The one decoding loop: beam search over flat rows, with the plug points of plugs.py.
+
+One pass through the numbered steps grows every live row by one token. The host waits for the device once a pass, in step (8).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fairseq_ext.search.beam import Beam, Candidates, Fate, Finished, Pool, Scoring
+from fairseq_ext.search.plugs import Decoder, Plugs
+from fairseq_ext.search.rules import Rules
+from fairseq_ext.stats import Stats
+
+
+@torch.no_grad()
+def beam_search(decoder: Decoder, pool: Pool, k: int, plugs: Plugs, rules: Rules, scoring: Scoring, stats: Stats) -> Finished:
+    """Decode every sentence of the pool with at most k rows each; hypotheses come back in the pool's order."""
+    device = pool.length.device
+    finished = Finished.empty(len(pool), device)
+    started = 0
+    # (1) sentences start when the schedule says so
+    while sentences := plugs.schedule(pool, started, 0):
+        started += len(sentences)
+        decoder.admit(pool, sentences)
+        stats.encoder_calls += 1
+        beam = Beam.start(sentences, pool.bos, device, torch.float32)
+        while beam.live:
+            beam = advance(decoder, beam, pool, k, plugs, rules, scoring, stats, finished)
+    return finished
+
+
+def advance(
+    decoder: Decoder, beam: Beam, pool: Pool, k: int, plugs: Plugs, rules: Rules, scoring: Scoring, stats: Stats, finished: Finished
+) -> Beam:
+    """One token more for every row; finished hypotheses go to `finished`, final sentences leave."""
+    # (2) sentences that have reached their length may only end
+    limits = [pool.max_len[s] <= beam.step for s in beam.live]
+    at_limit = torch.tensor(limits, device=beam.device) if any(limits) else None
+    # (3) the decoder reads each row's last token
+    features = decoder.step(beam.tokens)
+    stats.count_step(beam.rows, 1)
+    attention = decoder.attention()
+    if attention is not None:
+        before = beam.aux.get("attention", attention.new_zeros(beam.rows, 0, attention.size(1)))
+        beam.aux["attention"] = torch.cat([before, attention[:, None]], dim=1)  # (n, L, source)
+    # (4) the softmax scores the vocabulary or a shortlist, (5) the rules forbid and force
+    log_probs = plugs.softmax(decoder, features, None)
+    broken = log_probs.value[:, 0].isnan().any()
+    log_probs = rules(log_probs, beam, pool, at_limit)
+    # (6) the best continuations of each sentence, (7) less those that pruning drops
+    candidates = plugs.select(beam, log_probs, pool)
+    stats.expansions += candidates.score.numel()
+    if plugs.prune is not None:
+        keep = plugs.prune(candidates, beam, finished)
+        candidates.score = candidates.score.masked_fill(~keep, -torch.inf)
+    # (8) which candidates are finished, which go on, which sentences are final: the only wait for the device
+    fate = plugs.stop(candidates, beam, finished, at_limit)
+    done, final, is_broken = fetch(fate, broken)
+    if is_broken:
+        raise FloatingPointError(f"the model gives NaN at target position {beam.step} of one of the sentences {beam.live}")
+    if done.any():
+        collect_(finished, beam, candidates, done, scoring)
+    # (9) the surviving candidates are the next beam
+    return survivors(decoder, beam, candidates, fate, final, k, variable=plugs.prune is not None)
+
+
+def fetch(fate: Fate, broken: Tensor) -> tuple[Tensor, Tensor, bool]:
+    """Bring done (S, c), final (S,) and the NaN flag to the host in one transfer."""
+    S, c = fate.done.shape
+    packed = torch.cat([fate.done.flatten(), fate.final, broken[None]]).cpu()
+    return packed[: S * c].view(S, c), packed[S * c : S * c + S], bool(packed[-1])
+
+
+def collect_(finished: Finished, beam: Beam, candidates: Candidates, done: Tensor, scoring: Scoring) -> None:
+    """Keep the finished candidates. done (S, c) lies on the host."""
+    place = done.flatten().nonzero()[:, 0]
+    sentence = [beam.live[i] for i in (place // done.size(1)).tolist()]
+    place = place.to(beam.device)
+    row = candidates.row.flatten()[place]  # (m,)
+    last = candidates.score.flatten()[place]
+    tokens = torch.cat([beam.tokens[row, 1:], candidates.token.flatten()[place][:, None]], dim=1)
+    cumulative = torch.cat([beam.score[row], last[:, None]], dim=1)
+    attention = beam.aux["attention"][row] if "attention" in beam.aux else None
+    finished.add_(sentence, tokens, cumulative, scoring(last, tokens.size(1)), attention)
+    finished.count.index_add_(0, torch.tensor(sentence, device=beam.device), torch.ones_like(row))
+
+
+def survivors(decoder: Decoder, beam: Beam, candidates: Candidates, fate: Fate, final: Tensor, k: int, variable: bool) -> Beam:
+    """The first k staying candidates of each sentence that is not final, as a beam; the decoder's rows follow."""
+    live = [s for s, is_final in zip(beam.live, final.tolist(), strict=True) if not is_final]
+    row, token, score, stays = candidates.row, candidates.token, candidates.score, fate.stays
+    kept = None
+    if len(live) < len(beam.live):
+        kept = (~final).nonzero()[:, 0].to(beam.device)  # (S',) places of the sentences that go on
+        row, token, score, stays = row[kept], token[kept], score[kept], stays[kept]
+    if not live:
+        return Beam([], 0, None, beam.tokens[:0], beam.score[:0])
+    # staying candidates first, in their order: the sort key is the rank, behind all others where a candidate does not stay
+    c = row.size(1)
+    rank = torch.arange(c, device=row.device) + c * (~stays).long()
+    width = min(k, c)
+    order = rank.topk(width, dim=1, largest=False).indices  # (S', width)
+    alive = None
+    counts = None
+    if variable:
+        alive = stays.gather(1, order) & (score.gather(1, order) > -torch.inf)
+        counts = alive.sum(1)
+        width = int(counts.max())
+
+    def rows_of(value: Tensor) -> Tensor:
+        """(S', c, ...) -> (n', ...): the chosen candidates as rows."""
+        chosen = value[torch.arange(len(live), device=value.device)[:, None], order]
+        return chosen.flatten(0, 1) if alive is None else chosen[alive]
+
+    flat = rows_of(row)
+    following = beam.select(flat, live, width, counts)
+    following.aux |= {name: rows_of(value if kept is None else value[kept]) for name, value in candidates.aux.items()}
+    following.extend_(rows_of(token), rows_of(score))
+    decoder.select(flat, kept, 0 if variable else width, following.sentence_of_row())
+    return following

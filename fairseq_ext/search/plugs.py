@@ -1,0 +1,142 @@
+"""The six plug points of the loop, each a Protocol of one method, with fairseq's own behaviour as its default.
+
+A strategy implements one of them; `fairseq_ext.config` builds a `Plugs` from the command's flags. The sixth point, the driver,
+is the loop itself (loop.py): a parallel driver replaces it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fairseq_ext.search.beam import Beam, Candidates, Fate, Finished, LogProbs, Pool
+
+
+class Decoder(Protocol):
+    """A fairseq model (or ensemble) seen by the loop: rows that grow by a token a step (decoders/)."""
+
+    rows: int
+
+    def admit(self, pool: Pool, sentences: list[int]) -> None:
+        """Encode these sentences; they become one row each."""
+
+    def step(self, tokens: Tensor) -> list[Tensor]:
+        """Read the last of tokens (n, L) in every row; return each model's features (n, d)."""
+
+    def log_probs(self, features: list[Tensor], temperature: float) -> Tensor:
+        """Log-probabilities of the next token (n, V), float32 or better."""
+
+    def select(self, row: Tensor, sentence: Tensor | None, width: int, sentence_of_row: Tensor) -> None:
+        """Row i becomes what row[i] was, for n' new rows.
+
+        sentence (S',): places, among the sentences before, of those kept, None for all; sentence_of_row (n',): place of each new
+        row's sentence among the kept; width: rows of every sentence, 0 when they differ.
+        """
+
+    def attention(self) -> Tensor | None:
+        """Attention of the last step over the source (n, source), averaged over models; None when it was not asked for."""
+
+
+class Schedule(Protocol):
+    def __call__(self, pool: Pool, started: int, live: int) -> list[int]:
+        """The sentences that start now, given how many have started and how many of those are still live."""
+
+
+class Softmax(Protocol):
+    def __call__(self, decoder: Decoder, features: list[Tensor], required: Tensor | None) -> LogProbs:
+        """Log-probabilities of the next token; required (m,): ids that must be scored."""
+
+
+class Select(Protocol):
+    def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
+        """The best continuations of each sentence, best first."""
+
+
+class Prune(Protocol):
+    def __call__(self, candidates: Candidates, beam: Beam, finished: Finished) -> Tensor:
+        """(S, c): which candidates stay."""
+
+
+class Stop(Protocol):
+    def __call__(self, candidates: Candidates, beam: Beam, finished: Finished, at_limit: Tensor | None) -> Fate:
+        """What becomes of the candidates. at_limit (S,): sentences that may not grow any more; None when there is none."""
+
+
+class WholeBatch:
+    """fairseq's schedule: all sentences start together."""
+
+    def __call__(self, pool: Pool, started: int, live: int) -> list[int]:
+        return list(range(started, len(pool)))
+
+
+class FullSoftmax:
+    """fairseq's softmax: every word is scored."""
+
+    def __init__(self, temperature: float = 1.0):
+        self.temperature = temperature
+
+    def __call__(self, decoder: Decoder, features: list[Tensor], required: Tensor | None) -> LogProbs:
+        return LogProbs(decoder.log_probs(features, self.temperature))
+
+
+class TopK:
+    """fairseq's selection: the 2k best continuations of a sentence, so that k remain even if k of them end in EOS."""
+
+    def __init__(self, k: int):
+        self.k = k
+
+    def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
+        width = beam.width
+        # at most all continuations but one (fairseq never takes pad)
+        c = min(2 * self.k, width * log_probs.value.size(1) - 1)
+        per_row = min(c, log_probs.value.size(1))
+        score, token = log_probs.topk(per_row)  # (n, per_row)
+        score = score + beam.last_score()[:, None]
+        score = beam.by_sentence(score, -torch.inf).flatten(1)  # (n, per_row) -> (S, width x per_row)
+        token = beam.by_sentence(token, 0).flatten(1)
+        if width > 1:
+            score, place = score.topk(c, dim=1)
+            token = token.gather(1, place)
+        else:
+            place = torch.arange(c, device=score.device).expand(score.size(0), c)
+        row = beam.first_row()[:, None] + place // per_row
+        return Candidates(row, token, score)
+
+
+class Count:
+    """fairseq's stopping rule: a sentence is final with k finished hypotheses, or at its length limit.
+
+    A hypothesis that ends in EOS is finished when it is among the k best candidates, and is lost when it is not; the k best
+    others go on.
+    """
+
+    def __init__(self, k: int, eos: int):
+        self.k = k
+        self.eos = eos
+
+    def __call__(self, candidates: Candidates, beam: Beam, finished: Finished, at_limit: Tensor | None) -> Fate:
+        possible = candidates.score > -torch.inf
+        ends = (candidates.token == self.eos) & possible  # (S, c)
+        done = ends.clone()
+        done[:, self.k :] = False
+        before = finished.count[beam.live_index()]
+        done &= before[:, None] + done.cumsum(1) <= self.k
+        # nothing left that could go on: fairseq would decode such a sentence to the limit, with the same result
+        final = (before + done.sum(1) >= self.k) | ~(possible & ~ends).any(1)
+        if at_limit is not None:
+            final = final | at_limit
+        return Fate(done, ~ends, final)
+
+
+@dataclass
+class Plugs:
+    """What the loop calls, step by step."""
+
+    select: Select
+    stop: Stop
+    schedule: Schedule = field(default_factory=WholeBatch)
+    softmax: Softmax = field(default_factory=FullSoftmax)
+    prune: Prune | None = None

@@ -1,0 +1,95 @@
+"""What every search obeys, one short function a rule; `Rules` applies them in fairseq's order to each step's log-probabilities."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fairseq_ext.search.beam import Beam, LogProbs, Pool
+
+
+@dataclass
+class Rules:
+    """The stock flags that change log-probabilities before the search sees them."""
+
+    pad: int
+    unk: int
+    eos: int
+    unk_penalty: float = 0.0
+    min_len: int = 1  # target tokens before EOS, at least
+    no_repeat_ngram: int = 0  # 0: off
+    suppress: Tensor | None = None  # tokens that are never chosen
+    lm: torch.nn.Module | None = None
+    lm_weight: float = 1.0
+
+    def __call__(self, log_probs: LogProbs, beam: Beam, pool: Pool, at_limit: Tensor | None) -> LogProbs:
+        """Apply all rules; at_limit (S,): sentences that must end now, None when there is none."""
+        if self.lm is not None:
+            add_language_model(log_probs, beam, self.lm, self.lm_weight)
+        log_probs.ban_(self.pad)
+        if self.unk_penalty:
+            penalise(log_probs, self.unk, self.unk_penalty)
+        if at_limit is not None:
+            must_end(log_probs, beam, at_limit, self.eos)
+        if pool.prefix is not None and beam.step < pool.prefix.size(1) and beam.step < max(pool.max_len):
+            force_prefix(log_probs, beam, pool.prefix, self.pad, self.eos, at_limit)
+        else:
+            if beam.step < self.min_len:
+                log_probs.ban_(self.eos)
+            if self.suppress is not None:
+                log_probs.value[:, self.suppress] = -torch.inf
+        if self.no_repeat_ngram:
+            block_ngrams(log_probs, beam, self.no_repeat_ngram)
+        return log_probs
+
+
+def add_language_model(log_probs: LogProbs, beam: Beam, lm: torch.nn.Module, weight: float) -> None:
+    """Shallow fusion: add the weighted log-probabilities of a fairseq language model over the same dictionary."""
+    out = lm(beam.tokens)
+    lm_log_probs = lm.get_normalized_probs(out, log_probs=True, sample=None)[:, -1, :]  # type: ignore[operator]
+    log_probs.value = log_probs.value + weight * lm_log_probs
+
+
+def penalise(log_probs: LogProbs, token: int, penalty: float) -> None:
+    """Lower one token's log-probability by penalty (nats)."""
+    column, known = log_probs.column(torch.tensor([token], device=log_probs.value.device))
+    log_probs.value[:, column[known]] -= penalty
+
+
+def must_end(log_probs: LogProbs, beam: Beam, at_limit: Tensor, eos: int) -> None:
+    """Leave only EOS, at its true log-probability, to sentences at their length limit."""
+    rows = at_limit[beam.sentence_of_row()]
+    log_probs.only_(torch.full((beam.rows,), eos, device=beam.device), rows)
+
+
+def force_prefix(log_probs: LogProbs, beam: Beam, prefix: Tensor, pad: int, eos: int, at_limit: Tensor | None) -> None:
+    """Leave only the prefix token to each sentence whose prefix (S, P) reaches this step.
+
+    subtle: when a prefix contains EOS, fairseq first copies a sentence's best row over its others, so that its n-best list holds
+    the same hypothesis k times.
+    """
+    sentence = beam.sentence_of_row()
+    token = prefix[beam.live_index(), beam.step][sentence]  # (n,)
+    forced = token != pad
+    if at_limit is not None:
+        forced &= ~at_limit[sentence]
+    log_probs.only_(token.masked_fill(~forced, eos), forced)
+    ends = forced & (token == eos)
+    if beam.width > 1 and bool(ends.any()):
+        source = torch.where(ends, beam.first_row()[sentence], torch.arange(beam.rows, device=beam.device))
+        log_probs.value, beam.tokens, beam.score = log_probs.value[source], beam.tokens[source], beam.score[source]
+
+
+def block_ngrams(log_probs: LogProbs, beam: Beam, n: int) -> None:
+    """Ban every token that would complete an n-gram that its row already holds."""
+    tokens = beam.tokens[:, 1:]
+    if tokens.size(1) < n:
+        return
+    grams = tokens.unfold(1, n, 1)  # (rows, grams, n)
+    tail = tokens[:, tokens.size(1) - n + 1 :]  # (rows, n - 1)
+    repeats = (grams[:, :, : n - 1] == tail[:, None]).all(-1)  # (rows, grams)
+    column, known = log_probs.column(grams[:, :, n - 1])
+    penalty = torch.zeros_like(column, dtype=log_probs.value.dtype).masked_fill_(repeats & known, -torch.inf)
+    log_probs.value = log_probs.value.scatter_add(1, column, penalty)

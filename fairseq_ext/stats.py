@@ -1,0 +1,46 @@
+"""Counters of one run and their JSON (`--stats-file`). Counts are of work really done."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass
+class Stats:
+    """What a run has done so far; strategies add their own sections to `extra`."""
+
+    signature: str = ""
+    sentences: int = 0
+    target_tokens: int = 0  # of the best hypothesis of each sentence, EOS included
+    seconds: float = 0.0  # decoding only
+    encoder_calls: int = 0
+    decoder_calls: int = 0
+    decoder_rows: int = 0  # rows, summed over calls
+    decoder_positions: int = 0  # rows x block width, summed over calls
+    expansions: int = 0  # candidates looked at by the search
+    extra: dict = field(default_factory=dict)
+
+    def count_step(self, rows: int, width: int) -> None:
+        """One decoder call over this many rows, each width positions wide."""
+        self.decoder_calls += 1
+        self.decoder_rows += rows
+        self.decoder_positions += rows * width
+
+    def as_dict(self) -> dict:
+        """The JSON object, keys of `extra` at its top."""
+        plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "extra"}
+        return plain | self.extra
+
+    def write(self, path: str) -> None:
+        """Replace the file in one move, so that an interrupted run leaves the last whole one."""
+        target = Path(path)
+        handle, name = tempfile.mkstemp(dir=target.parent or ".", prefix=target.name, suffix=".part")
+        with os.fdopen(handle, "w", encoding="utf-8") as out:
+            json.dump(self.as_dict(), out, indent=1)
+            out.write("\n")
+        os.chmod(name, 0o644)
+        os.replace(name, target)
