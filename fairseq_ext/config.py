@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-
 from dataclasses import dataclass, field, make_dataclass
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from fairseq_ext.stats import Stats
 
 VERSION = "0.1"
+Text = Optional[str]  # noqa: UP045  (fairseq reads this form only)
 BACKENDS = ("auto", "fairseq")
 HELP = {
     "select": "how continuations are chosen (neutral: topk, as fairseq)",
@@ -74,13 +74,13 @@ def flags_dataclass() -> type:
         (point, ChoiceEnum(list(STRATEGIES[point])), field(default=next(iter(STRATEGIES[point])), metadata={"help": HELP[point]}))
         for point in POINTS
     ]
-    own += [
+    own += [  # type: ignore[list-item]
         (
             "decoder_backend",
             ChoiceEnum(list(BACKENDS)),
             field(default="auto", metadata={"help": "who runs the decoder: the fastest that fits the model, or fairseq's own modules"}),
         ),
-        ("stats_file", Optional[str], field(default=None, metadata={"help": "write counts and times of the run to this JSON file"})),
+        ("stats_file", Text, field(default=None, metadata={"help": "write counts and times of the run to this JSON file (default: none)"})),
     ]
     return make_dataclass("DecodingFlags", own, bases=(*bases, FairseqDataclass))
 

@@ -15,8 +15,6 @@ import dataclasses
 import importlib.abc
 import importlib.machinery
 import os
-import pickle
-import re
 import sys
 import warnings
 from types import ModuleType
@@ -70,6 +68,9 @@ def allow_checkpoint_globals() -> None:
 
 def explain_refused_checkpoints(checkpoint_utils: ModuleType) -> None:
     """Turn torch's refusal of a class in a checkpoint into one sentence that names the class and the opt-in."""
+    import pickle
+    import re
+
     stock = checkpoint_utils.load_checkpoint_to_cpu
 
     def load_checkpoint_to_cpu(path, *args, **kwargs):
@@ -94,13 +95,18 @@ def allow_fairseq_enums(constants: ModuleType) -> None:
     import torch
 
     if hasattr(torch.serialization, "add_safe_globals"):
-        kinds = [v for v in vars(constants).values() if isinstance(v, type) and issubclass(v, enum.Enum)]
+        kinds: list = [v for v in vars(constants).values() if isinstance(v, type) and issubclass(v, enum.Enum)]
         torch.serialization.add_safe_globals(kinds)
 
 
 def silence_hydra() -> None:
-    """Ignore hydra 1.3's notes on fairseq's `version_base` and config paths."""
-    for message in (r"\s*The version_base parameter is not specified", r"\s*In the defaults list|\s*In '.*'.*defaults list"):
+    """Ignore what hydra 1.3 says at every start about the way fairseq calls it."""
+    for message in (
+        r"hydra\.experimental\.(initialize|compose)\(\) is no longer experimental",
+        r"In 'config': Usage of deprecated keyword in package header",
+        r"\s*'config' is validated against ConfigStore schema",
+        r"\s*The strict flag in the compose API is deprecated",
+    ):
         warnings.filterwarnings("ignore", message=message, category=UserWarning)
 
 

@@ -11,6 +11,7 @@ Shapes: S live sentences, n rows, d features, V vocabulary.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from fairseq.models import FairseqDecoder as StockDecoder
@@ -21,6 +22,16 @@ from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
 from fairseq_ext.search.beam import Pool
+
+FEW_SENTENCES = 2
+
+
+@dataclass(frozen=True)
+class Moves:
+    """What a selection of rows really changes."""
+
+    rows: bool  # some row may continue another one
+    sources: bool  # some row may belong to another sentence than before
 
 
 class OneModel:
@@ -45,14 +56,15 @@ class OneModel:
         )
         self.attention: Tensor | None = None
 
-    def admit(self, net_input: dict[str, Tensor]) -> None:
-        """Encode a batch; every sentence has one row."""
+    def admit(self, net_input: dict[str, Tensor], sentences: int) -> None:
+        """Encode a batch of this many sentences; each has one row."""
         for module in self.attentions:
             module.set_beam_size(1)  # a stock generator may have left its own sharing of source keys switched on
         self.source = self.model.encoder.forward_torchscript(net_input)
         self.row_source = self.source  # what the decoder is given: per sentence, or per row
-        self.cross_per_row = False
         self.state: dict = {}
+        # with very few sentences a copy a row costs less than the wider product that shares keys
+        self.cross_per_row = not self.keeps_source_once or sentences <= FEW_SENTENCES
 
     def step(self, tokens: Tensor, need_attention: bool) -> Tensor:
         """Features (n, d) of the last of tokens (n, L); the model's own output scores where it has no separate output layer."""
@@ -85,26 +97,25 @@ class OneModel:
             and getattr(self.decoder, "adaptive_softmax", None) is None
         )
 
-    def select(self, row: Tensor | None, sentence: Tensor | None, sentence_of_row: Tensor | None, width: int) -> None:
-        """Reorder all per-row state by row (n',); None where nothing moves. sentence (S',): sentences kept, None for all;
-        sentence_of_row (n',): place among the kept; None when every sentence has width rows."""
-        if row is not None:
+    def select(self, row: Tensor, sentence: Tensor | None, sentence_of_row: Tensor | None, moves: Moves) -> None:
+        """Reorder all per-row state by row (n',). sentence (S',): places of the sentences kept, None for all;
+        sentence_of_row (n',): place among the kept; None when every sentence has the same number of rows."""
+        if moves.rows:
             for module in self.others:
                 module.reorder_incremental_state(self.state, row)
+        cross = self.cross_index(row, sentence, sentence_of_row, moves)
         for module in self.attentions:
+            index = cross if module.encoder_decoder_attention else row if moves.rows else None
             buffer = module._get_input_buffer(self.state)
-            if not buffer:
-                continue
-            index = self.cross_index(row, sentence, sentence_of_row) if module.encoder_decoder_attention else row
-            if index is not None:
+            if buffer and index is not None:
                 buffer = {name: None if value is None else value.index_select(0, index) for name, value in buffer.items()}
                 module._set_input_buffer(self.state, buffer)
-        self.cross_per_row = self.cross_per_row or sentence_of_row is not None or not self.keeps_source_once
+        self.cross_per_row = self.cross_per_row or sentence_of_row is not None
 
-    def cross_index(self, row: Tensor | None, sentence: Tensor | None, sentence_of_row: Tensor | None) -> Tensor | None:
-        """Index for the cross-attention cache, which is per sentence while all sentences have equally many rows."""
-        if self.cross_per_row or not self.keeps_source_once:
-            return row
+    def cross_index(self, row: Tensor, sentence: Tensor | None, sentence_of_row: Tensor | None, moves: Moves) -> Tensor | None:
+        """Index for the cross-attention cache, which is per sentence while all sentences have equally many rows; None: leave it."""
+        if self.cross_per_row:
+            return row if moves.sources else None
         if sentence_of_row is not None:
             return sentence_of_row if sentence is None else sentence[sentence_of_row]
         return sentence
@@ -133,7 +144,7 @@ class FairseqDecoder:
             index = torch.tensor(sentences, device=pool.length.device)
             inputs = {name: value[index] if isinstance(value, Tensor) else value for name, value in inputs.items()}
         for model in self.models:
-            model.admit(inputs)
+            model.admit(inputs, len(sentences))
         self.rows = len(sentences)
         self.width = 1
 
@@ -148,12 +159,11 @@ class FairseqDecoder:
 
     def select(self, row: Tensor, sentence: Tensor | None, width: int, sentence_of_row: Tensor) -> None:
         """See search/plugs.py. width: rows of every sentence, 0 when they differ."""
-        # with one row a sentence and no sentence gone, nothing moves
-        moves = not (width == 1 and self.width == 1 and sentence is None)
         same_layout = width == self.width and width > 0 and sentence is None
+        moves = Moves(rows=not (same_layout and width == 1), sources=not same_layout)
         for model in self.models:
-            model.select(row if moves else None, sentence, sentence_of_row if width == 0 else None, width)
-            if not model.keeps_source_once and not same_layout:
+            model.select(row, sentence, sentence_of_row if width == 0 else None, moves)
+            if not model.keeps_source_once and moves.sources:
                 model.move_source(sentence, sentence_of_row)
         self.rows = row.numel()
         self.width = width

@@ -1,0 +1,133 @@
+"""The Python API: `Translator(path, data, **flags).translate(lines)`, the commands' decoding without the commands."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from fairseq import checkpoint_utils, options, tasks, utils
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from torch import Tensor
+
+from fairseq_ext.errors import UsageError
+from fairseq_ext.stats import Stats
+
+
+@dataclass
+class Translation:
+    """One hypothesis of one line."""
+
+    text: str  # without subword segmentation
+    tokens: list[str]  # subword tokens, EOS left out
+    score: float  # natural logarithm; length-normalised unless unnormalized=True
+    positional_scores: list[float]  # of each token, EOS included
+    alignment: list[tuple[int, int]] | None = None  # (source, target) positions, with print_alignment="hard"
+
+class Translator:
+    """A loaded checkpoint (or an ensemble: paths joined by colons) with one setting of the flags.
+
+    Every flag of `fairseq-interactive` is a keyword with underscores: beam=5, bpe="sentencepiece", stop="optimal", cpu=True.
+    source_lang and target_lang are needed where the directory's dictionaries do not tell them.
+
+    Errors: UsageError for wrong flags or combinations; what fairseq raises for files it cannot read.
+    """
+
+    def __init__(self, path: str, data: str, task: str = "translation_ext", **flags: Any):
+        argv = [str(data), "--path", str(path), "--task", task, *as_arguments(flags)]
+        parser = options.get_interactive_generation_parser()
+        self.cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, argv))
+        cfg = self.cfg
+        self.cuda = torch.cuda.is_available() and not cfg.common.cpu
+        if cfg.common.seed is not None and not cfg.generation.no_seed_provided:
+            utils.set_torch_seed(cfg.common.seed)
+        self.task = tasks.setup_task(cfg.task)
+        overrides = ast.literal_eval(cfg.common_eval.model_overrides)
+        self.models, _ = checkpoint_utils.load_model_ensemble(utils.split_paths(cfg.common_eval.path), overrides, self.task)
+        for model in self.models:
+            if cfg.common.fp16:
+                model.half()
+            if self.cuda:
+                model.cuda()
+            model.prepare_for_inference_(cfg)
+        self.generator = self.task.build_generator(self.models, cfg.generation)
+        self.tokenizer = self.task.build_tokenizer(cfg.tokenizer)
+        self.bpe = self.task.build_bpe(cfg.bpe)
+        self.max_positions = utils.resolve_max_positions(self.task.max_positions(), *[m.max_positions() for m in self.models])
+
+    @property
+    def stats(self) -> Stats:
+        """Counts and times of all calls so far."""
+        return self.generator.stats
+
+    @property
+    def signature(self) -> str:
+        """One line that says how translations are made."""
+        return self.generator.stats.signature
+
+    def encode(self, line: str) -> Tensor:
+        """Source tokens of a line of text, EOS included."""
+        for step in (self.tokenizer, self.bpe):
+            line = step.encode(line) if step is not None else line
+        return self.task.source_dictionary.encode_line(line, add_if_not_exist=False).long()
+
+    def decode(self, text: str) -> str:
+        """Plain text from subword text."""
+        for step in (self.bpe, self.tokenizer):
+            text = step.decode(text) if step is not None else text
+        return text
+
+    def translate(self, lines: Sequence[str], nbest: int | None = None) -> list[list[Translation]]:
+        """Each line's n-best list, best first (nbest: --nbest unless given)."""
+        nbest = nbest or self.cfg.generation.nbest
+        tokens = [self.encode(line) for line in lines]
+        limit = self.max_positions[0] if isinstance(self.max_positions, tuple) else self.max_positions
+        for number, line in enumerate(tokens):
+            if limit is not None and line.numel() > limit:
+                raise UsageError(f"line {number + 1} has {line.numel()} tokens and the model takes {limit}: shorten or split it")
+        dataset = self.task.build_dataset_for_inference(tokens, [t.numel() for t in tokens])
+        batches = self.task.get_batch_iterator(
+            dataset=dataset,
+            max_tokens=self.cfg.dataset.max_tokens,
+            max_sentences=self.cfg.dataset.batch_size or (None if self.cfg.dataset.max_tokens else 64),
+            max_positions=self.max_positions,
+        ).next_epoch_itr(shuffle=False)
+        out: list[list[Translation]] = [[] for _ in lines]
+        for batch in batches:
+            batch = utils.move_to_cuda(batch) if self.cuda else batch
+            for number, hypotheses in zip(
+                batch["id"].tolist(), self.task.inference_step(self.generator, self.models, batch), strict=True
+            ):
+                out[number] = [self.translation(h) for h in hypotheses[:nbest]]
+        return out
+
+    def translation(self, hypothesis: dict) -> Translation:
+        """From fairseq's dictionary to text."""
+        dictionary = self.task.target_dictionary
+        text = dictionary.string(hypothesis["tokens"].int().cpu(), extra_symbols_to_ignore=self.generator.symbols_to_strip_from_output)
+        alignment = hypothesis["alignment"]
+        pairs = [tuple(pair) for pair in alignment] if self.cfg.generation.print_alignment == "hard" else None
+        return Translation(
+            text=self.decode(text),
+            tokens=text.split(),
+            score=float(hypothesis["score"]),
+            positional_scores=hypothesis["positional_scores"].tolist(),
+            alignment=pairs,  # type: ignore[arg-type]
+        )
+
+def as_arguments(flags: dict[str, Any]) -> list[str]:
+    """Keyword flags as command-line arguments: True sets a switch, False and None leave it out, a list repeats values."""
+    out: list[str] = []
+    for name, value in flags.items():
+        if value is None or value is False:
+            continue
+        out.append("--" + name.replace("_", "-"))
+        if isinstance(value, (list, tuple)):
+            out += [str(v) for v in value]
+        elif value is not True:
+            out.append(str(value))
+    return out
+
+assert tasks_ext.Flags is not None
