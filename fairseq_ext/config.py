@@ -70,11 +70,11 @@ def flag_bases() -> list[type]:
 def flags_dataclass() -> type:
     """All our flags as one dataclass, ready to be mixed into a task's."""
     bases = flag_bases()  # loads the strategies, so that the choices below are complete
-    own = [
+    own: list = [
         (point, ChoiceEnum(list(STRATEGIES[point])), field(default=next(iter(STRATEGIES[point])), metadata={"help": HELP[point]}))
         for point in POINTS
     ]
-    own += [  # type: ignore[list-item]
+    own += [
         (
             "decoder_backend",
             ChoiceEnum(list(BACKENDS)),

@@ -130,4 +130,3 @@ def as_arguments(flags: dict[str, Any]) -> list[str]:
             out.append(str(value))
     return out
 
-assert tasks_ext.Flags is not None
