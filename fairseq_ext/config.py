@@ -137,14 +137,15 @@ def validate(flags: Any, generation: Any) -> None:
     other = stock_search(generation)
     if active and other:
         raise UsageError(f"{other} replaces beam search, so {flag_of(active[0])} cannot work with it: leave one of the two out")
-    in_use = {s.flags for s in active if s.flags is not None}
+    named = [STRATEGIES[point][choice(flags, point)] for point in POINTS] + active
+    in_use = {s.flags for s in named if s.flags is not None}
     for strategy in all_strategies():
         unused = changed(flags, strategy)
         if unused and strategy.flags not in in_use:
             flag = "--" + next(iter(unused)).replace("_", "-")
             raise UsageError(f"{flag} belongs to {flag_of(strategy)}, which is not switched on: add it or leave {flag} out")
-    for strategy in active:
-        if strategy.check is not None:
+    for strategy in dict.fromkeys(named):
+        if strategy.check is not None and not other:
             strategy.check(flags, generation)
 
 

@@ -169,7 +169,7 @@ def tiny_decode() -> str:
     from fairseq.sequence_generator import SequenceGenerator
     from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 
-    importlib.import_module("fairseq_ext")
+    importlib.import_module("fairseq_ext.tasks")
     words = Dictionary()
     ids = [words.add_symbol(f"w{i}") for i in range(20)]
     task = TASK_REGISTRY["translation_ext"](TASK_DATACLASS_REGISTRY["translation_ext"](), words, words)

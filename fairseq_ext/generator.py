@@ -15,11 +15,13 @@ from fairseq import search as stock_search
 from fairseq.sequence_generator import EnsembleModelWithAlignment, SequenceGenerator, SequenceGeneratorWithAlignment
 from torch import Tensor
 
-from fairseq_ext import config
+from fairseq_ext import config, constraint_io
+from fairseq_ext.constraint_flags import is_ordered
+from fairseq_ext.constraint_report import report_constraints
 from fairseq_ext.decoders.fairseq import FairseqDecoder
 from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import PRUNERS, STRATEGIES
-from fairseq_ext.search.beam import Finished, Hypothesis, Pool, Scoring
+from fairseq_ext.search.beam import Hypothesis, Pool, Scoring
 from fairseq_ext.search.loop import beam_search
 from fairseq_ext.search.plugs import Plugs
 from fairseq_ext.search.rules import Rules
@@ -40,10 +42,14 @@ class BeamSearchGenerator(SequenceGenerator):
         self.flags = flags
         self.generation = generation
         self.stats = Stats()
-        self.scoring = Scoring(self.normalize_scores, self.len_penalty)
+        reward, ratio = getattr(flags, "length_reward", 0.0), getattr(flags, "length_ratio", 1.0)
+        bounded = not getattr(flags, "length_reward_unbounded", False)
+        self.scoring = Scoring(self.normalize_scores, self.len_penalty, reward, ratio, bounded)
+        self.nbest = min(getattr(generation, "nbest", 1), self.beam_size)
         self.need_attention = isinstance(self.model, EnsembleModelWithAlignment)
         # sampling, diverse beams and the like are searches of fairseq's own: its own loop runs them
-        self.runs_stock_loop = type(self.search) is not stock_search.BeamSearch or getattr(self.search, "needs_src_lengths", False)
+        ours = (stock_search.BeamSearch, stock_search.LexicallyConstrainedBeamSearch)
+        self.runs_stock_loop = type(self.search) not in ours
         self.decoder = FairseqDecoder(list(self.model.models), self.need_attention)
         self.rules = Rules(
             self.pad,
@@ -78,8 +84,10 @@ class BeamSearchGenerator(SequenceGenerator):
         def build(point: str):
             return STRATEGIES[point][config.choice(self.flags, point)].build(self.flags, context)
 
-        pruner = next((s.build(self.flags, context) for s in PRUNERS.values() if config.changed(self.flags, s)), None)
-        return Plugs(build("select"), build("stop"), build("schedule"), build("softmax"), pruner)
+        prune = [s.build(self.flags, context) for s in PRUNERS.values() if config.changed(self.flags, s)]
+        stop = build("stop")
+        variable = getattr(stop, "variable", False)
+        return Plugs(build("select"), stop, build("schedule"), build("softmax"), prune, variable)
 
     @torch.no_grad()
     def _generate(self, sample, prefix_tokens=None, constraints=None, bos_token=None) -> list[list[dict[str, Tensor]]]:
@@ -88,8 +96,14 @@ class BeamSearchGenerator(SequenceGenerator):
             out = super()._generate(sample, prefix_tokens, constraints, bos_token)
         else:
             pool = self.pool(sample, prefix_tokens, bos_token)
-            finished = beam_search(self.decoder, pool, self.beam_size, self.plugs, self.rules, self.scoring, self.stats)
-            out = self.as_dictionaries(finished, pool)
+            self.add_constraints(pool, sample, constraints)
+            finished = beam_search(self.decoder, pool, self.beam_size, self.nbest, self.plugs, self.rules, self.scoring, self.stats)
+            hypotheses = finished.lists(len(pool))
+            if "constraints" in pool.aux:
+                report_constraints(hypotheses, pool, self.stats)
+            out = self.as_dictionaries(hypotheses, pool)
+            # fairseq's sharing of source keys (BART), which the decoder switches off, as the constructor left it: others use the model
+            self.model.set_decoder_beam_size(self.beam_size)
         self.stats.sentences += len(out)
         self.stats.target_tokens += sum(hypotheses[0]["tokens"].numel() for hypotheses in out)
         self.stats.seconds += time.perf_counter() - start
@@ -107,11 +121,26 @@ class BeamSearchGenerator(SequenceGenerator):
                     f"--min-len {self.min_len} is above the length limit {limit} of a sentence of {n} tokens: "
                     "raise --max-len-b or lower --min-len"
                 )
-        ids = sample["id"] if isinstance(sample.get("id"), Tensor) else torch.arange(len(lengths))
+        ids = sample.get("sentence_numbers", sample.get("id"))
+        ids = ids if isinstance(ids, Tensor) else torch.arange(len(lengths))
         bos = self.eos if bos_token is None else bos_token
         return Pool(net_input, length, max_len, ids, bos, prefix_tokens)
 
-    def as_dictionaries(self, finished: Finished, pool: Pool) -> list[list[dict[str, Tensor]]]:
+    def add_constraints(self, pool: Pool, sample, packed: Tensor | None) -> None:
+        """Give the pool its sentences' constraints: from the task, or packed as fairseq's commands pass them."""
+        given = sample.get("sentence_constraints")
+        if given is None and packed is not None:
+            given = [constraint_io.from_packed(row, self.tgt_dict, number) for row, number in zip(packed, pool.ids.tolist(), strict=True)]
+        if given is None:
+            return
+        pool.aux["constraints"] = given
+        pool.aux["ordered"] = is_ordered(self.flags, self.generation)
+        if any(c.prefix for c in given):
+            width = max(len(c.prefix) for c in given)
+            prefix = torch.tensor([[*c.prefix, *[self.pad] * (width - len(c.prefix))] for c in given], device=pool.length.device)
+            pool.prefix, pool.min_len_beside_prefix = prefix, True
+
+    def as_dictionaries(self, found: list[list[Hypothesis]], pool: Pool) -> list[list[dict[str, Tensor]]]:
         """Hypotheses as fairseq's commands read them."""
         nothing = torch.empty(0)
         device = pool.length.device
@@ -119,7 +148,7 @@ class BeamSearchGenerator(SequenceGenerator):
         def dictionary(h: Hypothesis) -> dict[str, Tensor]:
             return {
                 "tokens": h.tokens,
-                "score": torch.tensor(h.score, device=device),
+                "score": torch.tensor(h.score, dtype=h.positional_scores.dtype, device=device),
                 "attention": nothing if h.attention is None else h.attention,
                 "alignment": nothing,
                 "positional_scores": h.positional_scores,
@@ -127,7 +156,7 @@ class BeamSearchGenerator(SequenceGenerator):
 
         # a sentence whose every continuation was forbidden still has an answer: an empty one that nothing can prefer
         lost = Hypothesis(torch.tensor([self.eos], device=device), -float("inf"), torch.tensor([-float("inf")], device=device))
-        return [[dictionary(h) for h in hypotheses or [lost]] for hypotheses in finished.lists(len(pool))]
+        return [[dictionary(h) for h in hypotheses or [lost]] for hypotheses in found]
 
 
 class AlignedBeamSearchGenerator(SequenceGeneratorWithAlignment, BeamSearchGenerator):

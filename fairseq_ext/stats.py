@@ -8,6 +8,8 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from torch import Tensor
+
 
 @dataclass
 class Stats:
@@ -23,6 +25,7 @@ class Stats:
     decoder_positions: int = 0  # rows x block width, summed over calls
     expansions: int = 0  # candidates looked at by the search
     extra: dict = field(default_factory=dict)
+    certificates: Tensor | None = None  # (3,) sentences proved, sentences open, sum of the open ones' gaps; on the device until read
 
     def count_step(self, rows: int, width: int) -> None:
         """One decoder call over this many rows, each width positions wide."""
@@ -32,7 +35,11 @@ class Stats:
 
     def as_dict(self) -> dict:
         """The JSON object, keys of `extra` at its top."""
-        plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "extra"}
+        plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("extra", "certificates")}
+        if self.certificates is not None:
+            proved, still_open, gap = self.certificates.tolist()
+            mean = gap / still_open if still_open else 0.0
+            plain["certificates"] = {"proved": round(proved), "open": round(still_open), "gap_mean": mean}
         return plain | self.extra
 
     def write(self, path: str) -> None:

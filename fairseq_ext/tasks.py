@@ -12,13 +12,17 @@ import time
 from argparse import Namespace
 from typing import Any
 
+import torch
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.tasks import TASK_REGISTRY, FairseqTask, register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from fairseq.tasks.translation_from_pretrained_bart import TranslationFromPretrainedBARTTask
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
+from torch import Tensor
 
-from fairseq_ext import config
+from fairseq_ext import config, constraint_io
+from fairseq_ext.constraint_flags import constrained
+from fairseq_ext.constraint_io import ConstraintSource, SentenceConstraints
 from fairseq_ext.generator import generator_class
 
 logger = logging.getLogger("fairseq_ext")
@@ -32,6 +36,13 @@ class Extended:
 
     cfg: Any
     args: Any
+    tokenizer_used: Any = None
+    bpe_used: Any = None
+    source: ConstraintSource | None = None
+    constrained = False
+    corpus_size = 0  # sentences of the data set that fairseq-generate translates
+    lines_read = 0  # of an interactive session
+    of_line: dict[int, SentenceConstraints]
 
     def flags(self) -> Any:
         """Our flags: the task's configuration, or the legacy tasks' namespace."""
@@ -43,7 +54,13 @@ class Extended:
         if seq_gen_cls is not None or getattr(args, "score_reference", False):
             return build(models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)
         flags = self.flags()
+        if constrained(flags, args):
+            if config.choice(flags, "select") == "topk":
+                flags.select = "dba"
+            if not getattr(args, "constraints", None):
+                args.constraints = "unordered"  # fairseq-interactive then reads tab-separated phrases and prints C- lines
         config.validate(flags, args)
+        self.constrained = constrained(flags, args) and not config.stock_search(args)
         extra = {**(extra_gen_cls_kwargs or {}), "flags": flags, "generation": args}
         print_alignment = getattr(args, "print_alignment", None)
         if print_alignment:
@@ -55,8 +72,62 @@ class Extended:
             atexit.register(self.stats.write, flags.stats_file)
         return generator
 
+    def build_tokenizer(self, args):
+        self.tokenizer_used = super().build_tokenizer(args)  # type: ignore[misc]
+        return self.tokenizer_used
+
+    def build_bpe(self, args):
+        self.bpe_used = super().build_bpe(args)  # type: ignore[misc]
+        return self.bpe_used
+
+    def constraint_source(self) -> ConstraintSource:
+        """The command's constraint files, segmented as its tokenizer and bpe segment text (read when first needed)."""
+        if self.source is None:
+            flags = self.flags()
+            files = (flags.constraints_file, flags.avoid_file, flags.glossary)
+            self.source = ConstraintSource(
+                *files, self.target_dictionary, self.source_dictionary, self.tokenizer_used, self.bpe_used
+            )
+        return self.source
+
+    def load_dataset(self, split, *args, **kwargs):
+        super().load_dataset(split, *args, **kwargs)  # type: ignore[misc]
+        self.corpus_size = len(self.datasets[split])
+
+    def build_dataset_for_inference(self, src_tokens, src_lengths, constraints=None):
+        """The lines of an interactive session; their constraints travel by number, in a last column that fairseq does not read."""
+        if self.constrained:
+            source, first = self.constraint_source(), self.lines_read
+            self.lines_read += len(src_tokens)
+            self.of_line = {first + i: source.sentence(first + i, tokens) for i, tokens in enumerate(src_tokens)}
+            if constraints is not None:
+                for i, packed in enumerate(constraints):
+                    typed = constraint_io.from_packed(packed, self.target_dictionary, first + i)
+                    self.of_line[first + i] = constraint_io.merge(self.of_line[first + i], typed)
+            constraints = constraint_io.pack(list(self.of_line.values()), list(self.of_line))
+        return super().build_dataset_for_inference(src_tokens, src_lengths, constraints=constraints)  # type: ignore[misc]
+
+    def add_constraints(self, sample: dict, packed: Tensor | None) -> dict:
+        """The batch with each sentence's constraints and number."""
+        if packed is not None:
+            numbers = constraint_io.keys_of(packed)
+            given = [self.of_line[n] for n in numbers]
+        else:
+            source, numbers = self.constraint_source(), sample["id"].tolist()
+            if self.corpus_size:
+                source.check_size(self.corpus_size)
+            rows = sample["net_input"]["src_tokens"]
+            given = [source.sentence(n, row[row != self.source_dictionary.pad()]) for n, row in zip(numbers, rows, strict=True)]
+            if self.corpus_size:
+                for number, constraints in zip(numbers, given, strict=True):
+                    for text in constraints.text:
+                        print(f"C-{number}\t{text}")
+        return {**sample, "sentence_constraints": given, "sentence_numbers": torch.tensor(numbers)}
+
     def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
         """One batch; the statistics file follows along."""
+        if self.constrained and "sentence_constraints" not in sample:
+            sample, constraints = self.add_constraints(sample, constraints), None
         out = super().inference_step(generator, models, sample, prefix_tokens, constraints)  # type: ignore[misc]
         path = self.flags().stats_file
         if path and time.monotonic() - self.written > SECONDS_BETWEEN_WRITES:

@@ -10,6 +10,7 @@ Shapes: S live sentences, n rows, d features, V vocabulary.
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass
 
@@ -122,9 +123,10 @@ class OneModel:
 
     def move_source(self, sentence: Tensor | None, sentence_of_row: Tensor) -> None:
         """Give a decoder that reads the encoder output at every step one copy a row."""
+        # subtle: the convolutional encoder changes the dictionary it is given, so it is given a copy
         if sentence is not None:
-            self.source = self.model.encoder.reorder_encoder_out(self.source, sentence)
-        self.row_source = self.model.encoder.reorder_encoder_out(self.source, sentence_of_row)
+            self.source = self.model.encoder.reorder_encoder_out(copy.copy(self.source), sentence)
+        self.row_source = self.model.encoder.reorder_encoder_out(copy.copy(self.source), sentence_of_row)
 
 
 class FairseqDecoder:
@@ -143,6 +145,8 @@ class FairseqDecoder:
         if sentences != list(range(len(pool))):
             index = torch.tensor(sentences, device=pool.length.device)
             inputs = {name: value[index] if isinstance(value, Tensor) else value for name, value in inputs.items()}
+            words = inputs["src_tokens"].ne(self.models[0].model.encoder.dictionary.pad())
+            inputs["src_tokens"] = inputs["src_tokens"][:, words.any(0)]  # no wider than its longest sentence: an LSTM insists on it
         for model in self.models:
             model.admit(inputs, len(sentences))
         self.rows = len(sentences)

@@ -23,6 +23,7 @@ class Pool:
     ids: Tensor  # (N,) the data set's sentence numbers
     bos: int  # first target token
     prefix: Tensor | None = None  # (N, P) target tokens that are forced first, padded behind
+    min_len_beside_prefix: bool = False  # minimum length holds for sentences whose prefix is shorter (fairseq: for none)
     aux: dict = field(default_factory=dict)  # what strategies know of each sentence
 
     def __len__(self) -> int:
@@ -132,10 +133,13 @@ class Beam:
         if self.counts is None:
             return value.unflatten(0, (len(self.live), self.width))
         out = value.new_full((len(self.live), self.width, *value.shape[1:]), fill)
-        sentence = self.sentence_of_row()
-        rank = torch.arange(self.rows, device=self.device) - self.first_row()[sentence]
-        out[sentence, rank] = value
+        out[self.sentence_of_row(), self.rank_of_row()] = value
         return out
+
+    def rank_of_row(self) -> Tensor:
+        """(n,) place of each row among its sentence's."""
+        rows = torch.arange(self.rows, device=self.device)
+        return rows % self.width if self.counts is None else rows - self.first_row()[self.sentence_of_row()]
 
     def last_score(self) -> Tensor:
         """(n,) cumulative log-probability of each row; zeros at the first step."""
@@ -175,18 +179,42 @@ class Fate:
     done: Tensor  # (S, c) becomes a finished hypothesis
     stays: Tensor  # (S, c) becomes a row of the next beam, but for those beyond the width
     final: Tensor  # (S,) the sentence needs no more decoding
+    best: Tensor | None = None  # (S, m) the sentence's m best finished scores so far, these included
 
 
 @dataclass
 class Scoring:
-    """From the sum of log-probabilities to the score by which hypotheses compete."""
+    """From the sum of log-probabilities to the score by which hypotheses compete, and what a live one can still reach.
+
+    Lengths count EOS. wanted: the target length up to which every token is rewarded, ratio x source length without EOS.
+    """
 
     normalize: bool = True
     lenpen: float = 1.0
+    reward: float = 0.0  # for each target token up to `wanted`, in nats; r of Huang et al. 2017
+    ratio: float = 1.0
+    bounded: bool = True  # False: every target token is rewarded
 
-    def __call__(self, score: Tensor, length: int) -> Tensor:
-        """score: sums of log-probabilities; length: target tokens, EOS included."""
-        return score / length**self.lenpen if self.normalize else score
+    def wanted(self, pool: Pool) -> Tensor:
+        """(N,) target length of each sentence that the reward counts up to."""
+        return (pool.length - 1) * self.ratio
+
+    def __call__(self, total: Tensor, length: int, wanted: Tensor) -> Tensor:
+        """Score of finished hypotheses: total (any shape), all of this length."""
+        if self.normalize:
+            return total / length**self.lenpen
+        if not self.reward:
+            return total
+        return total + self.reward * (wanted.clamp(max=length) if self.bounded else length)
+
+    def bound(self, total: Tensor, step: int, longest: Tensor, wanted: Tensor) -> Tensor:
+        """The best score that a live hypothesis of step tokens can end with: log-probabilities are never positive, so its total
+        can only fall. longest: the most target tokens of its sentence, EOS included."""
+        if self.normalize:
+            return total / (longest**self.lenpen if self.lenpen > 0 else (step + 1.0) ** self.lenpen)
+        if not self.reward:
+            return total
+        return total + self.reward * (wanted.minimum(longest) if self.bounded else longest)
 
 
 @dataclass
@@ -204,11 +232,19 @@ class Finished:
     """Finished hypotheses, kept as tensors until the end so that collecting them costs no synchronisation."""
 
     count: Tensor  # (N,) hypotheses of each sentence
+    best: Tensor  # (N, m) best scores of each sentence, best first; -inf where there are fewer
+    total: Tensor  # (N,) highest sum of log-probabilities among each sentence's
     batches: list[tuple[list[int], Tensor, Tensor, Tensor, Tensor | None]] = field(default_factory=list)
 
     @staticmethod
-    def empty(sentences: int, device: torch.device) -> Finished:
-        return Finished(torch.zeros(sentences, dtype=torch.long, device=device))
+    def empty(sentences: int, m: int, device: torch.device) -> Finished:
+        lowest = torch.full((sentences, m), -torch.inf, dtype=torch.float64, device=device)
+        return Finished(torch.zeros(sentences, dtype=torch.long, device=device), lowest, lowest[:, 0].clone())
+
+    def best_with(self, live: Tensor, score: Tensor) -> Tensor:
+        """(S, m): the best of sentences live (S,) if scores (S, c) are finished too."""
+        together = torch.cat([self.best[live], score.to(self.best.dtype)], dim=1)
+        return together.topk(self.best.size(1), dim=1).values
 
     def add_(self, sentence: list[int], tokens: Tensor, cumulative: Tensor, score: Tensor, attention: Tensor | None) -> None:
         """sentence: m pool numbers; tokens (m, L) without the first one, with EOS; cumulative (m, L); score (m,)."""

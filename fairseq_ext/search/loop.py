@@ -15,10 +15,12 @@ from fairseq_ext.stats import Stats
 
 
 @torch.no_grad()
-def beam_search(decoder: Decoder, pool: Pool, k: int, plugs: Plugs, rules: Rules, scoring: Scoring, stats: Stats) -> Finished:
+def beam_search(
+    decoder: Decoder, pool: Pool, k: int, nbest: int, plugs: Plugs, rules: Rules, scoring: Scoring, stats: Stats
+) -> Finished:
     """Decode every sentence of the pool with at most k rows each; hypotheses come back in the pool's order."""
     device = pool.length.device
-    finished = Finished.empty(len(pool), device)
+    finished = Finished.empty(len(pool), nbest, device)
     started = 0
     # (1) sentences start when the schedule says so
     while sentences := plugs.schedule(pool, started, 0):
@@ -52,18 +54,18 @@ def advance(
     # (6) the best continuations of each sentence, (7) less those that pruning drops
     candidates = plugs.select(beam, log_probs, pool)
     stats.expansions += candidates.score.numel()
-    if plugs.prune is not None:
-        keep = plugs.prune(candidates, beam, finished)
+    for prune in plugs.prune:
+        keep = prune(candidates, beam, pool, finished)
         candidates.score = candidates.score.masked_fill(~keep, -torch.inf)
     # (8) which candidates are finished, which go on, which sentences are final: the only wait for the device
-    fate = plugs.stop(candidates, beam, finished, at_limit)
+    fate = plugs.stop(candidates, beam, pool, finished, at_limit)
     done, final, is_broken = fetch(fate, broken)
     if is_broken:
         raise FloatingPointError(f"the model gives NaN at target position {beam.step} of one of the sentences {beam.live}")
     if done.any():
-        collect_(finished, beam, candidates, done, scoring)
+        collect_(finished, beam, candidates, fate, done, scoring, pool)
     # (9) the surviving candidates are the next beam
-    return survivors(decoder, beam, candidates, fate, final, k, variable=plugs.prune is not None)
+    return survivors(decoder, beam, candidates, fate, final, k, plugs.variable or bool(plugs.prune))
 
 
 def fetch(fate: Fate, broken: Tensor) -> tuple[Tensor, Tensor, bool]:
@@ -73,24 +75,32 @@ def fetch(fate: Fate, broken: Tensor) -> tuple[Tensor, Tensor, bool]:
     return packed[: S * c].view(S, c), packed[S * c : S * c + S], bool(packed[-1])
 
 
-def collect_(finished: Finished, beam: Beam, candidates: Candidates, done: Tensor, scoring: Scoring) -> None:
+def collect_(
+    finished: Finished, beam: Beam, candidates: Candidates, fate: Fate, done: Tensor, scoring: Scoring, pool: Pool
+) -> None:
     """Keep the finished candidates. done (S, c) lies on the host."""
     place = done.flatten().nonzero()[:, 0]
     sentence = [beam.live[i] for i in (place // done.size(1)).tolist()]
     place = place.to(beam.device)
+    owner = torch.tensor(sentence, device=beam.device)
     row = candidates.row.flatten()[place]  # (m,)
     last = candidates.score.flatten()[place]
     tokens = torch.cat([beam.tokens[row, 1:], candidates.token.flatten()[place][:, None]], dim=1)
     cumulative = torch.cat([beam.score[row], last[:, None]], dim=1)
+    score = scoring(last, tokens.size(1), scoring.wanted(pool)[owner])
     attention = beam.aux["attention"][row] if "attention" in beam.aux else None
-    finished.add_(sentence, tokens, cumulative, scoring(last, tokens.size(1)), attention)
-    finished.count.index_add_(0, torch.tensor(sentence, device=beam.device), torch.ones_like(row))
+    finished.add_(sentence, tokens, cumulative, score, attention)
+    finished.count.index_add_(0, owner, torch.ones_like(row))
+    finished.total.scatter_reduce_(0, owner, last.to(finished.total.dtype), "amax")
+    if fate.best is not None:
+        finished.best[beam.live_index()] = fate.best
 
 
 def survivors(decoder: Decoder, beam: Beam, candidates: Candidates, fate: Fate, final: Tensor, k: int, variable: bool) -> Beam:
     """The first k staying candidates of each sentence that is not final, as a beam; the decoder's rows follow."""
     live = [s for s, is_final in zip(beam.live, final.tolist(), strict=True) if not is_final]
-    row, token, score, stays = candidates.row, candidates.token, candidates.score, fate.stays
+    row, token, score = candidates.row, candidates.token, candidates.score
+    stays = fate.stays & (score > -torch.inf) if variable else fate.stays  # what pruning dropped takes no place
     kept = None
     if len(live) < len(beam.live):
         kept = (~final).nonzero()[:, 0].to(beam.device)  # (S',) places of the sentences that go on
@@ -105,7 +115,7 @@ def survivors(decoder: Decoder, beam: Beam, candidates: Candidates, fate: Fate, 
     alive = None
     counts = None
     if variable:
-        alive = stays.gather(1, order) & (score.gather(1, order) > -torch.inf)
+        alive = stays.gather(1, order)
         counts = alive.sum(1)
         width = int(counts.max())
 

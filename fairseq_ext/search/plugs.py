@@ -56,12 +56,12 @@ class Select(Protocol):
 
 
 class Prune(Protocol):
-    def __call__(self, candidates: Candidates, beam: Beam, finished: Finished) -> Tensor:
+    def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished) -> Tensor:
         """(S, c): which candidates stay."""
 
 
 class Stop(Protocol):
-    def __call__(self, candidates: Candidates, beam: Beam, finished: Finished, at_limit: Tensor | None) -> Fate:
+    def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None) -> Fate:
         """What becomes of the candidates. at_limit (S,): sentences that may not grow any more; None when there is none."""
 
 
@@ -82,6 +82,33 @@ class FullSoftmax:
         return LogProbs(decoder.log_probs(features, self.temperature))
 
 
+@dataclass
+class Best:
+    """The best continuations, of each row and of each sentence; scores are cumulative."""
+
+    row_token: Tensor  # (n, p) best first
+    row_score: Tensor
+    row: Tensor  # (S, c) best first
+    token: Tensor
+    score: Tensor
+
+
+def best_of_rows(k: int, beam: Beam, log_probs: LogProbs) -> Best:
+    """The 2k best continuations of each sentence (or all but one where there are fewer: fairseq never takes pad)."""
+    width, words = beam.width, log_probs.value.size(1)
+    c = min(2 * k, width * words - 1)
+    per_row = min(c, words)
+    row_score, row_token = log_probs.topk(per_row)  # (n, per_row)
+    row_score = row_score + beam.last_score()[:, None]
+    score = beam.by_sentence(row_score, -torch.inf).flatten(1)  # (n, per_row) -> (S, width x per_row)
+    token = beam.by_sentence(row_token, 0).flatten(1)
+    score, place = score.topk(c, dim=1)
+    token = token.gather(1, place)
+    # an empty place points to a row of its own sentence
+    row = beam.first_row()[:, None] + (place // per_row).masked_fill(score == -torch.inf, 0)
+    return Best(row_token, row_score, row, token, score)
+
+
 class TopK:
     """fairseq's selection: the 2k best continuations of a sentence, so that k remain even if k of them end in EOS."""
 
@@ -89,43 +116,37 @@ class TopK:
         self.k = k
 
     def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
-        width = beam.width
-        # at most all continuations but one (fairseq never takes pad)
-        c = min(2 * self.k, width * log_probs.value.size(1) - 1)
-        per_row = min(c, log_probs.value.size(1))
-        score, token = log_probs.topk(per_row)  # (n, per_row)
-        score = score + beam.last_score()[:, None]
-        score = beam.by_sentence(score, -torch.inf).flatten(1)  # (n, per_row) -> (S, width x per_row)
-        token = beam.by_sentence(token, 0).flatten(1)
-        if width > 1:
-            score, place = score.topk(c, dim=1)
-            token = token.gather(1, place)
-        else:
-            place = torch.arange(c, device=score.device).expand(score.size(0), c)
-        row = beam.first_row()[:, None] + place // per_row
-        return Candidates(row, token, score)
+        best = best_of_rows(self.k, beam, log_probs)
+        return Candidates(best.row, best.token, best.score)
+
+
+def ends_and_goes_on(candidates: Candidates, eos: int) -> tuple[Tensor, Tensor]:
+    """(S, c) each: candidates that end in EOS, and those that could go on."""
+    possible = candidates.score > -torch.inf
+    ends = candidates.token == eos
+    return ends & possible, ~ends & possible
 
 
 class Count:
     """fairseq's stopping rule: a sentence is final with k finished hypotheses, or at its length limit.
 
     A hypothesis that ends in EOS is finished when it is among the k best candidates, and is lost when it is not; the k best
-    others go on.
+    others go on. enough: hypotheses that make a sentence final, k in fairseq.
     """
 
-    def __init__(self, k: int, eos: int):
+    def __init__(self, k: int, eos: int, enough: int | None = None):
         self.k = k
         self.eos = eos
+        self.enough = enough or k
 
-    def __call__(self, candidates: Candidates, beam: Beam, finished: Finished, at_limit: Tensor | None) -> Fate:
-        possible = candidates.score > -torch.inf
-        ends = (candidates.token == self.eos) & possible  # (S, c)
+    def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None) -> Fate:
+        ends, goes_on = ends_and_goes_on(candidates, self.eos)
         done = ends.clone()
         done[:, self.k :] = False
         before = finished.count[beam.live_index()]
-        done &= before[:, None] + done.cumsum(1) <= self.k
+        done &= before[:, None] + done.cumsum(1) <= self.enough
         # nothing left that could go on: fairseq would decode such a sentence to the limit, with the same result
-        final = (before + done.sum(1) >= self.k) | ~(possible & ~ends).any(1)
+        final = (before + done.sum(1) >= self.enough) | ~goes_on.any(1)
         if at_limit is not None:
             final = final | at_limit
         return Fate(done, ~ends, final)
@@ -139,4 +160,5 @@ class Plugs:
     stop: Stop
     schedule: Schedule = field(default_factory=WholeBatch)
     softmax: Softmax = field(default_factory=FullSoftmax)
-    prune: Prune | None = None
+    prune: list[Prune] = field(default_factory=list)
+    variable: bool = False  # sentences may have fewer rows than the beam: set when a stop or select plug thins rows itself

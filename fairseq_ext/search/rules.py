@@ -34,12 +34,15 @@ class Rules:
         if at_limit is not None:
             must_end(log_probs, beam, at_limit, self.eos)
         if pool.prefix is not None and beam.step < pool.prefix.size(1) and beam.step < max(pool.max_len):
-            force_prefix(log_probs, beam, pool.prefix, self.pad, self.eos, at_limit)
+            forced = force_prefix(log_probs, beam, pool.prefix, self.pad, self.eos, at_limit)
+            if pool.min_len_beside_prefix and beam.step < self.min_len:
+                log_probs.ban_(self.eos, ~forced)
         else:
             if beam.step < self.min_len:
                 log_probs.ban_(self.eos)
             if self.suppress is not None:
-                log_probs.value[:, self.suppress] = -torch.inf
+                for token in self.suppress.tolist():
+                    log_probs.ban_(token)
         if self.no_repeat_ngram:
             block_ngrams(log_probs, beam, self.no_repeat_ngram)
         return log_probs
@@ -49,7 +52,7 @@ def add_language_model(log_probs: LogProbs, beam: Beam, lm: torch.nn.Module, wei
     """Shallow fusion: add the weighted log-probabilities of a fairseq language model over the same dictionary."""
     out = lm(beam.tokens)
     lm_log_probs = lm.get_normalized_probs(out, log_probs=True, sample=None)[:, -1, :]  # type: ignore[operator]
-    log_probs.value = log_probs.value + weight * lm_log_probs
+    log_probs.value = log_probs.value + weight * (lm_log_probs if log_probs.ids is None else lm_log_probs[:, log_probs.ids])
 
 
 def penalise(log_probs: LogProbs, token: int, penalty: float) -> None:
@@ -64,8 +67,8 @@ def must_end(log_probs: LogProbs, beam: Beam, at_limit: Tensor, eos: int) -> Non
     log_probs.only_(torch.full((beam.rows,), eos, device=beam.device), rows)
 
 
-def force_prefix(log_probs: LogProbs, beam: Beam, prefix: Tensor, pad: int, eos: int, at_limit: Tensor | None) -> None:
-    """Leave only the prefix token to each sentence whose prefix (S, P) reaches this step.
+def force_prefix(log_probs: LogProbs, beam: Beam, prefix: Tensor, pad: int, eos: int, at_limit: Tensor | None) -> Tensor:
+    """Leave only the prefix token to each sentence whose prefix (S, P) reaches this step; return which rows (n,) those are.
 
     subtle: when a prefix contains EOS, fairseq first copies a sentence's best row over its others, so that its n-best list holds
     the same hypothesis k times.
@@ -80,6 +83,7 @@ def force_prefix(log_probs: LogProbs, beam: Beam, prefix: Tensor, pad: int, eos:
     if beam.width > 1 and bool(ends.any()):
         source = torch.where(ends, beam.first_row()[sentence], torch.arange(beam.rows, device=beam.device))
         log_probs.value, beam.tokens, beam.score = log_probs.value[source], beam.tokens[source], beam.score[source]
+    return forced
 
 
 def block_ngrams(log_probs: LogProbs, beam: Beam, n: int) -> None:

@@ -1,0 +1,37 @@
+"""The flags that say which constraints each sentence has, shared by every constrained search.
+
+fairseq reads a flag's type from the annotation itself, so annotations are not postponed here.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from fairseq.dataclass import FairseqDataclass
+
+
+@dataclass
+class ConstraintFlags(FairseqDataclass):
+    constraints_file: Optional[str] = field(  # noqa: UP045
+        default=None,
+        metadata={
+            "help": "phrases that must appear: one line a sentence in corpus order, tab-separated, or JSONL "
+            "(default: none; alone it means --constraints unordered)"
+        },
+    )
+    avoid_file: Optional[str] = field(  # noqa: UP045
+        default=None, metadata={"help": "phrases that must never appear, one a line (default: none)"}
+    )
+    glossary: Optional[str] = field(  # noqa: UP045
+        default=None,
+        metadata={"help": "source term, tab, target term (or a|b alternatives), for every sentence that holds the source term (default: none)"},
+    )
+
+
+def constrained(flags: Any, generation: Any) -> bool:
+    """Whether the command gives constraints of any kind."""
+    return bool(getattr(generation, "constraints", None) or flags.constraints_file or flags.avoid_file or flags.glossary)
+
+
+def is_ordered(flags: Any, generation: Any) -> bool:
+    """Whether phrases must appear in the order given: the stock flag says so; alone, our files mean unordered."""
+    return str(getattr(generation, "constraints", None) or "") == "ordered"

@@ -1,0 +1,194 @@
+"""Dynamic beam allocation: words and phrases that must appear, any number of them at constant cost (`--select dba`).
+
+    M. Post and D. Vilar. Fast Lexically Constrained Decoding with Dynamic Beam Allocation for Neural Machine Translation.
+    NAACL 2018. https://aclanthology.org/N18-1119/     Batching after J. E. Hu et al., NAACL 2019, https://aclanthology.org/N19-1090/
+
+The beam of one size k is divided anew at every step among *banks*: bank i holds hypotheses that have i of the C constraint
+tokens. Candidates (Algorithm 2, `continuations`) are the best of all rows, each row's best, and the next token of every unmet
+phrase; `allocate` gives each bank k / (C + 1) slots and hands what a bank cannot fill to the nearest that can (Section 3.2).
+Phrases, unwinding and overlaps are in search/phrases.py, avoided phrases in search/avoid.py.
+
+| symbol | flag |
+| --- | --- |
+| k | --beam |
+| constraints | --constraints, --constraints-file, --glossary; --avoid-file |
+| pruning of Table 3 | --prune-finished (finished.py) |
+
+Neutral setting: no constraints; a sentence without any is searched as fairseq does, also beside constrained ones.
+Here, other than in the paper: remainders of k / (C + 1) go to bank C; a hypothesis whose remaining steps just suffice for its
+missing tokens may only take those, so a feasible sentence always meets its constraints.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fairseq_ext.constraint_flags import ConstraintFlags
+from fairseq_ext.registry import register
+from fairseq_ext.search.avoid import AvoidTable, build_avoid
+from fairseq_ext.search.beam import Beam, Candidates, LogProbs, Pool
+from fairseq_ext.search.phrases import PhraseTable, build_table
+from fairseq_ext.search.plugs import best_of_rows
+
+
+@dataclass
+class Tables:
+    """What the search knows of the pool's constraints."""
+
+    phrases: PhraseTable
+    avoid: AvoidTable | None
+    max_len: Tensor  # (N,)
+    infeasible: Tensor  # (N,) more tokens than the sentence may have
+    banks: int  # of the sentence with the most constraint tokens
+
+
+def tables(pool: Pool, vocabulary: int) -> Tables:
+    """Built once a pool, from pool.aux["constraints"]: a SentenceConstraints (constraint_io.py) for every sentence."""
+    if "tables" not in pool.aux:
+        device = pool.length.device
+        given = pool.aux.get("constraints") or [None] * len(pool)
+        phrases = build_table([c.any_of if c else () for c in given], pool.aux.get("ordered", False), device)
+        avoided = [c.avoid if c else () for c in given]
+        avoid = build_avoid(avoided, vocabulary, device) if any(avoided) else None
+        max_len = torch.tensor(pool.max_len, device=device)
+        # a forced prefix takes steps of its own; what it meets of the constraints is not known yet, so it counts in full
+        forced = torch.tensor([len(c.prefix) if c else 0 for c in given], device=device)
+        pool.aux["tables"] = Tables(phrases, avoid, max_len, phrases.total + forced > max_len, int(phrases.total.max()) + 1)
+    return pool.aux["tables"]
+
+
+class DBA:
+    """The select plug. Row state rides in beam.aux: place, count (search/phrases.py) and avoid (search/avoid.py)."""
+
+    def __init__(self, k: int, eos: int, vocabulary: int):
+        self.k = k
+        self.eos = eos
+        self.vocabulary = vocabulary
+
+    def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
+        table = tables(pool, self.vocabulary)
+        live = beam.live_index()
+        sentence = beam.sentence_of_row()
+        phrases = table.phrases.of(live)
+        if not beam.step:
+            beam.aux["place"], beam.aux["count"] = phrases.start(beam.rows)
+            if table.avoid is not None:
+                beam.aux["avoid"] = table.avoid.root[live]
+        place, count = (beam.by_sentence(beam.aux[name], 0) for name in ("place", "count"))  # (S, width, Q), (S, width, G)
+        if table.avoid is not None:
+            table.avoid.ban_(log_probs, beam.aux["avoid"])
+
+        # EOS only when all constraints are met; a sentence that cannot meet them may end at its limit
+        steps_left = table.max_len[live] - beam.step  # (S,) tokens that may still come before EOS
+        free = table.infeasible[live] & (steps_left <= 0)
+        unmet = phrases.total[:, None] - phrases.bank(place, count)  # (S, width)
+        gate = (unmet > 0) & ~free[:, None]
+        eos_score = log_probs.at(torch.full((beam.rows, 1), self.eos, device=beam.device))[:, 0] + beam.last_score()
+        log_probs.ban_(self.eos, gate[sentence, beam.rank_of_row()])
+
+        row, token, score = self.continuations(beam, log_probs, phrases, place, count)
+        # the state after each candidate (S, c, ...), and whether the steps left suffice for what it then lacks
+        rank = row - beam.first_row()[:, None]
+        place, count = phrases.advance(pick(place, rank), pick(count, rank), token)
+        bank = phrases.bank(place, count)
+        in_time = phrases.total[:, None] - bank <= steps_left[:, None] - 1
+        in_time |= (token == self.eos) | table.infeasible[live][:, None]
+        valid = (score > -torch.inf) & in_time & first_of_equals(rank * self.vocabulary + token)
+
+        # subtle: where nothing may follow (avoided phrases can forbid it), the best row ends as it is, and is reported
+        best = beam.by_sentence(eos_score, -torch.inf)
+        dead = ~valid.any(1)
+        row = torch.cat([row, beam.first_row()[:, None] + best.argmax(1, keepdim=True)], dim=1)
+        token = torch.cat([token, torch.full_like(token[:, :1], self.eos)], dim=1)
+        score = torch.cat([score, best.amax(1, keepdim=True)], dim=1)
+        valid = torch.cat([valid, dead[:, None]], dim=1)
+        place, count, bank = (torch.cat([x, x[:, :1]], dim=1) for x in (place, count, bank))
+
+        order = by_banks(self.k, bank, score.masked_fill(~valid, -torch.inf), phrases.total, table.banks)[:, : 2 * self.k]  # (S, 2k)
+        row, token = row.gather(1, order), token.gather(1, order)
+        score = score.masked_fill(~valid, -torch.inf).gather(1, order)
+        aux = {"place": pick(place, order), "count": pick(count, order)}
+        if table.avoid is not None:
+            aux["avoid"] = table.avoid.advance(beam.aux["avoid"][row], token)
+        return Candidates(row, token, score, aux)
+
+    def continuations(
+        self, beam: Beam, log_probs: LogProbs, phrases: PhraseTable, place: Tensor, count: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Algorithm 2, lines 6-12: row, token and score (S, c) of the 2k best of all rows, each row's best, and all next tokens of
+        unmet phrases. The same continuation may occur more than once."""
+        best = best_of_rows(self.k, beam, log_probs)
+        wanted = phrases.next_token(place, count)  # (S, width, Q)
+        flat = wanted[beam.sentence_of_row(), beam.rank_of_row()]  # (n, Q)
+        score = log_probs.at(flat.clamp(min=0)).masked_fill(flat < 0, -torch.inf) + beam.last_score()[:, None]
+        score = torch.cat([best.row_score[:, :1], score], dim=1)  # (n, 1 + Q)
+        token = torch.cat([best.row_token[:, :1], flat.clamp(min=0)], dim=1)
+        row = torch.arange(beam.rows, device=beam.device)[:, None].expand_as(token)
+        more = [beam.by_sentence(x, fill).flatten(1) for x, fill in ((row, 0), (token, 0), (score, -torch.inf))]
+        more[0] = torch.where(more[2] > -torch.inf, more[0], beam.first_row()[:, None])
+        row, token, score = (torch.cat(pair, dim=1) for pair in zip((best.row, best.token, best.score), more, strict=True))
+        return row, token, score
+
+
+def pick(value: Tensor, index: Tensor) -> Tensor:
+    """value (S, m, ...) at index (S, c) along its second dimension."""
+    return value[torch.arange(value.size(0), device=value.device)[:, None], index]
+
+
+def first_of_equals(key: Tensor) -> Tensor:
+    """(S, c): false for every key that stands further left in its line already."""
+    sorted_key, order = key.sort(dim=1, stable=True)
+    first = torch.ones_like(sorted_key, dtype=torch.bool)
+    first[:, 1:] = sorted_key[:, 1:] != sorted_key[:, :-1]
+    return torch.zeros_like(first).scatter(1, order, first)
+
+
+def allocate(k: int, candidates: Tensor, top: Tensor) -> Tensor:
+    """Slots (S, B) for each bank, given how many candidates (S, B) it has and each sentence's highest bank top (S,).
+
+    Every bank up to the highest has k // (top + 1) slots, the highest also the remainder. Going down from the highest, a bank
+    that cannot fill its slots hands the rest to the nearest banks with candidates left over, the lower of two first.
+    """
+    S, B = candidates.shape
+    bank = torch.arange(B, device=candidates.device)
+    share = k // (top + 1)
+    slots = torch.where(bank <= top[:, None], share[:, None], 0)
+    slots = slots + torch.where(bank == top[:, None], (k - share * (top + 1))[:, None], 0)
+    extra = (slots - candidates).clamp(min=0)
+    slots = slots - extra
+    lack = candidates - slots
+    for b in reversed(range(B)):
+        near = sorted((x for x in range(B) if x != b), key=lambda x: (abs(x - b), x))
+        wants = lack[:, near]
+        given = (extra[:, b, None] - (wants.cumsum(1) - wants)).clamp(min=0).minimum(wants)
+        slots[:, near] += given
+        lack[:, near] -= given
+    return slots
+
+
+def by_banks(k: int, bank: Tensor, score: Tensor, top: Tensor, B: int) -> Tensor:
+    """The order (S, c) of candidates: first the k that the banks' slots admit, best score first; then the others, each bank's
+    next best in turn from the highest bank down; impossible ones (score -inf) last. bank and score (S, c); top (S,) as in allocate;
+    B: banks of the sentence that has the most."""
+    S, c = bank.shape
+    possible = score > -torch.inf
+    bank = bank.masked_fill(~possible, B)
+    by_score = score.argsort(dim=1, descending=True, stable=True)
+    by_bank = bank.gather(1, by_score).argsort(dim=1, stable=True)  # places in by_score: a candidate's rank by score
+    order = by_score.gather(1, by_bank)
+    bank = bank.gather(1, order)
+    size = torch.zeros(S, B + 1, dtype=torch.long, device=bank.device).scatter_add_(1, bank, torch.ones_like(bank))
+    slots = torch.cat([allocate(k, size[:, :B], top), torch.zeros_like(size[:, :1])], dim=1)
+    rank = torch.arange(c, device=bank.device) - (size.cumsum(1) - size).gather(1, bank)  # within the bank
+    admitted = rank < slots.gather(1, bank)
+    turn = c + rank * (B + 1) + (top[:, None] - bank)
+    key = torch.where(admitted, by_bank, torch.where(bank < B, turn, c * (B + 3)))
+    return order.gather(1, key.argsort(dim=1, stable=True))
+
+
+@register("select", "dba", ConstraintFlags)
+def build(flags, context) -> DBA:
+    return DBA(context.k, context.eos, len(context.dictionary))
