@@ -50,7 +50,7 @@ class Context:
 
 # fairseq's own behaviour at each plug point
 register("select", "topk")(lambda flags, context: plugs.TopK(context.k))
-register("stop", "count")(lambda flags, context: plugs.Count(context.k, context.eos))
+register("stop", "count")(lambda flags, context: plugs.Count(context.eos))
 register("schedule", "batch")(lambda flags, context: plugs.WholeBatch())
 register("softmax", "full")(lambda flags, context: plugs.FullSoftmax(getattr(context.generation, "temperature", 1.0)))
 register("decoding", "beam")(lambda flags, context: None)
@@ -63,8 +63,9 @@ def all_strategies() -> list[Strategy]:
 
 
 def flag_bases() -> list[type]:
-    """The strategies' flag dataclasses, each once."""
-    return list(dict.fromkeys(s.flags for s in all_strategies() if s.flags is not None))
+    """The strategies' flag dataclasses, each once, those that another one extends left out."""
+    classes = list(dict.fromkeys(s.flags for s in all_strategies() if s.flags is not None))
+    return [c for c in classes if not any(issubclass(other, c) and other is not c for other in classes)]
 
 
 def flags_dataclass() -> type:
@@ -138,11 +139,11 @@ def validate(flags: Any, generation: Any) -> None:
     if active and other:
         raise UsageError(f"{other} replaces beam search, so {flag_of(active[0])} cannot work with it: leave one of the two out")
     named = [STRATEGIES[point][choice(flags, point)] for point in POINTS] + active
-    in_use = {s.flags for s in named if s.flags is not None}
+    in_use = {f.name for s in named if s.flags is not None for f in dataclasses.fields(s.flags)}
     for strategy in all_strategies():
-        unused = changed(flags, strategy)
-        if unused and strategy.flags not in in_use:
-            flag = "--" + next(iter(unused)).replace("_", "-")
+        unused = [name for name in changed(flags, strategy) if name not in in_use]
+        if unused:
+            flag = "--" + unused[0].replace("_", "-")
             raise UsageError(f"{flag} belongs to {flag_of(strategy)}, which is not switched on: add it or leave {flag} out")
     for strategy in dict.fromkeys(named):
         if strategy.check is not None and not other:

@@ -23,7 +23,7 @@ class ConstraintFlags(FairseqDataclass):
     )
     glossary: Optional[str] = field(  # noqa: UP045
         default=None,
-        metadata={"help": "source term, tab, target term (or a|b alternatives), for every sentence that holds the source term (default: none)"},
+        metadata={"help": "source term, tab, target term (or a|b), for every sentence that holds the source term (default: none)"},
     )
 
 

@@ -23,6 +23,8 @@ def explain(error: BaseException) -> str | None:
         return text
     if isinstance(error, OSError) and "Model file not found" in text:
         return f"{text}: --path names one checkpoint, or several joined by colons"
+    if isinstance(error, OSError) and ("is not a checkpoint" in text or "unpickling a class can run code" in text):
+        return text
     if isinstance(error, FileNotFoundError) and "dict." in text:
         return f"no dictionary at {error.filename}: the data directory needs dict.SOURCE.txt and dict.TARGET.txt of the model"
     if isinstance(error, FileNotFoundError) and "Dataset not found" in text:

@@ -85,9 +85,9 @@ class BeamSearchGenerator(SequenceGenerator):
             return STRATEGIES[point][config.choice(self.flags, point)].build(self.flags, context)
 
         prune = [s.build(self.flags, context) for s in PRUNERS.values() if config.changed(self.flags, s)]
-        stop = build("stop")
-        variable = getattr(stop, "variable", False)
-        return Plugs(build("select"), stop, build("schedule"), build("softmax"), prune, variable)
+        select, stop = build("select"), build("stop")
+        variable = getattr(stop, "variable", False) or getattr(select, "variable", False)
+        return Plugs(select, stop, build("schedule"), build("softmax"), prune, variable)
 
     @torch.no_grad()
     def _generate(self, sample, prefix_tokens=None, constraints=None, bos_token=None) -> list[list[dict[str, Tensor]]]:
@@ -97,7 +97,7 @@ class BeamSearchGenerator(SequenceGenerator):
         else:
             pool = self.pool(sample, prefix_tokens, bos_token)
             self.add_constraints(pool, sample, constraints)
-            finished = beam_search(self.decoder, pool, self.beam_size, self.nbest, self.plugs, self.rules, self.scoring, self.stats)
+            finished = beam_search(self.decoder, pool, self.nbest, self.plugs, self.rules, self.scoring, self.stats)
             hypotheses = finished.lists(len(pool))
             if "constraints" in pool.aux:
                 report_constraints(hypotheses, pool, self.stats)

@@ -62,7 +62,8 @@ class Glossary:
         """One line of the file."""
         columns = line.split("\t")
         if len(columns) != 2:
-            raise UsageError(f"{where} has {len(columns)} columns instead of 2: write the source term, one tab, the target term")
+            count = f"{len(columns)} column{'s' * (len(columns) > 1)}"
+            raise UsageError(f"{where} has {count} and needs 2: write the source term, one tab, the target term")
         source, target = (column.strip() for column in columns)
         words = tuple(self.words(source))
         if not words:

@@ -40,8 +40,8 @@ class Segmenter:
         return text
 
     def phrases(self, text: str, where: str, leads: Sequence[str] = ("", " ")) -> tuple[Phrase, ...]:
-        """A phrase's forms: as at the start of a text, and as after a space where that differs. A form that contains another is
-        left out (the other says the same), and so is one that the dictionary cannot write, as long as another is left.
+        """A phrase's forms: as at the start of a text, and as after a space where that differs. A form that contains the
+        first is left out (the first says the same), and so is one that the dictionary cannot write, as long as another is left.
 
         Errors: UsageError, naming `where`, for an empty phrase, a piece outside the dictionary, `<s>`, `</s>` and `<pad>`.
         """
@@ -59,7 +59,7 @@ class Segmenter:
             problem = unusable(form, pieces, dictionary) if form else "is nothing once it is segmented: remove it"
             reason = reason or problem
             if not problem and not any(end_of(other, form, 0) >= 0 for other in forms):
-                forms = [other for other in forms if end_of(form, other, 0) < 0] + [form]
+                forms.append(form)
         if not forms:
             hint = "; without --bpe and --tokenizer, phrases are taken as segmented already" * self.takes_pieces
             raise UsageError(f"in {where}, the phrase '{text}' {reason}{hint}")

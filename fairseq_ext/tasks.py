@@ -23,6 +23,7 @@ from torch import Tensor
 from fairseq_ext import config, constraint_io
 from fairseq_ext.constraint_flags import constrained
 from fairseq_ext.constraint_io import ConstraintSource, SentenceConstraints
+from fairseq_ext.errors import UsageError
 from fairseq_ext.generator import generator_class
 
 logger = logging.getLogger("fairseq_ext")
@@ -36,6 +37,8 @@ class Extended:
 
     cfg: Any
     args: Any
+    source_dictionary: Any
+    target_dictionary: Any
     tokenizer_used: Any = None
     bpe_used: Any = None
     source: ConstraintSource | None = None
@@ -90,6 +93,13 @@ class Extended:
             )
         return self.source
 
+    def get_interactive_tokens_and_lengths(self, lines, encode_fn):
+        for line in lines:
+            if not line.isascii() and any("\ud800" <= character <= "\udfff" for character in line):
+                # in many locales Python lets such bytes through, each as a lone surrogate
+                raise UsageError(f"a line of the input is not valid UTF-8 ({line[:60]!a}): convert it, for example with iconv -t utf-8")
+        return super().get_interactive_tokens_and_lengths(lines, encode_fn)  # type: ignore[misc]
+
     def load_dataset(self, split, *args, **kwargs):
         super().load_dataset(split, *args, **kwargs)  # type: ignore[misc]
         self.corpus_size = len(self.datasets[split])
@@ -102,7 +112,7 @@ class Extended:
             self.of_line = {first + i: source.sentence(first + i, tokens) for i, tokens in enumerate(src_tokens)}
             if constraints is not None:
                 for i, packed in enumerate(constraints):
-                    typed = constraint_io.from_packed(packed, self.target_dictionary, first + i)
+                    typed = constraint_io.from_packed(packed, self.target_dictionary, first + i, source.segmenter)
                     self.of_line[first + i] = constraint_io.merge(self.of_line[first + i], typed)
             constraints = constraint_io.pack(list(self.of_line.values()), list(self.of_line))
         return super().build_dataset_for_inference(src_tokens, src_lengths, constraints=constraints)  # type: ignore[misc]

@@ -6,7 +6,8 @@ imports nothing heavy: it only registers `Hook`, which wakes up when `fairseq` i
 1. lets its dataclasses have dataclass instances as defaults, which Python >= 3.11 refuses (`allow_dataclass_defaults`);
 2. lets `torch.load` read the plain containers that fairseq checkpoints hold, still without running pickled code
    (`allow_checkpoint_globals`), and names the class and the way out when a checkpoint holds something else;
-3. silences the two deprecation warnings that hydra 1.3 prints at every start, and no others.
+3. keeps its Transformer encoder from a fused layer of torch that it calls in an outdated way (`avoid_fused_encoder_layer`);
+4. silences the two deprecation warnings that hydra 1.3 prints at every start, and no others.
 
 A fairseq that needs none of this is left as it is.
 """
@@ -76,13 +77,18 @@ def explain_refused_checkpoints(checkpoint_utils: ModuleType) -> None:
     def load_checkpoint_to_cpu(path, *args, **kwargs):
         try:
             return stock(path, *args, **kwargs)
-        except pickle.UnpicklingError as error:
-            found = re.search(r"GLOBAL ([\w.]+)", str(error))
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:  # the unpickler fails in any way on a file of another kind
+            if isinstance(error, RuntimeError) and "PytorchStreamReader" not in str(error):
+                raise
+            found = re.search(r"GLOBAL ([\w.]+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
             if not found:
-                raise SystemExit(f"{path} is not a checkpoint that torch can read: {str(error).splitlines()[0]}") from error
-            raise SystemExit(
-                f"{path} holds {found[1]}, which is not loaded because unpickling a class can run code; "
-                f"if you trust this file, set {ALLOW}={found[1]}"
+                raise OSError(f"{path} is not a checkpoint that fairseq can read: it is of another kind, or was cut short") from error
+            name = found[1] if "." in found[1] else f"builtins.{found[1]}"
+            raise OSError(
+                f"{path} holds {name}, which is not loaded because unpickling a class can run code; "
+                f"if you trust this file, set {ALLOW}={name}"
             ) from error
 
     checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu  # type: ignore[attr-defined]
@@ -99,9 +105,17 @@ def allow_fairseq_enums(constants: ModuleType) -> None:
         torch.serialization.add_safe_globals(kinds)
 
 
+def avoid_fused_encoder_layer(transformer_layer: ModuleType) -> None:
+    """Keep fairseq from torch's fused encoder layer, which it calls without the mask type that torch >= 2 asks for: a checkpoint
+    of a post-norm Transformer would fail on every padded batch. fairseq's own layers beside it compute the same."""
+    never = property(lambda self: False, lambda self, value: None)
+    transformer_layer.TransformerEncoderLayerBase.can_use_fastpath = never  # type: ignore[attr-defined]
+
+
 def silence_hydra() -> None:
     """Ignore what hydra 1.3 says at every start about the way fairseq calls it."""
     for message in (
+        r"\s*The version_base parameter is not specified",
         r"hydra\.experimental\.(initialize|compose)\(\) is no longer experimental",
         r"In 'config': Usage of deprecated keyword in package header",
         r"\s*'config' is validated against ConfigStore schema",
@@ -113,6 +127,7 @@ def silence_hydra() -> None:
 AFTER_IMPORT = {
     "fairseq.checkpoint_utils": explain_refused_checkpoints,
     "fairseq.dataclass.constants": allow_fairseq_enums,
+    "fairseq.modules.transformer_layer": avoid_fused_encoder_layer,
 }
 
 

@@ -169,6 +169,8 @@ class Candidates:
     row: Tensor  # row of the beam that is continued
     token: Tensor
     score: Tensor  # cumulative log-probability
+    width: int  # rows a sentence may go on with: k
+    widths: Tensor | None = None  # (S,) the same where it differs between sentences
     aux: dict[str, Tensor] = field(default_factory=dict)  # (S, c, ...) row state after the token
 
 
@@ -196,8 +198,8 @@ class Scoring:
     bounded: bool = True  # False: every target token is rewarded
 
     def wanted(self, pool: Pool) -> Tensor:
-        """(N,) target length of each sentence that the reward counts up to."""
-        return (pool.length - 1) * self.ratio
+        """(N,) target length of each sentence that the reward counts up to, in double precision whatever the model's."""
+        return (pool.length - 1).double() * self.ratio
 
     def __call__(self, total: Tensor, length: int, wanted: Tensor) -> Tensor:
         """Score of finished hypotheses: total (any shape), all of this length."""

@@ -16,9 +16,9 @@ from fairseq_ext.stats import Stats
 
 @torch.no_grad()
 def beam_search(
-    decoder: Decoder, pool: Pool, k: int, nbest: int, plugs: Plugs, rules: Rules, scoring: Scoring, stats: Stats
+    decoder: Decoder, pool: Pool, nbest: int, plugs: Plugs, rules: Rules, scoring: Scoring, stats: Stats
 ) -> Finished:
-    """Decode every sentence of the pool with at most k rows each; hypotheses come back in the pool's order."""
+    """Decode every sentence of the pool; hypotheses come back in the pool's order."""
     device = pool.length.device
     finished = Finished.empty(len(pool), nbest, device)
     started = 0
@@ -29,12 +29,12 @@ def beam_search(
         stats.encoder_calls += 1
         beam = Beam.start(sentences, pool.bos, device, torch.float32)
         while beam.live:
-            beam = advance(decoder, beam, pool, k, plugs, rules, scoring, stats, finished)
+            beam = advance(decoder, beam, pool, plugs, rules, scoring, stats, finished)
     return finished
 
 
 def advance(
-    decoder: Decoder, beam: Beam, pool: Pool, k: int, plugs: Plugs, rules: Rules, scoring: Scoring, stats: Stats, finished: Finished
+    decoder: Decoder, beam: Beam, pool: Pool, plugs: Plugs, rules: Rules, scoring: Scoring, stats: Stats, finished: Finished
 ) -> Beam:
     """One token more for every row; finished hypotheses go to `finished`, final sentences leave."""
     # (2) sentences that have reached their length may only end
@@ -65,7 +65,7 @@ def advance(
     if done.any():
         collect_(finished, beam, candidates, fate, done, scoring, pool)
     # (9) the surviving candidates are the next beam
-    return survivors(decoder, beam, candidates, fate, final, k, plugs.variable or bool(plugs.prune))
+    return survivors(decoder, beam, candidates, fate, final, plugs.variable or bool(plugs.prune))
 
 
 def fetch(fate: Fate, broken: Tensor) -> tuple[Tensor, Tensor, bool]:
@@ -96,8 +96,8 @@ def collect_(
         finished.best[beam.live_index()] = fate.best
 
 
-def survivors(decoder: Decoder, beam: Beam, candidates: Candidates, fate: Fate, final: Tensor, k: int, variable: bool) -> Beam:
-    """The first k staying candidates of each sentence that is not final, as a beam; the decoder's rows follow."""
+def survivors(decoder: Decoder, beam: Beam, candidates: Candidates, fate: Fate, final: Tensor, variable: bool) -> Beam:
+    """The first staying candidates of each sentence that is not final, as a beam of the width allowed; the decoder's rows follow."""
     live = [s for s, is_final in zip(beam.live, final.tolist(), strict=True) if not is_final]
     row, token, score = candidates.row, candidates.token, candidates.score
     stays = fate.stays & (score > -torch.inf) if variable else fate.stays  # what pruning dropped takes no place
@@ -110,7 +110,7 @@ def survivors(decoder: Decoder, beam: Beam, candidates: Candidates, fate: Fate, 
     # staying candidates first, in their order: the sort key is the rank, behind all others where a candidate does not stay
     c = row.size(1)
     rank = torch.arange(c, device=row.device) + c * (~stays).long()
-    width = min(k, c)
+    width = min(candidates.width, c)
     order = rank.topk(width, dim=1, largest=False).indices  # (S', width)
     alive = None
     counts = None

@@ -129,5 +129,5 @@ def build_table(sentences: Sequence[Sequence[Sequence[Phrase]]], ordered: bool, 
                     depth = max(depth, chain)
                 q += 1
     total = (need * size).sum(1)
-    parts = [x.to(device) for x in (token, length, fail, group, need, size, total)]
-    return PhraseTable(*parts, depth=depth, ordered=ordered)
+    token, length, fail, group, need, size, total = (x.to(device) for x in (token, length, fail, group, need, size, total))
+    return PhraseTable(token, length, fail, group, need, size, total, depth, ordered)

@@ -117,7 +117,7 @@ class TopK:
 
     def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
         best = best_of_rows(self.k, beam, log_probs)
-        return Candidates(best.row, best.token, best.score)
+        return Candidates(best.row, best.token, best.score, self.k)
 
 
 def ends_and_goes_on(candidates: Candidates, eos: int) -> tuple[Tensor, Tensor]:
@@ -131,22 +131,22 @@ class Count:
     """fairseq's stopping rule: a sentence is final with k finished hypotheses, or at its length limit.
 
     A hypothesis that ends in EOS is finished when it is among the k best candidates, and is lost when it is not; the k best
-    others go on. enough: hypotheses that make a sentence final, k in fairseq.
+    others go on. patience: multiple of k that makes a sentence final, 1 in fairseq.
     """
 
-    def __init__(self, k: int, eos: int, enough: int | None = None):
-        self.k = k
+    def __init__(self, eos: int, patience: int = 1):
         self.eos = eos
-        self.enough = enough or k
+        self.patience = patience
 
     def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None) -> Fate:
         ends, goes_on = ends_and_goes_on(candidates, self.eos)
         done = ends.clone()
-        done[:, self.k :] = False
+        done[:, candidates.width :] = False
         before = finished.count[beam.live_index()]
-        done &= before[:, None] + done.cumsum(1) <= self.enough
+        enough = self.patience * (before.new_tensor(candidates.width) if candidates.widths is None else candidates.widths)
+        done &= before[:, None] + done.cumsum(1) <= enough[..., None]
         # nothing left that could go on: fairseq would decode such a sentence to the limit, with the same result
-        final = (before + done.sum(1) >= self.enough) | ~goes_on.any(1)
+        final = (before + done.sum(1) >= enough) | ~goes_on.any(1)
         if at_limit is not None:
             final = final | at_limit
         return Fate(done, ~ends, final)

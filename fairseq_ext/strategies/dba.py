@@ -89,7 +89,7 @@ class DBA:
         eos_score = log_probs.at(torch.full((beam.rows, 1), self.eos, device=beam.device))[:, 0] + beam.last_score()
         log_probs.ban_(self.eos, gate[sentence, beam.rank_of_row()])
 
-        row, token, score = self.continuations(beam, log_probs, phrases, place, count)
+        row, token, score = self.continuations(self.width(table), beam, log_probs, phrases, place, count)
         # the state after each candidate (S, c, ...), and whether the steps left suffice for what it then lacks
         rank = row - beam.first_row()[:, None]
         place, count = phrases.advance(pick(place, rank), pick(count, rank), token)
@@ -107,20 +107,37 @@ class DBA:
         valid = torch.cat([valid, dead[:, None]], dim=1)
         place, count, bank = (torch.cat([x, x[:, :1]], dim=1) for x in (place, count, bank))
 
-        order = by_banks(self.k, bank, score.masked_fill(~valid, -torch.inf), phrases.total, table.banks)[:, : 2 * self.k]  # (S, 2k)
+        score = score.masked_fill(~valid, -torch.inf)
+        order, score = self.order(phrases, table, place, count, bank, score)  # (S, 2k)
         row, token = row.gather(1, order), token.gather(1, order)
-        score = score.masked_fill(~valid, -torch.inf).gather(1, order)
         aux = {"place": pick(place, order), "count": pick(count, order)}
         if table.avoid is not None:
             aux["avoid"] = table.avoid.advance(beam.aux["avoid"][row], token)
-        return Candidates(row, token, score, aux)
+        return Candidates(row, token, score, self.width(table), self.widths(phrases), aux)
+
+    def width(self, table: Tables) -> int:
+        """Rows a sentence may go on with."""
+        return self.k
+
+    def widths(self, phrases: PhraseTable) -> Tensor | None:
+        """(S,) the same for each sentence where they differ."""
+        return None
+
+    def order(
+        self, phrases: PhraseTable, table: Tables, place: Tensor, count: Tensor, bank: Tensor, score: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The 2k candidates of each sentence, the k that the banks admit first: their places and scores (S, 2k)."""
+        slots = allocate(self.k, bank_sizes(bank, score, table.banks), phrases.total)
+        order, _ = by_banks(slots, bank, score, phrases.total)
+        order = order[:, : 2 * self.k]
+        return order, score.gather(1, order)
 
     def continuations(
-        self, beam: Beam, log_probs: LogProbs, phrases: PhraseTable, place: Tensor, count: Tensor
+        self, k: int, beam: Beam, log_probs: LogProbs, phrases: PhraseTable, place: Tensor, count: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Algorithm 2, lines 6-12: row, token and score (S, c) of the 2k best of all rows, each row's best, and all next tokens of
         unmet phrases. The same continuation may occur more than once."""
-        best = best_of_rows(self.k, beam, log_probs)
+        best = best_of_rows(k, beam, log_probs)
         wanted = phrases.next_token(place, count)  # (S, width, Q)
         flat = wanted[beam.sentence_of_row(), beam.rank_of_row()]  # (n, Q)
         score = log_probs.at(flat.clamp(min=0)).masked_fill(flat < 0, -torch.inf) + beam.last_score()[:, None]
@@ -169,24 +186,28 @@ def allocate(k: int, candidates: Tensor, top: Tensor) -> Tensor:
     return slots
 
 
-def by_banks(k: int, bank: Tensor, score: Tensor, top: Tensor, B: int) -> Tensor:
-    """The order (S, c) of candidates: first the k that the banks' slots admit, best score first; then the others, each bank's
-    next best in turn from the highest bank down; impossible ones (score -inf) last. bank and score (S, c); top (S,) as in allocate;
-    B: banks of the sentence that has the most."""
-    S, c = bank.shape
-    possible = score > -torch.inf
-    bank = bank.masked_fill(~possible, B)
+def bank_sizes(bank: Tensor, score: Tensor, B: int) -> Tensor:
+    """(S, B): possible candidates (score above -inf) of each bank."""
+    possible = (score > -torch.inf).long()
+    return torch.zeros(bank.size(0), B, dtype=torch.long, device=bank.device).scatter_add_(1, bank, possible)
+
+
+def by_banks(slots: Tensor, bank: Tensor, score: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
+    """The order (S, c) of candidates: first those that the banks' slots (S, B) admit, best score first; then the others, each
+    bank's next best in turn from the highest bank top (S,) down; impossible ones last. Also how many are admitted (S,)."""
+    c, B = bank.size(1), slots.size(1)
+    bank = bank.masked_fill(score == -torch.inf, B)
     by_score = score.argsort(dim=1, descending=True, stable=True)
     by_bank = bank.gather(1, by_score).argsort(dim=1, stable=True)  # places in by_score: a candidate's rank by score
     order = by_score.gather(1, by_bank)
     bank = bank.gather(1, order)
-    size = torch.zeros(S, B + 1, dtype=torch.long, device=bank.device).scatter_add_(1, bank, torch.ones_like(bank))
-    slots = torch.cat([allocate(k, size[:, :B], top), torch.zeros_like(size[:, :1])], dim=1)
+    size = torch.zeros(bank.size(0), B + 1, dtype=torch.long, device=bank.device).scatter_add_(1, bank, torch.ones_like(bank))
     rank = torch.arange(c, device=bank.device) - (size.cumsum(1) - size).gather(1, bank)  # within the bank
+    slots = torch.cat([slots, torch.zeros_like(slots[:, :1])], dim=1)
     admitted = rank < slots.gather(1, bank)
     turn = c + rank * (B + 1) + (top[:, None] - bank)
     key = torch.where(admitted, by_bank, torch.where(bank < B, turn, c * (B + 3)))
-    return order.gather(1, key.argsort(dim=1, stable=True))
+    return order.gather(1, key.argsort(dim=1, stable=True)), admitted.sum(1)
 
 
 @register("select", "dba", ConstraintFlags)

@@ -19,6 +19,7 @@ Neutral setting: --stop count without --length-reward and with --patience -1 or 
 paper's "modulo beam size"), not for the model; where the length limit cuts the search it stays open, and the gap is reported.
 """
 
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -56,8 +57,7 @@ class StopFlags(FairseqDataclass):
 class OptimalEnding:
     """Final when the n-th best finished hypothesis is at least as good as any live one can become."""
 
-    def __init__(self, k: int, eos: int, scoring: Scoring, stats: Stats, paper: bool, prune: bool):
-        self.k = k
+    def __init__(self, eos: int, scoring: Scoring, stats: Stats, paper: bool, prune: bool):
         self.eos = eos
         self.scoring = scoring
         self.stats = stats
@@ -68,12 +68,12 @@ class OptimalEnding:
     def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None) -> Fate:
         live = beam.live_index()
         wanted = self.scoring.wanted(pool)[live][:, None]
-        longest = torch.tensor([pool.max_len[s] + 1.0 for s in beam.live], device=beam.device)[:, None]
+        longest = torch.tensor([pool.max_len[s] + 1.0 for s in beam.live], dtype=torch.float64, device=beam.device)[:, None]
         ends, goes_on = ends_and_goes_on(candidates, self.eos)
         # a candidate is finished among the k best; the k best others go on, or in the paper's expansion those of the k best
-        first_k = torch.arange(ends.size(1), device=ends.device) < self.k
+        first_k = torch.arange(ends.size(1), device=ends.device) < candidates.width
         done = ends & first_k
-        stays = goes_on & first_k if self.paper else goes_on & (goes_on.cumsum(1) <= self.k)
+        stays = goes_on & first_k if self.paper else goes_on & (goes_on.cumsum(1) <= candidates.width)
         score = self.scoring(candidates.score, beam.step + 1, wanted).masked_fill(~done, -torch.inf)
         best = finished.best_with(live, score)
         # the certificate: no live hypothesis can reach the n-th best finished score
@@ -110,8 +110,7 @@ class First:
 
     variable = False
 
-    def __init__(self, k: int, eos: int):
-        self.k = k
+    def __init__(self, eos: int):
         self.eos = eos
 
     def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None) -> Fate:
@@ -147,8 +146,8 @@ class Shrink:
 
 def check(flags, generation) -> None:
     """Refuse what the rewards and certificates cannot hold for (raises UsageError)."""
-    if flags.length_reward < 0:
-        raise UsageError(f"--length-reward {flags.length_reward} is negative, and no bound holds for it: use 0 or more")
+    if not 0 <= flags.length_reward < math.inf:
+        raise UsageError(f"--length-reward {flags.length_reward} is not a number of 0 or more, and no bound holds for others: use one")
     if flags.length_reward and not generation.unnormalized:
         raise UsageError("--length-reward adds to raw scores: add --unnormalized, or leave --length-reward out and keep normalised scores")
     if flags.length_ratio <= 0:
@@ -156,6 +155,8 @@ def check(flags, generation) -> None:
     if not flags.length_reward and (flags.length_reward_unbounded or flags.length_ratio != 1.0):
         raise UsageError("--length-ratio and --length-reward-unbounded shape --length-reward, which is 0: set it or leave them out")
     stop = str(flags.stop)
+    if flags.patience < 1 and flags.patience != -1:
+        raise UsageError(f"--patience {flags.patience} would wait for no hypothesis: use 1 or more, or leave it out")
     if flags.patience > 1 and stop != "count":
         raise UsageError(f"--patience belongs to --stop count, not to --stop {stop}: leave one of the two out")
     if stop != "optimal" and (flags.prune_bound or str(flags.stop_expansion) != "fairseq"):
@@ -163,7 +164,8 @@ def check(flags, generation) -> None:
         raise UsageError(f"{flag} belongs to --stop optimal, not to --stop {stop}: add --stop optimal or leave {flag} out")
     if stop == "optimal" and generation.unkpen < 0:
         raise UsageError(
-            f"--unkpen {generation.unkpen} can make a token's score positive, so --stop optimal proves nothing: use --stop count or --unkpen 0"
+            f"--unkpen {generation.unkpen} can make a token's score positive, so --stop optimal proves nothing: "
+            "use --stop count or --unkpen 0"
         )
     if stop == "optimal" and generation.lm_path is not None:
         raise UsageError("--lm-path adds a language model whose scores no bound covers: use --stop count with it, or leave --lm-path out")
@@ -171,18 +173,18 @@ def check(flags, generation) -> None:
 
 @register("stop", "count", StopFlags, check)
 def count(flags, context) -> Count:
-    return Count(context.k, context.eos, max(1, flags.patience) * context.k)
+    return Count(context.eos, max(1, flags.patience))
 
 
 @register("stop", "optimal", StopFlags, check)
 def optimal(flags, context) -> OptimalEnding:
     paper = str(flags.stop_expansion) == "paper"
-    return OptimalEnding(context.k, context.eos, context.scoring, context.stats, paper, flags.prune_bound)
+    return OptimalEnding(context.eos, context.scoring, context.stats, paper, flags.prune_bound)
 
 
 @register("stop", "first", StopFlags, check)
 def first(flags, context) -> First:
-    return First(context.k, context.eos)
+    return First(context.eos)
 
 
 @register("stop", "shrink", StopFlags, check)

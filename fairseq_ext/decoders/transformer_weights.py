@@ -1,0 +1,272 @@
+"""The weights of a fairseq Transformer decoder as the fast backend multiplies by them, and which decoders it can read at all.
+
+Weights are read from the loaded model once: query, key and value as one product, the attention's scaling inside the query
+weights, key and value of the source as one product. On a CPU in float32 every product runs through oneDNN with weights packed
+into its own layout, which is 2-3x faster than `F.linear` where MKL does not know the processor, and takes an activation or the
+residual sum along. Elsewhere, and for a single row, it is `F.linear`.
+
+Shapes: d decoder features, e encoder features, f feed-forward features, H heads, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from fairseq import utils
+from fairseq.models import FairseqDecoder, FairseqEncoderDecoderModel
+from fairseq.models.fairseq_model import BaseFairseqModel
+from fairseq.models.transformer import TransformerDecoder, TransformerDecoderBase, TransformerModelBase
+from fairseq.modules import LearnedPositionalEmbedding, MultiheadAttention, SinusoidalPositionalEmbedding, layer_norm
+from fairseq.modules.transformer_layer import TransformerDecoderLayer, TransformerDecoderLayerBase
+from torch import Tensor, nn
+
+PLAIN_SOFTMAX = (BaseFairseqModel.get_normalized_probs, TransformerModelBase.get_normalized_probs)
+NORMS = (nn.LayerNorm, getattr(layer_norm, "FusedLayerNorm", nn.LayerNorm))  # the second where apex is installed
+SINGLE_ROW = 1  # up to this many rows F.linear is as fast as a packed product, and has less to set up
+
+
+def has_packed_products() -> bool:
+    """Whether this build of torch can multiply by packed weights on the CPU."""
+    if not (torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled):
+        return False
+    try:
+        packed = torch.ops.mkldnn._reorder_linear_weight(torch.eye(16), 2)
+        x = torch.ones(2, 16)
+        plain = torch.ops.mkldnn._linear_pointwise.default(x, packed, None, "relu", [], "")
+        added = torch.ops.mkldnn._linear_pointwise.binary(x, x, packed, x[0], "add")
+        return torch.equal(plain, x) and torch.equal(added, 3 * x)
+    except (AttributeError, RuntimeError):
+        return False
+
+
+class Product:
+    """x -> x W' + b, and what can be done along with it. weight (out, in), bias (out,) or None."""
+
+    packs: bool | None = None  # asked once a process
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None):
+        self.weight = weight.detach()
+        self.bias = None if bias is None else bias.detach()
+        if Product.packs is None:
+            Product.packs = has_packed_products()
+        self.may_pack = Product.packs and weight.device.type == "cpu" and weight.dtype == torch.float32
+        self.packed: Tensor | None = None
+
+    def pack(self, x: Tensor) -> bool:
+        """Whether to use packed weights for x; packs them the first time."""
+        if not self.may_pack or x.size(0) <= SINGLE_ROW:
+            return False
+        if self.packed is None:
+            self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.contiguous(), x.size(0))
+        return True
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self.pack(x):
+            return torch.ops.mkldnn._linear_pointwise.default(x, self.packed, self.bias, "none", [], "")
+        return F.linear(x, self.weight, self.bias)
+
+    def relu(self, x: Tensor) -> Tensor:
+        if self.pack(x):
+            return torch.ops.mkldnn._linear_pointwise.default(x, self.packed, self.bias, "relu", [], "")
+        return F.linear(x, self.weight, self.bias).relu_()
+
+    def plus(self, x: Tensor, residual: Tensor) -> Tensor:
+        if self.pack(x):
+            return torch.ops.mkldnn._linear_pointwise.binary(x, residual, self.packed, self.bias, "add")
+        return F.linear(x, self.weight, self.bias).add_(residual)
+
+
+class Norm:
+    """Layer normalisation over the last dimension."""
+
+    def __init__(self, module: nn.LayerNorm):
+        self.arguments = (module.normalized_shape, module.weight.detach(), module.bias.detach(), module.eps)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.layer_norm(x, *self.arguments)
+
+
+@dataclass
+class Layer:
+    """One decoder layer."""
+
+    self_norm: Norm
+    self_in: Product  # d -> query, key, value, the query scaled
+    self_out: Product
+    cross_norm: Norm
+    cross_query: Product  # d -> query, scaled
+    cross_source: Product  # e -> key, value
+    cross_out: Product
+    ffn_norm: Norm
+    ffn_in: Product  # d -> f
+    ffn_out: Product  # f -> d
+    activation: Callable[[Tensor], Tensor] | None  # None: ReLU
+
+
+@dataclass
+class Weights:
+    """A decoder's weights and the numbers that say how to apply them."""
+
+    embedding: Tensor  # (V, features of the embedding)
+    scale: float  # of the embedding
+    project_in: Product | None
+    positions: Tensor | None  # (P, d): first target position first
+    grow_positions: Callable[[int], Tensor] | None  # a table with room for that many, where the model has no limit
+    embedding_norm: Norm | None
+    layers: list[Layer]
+    pre_norm: bool
+    final_norm: Norm | None
+    project_out: Product | None
+    output: Product  # features -> V
+    d: int
+    heads: int
+    watched: list[tuple[Tensor, Tensor]]  # small parameters and what they were when the weights were read
+
+    def stale(self) -> bool:
+        """Whether the model has been trained, moved or cast since its weights were read."""
+        return any(now.device != then.device or now.dtype != then.dtype or not torch.equal(now, then) for now, then in self.watched)
+
+
+def read(decoder: TransformerDecoderBase) -> Weights:
+    """The weights of a decoder that `unsupported` has passed."""
+    layers = [read_layer(layer) for layer in decoder.layers]
+    positions, grow = read_positions(decoder)
+    small = [p for layer in decoder.layers for p in (layer.final_layer_norm.weight, layer.fc1.bias, layer.self_attn.out_proj.bias) if p is not None]
+    return Weights(
+        embedding=decoder.embed_tokens.weight.detach(),
+        scale=float(decoder.embed_scale),
+        project_in=optional(Product, decoder.project_in_dim),
+        positions=positions,
+        grow_positions=grow,
+        embedding_norm=None if decoder.layernorm_embedding is None else Norm(decoder.layernorm_embedding),
+        layers=layers,
+        pre_norm=decoder.layers[0].normalize_before,
+        final_norm=None if decoder.layer_norm is None else Norm(decoder.layer_norm),
+        project_out=optional(Product, decoder.project_out_dim),
+        output=Product(decoder.output_projection.weight, decoder.output_projection.bias),
+        d=decoder.embed_dim,
+        heads=decoder.layers[0].self_attn.num_heads,
+        watched=[(p.detach(), p.detach().clone()) for p in small],
+    )
+
+
+def optional(kind: Callable, linear: nn.Linear | None):
+    return None if linear is None else kind(linear.weight, linear.bias)
+
+
+def read_layer(layer: TransformerDecoderLayerBase) -> Layer:
+    own, cross = layer.self_attn, layer.encoder_attn
+    relu = layer.activation_fn is utils.get_activation_fn("relu")
+    return Layer(
+        self_norm=Norm(layer.self_attn_layer_norm),
+        self_in=joined([own.q_proj, own.k_proj, own.v_proj], own.scaling),
+        self_out=Product(own.out_proj.weight, own.out_proj.bias),
+        cross_norm=Norm(layer.encoder_attn_layer_norm),
+        cross_query=joined([cross.q_proj], cross.scaling),
+        cross_source=joined([cross.k_proj, cross.v_proj], 1.0),
+        cross_out=Product(cross.out_proj.weight, cross.out_proj.bias),
+        ffn_norm=Norm(layer.final_layer_norm),
+        ffn_in=Product(layer.fc1.weight, layer.fc1.bias),
+        ffn_out=Product(layer.fc2.weight, layer.fc2.bias),
+        activation=None if relu else layer.activation_fn,
+    )
+
+
+def joined(linears: list[nn.Linear], scale_of_first: float) -> Product:
+    """Several products of one input as one; the first one's results multiplied by a number."""
+    weights = [linears[0].weight * scale_of_first, *[linear.weight for linear in linears[1:]]]
+    if linears[0].bias is None:
+        return Product(torch.cat(weights))
+    return Product(torch.cat(weights), torch.cat([linears[0].bias * scale_of_first, *[linear.bias for linear in linears[1:]]]))
+
+
+def read_positions(decoder: TransformerDecoderBase) -> tuple[Tensor | None, Callable[[int], Tensor] | None]:
+    """Position embeddings, the first target position first; and how to make more of them."""
+    module = decoder.embed_positions
+    if module is None:
+        return None, None
+    first = module.padding_idx + 1 if module.padding_idx is not None else 0
+    if isinstance(module, LearnedPositionalEmbedding):
+        return module.weight[first:].detach(), None
+    like = module._float_tensor
+
+    def grow(positions: int) -> Tensor:
+        table = SinusoidalPositionalEmbedding.get_embedding(first + positions, module.embedding_dim, module.padding_idx)
+        return table.to(like)[first:]
+
+    return grow(module.weights.size(0)), grow
+
+
+def unsupported(model: nn.Module) -> str | None:
+    """Why this model cannot run on the fast backend, in words; None when it can."""
+    decoder = getattr(model, "decoder", None)
+    if not isinstance(model, FairseqEncoderDecoderModel) or type(decoder) not in (TransformerDecoder, TransformerDecoderBase):
+        return f"{type(model).__name__} is no encoder-decoder with a plain Transformer decoder"
+    if type(model).get_normalized_probs not in PLAIN_SOFTMAX or type(decoder).get_normalized_probs is not FairseqDecoder.get_normalized_probs:
+        return f"{type(model).__name__} computes its probabilities in a way of its own"
+    checks = [
+        (decoder.adaptive_softmax is not None or decoder.output_projection is None, "its decoder has an adaptive softmax"),
+        (decoder.cross_self_attention, "its decoder attends to source and target in one (--cross-self-attention)"),
+        (getattr(decoder, "quant_noise", None) is not None, "its embeddings have quantisation noise"),
+        (type(decoder.embed_tokens) is not nn.Embedding, f"its target embedding is a {type(decoder.embed_tokens).__name__}"),
+        (not len(decoder.layers), "its decoder has no layers"),
+        (any(m._forward_hooks or m._forward_pre_hooks for m in decoder.modules()), "hooks are set on its decoder's modules"),
+        (
+            type(decoder.embed_positions) not in (type(None), LearnedPositionalEmbedding, SinusoidalPositionalEmbedding),
+            f"its positions are a {type(decoder.embed_positions).__name__}",
+        ),
+    ]
+    reason = next((text for bad, text in checks if bad), None)
+    if reason is None:
+        reason = odd_linear([decoder.output_projection, decoder.project_in_dim, decoder.project_out_dim])
+    if reason is None:
+        reason = odd_norm([decoder.layernorm_embedding, decoder.layer_norm])
+    if reason is None:
+        reason = next((why for layer in decoder.layers for why in [unsupported_layer(layer, decoder)] if why), None)
+    return reason
+
+
+def unsupported_layer(layer: nn.Module, decoder: TransformerDecoderBase) -> str | None:
+    """The same for one layer."""
+    if type(layer) not in (TransformerDecoderLayer, TransformerDecoderLayerBase):
+        return f"its decoder has a {type(layer).__name__}"
+    if layer.encoder_attn is None:
+        return "its decoder has no cross-attention"
+    first = decoder.layers[0]
+    own, cross = layer.self_attn, layer.encoder_attn
+    scaled = [layer.attn_ln, layer.c_attn, layer.ffn_layernorm, layer.w_resid]
+    checks = [
+        (any(part is not None for part in scaled), "its layers are scaled as in NormFormer (--scale-attn, -fc, -heads or -resids)"),
+        (type(own) is not MultiheadAttention or type(cross) is not MultiheadAttention, "its attention is not fairseq's own"),
+        (layer.normalize_before != first.normalize_before, "its layers differ in where they normalise"),
+    ]
+    reason = next((text for bad, text in checks if bad), None)
+    if reason is not None:
+        return reason
+    for attention in (own, cross):
+        checks = [
+            (attention.bias_k is not None or attention.add_zero_attn, "its attention has additional keys"),
+            (attention.use_xformers, "its attention is xFormers'"),
+            (attention.num_heads != first.self_attn.num_heads, "its attentions differ in heads"),
+            (attention.q_proj.weight.size(0) != decoder.embed_dim, "heads have been pruned from its attention"),
+        ]
+        reason = next((text for bad, text in checks if bad), None)
+        reason = reason or odd_linear([attention.q_proj, attention.k_proj, attention.v_proj, attention.out_proj])
+        if reason is not None:
+            return reason
+    return odd_linear([layer.fc1, layer.fc2]) or odd_norm([layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm])
+
+
+def odd_linear(modules: list) -> str | None:
+    """Why one of these (None left out) is not a linear map with plain weights."""
+    odd = next((m for m in modules if m is not None and type(m) is not nn.Linear), None)
+    return None if odd is None else f"one of its products is a {type(odd).__name__}"
+
+
+def odd_norm(modules: list) -> str | None:
+    """The same for layer normalisation."""
+    odd = next((m for m in modules if m is not None and type(m) not in NORMS), None)
+    return None if odd is None else f"one of its normalisations is a {type(odd).__name__}"

@@ -1,0 +1,48 @@
+"""Pruning against the best finished hypothesis (`--prune-finished X`).
+
+    M. Post and D. Vilar. Fast Lexically Constrained Decoding with Dynamic Beam Allocation for Neural Machine Translation.
+    NAACL 2018. https://aclanthology.org/N18-1119/     Section 4.2 and Table 3, where X = 20
+
+A candidate whose log-probability is worse than the best finished hypothesis's by more than X is dropped, so that a sentence
+does not go on filling its list with what nobody will read. Neutral setting: off, or X = inf.
+"""
+
+from dataclasses import dataclass, field
+from typing import Optional
+
+from fairseq.dataclass import FairseqDataclass
+from torch import Tensor
+
+from fairseq_ext.errors import UsageError
+from fairseq_ext.registry import register
+from fairseq_ext.search.beam import Beam, Candidates, Finished, Pool
+
+
+@dataclass
+class PruneFinishedFlags(FairseqDataclass):
+    prune_finished: Optional[float] = field(  # noqa: UP045
+        default=None,
+        metadata={"help": "drop what is worse than the best finished hypothesis by more than this, in nats (neutral: off; the paper: 20)"},
+    )
+
+
+class PruneFinished:
+    """Keeps candidates within X of the sentence's best finished sum of log-probabilities."""
+
+    def __init__(self, X: float):
+        self.X = X
+
+    def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished) -> Tensor:
+        best = finished.total[beam.live_index()][:, None]
+        return candidates.score >= best - self.X
+
+
+def check(flags, generation) -> None:
+    """Refuse a negative distance (raises UsageError)."""
+    if flags.prune_finished is not None and not flags.prune_finished >= 0:
+        raise UsageError(f"--prune-finished {flags.prune_finished} is not a distance: use 0 or more, such as 20")
+
+
+@register("prune", "finished", PruneFinishedFlags, check)
+def build(flags, context) -> PruneFinished:
+    return PruneFinished(flags.prune_finished)
