@@ -2,12 +2,27 @@
 
 | flag | paper | file |
 | --- | --- | --- |
-| (none) | fairseq's own beam search, faster | search/loop.py, search/plugs.py |
+| (none) | fairseq's own beam search, in one loop with plug points | search/loop.py, search/plugs.py |
+| --select dba | Post and Vilar 2018, dynamic beam allocation | strategies/dba.py |
+| --select gbs, cbs | Hokamp and Liu 2017; Anderson et al. 2017 | strategies/grid_beam.py |
+| --prune-finished | Post and Vilar 2018, Table 3 | strategies/prune_finished.py |
+| --stop optimal, first, shrink | Huang, Zhao and Ma 2017, optimal ending | strategies/optimal_ending.py |
+| --patience | Kasai et al. 2022 | search/plugs.py (Count) |
 """
 
+import sys
+
 from fairseq_ext import compat as compat  # first: lets fairseq itself be imported
-from fairseq_ext import tasks as tasks
 from fairseq_ext.errors import UsageError as UsageError
 from fairseq_ext.errors import install_hook
+
+try:
+    from fairseq_ext import tasks as tasks
+    from fairseq_ext.translator import Translation as Translation
+    from fairseq_ext.translator import Translator as Translator
+except ImportError:
+    # python -m fairseq_ext.doctor must still be able to say what is missing
+    if "fairseq_ext.doctor" not in sys.orig_argv:
+        raise
 
 install_hook()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import torch
 from fairseq.models.fairseq_model import BaseFairseqModel
 from torch import Tensor
 
 from fairseq_ext.decoders.fairseq import FairseqDecoder
-from fairseq_ext.decoders.transformer import TransformerBackend, first_state, remember
+from fairseq_ext.decoders.transformer import TransformerBackend, first_state, next_features, remember
+from fairseq_ext.decoders.transformer_encoder import FastEncoder
 from fairseq_ext.decoders.transformer_weights import Weights, unsupported
 from fairseq_ext.errors import UsageError
 
@@ -31,7 +33,8 @@ def make_decoder(
     reason = next((why for why in map(unsupported, models) if why), None)
     if reason is None:
         decoder = TransformerBackend(models, need_attention)
-        reason = next((why for why in map(disagreement, models, decoder.weights) if why), None)
+        checks = zip(models, decoder.weights, decoder.encoders, strict=True)
+        reason = next((why for each in checks for why in [disagreement(*each)] if why), None)
         if reason is None:
             return decoder, None
         logger.warning("the fast decoder failed its self-check, fairseq's own modules run instead: %s", reason)
@@ -42,32 +45,41 @@ def make_decoder(
 
 
 @torch.no_grad()
-def disagreement(model: BaseFairseqModel, weights: Weights) -> str | None:
-    """Compare three steps over a made-up source with fairseq's own forward; None when they agree.
+def disagreement(model: BaseFairseqModel, weights: Weights, encoder: FastEncoder | None = None) -> str | None:
+    """Compare three steps, and the encoder, with fairseq's own forward on made-up input; None when they agree.
 
-    Two sentences of which one is padded, two rows each, the second rows swapped with the first before the last step.
+    Two sentences of which one is padded, two rows each, the rows of a sentence swapped before the last step.
     """
-    decoder = model.decoder
-    tokens = (torch.arange(12, device=weights.embedding.device).view(4, 3) * 7 + 5) % weights.embedding.size(0)
-    tokens = tokens.masked_fill(tokens == decoder.padding_idx, decoder.dictionary.eos())
-    backend = TransformerBackend.__new__(TransformerBackend)
-    backend.models, backend.weights, backend.need_attention = [model], [weights], False
-    backend.state = first_state([remember(weights, made_up_source(weights, 1))])
-    swap = torch.tensor([1, 0, 3, 2], device=tokens.device)
-    sentence_of_row = torch.tensor([0, 0, 1, 1], device=tokens.device)
-    backend.step(tokens[::2, :1].contiguous())
-    # both rows of a sentence continue its only row, so they share their first token
-    tokens[:, 0] = tokens[::2, 0].repeat_interleave(2)
-    backend.select(sentence_of_row, None, 2, sentence_of_row)
-    backend.step(tokens[:, :2])
-    backend.select(swap, None, 2, sentence_of_row)
-    tokens = torch.cat([tokens[swap, :2], tokens[:, 2:]], dim=1)
-    ours = backend.step(tokens)[0]
-    theirs = stock_features(model, tokens, made_up_source(weights, 2))[:, -1]
-    difference = float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1))
-    if difference <= TOLERANCE.get(ours.dtype, 0.0):
+    words = (torch.arange(12, device=weights.embedding.device).view(4, 3) * 7 + 5) % weights.embedding.size(0)
+    words = words.masked_fill(words == model.decoder.padding_idx, model.decoder.dictionary.eos())
+    words[:, 0] = words[::2, 0].repeat_interleave(2)  # both rows of a sentence continue its only row
+    state = first_state([remember(weights, made_up_source(weights, 1))])
+    swap = torch.tensor([1, 0, 3, 2], device=words.device)
+    sentence_of_row = torch.tensor([0, 0, 1, 1], device=words.device)
+    next_features(weights, state, words[::2, 0])
+    state.select_(sentence_of_row, None, 2, sentence_of_row)
+    next_features(weights, state, words[:, 1])
+    state.select_(swap, None, 2, sentence_of_row)
+    ours = next_features(weights, state, words[:, 2])
+    read = torch.cat([words[swap, :2], words[:, 2:]], dim=1)
+    stock = at_rest(model, lambda: model.decoder.extract_features(read, encoder_out=made_up_source(weights, 2))[0])
+    differences = [relative(ours, stock[:, -1])]
+    if encoder is not None:
+        tokens = (torch.arange(8, device=words.device).view(2, 4) * 5 + 4) % encoder.embedding.size(0)
+        tokens = tokens.masked_fill(tokens == encoder.pad, model.decoder.dictionary.eos())
+        tokens[1, 0] = encoder.pad
+        inputs = {"src_tokens": tokens, "src_lengths": torch.tensor([4, 3], device=words.device)}
+        stock = at_rest(model, lambda: model.encoder.forward_torchscript(inputs)["encoder_out"][0])
+        is_word = tokens.t() != encoder.pad  # (T, S)
+        differences.append(relative(encoder(tokens)["encoder_out"][0][is_word], stock[is_word]))
+    if all(difference <= TOLERANCE.get(ours.dtype, 0.0) for difference in differences):
         return None
-    return f"its features differ from fairseq's by {difference:.1e} of the largest"
+    return f"its features differ from fairseq's by {max(differences):.1e} of the largest"
+
+
+def relative(ours: Tensor, theirs: Tensor) -> float:
+    """Largest difference, relative to the largest of theirs."""
+    return float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1))
 
 
 def made_up_source(weights: Weights, copies: int) -> dict[str, list[Tensor]]:
@@ -81,17 +93,17 @@ def made_up_source(weights: Weights, copies: int) -> dict[str, list[Tensor]]:
     }
 
 
-def stock_features(model: BaseFairseqModel, tokens: Tensor, source: dict[str, list[Tensor]]) -> Tensor:
-    """Features (n, L, d) of fairseq's own decoder under teacher forcing; the model is left as it was."""
-    decoder = model.decoder
-    was_training = decoder.training
-    sharing = [(m, m.beam_size) for m in decoder.modules() if hasattr(m, "beam_size")]
-    decoder.eval()
+def at_rest(model: BaseFairseqModel, forward: Callable[[], Tensor]) -> Tensor:
+    """What fairseq's own modules give outside training and without shared source keys; the model is left as it was."""
+    modes = [(m, m.training) for m in model.modules()]
+    sharing = [(m, m.beam_size) for m in model.decoder.modules() if hasattr(m, "beam_size")]
+    model.eval()
     for module, _ in sharing:
         module.beam_size = 1
     try:
-        return decoder.extract_features(tokens, encoder_out=source)[0]
+        return forward()
     finally:
-        decoder.train(was_training)
+        for module, mode in modes:
+            module.training = mode
         for module, beam_size in sharing:
             module.beam_size = beam_size

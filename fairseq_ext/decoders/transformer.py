@@ -20,12 +20,12 @@ import torch.nn.functional as F
 from fairseq.models.fairseq_model import BaseFairseqModel
 from torch import Tensor
 
-from fairseq_ext.decoders.transformer_weights import Layer, Weights, read
+from fairseq_ext.decoders.transformer_encoder import FastEncoder, fast_encoder, is_plain_input
+from fairseq_ext.decoders.transformer_weights import Layer, Weights, attend, read
 from fairseq_ext.search.beam import Pool
 
 ROOM = 32  # cells that a store is given beyond those in use, at least
 ROOM_STEPS = 6  # the same in steps of all its rows
-MANY = 32  # from so many (sentence, head) pairs on, batched products beat the fused attention on a CPU
 
 
 @dataclass
@@ -248,19 +248,6 @@ def merged(a: Memory, b: Memory, cells_a: int, cells_b: int) -> Memory:
     return Memory(torch.cat(own, dim=2), torch.cat(source, dim=2), mask)
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-    """query (S, H, Q, h), scaled; key, value (S, H, C, h); mask broadcast to (S, H, Q, C) -> (S x Q, d)."""
-    S, H, Q, h = query.shape
-    if S * H < MANY or query.device.type != "cpu":
-        out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=1.0)
-    else:
-        score = torch.bmm(query.reshape(S * H, Q, h), key.flatten(0, 1).transpose(1, 2))  # (S x H, Q, C)
-        if mask is not None:
-            score.view(S, H, Q, -1).add_(mask)
-        out = torch.bmm(score.softmax(-1), value.flatten(0, 1)).view(S, H, Q, h)
-    return out.transpose(1, 2).reshape(S * Q, H * h)
-
-
 def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
     """The weights of `attend` averaged over heads: (S, Q, C)."""
     score = query @ key.transpose(2, 3)
@@ -275,10 +262,15 @@ class TransformerBackend:
 
     def __init__(self, models: list[BaseFairseqModel], need_attention: bool = False):
         self.models = models
-        self.weights = [read(model.decoder) for model in models]
+        self.read()
         self.need_attention = need_attention
         self.state: State | None = None
         self.weights_of_step: list[Tensor] = []  # attention of the last step, each model's
+
+    def read(self) -> None:
+        """Take the weights from the models."""
+        self.weights: list[Weights] = [read(model.decoder) for model in self.models]
+        self.encoders: list[FastEncoder | None] = [fast_encoder(model) for model in self.models]
 
     @property
     def rows(self) -> int:
@@ -299,9 +291,17 @@ class TransformerBackend:
         if sentences != list(range(len(pool))):
             index = torch.tensor(sentences, device=pool.length.device)
             inputs = {name: value[index] if isinstance(value, Tensor) else value for name, value in inputs.items()}
-        self.weights = [read(m.decoder) if w.stale() else w for m, w in zip(self.models, self.weights, strict=True)]
-        memories = [remember(w, m.encoder.forward_torchscript(inputs)) for m, w in zip(self.models, self.weights, strict=True)]
-        return first_state(memories)
+        if any(part is not None and part.watch.stale() for part in (*self.weights, *self.encoders)):
+            self.read()
+        encoded = [self.encode_one(i, inputs) for i in range(len(self.models))]
+        return first_state([remember(w, out) for w, out in zip(self.weights, encoded, strict=True)])
+
+    def encode_one(self, model: int, inputs: dict[str, Tensor]) -> dict:
+        """One model's encoder output, as fairseq's encoders give it."""
+        encoder = self.encoders[model]
+        if encoder is None or not is_plain_input(inputs):
+            return self.models[model].encoder.forward_torchscript(inputs)
+        return encoder(inputs["src_tokens"])
 
     @torch.no_grad()
     def step(self, tokens: Tensor, new: int = 1, length: int | Tensor | None = None) -> list[Tensor]:
@@ -337,16 +337,16 @@ class TransformerBackend:
         for layer, views in zip(weights.layers, memory.layers(), strict=True):
             y = layer.self_norm(x) if pre else x
             y = at_rows(self_attention(layer, views, at_rows(layer.self_in(y), fill, b), shape, weights.heads, cells, mask), place, b)
-            x = layer.self_out.plus(y, x)
+            x = layer.self_out(y).add_(x)
             x = x if pre else layer.self_norm(x)
             y = layer.cross_norm(x) if pre else x
             query = at_rows(layer.cross_query(y), fill, b).view(*shape, weights.heads, -1).transpose(1, 2)
             y = at_rows(attend(query, views[3], views[4], memory.source_mask), place, b)
-            x = layer.cross_out.plus(y, x)
+            x = layer.cross_out(y).add_(x)
             x = x if pre else layer.cross_norm(x)
             y = layer.ffn_norm(x) if pre else x
             y = layer.ffn_in.relu(y) if layer.activation is None else layer.activation(layer.ffn_in(y))
-            x = layer.ffn_out.plus(y, x)
+            x = layer.ffn_out(y).add_(x)
             x = x if pre else layer.ffn_norm(x)
         if self.need_attention:
             seen = attention_weights(query[:, :, b - 1 :: b], views[3], memory.source_mask).flatten(0, 1)  # (S x W, source)

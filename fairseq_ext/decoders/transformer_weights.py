@@ -2,8 +2,8 @@
 
 Weights are read from the loaded model once: query, key and value as one product, the attention's scaling inside the query
 weights, key and value of the source as one product. On a CPU in float32 every product runs through oneDNN with weights packed
-into its own layout, which is 2-3x faster than `F.linear` where MKL does not know the processor, and takes an activation or the
-residual sum along. Elsewhere, and for a single row, it is `F.linear`.
+into its own layout, which is 2-3x faster than `F.linear` where MKL does not know the processor, and takes the activation along.
+Elsewhere, and for a single row, it is `F.linear`.
 
 Shapes: d decoder features, e encoder features, f feed-forward features, H heads, V vocabulary.
 """
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 PLAIN_SOFTMAX = (BaseFairseqModel.get_normalized_probs, TransformerModelBase.get_normalized_probs)
 NORMS = (nn.LayerNorm, getattr(layer_norm, "FusedLayerNorm", nn.LayerNorm))  # the second where apex is installed
+MANY = 32  # from so many (sentence, head) pairs on, batched products beat the fused attention on a CPU
 SINGLE_ROW = 1  # up to this many rows F.linear is as fast as a packed product, and has less to set up
 
 
@@ -36,14 +37,13 @@ def has_packed_products() -> bool:
         packed = torch.ops.mkldnn._reorder_linear_weight(torch.eye(16), 2)
         x = torch.ones(2, 16)
         plain = torch.ops.mkldnn._linear_pointwise.default(x, packed, None, "relu", [], "")
-        added = torch.ops.mkldnn._linear_pointwise.binary(x, x, packed, x[0], "add")
-        return torch.equal(plain, x) and torch.equal(added, 3 * x)
+        return torch.equal(plain, x)
     except (AttributeError, RuntimeError):
         return False
 
 
 class Product:
-    """x -> x W' + b, and what can be done along with it. weight (out, in), bias (out,) or None."""
+    """x -> x W' + b, with or without ReLU. weight (out, in), bias (out,) or None."""
 
     packs: bool | None = None  # asked once a process
 
@@ -73,11 +73,6 @@ class Product:
             return torch.ops.mkldnn._linear_pointwise.default(x, self.packed, self.bias, "relu", [], "")
         return F.linear(x, self.weight, self.bias).relu_()
 
-    def plus(self, x: Tensor, residual: Tensor) -> Tensor:
-        if self.pack(x):
-            return torch.ops.mkldnn._linear_pointwise.binary(x, residual, self.packed, self.bias, "add")
-        return F.linear(x, self.weight, self.bias).add_(residual)
-
 
 class Norm:
     """Layer normalisation over the last dimension."""
@@ -87,6 +82,33 @@ class Norm:
 
     def __call__(self, x: Tensor) -> Tensor:
         return torch.layer_norm(x, *self.arguments)
+
+
+class Watch:
+    """Notices when a model has been trained further, moved or cast since its weights were read, by its small parameters."""
+
+    def __init__(self, module: nn.Module):
+        layers = module.layers
+        small = [p for layer in layers for p in (layer.final_layer_norm.weight, layer.fc1.bias, layer.self_attn.out_proj.bias)]
+        self.parameters = [p for p in small if p is not None]
+        self.seen = [p.detach().clone() for p in self.parameters]
+
+    def stale(self) -> bool:
+        pairs = zip(self.parameters, self.seen, strict=True)
+        return any(p.device != q.device or p.dtype != q.dtype or not torch.equal(p, q) for p, q in pairs)
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+    """query (S, H, Q, h), scaled; key, value (S, H, C, h); mask broadcast to (S, H, Q, C) -> (S x Q, d)."""
+    S, H, Q, h = query.shape
+    if S * H < MANY or query.device.type != "cpu":
+        out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=1.0)
+    else:
+        score = torch.bmm(query.reshape(S * H, Q, h), key.flatten(0, 1).transpose(1, 2))  # (S x H, Q, C)
+        if mask is not None:
+            score.view(S, H, Q, -1).add_(mask)
+        out = torch.bmm(score.softmax(-1), value.flatten(0, 1)).view(S, H, Q, h)
+    return out.transpose(1, 2).reshape(S * Q, H * h)
 
 
 @dataclass
@@ -123,18 +145,13 @@ class Weights:
     output: Product  # features -> V
     d: int
     heads: int
-    watched: list[tuple[Tensor, Tensor]]  # small parameters and what they were when the weights were read
-
-    def stale(self) -> bool:
-        """Whether the model has been trained, moved or cast since its weights were read."""
-        return any(now.device != then.device or now.dtype != then.dtype or not torch.equal(now, then) for now, then in self.watched)
+    watch: Watch
 
 
 def read(decoder: TransformerDecoderBase) -> Weights:
     """The weights of a decoder that `unsupported` has passed."""
     layers = [read_layer(layer) for layer in decoder.layers]
     positions, grow = read_positions(decoder)
-    small = [p for layer in decoder.layers for p in (layer.final_layer_norm.weight, layer.fc1.bias, layer.self_attn.out_proj.bias) if p is not None]
     return Weights(
         embedding=decoder.embed_tokens.weight.detach(),
         scale=float(decoder.embed_scale),
@@ -149,7 +166,7 @@ def read(decoder: TransformerDecoderBase) -> Weights:
         output=Product(decoder.output_projection.weight, decoder.output_projection.bias),
         d=decoder.embed_dim,
         heads=decoder.layers[0].self_attn.num_heads,
-        watched=[(p.detach(), p.detach().clone()) for p in small],
+        watch=Watch(decoder),
     )
 
 
@@ -159,7 +176,6 @@ def optional(kind: Callable, linear: nn.Linear | None):
 
 def read_layer(layer: TransformerDecoderLayerBase) -> Layer:
     own, cross = layer.self_attn, layer.encoder_attn
-    relu = layer.activation_fn is utils.get_activation_fn("relu")
     return Layer(
         self_norm=Norm(layer.self_attn_layer_norm),
         self_in=joined([own.q_proj, own.k_proj, own.v_proj], own.scaling),
@@ -171,8 +187,13 @@ def read_layer(layer: TransformerDecoderLayerBase) -> Layer:
         ffn_norm=Norm(layer.final_layer_norm),
         ffn_in=Product(layer.fc1.weight, layer.fc1.bias),
         ffn_out=Product(layer.fc2.weight, layer.fc2.bias),
-        activation=None if relu else layer.activation_fn,
+        activation=fairseq_activation(layer),
     )
+
+
+def fairseq_activation(layer: nn.Module) -> Callable[[Tensor], Tensor] | None:
+    """A layer's activation; None for ReLU, which the product before it takes along."""
+    return None if layer.activation_fn is utils.get_activation_fn("relu") else layer.activation_fn
 
 
 def joined(linears: list[nn.Linear], scale_of_first: float) -> Product:
@@ -183,9 +204,9 @@ def joined(linears: list[nn.Linear], scale_of_first: float) -> Product:
     return Product(torch.cat(weights), torch.cat([linears[0].bias * scale_of_first, *[linear.bias for linear in linears[1:]]]))
 
 
-def read_positions(decoder: TransformerDecoderBase) -> tuple[Tensor | None, Callable[[int], Tensor] | None]:
-    """Position embeddings, the first target position first; and how to make more of them."""
-    module = decoder.embed_positions
+def read_positions(coder: nn.Module) -> tuple[Tensor | None, Callable[[int], Tensor] | None]:
+    """Position embeddings of an encoder or decoder, the first position first; and how to make more of them, if that is possible."""
+    module = coder.embed_positions
     if module is None:
         return None, None
     first = module.padding_idx + 1 if module.padding_idx is not None else 0
@@ -211,15 +232,9 @@ def unsupported(model: nn.Module) -> str | None:
         (decoder.adaptive_softmax is not None or decoder.output_projection is None, "its decoder has an adaptive softmax"),
         (decoder.cross_self_attention, "its decoder attends to source and target in one (--cross-self-attention)"),
         (getattr(decoder, "quant_noise", None) is not None, "its embeddings have quantisation noise"),
-        (type(decoder.embed_tokens) is not nn.Embedding, f"its target embedding is a {type(decoder.embed_tokens).__name__}"),
         (not len(decoder.layers), "its decoder has no layers"),
-        (any(m._forward_hooks or m._forward_pre_hooks for m in decoder.modules()), "hooks are set on its decoder's modules"),
-        (
-            type(decoder.embed_positions) not in (type(None), LearnedPositionalEmbedding, SinusoidalPositionalEmbedding),
-            f"its positions are a {type(decoder.embed_positions).__name__}",
-        ),
     ]
-    reason = next((text for bad, text in checks if bad), None)
+    reason = next((text for bad, text in checks if bad), None) or odd_module(decoder)
     if reason is None:
         reason = odd_linear([decoder.output_projection, decoder.project_in_dim, decoder.project_out_dim])
     if reason is None:
@@ -240,24 +255,43 @@ def unsupported_layer(layer: nn.Module, decoder: TransformerDecoderBase) -> str 
     scaled = [layer.attn_ln, layer.c_attn, layer.ffn_layernorm, layer.w_resid]
     checks = [
         (any(part is not None for part in scaled), "its layers are scaled as in NormFormer (--scale-attn, -fc, -heads or -resids)"),
-        (type(own) is not MultiheadAttention or type(cross) is not MultiheadAttention, "its attention is not fairseq's own"),
         (layer.normalize_before != first.normalize_before, "its layers differ in where they normalise"),
     ]
     reason = next((text for bad, text in checks if bad), None)
     if reason is not None:
         return reason
     for attention in (own, cross):
-        checks = [
-            (attention.bias_k is not None or attention.add_zero_attn, "its attention has additional keys"),
-            (attention.use_xformers, "its attention is xFormers'"),
-            (attention.num_heads != first.self_attn.num_heads, "its attentions differ in heads"),
-            (attention.q_proj.weight.size(0) != decoder.embed_dim, "heads have been pruned from its attention"),
-        ]
-        reason = next((text for bad, text in checks if bad), None)
-        reason = reason or odd_linear([attention.q_proj, attention.k_proj, attention.v_proj, attention.out_proj])
+        reason = odd_attention(attention, first.self_attn.num_heads, decoder.embed_dim)
         if reason is not None:
             return reason
     return odd_linear([layer.fc1, layer.fc2]) or odd_norm([layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm])
+
+
+def odd_module(coder: nn.Module) -> str | None:
+    """Why an encoder or decoder as a whole is not what its parts say."""
+    checks = [
+        (type(coder.embed_tokens) is not nn.Embedding, f"its embedding is a {type(coder.embed_tokens).__name__}"),
+        (any(m._forward_hooks or m._forward_pre_hooks for m in coder.modules()), "hooks are set on its modules"),
+        (
+            type(coder.embed_positions) not in (type(None), LearnedPositionalEmbedding, SinusoidalPositionalEmbedding),
+            f"its positions are a {type(coder.embed_positions).__name__}",
+        ),
+    ]
+    return next((text for bad, text in checks if bad), None)
+
+
+def odd_attention(attention: nn.Module, heads: int, d: int) -> str | None:
+    """Why an attention is not fairseq's own with this many heads and features."""
+    if type(attention) is not MultiheadAttention:
+        return f"one of its attentions is a {type(attention).__name__}"
+    checks = [
+        (attention.bias_k is not None or attention.add_zero_attn, "its attention has additional keys"),
+        (attention.use_xformers, "its attention is xFormers'"),
+        (attention.num_heads != heads, "its attentions differ in heads"),
+        (attention.q_proj.weight.size(0) != d, "heads have been pruned from its attention"),
+    ]
+    reason = next((text for bad, text in checks if bad), None)
+    return reason or odd_linear([attention.q_proj, attention.k_proj, attention.v_proj, attention.out_proj])
 
 
 def odd_linear(modules: list) -> str | None:

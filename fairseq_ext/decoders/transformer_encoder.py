@@ -1,0 +1,137 @@
+"""fairseq's plain Transformer encoder with the products of transformer_weights.py: the first step of every batch, made cheaper.
+
+Only what the cross-attention reads is computed: the last layer's output, at positions that are not padding. An encoder of any
+other kind runs as fairseq's own module.
+
+Shapes: S sentences, T source width, e features, H heads, h = e / H.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from fairseq.models.transformer import TransformerEncoder, TransformerEncoderBase
+from fairseq.modules.transformer_layer import TransformerEncoderLayer, TransformerEncoderLayerBase
+from torch import Tensor, nn
+
+from fairseq_ext.decoders.transformer_weights import (
+    Norm,
+    Product,
+    Watch,
+    attend,
+    fairseq_activation,
+    joined,
+    odd_attention,
+    odd_linear,
+    odd_module,
+    odd_norm,
+    read_positions,
+)
+
+
+@dataclass
+class Layer:
+    """One encoder layer."""
+
+    self_norm: Norm
+    self_in: Product  # e -> query, key, value, the query scaled
+    self_out: Product
+    ffn_norm: Norm
+    ffn_in: Product
+    ffn_out: Product
+    activation: Callable[[Tensor], Tensor] | None  # None: ReLU
+
+
+class FastEncoder:
+    """Called with source tokens (S, T), gives what fairseq's encoder gives to a decoder."""
+
+    def __init__(self, encoder: TransformerEncoderBase):
+        self.embedding = encoder.embed_tokens.weight.detach()
+        self.pad = encoder.padding_idx
+        self.scale = float(encoder.embed_scale)
+        self.positions, self.grow_positions = read_positions(encoder)
+        self.embedding_norm = None if encoder.layernorm_embedding is None else Norm(encoder.layernorm_embedding)
+        self.layers = [read_layer(layer) for layer in encoder.layers]
+        self.pre_norm = encoder.layers[0].normalize_before
+        self.final_norm = None if encoder.layer_norm is None else Norm(encoder.layer_norm)
+        self.heads = encoder.layers[0].self_attn.num_heads
+        self.watch = Watch(encoder)
+
+    def __call__(self, tokens: Tensor) -> dict[str, list[Tensor]]:
+        S, T = tokens.shape
+        padding = tokens.eq(self.pad)  # (S, T)
+        mask = None
+        x = self.embed(tokens, padding)
+        # where asking costs nothing, a batch without padding is spared the mask
+        if padding.device.type != "cpu" or padding.any():
+            x = x.masked_fill(padding.view(-1, 1), 0.0)
+            mask = x.new_zeros(S, 1, 1, T).masked_fill_(padding[:, None, None], -torch.inf)
+        for layer in self.layers:
+            y = layer.self_norm(x) if self.pre_norm else x
+            query, key, value = layer.self_in(y).view(S, T, 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # (3, S, H, T, h)
+            x = layer.self_out(attend(query, key, value, mask)).add_(x)
+            x = x if self.pre_norm else layer.self_norm(x)
+            y = layer.ffn_norm(x) if self.pre_norm else x
+            y = layer.ffn_in.relu(y) if layer.activation is None else layer.activation(layer.ffn_in(y))
+            x = layer.ffn_out(y).add_(x)
+            x = x if self.pre_norm else layer.ffn_norm(x)
+        x = x if self.final_norm is None else self.final_norm(x)
+        return {"encoder_out": [x.view(S, T, -1).transpose(0, 1)], "encoder_padding_mask": [padding]}
+
+    def embed(self, tokens: Tensor, padding: Tensor) -> Tensor:
+        """(S x T, e); whatever stands at padding is overwritten."""
+        x = F.embedding(tokens.flatten(), self.embedding)
+        if self.positions is None:
+            x = x * self.scale
+        else:
+            if tokens.size(1) > self.positions.size(0) and self.grow_positions is not None:
+                self.positions = self.grow_positions(tokens.size(1))
+            position = (~padding).cumsum(1).sub_(1).clamp_(min=0)  # padding is not counted
+            x = torch.add(self.positions.index_select(0, position.flatten()), x, alpha=self.scale)
+        return x if self.embedding_norm is None else self.embedding_norm(x)
+
+
+def read_layer(layer: TransformerEncoderLayerBase) -> Layer:
+    own = layer.self_attn
+    return Layer(
+        self_norm=Norm(layer.self_attn_layer_norm),
+        self_in=joined([own.q_proj, own.k_proj, own.v_proj], own.scaling),
+        self_out=Product(own.out_proj.weight, own.out_proj.bias),
+        ffn_norm=Norm(layer.final_layer_norm),
+        ffn_in=Product(layer.fc1.weight, layer.fc1.bias),
+        ffn_out=Product(layer.fc2.weight, layer.fc2.bias),
+        activation=fairseq_activation(layer),
+    )
+
+
+def fast_encoder(model: nn.Module) -> FastEncoder | None:
+    """The model's encoder, if it is a plain Transformer."""
+    encoder = model.encoder
+    if type(encoder) not in (TransformerEncoder, TransformerEncoderBase) or odd_module(encoder) or not len(encoder.layers):
+        return None
+    if encoder.quant_noise is not None or odd_norm([encoder.layernorm_embedding, encoder.layer_norm]):
+        return None
+    if any(odd_layer(layer, encoder) for layer in encoder.layers):
+        return None
+    return FastEncoder(encoder)
+
+
+def odd_layer(layer: nn.Module, encoder: TransformerEncoderBase) -> bool:
+    """Whether this is not fairseq's own encoder layer with plain parts."""
+    first = encoder.layers[0]
+    if type(layer) not in (TransformerEncoderLayer, TransformerEncoderLayerBase) or layer.return_fc:
+        return True
+    return bool(
+        layer.normalize_before != first.normalize_before
+        or odd_attention(layer.self_attn, first.self_attn.num_heads, encoder.embed_tokens.embedding_dim)
+        or odd_linear([layer.fc1, layer.fc2])
+        or odd_norm([layer.self_attn_layer_norm, layer.final_layer_norm])
+    )
+
+
+def is_plain_input(inputs: dict) -> bool:
+    """Whether an encoder is given source tokens and their number, and nothing else."""
+    return set(inputs) <= {"src_tokens", "src_lengths"}

@@ -1,0 +1,128 @@
+"""Contenders on a fairseq checkpoint: stock, stock with its shared cross-attention switched on, ours; CTranslate2 has its own file.
+
+Each loads its own copy of the model and decodes the batches that fairseq-generate would build from the same flags, through the same
+`task.inference_step`. Batches are collated beforehand; loading, segmenting and printing are not timed.
+"""
+
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fairseq
+import torch
+from equality import Outputs
+from fairseq import checkpoint_utils, options, tasks, utils
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from harness import BenchError, Contender
+from text import Text
+
+PLUG_IN = Path(__file__).resolve().parents[2] / "fairseq_ext"
+OURS = ("--user-dir", str(PLUG_IN), "--task", "translation_ext")
+
+
+@dataclass
+class Loaded:
+    """What fairseq-generate holds just before it starts to decode."""
+
+    cfg: Any
+    task: Any
+    models: list
+    batches: list[dict]
+
+
+def stock(text: Text, flags: Sequence[str] = (), name: str = "stock") -> Contender:
+    """fairseq's own SequenceGenerator."""
+    return contender(name, load([*text.flags, *flags]), f"fairseq:{fairseq.__version__} ({' '.join(flags)})")
+
+
+def stock_set_beam_size(text: Text, flags: Sequence[str] = (), name: str = "stock set_beam_size") -> Contender:
+    """Stock with one copy of the encoder's keys and values per sentence: a switch that it has and turns on for BART only."""
+    loaded = load([*text.flags, *flags])
+    for model in loaded.models:
+        for module in model.decoder.modules():
+            if getattr(module, "encoder_decoder_attention", False):
+                module.set_beam_size(loaded.cfg.generation.beam)
+    return contender(name, loaded, f"fairseq:{fairseq.__version__}|set_beam_size ({' '.join(flags)})")
+
+
+def ours(text: Text, flags: Sequence[str] = (), name: str = "ours", exact: bool = True) -> Contender:
+    """fairseq_ext with any fairseq-generate flags, its own among them."""
+    return contender(name, load([*OURS, *text.flags, *flags]), f"({' '.join(flags)})", exact)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without what fairseq, hydra and the data loader tell while they load: the tables are read on the same screen."""
+    for name in ("fairseq", "fairseq_ext"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def contender(name: str, loaded: Loaded, signature: str, exact: bool = True) -> Contender:
+    """Decoding of all batches by the generator that the task builds."""
+    try:
+        generator = loaded.task.build_generator(loaded.models, loaded.cfg.generation)
+    except (ValueError, AssertionError) as error:  # how fairseq and fairseq_ext refuse flags that exclude each other
+        raise BenchError(f"{name}: {error}") from error
+    own = getattr(getattr(generator, "stats", None), "signature", "")  # ours says how its output is made; stock does not
+
+    def run() -> list:
+        return [
+            (batch["id"].tolist(), loaded.task.inference_step(generator, loaded.models, batch, constraints=batch.get("constraints")))
+            for batch in loaded.batches
+        ]
+
+    return Contender(name, run, read, exact, f"{own} {signature}".strip())
+
+
+def read(decoded: list[tuple[list[int], list]]) -> Outputs:
+    """fairseq's hypotheses in the order of the sentences."""
+    found = {number: hypotheses for numbers, batch in decoded for number, hypotheses in zip(numbers, batch, strict=True)}
+    return [[(hypo["tokens"].tolist(), float(hypo["score"])) for hypo in found[number]] for number in sorted(found)]
+
+
+def load(flags: Sequence[str]) -> Loaded:
+    """Parse fairseq-generate flags and load task, model and batches in the order in which fairseq-generate does."""
+    with quiet():
+        cfg = parse(flags)
+        task = tasks.setup_task(cfg.task)
+        models, saved = checkpoint_utils.load_model_ensemble(utils.split_paths(cfg.common_eval.path), task=task)
+        task.load_dataset(cfg.dataset.gen_subset, task_cfg=saved.task)
+        for model in models:
+            model.prepare_for_inference_(cfg)
+        return Loaded(cfg, task, models, batches(cfg, task, models))
+
+
+def parse(flags: Sequence[str]) -> Any:
+    """The configuration that fairseq-generate makes of a flag list."""
+    try:
+        args = options.parse_args_and_arch(options.get_generation_parser(), input_args=list(flags))
+    except SystemExit as error:  # argparse has printed which flag it refuses
+        raise BenchError(f"fairseq-generate does not accept these flags: {' '.join(flags)}") from error
+    cfg = convert_namespace_to_omegaconf(args)
+    if cfg.dataset.max_tokens is None and cfg.dataset.batch_size is None:
+        cfg.dataset.max_tokens = 12000
+    return cfg
+
+
+def batches(cfg: Any, task: Any, models: list) -> list[dict]:
+    """fairseq-generate's batches: sorted by length, `--batch-size` or `--max-tokens`."""
+    iterator = task.get_batch_iterator(
+        dataset=task.dataset(cfg.dataset.gen_subset),
+        max_tokens=cfg.dataset.max_tokens,
+        max_sentences=cfg.dataset.batch_size,
+        max_positions=utils.resolve_max_positions(task.max_positions(), *[model.max_positions() for model in models]),
+        ignore_invalid_inputs=cfg.dataset.skip_invalid_size_inputs_valid_test,
+        required_batch_size_multiple=cfg.dataset.required_batch_size_multiple,
+        seed=cfg.common.seed,
+    ).next_epoch_itr(shuffle=False)
+    made = [batch for batch in iterator if "net_input" in batch]
+    if torch.cuda.is_available() and not cfg.common.cpu:
+        raise BenchError("these contenders time the CPU: add --cpu to the flags")
+    return made

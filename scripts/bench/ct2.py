@@ -1,0 +1,91 @@
+"""CTranslate2 on a converted copy of the same fairseq checkpoint: the rival to name when a speed is claimed.
+
+fairseq's score is (sum of log-probs) / (length with EOS)^lenpen, and so is CTranslate2's with `length_penalty` = lenpen;
+`--unnormalized` is its `length_penalty` 0. Its beam search ends and breaks ties a little differently, so it is not an exact contender:
+the report shows its BLEU and how many best hypotheses equal the reference's.
+On two cores two workers of one thread beat one worker of two threads; both belong into a fair table.
+"""
+
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+
+from contenders import load, quiet
+from equality import Outputs
+from harness import BenchError, Contender
+from text import Text
+
+SUPPORTED = ("float32", "int8")
+
+
+def convert(text: Text) -> Path:
+    """Convert the checkpoint once per test folder; returns the converted model's folder."""
+    folder = text.folder / "ctranslate2"
+    if folder.exists():
+        return folder
+    try:
+        from ctranslate2.converters import FairseqConverter
+    except ImportError as error:
+        raise BenchError("CTranslate2 is not installed: pip install ctranslate2") from error
+    # the converter loads with weights_only; fairseq_ext.compat has told torch which plain classes fairseq checkpoints hold
+    converter = FairseqConverter(str(text.model / "checkpoint.pt"), str(text.folder), text.source, text.target)
+    try:
+        with quiet():
+            return Path(converter.convert(str(folder)))
+    except (ValueError, RuntimeError, KeyError, TypeError, pickle.UnpicklingError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise BenchError(f"CTranslate2 does not convert {text.model}: {reason}") from error
+
+
+def ctranslate2(
+    text: Text, flags: Sequence[str] = (), compute_type: str = "float32", workers: int = 1, threads: int = 1, name: str = ""
+) -> Contender:
+    """The same batches, beam and length penalty; `workers` translate batches at the same time with `threads` threads each."""
+    if compute_type not in SUPPORTED:
+        raise BenchError(f"compute type {compute_type} is not benchmarked: take one of {', '.join(SUPPORTED)}")
+    directory = convert(text)
+    import ctranslate2 as engine
+
+    loaded = load([*text.flags, *flags])
+    generation = loaded.cfg.generation
+    if generation.max_len_a or generation.sampling or generation.diverse_beam_groups > 0 or generation.unkpen:
+        raise BenchError("CTranslate2 has no counterpart of --max-len-a, --sampling, --diverse-beam-groups and --unkpen")
+    source, target = loaded.task.source_dictionary, loaded.task.target_dictionary
+    numbers = [number for batch in loaded.batches for number in batch["id"].tolist()]
+    special = {source.pad(), source.eos()}  # the converted model adds EOS itself
+    batches = [
+        [[source[token] for token in row if token not in special] for row in batch["net_input"]["src_tokens"].tolist()]
+        for batch in loaded.batches
+    ]
+    del loaded
+    translator = engine.Translator(
+        str(directory), device="cpu", compute_type=compute_type, inter_threads=workers, intra_threads=threads, max_queued_batches=-1
+    )
+    decoding = dict(
+        beam_size=generation.beam,
+        length_penalty=0 if generation.unnormalized else generation.lenpen,
+        num_hypotheses=generation.nbest,
+        no_repeat_ngram_size=generation.no_repeat_ngram_size,
+        max_input_length=0,
+        min_decoding_length=generation.min_len,
+        max_decoding_length=generation.max_len_b,
+        return_scores=True,
+    )
+
+    def run() -> list:
+        waiting = [translator.translate_batch(batch, asynchronous=True, **decoding) for batch in batches]
+        return [result.result() for batch in waiting for result in batch]
+
+    def read(results: list) -> Outputs:
+        found = dict(zip(numbers, results, strict=True))
+        return [
+            [
+                ([target.index(piece) for piece in pieces] + [target.eos()], score)
+                for pieces, score in zip(found[number].hypotheses, found[number].scores, strict=True)
+            ]
+            for number in sorted(found)
+        ]
+
+    name = name or f"CTranslate2 {compute_type}, {workers}x{threads}"
+    signature = f"ctranslate2:{engine.__version__}|{compute_type}|workers={workers},threads={threads} ({' '.join(flags)})"
+    return Contender(name, run, read, exact=False, signature=signature)

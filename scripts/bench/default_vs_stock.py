@@ -1,0 +1,110 @@
+"""How fast is fairseq_ext with no flag of its own, against stock fairseq and against stock with `set_beam_size`?
+
+    python scripts/bench/default_vs_stock.py --out results/default_vs_stock
+    python scripts/bench/default_vs_stock.py --model DIR --text PREFIX --src de --tgt en --limit 200 --repeats 7
+
+Beam 1, 5 and 20, in bulk (--max-tokens 4000) and one sentence at a time (--batch-size 1). Outputs must be equal, or no speed is shown
+and the exit status is 1. Peak memory is that of decoding, each contender in a process of its own.
+
+A contender is a word and, after `ours`, fairseq-generate flags: "stock", "set_beam_size", "ours", "ours --decoder-backend fairseq",
+"ctranslate2 float32 2x1" (compute type, workers x threads).
+"""
+
+import argparse
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+
+from contenders import ours, stock, stock_set_beam_size
+from ct2 import ctranslate2
+from harness import BenchError, Contender, compare, fix_threads, report_peak
+from report import ROOT, cores, markdown, write
+from text import Text, prepare
+
+MODES = {"bulk": ["--max-tokens", "4000"], "one": ["--batch-size", "1"]}
+TITLES = {"bulk": "in bulk (--max-tokens 4000)", "one": "one sentence at a time (--batch-size 1)"}
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parser().parse_args(argv)
+    with tempfile.TemporaryDirectory() as folder:
+        text = {}
+        for mode in args.modes:
+            limit = args.limit_one if mode == "one" else args.limit
+            place = Path(folder, mode)
+            place.mkdir()
+            text[mode] = prepare(place, args.model, args.text, args.src, args.tgt, limit)
+        if args.memory_child:
+            fix_threads(args.threads)
+            report_peak(build(args, text[args.modes[0]], args.modes[0], args.beams[0], args.contenders[0]).run)
+            return 0
+        comparisons = []
+        for mode in args.modes:
+            for beam in args.beams:
+                names = [name for name in args.contenders if beam > 1 or name != "set_beam_size"]  # at beam 1 that switch does nothing
+                contenders = [build(args, text[mode], mode, beam, name) for name in names]
+                title = f"beam {beam}, {TITLES[mode]}"
+                comparisons.append(compare(contenders, args.repeats, threads=args.threads, title=title, bleu=text[mode].bleu))
+                print(markdown(comparisons[-1], args.over), flush=True)
+                if args.out:
+                    write(args.out, comparisons, args.over, f"Model {args.model.name}, text {Path(args.text).name}.{args.src}.")
+    return 1 if any(comparison.refused for comparison in comparisons) else 0
+
+
+def build(args: argparse.Namespace, text: Text, mode: str, beam: int, name: str) -> Contender:
+    """The contender that `name` describes, with the command that measures its memory."""
+    kind, *rest = shlex.split(name)
+    flags = ["--cpu", "--beam", str(beam), *MODES[mode]]
+    if kind == "ours":
+        contender = ours(text, flags + rest, name)
+    elif kind == "ctranslate2":
+        compute_type, _, shape = " ".join(rest or ["float32", "1x1"]).partition(" ")
+        workers, _, threads = (shape or "1x1").partition("x")
+        if not (workers.isdigit() and threads.isdigit()):
+            raise BenchError(f"{name!r} should end in workers x threads, as in 2x1")
+        contender = ctranslate2(text, flags, compute_type, int(workers), int(threads), name)
+    elif kind in ("stock", "set_beam_size") and not rest:
+        contender = {"stock": stock, "set_beam_size": stock_set_beam_size}[kind](text, flags, name)
+    else:
+        raise BenchError(f"no contender {name!r}: take stock, set_beam_size, ours [FLAGS] or ctranslate2 TYPE WORKERSxTHREADS")
+    if not args.no_memory:
+        contender.memory_command = memory_command(args, mode, beam, name)
+    return contender
+
+
+def memory_command(args: argparse.Namespace, mode: str, beam: int, name: str) -> list[str]:
+    """This script again, for one contender and one setting."""
+    same = ["--model", str(args.model), "--text", args.text, "--src", args.src, "--tgt", args.tgt, "--threads", str(args.threads)]
+    same += ["--limit-one", str(args.limit_one)] + (["--limit", str(args.limit)] if args.limit else [])
+    one = ["--modes", mode, "--beams", str(beam), "--contenders", name, "--memory-child"]
+    return [sys.executable, str(Path(__file__).resolve()), *same, *one]
+
+
+def parser() -> argparse.ArgumentParser:
+    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    demo = ROOT / "checkpoints" / "demo"
+    parse.add_argument("--model", type=Path, default=demo, help="folder with checkpoint.pt, dict.*.txt, spm.model (the demo model)")
+    parse.add_argument("--text", default=str(ROOT / "data" / "demo" / "test"), help="prefix of the two text files (the demo test set)")
+    parse.add_argument("--src", default="de", help="source language and suffix (de)")
+    parse.add_argument("--tgt", default="en", help="target language and suffix (en)")
+    parse.add_argument("--limit", type=int, help="sentences in bulk (all)")
+    parse.add_argument("--limit-one", type=int, default=100, help="sentences one at a time (100)")
+    parse.add_argument("--beams", type=int, nargs="+", default=[1, 5, 20], help="beam sizes (1 5 20)")
+    parse.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES), help="bulk, one (both)")
+    contenders = ["stock", "set_beam_size", "ours", "ours --decoder-backend fairseq"]
+    parse.add_argument("--contenders", nargs="+", default=contenders, help=f"the first is the reference ({contenders})")
+    parse.add_argument("--over", nargs="+", default=["stock", "set_beam_size"], help="contenders that speed-ups are shown over")
+    parse.add_argument("--repeats", type=int, default=5, help="timed rounds (5)")
+    parse.add_argument("--threads", type=int, default=cores(), help="torch threads (all cores)")
+    parse.add_argument("--no-memory", action="store_true", help="do not measure peak memory")
+    parse.add_argument("--out", type=Path, help="write OUT.md and OUT.json")
+    parse.add_argument("--memory-child", action="store_true", help=argparse.SUPPRESS)
+    return parse
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except BenchError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,171 @@
+"""What scripts/demo.sh runs: fairseq-generate on one test set, once per strategy, and a table of what each costs and gives.
+
+A strategy is a line of `STRATEGIES`: its name and the flags that choose it.
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+import sacrebleu
+import sentencepiece
+
+ROOT = Path(__file__).resolve().parent.parent
+OURS = ["--user-dir", str(ROOT / "fairseq_ext"), "--task", "translation_ext"]
+STOCK = "stock"
+
+STRATEGIES: dict[str, list[str]] = {
+    STOCK: [],
+    "ours (defaults)": OURS,
+}
+
+
+class Result(NamedTuple):
+    """What one run gave: hypotheses by line of the test set, its speed, and the statistics where the strategy is one of ours."""
+
+    hypotheses: dict[int, str]
+    sentences_per_second: float
+    stats: dict
+
+
+def fail(message: str) -> NoReturn:
+    sys.exit(f"demo: {message}")
+
+
+def say(message: str) -> None:
+    print(f"demo: {message}", flush=True)
+
+
+def command_output(command: list[str], log: Path) -> str:
+    """The standard output of a command that must succeed; its messages go to `log`."""
+    with log.open("w", encoding="utf-8") as messages:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=messages, stdin=subprocess.DEVNULL, text=True, encoding="utf-8")
+    if done.returncode:
+        last = [line for line in (log.read_text(encoding="utf-8") + done.stdout).splitlines() if line.strip()][-1:]
+        raise RuntimeError(f"{command[0]} ended with {done.returncode}: {last[0].strip() if last else 'no message'} (see {log})")
+    return done.stdout
+
+
+def read_lines(path: Path, limit: int | None) -> list[str]:
+    if not path.is_file():
+        fail(f"{path} is missing; a clone has it, or name another with --model and --test.")
+    with path.open(encoding="utf-8") as lines:  # not splitlines(): that also splits at characters that a sentence may hold
+        return [line.rstrip("\n") for line, _ in zip(lines, range(limit or sys.maxsize), strict=False)]
+
+
+def binarise(args: argparse.Namespace, text: dict[str, list[str]]) -> Path:
+    """Segment the text with the model's SentencePiece model and binarise it with the model's dictionaries."""
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(args.model / "spm.model"))
+    for language, lines in text.items():
+        segmented = (" ".join(pieces.encode(line, out_type=str)) + "\n" for line in lines)
+        (args.work / f"test.{language}").write_text("".join(segmented), encoding="utf-8")
+    target = args.work / "bin"
+    dictionaries = [f"--{side}dict={args.model / f'dict.{language}.txt'}" for side, language in (("src", args.src), ("tgt", args.tgt))]
+    command = ["fairseq-preprocess", "--source-lang", args.src, "--target-lang", args.tgt, "--testpref", str(args.work / "test")]
+    command_output([*command, *dictionaries, "--destdir", str(target)], args.work / "preprocess.log")
+    return target
+
+
+def generate(args: argparse.Namespace, data: Path, name: str, flags: list[str]) -> Result:
+    """One fairseq-generate run, read back from what it prints."""
+    stem = re.sub(r"\W+", "-", name).strip("-")
+    stats_file = args.work / f"{stem}.json"
+    stats_file.unlink(missing_ok=True)
+    command = ["fairseq-generate", str(data), "--path", str(args.model / "checkpoint.pt"), "--source-lang", args.src]
+    command += ["--target-lang", args.tgt, "--remove-bpe", "sentencepiece", "--beam", str(args.beam), "--max-tokens", "4000", *flags]
+    command += ["--stats-file", str(stats_file)] if "--user-dir" in flags else []
+    log = args.work / f"{stem}.log"
+    output = command_output(command, log)
+    (args.work / f"{stem}.out").write_text(output, encoding="utf-8")
+    found = re.findall(r"^D-(\d+)\t[^\t]*\t(.*)$", output, flags=re.MULTILINE)
+    hypotheses = {int(line): hypothesis for line, hypothesis in reversed(found)}  # the first of an n-best list is the best
+    speed = re.search(r"Translated .* \(([\d.,]+) sentences/s", log.read_text(encoding="utf-8") + output)
+    if not speed:
+        raise RuntimeError(f"fairseq-generate reports no speed (see {log})")
+    stats = json.loads(stats_file.read_text(encoding="utf-8")) if stats_file.exists() else {}
+    return Result(hypotheses, float(speed[1].replace(",", "")), stats)
+
+
+def table(results: dict[str, Result], references: list[str]) -> str:
+    """The results as Markdown, padded so that it also reads well as it stands."""
+    rows = [["strategy", "BLEU", "sentences/s", "decoder calls", "ratio to stock"]]
+    for name, result in results.items():
+        bleu = sacrebleu.corpus_bleu([result.hypotheses.get(i, "") for i in range(len(references))], [references]).score
+        ratio = f"{result.sentences_per_second / results[STOCK].sentences_per_second:.2f}x" if STOCK in results else "-"
+        calls = f"{result.stats['decoder_calls']:,}" if "decoder_calls" in result.stats else "-"
+        rows.append([name, f"{bleu:.2f}", f"{result.sentences_per_second:.1f}", calls, ratio])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    padded = [[row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in rows]
+    lines = [f"| {' | '.join(row)} |" for row in padded]
+    lines.insert(1, f"|{'|'.join('-' * (width + 1) + (':' if column else '-') for column, width in enumerate(widths))}|")
+    return "\n".join(lines)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/demo.sh", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--limit", type=int, metavar="N", help="the first N sentences only")
+    parser.add_argument("--only", action="append", metavar="NAME", help="this strategy only (more than once: these)")
+    parser.add_argument("--beam", type=int, default=5, metavar="K")
+    parser.add_argument("--model", type=Path, default=ROOT / "checkpoints" / "demo", metavar="DIR")
+    parser.add_argument("--test", type=Path, default=ROOT / "data" / "demo" / "test", metavar="PREFIX")
+    parser.add_argument("--src", default="de")
+    parser.add_argument("--tgt", default="en")
+    parser.add_argument("--work", type=Path, default=ROOT / "runs" / "demo", metavar="DIR")
+    parser.add_argument("--list", action="store_true", help="name the strategies and their flags, and stop")
+    args = parser.parse_args()
+    unknown = [name for name in args.only or [] if name not in STRATEGIES]
+    if unknown:
+        fail(f"no strategy '{unknown[0]}'; there are: {', '.join(STRATEGIES)}.")
+    if args.limit is not None and args.limit < 1:
+        fail(f"--limit {args.limit}: at least 1 sentence is needed.")
+    return args
+
+
+def main() -> None:
+    args = parse()
+    if args.list:
+        for name, flags in STRATEGIES.items():
+            print(f"{name}: {' '.join(flags) or '(no flag)'}")
+        return
+    for name in ("checkpoint.pt", "spm.model", f"dict.{args.src}.txt", f"dict.{args.tgt}.txt"):
+        if not (args.model / name).is_file():
+            fail(f"{args.model / name} is missing; scripts/train_demo.sh makes the demo model, --model names another.")
+    text = {language: read_lines(Path(f"{args.test}.{language}"), args.limit) for language in (args.src, args.tgt)}
+    if len(text[args.src]) != len(text[args.tgt]):
+        fail(f"{args.test}.{args.src} and .{args.tgt} have different numbers of lines.")
+    args.work.mkdir(parents=True, exist_ok=True)
+    say(f"binarising {len(text[args.src]):,} sentences of {args.test}.{args.src} into {args.work / 'bin'}")
+    try:
+        data = binarise(args, text)
+    except RuntimeError as error:
+        fail(str(error))
+
+    results: dict[str, Result] = {}
+    failed = []
+    example = min(range(len(text[args.src])), key=lambda line: abs(len(text[args.src][line]) - 80))
+    for name in args.only or STRATEGIES:
+        say(f"translating with {name}: beam {args.beam}")
+        try:
+            results[name] = generate(args, data, name, STRATEGIES[name])
+        except RuntimeError as error:
+            failed.append(name)
+            say(f"{name} failed: {error}")
+            continue
+        if len(results) == 1:
+            print(f"\n  {args.src}:  {text[args.src][example]}\n  {args.tgt}:  {results[name].hypotheses.get(example, '')}\n", flush=True)
+    if results:
+        print(f"\n{table(results, text[args.tgt])}\n")
+        print(f"Decoding time only, each strategy once: a first impression (scripts/bench measures). Outputs and logs: {args.work}")
+    for name, result in results.items():
+        if "signature" in result.stats:
+            print(f"{name}: {result.stats['signature']}")
+    if failed:
+        fail(f"failed: {', '.join(failed)}.")
+
+
+if __name__ == "__main__":
+    main()

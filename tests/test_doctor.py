@@ -1,0 +1,72 @@
+"""The doctor names what is wrong, says what to do, and its exit code tells a script."""
+
+import importlib.metadata
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fairseq_ext import doctor
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Only the items that start no other process."""
+    items = [item for item in doctor.ITEMS if item.name not in ("oneDNN", "user-dir", "start-up hook", "tiny decode")]
+    monkeypatch.setattr(doctor, "ITEMS", items)
+
+
+def test_doctor_passes_here_and_decodes(tmp_path):
+    done = subprocess.run([sys.executable, "-m", "fairseq_ext.doctor"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {line[6:].split(":")[0]: line[:4].strip() for line in done.stdout.splitlines() if line[:4].strip() in ("ok", "note", "FAIL")}
+    assert list(found) == [item.name for item in doctor.ITEMS]
+    assert "FAIL" not in found.values()
+    assert found["tiny decode"] == "ok"
+    assert f"--user-dir {Path(doctor.__file__).parent}" in done.stdout
+
+
+def test_another_fairseq_is_a_failing_item_with_its_cure(quick, monkeypatch, capsys):
+    version = importlib.metadata.version
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.10.0" if name == "fairseq" else version(name))
+    assert doctor.main() == 1
+    said = capsys.readouterr().out
+    assert "FAIL  fairseq: 0.10.0\n      -> " in said
+    assert "pip install --no-deps fairseq==0.12.2" in said
+    assert "1 required item(s) failed" in said
+
+
+def test_a_missing_package_is_a_failing_item(quick, monkeypatch, capsys):
+    monkeypatch.setattr(doctor, "ITEMS", [doctor.Item("nothing", doctor.installed("no-such-distribution", "no_such_module"))])
+    assert doctor.main() == 1
+    assert f"FAIL  nothing: not installed\n      -> {doctor.SET_UP}" in capsys.readouterr().out
+
+
+def test_an_optional_item_fails_no_one(monkeypatch, capsys):
+    def broken() -> str:
+        raise RuntimeError("the driver is too old\nand more")
+
+    monkeypatch.setattr(doctor, "ITEMS", [doctor.Item("CuPy", broken, required=False, cure="do without")])
+    assert doctor.main() == 0
+    assert "note  CuPy: RuntimeError: the driver is too old\n      -> do without" in capsys.readouterr().out
+
+
+def test_a_process_that_dies_in_onednn_is_reported_with_the_setting_that_helps(monkeypatch):
+    dies = "import os, signal\nif os.environ.get('ONEDNN_MAX_CPU_ISA') != 'AVX512_CORE_VNNI': os.kill(os.getpid(), signal.SIGILL)"
+    monkeypatch.delenv(doctor.ISA, raising=False)
+    monkeypatch.setattr(doctor, "ONEDNN_PROBES", {"bfloat16 linear": dies, "int8 linear": ""})
+    with pytest.raises(doctor.Failed, match="^bfloat16 linear ends in SIGILL$") as failed:
+        doctor.onednn()
+    assert "ONEDNN_MAX_CPU_ISA=AVX512_CORE_VNNI" in failed.value.cure
+
+
+def test_a_dead_start_up_hook_is_noticed(monkeypatch):
+    monkeypatch.setattr(doctor, "probe", lambda code: subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True))
+    with pytest.raises(doctor.Failed, match="not active"):
+        doctor.start_up_hook()
+
+
+@pytest.mark.parametrize(("version", "numbers"), [("2.13.0+cpu", (2, 13, 0)), ("2.4.1", (2, 4, 1)), ("2.5.0a0+git1", (2, 5)), ("x", ())])
+def test_release_reads_the_leading_numbers(version, numbers):
+    assert doctor.release(version) == numbers
