@@ -18,9 +18,17 @@ ROOT = Path(__file__).resolve().parent.parent
 OURS = ["--user-dir", str(ROOT / "fairseq_ext"), "--task", "translation_ext"]
 STOCK = "stock"
 
+SEGMENTED = ["--bpe", "sentencepiece", "--sentencepiece-model", "{model}/spm.model"]  # how phrases of plain text become tokens
+CERTIFIED = [*OURS, "--unnormalized", "--stop", "optimal", "--prune-bound"]
+
 STRATEGIES: dict[str, list[str]] = {
     STOCK: [],
     "ours (defaults)": OURS,
+    "ours (fairseq's own modules)": [*OURS, "--decoder-backend", "fairseq"],
+    "terminology (dba)": [*OURS, "--constraints-file", "{work}/terms.tsv", *SEGMENTED],
+    "raw scores": [*OURS, "--unnormalized"],
+    "optimal ending, raw scores": CERTIFIED,
+    "optimal ending, length reward": [*CERTIFIED, "--length-reward", "0.6", "--length-ratio", "1.0"],
 }
 
 
@@ -70,8 +78,33 @@ def binarise(args: argparse.Namespace, text: dict[str, list[str]]) -> Path:
     return target
 
 
+def write_terms(args: argparse.Namespace, source: list[str], reference: list[str]) -> None:
+    """The terms that each translation must contain, as --constraints-file reads them: what the glossary of the line's domain says
+    of its words and its reference confirms; for a text without domains, the longest word of the reference."""
+    domain_file = Path(f"{args.test}.domain")
+    if domain_file.is_file():
+        domains = read_lines(domain_file, args.limit)
+        files = {name: domain_file.with_name(f"glossary.{name}.tsv") for name in set(domains)}
+        glossary = {name: [line.split("\t") for line in read_lines(path, None)] for name, path in files.items()}
+        terms = [
+            [
+                word
+                for term, targets in glossary[domain]
+                if re.search(rf"\b{term}\b", line)
+                for word in targets.split("|")
+                if word in translation.split()
+            ]
+            for domain, line, translation in zip(domains, source, reference, strict=True)
+        ]
+    else:
+        terms = [[max(translation.split(), key=len, default="")] for translation in reference]
+    lines = ("\t".join(dict.fromkeys(filter(None, line))) + "\n" for line in terms)
+    (args.work / "terms.tsv").write_text("".join(lines), encoding="utf-8")
+
+
 def generate(args: argparse.Namespace, data: Path, name: str, flags: list[str]) -> Result:
     """One fairseq-generate run, read back from what it prints."""
+    flags = [flag.format(model=args.model, work=args.work) for flag in flags]
     stem = re.sub(r"\W+", "-", name).strip("-")
     stats_file = args.work / f"{stem}.json"
     stats_file.unlink(missing_ok=True)
@@ -141,6 +174,7 @@ def main() -> None:
     say(f"binarising {len(text[args.src]):,} sentences of {args.test}.{args.src} into {args.work / 'bin'}")
     try:
         data = binarise(args, text)
+        write_terms(args, text[args.src], text[args.tgt])
     except RuntimeError as error:
         fail(str(error))
 

@@ -10,8 +10,9 @@ from fairseq.models.fairseq_model import BaseFairseqModel
 from torch import Tensor
 
 from fairseq_ext.decoders.fairseq import FairseqDecoder
-from fairseq_ext.decoders.transformer import TransformerBackend, first_state, next_features, remember
+from fairseq_ext.decoders.transformer import TransformerBackend, read_tokens, remember
 from fairseq_ext.decoders.transformer_encoder import FastEncoder
+from fairseq_ext.decoders.transformer_state import State
 from fairseq_ext.decoders.transformer_weights import Weights, unsupported
 from fairseq_ext.errors import UsageError
 
@@ -53,14 +54,14 @@ def disagreement(model: BaseFairseqModel, weights: Weights, encoder: FastEncoder
     words = (torch.arange(12, device=weights.embedding.device).view(4, 3) * 7 + 5) % weights.embedding.size(0)
     words = words.masked_fill(words == model.decoder.padding_idx, model.decoder.dictionary.eos())
     words[:, 0] = words[::2, 0].repeat_interleave(2)  # both rows of a sentence continue its only row
-    state = first_state([remember(weights, made_up_source(weights, 1))])
+    state = State.start([remember(weights, made_up_source(weights, 1))])
     swap = torch.tensor([1, 0, 3, 2], device=words.device)
     sentence_of_row = torch.tensor([0, 0, 1, 1], device=words.device)
-    next_features(weights, state, words[::2, 0])
+    read_tokens([weights], state, words[::2, :1])
     state.select_(sentence_of_row, None, 2, sentence_of_row)
-    next_features(weights, state, words[:, 1])
+    read_tokens([weights], state, words[:, 1:2])
     state.select_(swap, None, 2, sentence_of_row)
-    ours = next_features(weights, state, words[:, 2])
+    ours = read_tokens([weights], state, words[:, 2:])[0][0]
     read = torch.cat([words[swap, :2], words[:, 2:]], dim=1)
     stock = at_rest(model, lambda: model.decoder.extract_features(read, encoder_out=made_up_source(weights, 2))[0])
     differences = [relative(ours, stock[:, -1])]

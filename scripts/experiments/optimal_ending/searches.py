@@ -1,0 +1,145 @@
+"""Searches whose finished hypotheses are kept, so that one search answers for every way to score them.
+
+Neither the beams nor the finished hypotheses of `first`, `shrink` and `count` depend on how finished hypotheses are scored, and those of
+`optimal` with the largest reward hold the answers of all smaller ones (the stop step grows with r). So a search is run once for each
+method and beam, and rewards and length penalties are swept over what it found. Of hypotheses of equal length only the best can win.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
+
+import sacrebleu  # noqa: E402
+from harness import BenchError  # noqa: E402
+from report import ROOT, machine  # noqa: E402, F401  for the scripts beside this one
+
+import fairseq_ext  # noqa: E402, F401
+from fairseq_ext.translator import Translator  # noqa: E402
+
+BATCH = 64  # sentences
+Score = Callable[[float, int, float], float]  # (sum of log-probabilities, tokens with EOS, wanted length) -> score
+
+
+def bounded(r: float) -> Score:
+    """The paper's reward; r = 0 is the raw score."""
+    return lambda total, length, wanted: total + r * min(length, wanted)
+
+
+def unbounded(r: float) -> Score:
+    return lambda total, length, wanted: total + r * length
+
+
+def normalised(lenpen: float) -> Score:
+    return lambda total, length, wanted: total / length**lenpen
+
+
+@dataclass
+class Search:
+    """What one search over a text found. Hypotheses are [sum of log-probabilities, tokens with EOS, text], best of each length."""
+
+    signature: str
+    stats: dict[str, Any]
+    source_lengths: list[int]  # subwords without EOS
+    hypotheses: list[list[tuple[float, int, str]]]
+
+    def answers(self, score: Score, ratio: float = 1.0) -> list[tuple[float, int, str]]:
+        """The best hypothesis of each sentence; ratio: wanted target length over source length."""
+        pairs = zip(self.hypotheses, self.source_lengths, strict=True)
+        return [max(found, key=lambda h: score(h[0], h[1], ratio * n)) for found, n in pairs]
+
+
+@dataclass
+class Measure:
+    """Quality of one answer a sentence."""
+
+    bleu: float
+    ratio: float  # length of the output over that of the reference, in BLEU's words
+    model_score: float  # mean sum of log-probabilities
+
+
+def measure(answers: Sequence[tuple[float, int, str]], references: Sequence[str]) -> Measure:
+    bleu = sacrebleu.corpus_bleu([text for *_, text in answers], [list(references)])
+    return Measure(bleu.score, bleu.sys_len / bleu.ref_len, sum(total for total, *_ in answers) / len(answers))
+
+
+def read_text(prefix: str, source: str, target: str, limit: int | None = None) -> tuple[list[str], list[str]]:
+    """The first `limit` lines of PREFIX.source and PREFIX.target."""
+    sides = []
+    for name in (f"{prefix}.{source}", f"{prefix}.{target}"):
+        try:  # not splitlines(): it also cuts at rare separators inside a line
+            sides.append(Path(name).read_text(encoding="utf-8").removesuffix("\n").split("\n")[:limit])
+        except (OSError, UnicodeDecodeError) as error:
+            raise BenchError(f"cannot read {name}: {getattr(error, 'strerror', None) or 'it is not UTF-8'}") from error
+    if len(sides[0]) != len(sides[1]):
+        raise BenchError(f"{prefix}.{source} has {len(sides[0])} lines and {prefix}.{target} {len(sides[1])}")
+    return sides[0], sides[1]
+
+
+def model_flags(model: Path, source: str, target: str) -> dict[str, Any]:
+    """Translator's arguments for a folder with checkpoint.pt, dict.*.txt and, for SentencePiece, spm.model."""
+    for file in (model / "checkpoint.pt", model / f"dict.{source}.txt", model / f"dict.{target}.txt"):
+        if not file.exists():
+            raise BenchError(f"{file} is missing: --model wants a folder with checkpoint.pt, dict.*.txt and, for SentencePiece, spm.model")
+    flags = dict(path=str(model / "checkpoint.pt"), data=str(model), source_lang=source, target_lang=target)
+    if (model / "spm.model").exists():
+        flags |= dict(bpe="sentencepiece", sentencepiece_model=str(model / "spm.model"))
+    return flags
+
+
+def quiet() -> None:
+    """Without what fairseq tells while it loads: a sweep loads a model many times."""
+    for name in ("fairseq", "fairseq_ext"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    warnings.simplefilter("ignore")
+
+
+def pieces(translator: Translator, line: str) -> int:
+    """Subwords of a line on either side, EOS not counted."""
+    for step in (translator.tokenizer, translator.bpe):
+        line = step.encode(line) if step is not None else line
+    return len(line.split())
+
+
+def length_ratio(translator: Translator, sources: Iterable[str], references: Iterable[str]) -> float:
+    """Subwords of all references over subwords of all sources."""
+    return sum(pieces(translator, line) for line in references) / sum(pieces(translator, line) for line in sources)
+
+
+def search(sources: Sequence[str], **flags: Any) -> Search:
+    """Translate with these flags and keep everything finished."""
+    quiet()
+    translator = Translator(**({"batch_size": BATCH} | flags))
+    kept = []
+    for found in translator.translate(sources, nbest=sys.maxsize):
+        best: dict[int, tuple[float, int, str]] = {}
+        for h in found:
+            total, length = sum(h.positional_scores), len(h.positional_scores)
+            if length not in best or total > best[length][0]:
+                best[length] = (total, length, h.text)
+        kept.append(list(best.values()))
+    return Search(translator.signature, translator.stats.as_dict(), [pieces(translator, line) for line in sources], kept)
+
+
+def cached(file: Path, sources: Sequence[str], **flags: Any) -> Search:
+    """`search`, unless the file already holds the result of the same search."""
+    key = json.dumps([flags, list(sources)], sort_keys=True)
+    if file.exists():
+        saved = json.loads(file.read_text(encoding="utf-8"))
+        if saved.pop("key") == key:
+            return Search(**saved)
+    found = search(sources, **flags)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    part = file.with_suffix(".part")
+    part.write_text(json.dumps({"key": key} | asdict(found), ensure_ascii=False), encoding="utf-8")
+    os.replace(part, file)  # in one move: an interrupted sweep leaves whole files only
+    return found

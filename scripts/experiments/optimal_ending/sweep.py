@@ -1,0 +1,194 @@
+"""Run the searches behind the paper's tables and figures: every method at every beam on the dev set, the best ones on the test set.
+
+    python scripts/experiments/optimal_ending/sweep.py --out DIR [--model DIR] [--dev PREFIX] [--text PREFIX] [--beams 1 5] [--rewards 0 1]
+
+Each search becomes a file of DIR/searches; those that are there are not repeated, so an interrupted sweep goes on where it was.
+The sweep itself, with all its choices, is DIR/sweep.json, from which tables.py and figures.py work.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from searches import (
+    ROOT,
+    BenchError,
+    Measure,
+    Score,
+    Search,
+    bounded,
+    cached,
+    length_ratio,
+    machine,
+    measure,
+    model_flags,
+    normalised,
+    quiet,
+    read_text,
+    unbounded,
+)
+
+from fairseq_ext.translator import Translator
+
+REWARDS = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5]
+LENPENS = [0.0, 0.5, 1.0, 1.5, 2.0]
+A, B = 1.5, 5  # length limit of the certificate for normalised scores, which is the looser the longer a hypothesis may become
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """A row of Table 3: one search and the scores by which its answer may be picked."""
+
+    name: str
+    method: str
+    scores: tuple[tuple[str, float, Score], ...]  # (what the number is, the number, score)
+
+
+def decoders(rewards: list[float]) -> list[Decoder]:
+    """The paper's decoders, fairseq's own before them."""
+    positive = [r for r in rewards if r > 0]
+    return [
+        Decoder("fairseq (count)", "count", tuple(("lenpen", p, normalised(p)) for p in LENPENS)),
+        Decoder("first (OpenNMT-py default)", "first", (("", 0.0, bounded(0)),)),
+        Decoder("shrink, length norm.", "shrink", (("lenpen", 1.0, normalised(1.0)),)),
+        Decoder("shrink, reward", "shrink", tuple(("r", r, unbounded(r)) for r in positive)),
+        Decoder("optimal, no reward", "optimal", (("r", 0.0, bounded(0)),)),
+        Decoder("optimal, bounded reward", "optimal", tuple(("r", r, bounded(r)) for r in positive)),
+    ]
+
+
+@dataclass
+class Choice:
+    """A decoder at one setting, and how good it is there."""
+
+    decoder: str
+    method: str
+    beam: int
+    what: str
+    value: float
+    dev: Measure
+    test: Measure | None = None
+
+
+class Sweep:
+    """The searches of one sweep."""
+
+    def __init__(self, args: argparse.Namespace):
+        self.args = args
+        self.flags = dict(cpu=args.cpu, **model_flags(args.model, args.src, args.tgt))
+        prefixes = {"dev": args.dev, "test": args.text}
+        self.text = {split: read_text(prefix, args.src, args.tgt, args.limit) for split, prefix in prefixes.items()}
+        quiet()
+        self.ratio = round(length_ratio(Translator(**self.flags), *self.text["dev"]), 3)
+
+    def methods(self) -> dict[str, dict[str, Any]]:
+        """The flags of each search; `optimal` runs with the largest reward."""
+        most = max(self.args.rewards)
+        raw = dict(unnormalized=True)
+        return {
+            "count": {},
+            "first": dict(stop="first", **raw),
+            "shrink": dict(stop="shrink", **raw),
+            "optimal": dict(stop="optimal", **raw, **self.reward(most)),
+        }
+
+    def reward(self, r: float) -> dict[str, float]:
+        return dict(length_reward=r, length_ratio=self.ratio) if r else {}
+
+    def search(self, split: str, name: str, beam: int, flags: dict[str, Any]) -> Search:
+        print(f"{split}, beam {beam}: {name}", file=sys.stderr, flush=True)
+        path = self.args.out / "searches" / f"{split}.{name}.beam{beam}.json"
+        return cached(path, self.text[split][0], **self.flags, beam=beam, **flags)
+
+    def choices(self, split: str = "dev") -> list[Choice]:
+        """Every decoder at every beam and number."""
+        out = []
+        for beam in self.args.beams:
+            found = {name: self.search(split, name, beam, flags) for name, flags in self.methods().items()}
+            for decoder in decoders(self.args.rewards):
+                for what, value, score in decoder.scores:
+                    quality = measure(found[decoder.method].answers(score, self.ratio), self.text[split][1])
+                    out.append(Choice(decoder.name, decoder.method, beam, what, value, quality))
+        return out
+
+    def on_test(self, choice: Choice) -> Measure:
+        scores = {value: score for d in decoders(self.args.rewards) if d.name == choice.decoder for _, value, score in d.scores}
+        found = self.search("test", choice.method, choice.beam, self.methods()[choice.method])
+        return measure(found.answers(scores[choice.value], self.ratio), self.text["test"][1])
+
+    def costs(self, r: float) -> dict[str, dict[str, Any]]:
+        """What deciding takes, on dev: the statistics of each search as a user would run it, and the quality of its answer."""
+        raw, prune, norm = dict(stop="optimal", unnormalized=True), dict(prune_bound=True), normalised(1.0)
+        tuned = raw | self.reward(r)
+        limited = dict(stop="optimal", max_len_a=A, max_len_b=B)
+        runs: dict[str, tuple[str, dict[str, Any], Score]] = {
+            "count, normalised scores": ("count", {}, norm),
+            "count, raw scores": ("count", {}, bounded(0)),  # the same search
+            "first, raw scores": ("first", self.methods()["first"], bounded(0)),
+            "shrink, raw scores": ("shrink", self.methods()["shrink"], bounded(0)),
+            "optimal, raw scores": ("optimal.raw", raw, bounded(0)),
+            "optimal, raw scores, pruned": ("optimal.raw.pruned", raw | prune, bounded(0)),
+            f"optimal, r = {r:g}": ("optimal.tuned", tuned, bounded(r)),
+            f"optimal, r = {r:g}, pruned": ("optimal.tuned.pruned", tuned | prune, bounded(r)),
+            f"optimal, normalised scores, pruned, at most {A} x source + {B} tokens": ("optimal.norm.pruned", limited | prune, norm),
+        }
+        out: dict[str, dict[str, Any]] = {}
+        for name, (file, flags, score) in runs.items():
+            out[name] = {}
+            for beam in self.args.beams:
+                found = self.search("dev", file, beam, flags)
+                quality = measure(found.answers(score, self.ratio), self.text["dev"][1])
+                out[name][str(beam)] = found.stats | {"bleu": quality.bleu, "model_score": quality.model_score}
+        return out
+
+
+def best_of(choices: list[Choice]) -> list[Choice]:
+    """Each decoder's best setting on dev; of equals the cheaper beam and the smaller number."""
+    names = dict.fromkeys(choice.decoder for choice in choices)
+    return [min((c for c in choices if c.decoder == name), key=lambda c: (-c.dev.bleu, c.beam, c.value)) for name in names]
+
+
+def add_model_arguments(parse: argparse.ArgumentParser) -> None:
+    parse.add_argument("--model", type=Path, default=ROOT / "checkpoints" / "demo", help="folder with checkpoint.pt, dict.*.txt, spm.model")
+    parse.add_argument("--dev", default=str(ROOT / "data" / "demo" / "dev"), help="prefix of the two files to tune on (the demo's dev set)")
+    parse.add_argument("--src", default="de", help="source language and suffix (de)")
+    parse.add_argument("--tgt", default="en", help="target language and suffix (en)")
+    parse.add_argument("--limit", type=int, help="first sentences only (all)")
+
+
+def main() -> None:
+    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    add_model_arguments(parse)
+    parse.add_argument("--text", default=str(ROOT / "data" / "demo" / "test"), help="the same for the test set")
+    parse.add_argument("--beams", type=int, nargs="+", default=[1, 2, 5, 10, 20, 50])
+    parse.add_argument("--rewards", type=float, nargs="+", default=REWARDS)
+    parse.add_argument("--cpu", action="store_true", help="no GPU even if there is one")
+    parse.add_argument("--no-costs", action="store_true", help="leave out the searches that only count decoder rows")
+    parse.add_argument("--out", type=Path, required=True, help="folder for searches and results")
+    args = parse.parse_args()
+    sweep = Sweep(args)
+    choices = sweep.choices()
+    best = best_of(choices)
+    for choice in best:
+        choice.test = sweep.on_test(choice)
+    tuned = next((choice.value for choice in best if choice.decoder == "optimal, bounded reward"), 0.0)
+    result = {
+        "model": args.model.name, "dev": Path(args.dev).name, "test": Path(args.text).name, "languages": [args.src, args.tgt],
+        "sentences": {split: len(sources) for split, (sources, _) in sweep.text.items()}, "ratio": sweep.ratio,
+        "choices": [asdict(choice) for choice in choices], "best": [asdict(choice) for choice in best],
+        "costs": {} if args.no_costs else sweep.costs(tuned), "machine": machine(),
+    }  # fmt: skip
+    with tempfile.NamedTemporaryFile("w", dir=args.out, delete=False, encoding="utf-8") as part:
+        json.dump(result, part, indent=1)
+    Path(part.name).replace(args.out / "sweep.json")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except BenchError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,83 @@
+"""What all tests share: the --device option, a fairseq whose softmax keeps double precision, and a tiny checkpoint for the commands."""
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest
+import torch
+import torch.nn.functional as F
+from fairseq import utils
+
+BIN = Path(sys.executable).parent  # where the fairseq commands are
+
+
+def pytest_addoption(parser):
+    parser.addoption("--device", default="cpu", help="device for the tests that take one: cpu (default) or cuda")
+
+
+@pytest.fixture(scope="session")
+def device(request) -> torch.device:
+    return torch.device(request.config.getoption("--device"))
+
+
+def at_least_float(x):
+    return torch.promote_types(x.dtype, torch.float32)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def double_precision_softmax():
+    """fairseq computes every softmax in float32, also for double models. Here doubles stay doubles, so that equality can be
+    tested to 1e-9; models in float32 compute what they always do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(utils, "softmax", lambda x, dim, onnx_trace=False: F.softmax(x, dim=dim, dtype=at_least_float(x)))
+        patch.setattr(utils, "log_softmax", lambda x, dim, onnx_trace=False: F.log_softmax(x, dim=dim, dtype=at_least_float(x)))
+        yield
+
+
+# ---- the commands
+
+
+def command(name: str, *arguments, stdin: bytes | str = b"", check: bool = True, **environment) -> subprocess.CompletedProcess:
+    """Run a fairseq command; its output as text."""
+    done = subprocess.run(
+        [str(BIN / name), *map(str, arguments)],
+        input=stdin.encode() if isinstance(stdin, str) else stdin,
+        capture_output=True,
+        timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1", **environment},
+    )
+    done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()
+    assert not check or done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory) -> Path:
+    """A binarised corpus of made-up lines (data/) and a Transformer after one update (model.pt), its output layer sharpened."""
+    root = tmp_path_factory.mktemp("tiny")
+    chance = random.Random(1)
+    for split, lines in (("train", 40), ("valid", 3), ("test", 11)):
+        for language in ("de", "en"):
+            text = [" ".join(f"{language}{chance.randrange(30)}" for _ in range(chance.randint(1, 12))) for _ in range(lines)]
+            if split == "train":
+                text[0] = " ".join(f"{language}{i}" for i in range(30))
+            (root / f"{split}.{language}").write_text("\n".join(text) + "\n")
+    splits = [f"--{split}pref={root / split}" for split in ("train", "valid", "test")]
+    command("fairseq-preprocess", "-s", "de", "-t", "en", *splits, "--destdir", root / "data", "--workers", 1)
+    size = {"embed-dim": 16, "ffn-embed-dim": 16, "layers": 1, "attention-heads": 2}
+    size = [f"--{side}-{what}={n}" for side in ("encoder", "decoder") for what, n in size.items()]
+    size += ["--max-source-positions=40", "--max-target-positions=40"]
+    once = ["--max-update", 1, "--optimizer", "adam", "--lr", "1e-3", "--max-tokens", 500, "--disable-validation", "--no-epoch-checkpoints"]
+    quiet = ["--no-progress-bar", "--cpu", "--save-dir", root / "saved"]
+    command("fairseq-train", root / "data", "--arch", "transformer", *size, *once, *quiet)
+    state = torch.load(root / "saved" / "checkpoint_last.pt", weights_only=False)
+    weight = state["model"]["decoder.output_projection.weight"]
+    weight *= 4
+    weight[2] *= 2  # EOS
+    torch.save(state, root / "model.pt")
+    return root

@@ -1,0 +1,218 @@
+"""Small random fairseq models, batches for them, generators over them, and the plainest search to compare with.
+
+For the test files of strategies:
+
+    pair = generators([build("lstm", seed=3)], strategy={"stop": "optimal"}, beam=5, lenpen=0.6)
+    stock, ours = pair.stock, pair.ours                        # fairseq's generator and ours, over the same models
+    same(run(stock, batch([3, 1, 7])), run(ours, batch([3, 1, 7])))   # whole n-best lists, scores to 1e-9
+
+`plain_beam_search` is an oracle that shares no code with either: Python lists, full recomputation, one sentence at a time.
+Models are double precision unless told otherwise (conftest.py keeps fairseq's softmax double as well).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from argparse import Namespace
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from fairseq.data import Dictionary, data_utils
+from fairseq.dataclass.configs import GenerationConfig
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from fairseq.models.transformer_lm import TransformerLanguageModel, TransformerLanguageModelConfig
+from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
+from omegaconf import OmegaConf
+from torch import Tensor
+
+import fairseq_ext  # noqa: F401  registers translation_ext
+
+WORDS = 21  # with fairseq's four special symbols: a vocabulary of 25
+TRANSFORMER = dict(
+    encoder_embed_dim=16, encoder_ffn_embed_dim=24, encoder_layers=2, encoder_attention_heads=2,
+    decoder_embed_dim=16, decoder_ffn_embed_dim=24, decoder_layers=2, decoder_attention_heads=2,
+    dropout=0.0, max_source_positions=64, max_target_positions=64,
+)  # fmt: skip
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "transformer": dict(arch="transformer", **TRANSFORMER),
+    "transformer-pre-norm": dict(arch="transformer", encoder_normalize_before=True, decoder_normalize_before=True, **TRANSFORMER),
+    "transformer-tied": dict(arch="transformer", share_all_embeddings=True, decoder_learned_pos=True, **TRANSFORMER),
+    "transformer-align": dict(arch="transformer_align", alignment_layer=1, full_context_alignment=True, **TRANSFORMER),
+    "bart": dict(arch="bart_base", **(TRANSFORMER | dict(max_target_positions=62))),
+    "lstm": dict(
+        arch="lstm", encoder_embed_dim=12, encoder_hidden_size=12, encoder_bidirectional=True, decoder_embed_dim=12,
+        decoder_hidden_size=14, decoder_out_embed_dim=12, encoder_layers=2, decoder_layers=2, dropout=0.0,
+        criterion="cross_entropy",
+    ),
+    "fconv": dict(
+        arch="fconv", encoder_embed_dim=12, encoder_layers="[(12, 3)] * 2", decoder_embed_dim=12,
+        decoder_layers="[(12, 3)] * 2", decoder_out_embed_dim=12, dropout=0.0, max_source_positions=64, max_target_positions=64,
+    ),
+    "lightconv": dict(
+        arch="lightconv", encoder_conv_type="lightweight", decoder_conv_type="lightweight", weight_softmax=True,
+        encoder_kernel_size_list=[3, 5], decoder_kernel_size_list=[3, 5], **TRANSFORMER,
+    ),
+}  # fmt: skip
+SPREAD = {"bart": 8.0, "lstm": 8.0, "fconv": 1.4}  # initial weights so small that the source would hardly matter are made larger
+OUTPUT_LAYERS = ("output_projection.weight", "fc_out.weight", "fc3.weight_g", "embed_out")
+
+
+# ---- models
+
+
+@functools.cache
+def dictionary(words: int = WORDS) -> Dictionary:
+    """A made-up dictionary: w0, w1, ..."""
+    out = Dictionary()
+    for i in range(words):
+        out.add_symbol(f"w{i}")
+    return out
+
+
+def task(name: str = "translation", words: int = WORDS, **flags):
+    """A translation task over the made-up dictionary."""
+    cfg = TASK_DATACLASS_REGISTRY[name](source_lang="de", target_lang="en", max_source_positions=64, max_target_positions=64, **flags)
+    return TASK_REGISTRY[name](cfg, dictionary(words), dictionary(words))
+
+
+def build(architecture: str, seed: int = 1, dtype: torch.dtype = torch.float64, words: int = WORDS, peak: float = 3.0, eos: float = 2.0):
+    """A random model in code. peak scales the output layer, so that distributions are far from uniform; eos scales EOS's weights."""
+    torch.manual_seed(seed)
+    args = Namespace(**ARCHITECTURES[architecture])
+    ARCH_CONFIG_REGISTRY[args.arch](args)
+    model = ARCH_MODEL_REGISTRY[args.arch].build_model(args, task(words=words))
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight *= SPREAD.get(architecture, 1.0) if weight.dim() > 1 else 1.0
+        for name, weight in model.decoder.named_parameters(remove_duplicate=False):
+            if name in OUTPUT_LAYERS:
+                weight *= peak
+                weight[dictionary(words).eos()] *= eos
+    return model.to(dtype).eval()
+
+
+def language_model(seed: int = 9, dtype: torch.dtype = torch.float64, words: int = WORDS):
+    """A random Transformer language model over the same dictionary, for --lm-path."""
+    torch.manual_seed(seed)
+    cfg = TransformerLanguageModelConfig(
+        decoder_embed_dim=16, decoder_ffn_embed_dim=24, decoder_layers=1, decoder_attention_heads=2, dropout=0.0,
+        tokens_per_sample=80, max_target_positions=80,
+    )  # fmt: skip
+    return TransformerLanguageModel.build_model(OmegaConf.structured(cfg), task(words=words)).to(dtype).eval()
+
+
+# ---- batches
+
+
+def batch(lengths: list[int], seed: int = 7, words: int = WORDS) -> dict:
+    """A left-padded sample of random source sentences with this many words each (EOS not counted; 0: an empty line), the longest
+    first, as fairseq's collater sorts them."""
+    torch.manual_seed(seed)
+    d = dictionary(words)
+    lines = [torch.cat([torch.randint(d.nspecial, len(d), (n,)), torch.tensor([d.eos()])]) for n in sorted(lengths, reverse=True)]
+    return {
+        "id": torch.arange(len(lines)),
+        "nsentences": len(lines),
+        "net_input": {
+            "src_tokens": data_utils.collate_tokens(lines, d.pad(), d.eos(), left_pad=True),
+            "src_lengths": torch.tensor([len(line) for line in lines]),
+        },
+    }
+
+
+def alone(sample: dict, i: int) -> dict:
+    """The i-th sentence of a sample as a sample of its own, without padding."""
+    n = int(sample["net_input"]["src_lengths"][i])
+    return {
+        "id": sample["id"][i : i + 1],
+        "nsentences": 1,
+        "net_input": {"src_tokens": sample["net_input"]["src_tokens"][i : i + 1, -n:], "src_lengths": torch.tensor([n])},
+    }
+
+
+# ---- generators
+
+
+@dataclass
+class Pair:
+    """fairseq's generator and ours over the same models, each as its task builds it."""
+
+    stock: Any
+    ours: Any
+
+
+def generators(models: list, strategy: dict | None = None, extra: dict | None = None, words: int = WORDS, **generation) -> Pair:
+    """strategy: our flags; extra: extra_gen_cls_kwargs (lm_model, ...); generation: stock flags."""
+    cfg = GenerationConfig(**generation)
+    stock = task("translation", words).build_generator(models, cfg, extra_gen_cls_kwargs=dict(extra or {}))
+    ours = task("translation_ext", words, **(strategy or {})).build_generator(models, cfg, extra_gen_cls_kwargs=dict(extra or {}))
+    return Pair(stock, ours)
+
+
+def run(generator, sample: dict, seed: int = 5, **arguments) -> list[list[dict]]:
+    """n-best lists; the random seed is for --sampling."""
+    torch.manual_seed(seed)
+    return generator.generate([], sample, **arguments)
+
+
+def same(expected: list[list[dict]], got: list[list[dict]], tolerance: float = 1e-9) -> None:
+    """Equal n-best lists: tokens, and scores within the tolerance."""
+    assert len(got) == len(expected)
+    for i, (theirs, ours) in enumerate(zip(expected, got, strict=True)):
+        assert [h["tokens"].tolist() for h in ours] == [h["tokens"].tolist() for h in theirs], f"sentence {i}"
+        for a, b in zip(theirs, ours, strict=True):
+            assert float(b["score"]) == float(a["score"]) or abs(float(b["score"]) - float(a["score"])) <= tolerance
+            torch.testing.assert_close(b["positional_scores"], a["positional_scores"], rtol=0, atol=tolerance)
+
+
+# ---- the oracle
+
+
+def forced(model, sample: dict, tokens: list[list[int]]) -> Tensor:
+    """Log-probabilities (n, L, V) of teacher forcing a sample of one sentence with n rows of target tokens (first one included)."""
+    source = {name: value.expand(len(tokens), *value.shape[1:]) for name, value in sample["net_input"].items()}
+    with torch.no_grad():
+        out = model(**source, prev_output_tokens=torch.tensor(tokens))
+        return model.get_normalized_probs(out, log_probs=True, sample=None)
+
+
+def plain_beam_search(
+    model,
+    sample: dict,
+    k: int,
+    max_len: int,
+    ban: Callable[[list[int]], set[int]] = lambda row: set(),
+    drop: Callable[[list[int]], bool] = lambda row: False,
+) -> list[tuple[list[int], float]]:
+    """fairseq's beam search over a sample of one sentence, as lists. Returns (tokens, sum of log-probabilities), best mean first.
+
+    ban: the tokens that may not follow a row (without its first EOS). drop: whether pruning takes a continued row (the same) out of
+    the step's 2k candidates; the next beam is the first k that are left, and EOS still counts among the first k of all.
+    """
+    d = dictionary()
+    rows: list[tuple[float, list[int]]] = [(0.0, [d.eos()])]
+    done: list[tuple[list[int], float]] = []
+    for step in range(max_len + 1):
+        log_probs = forced(model, sample, [row for _, row in rows])[:, -1].tolist()
+        candidates = []
+        for (score, row), values in zip(rows, log_probs, strict=True):
+            banned = {d.pad()} | ban(row[1:]) | ({d.eos()} if step == 0 else set())
+            allowed = range(len(d)) if step < max_len else [d.eos()]
+            candidates += [(score + values[t], [*row, t]) for t in allowed if t not in banned]
+        candidates = sorted(candidates, key=lambda c: -c[0])[: 2 * k]
+        ended = [(row[1:], score) for score, row in candidates[:k] if row[-1] == d.eos() and not drop(row[1:])]
+        done += ended[: k - len(done)]
+        rows = [(score, row) for score, row in candidates if row[-1] != d.eos() and not drop(row[1:])][:k]
+        if len(done) == k or not rows:
+            break
+    return sorted(done, key=lambda h: -h[1] / len(h[0]))
+
+
+def same_as_plain(expected: list[tuple[list[int], float]], got: list[dict], tolerance: float = 1e-9) -> None:
+    """A generator's n-best list equals the oracle's."""
+    assert [h["tokens"].tolist() for h in got] == [tokens for tokens, _ in expected]
+    for h, (tokens, total) in zip(got, expected, strict=True):
+        assert math.isclose(float(h["score"]), total / len(tokens), abs_tol=tolerance)

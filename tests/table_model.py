@@ -1,0 +1,170 @@
+"""Toy models for tests of the search: next-token probabilities straight from a table, in double precision, without a network.
+
+    table = lattice({"": {"a": 0.45, "b": 0.55}, "a": {"$": 1.0}, "b": {"c": 0.5, "$": 0.5}})     # $ ends a sentence
+    found = search([table], k=2, stop=stop_plug("count", 2))
+    words(found.lists[0][0].tokens), found.step[0], found.rows[0]            # "b", and what it took
+
+A table is a function from a prefix (a tuple of words) to the log-probabilities of all words. `lattice` writes one down,
+`random_table` draws one. One sentence of the pool is one table; several tables are decoded together, each with its own limit.
+Select and prune plugs that look at `pool.aux`, `pool.prefix` or `beam.aux` work here as they do on a model.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_ext.registry import STRATEGIES
+from fairseq_ext.search.beam import Hypothesis, Pool, Scoring
+from fairseq_ext.search.loop import beam_search
+from fairseq_ext.search.plugs import Plugs, TopK
+from fairseq_ext.search.rules import Rules
+from fairseq_ext.stats import Stats
+from fairseq_ext.tasks import Flags
+
+BOS, PAD, EOS, UNK = range(4)  # fairseq's order; the words follow
+FIRST_WORD = 4
+RAW = Scoring(normalize=False)
+Table = Callable[[tuple[int, ...]], list[float]]
+
+
+def number(letter: str) -> int:
+    """$ is EOS; a, b, c, ... are the words."""
+    return EOS if letter == "$" else FIRST_WORD + ord(letter) - ord("a")
+
+
+def words(tokens: Sequence[int] | Tensor) -> str:
+    """'a c d' for a hypothesis' tokens, EOS left out."""
+    return " ".join(chr(ord("a") + t - FIRST_WORD) for t in torch.as_tensor(tokens).tolist() if t != EOS)
+
+
+def lattice(arcs: dict[str, dict[str, float]], vocabulary: int = 8) -> Table:
+    """The table of these arcs, {prefix: {next word: probability}}; after any other prefix a sentence can only end."""
+    known = {tuple(number(x) for x in prefix): {number(x): p for x, p in out.items()} for prefix, out in arcs.items()}
+
+    def table(prefix: tuple[int, ...]) -> list[float]:
+        after = known.get(prefix, {EOS: 1.0})
+        return [math.log(after[w]) if after.get(w) else -math.inf for w in range(FIRST_WORD + vocabulary)]
+
+    return table
+
+
+def random_table(seed: int, possible: int = 4, spread: float = 1.5, ending: float = 0.3, vocabulary: int = 8) -> Table:
+    """Independent random probabilities of EOS and the first `possible` words after every prefix; EOS grows likelier by `ending` nats a
+    token. Tables that are decoded together have the same vocabulary."""
+
+    @functools.cache
+    def table(prefix: tuple[int, ...]) -> list[float]:
+        draw = random.Random(f"{seed} {prefix}")
+        logits = {w: draw.gauss(0, spread) for w in range(FIRST_WORD, FIRST_WORD + possible)}
+        logits[EOS] = draw.gauss(0, spread) - 1.5 + ending * len(prefix)
+        norm = math.log(sum(math.exp(x) for x in logits.values()))
+        return [logits[w] - norm if w in logits else -math.inf for w in range(FIRST_WORD + vocabulary)]
+
+    return table
+
+
+class TableDecoder:
+    """The loop's Decoder over tables, one a sentence of the pool. Its features are the log-probabilities themselves."""
+
+    def __init__(self, tables: Sequence[Table]):
+        self.tables = tables
+        self.live = torch.zeros(0, dtype=torch.long)  # (S,) pool number of each live sentence
+        self.sentence = torch.zeros(0, dtype=torch.long)  # (n,) pool number of each row
+
+    @property
+    def rows(self) -> int:
+        return self.sentence.numel()
+
+    def admit(self, pool: Pool, sentences: list[int]) -> None:
+        self.live = self.sentence = torch.tensor(sentences)
+
+    def step(self, tokens: Tensor) -> list[Tensor]:
+        assert tokens.size(0) == self.rows
+        rows = zip(self.sentence.tolist(), tokens[:, 1:].tolist(), strict=True)
+        return [torch.tensor([self.tables[s](tuple(prefix)) for s, prefix in rows], dtype=torch.float64)]
+
+    def log_probs(self, features: list[Tensor], temperature: float) -> Tensor:
+        return features[0] if temperature == 1.0 else (features[0] / temperature).log_softmax(-1)
+
+    def select(self, row: Tensor, sentence: Tensor | None, width: int, sentence_of_row: Tensor) -> None:
+        """As the Protocol says, and what the loop tells of the new rows must be true."""
+        self.live = self.live if sentence is None else self.live[sentence]
+        self.sentence = self.sentence[row]
+        assert torch.equal(self.sentence, self.live[sentence_of_row]), "a row has moved to another sentence"
+        assert not width or self.rows == width * self.live.numel()
+
+    def attention(self) -> Tensor | None:
+        return None
+
+
+@dataclass
+class Found:
+    """What a search found and what it took, by sentence."""
+
+    lists: list[list[Hypothesis]]
+    step: list[int]  # decoder calls until the sentence was final
+    rows: list[int]  # summed over those calls
+    stats: Stats
+
+
+@dataclass
+class Watched:
+    """A stop plug that notes when each sentence ends and how many rows it had."""
+
+    plug: Any
+    step: list[int]
+    rows: list[int] = field(default_factory=list)
+
+    def __call__(self, candidates, beam, pool, finished, at_limit):
+        fate = self.plug(candidates, beam, pool, finished, at_limit)
+        for place in beam.sentence_of_row().tolist():
+            self.rows[beam.live[place]] += 1
+        for s, final in zip(beam.live, fate.final.tolist(), strict=True):
+            if final:
+                self.step[s] = beam.step + 1
+        return fate
+
+
+def stop_plug(name: str, k: int, scoring: Scoring = RAW, stats: Stats | None = None, nbest: int = 1, **flags: Any) -> Any:
+    """What `--stop NAME` and these flags build."""
+    context = SimpleNamespace(k=k, nbest=nbest, eos=EOS, scoring=scoring, stats=stats or Stats())
+    return STRATEGIES["stop"][name].build(Flags(stop=name, **flags), context)
+
+
+def search(
+    tables: Sequence[Table],
+    k: int,
+    stop: Any,
+    max_len: int | Sequence[int] = 10,
+    source: int | Sequence[int] = 5,
+    nbest: int = 1,
+    scoring: Scoring = RAW,
+    select: Any = None,
+    prune: Sequence[Any] = (),
+    stats: Stats | None = None,
+    min_len: int = 1,
+    aux: dict | None = None,
+    prefix: Tensor | None = None,
+) -> Found:
+    """Decode one sentence a table. max_len: target tokens before EOS; source: source tokens without EOS (one value, or one each);
+    aux: what strategies know of the sentences (`pool.aux`). A stop plug that counts wants its own `stats` here."""
+    each = len(tables)
+    limits = [max_len] * each if isinstance(max_len, int) else list(max_len)
+    lengths = [source] * each if isinstance(source, int) else list(source)
+    pool = Pool({}, torch.tensor(lengths) + 1, limits, torch.arange(each), EOS, prefix)
+    pool.aux.update(aux or {})
+    watched = Watched(stop, [0] * each, [0] * each)
+    plugs = Plugs(select or TopK(k), watched, prune=list(prune), variable=getattr(stop, "variable", False))
+    stats = stats if stats is not None else Stats()
+    rules = Rules(PAD, UNK, EOS, min_len=min_len)
+    finished = beam_search(TableDecoder(tables), pool, nbest, plugs, rules, scoring, stats)
+    return Found(finished.lists(each), watched.step, watched.rows, stats)

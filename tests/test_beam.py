@@ -1,0 +1,131 @@
+"""The data of a decoding step: top-k in blocks, log-probabilities of a vocabulary or a shortlist, ragged beams."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairseq_ext.search.beam import Beam, Finished, LogProbs, blockwise_topk
+
+INF = torch.inf
+SHORTLIST = torch.tensor([2, 3, 5, 9])  # of a vocabulary of 12
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    rows=st.integers(1, 4),
+    columns=st.integers(1, 1200),
+    k=st.integers(1, 12),
+    levels=st.sampled_from([2, 10, 10**6]),
+    seed=st.integers(0, 9999),
+)
+def test_blockwise_topk_equals_topk(rows, columns, k, levels, seed):
+    """The same values, from columns that hold them, each used once; few levels make many ties, the lowest is -inf."""
+    k = min(k, columns)
+    value = torch.randint(levels, (rows, columns), generator=torch.Generator().manual_seed(seed)).float()
+    value[value == 0] = -INF
+    score, column = blockwise_topk(value, k)
+    assert torch.equal(score, value.topk(k, dim=1).values)
+    assert torch.equal(value.gather(1, column), score)
+    assert all(len(set(row)) == k for row in column.tolist())
+
+
+def both(seed: int = 0) -> tuple[LogProbs, LogProbs]:
+    """Log-probabilities of 12 words in 3 rows: of all, and of the shortlist."""
+    value = torch.randn(3, 12, generator=torch.Generator().manual_seed(seed)).log_softmax(-1)
+    return LogProbs(value.clone()), LogProbs(value[:, SHORTLIST].clone(), SHORTLIST)
+
+
+def as_dense(log_probs: LogProbs) -> torch.Tensor:
+    """(n, 12), -inf where a word is not on the shortlist."""
+    if log_probs.ids is None:
+        return log_probs.value
+    return torch.full((3, 12), -INF).index_copy(1, log_probs.ids, log_probs.value)
+
+
+def test_topk_gives_words_not_columns():
+    dense, short = both()
+    dense.value[:, [w for w in range(12) if w not in SHORTLIST]] = -INF
+    for ours, expected in zip(short.topk(3), dense.topk(3), strict=True):
+        assert torch.equal(ours, expected)
+
+
+def test_at_is_minus_infinity_off_the_shortlist():
+    for log_probs in both():
+        words = torch.tensor([[0, 2, 5], [9, 11, 3], [4, 4, 2]])
+        assert torch.equal(log_probs.at(words), as_dense(log_probs).gather(1, words))
+    assert both()[1].at(torch.tensor([[0], [11], [4]])).eq(-INF).all()
+
+
+@pytest.mark.parametrize("word", [0, 2, 9, 11])
+@pytest.mark.parametrize("rows", [None, torch.tensor([True, False, True])])
+def test_ban_makes_one_word_impossible(word, rows):
+    for log_probs in both():
+        expected = as_dense(log_probs).clone()
+        expected[slice(None) if rows is None else rows, word] = -INF
+        log_probs.ban_(word, rows)
+        assert torch.equal(as_dense(log_probs), expected)
+
+
+def test_only_leaves_one_word_to_a_row_at_its_own_probability():
+    rows = torch.tensor([True, False, True])
+    words = torch.tensor([5, 5, 4])  # 4 is not on the shortlist: nothing is left to the last row
+    for log_probs in both():
+        before = as_dense(log_probs).clone()
+        log_probs.only_(words, rows)
+        expected = torch.full_like(before, -INF)
+        for i in range(3):
+            if rows[i]:
+                expected[i, words[i]] = before[i, words[i]]
+            else:
+                expected[i] = before[i]
+        assert torch.equal(as_dense(log_probs), expected)
+
+
+# ---- beams: three sentences (4, 7 and 8 of the pool) with 2, 1 and 3 rows
+
+
+def ragged() -> Beam:
+    counts = torch.tensor([2, 1, 3])
+    tokens = torch.tensor([[2, 10], [2, 11], [2, 20], [2, 30], [2, 31], [2, 32]])
+    return Beam([4, 7, 8], 3, counts, tokens, -torch.arange(6.0)[:, None], {"name": tokens[:, 1] + 100})
+
+
+def test_ragged_rows_know_their_sentence():
+    beam = ragged()
+    assert beam.sentence_of_row().tolist() == [0, 0, 1, 2, 2, 2]
+    assert beam.first_row().tolist() == [0, 2, 3]
+    assert beam.live_index().tolist() == [4, 7, 8]
+
+
+def test_by_sentence_fills_up_where_rows_are_missing():
+    beam = ragged()
+    assert beam.by_sentence(beam.tokens[:, 1], -1).tolist() == [[10, 11, -1], [20, -1, -1], [30, 31, 32]]
+    assert beam.by_sentence(beam.last_score()[:, None], -INF)[1].tolist() == [[-2], [-INF], [-INF]]
+
+
+def test_by_sentence_of_equal_widths():
+    beam = Beam([0, 1], 2, None, torch.tensor([[2, 3], [2, 4], [2, 5], [2, 6]]), torch.zeros(4, 1))
+    assert beam.by_sentence(beam.tokens[:, 1], -1).tolist() == [[3, 4], [5, 6]]
+    assert beam.first_row().tolist() == [0, 2]
+
+
+def test_select_moves_everything_with_the_row_and_extend_leaves_the_old_beam():
+    beam = ragged()
+    after = beam.select(torch.tensor([5, 3, 0]), [8, 4], 2, torch.tensor([2, 1]))
+    after.extend_(torch.tensor([7, 8, 9]), torch.tensor([-9.0, -9.5, -8.0]))
+    assert after.tokens.tolist() == [[2, 32, 7], [2, 30, 8], [2, 10, 9]]
+    assert after.score.tolist() == [[-5, -9], [-3, -9.5], [0, -8]]
+    assert after.aux["name"].tolist() == [132, 130, 110]
+    assert after.step == 2 and beam.step == 1
+
+
+def test_finished_lists_are_sorted_by_score_and_equal_scores_keep_their_order():
+    finished = Finished.empty(2, 3, torch.device("cpu"))
+    cumulative = torch.tensor([[-1.0, -3.0], [-1.0, -2.0], [-0.5, -3.0]])
+    finished.add_([0, 1, 0], torch.tensor([[5, 2], [6, 2], [7, 2]]), cumulative, torch.tensor([-1.5, -1.0, -1.5]), None)
+    finished.add_([0], torch.tensor([[5, 8, 2]]), torch.tensor([[-1.0, -1.5, -2.1]]), torch.tensor([-0.7]), None)
+    first, second = finished.lists(2)
+    assert [h.tokens.tolist() for h in first] == [[5, 8, 2], [5, 2], [7, 2]]
+    assert [h.tokens.tolist() for h in second] == [[6, 2]]
+    torch.testing.assert_close(first[0].positional_scores, torch.tensor([-1.0, -0.5, -0.6]))

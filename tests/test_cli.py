@@ -1,0 +1,189 @@
+"""The real commands on a tiny checkpoint: stock's lines by default, and one sentence for each mistake."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import BIN, command
+
+USER_DIR = Path(__file__).resolve().parent.parent / "fairseq_ext"
+EXT = ("--user-dir", USER_DIR, "--task", "translation_ext")
+SEARCH = ("--beam", 4, "--max-len-b", 20, "--cpu")
+
+
+def generate(tiny: Path, *flags, model: str = "model.pt", data: str = "data", **how) -> subprocess.CompletedProcess:
+    return command("fairseq-generate", tiny / data, "--path", tiny / model, "--batch-size", 4, *SEARCH, *flags, **how)
+
+
+def interactive(tiny: Path, *flags, stdin: bytes | str, **how) -> subprocess.CompletedProcess:
+    languages = ("-s", "de", "-t", "en")
+    return command("fairseq-interactive", tiny / "data", "--path", tiny / "model.pt", *languages, *SEARCH, *flags, stdin=stdin, **how)
+
+
+def lines(done: subprocess.CompletedProcess) -> list[list[str]]:
+    """Output lines as fields, S- T- H- D- P- A-."""
+    return [line.split("\t") for line in done.stdout.splitlines() if re.match(r"[STHDPA]-\d+\t", line)]
+
+
+def same_lines(expected: subprocess.CompletedProcess, got: subprocess.CompletedProcess) -> None:
+    """The same lines in the same order; scores within 1e-4."""
+    theirs, ours = lines(expected), lines(got)
+    assert len(theirs) > 3 and [line[0] for line in ours] == [line[0] for line in theirs]
+    for a, b in zip(theirs, ours, strict=True):
+        if a[0][0] in "HD":
+            assert b[2:] == a[2:] and float(b[1]) == pytest.approx(float(a[1]), abs=1e-4)
+        elif a[0][0] == "P":
+            assert [float(x) for x in b[1].split()] == pytest.approx([float(x) for x in a[1].split()], abs=2e-4)
+        else:
+            assert b == a
+
+
+def sentence(done: subprocess.CompletedProcess, *, code: int = 1) -> str:
+    """The one sentence that a failing command leaves on standard error."""
+    assert done.returncode == code, done.stderr
+    said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(said) == 1 and "Traceback" not in done.stderr, done.stderr
+    return said[0]
+
+
+# ---- equality with stock
+
+
+def test_generate_equals_stock_line_by_line_and_tells_how(tiny, tmp_path):
+    stats = tmp_path / "stats.json"
+    expected = generate(tiny, "--nbest", 3)
+    got = generate(tiny, "--nbest", 3, *EXT, "--stats-file", stats)
+    same_lines(expected, got)
+    assert len(lines(got)) == 11 * (2 + 3 * 3)
+    bleu = [[line for line in done.stdout.splitlines() if line.startswith("Generate test")] for done in (expected, got)]
+    assert bleu[0] == bleu[1]
+    # the signature line, and the statistics
+    signature = re.search(r"fairseq_ext:\S+\|backend:\S+", got.stdout + got.stderr)
+    assert signature
+    record = json.loads(stats.read_text())
+    assert record["signature"] == signature[0]
+    keys = {"signature", "sentences", "target_tokens", "seconds", "encoder_calls", "decoder_calls", "decoder_rows", "decoder_positions"}
+    assert keys | {"expansions"} <= set(record)
+    assert record["sentences"] == 11 and record["encoder_calls"] == 3
+    assert record["target_tokens"] == sum(len(p[1].split()) for p in lines(generate(tiny, *EXT)) if p[0][0] == "P")
+
+
+def test_generate_with_prefixes_and_alignments_equals_stock(tiny):
+    flags = ("--prefix-size", 2, "--print-alignment", "hard", "--lenpen", 0.6, "--min-len", 3)
+    same_lines(generate(tiny, *flags), generate(tiny, *flags, *EXT))
+
+
+def test_interactive_equals_stock_also_on_empty_lines_and_spaces(tiny):
+    text = "de1 de2 de3\n\n   \nde4 unheard-of\n\tde5\n"
+    flags = ("--buffer-size", 3, "--batch-size", 2)
+    expected, got = interactive(tiny, *flags, stdin=text), interactive(tiny, *flags, *EXT, stdin=text)
+    same_lines(expected, got)
+    assert [line[0] for line in lines(got) if line[0][0] == "H"] == [f"H-{i}" for i in range(5)]
+
+
+def test_score_works(tiny):
+    done = command("fairseq-score", "--sys", tiny / "test.en", "--ref", tiny / "test.en")
+    assert "BLEU4 = 100.00" in done.stdout
+
+
+# ---- bad input: one sentence
+
+
+def test_missing_checkpoint_is_named(tiny):
+    assert re.match(r"error: Model file not found: \S*absent.pt", sentence(generate(tiny, *EXT, model="absent.pt", check=False)))
+
+
+@pytest.mark.parametrize("content", [b"this is no checkpoint\n", b""], ids=["text", "empty"])
+def test_a_file_that_is_no_checkpoint_is_refused(tiny, content):
+    (tiny / "text.pt").write_bytes(content)
+    assert re.match(r"error: \S*text.pt is not a checkpoint", sentence(generate(tiny, *EXT, model="text.pt", check=False)))
+
+
+def test_a_dictionary_that_does_not_fit_is_refused_with_both_sizes(tiny):
+    shutil.copytree(tiny / "data", tiny / "larger", dirs_exist_ok=True)
+    with (tiny / "larger" / "dict.en.txt").open("a") as out:
+        out.writelines(f"more{i} 1\n" for i in range(9))
+    said = sentence(generate(tiny, *EXT, data="larger", check=False))
+    assert said.startswith("error: the checkpoint does not fit the dictionaries in the data directory")
+    assert "in the checkpoint" in said
+
+
+def test_a_missing_dictionary_is_named(tiny):
+    shutil.copytree(tiny / "data", tiny / "without", dirs_exist_ok=True)
+    (tiny / "without" / "dict.en.txt").unlink()
+    assert re.match(r"error: no dictionary at \S*dict.en.txt", sentence(generate(tiny, *EXT, data="without", check=False)))
+
+
+def test_a_missing_subset_is_named(tiny):
+    assert "fairseq-preprocess" in sentence(generate(tiny, *EXT, "--gen-subset", "other", check=False))
+
+
+def test_an_unknown_strategy_is_refused_with_the_choices(tiny):
+    done = generate(tiny, *EXT, "--stop", "sometime", check=False)
+    assert done.returncode == 2
+    assert re.search(r"error: argument --stop: invalid choice: 'sometime' \(choose from '?count'?", done.stderr.splitlines()[-1])
+
+
+def test_invalid_utf8_is_refused_and_earlier_output_kept(tiny):
+    flags = ["-s", "de", "-t", "en", *SEARCH, *EXT]
+    with subprocess.Popen(
+        [str(BIN / "fairseq-interactive"), str(tiny / "data"), "--path", str(tiny / "model.pt"), *map(str, flags)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1"},
+    ) as process:
+        process.stdin.write(b"de1 de2\n")
+        process.stdin.flush()
+        assert any(line.startswith(b"P-0\t") for line in process.stdout)  # the first translation is out
+        _, stderr = process.communicate(b"de3 \xff\xfe\n", timeout=120)
+    said = [line for line in stderr.decode().splitlines() if line.startswith("error: ")]
+    assert process.returncode != 0 and len(said) == 1 and "not valid UTF-8" in said[0]
+
+
+def test_a_source_that_is_too_long_is_refused_or_skipped(tiny):
+    text = "de1 de2\n" + "de3 " * 50 + "\nde4\n"
+    flags = ("--buffer-size", 3, *EXT)
+    said = sentence(interactive(tiny, *flags, stdin=text, check=False))
+    assert "max_positions" in said and "--skip-invalid-size-inputs-valid-test" in said
+    done = interactive(tiny, *flags, "--skip-invalid-size-inputs-valid-test", stdin=text)
+    assert [line[0] for line in lines(done) if line[0][0] == "H"] == ["H-0", "H-2"]
+    assert re.search(r"1 samples have invalid sizes", done.stdout + done.stderr)  # fairseq's own count
+
+
+# ---- plug-in mechanics
+
+
+def test_importing_the_plug_in_again_is_harmless(tmp_path):
+    """A spawned worker imports the user directory once more, also where the package is installed."""
+    script = tmp_path / "spawn.py"
+    script.write_text(
+        f"""
+import multiprocessing
+from argparse import Namespace
+from fairseq import utils
+from fairseq.tasks import TASK_REGISTRY
+
+def work(queue):
+    for _ in range(2):
+        utils.import_user_module(Namespace(user_dir={str(USER_DIR)!r}))
+    import fairseq_ext
+    queue.put("translation_ext" in TASK_REGISTRY)
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    queue = context.SimpleQueue()
+    work(queue)
+    worker = context.Process(target=work, args=(queue,))
+    worker.start()
+    worker.join()
+    assert worker.exitcode == 0 and queue.get() and queue.get()
+"""
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

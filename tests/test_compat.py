@@ -1,0 +1,157 @@
+"""What lets stock fairseq run on current Python and torch: light at start-up, narrow in what it changes, and safe."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+from argparse import Namespace
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from fairseq.models.transformer import TransformerModel
+from models import batch, build, dictionary, generators, run, same
+
+from fairseq_ext.compat import startup
+
+CURRENT = sys.version_info >= (3, 11)  # the Pythons that refuse fairseq's dataclasses
+
+
+def python(code: str, **environment) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env={**os.environ, **environment})
+
+
+# ---- start-up
+
+
+def test_the_hook_imports_nothing_heavy_at_start_up():
+    done = python("import sys; print(*sys.modules)")
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stdout.split())
+    assert not loaded & {"torch", "numpy", "fairseq", "fairseq_ext", "hydra", "omegaconf", "asyncio"}
+
+
+def test_stock_fairseq_imports_without_our_package_being_imported():
+    done = python("import fairseq.models.transformer, sys; print('fairseq_ext' in sys.modules)")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-1] == "False"
+
+
+@pytest.mark.skipif(not CURRENT, reason="Python 3.10 takes fairseq's dataclasses as they are")
+def test_without_the_hook_this_python_refuses_fairseq():
+    """The hook is still needed."""
+    done = python("import sys; sys.meta_path[:] = [f for f in sys.meta_path if type(f).__name__ != 'Hook']; import fairseq")
+    assert done.returncode != 0 and "use default_factory" in done.stderr
+
+
+def test_the_hook_registers_once():
+    startup.register()
+    startup.register()
+    assert sum(type(finder).__name__ == "Hook" for finder in sys.meta_path) == 1
+
+
+def test_hydra_says_nothing_and_other_warnings_stay():
+    convert = "from fairseq.dataclass.utils import convert_namespace_to_omegaconf as convert; convert(Namespace())"
+    done = python(f"import warnings; from argparse import Namespace; {convert}; warnings.warn('mine')")
+    assert done.returncode == 0 and "mine" in done.stderr
+    assert "hydra" not in done.stderr and "version_base" not in done.stderr
+
+
+# ---- dataclasses
+
+
+@pytest.mark.skipif(not CURRENT, reason="nothing is changed on Python 3.10")
+def test_only_fairseqs_dataclasses_are_let_through():
+    @dataclasses.dataclass
+    class Theirs:
+        number: int = 1
+
+    for default in (Theirs(), [], {}):
+        with pytest.raises(ValueError, match="mutable default"):
+            dataclasses.make_dataclass("Holder", [("value", object, dataclasses.field(default=default))])
+
+
+def test_a_fairseq_dataclass_stays_the_default_itself():
+    """fairseq reads `.default`; a default_factory would give hydra MISSING."""
+    from fairseq.dataclass import FairseqDataclass
+
+    @dataclasses.dataclass
+    class Inner(FairseqDataclass):
+        number: int = 1
+
+    inner = Inner()
+    Outer = dataclasses.make_dataclass("Outer", [("inner", Inner, dataclasses.field(default=inner))], bases=(FairseqDataclass,))
+    assert Outer().inner is inner
+    assert dataclasses.fields(Outer)[-1].default is inner
+
+
+# ---- checkpoints
+
+
+class Foreign:
+    """A class that a checkpoint has no business to hold; unpickling it would leave a mark."""
+
+    def __reduce__(self):
+        return (exec, (f"open({self.mark!r}, 'w').close()",))
+
+
+def test_a_checkpoint_of_plain_containers_loads(tmp_path):
+    import numpy
+
+    path = str(tmp_path / "plain.pt")
+    torch.save({"args": Namespace(arch="transformer", lr=[numpy.float64(0.1)]), "model": {"w": torch.ones(2)}}, path)
+    loaded = torch.load(path)
+    assert loaded["args"].arch == "transformer" and loaded["model"]["w"].sum() == 2
+
+
+def test_pickled_code_is_refused_and_not_run(tmp_path):
+    foreign = Foreign()
+    foreign.mark = str(tmp_path / "code was run")
+    torch.save({"args": foreign, "model": {}}, tmp_path / "foreign.pt")
+    with pytest.raises(OSError, match="foreign.pt holds builtins.exec, .* set FAIRSEQ_EXT_ALLOW_GLOBALS="):
+        checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "foreign.pt"))
+    assert not (tmp_path / "code was run").exists()
+
+
+def test_a_foreign_class_is_named_and_loads_with_the_opt_in(tmp_path):
+    (tmp_path / "theirs.py").write_text("class Settings:\n    lr = 0.1\n")
+    path = str(tmp_path / "theirs.pt")
+    load = f"from fairseq import checkpoint_utils; checkpoint_utils.load_checkpoint_to_cpu({path!r})"
+    save = f"import theirs, torch; torch.save({{'args': None, 'cfg': None, 'extra': theirs.Settings(), 'model': {{}}}}, {path!r})"
+    assert python(save, PYTHONPATH=str(tmp_path)).returncode == 0
+    refused = python(load, PYTHONPATH=str(tmp_path))
+    assert refused.returncode != 0
+    last = refused.stderr.strip().splitlines()[-1]
+    assert "theirs.pt holds theirs.Settings" in last and "FAIRSEQ_EXT_ALLOW_GLOBALS=theirs.Settings" in last
+    load = f"import fairseq, torch; print(torch.load({path!r})['extra'].lr)"
+    allowed = python(load, PYTHONPATH=str(tmp_path), FAIRSEQ_EXT_ALLOW_GLOBALS="theirs.Settings")
+    assert allowed.stdout.endswith("0.1\n"), allowed.stderr
+
+
+def test_a_checkpoint_that_was_cut_short_is_refused(tmp_path):
+    path = tmp_path / "short.pt"
+    torch.save({"args": None, "model": {"w": torch.ones(1000)}}, path)
+    path.write_bytes(path.read_bytes()[:2000])
+    with pytest.raises(OSError, match="short.pt is not a checkpoint"):
+        checkpoint_utils.load_checkpoint_to_cpu(str(path))
+
+
+def test_a_missing_checkpoint_keeps_fairseqs_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "absent.pt"))
+
+
+# ---- the encoder
+
+
+def test_a_loaded_transformer_encodes_padded_batches():
+    """Stock fairseq calls torch's fused encoder layer after loading a state, without the mask type that torch >= 2 wants, and fails."""
+    fresh, loaded = build("transformer"), build("transformer", seed=9)
+    assert isinstance(loaded, TransformerModel)
+    loaded.load_state_dict(fresh.state_dict())
+    assert loaded.encoder.layers[0].load_to_BT  # fairseq would take the fused layer
+    pairs = [generators([model], beam=3, max_len_b=8) for model in (fresh, loaded)]
+    sample = batch([3, 1, 7])
+    same(run(pairs[0].stock, sample), run(pairs[1].stock, sample))
+    same(run(pairs[0].stock, sample), run(pairs[1].ours, sample))
+    assert dictionary().pad() in sample["net_input"]["src_tokens"]

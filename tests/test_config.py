@@ -1,0 +1,109 @@
+"""Flags: each once, with fairseq's own behaviour as default; wrong combinations refused; the signature tells what differs."""
+
+from argparse import Namespace
+from dataclasses import dataclass, fields
+
+import pytest
+from fairseq.dataclass import FairseqDataclass
+from fairseq.dataclass.configs import GenerationConfig
+from fairseq.tasks import TASK_DATACLASS_REGISTRY
+from models import batch, build, generators, run, task
+
+from fairseq_ext import UsageError, config, registry
+from fairseq_ext.registry import POINTS, PRUNERS, STRATEGIES
+
+NEUTRAL = {"select": "topk", "stop": "count", "schedule": "batch", "softmax": "full", "decoding": "beam"}
+
+
+@dataclass
+class PatientFlags(FairseqDataclass):
+    patient_steps: int = 3
+
+
+@dataclass
+class TrimFlags(FairseqDataclass):
+    trim_below: float = 0.0
+
+
+@pytest.fixture
+def made_up(monkeypatch):
+    """A strategy by name (--stop patient) and one that its flag switches on (--trim-below)."""
+
+    def check(flags, generation):
+        if generation.beam < 2:
+            raise UsageError("--stop patient needs --beam 2 or more")
+
+    monkeypatch.setitem(STRATEGIES["stop"], "patient", registry.Strategy("stop", "patient", lambda *a: None, PatientFlags, check))
+    monkeypatch.setitem(PRUNERS, "trim", registry.Strategy("prune", "trim", lambda *a: None, TrimFlags))
+
+
+def flags(**given) -> Namespace:
+    """All flags at their defaults but these."""
+    return Namespace(**{**{f.name: f.default for f in fields(task("translation_ext").cfg)}, "patient_steps": 3, "trim_below": 0.0, **given})
+
+
+def test_defaults_are_fairseqs_own_behaviour():
+    assert set(NEUTRAL) == set(POINTS)
+    for point, name in NEUTRAL.items():
+        assert next(iter(STRATEGIES[point])) == name
+        assert str(getattr(task("translation_ext").cfg, point)) == name
+    assert config.chosen(flags()) == []
+
+
+def test_every_flag_of_stock_is_kept_with_its_default():
+    stock, ours = (TASK_DATACLASS_REGISTRY[name] for name in ("translation", "translation_ext"))
+    defaults = {f.name: f.default for f in fields(ours)}
+    assert {f.name: f.default for f in fields(stock)}.items() <= defaults.items()
+
+
+def test_every_flag_has_a_help_text():
+    stock = {f.name for f in fields(TASK_DATACLASS_REGISTRY["translation"])}
+    for f in fields(TASK_DATACLASS_REGISTRY["translation_ext"]):
+        assert f.name in stock or f.metadata["help"]
+
+
+def test_chosen_names_what_is_switched_on(made_up):
+    assert [s.name for s in config.chosen(flags(stop="patient", trim_below=0.1))] == ["patient", "trim"]
+
+
+@pytest.mark.parametrize(
+    "ours, stock, sentence",
+    [
+        ({"stop": "patient"}, {"sampling": True}, "--sampling replaces beam search, so --stop patient cannot work with it"),
+        ({"trim_below": 0.1}, {"diverse_beam_groups": 2}, "--diverse-beam-groups replaces beam search, so --prune-trim cannot"),
+        ({"stop": "patient"}, {"match_source_len": True}, "--match-source-len replaces beam search"),
+        ({"patient_steps": 5}, {}, "--patient-steps belongs to --stop patient, which is not switched on: add it or leave"),
+        ({"stop": "patient"}, {"beam": 1}, "--stop patient needs --beam 2 or more"),
+    ],
+    ids=str,
+)
+def test_what_cannot_work_is_refused_in_a_sentence(made_up, ours, stock, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        config.validate(flags(**ours), GenerationConfig(**stock))
+
+
+@pytest.mark.parametrize("ours", [{}, {"stop": "patient"}, {"stop": "patient", "patient_steps": 5}, {"trim_below": 0.5}], ids=str)
+def test_what_works_is_let_through(made_up, ours):
+    config.validate(flags(**ours), GenerationConfig())
+
+
+@pytest.mark.parametrize("stock", [{"sampling": True}, {"diverse_beam_groups": 2}, {"diversity_rate": 0.5}], ids=str)
+def test_stock_searches_alone_are_let_through(stock):
+    config.validate(flags(), GenerationConfig(**stock))
+
+
+def test_signature_tells_every_plug_point_and_what_differs(made_up):
+    plain = config.signature(flags(), GenerationConfig(), "fairseq")
+    assert plain == f"fairseq_ext:{config.VERSION}|select:topk|stop:count|schedule:batch|softmax:full|backend:fairseq"
+    told = config.signature(flags(stop="patient", patient_steps=5, trim_below=0.1), GenerationConfig(), "fairseq")
+    assert "|stop:patient,patient_steps=5|" in told and "|prune:trim=trim_below=0.1|" in told
+
+
+def test_signature_says_when_fairseqs_own_loop_runs():
+    ours = generators([build("transformer")], beam=4, diverse_beam_groups=2).ours
+    assert ours.stats.signature.endswith("|search:fairseq --diverse-beam-groups|backend:stock")
+
+
+def test_min_len_above_the_limit_is_refused():
+    with pytest.raises(UsageError, match="--min-len 9 is above the length limit 4"):
+        run(generators([build("transformer")], beam=2, min_len=9, max_len_b=4).ours, batch([3]))

@@ -1,0 +1,272 @@
+"""At its neutral settings every strategy gives fairseq's n-best lists: tokens equal, scores within 1e-9 in double precision.
+
+A strategy adds a row to NEUTRAL; each row is run over the whole of GRID. Further down: what stays with fairseq's own loop, and the
+places where ours differs from stock on purpose.
+"""
+
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from models import (
+    ARCHITECTURES,
+    WORDS,
+    alone,
+    batch,
+    build,
+    dictionary,
+    generators,
+    language_model,
+    plain_beam_search,
+    run,
+    same,
+    same_as_plain,
+)
+
+# our flags of each strategy at its neutral setting
+NEUTRAL: dict[str, dict] = {
+    "no flag of ours": {},
+}
+
+MIXED = [3, 1, 7, 0, 12, 5]  # words of each source sentence; 0: an empty line
+MASKED_IN_FLOAT32 = ("lstm", "fconv")  # fairseq's attention of these masks in float32, whatever the model
+PAD, EOS = dictionary().pad(), dictionary().eos()
+
+
+@dataclass
+class Case:
+    """One cell of the grid."""
+
+    flags: dict
+    models: tuple = ("transformer",)
+    lengths: list[int] = field(default_factory=lambda: MIXED)
+    arguments: dict = field(default_factory=dict)  # of generate()
+    lm: float | None = None  # weight of a language model
+
+    def check(self, strategy: dict) -> None:
+        models = [build(name, seed=i + 1) for i, name in enumerate(self.models)]
+        extra = {} if self.lm is None else {"lm_model": language_model(), "lm_weight": self.lm}
+        pair = generators(models, strategy, extra, **({"max_len_b": 20} | self.flags))
+        sample = batch(self.lengths)
+        tolerance = 1e-5 if set(self.models) & set(MASKED_IN_FLOAT32) else 1e-9
+        same(run(pair.stock, sample, **self.arguments), run(pair.ours, sample, **self.arguments), tolerance)
+
+
+def prefix(*rows: list[int]) -> dict:
+    """Target prefixes, padded behind, for --prefix-size."""
+    width = max(map(len, rows))
+    return {"prefix_tokens": torch.tensor([row + [PAD] * (width - len(row)) for row in rows])}
+
+
+GRID = {
+    **{f"{name}, beam {k}": Case({"beam": k}, (name,)) for name in ARCHITECTURES for k in (1, 5, 20)},
+    **{f"beam {k}, unnormalized": Case({"beam": k, "unnormalized": True}) for k in (1, 5, 20)},
+    **{f"beam {k}, lenpen 0.6": Case({"beam": k, "lenpen": 0.6}) for k in (1, 5, 20)},
+    "ensemble of two": Case({"beam": 5}, ("transformer", "transformer")),
+    "ensemble of two architectures": Case({"beam": 4}, ("transformer", "lstm")),
+    "ensemble with a convolutional model": Case({"beam": 4}, ("fconv", "transformer-tied", "lightconv")),
+    "empty source alone": Case({"beam": 5}, lengths=[0]),
+    "one sentence": Case({"beam": 5}, lengths=[6]),
+    "two sentences": Case({"beam": 5}, lengths=[6, 2]),
+    "two sentences, bart": Case({"beam": 5}, ("bart",), lengths=[6, 2]),
+    "equal lengths": Case({"beam": 5}, lengths=[4] * 5),
+    "beam larger than the vocabulary": Case({"beam": 40}),
+    "beam of the vocabulary": Case({"beam": WORDS + 4}),
+    "beam of half the vocabulary": Case({"beam": (WORDS + 4) // 2}),
+    **{f"max_len {n}": Case({"beam": 5, "max_len_b": n}) for n in (1, 2, 3, 6)},
+    "max_len of the model": Case({"beam": 3, "max_len_b": 200}),
+    **{f"min_len {n}": Case({"beam": 5, "min_len": n}) for n in (2, 5, 20)},
+    "unkpen 2": Case({"beam": 5, "unkpen": 2.0}),
+    "unkpen -5": Case({"beam": 5, "unkpen": -5.0}),
+    "temperature 0.5": Case({"beam": 5, "temperature": 0.5}),
+    "temperature 3, lstm": Case({"beam": 5, "temperature": 3.0}, ("lstm",)),
+    "language model": Case({"beam": 5}, lm=0.7),
+    "language model, lenpen 0.6": Case({"beam": 5, "lenpen": 0.6}, lm=0.3),
+    "bos_token": Case({"beam": 5}, arguments={"bos_token": 6}),
+    "prefix of one token": Case({"beam": 5}, lengths=[4, 2], arguments=prefix([7], [9])),
+    "prefixes of different lengths": Case({"beam": 5}, lengths=[4, 2, 1], arguments=prefix([7, 8, 9], [9], [5, 5])),
+    "prefix with EOS": Case({"beam": 5}, lengths=[4, 2, 1], arguments=prefix([7, 8, 9], [9, EOS], [5, 5])),
+    "prefix as long as the limit": Case({"beam": 3, "max_len_b": 3}, lengths=[4, 2], arguments=prefix([7, 8, 9], [9])),
+    "prefix longer than the limit": Case({"beam": 3, "max_len_b": 2}, lengths=[4, 2], arguments=prefix([7, 8, 9], [9])),
+    "prefix with min_len": Case({"beam": 3, "min_len": 6}, lengths=[4, 2], arguments=prefix([7, 8], [9])),
+}
+
+
+@pytest.mark.parametrize("strategy", NEUTRAL.values(), ids=NEUTRAL.keys())
+@pytest.mark.parametrize("case", GRID.values(), ids=GRID.keys())
+def test_neutral_setting_equals_stock(case, strategy):
+    case.check(strategy)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_equals_stock_in_single_precision(architecture, seed):
+    pair = generators([build(architecture, seed + 10, torch.float32)], beam=4, max_len_b=15)
+    sample = batch(MIXED, seed)
+    same(run(pair.stock, sample), run(pair.ours, sample), tolerance=1e-4)
+
+
+def test_equals_stock_with_a_vocabulary_that_is_sorted_in_blocks():
+    """1,500 words: the two-stage top-k of search/beam.py is in use."""
+    pair = generators([build("transformer", words=1500, peak=2.0)], words=1500, beam=5, max_len_b=15)
+    sample = batch(MIXED, words=1500)
+    same(run(pair.stock, sample), run(pair.ours, sample))
+
+
+def test_the_random_models_end_at_varied_lengths():
+    """The grid is worth little if every hypothesis runs into max_len."""
+    for architecture in ARCHITECTURES:
+        lengths = {
+            len(h["tokens"])
+            for seed in (1, 2, 3)
+            for nbest in run(generators([build(architecture, seed)], beam=5, max_len_b=20).ours, batch(MIXED))
+            for h in nbest
+        }
+        assert len(lengths) >= 4, (architecture, lengths)
+
+
+def test_results_are_the_callers_own():
+    """fairseq's commands divide positional_scores in place."""
+    ours = generators([build("transformer")], beam=5, max_len_b=20).ours
+    for nbest in run(ours, batch(MIXED)):
+        for h in nbest:
+            assert h["tokens"].untyped_storage().nbytes() == h["tokens"].numel() * h["tokens"].element_size()
+            assert h["positional_scores"].untyped_storage().nbytes() == h["positional_scores"].numel() * 8
+
+
+def test_a_generator_can_be_used_again():
+    pair = generators([build("transformer")], beam=5, max_len_b=20)
+    first = run(pair.ours, batch(MIXED))
+    run(pair.ours, batch([2, 9]))
+    same(first, run(pair.ours, batch(MIXED)), 0.0)
+
+
+# ---- alignments
+
+
+@pytest.mark.parametrize("architecture", ["transformer", "transformer-align", "lstm", "fconv"])
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+def test_print_alignment_equals_stock(kind, architecture):
+    pair = generators([build(architecture)], beam=3, max_len_b=12, print_alignment=kind)
+    sample = batch([3, 1, 7, 5])
+    expected, got = run(pair.stock, sample), run(pair.ours, sample)
+    same(expected, got, 1e-5)
+    for theirs, ours in zip(expected, got, strict=True):
+        for a, b in zip(theirs, ours, strict=True):
+            assert b["attention"].shape == a["attention"].shape
+            torch.testing.assert_close(b["attention"], a["attention"].to(b["attention"].dtype), rtol=0, atol=1e-5)
+            for x, y in zip(a["alignment"], b["alignment"], strict=True):  # pairs of positions, or probabilities as text
+                assert list(map(float, y)) == pytest.approx(list(map(float, x)), abs=2e-6)
+
+
+# ---- searches that fairseq's own loop runs
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"sampling": True},
+        {"sampling": True, "sampling_topk": 3},
+        {"sampling": True, "sampling_topp": 0.8},
+        {"diverse_beam_groups": 2},
+        {"diversity_rate": 0.5},
+        {"match_source_len": True},
+    ],
+    ids=lambda flags: " ".join(flags),
+)
+def test_other_stock_searches_equal_stock_with_the_same_seed(flags):
+    pair = generators([build("transformer")], beam=4, max_len_b=12, **flags)
+    sample = batch([3, 1, 7, 5])
+    same(run(pair.stock, sample, seed=3), run(pair.ours, sample, seed=3), 0.0)
+
+
+# ---- models whose cross-attention shares keys between the rows of a sentence
+
+
+@pytest.mark.parametrize("stock_first", [True, False])
+def test_bart_with_its_own_sharing_of_keys_equals_stock(stock_first):
+    """BARTModel has set_beam_size: the stock generator leaves the sharing switched on in the model."""
+    sample = batch(MIXED)
+    pair = generators([build("bart")], beam=5, max_len_b=20)
+    order = [pair.stock, pair.ours] if stock_first else [pair.ours, pair.stock]
+    same(*[run(generator, sample) for generator in order])
+
+
+def test_a_model_with_sharing_switched_on_equals_one_without():
+    sample = batch(MIXED)
+    expected = run(generators([build("transformer")], beam=5, max_len_b=20).stock, sample)
+    model = build("transformer")
+    model.decoder.set_beam_size(5)
+    same(expected, run(generators([model], beam=5, max_len_b=20).ours, sample))
+    same(expected, run(generators([model], beam=5, max_len_b=20).ours, sample))
+
+
+# ---- where ours differs from stock, on purpose
+
+
+@pytest.mark.parametrize("a, b", [(0.5, 2), (1.0, 0), (2.0, 3)])
+def test_max_len_a_counts_each_sentences_own_words(a, b):
+    """Stock takes the limit from the padded width of the batch; ours equals stock run one sentence at a time."""
+    pair = generators([build("transformer", seed=2)], beam=4, max_len_a=a, max_len_b=b)
+    sample = batch(MIXED)
+    together = run(pair.ours, sample)
+    for i in range(len(MIXED)):
+        same(run(pair.stock, alone(sample, i)), together[i : i + 1])
+
+
+def test_max_len_a_of_stock_depends_on_the_batch():
+    """The reason for the difference above."""
+    stock = generators([build("transformer", seed=2)], beam=4, max_len_a=1.0, max_len_b=0).stock
+    sample = batch(MIXED)
+    assert len(run(stock, sample)[-2][0]["tokens"]) != len(run(stock, alone(sample, len(MIXED) - 2))[0][0]["tokens"])
+
+
+def repeated(n: int):
+    """The tokens that would complete an n-gram which a row already holds."""
+
+    def ban(row: list[int]) -> set[int]:
+        grams = {tuple(row[i : i + n]) for i in range(len(row) - n + 1)}
+        return {gram[-1] for gram in grams if gram[:-1] == tuple(row[len(row) - n + 1 :])}
+
+    return ban
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_no_repeat_ngram_equals_brute_force(n):
+    model = build("transformer", seed=2)
+    ours = generators([model], beam=4, max_len_b=12, no_repeat_ngram_size=n).ours
+    sample = batch([3, 1, 7])
+    for i, nbest in enumerate(run(ours, sample)):
+        same_as_plain(plain_beam_search(model, alone(sample, i), 4, 12, ban=repeated(n)), nbest)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_no_repeat_ngram_of_stock_bans_nothing_on_a_cpu(n):
+    """Stock 0.12.2 compares with the padded end of its buffer, so that --no-repeat-ngram-size has no effect in its Python code."""
+    model, sample = build("transformer", seed=2), batch([3, 1, 7])
+    off = generators([model], beam=4, max_len_b=12)
+    on = generators([model], beam=4, max_len_b=12, no_repeat_ngram_size=n)
+    same(run(off.stock, sample), run(on.stock, sample), 0.0)
+    with pytest.raises(AssertionError):
+        same(run(on.stock, sample), run(on.ours, sample))
+
+
+def test_a_prefix_of_eos_alone_is_an_empty_translation():
+    """Stock finds one hypothesis only, goes on without live ones, and stops in an assertion."""
+    pair = generators([build("transformer")], beam=3, max_len_b=8)
+    sample = batch([4, 2])
+    with pytest.raises(AssertionError):
+        run(pair.stock, sample, **prefix([EOS], [7]))
+    empty, other = run(pair.ours, sample, **prefix([EOS], [7]))
+    assert [h["tokens"].tolist() for h in empty] == [[EOS]]
+    same(run(pair.stock, alone(sample, 1), **prefix([7])), [other])
+
+
+def test_plain_beam_search_equals_stock():
+    """The oracle of the tests above, and of those of strategies, is right."""
+    for seed in range(4):
+        model = build("transformer", seed)
+        stock = generators([model], beam=4, max_len_b=12).stock
+        for i in range(3):
+            sample = alone(batch([3, 1, 7]), i)
+            same_as_plain(plain_beam_search(model, sample, 4, 12), run(stock, sample)[0])

@@ -1,0 +1,61 @@
+"""The flags of optimal ending: they reach the search, at their neutral values they are fairseq, and wrong ones are refused."""
+
+import math
+
+import pytest
+from fairseq.dataclass.configs import GenerationConfig
+from models import batch, build, generators, run, same
+
+from fairseq_ext import config
+from fairseq_ext.errors import UsageError
+from fairseq_ext.search.beam import Scoring
+from fairseq_ext.tasks import Flags
+
+
+def test_flags_reach_the_search():
+    flags = dict(stop="optimal", length_reward=0.5, length_ratio=1.3, stop_expansion="paper", prune_bound=True)
+    ours = generators([build("transformer")], strategy=flags, beam=4, nbest=2, unnormalized=True, max_len_b=8).ours
+    assert ours.scoring == Scoring(False, 1.0, 0.5, 1.3, True) and ours.plugs.stop.paper and ours.plugs.stop.prune and ours.nbest == 2
+    assert "stop:optimal,length_reward=0.5,length_ratio=1.3,stop_expansion=paper,prune_bound=True" in ours.stats.signature
+    hypotheses = run(ours, batch([3, 1, 5]))
+    for nbest, source in zip(hypotheses, [5, 3, 1], strict=True):
+        for h in nbest:
+            total, length = float(h["positional_scores"].sum()), len(h["tokens"])
+            assert float(h["score"]) == pytest.approx(total + 0.5 * min(1.3 * source, length))
+    assert sum(ours.stats.as_dict()["certificates"][key] for key in ("proved", "open")) == 3
+
+
+@pytest.mark.parametrize("flags", [{}, {"patience": 1}, {"stop": "count", "patience": -1}], ids=str)
+def test_neutral_settings_are_fairseq(flags):
+    pair = generators([build("transformer")], strategy=flags, beam=4, max_len_b=8)
+    same(run(pair.stock, batch([3, 1, 5])), run(pair.ours, batch([3, 1, 5])))
+
+
+REFUSED = {
+    "--length-reward": dict(stop="optimal", length_reward=-0.1),
+    "--length-reward nan": dict(length_reward=math.nan),
+    "--unnormalized": dict(stop="optimal", length_reward=1.0, unnormalized=False),
+    "--length-ratio": dict(length_ratio=1.3),
+    "--length-ratio 0": dict(length_reward=1.0, length_ratio=0.0),
+    "--length-reward-unbounded": dict(length_reward_unbounded=True),
+    "--unkpen": dict(stop="optimal", unkpen=-1.0),
+    "--lm-path": dict(stop="optimal", lm_path="lm.pt"),
+    "--prune-bound": dict(stop="count", prune_bound=True),
+    "--stop-expansion": dict(stop="first", stop_expansion="paper"),
+    "--patience": dict(stop="optimal", patience=2),
+    "--patience 0": dict(patience=0),
+}
+
+
+@pytest.mark.parametrize("flag", REFUSED)
+def test_refused_in_one_sentence_that_names_the_flag(flag):
+    given = {"unnormalized": True} | REFUSED[flag]
+    stock = {name: given.pop(name) for name in ("unnormalized", "unkpen", "lm_path") if name in given}
+    with pytest.raises(UsageError) as refused:
+        config.validate(Flags(**given), GenerationConfig(**stock))
+    assert flag.split()[0] in str(refused.value) and "\n" not in str(refused.value) and ". " not in str(refused.value)
+
+
+def test_a_positive_unk_penalty_and_a_language_model_without_a_certificate_pass():
+    config.validate(Flags(stop="optimal"), GenerationConfig(unkpen=1.0))
+    config.validate(Flags(stop="shrink"), GenerationConfig(unkpen=-1.0, lm_path="lm.pt"))
