@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 VERSION = "0.1"
 Text = Optional[str]  # noqa: UP045  (fairseq reads this form only)
-BACKENDS = ("auto", "fairseq")
+BACKENDS = ("auto", "transformer", "fairseq")
 HELP = {
     "select": "how continuations are chosen (neutral: topk, as fairseq)",
     "stop": "when a sentence is final (neutral: count, as fairseq: beam-many finished hypotheses)",

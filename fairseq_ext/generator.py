@@ -18,7 +18,7 @@ from torch import Tensor
 from fairseq_ext import config, constraint_io
 from fairseq_ext.constraint_flags import is_ordered
 from fairseq_ext.constraint_report import report_constraints
-from fairseq_ext.decoders.fairseq import FairseqDecoder
+from fairseq_ext.decoders.choose import make_decoder
 from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import PRUNERS, STRATEGIES
 from fairseq_ext.search.beam import Hypothesis, Pool, Scoring
@@ -50,7 +50,8 @@ class BeamSearchGenerator(SequenceGenerator):
         # sampling, diverse beams and the like are searches of fairseq's own: its own loop runs them
         ours = (stock_search.BeamSearch, stock_search.LexicallyConstrainedBeamSearch)
         self.runs_stock_loop = type(self.search) not in ours
-        self.decoder = FairseqDecoder(list(self.model.models), self.need_attention)
+        backend = "fairseq" if self.runs_stock_loop else str(getattr(flags, "decoder_backend", None) or "auto")
+        self.decoder, _ = make_decoder(list(self.model.models), self.need_attention, backend)
         self.rules = Rules(
             self.pad,
             self.unk,
@@ -63,8 +64,7 @@ class BeamSearchGenerator(SequenceGenerator):
             self.lm_weight,
         )
         self.plugs = self.build_plugs(tgt_dict)
-        backend = "stock" if self.runs_stock_loop else self.decoder.name
-        self.stats.signature = config.signature(flags, generation, backend)
+        self.stats.signature = config.signature(flags, generation, "stock" if self.runs_stock_loop else self.decoder.name)
 
     def build_plugs(self, tgt_dict) -> Plugs:
         """Build the strategies that the flags name."""

@@ -18,7 +18,7 @@ from fairseq.models.fairseq_model import BaseFairseqModel
 from torch import Tensor
 
 from fairseq_ext.decoders.transformer_encoder import FastEncoder, fast_encoder, is_plain_input
-from fairseq_ext.decoders.transformer_state import ROOM, Memory, State
+from fairseq_ext.decoders.transformer_state import ROOM, Folded, Memory, State
 from fairseq_ext.decoders.transformer_weights import Layer, Weights, attend, read
 from fairseq_ext.search.beam import Pool
 
@@ -62,7 +62,11 @@ class TransformerBackend:
         if any(part is not None and part.watch.stale() for part in (*self.weights, *self.encoders)):
             self.read()
         encoded = [self.encode_one(i, inputs) for i in range(len(self.models))]
-        return State.start([remember(w, out) for w, out in zip(self.weights, encoded, strict=True)])
+        return State.start([remember(w, out, self.may_fold(w)) for w, out in zip(self.weights, encoded, strict=True)])
+
+    def may_fold(self, weights: Weights) -> bool:
+        """Whether attention weights are not asked for, and there are digits to spare for products in another order."""
+        return not self.need_attention and weights.embedding.dtype in (torch.float32, torch.float64)
 
     def encode_one(self, model: int, inputs: dict[str, Tensor]) -> dict:
         """One model's encoder output, as fairseq's encoders give it."""
@@ -96,7 +100,8 @@ class TransformerBackend:
             logits = weights.output(x)
             if temperature != 1.0:
                 logits = logits.div_(temperature)
-            scores.append(torch.log_softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32)))
+            logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+            scores.append(torch.log_softmax(logits, dim=-1, out=logits))  # in place: a fresh (n, V) would cost as much again
         if len(scores) == 1:
             return scores[0]
         return torch.logsumexp(torch.stack(scores), dim=0) - math.log(len(scores))
@@ -140,7 +145,7 @@ def decode(weights: Weights, memory: Memory, state: State, x: Tensor, b: int, ma
     before = state.cells - state.width * b
     pre = weights.pre_norm
     query = x
-    for layer, (own, own_key, own_value, key, value) in zip(weights.layers, memory.layers(), strict=True):
+    for i, (layer, (own, own_key, own_value, key, value)) in enumerate(zip(weights.layers, memory.layers(), strict=True)):
         # the new cells' keys and values join the store, then every token attends to its row's history
         y = layer.self_norm(x) if pre else x
         y = at_rows(layer.self_in(y), fill, b)  # (S x W x b, 3d)
@@ -151,9 +156,13 @@ def decode(weights: Weights, memory: Memory, state: State, x: Tensor, b: int, ma
         x = x if pre else layer.self_norm(x)
         # attention to the source
         y = layer.cross_norm(x) if pre else x
-        query = at_rows(layer.cross_query(y), fill, b).view(shape).transpose(1, 2)
-        y = attend(query, key, value, memory.source_mask)
-        x = layer.cross_out(at_rows(y, place, b)).add_(x)
+        if memory.folded is not None:
+            y = memory.folded[i].attend(at_rows(y, fill, b), weights.heads)
+            x = at_rows(y, place, b).add_(x)
+        else:
+            query = at_rows(layer.cross_query(y), fill, b).view(shape).transpose(1, 2)
+            y = attend(query, key, value, memory.source_mask)
+            x = layer.cross_out(at_rows(y, place, b)).add_(x)
         x = x if pre else layer.cross_norm(x)
         # feed-forward
         y = layer.ffn_norm(x) if pre else x
@@ -164,7 +173,7 @@ def decode(weights: Weights, memory: Memory, state: State, x: Tensor, b: int, ma
     return x if weights.project_out is None else weights.project_out(x), query
 
 
-def remember(weights: Weights, encoded: dict) -> Memory:
+def remember(weights: Weights, encoded: dict, may_fold: bool = False) -> Memory:
     """Keys and values of the source, from fairseq's encoder output."""
     states = encoded["encoder_out"][0]  # (source, S, e)
     source, S, _ = states.shape
@@ -178,7 +187,25 @@ def remember(weights: Weights, encoded: dict) -> Memory:
     if padding is not None and not (padding.device.type == "cpu" and not padding.any()):  # (S, source)
         mask = states.new_zeros(S, 1, 1, source).masked_fill_(padding[:, None, None], -torch.inf)
     own = flat.new_empty(len(weights.layers), 2, S, weights.heads, ROOM, h)
-    return Memory(own, out, mask)
+    # with few source tokens, keys and values multiplied by the query and output weights are fewer bytes to read than those weights
+    is_small = S * source * (weights.heads - 1) <= weights.d
+    folded = [fold(layer, *block, mask) for layer, block in zip(weights.layers, out, strict=True)] if may_fold and is_small else None
+    return Memory(own, out, mask, folded)
+
+
+def fold(layer: Layer, key: Tensor, value: Tensor, mask: Tensor | None) -> Folded:
+    """Multiply a layer's query and output weights into the source's keys and values (S, H, source, h)."""
+    S, H, source, h = key.shape
+    query, out = layer.cross_query, layer.cross_out
+    d = query.weight.size(1)
+    folded_key = torch.matmul(key, query.weight.view(H, h, d))  # (S, H, source, d)
+    bias = key.new_zeros(S, H, source) if query.bias is None else torch.matmul(key, query.bias.view(H, h, 1))[..., 0]
+    if mask is not None:
+        bias = bias + mask[:, 0]
+    folded_value = torch.matmul(value, out.weight.view(d, H, h).permute(1, 2, 0))  # (S, H, source, d)
+    if out.bias is not None:
+        folded_value += out.bias / H  # the weights of a head sum to one
+    return Folded(folded_key.flatten(1, 2).transpose(1, 2).contiguous(), bias.view(S, 1, -1), folded_value.flatten(1, 2))
 
 
 def embed(weights: Weights, ids: Tensor, b: int, position: int | Tensor, end: int) -> Tensor:

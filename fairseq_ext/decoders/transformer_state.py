@@ -17,8 +17,28 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-ROOM = 32  # cells that a store is given beyond those in use, at least
-ROOM_STEPS = 6  # the same in steps of all its rows
+ROOM = 32  # cells that a store has at first
+ROOM_STEPS = 4  # a store that has no room for so many steps of all its rows, after squeezing, grows
+
+
+@dataclass
+class Folded:
+    """One layer's attention to the source with the query and output weights multiplied into keys and values."""
+
+    key: Tensor  # (S, d, H x source width)
+    bias: Tensor  # (S, 1, H x source width) of the query; -inf at padding
+    value: Tensor  # (S, H x source width, d) the output bias included
+
+    def keep(self, sentence: Tensor) -> Folded:
+        """Only these sentences (S',)."""
+        return Folded(*(part.index_select(0, sentence) for part in (self.key, self.bias, self.value)))
+
+    def attend(self, x: Tensor, heads: int) -> Tensor:
+        """x (S x Q, d) -> (S x Q, d), out of the output layer."""
+        S, d, cells = self.key.shape
+        score = torch.baddbmm(self.bias, x.view(S, -1, d), self.key)  # (S, Q, H x source width)
+        weight = score.unflatten(2, (heads, -1)).softmax(-1).flatten(2)
+        return torch.bmm(weight, self.value).view(-1, d)
 
 
 @dataclass
@@ -28,6 +48,7 @@ class Memory:
     own: Tensor  # (L, 2, S, H, capacity, h) keys and values of the target cells
     source: Tensor  # (L, 2, S, H, source width, h) keys and values of the source
     source_mask: Tensor | None  # (S, 1, 1, source width) 0, or -inf at padding; None when there is none
+    folded: list[Folded] | None = None  # per layer, instead of the source's keys and values where that is quicker
     views: list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = field(default_factory=list)
 
     def layers(self) -> list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
@@ -37,30 +58,32 @@ class Memory:
         return self.views
 
     def keep_(self, sentence: Tensor) -> None:
-        """Leave only these sentences' source (S',)."""
-        self.source = rows_of_block(self.source, sentence)
+        """Leave only these sentences' source (S',), ascending."""
+        for block in self.source.flatten(0, 1):  # (S, H, source width, h)
+            block[: sentence.numel()] = block.index_select(0, sentence)
+        self.source = self.source.narrow(2, 0, sentence.numel())
         if self.source_mask is not None:
             self.source_mask = self.source_mask.index_select(0, sentence)
+        if self.folded is not None:
+            self.folded = [layer.keep(sentence) for layer in self.folded]
         self.views = []
 
-    def squeeze_(self, sentence: Tensor, cell: Tensor, capacity: int) -> None:
-        """Sentence i's cells become cells cell[i] (S', C') of sentence[i] (S',), in a store with this capacity."""
-        layers, two, before, heads, old, h = self.own.shape
-        block = torch.arange(layers * two, device=cell.device)[:, None, None] * before + sentence[:, None]  # (2L, S', 1)
-        block = block[:, :, None] * heads + torch.arange(heads, device=cell.device)[:, None]  # (2L, S', H, 1)
-        index = block * old + cell[:, None, :]  # (2L, S', H, C')
-        kept = self.own.view(-1, h).index_select(0, index.flatten()).view(layers, two, *cell.shape[:1], heads, -1, h)
-        self.own = kept.new_empty(layers, two, cell.size(0), heads, capacity, h)
-        self.own[..., : cell.size(1), :] = kept
+    def squeeze_(self, sentence: Tensor, cell: Tensor, room: int) -> None:
+        """Sentence i's cells become cells cell[i] (S', C') of sentence[i] (S',), ascending, with room for so many more.
+
+        In place, a layer at a time: fresh memory for all of it would cost more than the copying.
+        """
+        heads, capacity, h = self.own.shape[3:]
+        kept, cells = cell.shape
+        index = (sentence[:, None] * heads + torch.arange(heads, device=cell.device)) * capacity  # (S', H)
+        index = (index[:, :, None] + cell[:, None]).flatten()  # (S', H, C')
+        target = self.own.narrow(2, 0, kept)
+        if cells + room > capacity:
+            target = self.own.new_empty(*self.own.shape[:2], kept, heads, max(2 * capacity, cells + room), h)
+        for before, after in zip(self.own.flatten(0, 1), target.flatten(0, 1), strict=True):  # (S, H, capacity, h)
+            after[:, :, :cells] = before.view(-1, h).index_select(0, index).view(kept, heads, cells, h)
+        self.own = target
         self.views = []
-
-
-def rows_of_block(block: Tensor, sentence: Tensor) -> Tensor:
-    """(L, 2, S, ...) -> (L, 2, S', ...)"""
-    layers, two, before = block.shape[:3]
-    index = torch.arange(layers * two, device=sentence.device)[:, None] * before + sentence
-    flat = block.reshape(layers * two * before, -1).index_select(0, index.flatten())
-    return flat.view(layers, two, -1, *block.shape[3:])
 
 
 @dataclass
@@ -166,9 +189,8 @@ class State:
             self.cells = int(used.sum(1).max())
             cell = used.byte().argsort(dim=1, descending=True, stable=True)[:, : self.cells]
             self.mask = self.mask.gather(2, cell[:, None].expand(-1, self.width, -1))
-        capacity = self.cells + max(ROOM, new, ROOM_STEPS * self.width)
         for memory in self.memories:
-            memory.squeeze_(sentence, cell, capacity)
+            memory.squeeze_(sentence, cell, max(new, ROOM_STEPS * self.width))
 
     def append_(self, b: int) -> Tensor | None:
         """Take b new cells for every place; return the mask (S or 1, 1, W x b, C) under which the new tokens attend."""
@@ -237,7 +259,7 @@ def own_cells(W: int, b: int, dtype: torch.dtype, device: torch.device) -> Tenso
 
 
 def merged(a: Memory, b: Memory, cells_a: int, cells_b: int) -> Memory:
-    """Two memories as one."""
+    """Two memories as one, nothing folded: for many sentences that is no quicker."""
     cells, width = max(cells_a, cells_b), max(a.source.size(4), b.source.size(4))
     own = [F.pad(m.own[..., :used, :], (0, 0, 0, cells - used)) for m, used in ((a, cells_a), (b, cells_b))]
     source = [F.pad(m.source, (0, 0, 0, width - m.source.size(4))) for m in (a, b)]

@@ -3,7 +3,7 @@
 Weights are read from the loaded model once: query, key and value as one product, the attention's scaling inside the query
 weights, key and value of the source as one product. On a CPU in float32 every product runs through oneDNN with weights packed
 into its own layout, which is 2-3x faster than `F.linear` where MKL does not know the processor, and takes the activation along.
-Elsewhere, and for a single row, it is `F.linear`.
+Elsewhere it is `F.linear`.
 
 Shapes: d decoder features, e encoder features, f feed-forward features, H heads, V vocabulary.
 """
@@ -26,7 +26,6 @@ from torch import Tensor, nn
 PLAIN_SOFTMAX = (BaseFairseqModel.get_normalized_probs, TransformerModelBase.get_normalized_probs)
 NORMS = (nn.LayerNorm, getattr(layer_norm, "FusedLayerNorm", nn.LayerNorm))  # the second where apex is installed
 MANY = 32  # from so many (sentence, head) pairs on, batched products beat the fused attention on a CPU
-SINGLE_ROW = 1  # up to this many rows F.linear is as fast as a packed product, and has less to set up
 
 
 def has_packed_products() -> bool:
@@ -56,10 +55,15 @@ class Product:
         self.packed: Tensor | None = None
 
     def pack(self, x: Tensor) -> bool:
-        """Whether to use packed weights for x; packs them the first time."""
-        if not self.may_pack or x.size(0) <= SINGLE_ROW:
+        """Whether to use packed weights for x; packs them the first time that several rows come.
+
+        A single row gains nothing by them, but loses where the cache holds the packed ones and not the others.
+        """
+        if not self.may_pack:
             return False
         if self.packed is None:
+            if x.size(0) == 1:
+                return False
             self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.contiguous(), x.size(0))
         return True
 

@@ -18,7 +18,11 @@ from fairseq_ext.search.beam import Beam, Candidates, Fate, Finished, LogProbs, 
 class Decoder(Protocol):
     """A fairseq model (or ensemble) seen by the loop: rows that grow by a token a step (decoders/)."""
 
-    rows: int
+    name: str
+
+    @property
+    def rows(self) -> int:
+        """Rows at present."""
 
     def admit(self, pool: Pool, sentences: list[int]) -> None:
         """Encode these sentences; they become one row each."""

@@ -24,6 +24,7 @@ from torch import Tensor
 from fairseq_ext.constraint_flags import ConstraintFlags
 from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import register
+from fairseq_ext.search.beam import Beam, Candidates, LogProbs, Pool
 from fairseq_ext.search.phrases import PhraseTable
 from fairseq_ext.strategies.dba import DBA, Tables, by_banks
 
@@ -39,6 +40,14 @@ class GridBeam(DBA):
     """A fixed number of slots for every bank; a sentence has as many rows as its banks can fill."""
 
     variable = True
+
+    def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
+        found = super().__call__(beam, log_probs, pool)
+        # a sentence without constraints has k rows, also beside one with more: of its 2k candidates, those that a beam of k would use
+        ends = found.token == self.eos
+        used = torch.where(ends, torch.arange(ends.size(1), device=ends.device) < self.k, (~ends).cumsum(1) <= self.k)
+        found.score = found.score.masked_fill(~used & (found.widths == self.k)[:, None], -torch.inf)
+        return found
 
     def width(self, table: Tables) -> int:
         return self.k * table.banks
