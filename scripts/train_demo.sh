@@ -32,20 +32,20 @@ say "1/6 generating the corpus in $work/text"
 
 say "2/6 training a SentencePiece model of 4,000 pieces and segmenting"
 "$VENV/bin/python" - "$work" <<'PYTHON'
+import os
 import sys
 
 import sentencepiece
 
-work = sys.argv[1]
+os.chdir(sys.argv[1])  # the model records the paths it was trained with
 sentencepiece.SentencePieceTrainer.train(
-    input=[f"{work}/text/train.de", f"{work}/text/train.en"], model_prefix=f"{work}/spm", vocab_size=4000,
-    model_type="bpe", character_coverage=1.0, num_threads=1, unk_id=0, bos_id=-1, eos_id=-1, pad_id=-1,
-    minloglevel=1)
-processor = sentencepiece.SentencePieceProcessor(model_file=f"{work}/spm.model")
+    input=["text/train.de", "text/train.en"], model_prefix="spm", vocab_size=4000, model_type="bpe",
+    character_coverage=1.0, num_threads=1, unk_id=0, bos_id=-1, eos_id=-1, pad_id=-1, minloglevel=1)
+processor = sentencepiece.SentencePieceProcessor(model_file="spm.model")
 for name in ("train", "dev", "test"):
     for language in ("de", "en"):
-        with open(f"{work}/text/{name}.{language}", encoding="utf-8") as lines, \
-             open(f"{work}/{name}.spm.{language}", "w", encoding="utf-8") as pieces:
+        with open(f"text/{name}.{language}", encoding="utf-8") as lines, \
+             open(f"{name}.spm.{language}", "w", encoding="utf-8") as pieces:
             for line in lines:
                 print(*processor.encode(line.rstrip("\n"), out_type=str), file=pieces)
 PYTHON

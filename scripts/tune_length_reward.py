@@ -6,8 +6,9 @@
 DIR holds checkpoint.pt, dict.*.txt and, for SentencePiece, spm.model; PREFIX.de and PREFIX.en are plain text, a sentence a line.
 Without arguments the demo model is tuned. --flags takes any other flags of fairseq-interactive.
 
-One search with the largest reward holds the answers of all smaller ones, so the whole sweep, coarse and then fine, costs one decoding of
-the dev set. fairseq's own search at the same beam is shown beside it (--no-stock leaves it out).
+One search with the largest reward and wanted length holds the answers of all smaller ones, so the whole sweep, coarse and then fine,
+costs one decoding of the dev set. The paper rewards tokens up to the measured length ratio; often more is better, so multiples of it are
+tried as well (--stretches 1 leaves that out). fairseq's own search at the same beam is shown beside it (--no-stock leaves it out).
 """
 
 import argparse
@@ -47,41 +48,47 @@ def main() -> None:
     quiet()
     ratio = round(length_ratio(Translator(**flags), sources, references), 3)
     print(f"{len(sources)} sentences, {ratio:g} target subwords for each source subword; decoding at beam {args.beam} ...", flush=True)
-    found = search(sources, stop="optimal", unnormalized=True, length_reward=args.max_reward, length_ratio=ratio, **flags)
-    tried = sweep(found, ratio, references, args.max_reward)
-    print("\n      r    BLEU   length ratio")
-    for r, quality in sorted(tried.items()):
-        print(f"{r:7.2f} {quality.bleu:7.2f} {quality.ratio:14.3f}")
-    best = best_reward(tried)
+    most, ratios = args.max_reward, sorted(round(x * ratio, 3) for x in args.stretches)
+    found = search(sources, stop="optimal", unnormalized=True, length_reward=most, length_ratio=ratios[-1], **flags)
+    tried = sweep(found, ratios, references, most)
+    best, best_ratio = best_of(tried)
+    print("\n      r  --length-ratio    BLEU   length of output / reference")
+    for (r, wanted), quality in sorted(tried.items(), key=lambda item: (item[0][1], item[0][0])):
+        mark = "  <- best" if (r, wanted) == (best, best_ratio) else ""
+        print(f"{r:7.2f} {wanted:15g} {quality.bleu:7.2f} {quality.ratio:10.3f}{mark}")
     if not args.no_stock:
         stock = measure(search(sources, **flags).answers(normalised(1.0)), references)
-        print(f"fairseq {stock.bleu:7.2f} {stock.ratio:14.3f}   (no flag: length-normalised scores)")
-    if best == max(tried):
-        print(f"\nThe largest reward is the best so far: try --max-reward {2 * args.max_reward:g}.")
-    reward = f" --length-reward {best:g} --length-ratio {ratio:g}" if best else ""
-    print(f"\nBest: r = {best:g}, BLEU {tried[best].bleu:.2f}. Use these flags:")
+        print(f"{'fairseq, no flag':>23} {stock.bleu:7.2f} {stock.ratio:10.3f}")
+    if best == most:
+        print(f"\nThe largest reward is the best so far: try --max-reward {2 * most:g}.")
+    reward = f" --length-reward {best:g} --length-ratio {best_ratio:g}" if best else ""
+    print(f"\nBLEU {tried[best, best_ratio].bleu:.2f}, with these flags:")
     print(f"  --beam {args.beam} --stop optimal --prune-bound --unnormalized{reward}")
 
 
-def sweep(found: Search, ratio: float, references: list[str], most: float) -> dict[float, Measure]:
-    """BLEU and length ratio for rewards in steps of 0.2, then of 0.05 on either side of the best."""
-    tried: dict[float, Measure] = {}
+Tried = dict[tuple[float, float], Measure]  # by reward and length ratio
 
-    def at(rewards: list[float]) -> None:
+
+def sweep(found: Search, ratios: list[float], references: list[str], most: float) -> Tried:
+    """BLEU and length ratio for rewards in steps of 0.2 at each length ratio, then of 0.05 on either side of the best."""
+    tried: Tried = {}
+
+    def at(rewards: list[float], ratio: float) -> None:
         for r in rewards:
-            if r not in tried and 0 <= r <= most:
-                tried[r] = measure(found.answers(bounded(r), ratio), references)
+            if (r, ratio) not in tried and 0 <= r <= most:
+                tried[r, ratio] = measure(found.answers(bounded(r), ratio), references)
 
     steps = int(most / COARSE + 1e-9)
-    at([round(i * COARSE, 2) for i in range(steps + 1)] + [most])
-    centre = best_reward(tried)
-    at([round(centre + i * FINE, 2) for i in range(-3, 4)])
+    for ratio in ratios:
+        at([round(i * COARSE, 2) for i in range(steps + 1)] + [most], ratio)
+    centre, ratio = best_of(tried)
+    at([round(centre + i * FINE, 2) for i in range(-3, 4)], ratio)
     return tried
 
 
-def best_reward(tried: dict[float, Measure]) -> float:
-    """The reward of the highest BLEU; of equals the smallest, which stops earliest."""
-    return min(tried, key=lambda r: (-tried[r].bleu, r))
+def best_of(tried: Tried) -> tuple[float, float]:
+    """The reward and length ratio of the highest BLEU; of equals the smallest, which stop earliest."""
+    return min(tried, key=lambda setting: (-tried[setting].bleu, setting))
 
 
 def where(args: argparse.Namespace) -> dict[str, Any]:
@@ -122,6 +129,7 @@ def parser() -> argparse.ArgumentParser:
     parse.add_argument("--data", help="folder with dict.SRC.txt and dict.TGT.txt (with --path)")
     parse.add_argument("--beam", type=int, default=10, help="beam to tune for (10)")
     parse.add_argument("--max-reward", type=positive, default=1.6, help="largest reward to try, in nats a token (1.6)")
+    parse.add_argument("--stretches", type=positive, nargs="+", default=[1.0, 1.1, 1.2, 1.3], help="times the length ratio (1 1.1 1.2 1.3)")
     parse.add_argument("--batch-size", type=int, default=BATCH, help=f"sentences decoded together ({BATCH})")
     parse.add_argument("--flags", default="", help='more flags of fairseq-interactive, as in --flags "--bpe subword_nmt --bpe-codes FILE"')
     parse.add_argument("--cpu", action="store_true", help="no GPU even if there is one")

@@ -14,16 +14,11 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 from searches import BenchError  # noqa: E402
-from tables import read_sweep  # noqa: E402
+from tables import label, over_beams, read_sweep  # noqa: E402
 
-MARKERS = "osD^vX"
+MARKERS = "osD^vXP"
 FIGURE_1 = ("optimal, no reward", "first (OpenNMT-py default)", "fairseq (count)")
 RAW = 0.0  # of fairseq: no length penalty, so that all of Figure 1 is judged by the same score
-
-
-def of(sweep: dict[str, Any], decoder: str, value: float) -> list[dict]:
-    """A decoder at one setting, beam by beam."""
-    return sorted((c for c in sweep["choices"] if (c["decoder"], c["value"]) == (decoder, value)), key=lambda c: c["beam"])
 
 
 def draw(axes: Axes, sweep: dict[str, Any], lines: list[tuple[str, list[dict]]], quality: str, label: str) -> None:
@@ -39,18 +34,15 @@ def draw(axes: Axes, sweep: dict[str, Any], lines: list[tuple[str, list[dict]]],
 
 def figure_1(sweep: dict[str, Any], file: Path) -> None:
     figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
-    lines = [(name, of(sweep, name, RAW)) for name in FIGURE_1]
-    draw(axes, sweep, lines, "model_score", "model score (mean log-probability of a sentence)")
+    lines = [(name, over_beams(sweep, {"decoder": name, "value": RAW, "stretch": 1.0})) for name in FIGURE_1]
+    draw(axes, sweep, lines, "model_score", "model score (mean log-probability)")
     axes.legend()
     axes.set_title(f"Search quality, {sweep['dev']}, {sweep['sentences']['dev']} sentences")
     figure.savefig(file, dpi=150)
 
 
 def figure_2(sweep: dict[str, Any], file: Path) -> None:
-    lines = []
-    for best in sweep["best"]:
-        setting = f", {best['what']} = {best['value']:g}" if best["what"] and best["decoder"] != FIGURE_1[0] else ""
-        lines.append((best["decoder"] + setting, of(sweep, best["decoder"], best["value"])))
+    lines = [(label(best), over_beams(sweep, best)) for best in sweep["best"]]
     figure, (above, below) = plt.subplots(2, 1, figsize=(7, 8), sharex=True, layout="constrained")
     draw(above, sweep, lines, "bleu", "BLEU")
     draw(below, sweep, lines, "ratio", "length of the output / length of the reference")

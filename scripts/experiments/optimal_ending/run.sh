@@ -10,13 +10,17 @@ set -euo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 ROOT=$(cd "$HERE/../../.." && pwd)
 OUT=$ROOT/runs/optimal_ending
-case "${1:-}" in
--h | --help) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit ;;
---out) OUT=${2:?--out wants a folder}; shift 2 ;;
-esac
+SWEEP=()
+while (($#)); do
+    case $1 in
+    -h | --help) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit ;;
+    --out) OUT=${2:?--out wants a folder}; shift 2 ;;
+    *) SWEEP+=("$1"); shift ;;
+    esac
+done
 PYTHON=${PYTHON:-$(if [[ -x $ROOT/.venv/bin/python ]]; then echo "$ROOT/.venv/bin/python"; else echo python3; fi)}
 
 mkdir -p "$OUT"
-"$PYTHON" "$HERE/sweep.py" --cpu --out "$OUT" "$@"
+"$PYTHON" "$HERE/sweep.py" --cpu --out "$OUT" ${SWEEP[@]+"${SWEEP[@]}"}
 "$PYTHON" "$HERE/tables.py" --out "$OUT"
 "$PYTHON" "$HERE/figures.py" --out "$OUT"

@@ -1,8 +1,9 @@
 """Searches whose finished hypotheses are kept, so that one search answers for every way to score them.
 
 Neither the beams nor the finished hypotheses of `first`, `shrink` and `count` depend on how finished hypotheses are scored, and those of
-`optimal` with the largest reward hold the answers of all smaller ones (the stop step grows with r). So a search is run once for each
-method and beam, and rewards and length penalties are swept over what it found. Of hypotheses of equal length only the best can win.
+`optimal` with the largest reward and wanted length hold the answers of all smaller ones (the stop step grows with both). So a search is
+run once for each method and beam, and rewards and length penalties are swept over what it found. Of hypotheses of equal length only the
+best can win.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
+logging.getLogger("fairseq").setLevel(logging.WARNING)  # it talks while it is imported
 
 import sacrebleu  # noqa: E402
 from harness import BenchError  # noqa: E402

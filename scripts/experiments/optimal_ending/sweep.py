@@ -40,25 +40,38 @@ A, B = 1.5, 5  # length limit of the certificate for normalised scores, which is
 
 
 @dataclass(frozen=True)
+class Setting:
+    """One way to pick an answer."""
+
+    what: str  # what the number is
+    value: float
+    score: Score
+    stretch: float = 1.0  # wanted length over the one that the dev set's length ratio gives; the paper has 1
+
+
+@dataclass(frozen=True)
 class Decoder:
-    """A row of Table 3: one search and the scores by which its answer may be picked."""
+    """A row of Table 3: one search and the settings by which its answer may be picked."""
 
     name: str
     method: str
-    scores: tuple[tuple[str, float, Score], ...]  # (what the number is, the number, score)
+    settings: list[Setting]
 
 
-def decoders(rewards: list[float]) -> list[Decoder]:
-    """The paper's decoders, fairseq's own before them."""
+def decoders(rewards: list[float], stretches: list[float]) -> list[Decoder]:
+    """fairseq's own, the paper's, and one more that tunes the wanted length as well."""
     positive = [r for r in rewards if r > 0]
-    return [
-        Decoder("fairseq (count)", "count", tuple(("lenpen", p, normalised(p)) for p in LENPENS)),
-        Decoder("first (OpenNMT-py default)", "first", (("", 0.0, bounded(0)),)),
-        Decoder("shrink, length norm.", "shrink", (("lenpen", 1.0, normalised(1.0)),)),
-        Decoder("shrink, reward", "shrink", tuple(("r", r, unbounded(r)) for r in positive)),
-        Decoder("optimal, no reward", "optimal", (("r", 0.0, bounded(0)),)),
-        Decoder("optimal, bounded reward", "optimal", tuple(("r", r, bounded(r)) for r in positive)),
+    longer = [x for x in stretches if x != 1]
+    found = [
+        Decoder("fairseq (count)", "count", [Setting("lenpen", p, normalised(p)) for p in LENPENS]),
+        Decoder("first (OpenNMT-py default)", "first", [Setting("", 0.0, bounded(0))]),
+        Decoder("shrink, length norm.", "shrink", [Setting("lenpen", 1.0, normalised(1.0))]),
+        Decoder("shrink, reward", "shrink", [Setting("r", r, unbounded(r)) for r in positive]),
+        Decoder("optimal, no reward", "optimal", [Setting("", 0.0, bounded(0))]),
+        Decoder("optimal, bounded reward", "optimal", [Setting("r", r, bounded(r)) for r in positive]),
+        Decoder("optimal, bounded reward, length tuned", "optimal", [Setting("r", r, bounded(r), x) for x in longer for r in positive]),
     ]
+    return [decoder for decoder in found if decoder.settings]
 
 
 @dataclass
@@ -70,6 +83,7 @@ class Choice:
     beam: int
     what: str
     value: float
+    stretch: float
     dev: Measure
     test: Measure | None = None
 
@@ -86,18 +100,18 @@ class Sweep:
         self.ratio = round(length_ratio(Translator(**self.flags), *self.text["dev"]), 3)
 
     def methods(self) -> dict[str, dict[str, Any]]:
-        """The flags of each search; `optimal` runs with the largest reward."""
+        """The flags of each search; `optimal` runs with the largest reward and wanted length."""
         most = max(self.args.rewards)
         raw = dict(unnormalized=True)
         return {
             "count": {},
             "first": dict(stop="first", **raw),
             "shrink": dict(stop="shrink", **raw),
-            "optimal": dict(stop="optimal", **raw, **self.reward(most)),
+            "optimal": dict(stop="optimal", **raw, **self.reward(most, max(self.args.stretches))),
         }
 
-    def reward(self, r: float) -> dict[str, float]:
-        return dict(length_reward=r, length_ratio=self.ratio) if r else {}
+    def reward(self, r: float, stretch: float = 1.0) -> dict[str, float]:
+        return dict(length_reward=r, length_ratio=round(self.ratio * stretch, 3)) if r else {}
 
     def search(self, split: str, name: str, beam: int, flags: dict[str, Any]) -> Search:
         print(f"{split}, beam {beam}: {name}", file=sys.stderr, flush=True)
@@ -109,21 +123,26 @@ class Sweep:
         out = []
         for beam in self.args.beams:
             found = {name: self.search(split, name, beam, flags) for name, flags in self.methods().items()}
-            for decoder in decoders(self.args.rewards):
-                for what, value, score in decoder.scores:
-                    quality = measure(found[decoder.method].answers(score, self.ratio), self.text[split][1])
-                    out.append(Choice(decoder.name, decoder.method, beam, what, value, quality))
+            for decoder in decoders(self.args.rewards, self.args.stretches):
+                for x in decoder.settings:
+                    quality = self.quality(split, found[decoder.method], x.score, x.stretch)
+                    out.append(Choice(decoder.name, decoder.method, beam, x.what, x.value, x.stretch, quality))
         return out
 
     def on_test(self, choice: Choice) -> Measure:
-        scores = {value: score for d in decoders(self.args.rewards) if d.name == choice.decoder for _, value, score in d.scores}
+        settings = [x for d in decoders(self.args.rewards, self.args.stretches) if d.name == choice.decoder for x in d.settings]
+        setting = next(x for x in settings if (x.value, x.stretch) == (choice.value, choice.stretch))
         found = self.search("test", choice.method, choice.beam, self.methods()[choice.method])
-        return measure(found.answers(scores[choice.value], self.ratio), self.text["test"][1])
+        return self.quality("test", found, setting.score, setting.stretch)
 
-    def costs(self, r: float) -> dict[str, dict[str, Any]]:
+    def quality(self, split: str, found: Search, score: Score, stretch: float = 1.0) -> Measure:
+        return measure(found.answers(score, round(self.ratio * stretch, 3)), self.text[split][1])
+
+    def costs(self, r: float, stretch: float) -> dict[str, dict[str, Any]]:
         """What deciding takes, on dev: the statistics of each search as a user would run it, and the quality of its answer."""
         raw, prune, norm = dict(stop="optimal", unnormalized=True), dict(prune_bound=True), normalised(1.0)
-        tuned = raw | self.reward(r)
+        tuned = raw | self.reward(r, stretch)
+        name = f"optimal, r = {r:g}, length ratio {self.ratio:g} x {stretch:g}"
         limited = dict(stop="optimal", max_len_a=A, max_len_b=B)
         runs: dict[str, tuple[str, dict[str, Any], Score]] = {
             "count, normalised scores": ("count", {}, norm),
@@ -132,24 +151,24 @@ class Sweep:
             "shrink, raw scores": ("shrink", self.methods()["shrink"], bounded(0)),
             "optimal, raw scores": ("optimal.raw", raw, bounded(0)),
             "optimal, raw scores, pruned": ("optimal.raw.pruned", raw | prune, bounded(0)),
-            f"optimal, r = {r:g}": ("optimal.tuned", tuned, bounded(r)),
-            f"optimal, r = {r:g}, pruned": ("optimal.tuned.pruned", tuned | prune, bounded(r)),
+            name: ("optimal.tuned", tuned, bounded(r)),
+            f"{name}, pruned": ("optimal.tuned.pruned", tuned | prune, bounded(r)),
             f"optimal, normalised scores, pruned, at most {A} x source + {B} tokens": ("optimal.norm.pruned", limited | prune, norm),
         }
         out: dict[str, dict[str, Any]] = {}
-        for name, (file, flags, score) in runs.items():
-            out[name] = {}
+        for label, (file, flags, score) in runs.items():
+            out[label] = {}
             for beam in self.args.beams:
                 found = self.search("dev", file, beam, flags)
-                quality = measure(found.answers(score, self.ratio), self.text["dev"][1])
-                out[name][str(beam)] = found.stats | {"bleu": quality.bleu, "model_score": quality.model_score}
+                quality = self.quality("dev", found, score, stretch)
+                out[label][str(beam)] = found.stats | {"bleu": quality.bleu, "model_score": quality.model_score}
         return out
 
 
 def best_of(choices: list[Choice]) -> list[Choice]:
     """Each decoder's best setting on dev; of equals the cheaper beam and the smaller number."""
     names = dict.fromkeys(choice.decoder for choice in choices)
-    return [min((c for c in choices if c.decoder == name), key=lambda c: (-c.dev.bleu, c.beam, c.value)) for name in names]
+    return [min((c for c in choices if c.decoder == name), key=lambda c: (-c.dev.bleu, c.beam, c.value, c.stretch)) for name in names]
 
 
 def add_model_arguments(parse: argparse.ArgumentParser) -> None:
@@ -166,6 +185,7 @@ def main() -> None:
     parse.add_argument("--text", default=str(ROOT / "data" / "demo" / "test"), help="the same for the test set")
     parse.add_argument("--beams", type=int, nargs="+", default=[1, 2, 5, 10, 20, 50])
     parse.add_argument("--rewards", type=float, nargs="+", default=REWARDS)
+    parse.add_argument("--stretches", type=float, nargs="+", default=[1.0, 1.1, 1.2, 1.3], help="wanted length over the measured (1 ...)")
     parse.add_argument("--cpu", action="store_true", help="no GPU even if there is one")
     parse.add_argument("--no-costs", action="store_true", help="leave out the searches that only count decoder rows")
     parse.add_argument("--out", type=Path, required=True, help="folder for searches and results")
@@ -175,12 +195,12 @@ def main() -> None:
     best = best_of(choices)
     for choice in best:
         choice.test = sweep.on_test(choice)
-    tuned = next((choice.value for choice in best if choice.decoder == "optimal, bounded reward"), 0.0)
+    tuned = max((choice for choice in best if choice.method == "optimal"), key=lambda choice: choice.dev.bleu)
     result = {
         "model": args.model.name, "dev": Path(args.dev).name, "test": Path(args.text).name, "languages": [args.src, args.tgt],
         "sentences": {split: len(sources) for split, (sources, _) in sweep.text.items()}, "ratio": sweep.ratio,
         "choices": [asdict(choice) for choice in choices], "best": [asdict(choice) for choice in best],
-        "costs": {} if args.no_costs else sweep.costs(tuned), "machine": machine(),
+        "costs": {} if args.no_costs else sweep.costs(tuned.value, tuned.stretch), "machine": machine(),
     }  # fmt: skip
     with tempfile.NamedTemporaryFile("w", dir=args.out, delete=False, encoding="utf-8") as part:
         json.dump(result, part, indent=1)

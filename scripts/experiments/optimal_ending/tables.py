@@ -36,9 +36,21 @@ def best_by(choices: list[dict], key: str) -> dict[Any, dict]:
     return dict(sorted(out.items()))
 
 
+def label(choice: dict) -> str:
+    """A decoder with its numbers."""
+    number = f", {choice['what']} = {choice['value']:g}" if choice["what"] else ""
+    return choice["decoder"] + number + (f", ratio x {choice['stretch']:g}" if choice["stretch"] != 1 else "")
+
+
+def over_beams(sweep: dict[str, Any], setting: dict) -> list[dict]:
+    """The choices with the decoder and numbers of this one, beam by beam."""
+    keys = ("decoder", "value", "stretch")
+    return sorted((c for c in sweep["choices"] if all(c[key] == setting[key] for key in keys)), key=lambda c: c["beam"])
+
+
 def table_2(sweep: dict[str, Any]) -> str:
     """Tuning the bounded reward over all beams."""
-    best = best_by([c for c in sweep["choices"] if c["method"] == "optimal"], "value")
+    best = best_by([c for c in sweep["choices"] if c["method"] == "optimal" and c["stretch"] == 1], "value")
     columns = [(f"{r:g}", f"{c['dev']['bleu']:.2f}", f"{c['dev']['ratio']:.3f}", str(c["beam"])) for r, c in best.items()]
     names = ("reward r", "BLEU", "length ratio", "best b")
     reward, *rows = ([name, *row] for name, row in zip(names, zip(*columns, strict=True), strict=True))
@@ -49,9 +61,8 @@ def table_3(sweep: dict[str, Any]) -> str:
     """Every decoder at its best setting on dev."""
     rows = []
     for c in sweep["best"]:
-        setting = f", {c['what']} = {c['value']:g}" if c["what"] and c["decoder"] != "optimal, no reward" else ""
         scores = [f"{c[split]['bleu']:.2f}" for split in ("dev", "test")] + [f"{c[split]['ratio']:.3f}" for split in ("dev", "test")]
-        rows.append([c["decoder"] + setting, str(c["beam"]), *scores])
+        rows.append([label(c), str(c["beam"]), *scores])
     head = ["decoder", "b", "BLEU dev", "BLEU test", "length ratio dev", "length ratio test"]
     return "### Table 3: BLEU at the best settings from dev\n\n" + table(head, rows)
 
@@ -78,8 +89,7 @@ def falls(sweep: dict[str, Any]) -> str:
     beams = sorted({c["beam"] for c in sweep["choices"]})
     rows = []
     for best in sweep["best"]:
-        same = {c["beam"]: c for c in sweep["choices"] if (c["decoder"], c["value"]) == (best["decoder"], best["value"])}
-        rows.append([f"{best['decoder']} {best['value']:g}", *(f"{same[b]['dev']['bleu']:.2f}" for b in beams)])
+        rows.append([label(best), *(f"{c['dev']['bleu']:.2f}" for c in over_beams(sweep, best))])
     return "### BLEU over beams at the best setting (dev)\n\n" + table(["decoder", *(f"b = {b}" for b in beams)], rows)
 
 
