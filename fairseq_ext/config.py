@@ -50,7 +50,7 @@ class Context:
 
 # fairseq's own behaviour at each plug point
 register("select", "topk")(lambda flags, context: plugs.TopK(context.k))
-register("stop", "count")(lambda flags, context: plugs.Count(context.eos))
+register("stop", "count")(lambda flags, context: plugs.Count(context.eos, context.scoring))
 register("schedule", "batch")(lambda flags, context: plugs.WholeBatch())
 register("softmax", "full")(lambda flags, context: plugs.FullSoftmax(getattr(context.generation, "temperature", 1.0)))
 register("decoding", "beam")(lambda flags, context: None)

@@ -8,8 +8,8 @@ from fairseq_ext.stats import Stats
 
 
 def report_constraints(hypotheses: list[list[Hypothesis]], pool: Pool, stats: Stats) -> None:
-    """Add the pool's constraints to the statistics. A sentence that cannot meet all of its own gets its list reordered, so that
-    the hypothesis that meets most comes first."""
+    """Add the pool's constraints to the statistics. A sentence's list keeps the hypotheses that meet all of its own; where none does,
+    it is reordered, so that the one that meets most comes first."""
     total = stats.extra.setdefault("constraints", {"given": 0, "met": 0, "unmet": []})
     ordered = pool.aux["ordered"]
     for number, limit, constraints, found in zip(pool.ids.tolist(), pool.max_len, pool.aux["constraints"], hypotheses, strict=True):
@@ -17,14 +17,15 @@ def report_constraints(hypotheses: list[list[Hypothesis]], pool: Pool, stats: St
         total["unmet"] += [[number, text, reason] for text, reason in constraints.unmet]
         if not constraints.any_of:
             continue
-        which = [met(h.tokens.tolist(), constraints, ordered) for h in found[:1]] or [[False] * len(constraints.any_of)]
-        if not all(which[0]):
-            which = [met(h.tokens.tolist(), constraints, ordered) for h in found] or which
-            best = sorted(range(len(found)), key=lambda i: -sum(which[i]))
-            found[:], which = [found[i] for i in best], [which[i] for i in best] or which
-        total["met"] += sum(which[0])
+        which = [met(h.tokens.tolist(), constraints, ordered) for h in found]
+        # subtle: a search that ran into a dead end ends a row as it is, also where complete hypotheses were found before
+        complete = [i for i, of_hypothesis in enumerate(which) if all(of_hypothesis)]
+        kept = complete or sorted(range(len(found)), key=lambda i: -sum(which[i]))
+        found[:] = [found[i] for i in kept]
+        best = which[kept[0]] if kept else [False] * len(constraints.any_of)
+        total["met"] += sum(best)
         reason = why(constraints, limit)
-        total["unmet"] += [[number, text, reason] for text, is_met in zip(constraints.text, which[0], strict=True) if not is_met]
+        total["unmet"] += [[number, text, reason] for text, is_met in zip(constraints.text, best, strict=True) if not is_met]
 
 
 def why(constraints: SentenceConstraints, limit: int) -> str:

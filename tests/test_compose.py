@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from itertools import combinations_with_replacement
 
 import pytest
-from models import batch, build, dictionary, generators, run
+from models import alone, batch, build, dictionary, generators, run
 
 from fairseq_ext import UsageError
+from fairseq_ext.constraint_io import SentenceConstraints, met
 
 Check = Callable[[list[list[dict]], list[list[dict]]], None]  # (n-best lists of the pair, those of stock)
 
@@ -24,31 +25,76 @@ def complete(got: list[list[dict]], stock: list[list[dict]]) -> None:
         assert [float(h["score"]) for h in nbest] == sorted((float(h["score"]) for h in nbest), reverse=True)
 
 
+def meets(got: list[list[dict]], stock: list[list[dict]]) -> None:
+    """Every hypothesis holds its sentence's phrases."""
+    for nbest, constraints in zip(got, CONSTRAINTS, strict=True):
+        for h in nbest:
+            assert all(met(h["tokens"].tolist(), constraints, ordered=False))
+
+
 @dataclass
 class Row:
     """A strategy at a setting that is not neutral."""
 
     flags: dict = field(default_factory=dict)
     checks: tuple[Check, ...] = ()
+    generation: dict = field(default_factory=dict)  # stock flags it needs
+    constrained: bool = False
 
 
+def phrases(*each: tuple[int, ...]) -> SentenceConstraints:
+    return SentenceConstraints(tuple((p,) for p in each), tuple(map(str, each)))
+
+
+LENGTHS = [7, 5, 3, 1, 0]
+CONSTRAINTS = [phrases((9, 10)), phrases(), phrases((8,), (11, 8)), phrases((12,)), phrases()]
+RAW = {"unnormalized": True}
 STRATEGIES: dict[str, Row] = {
     "default": Row(),
+    "fairseq's modules": Row({"decoder_backend": "fairseq"}),
+    "dba": Row({"select": "dba"}, (meets,), constrained=True),
+    "gbs": Row({"select": "gbs", "gbs_base": 2}, (meets,), constrained=True),
+    "cbs": Row({"select": "cbs"}, (meets,), constrained=True),
+    "prune-finished": Row({"prune_finished": 2.0}),
+    "optimal": Row({"stop": "optimal"}),
+    "optimal, paper": Row({"stop": "optimal", "stop_expansion": "paper"}),
+    "optimal, bound": Row({"stop": "optimal", "prune_bound": True}, generation=RAW),
+    "optimal, reward": Row({"stop": "optimal", "length_reward": 0.5}, generation=RAW),
+    "first": Row({"stop": "first"}),
+    "shrink": Row({"stop": "shrink"}),
+    "patience": Row({"patience": 2}),
 }
-REFUSED: set[frozenset[str]] = set()  # pairs for which validate() raises UsageError
+# --patience belongs to --stop count
+REFUSED = {frozenset(("patience", name)) for name, row in STRATEGIES.items() if "stop" in row.flags}
 
 
-@pytest.mark.parametrize("first, second", combinations_with_replacement(STRATEGIES, 2))
+def pairs() -> list[tuple[str, str]]:
+    """All pairs but those that set one flag to two values, which no command can."""
+    flags = {name: row.flags for name, row in STRATEGIES.items()}
+    return [(a, b) for a, b in combinations_with_replacement(STRATEGIES, 2) if all(flags[b].get(f, v) == v for f, v in flags[a].items())]
+
+
+def decode(generator, sample: dict, constraints: list[SentenceConstraints] | None) -> list[list[dict]]:
+    return run(generator, sample if constraints is None else {**sample, "sentence_constraints": constraints})
+
+
+@pytest.mark.parametrize("first, second", pairs())
 def test_pair_keeps_its_properties_or_is_refused(first, second):
     rows = [STRATEGIES[first], STRATEGIES[second]]
     flags = rows[0].flags | rows[1].flags
+    generation = {"beam": 4, "max_len_b": 10, **rows[0].generation, **rows[1].generation}
     models = [build("transformer", seed=2)]
     if frozenset((first, second)) in REFUSED:
         with pytest.raises(UsageError):
-            generators(models, flags, beam=5, max_len_b=12)
+            generators(models, flags, **generation)
         return
-    pair = generators(models, flags, beam=5, max_len_b=12)
-    sample = batch([3, 1, 7, 0, 5])
-    got, stock = run(pair.ours, sample), run(pair.stock, sample)
+    pair = generators(models, flags, **generation)
+    sample = batch(LENGTHS)
+    constraints = CONSTRAINTS if rows[0].constrained or rows[1].constrained else None
+    got, stock = decode(pair.ours, sample, constraints), run(pair.stock, sample)
     for check in (complete, *rows[0].checks, *rows[1].checks):
         check(got, stock)
+    for i, nbest in enumerate(got):  # no pair lets a sentence depend on those beside it
+        [single] = decode(pair.ours, alone(sample, i), constraints and constraints[i : i + 1])
+        assert single[0]["tokens"].tolist() == nbest[0]["tokens"].tolist()
+        assert float(single[0]["score"]) == pytest.approx(float(nbest[0]["score"]), abs=1e-9)

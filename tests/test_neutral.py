@@ -4,6 +4,7 @@ A strategy adds a row to NEUTRAL; each row is run over the whole of GRID. Furthe
 places where ours differs from stock on purpose.
 """
 
+import math
 from dataclasses import dataclass, field
 
 import pytest
@@ -26,6 +27,11 @@ from models import (
 # our flags of each strategy at its neutral setting
 NEUTRAL: dict[str, dict] = {
     "no flag of ours": {},
+    "fairseq's modules": {"decoder_backend": "fairseq"},
+    "dba without constraints": {"select": "dba"},
+    "cbs without constraints": {"select": "cbs"},
+    "nothing is far enough behind to be pruned": {"prune_finished": math.inf},
+    "patience of one": {"patience": 1},
 }
 
 MIXED = [3, 1, 7, 0, 12, 5]  # words of each source sentence; 0: an empty line
@@ -43,13 +49,14 @@ class Case:
     arguments: dict = field(default_factory=dict)  # of generate()
     lm: float | None = None  # weight of a language model
 
-    def check(self, strategy: dict) -> None:
+    def check(self, strategy: dict, nbest: int | None = None) -> None:
         models = [build(name, seed=i + 1) for i, name in enumerate(self.models)]
         extra = {} if self.lm is None else {"lm_model": language_model(), "lm_weight": self.lm}
         pair = generators(models, strategy, extra, **({"max_len_b": 20} | self.flags))
         sample = batch(self.lengths)
         tolerance = 1e-5 if set(self.models) & set(MASKED_IN_FLOAT32) else 1e-9
-        same(run(pair.stock, sample, **self.arguments), run(pair.ours, sample, **self.arguments), tolerance)
+        stock, ours = run(pair.stock, sample, **self.arguments), run(pair.ours, sample, **self.arguments)
+        same([found[:nbest] for found in stock], [found[:nbest] for found in ours], tolerance)
 
 
 def prefix(*rows: list[int]) -> dict:
@@ -95,7 +102,9 @@ GRID = {
 @pytest.mark.parametrize("strategy", NEUTRAL.values(), ids=NEUTRAL.keys())
 @pytest.mark.parametrize("case", GRID.values(), ids=GRID.keys())
 def test_neutral_setting_equals_stock(case, strategy):
-    case.check(strategy)
+    # for a prefix that ends its sentence fairseq lists one hypothesis k times; a search whose rows may leave lists it once
+    may_leave = strategy.get("select") == "cbs" or "prune_finished" in strategy
+    case.check(strategy, nbest=1 if may_leave and case is GRID["prefix with EOS"] else None)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -189,7 +189,9 @@ def remember(weights: Weights, encoded: dict, may_fold: bool = False) -> Memory:
     own = flat.new_empty(len(weights.layers), 2, S, weights.heads, ROOM, h)
     # with few source tokens, keys and values multiplied by the query and output weights are fewer bytes to read than those weights
     is_small = S * source * (weights.heads - 1) <= weights.d
-    folded = [fold(layer, *block, mask) for layer, block in zip(weights.layers, out, strict=True)] if may_fold and is_small else None
+    folded = None
+    if may_fold and is_small:
+        folded = [fold(layer, block[0], block[1], mask) for layer, block in zip(weights.layers, out, strict=True)]
     return Memory(own, out, mask, folded)
 
 

@@ -10,26 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from fairseq.models.transformer import TransformerEncoder, TransformerEncoderBase
 from fairseq.modules.transformer_layer import TransformerEncoderLayer, TransformerEncoderLayerBase
-from torch import Tensor, nn
+from torch import Tensor
 
-from fairseq_ext.decoders.transformer_weights import (
-    Norm,
-    Product,
-    Watch,
-    attend,
-    fairseq_activation,
-    joined,
-    odd_attention,
-    odd_linear,
-    odd_module,
-    odd_norm,
-    read_positions,
-)
+from fairseq_ext.decoders.transformer_fits import odd_attention, odd_linear, odd_module, odd_norm
+from fairseq_ext.decoders.transformer_weights import Norm, Product, Watch, attend, fairseq_activation, joined, read_positions
 
 
 @dataclass
@@ -107,7 +97,7 @@ def read_layer(layer: TransformerEncoderLayerBase) -> Layer:
     )
 
 
-def fast_encoder(model: nn.Module) -> FastEncoder | None:
+def fast_encoder(model: Any) -> FastEncoder | None:
     """The model's encoder, if it is a plain Transformer."""
     encoder = model.encoder
     if type(encoder) not in (TransformerEncoder, TransformerEncoderBase) or odd_module(encoder) or not len(encoder.layers):
@@ -119,7 +109,7 @@ def fast_encoder(model: nn.Module) -> FastEncoder | None:
     return FastEncoder(encoder)
 
 
-def odd_layer(layer: nn.Module, encoder: TransformerEncoderBase) -> bool:
+def odd_layer(layer: Any, encoder: Any) -> bool:
     """Whether this is not fairseq's own encoder layer with plain parts."""
     first = encoder.layers[0]
     if type(layer) not in (TransformerEncoderLayer, TransformerEncoderLayerBase) or layer.return_fc:

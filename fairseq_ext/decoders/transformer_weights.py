@@ -1,4 +1,4 @@
-"""The weights of a fairseq Transformer decoder as the fast backend multiplies by them, and which decoders it can read at all.
+"""The weights of a fairseq Transformer decoder as the fast backend multiplies by them.
 
 Weights are read from the loaded model once: query, key and value as one product, the attention's scaling inside the query
 weights, key and value of the source as one product. On a CPU in float32 every product runs through oneDNN with weights packed
@@ -12,19 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from fairseq import utils
-from fairseq.models import FairseqDecoder, FairseqEncoderDecoderModel
-from fairseq.models.fairseq_model import BaseFairseqModel
-from fairseq.models.transformer import TransformerDecoder, TransformerDecoderBase, TransformerModelBase
-from fairseq.modules import LearnedPositionalEmbedding, MultiheadAttention, SinusoidalPositionalEmbedding, layer_norm
-from fairseq.modules.transformer_layer import TransformerDecoderLayer, TransformerDecoderLayerBase
+from fairseq.models.transformer import TransformerDecoderBase
+from fairseq.modules import LearnedPositionalEmbedding, SinusoidalPositionalEmbedding
+from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor, nn
 
-PLAIN_SOFTMAX = (BaseFairseqModel.get_normalized_probs, TransformerModelBase.get_normalized_probs)
-NORMS = (nn.LayerNorm, getattr(layer_norm, "FusedLayerNorm", nn.LayerNorm))  # the second where apex is installed
+PACKED_FOR = 64  # rows that the packed layout is chosen for: any number but 1 gives the same one
 MANY = 32  # from so many (sentence, head) pairs on, batched products beat the fused attention on a CPU
 
 
@@ -54,28 +52,17 @@ class Product:
         self.may_pack = Product.packs and weight.device.type == "cpu" and weight.dtype == torch.float32
         self.packed: Tensor | None = None
 
-    def pack(self, x: Tensor) -> bool:
-        """Whether to use packed weights for x; packs them the first time that several rows come.
-
-        A single row gains nothing by them, but loses where the cache holds the packed ones and not the others.
-        """
-        if not self.may_pack:
-            return False
+    def apply(self, x: Tensor, activation: str) -> Tensor:
+        """The packed product, packed when it is needed first; activation: none or relu."""
         if self.packed is None:
-            if x.size(0) == 1:
-                return False
-            self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.contiguous(), x.size(0))
-        return True
+            self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.contiguous(), PACKED_FOR)
+        return torch.ops.mkldnn._linear_pointwise.default(x, self.packed, self.bias, activation, [], "")
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self.pack(x):
-            return torch.ops.mkldnn._linear_pointwise.default(x, self.packed, self.bias, "none", [], "")
-        return F.linear(x, self.weight, self.bias)
+        return self.apply(x, "none") if self.may_pack else F.linear(x, self.weight, self.bias)
 
     def relu(self, x: Tensor) -> Tensor:
-        if self.pack(x):
-            return torch.ops.mkldnn._linear_pointwise.default(x, self.packed, self.bias, "relu", [], "")
-        return F.linear(x, self.weight, self.bias).relu_()
+        return self.apply(x, "relu") if self.may_pack else F.linear(x, self.weight, self.bias).relu_()
 
 
 class Norm:
@@ -91,7 +78,7 @@ class Norm:
 class Watch:
     """Notices when a model has been trained further, moved or cast since its weights were read, by its small parameters."""
 
-    def __init__(self, module: nn.Module):
+    def __init__(self, module: Any):
         layers = module.layers
         small = [p for layer in layers for p in (layer.final_layer_norm.weight, layer.fc1.bias, layer.self_attn.out_proj.bias)]
         self.parameters = [p for p in small if p is not None]
@@ -195,7 +182,7 @@ def read_layer(layer: TransformerDecoderLayerBase) -> Layer:
     )
 
 
-def fairseq_activation(layer: nn.Module) -> Callable[[Tensor], Tensor] | None:
+def fairseq_activation(layer: Any) -> Callable[[Tensor], Tensor] | None:
     """A layer's activation; None for ReLU, which the product before it takes along."""
     return None if layer.activation_fn is utils.get_activation_fn("relu") else layer.activation_fn
 
@@ -208,7 +195,7 @@ def joined(linears: list[nn.Linear], scale_of_first: float) -> Product:
     return Product(torch.cat(weights), torch.cat([linears[0].bias * scale_of_first, *[linear.bias for linear in linears[1:]]]))
 
 
-def read_positions(coder: nn.Module) -> tuple[Tensor | None, Callable[[int], Tensor] | None]:
+def read_positions(coder: Any) -> tuple[Tensor | None, Callable[[int], Tensor] | None]:
     """Position embeddings of an encoder or decoder, the first position first; and how to make more of them, if that is possible."""
     module = coder.embed_positions
     if module is None:
@@ -223,88 +210,3 @@ def read_positions(coder: nn.Module) -> tuple[Tensor | None, Callable[[int], Ten
         return table.to(like)[first:]
 
     return grow(module.weights.size(0)), grow
-
-
-def unsupported(model: nn.Module) -> str | None:
-    """Why this model cannot run on the fast backend, in words; None when it can."""
-    decoder = getattr(model, "decoder", None)
-    if not isinstance(model, FairseqEncoderDecoderModel) or type(decoder) not in (TransformerDecoder, TransformerDecoderBase):
-        return f"{type(model).__name__} is no encoder-decoder with a plain Transformer decoder"
-    if type(model).get_normalized_probs not in PLAIN_SOFTMAX or type(decoder).get_normalized_probs is not FairseqDecoder.get_normalized_probs:
-        return f"{type(model).__name__} computes its probabilities in a way of its own"
-    checks = [
-        (decoder.adaptive_softmax is not None or decoder.output_projection is None, "its decoder has an adaptive softmax"),
-        (decoder.cross_self_attention, "its decoder attends to source and target in one (--cross-self-attention)"),
-        (getattr(decoder, "quant_noise", None) is not None, "its embeddings have quantisation noise"),
-        (not len(decoder.layers), "its decoder has no layers"),
-    ]
-    reason = next((text for bad, text in checks if bad), None) or odd_module(decoder)
-    if reason is None:
-        reason = odd_linear([decoder.output_projection, decoder.project_in_dim, decoder.project_out_dim])
-    if reason is None:
-        reason = odd_norm([decoder.layernorm_embedding, decoder.layer_norm])
-    if reason is None:
-        reason = next((why for layer in decoder.layers for why in [unsupported_layer(layer, decoder)] if why), None)
-    return reason
-
-
-def unsupported_layer(layer: nn.Module, decoder: TransformerDecoderBase) -> str | None:
-    """The same for one layer."""
-    if type(layer) not in (TransformerDecoderLayer, TransformerDecoderLayerBase):
-        return f"its decoder has a {type(layer).__name__}"
-    if layer.encoder_attn is None:
-        return "its decoder has no cross-attention"
-    first = decoder.layers[0]
-    own, cross = layer.self_attn, layer.encoder_attn
-    scaled = [layer.attn_ln, layer.c_attn, layer.ffn_layernorm, layer.w_resid]
-    checks = [
-        (any(part is not None for part in scaled), "its layers are scaled as in NormFormer (--scale-attn, -fc, -heads or -resids)"),
-        (layer.normalize_before != first.normalize_before, "its layers differ in where they normalise"),
-    ]
-    reason = next((text for bad, text in checks if bad), None)
-    if reason is not None:
-        return reason
-    for attention in (own, cross):
-        reason = odd_attention(attention, first.self_attn.num_heads, decoder.embed_dim)
-        if reason is not None:
-            return reason
-    return odd_linear([layer.fc1, layer.fc2]) or odd_norm([layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm])
-
-
-def odd_module(coder: nn.Module) -> str | None:
-    """Why an encoder or decoder as a whole is not what its parts say."""
-    checks = [
-        (type(coder.embed_tokens) is not nn.Embedding, f"its embedding is a {type(coder.embed_tokens).__name__}"),
-        (any(m._forward_hooks or m._forward_pre_hooks for m in coder.modules()), "hooks are set on its modules"),
-        (
-            type(coder.embed_positions) not in (type(None), LearnedPositionalEmbedding, SinusoidalPositionalEmbedding),
-            f"its positions are a {type(coder.embed_positions).__name__}",
-        ),
-    ]
-    return next((text for bad, text in checks if bad), None)
-
-
-def odd_attention(attention: nn.Module, heads: int, d: int) -> str | None:
-    """Why an attention is not fairseq's own with this many heads and features."""
-    if type(attention) is not MultiheadAttention:
-        return f"one of its attentions is a {type(attention).__name__}"
-    checks = [
-        (attention.bias_k is not None or attention.add_zero_attn, "its attention has additional keys"),
-        (attention.use_xformers, "its attention is xFormers'"),
-        (attention.num_heads != heads, "its attentions differ in heads"),
-        (attention.q_proj.weight.size(0) != d, "heads have been pruned from its attention"),
-    ]
-    reason = next((text for bad, text in checks if bad), None)
-    return reason or odd_linear([attention.q_proj, attention.k_proj, attention.v_proj, attention.out_proj])
-
-
-def odd_linear(modules: list) -> str | None:
-    """Why one of these (None left out) is not a linear map with plain weights."""
-    odd = next((m for m in modules if m is not None and type(m) is not nn.Linear), None)
-    return None if odd is None else f"one of its products is a {type(odd).__name__}"
-
-
-def odd_norm(modules: list) -> str | None:
-    """The same for layer normalisation."""
-    odd = next((m for m in modules if m is not None and type(m) not in NORMS), None)
-    return None if odd is None else f"one of its normalisations is a {type(odd).__name__}"

@@ -101,6 +101,7 @@ def survivors(decoder: Decoder, beam: Beam, candidates: Candidates, fate: Fate, 
     live = [s for s, is_final in zip(beam.live, final.tolist(), strict=True) if not is_final]
     row, token, score = candidates.row, candidates.token, candidates.score
     stays = fate.stays & (score > -torch.inf) if variable else fate.stays  # what pruning dropped takes no place
+    score = score.masked_fill(~stays, -torch.inf)  # where fewer stay than there are rows, the others stand for nothing
     kept = None
     if len(live) < len(beam.live):
         kept = (~final).nonzero()[:, 0].to(beam.device)  # (S',) places of the sentences that go on

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fairseq_ext.search.beam import Beam, Candidates, Fate, Finished, LogProbs, Pool
+from fairseq_ext.search.beam import Beam, Candidates, Fate, Finished, LogProbs, Pool, Scoring
 
 
 class Decoder(Protocol):
@@ -136,10 +136,15 @@ class Count:
 
     A hypothesis that ends in EOS is finished when it is among the k best candidates, and is lost when it is not; the k best
     others go on. patience: multiple of k that makes a sentence final, 1 in fairseq.
+
+    subtle: in a constrained sentence few rows may end, so the k-th finished hypothesis is long in coming and what comes late is
+    rarely any good. With patience 1 such a sentence is also final once its n-best list is full and no live hypothesis, with all
+    or only some of its constraints, has a better score at present than the list's last. With --nbest k this changes nothing.
     """
 
-    def __init__(self, eos: int, patience: int = 1):
+    def __init__(self, eos: int, scoring: Scoring, patience: int = 1):
         self.eos = eos
+        self.scoring = scoring
         self.patience = patience
 
     def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None) -> Fate:
@@ -153,7 +158,14 @@ class Count:
         final = (before + done.sum(1) >= enough) | ~goes_on.any(1)
         if at_limit is not None:
             final = final | at_limit
-        return Fate(done, ~ends, final)
+        if candidates.constrained is None or self.patience > 1:
+            return Fate(done, ~ends, final)
+        live = beam.live_index()
+        score = self.scoring(candidates.score, beam.step + 1, self.scoring.wanted(pool)[live][:, None])
+        best = finished.best_with(live, score.masked_fill(~done, -torch.inf))
+        stays = goes_on & (goes_on.cumsum(1) <= candidates.width)
+        leads = score.masked_fill(~stays, -torch.inf).amax(1)
+        return Fate(done, ~ends, final | (candidates.constrained & (best[:, -1] >= leads)), best)
 
 
 @dataclass

@@ -113,7 +113,7 @@ class DBA:
         aux = {"place": pick(place, order), "count": pick(count, order)}
         if table.avoid is not None:
             aux["avoid"] = table.avoid.advance(beam.aux["avoid"][row], token)
-        return Candidates(row, token, score, self.width(table), self.widths(phrases), aux)
+        return Candidates(row, token, score, self.width(table), self.widths(phrases), phrases.total > 0, aux)
 
     def width(self, table: Tables) -> int:
         """Rows a sentence may go on with."""

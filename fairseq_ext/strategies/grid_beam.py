@@ -7,7 +7,8 @@
 
 `gbs` gives each of the C + 1 banks of dba.py the same b slots, whether it can fill them or not: a beam of b (C + 1), as Post and
 Vilar simulate it (NAACL 2018, Section 5). `cbs` has a bank of k slots for every state of the constraints: which subset is met,
-2^C of them, and how far the phrase at hand has come. Both share dba.py's candidates, phrase automata and gates; what they lack is the allocation.
+2^C of them, and how far the phrase at hand has come. Both share dba.py's candidates, phrase automata and gates; what they lack is
+the allocation.
 
 | symbol | flag |
 | --- | --- |

@@ -173,7 +173,7 @@ def check(flags, generation) -> None:
 
 @register("stop", "count", StopFlags, check)
 def count(flags, context) -> Count:
-    return Count(context.eos, max(1, flags.patience))
+    return Count(context.eos, context.scoring, max(1, flags.patience))
 
 
 @register("stop", "optimal", StopFlags, check)

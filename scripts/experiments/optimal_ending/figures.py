@@ -43,13 +43,13 @@ def figure_1(sweep: dict[str, Any], file: Path) -> None:
 
 def figure_2(sweep: dict[str, Any], file: Path) -> None:
     lines = [(label(best), over_beams(sweep, best)) for best in sweep["best"]]
-    figure, (above, below) = plt.subplots(2, 1, figsize=(7, 8), sharex=True, layout="constrained")
+    figure, (above, below) = plt.subplots(2, 1, figsize=(8, 8), sharex=True, layout="constrained")
     draw(above, sweep, lines, "bleu", "BLEU")
     draw(below, sweep, lines, "ratio", "length of the output / length of the reference")
     below.axhline(1, color="black", linewidth=0.8, linestyle=":")
     above.set_xlabel("")
     above.set_title(f"{sweep['dev']}, {sweep['sentences']['dev']} sentences")
-    figure.legend(*above.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    figure.legend(*above.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize="small")
     figure.savefig(file, dpi=150)
 
 

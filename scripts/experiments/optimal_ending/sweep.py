@@ -69,7 +69,7 @@ def decoders(rewards: list[float], stretches: list[float]) -> list[Decoder]:
         Decoder("shrink, reward", "shrink", [Setting("r", r, unbounded(r)) for r in positive]),
         Decoder("optimal, no reward", "optimal", [Setting("", 0.0, bounded(0))]),
         Decoder("optimal, bounded reward", "optimal", [Setting("r", r, bounded(r)) for r in positive]),
-        Decoder("optimal, bounded reward, length tuned", "optimal", [Setting("r", r, bounded(r), x) for x in longer for r in positive]),
+        Decoder("optimal, reward and length", "optimal", [Setting("r", r, bounded(r), x) for x in longer for r in positive]),
     ]
     return [decoder for decoder in found if decoder.settings]
 

@@ -1,0 +1,105 @@
+"""Which fairseq models the fast backend can run: `unsupported` says why one cannot.
+
+Only what is known to compute what its weights say is let through: exact types, no hooks. A subclass may do anything.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairseq.models import FairseqDecoder, FairseqEncoderDecoderModel
+from fairseq.models.fairseq_model import BaseFairseqModel
+from fairseq.models.transformer import TransformerDecoder, TransformerDecoderBase, TransformerModelBase
+from fairseq.modules import LearnedPositionalEmbedding, MultiheadAttention, SinusoidalPositionalEmbedding, layer_norm
+from fairseq.modules.transformer_layer import TransformerDecoderLayer, TransformerDecoderLayerBase
+from torch import nn
+
+PLAIN_SOFTMAX = (BaseFairseqModel.get_normalized_probs, TransformerModelBase.get_normalized_probs)
+NORMS = (nn.LayerNorm, getattr(layer_norm, "FusedLayerNorm", nn.LayerNorm))  # the second where apex is installed
+
+
+def unsupported(model: Any) -> str | None:
+    """Why this model cannot run on the fast backend, in words; None when it can."""
+    decoder: Any = getattr(model, "decoder", None)
+    if not isinstance(model, FairseqEncoderDecoderModel) or type(decoder) not in (TransformerDecoder, TransformerDecoderBase):
+        return f"{type(model).__name__} is no encoder-decoder with a plain Transformer decoder"
+    own_softmax = type(decoder).get_normalized_probs is not FairseqDecoder.get_normalized_probs
+    if own_softmax or type(model).get_normalized_probs not in PLAIN_SOFTMAX:
+        return f"{type(model).__name__} computes its probabilities in a way of its own"
+    checks = [
+        (decoder.adaptive_softmax is not None or decoder.output_projection is None, "its decoder has an adaptive softmax"),
+        (decoder.cross_self_attention, "its decoder attends to source and target in one (--cross-self-attention)"),
+        (getattr(decoder, "quant_noise", None) is not None, "its embeddings have quantisation noise"),
+        (not len(decoder.layers), "its decoder has no layers"),
+    ]
+    reason = next((text for bad, text in checks if bad), None) or odd_module(decoder)
+    if reason is None:
+        reason = odd_linear([decoder.output_projection, decoder.project_in_dim, decoder.project_out_dim])
+    if reason is None:
+        reason = odd_norm([decoder.layernorm_embedding, decoder.layer_norm])
+    if reason is None:
+        reason = next((why for layer in decoder.layers for why in [unsupported_layer(layer, decoder)] if why), None)
+    return reason
+
+
+def unsupported_layer(layer: Any, decoder: Any) -> str | None:
+    """The same for one layer."""
+    if type(layer) not in (TransformerDecoderLayer, TransformerDecoderLayerBase):
+        return f"its decoder has a {type(layer).__name__}"
+    if layer.encoder_attn is None:
+        return "its decoder has no cross-attention"
+    first = decoder.layers[0]
+    own, cross = layer.self_attn, layer.encoder_attn
+    scaled = [layer.attn_ln, layer.c_attn, layer.ffn_layernorm, layer.w_resid]
+    checks = [
+        (any(part is not None for part in scaled), "its layers are scaled as in NormFormer (--scale-attn, -fc, -heads or -resids)"),
+        (layer.normalize_before != first.normalize_before, "its layers differ in where they normalise"),
+    ]
+    reason = next((text for bad, text in checks if bad), None)
+    if reason is not None:
+        return reason
+    for attention in (own, cross):
+        reason = odd_attention(attention, first.self_attn.num_heads, decoder.embed_dim)
+        if reason is not None:
+            return reason
+    norms = [layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm]
+    return odd_linear([layer.fc1, layer.fc2]) or odd_norm(norms)
+
+
+def odd_module(coder: Any) -> str | None:
+    """Why an encoder or decoder as a whole is not what its parts say."""
+    checks = [
+        (type(coder.embed_tokens) is not nn.Embedding, f"its embedding is a {type(coder.embed_tokens).__name__}"),
+        (any(m._forward_hooks or m._forward_pre_hooks for m in coder.modules()), "hooks are set on its modules"),
+        (
+            type(coder.embed_positions) not in (type(None), LearnedPositionalEmbedding, SinusoidalPositionalEmbedding),
+            f"its positions are a {type(coder.embed_positions).__name__}",
+        ),
+    ]
+    return next((text for bad, text in checks if bad), None)
+
+
+def odd_attention(attention: Any, heads: int, d: int) -> str | None:
+    """Why an attention is not fairseq's own with this many heads and features."""
+    if type(attention) is not MultiheadAttention:
+        return f"one of its attentions is a {type(attention).__name__}"
+    checks = [
+        (attention.bias_k is not None or attention.add_zero_attn, "its attention has additional keys"),
+        (attention.use_xformers, "its attention is xFormers'"),
+        (attention.num_heads != heads, "its attentions differ in heads"),
+        (attention.q_proj.weight.size(0) != d, "heads have been pruned from its attention"),
+    ]
+    reason = next((text for bad, text in checks if bad), None)
+    return reason or odd_linear([attention.q_proj, attention.k_proj, attention.v_proj, attention.out_proj])
+
+
+def odd_linear(modules: list) -> str | None:
+    """Why one of these (None left out) is not a linear map with plain weights."""
+    odd = next((m for m in modules if m is not None and type(m) is not nn.Linear), None)
+    return None if odd is None else f"one of its products is a {type(odd).__name__}"
+
+
+def odd_norm(modules: list) -> str | None:
+    """The same for layer normalisation."""
+    odd = next((m for m in modules if m is not None and type(m) not in NORMS), None)
+    return None if odd is None else f"one of its normalisations is a {type(odd).__name__}"
