@@ -105,7 +105,10 @@ class ConstraintSource:
         """The constraints of a line of the file, and the avoid file's."""
         if not line.strip(" "):
             return self.common
-        fields = self.parse(line, where)
+        return self.of_fields(self.parse(line, where), where)
+
+    def of_fields(self, fields: dict[str, Any], where: str) -> SentenceConstraints:
+        """The constraints of what `parse_json` returns, and the avoid file's."""
         # a phrase that starts with <s> is a prefix as well
         bos = self.segmenter.dictionary.bos_word
         plain = [text for text in fields["constraints"] if text.split()[0] != bos]

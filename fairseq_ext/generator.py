@@ -37,11 +37,11 @@ class BeamSearchGenerator(SequenceGenerator):
     that its output depends on how sentences were batched. Here every sentence has its own limit, from its own length.
     """
 
-    def __init__(self, models, tgt_dict, *, flags: Any = None, generation: Any = None, **stock):
+    def __init__(self, models, tgt_dict, *, flags: Any = None, generation: Any = None, stats: Stats | None = None, **stock):
         super().__init__(models, tgt_dict, **stock)
         self.flags = flags
         self.generation = generation
-        self.stats = Stats()
+        self.stats = stats if stats is not None else Stats()
         reward, ratio = getattr(flags, "length_reward", 0.0), getattr(flags, "length_ratio", 1.0)
         bounded = not getattr(flags, "length_reward_unbounded", False)
         self.scoring = Scoring(self.normalize_scores, self.len_penalty, reward, ratio, bounded)

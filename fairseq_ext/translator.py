@@ -12,6 +12,7 @@ from fairseq import checkpoint_utils, options, tasks, utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from torch import Tensor
 
+from fairseq_ext.constraints import SentenceConstraints, merge
 from fairseq_ext.errors import UsageError
 from fairseq_ext.stats import Stats
 
@@ -25,6 +26,7 @@ class Translation:
     score: float  # natural logarithm; length-normalised unless unnormalized=True
     positional_scores: list[float]  # of each token, EOS included
     alignment: list[tuple[int, int]] | None = None  # (source, target) positions, with print_alignment="hard"
+
 
 class Translator:
     """A loaded checkpoint (or an ensemble: paths joined by colons) with one setting of the flags.
@@ -79,14 +81,32 @@ class Translator:
             text = step.decode(text) if step is not None else text
         return text
 
-    def translate(self, lines: Sequence[str], nbest: int | None = None) -> list[list[Translation]]:
-        """Each line's n-best list, best first (nbest: --nbest unless given)."""
+    def translate(
+        self,
+        lines: Sequence[str],
+        nbest: int | None = None,
+        constraints: Sequence[Sequence[str | Sequence[str]]] | None = None,
+        avoid: Sequence[str] | Sequence[Sequence[str]] | None = None,
+        prefixes: Sequence[str | None] | None = None,
+    ) -> list[list[Translation]]:
+        """Each line's n-best list, best first (nbest: --nbest unless given).
+
+        constraints: for each line the phrases that must appear, as plain text; a list of phrases is met by any one of them.
+        avoid: phrases that must not appear, in any line, or a list of them for each line. prefixes: what each line starts with.
+        They add to those of the flags, and need none: without `select`, calls with constraints use `select="dba"`. Phrases are
+        unordered unless the translator was made with `constraints="ordered"`. What was met is in `stats.extra["constraints"]`.
+        Errors: UsageError, naming the line, for phrases that cannot be used.
+        """
         nbest = nbest or self.cfg.generation.nbest
         tokens = [self.encode(line) for line in lines]
         limit = self.max_positions[0] if isinstance(self.max_positions, tuple) else self.max_positions
         for number, line in enumerate(tokens):
             if limit is not None and line.numel() > limit:
                 raise UsageError(f"line {number + 1} has {line.numel()} tokens and the model takes {limit}: shorten or split it")
+        wanted = None
+        if any(given is not None for given in (constraints, avoid, prefixes)):
+            self.use_constraints()
+            wanted = self.constraints_of(tokens, constraints, avoid, prefixes)
         dataset = self.task.build_dataset_for_inference(tokens, [t.numel() for t in tokens])
         batches = self.task.get_batch_iterator(
             dataset=dataset,
@@ -97,10 +117,38 @@ class Translator:
         out: list[list[Translation]] = [[] for _ in lines]
         for batch in batches:
             batch = utils.move_to_cuda(batch) if self.cuda else batch
-            for number, hypotheses in zip(
-                batch["id"].tolist(), self.task.inference_step(self.generator, self.models, batch), strict=True
-            ):
+            if wanted is not None:
+                batch["sentence_constraints"] = [wanted[number] for number in batch["id"].tolist()]
+            for number, hypotheses in zip(batch["id"].tolist(), self.task.inference_step(self.generator, self.models, batch), strict=True):
                 out[number] = [self.translation(h) for h in hypotheses[:nbest]]
+        return out
+
+    def use_constraints(self) -> None:
+        """Search with constraints from now on, whatever the flags said; a line without any is translated as before."""
+        if not self.task.constrained:
+            self.cfg.generation.constraints = "unordered"
+            self.generator = self.task.build_generator(
+                self.models, self.cfg.generation, extra_gen_cls_kwargs={"stats": self.generator.stats}
+            )
+
+    def constraints_of(self, tokens: list[Tensor], constraints, avoid, prefixes) -> list[SentenceConstraints]:
+        """The constraints of each line, those of the flags included; arguments as in `translate`."""
+        if avoid is not None and all(isinstance(phrase, str) for phrase in avoid):
+            avoid = [avoid] * len(tokens)
+        for name, given in (("constraints", constraints), ("avoid", avoid), ("prefixes", prefixes)):
+            if given is not None and len(given) != len(tokens):
+                raise UsageError(f"{name} has {len(given)} entries and there are {len(tokens)} lines: give one for each line")
+        source = self.task.constraint_source()
+        out = []
+        for number, line in enumerate(tokens):
+            phrases = constraints[number] if constraints is not None else ()
+            fields = {
+                "constraints": [],
+                "any_of": [[phrase] if isinstance(phrase, str) else list(phrase) for phrase in phrases],
+                "avoid": list(avoid[number]) if avoid is not None else [],
+                "prefix": [prefixes[number]] if prefixes is not None and prefixes[number] else [],
+            }
+            out.append(merge(source.sentence(number, line), source.of_fields(fields, f"line {number + 1}")))
         return out
 
     def translation(self, hypothesis: dict) -> Translation:
@@ -117,6 +165,7 @@ class Translator:
             alignment=pairs,  # type: ignore[arg-type]
         )
 
+
 def as_arguments(flags: dict[str, Any]) -> list[str]:
     """Keyword flags as command-line arguments: True sets a switch, False and None leave it out, a list repeats values."""
     out: list[str] = []
@@ -129,4 +178,3 @@ def as_arguments(flags: dict[str, Any]) -> list[str]:
         elif value is not True:
             out.append(str(value))
     return out
-

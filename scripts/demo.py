@@ -18,14 +18,13 @@ ROOT = Path(__file__).resolve().parent.parent
 OURS = ["--user-dir", str(ROOT / "fairseq_ext"), "--task", "translation_ext"]
 STOCK = "stock"
 
-SEGMENTED = ["--bpe", "sentencepiece", "--sentencepiece-model", "{model}/spm.model"]  # how phrases of plain text become tokens
 CERTIFIED = [*OURS, "--unnormalized", "--stop", "optimal", "--prune-bound"]
 
 STRATEGIES: dict[str, list[str]] = {
     STOCK: [],
     "ours (defaults)": OURS,
     "ours (fairseq's own modules)": [*OURS, "--decoder-backend", "fairseq"],
-    "terminology (dba)": [*OURS, "--constraints-file", "{work}/terms.tsv", *SEGMENTED],
+    "terminology (dba)": [*OURS, "--constraints-file", "{work}/terms.tsv"],
     "raw scores": [*OURS, "--unnormalized"],
     "optimal ending, raw scores": CERTIFIED,
     "optimal ending, length reward": [*CERTIFIED, "--length-reward", "0.6", "--length-ratio", "1.0"],
@@ -104,12 +103,13 @@ def write_terms(args: argparse.Namespace, source: list[str], reference: list[str
 
 def generate(args: argparse.Namespace, data: Path, name: str, flags: list[str]) -> Result:
     """One fairseq-generate run, read back from what it prints."""
-    flags = [flag.format(model=args.model, work=args.work) for flag in flags]
+    flags = [flag.format(work=args.work) for flag in flags]
     stem = re.sub(r"\W+", "-", name).strip("-")
     stats_file = args.work / f"{stem}.json"
     stats_file.unlink(missing_ok=True)
     command = ["fairseq-generate", str(data), "--path", str(args.model / "checkpoint.pt"), "--source-lang", args.src]
-    command += ["--target-lang", args.tgt, "--remove-bpe", "sentencepiece", "--beam", str(args.beam), "--max-tokens", "4000", *flags]
+    command += ["--target-lang", args.tgt, "--bpe", "sentencepiece", "--sentencepiece-model", str(args.model / "spm.model")]
+    command += ["--beam", str(args.beam), "--max-tokens", "4000", *flags]
     command += ["--stats-file", str(stats_file)] if "--user-dir" in flags else []
     log = args.work / f"{stem}.log"
     output = command_output(command, log)

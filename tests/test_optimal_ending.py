@@ -135,12 +135,12 @@ def test_stop_step_does_not_fall_as_the_reward_grows(k):
     assert of_reward[0] != of_reward[-1]
 
 
-def test_one_search_with_the_largest_reward_holds_the_answers_of_all_smaller_ones():
-    """Beams do not depend on r and the stop step grows with it: scripts/tune_length_reward.py relies on this."""
-    everything = optimal(4, reward(1.5)).lists
-    for r in (0.0, 0.2, 0.7, 1.1, 1.5):
-        for of_largest, found, source in zip(everything, optimal(4, reward(r)).lists, SOURCE, strict=True):
-            scores = [float(h.positional_scores.sum()) + r * min(RATIO * source, len(h.tokens)) for h in of_largest]
+def test_one_search_with_the_largest_reward_and_length_holds_the_answers_of_all_smaller_ones():
+    """Beams depend on neither and the stop step grows with both: scripts/tune_length_reward.py relies on this."""
+    everything = optimal(4, reward(1.5, 1.3 * RATIO)).lists
+    for r, ratio in itertools.product((0.0, 0.2, 0.7, 1.5), (RATIO, 1.1 * RATIO, 1.3 * RATIO)):
+        for of_largest, found, source in zip(everything, optimal(4, reward(r, ratio)).lists, SOURCE, strict=True):
+            scores = [float(h.positional_scores.sum()) + r * min(ratio * source, len(h.tokens)) for h in of_largest]
             assert max(scores) == pytest.approx(found[0].score, abs=1e-9)
 
 
@@ -155,7 +155,7 @@ def test_ties_stop():
 def test_ties_are_pruned():
     """In step 2 "a" is finished at .125, and of the live "a d", "b c", "b d" (.25) and "a c" (.125) the last has no chance left."""
     table = lattice({"": {"a": 0.5, "b": 0.5}, "a": {"d": 0.5, "c": 0.25, "$": 0.25}, "b": {"c": 0.5, "d": 0.5}})
-    rows = [optimal(4, RULES["reward 0.0"], prune=prune, tables=[table], max_len=10).rows[0] for prune in (False, True)]
+    rows = [optimal(5, RULES["reward 0.0"], True, prune, tables=[table], max_len=10).rows[0] for prune in (False, True)]
     assert rows == [1 + 2 + 4, 1 + 2 + 3]
 
 

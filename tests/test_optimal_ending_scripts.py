@@ -36,12 +36,12 @@ def test_every_score_picks_its_answer_from_one_search(score, first, second):
 
 
 def test_the_dev_set_tunes_the_smallest_of_the_best_rewards():
-    tried = tune.sweep(FOUND, 1.4, REFERENCES, 1.0)
-    best = tune.best_reward(tried)
-    assert tried[best].bleu == pytest.approx(100) and tried[best].ratio == 1
+    tried = tune.sweep(FOUND, [1.4, 1.6], REFERENCES, 1.0)
     # the first sentence changes sides at r = 2 / 5, the second at 1 / 8: so .45 is the first of the fine grid that is right in both
-    assert best == 0.45 and {0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 0.45} <= set(tried)
-    assert tried[0.0].bleu < tried[best].bleu
+    assert tune.best_of(tried) == (0.45, 1.4)
+    assert tried[0.45, 1.4].bleu == pytest.approx(100) and tried[0.45, 1.4].ratio == 1
+    assert {(r, ratio) for r in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0) for ratio in (1.4, 1.6)} <= set(tried)
+    assert tried[0.0, 1.4].bleu < 100
 
 
 def test_flags_of_any_kind_become_keywords():
@@ -63,15 +63,15 @@ def test_a_search_that_is_there_is_not_repeated(tmp_path, monkeypatch):
 def test_best_settings_prefer_the_smaller_beam_and_tables_show_them(tmp_path):
     quality = Measure(30.0, 0.9, -5.0)
     choices = [
-        sweep_script.Choice(decoder.name, decoder.method, beam, what, value, quality)
+        sweep_script.Choice(decoder.name, decoder.method, beam, x.what, x.value, x.stretch, quality)
         for beam in (5, 10)
-        for decoder in sweep_script.decoders([0.0, 1.0])
-        for what, value, _ in decoder.scores
+        for decoder in sweep_script.decoders([0.0, 1.0], [1.0, 1.2])
+        for x in decoder.settings
     ]
-    choices[-1].dev = Measure(31.0, 0.95, -6.0)  # bounded reward 1.0 at beam 10
+    choices[-1].dev = Measure(31.0, 0.95, -6.0)  # length tuned, at beam 10
     best = sweep_script.best_of(choices)
-    assert [c.decoder for c in best] == [d.name for d in sweep_script.decoders([0.0, 1.0])]
-    assert [c.beam for c in best] == [5, 5, 5, 5, 5, 10]
+    assert [c.decoder for c in best] == [d.name for d in sweep_script.decoders([0.0, 1.0], [1.0, 1.2])]
+    assert [c.beam for c in best] == [5, 5, 5, 5, 5, 5, 10]
     for choice in best:
         choice.test = quality
     stats = {"decoder_rows": 60, "decoder_calls": 9, "bleu": 30.0, "model_score": -5.0}
@@ -85,8 +85,8 @@ def test_best_settings_prefer_the_smaller_beam_and_tables_show_them(tmp_path):
     }  # fmt: skip
     (tmp_path / "sweep.json").write_text(json.dumps(result), encoding="utf-8")
     text = tables.markdown(tables.read_sweep(tmp_path))
-    assert "| BLEU | 30.00 | 31.00 |" in text and "| best b | 5 | 10 |" in text
-    assert "| optimal, bounded reward, r = 1 | 10 | 31.00 | 30.00 | 0.950 | 0.900 |" in text
+    assert "| BLEU | 30.00 | 30.00 |" in text and "| best b | 5 | 5 |" in text
+    assert "| optimal, reward and length, r = 1, ratio x 1.2 | 10 | 31.00 | 30.00 | 0.950 | 0.900 |" in text
     assert "| optimal | 0.600 | 9 | -5.000 | 30.00 | 3 of 4 |" in text  # 60 of 84 + 4 x (5 - 1) rows
 
 

@@ -22,6 +22,7 @@ from fairseq.models.transformer import TransformerDecoder, TransformerDecoderBas
 from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
+from fairseq_ext.decoders.transformer_fits import PLAIN_SOFTMAX
 from fairseq_ext.search.beam import Pool
 
 FEW_SENTENCES = 2
@@ -53,7 +54,7 @@ class OneModel:
         self.has_output_layer = (
             self.keeps_source_once
             and getattr(self.decoder, "adaptive_softmax", None) is None
-            and type(model).get_normalized_probs is BaseFairseqModel.get_normalized_probs
+            and type(model).get_normalized_probs in PLAIN_SOFTMAX
         )
         self.attention: Tensor | None = None
 
@@ -93,7 +94,7 @@ class OneModel:
         """Whether the model's probabilities are the softmax of its output, computed by fairseq's common code."""
         return (
             isinstance(self.model, FairseqEncoderDecoderModel)
-            and type(self.model).get_normalized_probs is BaseFairseqModel.get_normalized_probs
+            and type(self.model).get_normalized_probs in PLAIN_SOFTMAX
             and type(self.decoder).get_normalized_probs is StockDecoder.get_normalized_probs
             and getattr(self.decoder, "adaptive_softmax", None) is None
         )

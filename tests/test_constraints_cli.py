@@ -1,0 +1,213 @@
+"""Constraints through the real commands: files, standard input, glossary, avoided phrases, the report, and one sentence for bad input."""
+
+import json
+import re
+
+import pytest
+from test_cli import EXT, generate, interactive, lines, sentence
+
+SENTENCES = 11  # of the tiny corpus
+PHRASES = ["en5 en7", "en3\ten4", "", "en9", "en1\ten1", "", "en2 en3\ten3 en4", "en8", "en6", "en20\ten21\ten22", "en11 en12 en13 en14"]
+
+
+def write(path, lines) -> str:
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return str(path)
+
+
+def hypotheses(done) -> dict[int, list[str]]:
+    """Text of every H- line, by sentence."""
+    out: dict[int, list[str]] = {}
+    for line in lines(done):
+        if line[0].startswith("H-"):
+            out.setdefault(int(line[0][2:]), []).append(line[2])
+    return out
+
+
+def constraint_lines(done) -> dict[int, list[str]]:
+    out: dict[int, list[str]] = {}
+    for number, text in re.findall(r"^C-(\d+)\t(.*)$", done.stdout, re.MULTILINE):
+        out.setdefault(int(number), []).append(text)
+    return out
+
+
+def times(phrase: str, text: str) -> int:
+    """How often a phrase stands in a text, word by word, without overlaps."""
+    return len(re.findall(rf"(?<!\S){re.escape(phrase)}(?!\S)", text))
+
+
+def check(found: dict[int, list[str]], wishes: list[list[str]]) -> None:
+    assert sorted(found) == list(range(len(wishes)))
+    for number, phrases in enumerate(wishes):
+        for text in found[number]:
+            assert all(times(phrase, text) >= phrases.count(phrase) for phrase in phrases), (number, phrases, text)
+
+
+WISHES = [line.split("\t") if line else [] for line in PHRASES]
+GIVEN = sum(map(len, WISHES))
+
+
+# ---- where constraints come from
+
+
+def test_generate_with_a_file_of_tabs(tiny, tmp_path):
+    stats = tmp_path / "stats.json"
+    file = write(tmp_path / "c.tsv", PHRASES)
+    done = generate(tiny, *EXT, "--constraints-file", file, "--nbest", 2, "--stats-file", stats)
+    found = hypotheses(done)
+    check(found, WISHES)
+    assert constraint_lines(done) == {i: phrases for i, phrases in enumerate(WISHES) if phrases}
+    record = json.loads(stats.read_text())
+    assert record["constraints"] == {"given": GIVEN, "met": GIVEN, "unmet": []}
+    assert "select:dba" in record["signature"]
+    # sentences without constraints are what stock makes of them
+    stock = hypotheses(generate(tiny, "--nbest", 2))
+    assert {i: found[i] for i, phrases in enumerate(WISHES) if not phrases} == {i: stock[i] for i, p in enumerate(WISHES) if not p}
+
+
+@pytest.mark.parametrize("select", ["gbs", "cbs"])
+def test_the_baselines_take_the_same_file(tiny, tmp_path, select):
+    file = write(tmp_path / "c.tsv", PHRASES)
+    check(hypotheses(generate(tiny, *EXT, "--select", select, "--constraints-file", file)), WISHES)
+
+
+JSONL = [
+    {"constraints": [["en5", "en7"], "en3"]},
+    {"any_of": [["en4", "en2 en9"]], "avoid": ["en7"]},
+    {"prefix": "en1 en2"},
+    *[{}] * (SENTENCES - 3),
+]
+
+
+def test_generate_with_jsonl(tiny, tmp_path):
+    file = write(tmp_path / "c.jsonl", [json.dumps(entry) if entry else "" for entry in JSONL])
+    found = hypotheses(generate(tiny, *EXT, "--constraints-file", file, "--nbest", 3))
+    assert all(times("en5 en7", text) and times("en3", text) for text in found[0])
+    assert all((times("en4", text) or times("en2 en9", text)) and not times("en7", text) for text in found[1])
+    assert all(text.startswith("en1 en2") for text in found[2])
+
+
+def test_interactive_with_files_equals_generate(tiny, tmp_path):
+    source = (tiny / "test.de").read_text()
+    file = write(tmp_path / "c.tsv", PHRASES)
+    in_bulk = hypotheses(generate(tiny, *EXT, "--constraints-file", file))
+    done = interactive(tiny, *EXT, "--constraints-file", file, "--buffer-size", 4, "--batch-size", 4, stdin=source)
+    assert hypotheses(done) == in_bulk
+    assert constraint_lines(done) == {i: phrases for i, phrases in enumerate(WISHES) if phrases}
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in JSONL[:3]))
+    found = hypotheses(interactive(tiny, *EXT, "--constraints-file", tmp_path / "c.jsonl", stdin="de1 de2\nde3\nde4 de5\n"))
+    assert times("en5 en7", found[0][0]) and times("en3", found[0][0]) and not times("en7", found[1][0])
+    assert found[2][0].startswith("en1 en2")
+
+
+def test_typed_phrases_are_ordered_as_in_stock_unless_told_otherwise(tiny):
+    text = "de1 de2\ten7\ten5\nde3 de4\nde5\ten5\ten7\n"
+    orders = {}
+    for flags in ((), ("unordered",)):
+        done = interactive(tiny, *EXT, "--constraints", *flags, "--buffer-size", 3, stdin=text)
+        found = hypotheses(done)
+        check(found, [["en7", "en5"], [], ["en5", "en7"]])
+        assert constraint_lines(done) == {0: ["en7", "en5"], 2: ["en5", "en7"]}
+        orders[flags] = [found[i][0].split() for i in (0, 2)]
+    first, second = orders[()]
+    assert first.index("en7") < len(first) - 1 - first[::-1].index("en5")
+    assert second.index("en5") < len(second) - 1 - second[::-1].index("en7")
+
+
+def test_typed_phrases_and_a_file_add_up(tiny, tmp_path):
+    file = write(tmp_path / "c.tsv", ["en9", ""])
+    done = interactive(tiny, *EXT, "--constraints", "unordered", "--constraints-file", file, stdin="de1\ten5\nde2\ten6 en7\n")
+    check(hypotheses(done), [["en5", "en9"], ["en6 en7"]])
+
+
+def test_avoid_file_holds_for_every_sentence(tiny, tmp_path):
+    common = {word for nbest in hypotheses(generate(tiny)).values() for word in nbest[0].split()}
+    file = write(tmp_path / "avoid", [*sorted(common)[:3], "", "en1 en2"])
+    found = hypotheses(generate(tiny, *EXT, "--avoid-file", file, "--nbest", 4))
+    for nbest in found.values():
+        assert not any(times(phrase, text) for phrase in [*sorted(common)[:3], "en1 en2"] for text in nbest)
+
+
+def test_glossary_terms_apply_where_the_source_has_them(tiny, tmp_path):
+    file = write(tmp_path / "g.tsv", ["de1 de2\ten20 en21", "de3\ten22|en23", "de2\ten24"])
+    stats = tmp_path / "stats.json"
+    text = "de1 de2 de5\nde5 de3\nde6\nde2 de1\n"
+    found = hypotheses(interactive(tiny, *EXT, "--glossary", file, "--stats-file", stats, stdin=text))
+    assert times("en20 en21", found[0][0]) and times("en22", found[1][0]) + times("en23", found[1][0]) and times("en24", found[3][0])
+    assert json.loads(stats.read_text())["constraints"] == {"given": 3, "met": 3, "unmet": []}
+
+
+# ---- the report
+
+
+def test_what_cannot_be_met_is_reported_and_the_rest_goes_on(tiny, tmp_path):
+    """Too long for max_len (20), in conflict with the avoided phrases, and a sentence that meets everything."""
+    long = "\t".join(f"en{i} en{i + 1} en{i + 2}" for i in range(0, 24, 3))
+    file = write(tmp_path / "c.tsv", [long, "en25 en26\ten3", "en4 en4", *[""] * (SENTENCES - 3)])
+    avoid, stats = write(tmp_path / "avoid", ["en26"]), tmp_path / "stats.json"
+    done = generate(tiny, *EXT, "--constraints-file", file, "--avoid-file", avoid, "--stats-file", stats)
+    found = hypotheses(done)
+    assert len(found) == SENTENCES and times("en3", found[1][0]) and not times("en26", found[1][0]) and times("en4 en4", found[2][0])
+    record = json.loads(stats.read_text())["constraints"]
+    reasons = {number: reason for number, _, reason in record["unmet"]}
+    assert record["given"] == 8 + 2 + 1 and record["given"] == record["met"] + len(record["unmet"])
+    assert reasons[0] == "the constraints take 24 tokens and the sentence may have 20"
+    assert [1, "en25 en26", "conflicts with the avoided phrase 'en26'"] in record["unmet"] and 2 not in reasons
+
+
+# ---- bad input: one sentence, and earlier output is kept
+
+
+BAD = {
+    "an empty phrase": ("en1\t\ten2", "has an empty phrase"),
+    "an unknown word": ("en1 nosuchword", "contains the piece 'nosuchword', which the target dictionary lacks"),
+    "<unk>": ("<unk>", "'<unk>'"),
+    "EOS": ("en1 </s>", "contains '</s>'"),
+    "pad": ("<pad>", "contains '<pad>'"),
+    "65 phrases": ("\t".join(["en1"] * 65), "has 65 phrases and 64 are allowed"),
+    "600 tokens": ("\t".join(["en1 " * 100] * 6).replace(" \t", "\t"), "has 600 constraint tokens and 512 are allowed"),
+    "not JSON": ('{"constraints": ["en1"', "is not valid JSON"),
+    "an unknown key": ('{"constraint": ["en1"]}', "has the unknown key 'constraint'"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_bad_line_is_refused_by_number_and_earlier_output_is_kept(tiny, tmp_path, what):
+    bad, message = BAD[what]
+    file = write(tmp_path / ("c.jsonl" if bad.startswith("{") else "c.tsv"), ["", "", bad])
+    done = interactive(tiny, *EXT, "--constraints-file", file, "--buffer-size", 1, stdin="de1\nde2\nde3\n", check=False)
+    said = sentence(done)
+    assert message in said and "line 3 of " in said
+    assert sorted(hypotheses(done)) == [0, 1]
+
+
+@pytest.mark.parametrize("typed, message", [("de3\ten1\t", "empty phrase"), ("de3\tnosuchword", "'<unk>'"), ("de3\t</s>", "'</s>'")])
+def test_a_bad_field_is_refused_by_number_and_earlier_output_is_kept(tiny, typed, message):
+    done = interactive(tiny, *EXT, "--constraints", "--buffer-size", 1, stdin=f"de1\ten1\nde2\n{typed}\n", check=False)
+    said = sentence(done)
+    assert message in said and "line 3 of the input" in said
+    assert sorted(hypotheses(done)) == [0, 1]
+
+
+@pytest.mark.parametrize("count", [SENTENCES - 1, SENTENCES + 1])
+def test_a_file_of_another_length_than_the_corpus_is_refused(tiny, tmp_path, count):
+    file = write(tmp_path / "c.tsv", ["en1"] * count)
+    said = sentence(generate(tiny, *EXT, "--constraints-file", file, check=False))
+    assert f"has {count} lines and there are {SENTENCES} sentences" in said
+
+
+def test_more_phrases_than_cbs_can_hold_are_refused(tiny, tmp_path):
+    file = write(tmp_path / "c.tsv", ["\t".join(f"en{i}" for i in range(7))] * SENTENCES)
+    said = sentence(generate(tiny, *EXT, "--select", "cbs", "--constraints-file", file, check=False))
+    assert "--select cbs" in said and "at most 6" in said
+
+
+@pytest.mark.parametrize("flag", ["--constraints-file", "--avoid-file", "--glossary"])
+def test_a_missing_file_is_named(tiny, flag):
+    assert re.match(rf"error: {flag}: cannot read absent", sentence(generate(tiny, *EXT, flag, "absent", check=False)))
+
+
+def test_a_stock_search_of_another_kind_is_refused(tiny, tmp_path):
+    file = write(tmp_path / "c.tsv", PHRASES)
+    said = sentence(generate(tiny, *EXT, "--constraints-file", file, "--sampling", check=False))
+    assert "--sampling" in said and "--select dba" in said

@@ -1,0 +1,89 @@
+"""Constraints from Python: the same as through the commands, line by line."""
+
+import re
+
+import pytest
+from test_translator import SETTINGS
+
+from fairseq_ext import UsageError
+from fairseq_ext.translator import Translator
+
+LINES = ["de1 de2 de3", "", "de4 de5 de6", "de7"]
+
+
+def make(tiny, **flags) -> Translator:
+    return Translator(str(tiny / "model.pt"), str(tiny / "data"), beam=4, nbest=2, **SETTINGS, **flags)
+
+
+@pytest.fixture(scope="module")
+def translator(tiny):
+    return make(tiny)
+
+
+def has(phrase: str, text: str) -> bool:
+    return re.search(rf"(?<!\S){phrase}(?!\S)", text) is not None
+
+
+def test_constraints_avoid_and_prefixes_need_no_flags(translator):
+    plain = translator.translate(LINES)
+    before = translator.stats.sentences
+    found = translator.translate(
+        LINES,
+        constraints=[["en3", "en5 en6"], [], [["en7", "en8 en9"]], ["en1", "en1"]],
+        avoid=["en2"],
+        prefixes=[None, "", "en4 en4", None],
+    )
+    for nbest in found:
+        assert len(nbest) == 2 and not any(has("en2", h.text) for h in nbest)
+    assert all(has("en3", h.text) and has("en5 en6", h.text) for h in found[0])
+    assert all(h.text.startswith("en4 en4") and (has("en7", h.text) or has("en8 en9", h.text)) for h in found[2])
+    assert all(h.text.split().count("en1") >= 2 for h in found[3])
+    assert translator.stats.sentences == before + len(LINES)
+    assert translator.stats.extra["constraints"] == {"given": 5, "met": 5, "unmet": []}
+    assert "select:dba" in translator.signature
+    # a line without any is translated as before, in such a call and after it
+    assert translator.translate(LINES) == plain
+    again = translator.translate(LINES, constraints=[["en3"], [], [], []])
+    assert [[h.text for h in nbest] for nbest in again[1:]] == [[h.text for h in nbest] for nbest in plain[1:]]
+
+
+def test_avoid_can_be_given_for_each_line(translator):
+    words = [nbest[0].tokens[:1] for nbest in translator.translate(LINES)]
+    found = translator.translate(LINES, avoid=words)
+    assert not any(w in h.tokens for ws, nbest in zip(words, found, strict=True) for w in ws for h in nbest)
+
+
+def test_they_add_to_those_of_the_flags(tiny, tmp_path):
+    (tmp_path / "g.tsv").write_text("de3\ten9\n")
+    both = make(tiny, glossary=str(tmp_path / "g.tsv")).translate(LINES, constraints=[["en8"], ["en7"], [], []])
+    assert has("en8", both[0][0].text) and has("en9", both[0][0].text) and has("en7", both[1][0].text)
+    with_flags = make(tiny, glossary=str(tmp_path / "g.tsv")).translate(LINES)
+    assert has("en9", with_flags[0][0].text)
+
+
+def test_ordered_when_made_so(tiny):
+    ordered = make(tiny, constraints="ordered")
+    for first, second in (("en5", "en7"), ("en7", "en5")):
+        tokens = ordered.translate(LINES[:1], constraints=[[first, second]])[0][0].tokens
+        assert tokens.index(first) < len(tokens) - 1 - tokens[::-1].index(second)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"constraints": [["en1"]]}, "constraints has 1 entries and there are 4 lines"),
+        ({"prefixes": ["en1"]}, "prefixes has 1 entries"),
+        ({"avoid": [["en1"]]}, "avoid has 1 entries"),
+        ({"constraints": [[], ["no-such-word"], [], []]}, "in line 2, the phrase 'no-such-word' .* dictionary lacks"),
+        ({"constraints": [[], [], [" "], []]}, "line 3 has an empty phrase"),
+        ({"avoid": ["</s>"]}, "in line 1, the phrase '</s>'"),
+    ],
+)
+def test_bad_arguments_are_named(translator, arguments, message):
+    with pytest.raises(UsageError, match=message):
+        translator.translate(LINES, **arguments)
+
+
+def test_another_search_is_refused(tiny):
+    with pytest.raises(UsageError, match="--sampling"):
+        make(tiny, sampling=True).translate(LINES, avoid=["en1"])
