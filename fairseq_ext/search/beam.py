@@ -5,6 +5,7 @@ Shapes: N sentences in the pool, S live sentences, n live rows, k beam, c candid
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -97,6 +98,7 @@ class Beam:
     tokens: Tensor  # (n, L) target tokens, the first one included
     score: Tensor  # (n, L - 1) cumulative log-probability of each token
     aux: dict[str, Tensor] = field(default_factory=dict)  # (n, ...) what strategies know of each row; reordered with it
+    layout: dict[str, Tensor] = field(default_factory=dict)  # what `once` has made
 
     @property
     def step(self) -> int:
@@ -111,22 +113,33 @@ class Beam:
     def device(self) -> torch.device:
         return self.tokens.device
 
+    def once(self, name: str, make: Callable[[], Tensor]) -> Tensor:
+        """A tensor that follows from the rows' layout, made when first asked for."""
+        if name not in self.layout:
+            self.layout[name] = make()
+        return self.layout[name]
+
     def live_index(self) -> Tensor:
         """(S,) pool number of each live sentence."""
-        return torch.tensor(self.live, device=self.device)
+        return self.once("live", lambda: torch.tensor(self.live, device=self.device))
 
     def sentence_of_row(self) -> Tensor:
         """(n,) place in `live` of each row's sentence."""
-        place = torch.arange(len(self.live), device=self.device)
-        if self.counts is None:
-            return place.repeat_interleave(self.width)
-        return place.repeat_interleave(self.counts, output_size=self.rows)
+
+        def make() -> Tensor:
+            place = torch.arange(len(self.live), device=self.device)
+            if self.counts is None:
+                return place.repeat_interleave(self.width)
+            return place.repeat_interleave(self.counts, output_size=self.rows)
+
+        return self.once("sentence", make)
 
     def first_row(self) -> Tensor:
         """(S,) first row of each sentence."""
         if self.counts is None:
-            return torch.arange(0, self.rows, self.width, device=self.device)
-        return self.counts.cumsum(0) - self.counts
+            return self.once("first", lambda: torch.arange(0, self.rows, self.width, device=self.device))
+        counts = self.counts
+        return self.once("first", lambda: counts.cumsum(0) - counts)
 
     def by_sentence(self, value: Tensor, fill: float) -> Tensor:
         """Lay row values (n, ...) out as (S, width, ...), filled up where a sentence has fewer rows."""
@@ -138,8 +151,7 @@ class Beam:
 
     def rank_of_row(self) -> Tensor:
         """(n,) place of each row among its sentence's."""
-        rows = torch.arange(self.rows, device=self.device)
-        return rows % self.width if self.counts is None else rows - self.first_row()[self.sentence_of_row()]
+        return self.once("rank", lambda: torch.arange(self.rows, device=self.device) - self.first_row()[self.sentence_of_row()])
 
     def last_score(self) -> Tensor:
         """(n,) cumulative log-probability of each row; zeros at the first step."""

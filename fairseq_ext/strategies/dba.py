@@ -22,6 +22,7 @@ missing tokens may only take those, so a feasible sentence always meets its cons
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -169,7 +170,7 @@ def allocate(k: int, candidates: Tensor, top: Tensor) -> Tensor:
     Every bank up to the highest has k // (top + 1) slots, the highest also the remainder. Going down from the highest, a bank
     that cannot fill its slots hands the rest to the nearest banks with candidates left over, the lower of two first.
     """
-    S, B = candidates.shape
+    B = candidates.size(1)
     bank = torch.arange(B, device=candidates.device)
     share = k // (top + 1)
     slots = torch.where(bank <= top[:, None], share[:, None], 0)
@@ -177,13 +178,23 @@ def allocate(k: int, candidates: Tensor, top: Tensor) -> Tensor:
     extra = (slots - candidates).clamp(min=0)
     slots = slots - extra
     lack = candidates - slots
+    near = nearest_banks(B, candidates.device)
+    # on a CPU it is cheap to ask which banks have anything to hand out
+    giving = extra.any(0).tolist() if candidates.device.type == "cpu" else [True] * B
     for b in reversed(range(B)):
-        near = sorted((x for x in range(B) if x != b), key=lambda x: (abs(x - b), x))
-        wants = lack[:, near]
-        given = (extra[:, b, None] - (wants.cumsum(1) - wants)).clamp(min=0).minimum(wants)
-        slots[:, near] += given
-        lack[:, near] -= given
+        if giving[b]:
+            wants = lack[:, near[b]]
+            given = (extra[:, b, None] - (wants.cumsum(1) - wants)).clamp(min=0).minimum(wants)
+            slots.index_add_(1, near[b], given)
+            lack.index_add_(1, near[b], -given)
     return slots
+
+
+@lru_cache(maxsize=64)
+def nearest_banks(B: int, device: torch.device) -> Tensor:
+    """(B, B - 1): the other banks of each, nearest first, the lower one first at equal distance."""
+    order = [sorted((x for x in range(B) if x != b), key=lambda x: (abs(x - b), x)) for b in range(B)]
+    return torch.tensor(order, dtype=torch.long, device=device).view(B, B - 1)
 
 
 def bank_sizes(bank: Tensor, score: Tensor, B: int) -> Tensor:

@@ -44,6 +44,7 @@ class GridBeam(DBA):
 
     def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
         found = super().__call__(beam, log_probs, pool)
+        assert found.widths is not None
         # a sentence without constraints has k rows, also beside one with more: of its 2k candidates, those that a beam of k would use
         ends = found.token == self.eos
         used = torch.where(ends, torch.arange(ends.size(1), device=ends.device) < self.k, (~ends).cumsum(1) <= self.k)
@@ -66,9 +67,10 @@ class GridBeam(DBA):
         """Order and scores (S, 2k) as by_banks gives them, with nothing beyond the slots but what EOS may make room for."""
         order, admitted = by_banks(slots, bank, score, top)
         score = score.gather(1, order)
+        searched: Tensor = torch.gt(top, 0)[:, None]  # has constraints
         beyond = torch.arange(score.size(1), device=score.device) >= admitted[:, None]
         # a sentence without constraints is plain beam search, whose candidates beyond the k-th replace those that end
-        score = score.masked_fill(beyond & (top > 0)[:, None], -torch.inf)
+        score = score.masked_fill(beyond & searched, -torch.inf)
         return order[:, : 2 * self.width(table)], score[:, : 2 * self.width(table)]
 
 
