@@ -121,7 +121,7 @@ def test_typed_phrases_and_a_file_add_up(tiny, tmp_path):
 
 
 def test_avoid_file_holds_for_every_sentence(tiny, tmp_path):
-    common = {word for nbest in hypotheses(generate(tiny)).values() for word in nbest[0].split()}
+    common = {word for nbest in hypotheses(generate(tiny)).values() for word in nbest[0].split() if word.startswith("en")}
     file = write(tmp_path / "avoid", [*sorted(common)[:3], "", "en1 en2"])
     found = hypotheses(generate(tiny, *EXT, "--avoid-file", file, "--nbest", 4))
     for nbest in found.values():
@@ -181,7 +181,7 @@ def test_a_bad_line_is_refused_by_number_and_earlier_output_is_kept(tiny, tmp_pa
     assert sorted(hypotheses(done)) == [0, 1]
 
 
-@pytest.mark.parametrize("typed, message", [("de3\ten1\t", "empty phrase"), ("de3\tnosuchword", "'<unk>'"), ("de3\t</s>", "'</s>'")])
+@pytest.mark.parametrize("typed, message", [("de3\t\ten1", "empty phrase"), ("de3\tnosuchword", "'<unk>'"), ("de3\t</s>", "'</s>'")])
 def test_a_bad_field_is_refused_by_number_and_earlier_output_is_kept(tiny, typed, message):
     done = interactive(tiny, *EXT, "--constraints", "--buffer-size", 1, stdin=f"de1\ten1\nde2\n{typed}\n", check=False)
     said = sentence(done)
@@ -209,5 +209,5 @@ def test_a_missing_file_is_named(tiny, flag):
 
 def test_a_stock_search_of_another_kind_is_refused(tiny, tmp_path):
     file = write(tmp_path / "c.tsv", PHRASES)
-    said = sentence(generate(tiny, *EXT, "--constraints-file", file, "--sampling", check=False))
-    assert "--sampling" in said and "--select dba" in said
+    said = sentence(generate(tiny, *EXT, "--constraints-file", file, "--diverse-beam-groups", 2, check=False))
+    assert "--diverse-beam-groups" in said and "--select dba" in said

@@ -60,3 +60,11 @@ def test_each_bank_admits_its_best(k, candidates):
 
 def test_a_continuation_that_comes_twice_counts_once():
     assert first_of_equals(torch.tensor([[7, 3, 7, 3, 1]])).tolist() == [[True, True, False, False, True]]
+
+
+def test_a_beam_with_fewer_slots_than_banks_deals_them_out_from_the_highest_bank_down():
+    """fairseq's stripes: the best of each bank, highest bank first, then the second best of each."""
+    bank = torch.tensor([[0, 0, 1, 3, 1, 3]])
+    score = torch.tensor([[-0.1, -0.2, -2.0, -9.0, -3.0, -8.0]])
+    order, _ = by_banks(torch.zeros(1, 4, dtype=torch.long), bank, score, torch.tensor([3]))
+    assert order[0].tolist() == [5, 2, 0, 3, 4, 1]

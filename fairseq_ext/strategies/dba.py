@@ -15,8 +15,10 @@ Phrases, unwinding and overlaps are in search/phrases.py, avoided phrases in sea
 | pruning of Table 3 | --prune-finished (finished.py) |
 
 Neutral setting: no constraints; a sentence without any is searched as fairseq does, also beside constrained ones.
-Here, other than in the paper: remainders of k / (C + 1) go to bank C; a hypothesis whose remaining steps just suffice for its
-missing tokens may only take those, so a feasible sentence always meets its constraints.
+Here, other than in the paper: remainders of k / (C + 1) go to bank C. With more banks than k, the banks that have candidates get a
+slot each in turn, from the highest down; the paper's rule would give all k to the highest, 10 BLEU less at k = 5 with four random
+words. A hypothesis whose remaining steps just suffice for its missing tokens may only take those, so a feasible sentence always
+meets its constraints. When a constrained sentence is final: plugs.Count.
 """
 
 from __future__ import annotations
@@ -129,6 +131,9 @@ class DBA:
     ) -> tuple[Tensor, Tensor]:
         """The 2k candidates of each sentence, the k that the banks admit first: their places and scores (S, 2k)."""
         slots = allocate(self.k, bank_sizes(bank, score, table.banks), phrases.total)
+        # subtle: a beam with fewer slots than banks would give all of them to the highest bank it reaches, and so cram constraints
+        # in as early as it can; by_banks then deals the slots out one a bank instead, from the highest down
+        slots = slots.masked_fill((phrases.total >= self.k)[:, None], 0)
         order, _ = by_banks(slots, bank, score, phrases.total)
         order = order[:, : 2 * self.k]
         return order, score.gather(1, order)

@@ -1,0 +1,105 @@
+"""The paper's Figures 4, 5, 7 and 8 from DIR/runs.json (runs.py makes it).
+
+python scripts/experiments/dba/figures.py --out DIR       writes DIR/figure4.png, figure5.png, figure7.png, figure8.png
+"""
+
+import argparse
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402
+from tables import BenchError, read_runs  # noqa: E402
+
+MARKERS = "osD^vXP"
+LINES = {"DBA": "-", "GBS": "--", "CBS": ":"}
+
+
+def about(runs: dict[str, Any]) -> str:
+    return f"{runs['text']}, {runs['sentences']} sentences"
+
+
+def figure_4(runs: dict[str, Any], file: Path) -> None:
+    """Time against the number of constraint tokens."""
+    figure, axes = plt.subplots(figsize=(6.5, 4.2), layout="constrained")
+    for method, marker in zip(dict.fromkeys(time["method"] for time in runs["times"]), MARKERS, strict=False):
+        points = [(time["tokens"], 1000 * time["seconds"]) for time in runs["times"] if time["method"] == method]
+        axes.plot(*zip(*points, strict=True), LINES[method[:3]], marker=marker, markersize=5, label=method)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("{x:g}")
+    axes.tick_params(axis="y", which="minor", labelsize="x-small")
+    axes.set_xticks(sorted({time["tokens"] for time in runs["times"]}))
+    axes.set_xlabel("constraint tokens")
+    axes.set_ylabel("milliseconds a sentence")
+    axes.set_title(f"Time by number of constraints, {runs['timed']}")
+    axes.grid(alpha=0.3, which="both")
+    axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
+    figure.savefig(file, dpi=150)
+
+
+def figure_5(runs: dict[str, Any], file: Path) -> None:
+    """BLEU against the beam."""
+    figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
+    beams = sorted({run["beam"] for run in runs["grid"]})
+    for name, marker in zip(dict.fromkeys(run["set"] for run in runs["grid"]), MARKERS, strict=False):
+        bleu = {run["beam"]: run["bleu"] for run in runs["grid"] if run["set"] == name}
+        style = {"none": ":", "phr4": "--"}.get(name, "-")
+        axes.plot(range(len(beams)), [bleu[beam] for beam in beams], style, marker=marker, markersize=5, label=name)
+    axes.set_xticks(range(len(beams)), [str(beam) for beam in beams])
+    axes.set_xlabel("beam")
+    axes.set_ylabel("BLEU")
+    axes.set_title(f"BLEU by beam, {about(runs)}")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
+    figure.savefig(file, dpi=150)
+
+
+def figure_7(runs: dict[str, Any], file: Path) -> None:
+    """Where constraints stand."""
+    figure, axes = plt.subplots(figsize=(4.6, 4.6), layout="constrained")
+    reference, output = zip(*runs["placement"], strict=True)
+    axes.plot([0, 100], [0, 100], color="black", linewidth=0.8, linestyle=":")
+    axes.scatter(reference, output, s=9, alpha=0.4)
+    axes.set_xlabel("place in the reference, % of its words")
+    axes.set_ylabel("place in the output, % of its words")
+    axes.set_aspect("equal")
+    r = statistics.correlation(reference, output) if len(set(reference)) > 1 and len(set(output)) > 1 else float("nan")
+    axes.set_title(f"First word of {runs['placed']}: Pearson r = {r:.2f}")
+    figure.savefig(file, dpi=150)
+
+
+def figure_8(runs: dict[str, Any], file: Path) -> None:
+    """Model score against BLEU; of each set a line over the beams, the smallest marked."""
+    figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
+    for name, marker in zip(dict.fromkeys(run["set"] for run in runs["grid"]), MARKERS, strict=False):
+        points = sorted((run["beam"], run["total"], run["bleu"]) for run in runs["grid"] if run["set"] == name)
+        axes.plot([total for _, total, _ in points], [bleu for *_, bleu in points], marker=marker, markersize=5, label=name)
+        axes.annotate(f"k = {points[0][0]}", points[0][1:], textcoords="offset points", xytext=(5, -9), fontsize="x-small")
+    axes.set_xlabel("model score (sum of log-probabilities)")
+    axes.set_ylabel("BLEU")
+    axes.set_title(f"BLEU by model score, {about(runs)}")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
+    figure.savefig(file, dpi=150)
+
+
+def main() -> None:
+    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parse.add_argument("--out", type=Path, required=True, help="folder of the runs")
+    out = parse.parse_args().out
+    runs = read_runs(out)
+    for draw, name in ((figure_4, "figure4.png"), (figure_5, "figure5.png"), (figure_7, "figure7.png"), (figure_8, "figure8.png")):
+        draw(runs, out / name)
+        print(out / name)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except BenchError as error:
+        sys.exit(f"error: {error}")

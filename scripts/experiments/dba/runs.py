@@ -1,0 +1,166 @@
+"""Run the searches behind the paper's tables and figures.
+
+    python scripts/experiments/dba/runs.py --out DIR [--model DIR] [--text PREFIX] [--beams 5 10 20] [--prune 3 10 20] [--limit N]
+
+Each search becomes a file of DIR/searches; those that are there are not repeated, so an interrupted run goes on where it was.
+What they found is summed up in DIR/runs.json, from which tables.py and figures.py work. Times are of decoding alone, one search at a
+time: compare them within one machine, when it does nothing else.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "optimal_ending"))  # behind this folder: both have tables.py, figures.py
+
+from extract import SETS, extract
+from searches import ROOT, BenchError, Measure, machine, measure, model_flags, quiet, read_text
+
+from fairseq_ext.translator import Translator
+
+PLACED = "phr4"  # Figure 7
+TIMED = "rand3"  # Figure 4
+
+
+@dataclass
+class Run:
+    """What one search over a text found; hypotheses are (sum of log-probabilities, tokens with EOS, text)."""
+
+    signature: str
+    stats: dict[str, Any]
+    best: list[tuple[float, int, str]]
+
+
+class Runs:
+    """The text, its constraints, and the searches over them."""
+
+    def __init__(self, args: argparse.Namespace):
+        self.args = args
+        self.flags = dict(cpu=args.cpu, batch_size=args.batch_size, **model_flags(args.model, args.src, args.tgt))
+        self.sources, self.references = read_text(args.text, args.src, args.tgt, args.limit)
+        quiet()
+        self.segmenter = Translator(**self.flags).task.constraint_source().segmenter
+        self.sets = {name: extract(self.references, name, args.seed, self.usable) for name in SETS}
+
+    def usable(self, phrase: str) -> bool:
+        return all(self.segmenter.dictionary.index(piece) != self.segmenter.dictionary.unk() for piece in self.segmenter.pieces(phrase))
+
+    def tokens(self, name: str) -> list[int]:
+        """Constraint tokens of each sentence."""
+        return [sum(len(self.segmenter.pieces(phrase)) for phrase in phrases) for phrases in self.sets[name]]
+
+    def search(self, label: str, sentences: Sequence[int], constraints: Sequence[Sequence[str]] | None, **flags: Any) -> Run:
+        """Translate these sentences; from the file of this label if it holds the same search."""
+        sources = [self.sources[i] for i in sentences]
+        given = None if constraints is None else [list(constraints[i]) for i in sentences]
+        key = json.dumps([self.flags, flags, sources, given], sort_keys=True, default=str)
+        file = self.args.out / "searches" / f"{label}.json"
+        if file.exists():
+            saved = json.loads(file.read_text(encoding="utf-8"))
+            if saved.pop("key") == key:
+                return Run(**saved)
+        print(label, file=sys.stderr, flush=True)
+        translator = Translator(**self.flags, **flags)
+        found = translator.translate(sources, constraints=given)
+        best = [(sum(nbest[0].positional_scores), len(nbest[0].positional_scores), nbest[0].text) for nbest in found]
+        run = Run(translator.signature, translator.stats.as_dict(), best)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_suffix(".part")
+        part.write_text(json.dumps({"key": key} | asdict(run), ensure_ascii=False), encoding="utf-8")
+        os.replace(part, file)
+        return run
+
+    def corpus(self, name: str, beam: int, prune: float | None = None) -> tuple[Run, dict[str, Any]]:
+        """One set ("none": no constraints) over the whole text."""
+        label = f"{name}.beam{beam}" + ("" if prune is None else f".prune{prune:g}")
+        run = self.search(label, range(len(self.sources)), self.sets.get(name), beam=beam, prune_finished=prune)
+        quality: Measure = measure(run.best, self.references)
+        counts = run.stats.get("constraints", {"given": 0, "met": 0})
+        facts = dict(set=name, beam=beam, prune=prune, bleu=quality.bleu, total=sum(t for t, *_ in run.best), ratio=quality.ratio)
+        facts |= {key: run.stats[key] for key in ("seconds", "decoder_rows", "decoder_calls")}
+        return run, facts | {"given": counts["given"], "met": counts["met"]}
+
+    def times(self) -> list[dict[str, Any]]:
+        """Figure 4: seconds a sentence by number of constraint tokens. Sentences with equally many are decoded together."""
+        by_tokens: dict[int, list[int]] = {}
+        for i, count in enumerate(self.tokens(TIMED)):
+            if len(self.sets[TIMED][i]) == SETS[TIMED][0]:
+                by_tokens.setdefault(count, []).append(i)
+        methods: dict[str, dict[str, Any]] = {f"DBA, k = {k}": dict(beam=k) for k in self.args.beams}
+        methods |= {f"GBS, b = {b}": dict(select="gbs", gbs_base=b) for b in self.args.gbs}
+        methods |= {f"CBS, k = {self.args.beams[0]}": dict(select="cbs", beam=self.args.beams[0])}
+        out = []
+        for count, sentences in sorted(by_tokens.items()):
+            if len(sentences) < self.args.least:
+                continue
+            sentences = sentences[: self.args.most]
+            for method, flags in methods.items():
+                label = f"time.{method.lower().replace(' = ', '').replace(', ', '.')}.tokens{count}"
+                stats = self.search(label, sentences, self.sets[TIMED], **flags, prune_finished=self.args.time_prune).stats
+                facts = dict(method=method, tokens=count, sentences=len(sentences), seconds=stats["seconds"] / len(sentences))
+                out.append(facts | {"rows": stats["decoder_rows"] / len(sentences)})
+        return out
+
+    def placement(self, run: Run) -> list[tuple[float, float]]:
+        """Figure 7: where the first word of each constraint stands, in the reference and in the output, in per cent of their lengths."""
+        out = []
+        for phrases, reference, (*_, text) in zip(self.sets[PLACED], self.references, run.best, strict=True):
+            for phrase in phrases:
+                places = [place_of(phrase, line) for line in (reference, text)]
+                if places[0] is not None and places[1] is not None:
+                    out.append((places[0], places[1]))
+        return out
+
+
+def place_of(phrase: str, line: str) -> float | None:
+    """Per cent of the line before a phrase, whose last word may go on there; None where it is not found."""
+    words, wanted = line.split(), phrase.split()
+    for i in range(len(words) - len(wanted) + 1):
+        *first, last = words[i : i + len(wanted)]
+        if first == wanted[:-1] and last.startswith(wanted[-1]):
+            return 100 * i / len(words)
+    return None
+
+
+def main() -> None:
+    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parse.add_argument("--model", type=Path, default=ROOT / "checkpoints" / "demo", help="folder with checkpoint.pt, dict.*.txt, spm.model")
+    parse.add_argument("--text", default=str(ROOT / "data" / "demo" / "test"), help="prefix of the two text files (the demo's test set)")
+    parse.add_argument("--src", default="de", help="source language and suffix (de)")
+    parse.add_argument("--tgt", default="en", help="target language and suffix (en)")
+    parse.add_argument("--limit", type=int, help="first sentences only (all)")
+    parse.add_argument("--seed", type=int, default=1, help="of the extraction (1)")
+    parse.add_argument("--beams", type=int, nargs="+", default=[5, 10, 20], help="for Figures 4, 5 and 8 (5 10 20)")
+    parse.add_argument("--gbs", type=int, nargs="+", default=[1, 5, 10], help="base beams for Figure 4 (1 5 10)")
+    parse.add_argument("--prune", type=float, nargs="+", default=[3, 5, 10, 20, 30], help="thresholds for Table 3 (3 5 10 20 30)")
+    parse.add_argument("--table-beam", type=int, default=10, help="beam for Table 3 and Figure 7 (10)")
+    parse.add_argument("--time-prune", type=float, default=20.0, help="threshold for Figure 4 (20, as the paper's)")
+    parse.add_argument("--least", type=int, default=5, help="sentences that a number of tokens must have to be timed (5)")
+    parse.add_argument("--most", type=int, default=50, help="sentences timed for each number of tokens (50)")
+    parse.add_argument("--batch-size", type=int, default=64, help="sentences (64)")
+    parse.add_argument("--cpu", action="store_true", help="no GPU even if there is one")
+    parse.add_argument("--out", type=Path, required=True, help="folder for searches and results")
+    args = parse.parse_args()
+    runs = Runs(args)
+    grid = [runs.corpus(name, beam)[1] for name in ("none", *SETS) for beam in dict.fromkeys([*args.beams, args.table_beam])]
+    pruned = [runs.corpus(name, args.table_beam, prune)[1] for name in ("none", *SETS) for prune in args.prune]
+    result = {
+        "model": args.model.name, "text": Path(args.text).name, "languages": [args.src, args.tgt], "sentences": len(runs.sources),
+        "seed": args.seed, "table_beam": args.table_beam, "time_prune": args.time_prune, "batch_size": args.batch_size, "grid": grid,
+        "pruned": pruned, "tokens": {name: runs.tokens(name) for name in SETS}, "times": runs.times(), "timed": TIMED, "placed": PLACED,
+        "placement": runs.placement(runs.corpus(PLACED, args.table_beam)[0]), "machine": machine(),
+    }  # fmt: skip
+    (args.out / "runs.part").write_text(json.dumps(result, indent=1), encoding="utf-8")
+    os.replace(args.out / "runs.part", args.out / "runs.json")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except BenchError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,113 @@
+"""The paper's Tables 2 and 3 as Markdown from DIR/runs.json (runs.py makes it).
+
+python scripts/experiments/dba/tables.py --out DIR        writes DIR/tables.md and prints it
+"""
+
+import argparse
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from runs import BenchError
+
+MOST = 16  # constraint tokens: larger numbers share a column
+
+
+def read_runs(out: Path) -> dict[str, Any]:
+    try:
+        return json.loads((out / "runs.json").read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BenchError(f"{out / 'runs.json'} is missing: run runs.py --out {out} first") from error
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def table_2(runs: dict[str, Any]) -> str:
+    """How many tokens the constraints have once they are segmented."""
+    counts = {name: Counter(min(n, MOST) for n in tokens) for name, tokens in runs["tokens"].items()}
+    columns = range(min(map(min, counts.values())), max(map(max, counts.values())) + 1)
+    head = ["set", *(f"{n}+" if n == MOST else str(n) for n in columns), "mean"]
+    rows = []
+    for name, count in counts.items():
+        mean = sum(runs["tokens"][name]) / len(runs["tokens"][name])
+        rows.append([name, *(str(count[n] or "") for n in columns), f"{mean:.2f}"])
+    return "### Table 2: sentences by number of constraint tokens, after segmentation\n\n" + table(head, rows)
+
+
+def table_3(runs: dict[str, Any]) -> str:
+    """BLEU and decoder rows at every threshold."""
+    beam = runs["table_beam"]
+    unpruned = {run["set"]: run for run in runs["grid"] if run["beam"] == beam}
+    thresholds = list(dict.fromkeys(run["prune"] for run in runs["pruned"]))
+    bleu, cost = [], []
+    for name, run in unpruned.items():
+        across = [run, *(r for x in thresholds for r in runs["pruned"] if (r["set"], r["prune"]) == (name, x))]
+        bleu.append([name, *(f"{r['bleu']:.2f}" for r in across)])
+        cost.append([name, *(f"{r['decoder_rows'] / unpruned['none']['decoder_rows']:.2f}" for r in across)])
+    head = ["set", "off", *(f"{x:g}" for x in thresholds)]
+    return (
+        f"### Table 3: BLEU by pruning threshold, beam {beam}\n\n{table(head, bleu)}\n"
+        f"### Decoder rows by pruning threshold, over those of unconstrained search\n\n{table(head, cost)}"
+    )
+
+
+def search(runs: dict[str, Any]) -> str:
+    """Everything at every beam: what Figures 5 and 8 show."""
+    rows = [
+        [
+            run["set"],
+            str(run["beam"]),
+            f"{run['bleu']:.2f}",
+            f"{run['total']:.0f}",
+            f"{run['ratio']:.3f}",
+            f"{run['met']} of {run['given']}",
+        ]
+        for run in runs["grid"]
+    ]
+    head = ["set", "beam", "BLEU", "model score", "length ratio", "constraints met"]
+    return "### BLEU and model score (sum of log-probabilities)\n\n" + table(head, rows)
+
+
+def times(runs: dict[str, Any]) -> str:
+    """Figure 4 in numbers."""
+    columns = sorted({time["tokens"] for time in runs["times"]})
+    rows = []
+    for method in dict.fromkeys(time["method"] for time in runs["times"]):
+        at = {time["tokens"]: time for time in runs["times"] if time["method"] == method}
+        rows.append([method, *(f"{1000 * at[n]['seconds']:.0f}" for n in columns)])
+    title = (
+        f"### Figure 4: milliseconds a sentence by number of constraint tokens, {runs['timed']}, --prune-finished {runs['time_prune']:g}"
+    )
+    return title + "\n\n" + table(["search", *map(str, columns)], rows)
+
+
+def markdown(runs: dict[str, Any]) -> str:
+    facts = runs["machine"]
+    note = (
+        f"Model {runs['model']}; {runs['text']}, {runs['sentences']} sentences, {'-'.join(runs['languages'])}, "
+        f"extraction seed {runs['seed']}, batches of {runs['batch_size']}. "
+        f"torch {facts['torch']}, {facts['cpu']}, {facts['torch_threads']} threads, "
+        f"commit {facts['git_commit'] or 'none'}, {facts['date']}.\n"
+    )
+    return "\n".join([note, table_2(runs), table_3(runs), search(runs), times(runs)])
+
+
+def main() -> None:
+    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parse.add_argument("--out", type=Path, required=True, help="folder of the runs")
+    out = parse.parse_args().out
+    text = markdown(read_runs(out))
+    (out / "tables.md").write_text(text, encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except BenchError as error:
+        sys.exit(f"error: {error}")
