@@ -26,3 +26,7 @@ except ImportError:
         raise
 
 install_hook()
+if {"-h", "--help"} & set(sys.argv[1:]) and any(arg.endswith("_ext") for arg in sys.argv) and "--user-dir" in sys.argv:
+    from fairseq_ext.__main__ import print_flags
+
+    print_flags()

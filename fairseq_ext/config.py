@@ -158,7 +158,8 @@ def signature(flags: Any, generation: Any, backend: str) -> str:
         settings = [strategy.name] + [f"{name}={value}" for name, value in changed(flags, strategy).items()]
         if point != "decoding" or strategy.name != "beam":
             parts.append(f"{point}:{','.join(settings)}")
-    parts += [f"prune:{s.name}={','.join(f'{n}={v}' for n, v in changed(flags, s).items())}" for s in PRUNERS.values() if changed(flags, s)]
+    prunes = [changed(flags, strategy) for strategy in PRUNERS.values()]
+    parts += [f"prune:{name.removeprefix('prune_')}={value}" for settings in prunes for name, value in settings.items()]
     search = stock_search(generation)
     if search:
         parts.append(f"search:fairseq {search}")

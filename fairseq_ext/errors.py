@@ -37,6 +37,10 @@ def explain(error: BaseException) -> str | None:
         return f"the input is not valid UTF-8 ({text}): convert it first, for example with iconv -f latin1 -t utf-8"
     if "is invalid" in text and "max_positions" in text:
         return f"{text.rstrip('.')}; or shorten that sentence"
+    if "--share-all-embeddings requires a joined dictionary" in text:
+        return "the model shares its embeddings, but the data directory's two dictionaries differ: use the ones it was trained with"
+    if isinstance(error, AssertionError) and text.startswith("--"):
+        return f"{text} (a check of fairseq's own)"
     if "Cannot load model parameters from checkpoint" in text:
         return f"{text}: name the architecture's --user-dir, or use the dictionaries it was trained with"
     return None

@@ -25,7 +25,13 @@ class Stats:
     decoder_positions: int = 0  # rows x block width, summed over calls
     expansions: int = 0  # candidates looked at by the search
     extra: dict = field(default_factory=dict)
+    dropped_rows: Tensor | None = None  # candidates that would have been rows but for pruning; on the device until read
     certificates: Tensor | None = None  # (3,) sentences proved, sentences open, sum of the open ones' gaps; on the device until read
+
+    def drop(self, dropped: Tensor) -> None:
+        """Count the rows that pruning has kept from the decoder (any shape, true where one was dropped)."""
+        count = dropped.sum()
+        self.dropped_rows = count if self.dropped_rows is None else self.dropped_rows + count
 
     def count_step(self, rows: int, width: int) -> None:
         """One decoder call over this many rows, each width positions wide."""
@@ -35,7 +41,9 @@ class Stats:
 
     def as_dict(self) -> dict:
         """The JSON object, keys of `extra` at its top."""
-        plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("extra", "certificates")}
+        plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("extra", "certificates", "dropped_rows")}
+        if self.dropped_rows is not None:
+            plain["dropped_rows"] = int(self.dropped_rows)
         if self.certificates is not None:
             proved, still_open, gap = self.certificates.tolist()
             mean = gap / still_open if still_open else 0.0

@@ -71,7 +71,13 @@ class Extended:
         generator = build(models, args, generator_class(print_alignment), extra, prefix_allowed_tokens_fn)
         logger.info(generator.stats.signature)
         self.stats, self.written = generator.stats, time.monotonic()
+        if self.constrained:
+            atexit.register(self.tell_unmet)
         if flags.stats_file:
+            try:
+                self.stats.write(flags.stats_file)  # a place that cannot be written is better known now than at the end
+            except OSError as error:
+                raise UsageError(f"--stats-file {flags.stats_file} cannot be written ({error.strerror}): name another file") from error
             atexit.register(self.stats.write, flags.stats_file)
         return generator
 
@@ -99,6 +105,19 @@ class Extended:
                 # in many locales Python lets such bytes through, each as a lone surrogate
                 raise UsageError(f"a line of the input is not valid UTF-8 ({line[:60]!a}): convert it, for example with iconv -t utf-8")
         return super().get_interactive_tokens_and_lengths(lines, encode_fn)  # type: ignore[misc]
+
+    def tell_unmet(self) -> None:
+        """At the end: warn of constraints that were not met, and of lines of the constraints file that no sentence has asked for."""
+        unmet = self.stats.extra.get("constraints", {}).get("unmet", [])
+        if unmet:
+            number, phrase, reason = unmet[0]
+            given = self.stats.extra["constraints"]["given"]
+            logger.warning(
+                "%d of %d constraints are not met, the first in sentence %d, '%s': %s (all: --stats-file)",
+                len(unmet), given, number, phrase, reason,
+            )  # fmt: skip
+        if self.source is not None and 0 < self.lines_read < len(self.source):
+            logger.warning("the constraints file has %d lines, and %d sentences were read", len(self.source), self.lines_read)
 
     def load_dataset(self, split, *args, **kwargs):
         super().load_dataset(split, *args, **kwargs)  # type: ignore[misc]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+import contextlib
+import io
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +43,7 @@ class Translator:
     def __init__(self, path: str, data: str, task: str = "translation_ext", **flags: Any):
         argv = [str(data), "--path", str(path), "--task", task, *as_arguments(flags)]
         parser = options.get_interactive_generation_parser()
-        self.cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, argv))
+        self.cfg = convert_namespace_to_omegaconf(parse(parser, argv))
         cfg = self.cfg
         self.cuda = torch.cuda.is_available() and not cfg.common.cpu
         if cfg.common.seed is not None and not cfg.generation.no_seed_provided:
@@ -97,6 +100,8 @@ class Translator:
         unordered unless the translator was made with `constraints="ordered"`. What was met is in `stats.extra["constraints"]`.
         Errors: UsageError, naming the line, for phrases that cannot be used.
         """
+        if isinstance(lines, str):
+            raise UsageError("translate() takes a list of lines, and was given one string: put it into a list")
         nbest = nbest or self.cfg.generation.nbest
         tokens = [self.encode(line) for line in lines]
         limit = self.max_positions[0] if isinstance(self.max_positions, tuple) else self.max_positions
@@ -141,11 +146,15 @@ class Translator:
         source = self.task.constraint_source()
         out = []
         for number, line in enumerate(tokens):
-            phrases = constraints[number] if constraints is not None else ()
+            phrases = (constraints[number] or ()) if constraints is not None else ()
+            avoided = (avoid[number] or ()) if avoid is not None else ()
+            for name, given in (("constraints", phrases), ("avoid", avoided)):
+                if isinstance(given, (str, Mapping)):
+                    raise UsageError(f"{name} of line {number + 1} is {given!r}: give a list of phrases")
             fields = {
                 "constraints": [],
                 "any_of": [[phrase] if isinstance(phrase, str) else list(phrase) for phrase in phrases],
-                "avoid": list(avoid[number]) if avoid is not None else [],
+                "avoid": list(avoided),
                 "prefix": [prefixes[number]] if prefixes is not None and prefixes[number] else [],
             }
             out.append(merge(source.sentence(number, line), source.of_fields(fields, f"line {number + 1}")))
@@ -164,6 +173,16 @@ class Translator:
             positional_scores=hypothesis["positional_scores"].tolist(),
             alignment=pairs,  # type: ignore[arg-type]
         )
+
+
+def parse(parser: ArgumentParser, argv: list[str]) -> Namespace:
+    """fairseq's parsing, with UsageError where a command would end."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return options.parse_args_and_arch(parser, argv)
+    except SystemExit as error:
+        raise UsageError(said.getvalue().strip().rpartition("error: ")[2] or "these flags cannot be read") from error
 
 
 def as_arguments(flags: dict[str, Any]) -> list[str]:

@@ -98,3 +98,20 @@ def test_pair_keeps_its_properties_or_is_refused(first, second):
         [single] = decode(pair.ours, alone(sample, i), constraints and constraints[i : i + 1])
         assert single[0]["tokens"].tolist() == nbest[0]["tokens"].tolist()
         assert float(single[0]["score"]) == pytest.approx(float(nbest[0]["score"]), abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("generation", [RAW, {}, {"lenpen": 0.5}], ids=str)
+@pytest.mark.parametrize("select", ["topk", "dba", "gbs", "cbs"])
+def test_certified_answers_equal_those_of_a_search_that_never_stops_early(select, generation, seed):
+    """--stop optimal, with and without --prune-bound, against --stop count that waits for more hypotheses than max_len allows."""
+    models, sample = [build("transformer", seed)], batch(LENGTHS, seed)
+    constraints = None if select == "topk" else CONSTRAINTS
+    stops: list[dict] = [{"patience": 1000}, {"stop": "optimal"}, {"stop": "optimal", "prune_bound": True}]
+    full, certified, pruned = (
+        decode(generators(models, {"select": select, **stop}, beam=4, nbest=2, max_len_b=10, **generation).ours, sample, constraints)
+        for stop in stops
+    )
+    for expected, *others in zip(full, certified, pruned, strict=True):
+        for got in others:
+            assert [h["tokens"].tolist() for h in got[:2]] == [h["tokens"].tolist() for h in expected[:2]]

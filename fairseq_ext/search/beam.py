@@ -183,7 +183,7 @@ class Candidates:
     score: Tensor  # cumulative log-probability
     width: int  # rows a sentence may go on with: k
     widths: Tensor | None = None  # (S,) the same where it differs between sentences
-    constrained: Tensor | None = None  # (S,) sentences whose hypotheses may end only when they have what they must have
+    goal: Tensor | None = None  # (S,) tokens that a sentence's hypotheses must have before they may end; 0: none
     aux: dict[str, Tensor] = field(default_factory=dict)  # (S, c, ...) row state after the token
 
 

@@ -56,6 +56,7 @@ def advance(
     stats.expansions += candidates.score.numel()
     for prune in plugs.prune:
         keep = prune(candidates, beam, pool, finished)
+        stats.drop((~keep & (candidates.score > -torch.inf))[:, : candidates.width])
         candidates.score = candidates.score.masked_fill(~keep, -torch.inf)
     # (8) which candidates are finished, which go on, which sentences are final: the only wait for the device
     fate = plugs.stop(candidates, beam, pool, finished, at_limit)

@@ -137,9 +137,10 @@ class Count:
     A hypothesis that ends in EOS is finished when it is among the k best candidates, and is lost when it is not; the k best
     others go on. patience: multiple of k that makes a sentence final, 1 in fairseq.
 
-    subtle: in a constrained sentence few rows may end, so the k-th finished hypothesis is long in coming and what comes late is
-    rarely any good. With patience 1 such a sentence is also final once its n-best list is full and no live hypothesis, with all
-    or only some of its constraints, has a better score at present than the list's last. With --nbest k this changes nothing.
+    subtle: where C tokens are required few rows may end, so the k-th finished hypothesis is long in coming and what comes late is
+    rarely any good. With patience 1 such a sentence is also final once k / C hypotheses (two at least) are finished, its n-best
+    list is full, and no live hypothesis, with all or only some of its constraints, has a better score at present than the list's
+    last. With --nbest k this changes nothing.
     """
 
     def __init__(self, eos: int, scoring: Scoring, patience: int = 1):
@@ -158,14 +159,16 @@ class Count:
         final = (before + done.sum(1) >= enough) | ~goes_on.any(1)
         if at_limit is not None:
             final = final | at_limit
-        if candidates.constrained is None or self.patience > 1:
+        if candidates.goal is None or self.patience > 1:
             return Fate(done, ~ends, final)
         live = beam.live_index()
         score = self.scoring(candidates.score, beam.step + 1, self.scoring.wanted(pool)[live][:, None])
         best = finished.best_with(live, score.masked_fill(~done, -torch.inf))
         stays = goes_on & (goes_on.cumsum(1) <= candidates.width)
         leads = score.masked_fill(~stays, -torch.inf).amax(1)
-        return Fate(done, ~ends, final | (candidates.constrained & (best[:, -1] >= leads)), best)
+        share = (enough // candidates.goal.clamp(min=1)).clamp(min=2).minimum(enough)
+        over = (candidates.goal > 0) & (before + done.sum(1) >= share) & (best[:, -1] >= leads)
+        return Fate(done, ~ends, final | over, best)
 
 
 @dataclass

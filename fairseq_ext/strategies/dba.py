@@ -12,7 +12,7 @@ Phrases, unwinding and overlaps are in search/phrases.py, avoided phrases in sea
 | --- | --- |
 | k | --beam |
 | constraints | --constraints, --constraints-file, --glossary; --avoid-file |
-| pruning of Table 3 | --prune-finished (finished.py) |
+| pruning of Table 3 | --prune-finished (prune_finished.py) |
 
 Neutral setting: no constraints; a sentence without any is searched as fairseq does, also beside constrained ones.
 Here, other than in the paper: remainders of k / (C + 1) go to bank C. With more banks than k, the banks that have candidates get a
@@ -116,7 +116,7 @@ class DBA:
         aux = {"place": pick(place, order), "count": pick(count, order)}
         if table.avoid is not None:
             aux["avoid"] = table.avoid.advance(beam.aux["avoid"][row], token)
-        return Candidates(row, token, score, self.width(table), self.widths(phrases), phrases.total > 0, aux)
+        return Candidates(row, token, score, self.width(table), self.widths(phrases), phrases.total, aux)
 
     def width(self, table: Tables) -> int:
         """Rows a sentence may go on with."""
@@ -130,7 +130,10 @@ class DBA:
         self, phrases: PhraseTable, table: Tables, place: Tensor, count: Tensor, bank: Tensor, score: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The 2k candidates of each sentence, the k that the banks admit first: their places and scores (S, 2k)."""
-        slots = allocate(self.k, bank_sizes(bank, score, table.banks), phrases.total)
+        # only sentences with at most k banks are divided this way, so that the work stays the same however many constraints there are
+        few = min(table.banks, self.k)
+        slots = torch.zeros_like(sizes := bank_sizes(bank, score, table.banks))
+        slots[:, :few] = allocate(self.k, sizes[:, :few], phrases.total)
         # subtle: a beam with fewer slots than banks would give all of them to the highest bank it reaches, and so cram constraints
         # in as early as it can; by_banks then deals the slots out one a bank instead, from the highest down
         slots = slots.masked_fill((phrases.total >= self.k)[:, None], 0)

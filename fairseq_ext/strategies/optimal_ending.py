@@ -39,18 +39,21 @@ class StopFlags(FairseqDataclass):
         default=0.0, metadata={"help": "added for each target token up to the wanted length, in nats (neutral: 0; needs --unnormalized)"}
     )
     length_ratio: float = field(
-        default=1.0, metadata={"help": "wanted target length over source length, in subwords without EOS (measure it on a dev set)"}
+        default=1.0,
+        metadata={"help": "wanted target length over source length, in subwords without EOS (neutral: 1; measure it on a dev set)"},
     )
-    length_reward_unbounded: bool = field(default=False, metadata={"help": "reward every target token, however many"})
+    length_reward_unbounded: bool = field(default=False, metadata={"help": "reward every target token, however many (neutral: off)"})
     stop_expansion: ChoiceEnum(["fairseq", "paper"]) = field(  # type: ignore[valid-type]
-        default="fairseq", metadata={"help": "whether a candidate that ends takes a slot of its step's beam (paper) or not (fairseq)"}
+        default="fairseq",
+        metadata={"help": "whether a candidate that ends takes a slot of its step's beam (paper) or not (neutral: fairseq)"},
     )
     # fairseq has an integer flag of this name already (for training), whose type and default hold on the command line
     patience: int = field(
         default=-1, metadata={"help": "--stop count waits for patience x beam finished hypotheses (neutral: -1 or 1)"}
     )
     prune_bound: bool = field(
-        default=False, metadata={"help": "with --stop optimal: drop live hypotheses that provably cannot enter the n-best list"}
+        default=False,
+        metadata={"help": "with --stop optimal: drop live hypotheses that provably cannot enter the n-best list (neutral: off)"},
     )
 
 
@@ -80,6 +83,7 @@ class OptimalEnding:
         reach = self.scoring.bound(candidates.score, beam.step + 1, longest, wanted).masked_fill(~stays, -torch.inf)  # (S, c)
         worst = best[:, -1:]  # (S, 1)
         if self.prune:
+            self.stats.drop(stays & (reach <= worst))
             stays = stays & (reach > worst)
         final = reach.amax(1) <= worst[:, 0]
         self.tally(final, at_limit, beam, best, longest, wanted)
