@@ -7,6 +7,7 @@ Set FAIRSEQ_EXT_TRACEBACK=1 to see the traceback as well.
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import sys
@@ -46,8 +47,22 @@ def explain(error: BaseException) -> str | None:
     return None
 
 
+def report_and_leave(kind: type[BaseException], error: BaseException, trace) -> None:
+    """The commands' exception hook: report, then end with status 1.
+
+    subtle: fairseq reads batches ahead in a thread, and Python may abort (status 134) when it shuts down around that thread. After
+    an error it therefore only runs what was registered for the end, such as writing statistics, and leaves at once.
+    """
+    report(kind, error, trace)
+    if not hasattr(sys, "ps1"):  # at a prompt the session goes on
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
+
+
 def report(kind: type[BaseException], error: BaseException, trace) -> None:
-    """The exception hook: one sentence on standard error for a known mistake, the usual traceback otherwise."""
+    """One sentence on standard error for a known mistake, the usual traceback otherwise."""
     seen: BaseException | None = error
     sentence = None
     while seen is not None and sentence is None:
@@ -61,6 +76,6 @@ def report(kind: type[BaseException], error: BaseException, trace) -> None:
 
 
 def install_hook() -> None:
-    """Use `report` for uncaught errors, unless somebody else has installed a hook."""
+    """Use `report_and_leave` for uncaught errors, unless somebody else has installed a hook."""
     if sys.excepthook is sys.__excepthook__:
-        sys.excepthook = report
+        sys.excepthook = report_and_leave

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from fairseq_ext.errors import UsageError, explain, install_hook, report
+from fairseq_ext.errors import UsageError, explain, install_hook, report, report_and_leave
 
 SIZES = (
     "Error(s) in loading state_dict for TransformerModel:\n\tsize mismatch for encoder.embed_tokens.weight: copying a param with shape "
@@ -71,4 +71,4 @@ def test_somebody_elses_hook_stays(monkeypatch):
     assert sys.excepthook is theirs
     monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
     install_hook()
-    assert sys.excepthook is report
+    assert sys.excepthook is report_and_leave
