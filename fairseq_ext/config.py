@@ -79,7 +79,10 @@ def flags_dataclass() -> type:
         (
             "decoder_backend",
             ChoiceEnum(list(BACKENDS)),
-            field(default="auto", metadata={"help": "who runs the decoder: the fastest that fits the model, or fairseq's own modules (same results)"}),
+            field(
+                default="auto",
+                metadata={"help": "who runs the decoder: the fastest that fits the model, or fairseq's own modules (same results)"},
+            ),
         ),
         ("stats_file", Text, field(default=None, metadata={"help": "write counts and times of the run to this JSON file (default: none)"})),
     ]
