@@ -46,6 +46,7 @@ class Context:
     models: list
     stats: Stats
     token_counts: Tensor | None = None
+    task: Any = None  # fairseq's task, for the source dictionary and the checkpoint's place
 
 
 # fairseq's own behaviour at each plug point

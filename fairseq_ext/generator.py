@@ -19,6 +19,7 @@ from fairseq_ext import config, constraint_io
 from fairseq_ext.constraint_flags import is_ordered
 from fairseq_ext.constraint_report import report_constraints
 from fairseq_ext.decoders.choose import make_decoder
+from fairseq_ext.decoders.rereading import RereadingDecoder
 from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import PRUNERS, STRATEGIES
 from fairseq_ext.search.beam import Hypothesis, Pool, Scoring
@@ -37,9 +38,12 @@ class BeamSearchGenerator(SequenceGenerator):
     that its output depends on how sentences were batched. Here every sentence has its own limit, from its own length.
     """
 
-    def __init__(self, models, tgt_dict, *, flags: Any = None, generation: Any = None, stats: Stats | None = None, **stock):
+    def __init__(
+        self, models, tgt_dict, *, flags: Any = None, generation: Any = None, stats: Stats | None = None, task: Any = None, **stock
+    ):
         super().__init__(models, tgt_dict, **stock)
         self.flags = flags
+        self.task = task
         self.generation = generation
         self.stats = stats if stats is not None else Stats()
         reward, ratio = getattr(flags, "length_reward", 0.0), getattr(flags, "length_ratio", 1.0)
@@ -68,7 +72,7 @@ class BeamSearchGenerator(SequenceGenerator):
 
     def build_plugs(self, tgt_dict) -> Plugs:
         """Build the strategies that the flags name."""
-        context = config.Context(
+        self.context = context = config.Context(
             k=self.beam_size,
             nbest=getattr(self.generation, "nbest", 1),
             pad=self.pad,
@@ -79,6 +83,7 @@ class BeamSearchGenerator(SequenceGenerator):
             generation=self.generation,
             models=list(self.model.models),
             stats=self.stats,
+            task=self.task,
         )
 
         def build(point: str):
@@ -97,8 +102,7 @@ class BeamSearchGenerator(SequenceGenerator):
         else:
             pool = self.pool(sample, prefix_tokens, bos_token)
             self.add_constraints(pool, sample, constraints)
-            finished = beam_search(self.decoder, pool, self.nbest, self.plugs, self.rules, self.scoring, self.stats)
-            hypotheses = finished.lists(len(pool))
+            hypotheses = self.decode(pool)
             if "constraints" in pool.aux:
                 report_constraints(hypotheses, pool, self.stats)
             out = self.as_dictionaries(hypotheses, pool)
@@ -108,6 +112,11 @@ class BeamSearchGenerator(SequenceGenerator):
         self.stats.target_tokens += sum(hypotheses[0]["tokens"].numel() for hypotheses in out)
         self.stats.seconds += time.perf_counter() - start
         return out
+
+    def decode(self, pool: Pool) -> list[list[Hypothesis]]:
+        """Every sentence's hypotheses, best first."""
+        finished = beam_search(self.decoder, pool, self.nbest, self.plugs, self.rules, self.scoring, self.stats)
+        return finished.lists(len(pool))
 
     def pool(self, sample, prefix_tokens: Tensor | None, bos_token: int | None) -> Pool:
         """The command's batch as a pool of sentences."""
@@ -159,6 +168,22 @@ class BeamSearchGenerator(SequenceGenerator):
         return [[dictionary(h) for h in hypotheses or [lost]] for hypotheses in found]
 
 
+class ParallelGenerator(BeamSearchGenerator):
+    """Greedy decoding by blocks (--decoding): the other driver, search/parallel.py, under the same contract."""
+
+    def __init__(self, models, tgt_dict, **rest):
+        super().__init__(models, tgt_dict, **rest)
+        if self.decoder.name == "fairseq":
+            self.decoder = RereadingDecoder(list(self.model.models))
+        build = STRATEGIES["decoding"][config.choice(self.flags, "decoding")].build
+        self.driver = build(self.flags, self.context)(self.decoder, self.plugs.softmax, self.rules, self.scoring, self.stats)
+
+    def decode(self, pool: Pool) -> list[list[Hypothesis]]:
+        if "constraints" in pool.aux:
+            raise UsageError("constraints need a beam of rows, and --decoding other than beam has one row: leave one of the two out")
+        return self.driver(pool)
+
+
 class AlignedBeamSearchGenerator(SequenceGeneratorWithAlignment, BeamSearchGenerator):
     """The same with `--print-alignment`: alignments from the attention, or from a model trained to align."""
 
@@ -187,6 +212,8 @@ class AlignedBeamSearchGenerator(SequenceGeneratorWithAlignment, BeamSearchGener
         return list(self.model.forward_align(source, lengths, previous).cpu())
 
 
-def generator_class(print_alignment: Any) -> type[SequenceGenerator]:
-    """The generator that serves --print-alignment or its absence."""
+def generator_class(print_alignment: Any, flags: Any = None) -> type[SequenceGenerator]:
+    """The generator that serves --decoding, and --print-alignment or its absence."""
+    if config.choice(flags, "decoding") != "beam":
+        return ParallelGenerator
     return AlignedBeamSearchGenerator if print_alignment else BeamSearchGenerator

@@ -64,11 +64,11 @@ class Extended:
                 args.constraints = "unordered"  # fairseq-interactive then reads tab-separated phrases and prints C- lines
         config.validate(flags, args)
         self.constrained = constrained(flags, args) and not config.stock_search(args)
-        extra = {**(extra_gen_cls_kwargs or {}), "flags": flags, "generation": args}
+        extra = {**(extra_gen_cls_kwargs or {}), "flags": flags, "generation": args, "task": self}
         print_alignment = getattr(args, "print_alignment", None)
         if print_alignment:
             extra["print_alignment"] = str(print_alignment)
-        generator = build(models, args, generator_class(print_alignment), extra, prefix_allowed_tokens_fn)
+        generator = build(models, args, generator_class(print_alignment, flags), extra, prefix_allowed_tokens_fn)
         logger.info(generator.stats.signature)
         self.stats, self.written = generator.stats, time.monotonic()
         if self.constrained:

@@ -225,6 +225,7 @@ def embed(weights: Weights, ids: Tensor, b: int, position: int | Tensor, end: in
             where = where if b == 1 else where.repeat(ids.numel() // b, 1)
         else:
             index = position[:, None] + torch.arange(b, device=position.device)  # (n, b)
+            index.clamp_(max=weights.positions.size(0) - 1)  # behind a row's last position stands what is not used
             where = weights.positions.index_select(0, index.flatten())
         x = torch.add(where, x, alpha=1.0 if weights.project_in is not None else weights.scale)
     elif weights.project_in is None:
