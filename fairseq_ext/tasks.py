@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
+import sys
 import time
 from argparse import Namespace
 from typing import Any
@@ -45,6 +47,7 @@ class Extended:
     constrained = False
     corpus_size = 0  # sentences of the data set that fairseq-generate translates
     lines_read = 0  # of an interactive session
+    checkpoint: str | None = None  # --path, where it is not the command's
     of_line: dict[int, SentenceConstraints]
 
     def flags(self) -> Any:
@@ -80,6 +83,13 @@ class Extended:
                 raise UsageError(f"--stats-file {flags.stats_file} cannot be written ({error.strerror}): name another file") from error
             atexit.register(self.stats.write, flags.stats_file)
         return generator
+
+    def checkpoint_path(self) -> str | None:
+        """Where the first checkpoint lies: as told by who loads it, else by the command's --path."""
+        named = self.checkpoint
+        for i, argument in enumerate(sys.argv[:-1] if named is None else []):
+            named = sys.argv[i + 1] if argument == "--path" else named
+        return None if named is None else named.split(os.pathsep)[0]
 
     def build_tokenizer(self, args):
         self.tokenizer_used = super().build_tokenizer(args)  # type: ignore[misc]

@@ -121,15 +121,16 @@ class Window:
         self.b = b  # 0: no limit
         self.cost = cost
         self.right, self.expected = 1.0, 1.0  # draft tokens that were right, and how many the source had expected
-        self.calls, self.tokens = 1.0, 1.0  # lately
+        self.spent, self.tokens = 1.0, 1.0  # lately: cost in calls of one token, and tokens, a row
 
     def start(self, pool: Pool) -> None:
         self.source.start(pool)
 
     def draft(self, rows: Rows, most: int) -> np.ndarray:
-        # one more position pays when it is right more often than it costs, in tokens at the present number a call
+        # one more position pays when the token it may give is worth more than its cost at the present price of tokens
         fixed, each = self.cost
-        least = min(1.0, (fixed + each * len(rows)) * self.tokens / self.calls)
+        self.position = fixed + each * len(rows)
+        least = min(1.0, self.position * self.tokens / self.spent)
         most = min(most, self.b - 1) if self.b else most
         trust = min(1.5, self.right / self.expected)
         self.tokens_offered, self.confidence = self.source.propose(rows, most, least / trust)
@@ -146,7 +147,7 @@ class Window:
         self.expected = max(1e-3, MEMORY * self.expected + (self.confidence[:, :m] * reached).sum() / n)
 
     def commit(self, rows: Rows, verified: np.ndarray, ended: np.ndarray, w: int) -> np.ndarray:
-        self.calls = MEMORY * self.calls + 1
+        self.spent = MEMORY * self.spent + 1 + self.position * (w - 1)
         self.tokens = MEMORY * self.tokens + verified.mean()
         return verified
 
