@@ -63,9 +63,18 @@ STRATEGIES: dict[str, Row] = {
     "first": Row({"stop": "first"}),
     "shrink": Row({"stop": "shrink"}),
     "patience": Row({"patience": 2}),
+    "window": Row({"decoding": "window"}, generation={"beam": 1}),
+    "gs-jacobi": Row({"decoding": "gs-jacobi", "block_size": 4}, generation={"beam": 1}),
 }
 # --patience belongs to --stop count
 REFUSED = {frozenset(("patience", name)) for name, row in STRATEGIES.items() if "stop" in row.flags}
+# a driver without a beam has nothing to select from, to prune or to stop
+REFUSED |= {
+    frozenset((parallel, name))
+    for parallel in ("window", "gs-jacobi")
+    for name, row in STRATEGIES.items()
+    if name not in ("window", "gs-jacobi") and not {"decoder_backend"}.issuperset(row.flags)
+}
 
 
 def pairs() -> list[tuple[str, str]]:

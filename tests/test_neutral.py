@@ -32,6 +32,7 @@ NEUTRAL: dict[str, dict] = {
     "cbs without constraints": {"select": "cbs"},
     "nothing is far enough behind to be pruned": {"prune_finished": math.inf},
     "patience of one": {"patience": 1},
+    "beam search drives": {"decoding": "beam"},
 }
 
 MIXED = [3, 1, 7, 0, 12, 5]  # words of each source sentence; 0: an empty line

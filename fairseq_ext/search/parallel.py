@@ -168,8 +168,7 @@ class ParallelSearch:
         tally = self.stats.extra.setdefault("parallel", dict(calls=0, tokens=0, tokens_per_call=0.0, drafts_offered=0, drafts_taken=0))
         while len(rows):
             # (1) the method drafts; a position that must be read alone is
-            room = rows.room() - 1
-            draft = self.method.draft(rows, room) if room and not rows.redo.any() else np.zeros((len(rows), 0), np.int64)
+            draft = self.method.draft(rows, 0 if rows.redo.any() else rows.room() - 1)
             w = draft.shape[1] + 1
             # (2) the decoder reads each row's last token and the draft, (3) every position's best word
             out, score, margin = self.best(pool, rows, draft, read)
