@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,6 +28,8 @@ from fairseq_ext.search.loop import beam_search
 from fairseq_ext.search.plugs import Plugs
 from fairseq_ext.search.rules import Rules
 from fairseq_ext.stats import Stats
+from fairseq_ext.viz.ddg import Graph
+from fairseq_ext.viz.ddg import write as write_graph
 
 logger = logging.getLogger("fairseq_ext")
 
@@ -131,6 +134,7 @@ class BeamSearchGenerator(SequenceGenerator):
                     "raise --max-len-b or lower --min-len"
                 )
         ids = sample.get("sentence_numbers", sample.get("id"))
+        self.numbered = isinstance(ids, Tensor)  # an interactive command or the API gives no numbers
         ids = ids if isinstance(ids, Tensor) else torch.arange(len(lengths))
         bos = self.eos if bos_token is None else bos_token
         return Pool(net_input, length, max_len, ids, bos, prefix_tokens)
@@ -176,12 +180,30 @@ class ParallelGenerator(BeamSearchGenerator):
         if self.decoder.name == "fairseq":
             self.decoder = RereadingDecoder(list(self.model.models))
         build = STRATEGIES["decoding"][config.choice(self.flags, "decoding")].build
+        self.graphs = 0  # dependency graphs written
         self.driver = build(self.flags, self.context)(self.decoder, self.plugs.softmax, self.rules, self.scoring, self.stats)
 
     def decode(self, pool: Pool) -> list[list[Hypothesis]]:
         if "constraints" in pool.aux:
             raise UsageError("constraints need a beam of rows, and --decoding other than beam has one row: leave one of the two out")
-        return self.driver(pool)
+        if not self.flags.ddg_dir:
+            return self.driver(pool)
+        calls: dict[int, list] = {}
+        self.driver.trace = lambda call: calls.setdefault(call.sentence, []).append(call)
+        found = self.driver(pool)
+        self.write_graphs(pool, found, calls)
+        return found
+
+    def write_graphs(self, pool: Pool, found: list[list[Hypothesis]], calls: dict[int, list]) -> None:
+        """Each sentence's decoding dependency graph, into --ddg-dir."""
+        words, symbols = self.tgt_dict, self.task.source_dictionary
+        for s, [hypothesis] in ((s, h) for s, h in enumerate(found) if h):
+            source = [symbols[t] for t in pool.net_input["src_tokens"][s].tolist() if t not in (symbols.pad(), symbols.eos())]
+            output = [words[t] for t in hypothesis.tokens.tolist()]
+            number = int(pool.ids[s]) if self.numbered else self.graphs
+            graph = Graph.build(str(number), source, output, str(self.flags.decoding), calls[s], words.__getitem__)
+            write_graph(graph, Path(self.flags.ddg_dir))
+            self.graphs += 1
 
 
 class AlignedBeamSearchGenerator(SequenceGeneratorWithAlignment, BeamSearchGenerator):

@@ -17,6 +17,8 @@ from fairseq_ext.search.parallel import NONE, Rows
 
 TAIL = 3  # verified tokens that are looked for
 SURE = 0.9999  # probability that an old output which has been right so far stays right for a token more
+REGAINED = 0.7  # of the doubt, after each token that the old output had right again
+WEAK = 0.6  # below it the other source is asked as well
 FOUND = np.array([0.5, 0.8, 0.95, 0.97])  # the same by the length of the match where the outputs have parted
 
 
@@ -48,6 +50,7 @@ class Previous:
         place = np.minimum(self.next[live][:, None] + column, self.text.shape[1] - 1)
         new = rows.tokens[np.arange(len(rows))[:, None], np.minimum(self.told[live][:, None] + 1 + column, rows.tokens.shape[1] - 1)]
         parted = ((self.text[live[:, None], place] != new) & (column < fresh[:, None])).any(1)
+        self.sure[live] = 1 - (1 - self.sure[live]) * REGAINED ** (fresh * ~parted)
         self.next[live] += fresh
         self.told[live] = rows.length
         if parted.any():
@@ -75,9 +78,11 @@ class Previous:
         place = first[:, None] + np.arange(max(0, min(most, left)))
         tokens = np.where(place < self.text.shape[1], self.text[live[:, None], np.minimum(place, self.text.shape[1] - 1)], NONE)
         sure = np.where(tokens == NONE, 0.0, self.sure[live][:, None])
-        empty = (tokens == NONE).all(1)
-        if empty.any():  # rows whose old output is used up or was never there
-            tokens, sure = filled(tokens, sure, empty, *self.other.propose(rows, most, least))
+        weak = (sure[:, :1] < WEAK).all(1)
+        if weak.any():  # rows whose old output is used up, was never there or has been lost track of
+            others, others_sure = self.other.propose(rows, most, least)
+            if others.shape[1]:
+                tokens, sure = filled(tokens, sure, weak, others, others_sure)
         return tokens, sure
 
 

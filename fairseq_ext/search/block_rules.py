@@ -8,58 +8,66 @@ Shapes: n rows, w positions of each, m = n x w.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
 
 from fairseq_ext.search.beam import LogProbs, Pool
 from fairseq_ext.search.rules import Rules, penalise
 
+if TYPE_CHECKING:
+    from fairseq_ext.search.parallel import Rows
 
-def apply_rules(
-    rules: Rules, log_probs: LogProbs, pool: Pool, live: np.ndarray, length: np.ndarray, tokens: np.ndarray, draft: np.ndarray
-) -> LogProbs:
-    """Apply all rules to log-probabilities (m, C), in the order of `Rules`.
 
-    live (n,): pool numbers; length (n,): verified tokens; tokens (n, T): first token and verified ones; draft (n, w - 1).
-    """
+def apply_rules(rules: Rules, log_probs: LogProbs, pool: Pool, rows: Rows, draft: np.ndarray) -> LogProbs:
+    """Apply all rules to log-probabilities (m, C), in the order of `Rules`. draft (n, w - 1)."""
     w = draft.shape[1] + 1
-    step = length[:, None] + np.arange(w)  # (n, w)
     device = log_probs.value.device
 
-    def rows(mask: np.ndarray) -> torch.Tensor | None:
-        """(n, w) as a mask of rows of the log-probabilities; None: all."""
-        return None if mask.all() else torch.from_numpy(mask.reshape(-1)).to(device)
+    def flat(value: np.ndarray) -> torch.Tensor:
+        """(n, w) -> (m,)"""
+        return torch.from_numpy(np.ascontiguousarray(value).reshape(-1)).to(device)
 
-    def only_(token: np.ndarray, mask: np.ndarray) -> None:
-        log_probs.only_(torch.from_numpy(token.reshape(-1)).to(device), torch.from_numpy(mask.reshape(-1)).to(device))
+    def ban_(token: int, where: np.ndarray | None = None) -> None:
+        if where is not None and not where.all():
+            log_probs.ban_(token, flat(where))
+        elif log_probs.ids is None:
+            log_probs.value[:, token] = -torch.inf
+        else:
+            log_probs.ban_(token)
 
-    log_probs.ban_(rules.pad)
+    ban_(rules.pad)
     if rules.unk_penalty:
         penalise(log_probs, rules.unk, rules.unk_penalty)
-    limit = np.array([pool.max_len[s] for s in live])[:, None]
-    at_limit = step >= limit
+    step = rows.length[:, None] + np.arange(w)  # (n, w) tokens before each position
+    at_limit = step >= rows.limit[:, None]
     if at_limit.any():
-        only_(np.full(step.shape, rules.eos), at_limit)
-    under_prefix = np.zeros(step.shape, bool)
+        log_probs.only_(flat(np.full(step.shape, rules.eos)), flat(at_limit))
+    free = None  # where no prefix reaches
     if pool.prefix is not None:
         P = pool.prefix.size(1)
-        under_prefix = step < min(P, max(pool.max_len))
-        if under_prefix.any():
-            word = pool.prefix.cpu().numpy()[live[:, None], np.minimum(step, P - 1)]  # (n, w)
-            only_(word, under_prefix & (word != rules.pad) & ~at_limit)
-    short = (step < rules.min_len) & ~under_prefix
-    if short.any():
-        log_probs.ban_(rules.eos, rows(short))
+        free = step >= min(P, max(pool.max_len))
+        if not free.all():
+            word = pool.prefix.cpu().numpy()[rows.live[:, None], np.minimum(step, P - 1)]  # (n, w)
+            log_probs.only_(flat(word), flat(~free & (word != rules.pad) & ~at_limit))
+    if step[:, 0].min() < rules.min_len:
+        short = step < rules.min_len if free is None else (step < rules.min_len) & free
+        if short.any():
+            ban_(rules.eos, short)
     if rules.suppress is not None:
         for token in rules.suppress.tolist():
-            log_probs.ban_(token, rows(~under_prefix))
+            ban_(token, free)
     if rules.no_repeat_ngram:
-        block_ngrams_(log_probs, rules.no_repeat_ngram, length, tokens, draft)
+        block_ngrams_(log_probs, rules.no_repeat_ngram, rows.length, rows.tokens, draft)
     return log_probs
 
 
 def block_ngrams_(log_probs: LogProbs, n: int, length: np.ndarray, tokens: np.ndarray, draft: np.ndarray) -> None:
-    """Ban every token that would complete an n-gram that the position's history already holds."""
+    """Ban every token that would complete an n-gram that the position's history already holds.
+
+    length (rows,): verified tokens; tokens (rows, T): the first token and the verified ones; draft (rows, w - 1).
+    """
     w = draft.shape[1] + 1
     step = length[:, None] + np.arange(w)  # (rows, w) tokens in each history
     if step.max() < n:

@@ -227,7 +227,7 @@ class ParallelSearch:
             length = first if (rows.length == first).all() else torch.from_numpy(rows.length).to(device)
         features = self.decoder.step(torch.from_numpy(block).to(device), w, length)
         log_probs = self.softmax(self.decoder, [x.reshape(n * w, -1) for x in features], None)
-        log_probs = apply_rules(self.rules, log_probs, pool, rows.live, rows.length, rows.tokens, draft)
+        log_probs = apply_rules(self.rules, log_probs, pool, rows, draft)
         if self.guard.margin:
             value, token = log_probs.topk(2)
             host = torch.stack([token[:, 0].double(), value[:, 0].double(), (value[:, 0] - value[:, 1]).double()]).cpu().numpy()
