@@ -7,6 +7,9 @@
 | --select gbs, cbs | Hokamp and Liu 2017; Anderson et al. 2017 | strategies/grid_beam.py |
 | --prune-finished | Post and Vilar 2018, Table 3 | strategies/prune_finished.py |
 | --stop optimal, first, shrink | Huang, Zhao and Ma 2017, optimal ending | strategies/optimal_ending.py |
+| --decoding jacobi, gs-jacobi, hybrid-jacobi, window | Santilli et al. 2023, parallel decoding | strategies/jacobi.py, search/parallel.py |
+| --draft, --draft-file | drafts of parallel decoding | drafts/ |
+| --ddg-dir | Santilli et al. 2023, DDGviz | viz/ddg.py |
 | --patience | Kasai et al. 2022 | search/plugs.py (Count) |
 """
 

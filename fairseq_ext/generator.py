@@ -183,6 +183,12 @@ class ParallelGenerator(BeamSearchGenerator):
         self.graphs = 0  # dependency graphs written
         self.driver = build(self.flags, self.context)(self.decoder, self.plugs.softmax, self.rules, self.scoring, self.stats)
 
+    def pool(self, sample, prefix_tokens: Tensor | None, bos_token: int | None) -> Pool:
+        pool = super().pool(sample, prefix_tokens, bos_token)
+        if "draft_lines" in sample:  # an interactive session
+            pool.aux["draft_lines"] = sample["draft_lines"]
+        return pool
+
     def decode(self, pool: Pool) -> list[list[Hypothesis]]:
         if "constraints" in pool.aux:
             raise UsageError("constraints need a beam of rows, and --decoding other than beam has one row: leave one of the two out")

@@ -7,6 +7,7 @@ stock task loads as it is.
 from __future__ import annotations
 
 import atexit
+import functools
 import logging
 import os
 import sys
@@ -46,9 +47,15 @@ class Extended:
     source: ConstraintSource | None = None
     constrained = False
     corpus_size = 0  # sentences of the data set that fairseq-generate translates
+    draft_lines_read = 0
     lines_read = 0  # of an interactive session
     checkpoint: str | None = None  # --path, where it is not the command's
     of_line: dict[int, SentenceConstraints]
+
+    @functools.cached_property
+    def draft_line(self) -> dict[tuple[int, ...], int]:
+        """Line number of each source of an interactive session with --draft-file."""
+        return {}
 
     def flags(self) -> Any:
         """Our flags: the task's configuration, or the legacy tasks' namespace."""
@@ -116,6 +123,11 @@ class Extended:
                 raise UsageError(f"a line of the input is not valid UTF-8 ({line[:60]!a}): convert it, for example with iconv -t utf-8")
         return super().get_interactive_tokens_and_lengths(lines, encode_fn)  # type: ignore[misc]
 
+    def draft_lines(self, rows: Tensor) -> list[int]:
+        """Lines of the draft file that belong to these sources (S, T) of an interactive session; of equal sources, the last one's."""
+        pad = self.source_dictionary.pad()
+        return [self.draft_line.get(tuple(row[row != pad].tolist()), -1) for row in rows]
+
     def tell_unmet(self) -> None:
         """At the end: warn of constraints that were not met, and of lines of the constraints file that no sentence has asked for."""
         unmet = self.stats.extra.get("constraints", {}).get("unmet", [])
@@ -135,6 +147,9 @@ class Extended:
 
     def build_dataset_for_inference(self, src_tokens, src_lengths, constraints=None):
         """The lines of an interactive session; their constraints travel by number, in a last column that fairseq does not read."""
+        if self.flags().draft_file:
+            self.draft_line |= {tuple(tokens.tolist()): self.draft_lines_read + i for i, tokens in enumerate(src_tokens)}
+            self.draft_lines_read += len(src_tokens)
         if self.constrained:
             source, first = self.constraint_source(), self.lines_read
             self.lines_read += len(src_tokens)
@@ -167,6 +182,8 @@ class Extended:
         """One batch; the statistics file follows along."""
         if self.constrained and "sentence_constraints" not in sample:
             sample, constraints = self.add_constraints(sample, constraints), None
+        if self.flags().draft_file and "id" not in sample:
+            sample = {**sample, "draft_lines": self.draft_lines(sample["net_input"]["src_tokens"])}
         out = super().inference_step(generator, models, sample, prefix_tokens, constraints)  # type: ignore[misc]
         path = self.flags().stats_file
         if path and time.monotonic() - self.written > SECONDS_BETWEEN_WRITES:

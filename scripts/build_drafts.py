@@ -13,9 +13,9 @@ import sys
 import time
 from pathlib import Path
 
-import fairseq_ext  # noqa: F401  lets fairseq be imported
 from fairseq.data import Dictionary
 
+import fairseq_ext  # noqa: F401  lets fairseq be imported
 from fairseq_ext.drafts.estimate import estimate
 from fairseq_ext.drafts.table import Table
 
@@ -29,7 +29,8 @@ def read(path: Path, dictionary: Dictionary, spm: Path | None, limit: int | None
         pieces = sentencepiece.SentencePieceProcessor(model_file=str(spm))
         encode = lambda line: pieces.encode(line, out_type=str)  # noqa: E731
     with path.open(encoding="utf-8") as lines:
-        return [[dictionary.index(piece) for piece in encode(line)] + [dictionary.eos()] for line, _ in zip(lines, range(limit or sys.maxsize))]
+        taken = (line for line, _ in zip(lines, range(limit or sys.maxsize), strict=False))
+        return [[*map(dictionary.index, encode(line)), dictionary.eos()] for line in taken]
 
 
 def main() -> None:

@@ -30,10 +30,11 @@ class RereadingDecoder(FairseqDecoder):
         if length is not None:
             self.length = torch.as_tensor(length, device=tokens.device).expand(self.rows).minimum(self.length)
         end = int(self.length.max()) + new
+        column = torch.arange(end, device=tokens.device)
         text = self.text.new_full((self.rows, end), self.pad)
         text[:, : self.text.size(1)] = self.text[:, :end]
-        where = self.length[:, None] + torch.arange(new, device=tokens.device)  # (n, w)
-        text = text.masked_fill_(torch.arange(end, device=tokens.device) >= self.length[:, None], self.pad).scatter_(1, where, tokens[:, -new:])
+        where = self.length[:, None] + column[:new]  # (n, w)
+        text = text.masked_fill_(column >= self.length[:, None], self.pad).scatter_(1, where, tokens[:, -new:])
         self.text, self.length = text, self.length + new
         # positions beyond the model's last belong to no row's answer
         text, where = text[:, : self.longest], where.clamp(max=self.longest - 1)

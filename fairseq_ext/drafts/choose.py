@@ -24,7 +24,9 @@ def make_source(flags: Any, context: Any) -> Source:
         source = Copy.between(context.task.source_dictionary, context.dictionary)
     elif name == "ngram":
         if table is None:
-            raise UsageError("--draft ngram needs a table: build CHECKPOINT.drafts.npz with scripts/build_drafts.py, or name one with --draft-table")
+            raise UsageError(
+                "--draft ngram needs a table: build CHECKPOINT.drafts.npz with scripts/build_drafts.py, or name one with --draft-table"
+            )
         loaded = Table.load(table)
         loaded.check(table, context.dictionary, context.task.source_dictionary)
         source = Ngram(loaded, context.pad, context.task.source_dictionary.pad())

@@ -23,8 +23,9 @@ class Copy:
     @staticmethod
     def between(source, target) -> Copy:
         """From two fairseq dictionaries; the special symbols, EOS excepted, are not copied."""
-        ids = [target.indices.get(word, NONE) if i == source.eos() or i >= source.nspecial else NONE for i, word in enumerate(source.symbols)]
-        return Copy(np.array(ids), source.pad())
+        ids = np.array([target.indices.get(word, NONE) for word in source.symbols])
+        ids[[i for i in range(source.nspecial) if i != source.eos()]] = NONE
+        return Copy(ids, source.pad())
 
     def start(self, pool: Pool) -> None:
         """Lay the sentences out from column 0: (N, source + 1), NONE behind."""

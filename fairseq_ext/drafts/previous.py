@@ -78,7 +78,7 @@ class Previous:
         place = first[:, None] + np.arange(max(0, min(most, left)))
         tokens = np.where(place < self.text.shape[1], self.text[live[:, None], np.minimum(place, self.text.shape[1] - 1)], NONE)
         sure = np.where(tokens == NONE, 0.0, self.sure[live][:, None])
-        weak = (sure[:, :1] < WEAK).all(1)
+        weak: np.ndarray = np.all(sure[:, :1] < WEAK, axis=1)
         if weak.any():  # rows whose old output is used up, was never there or has been lost track of
             others, others_sure = self.other.propose(rows, most, least)
             if others.shape[1]:

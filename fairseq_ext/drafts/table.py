@@ -61,7 +61,8 @@ class Table:
             with np.load(path, allow_pickle=False) as file:
                 parts = {f.name: file[f.name] for f in fields(Table)}
         except OSError as error:
-            raise UsageError(f"--draft-table {path} cannot be read ({error.strerror or error}): build it with scripts/build_drafts.py") from error
+            said = error.strerror or error
+            raise UsageError(f"--draft-table {path} cannot be read ({said}): build it with scripts/build_drafts.py") from error
         except (KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise UsageError(f"--draft-table {path} is no draft table: build it with scripts/build_drafts.py") from error
         parts |= {name: str(parts[name]) for name in ("target", "source")}
@@ -70,7 +71,9 @@ class Table:
     def check(self, path: str, target: Any, source: Any) -> None:
         """The dictionaries must be those it was built with (raises UsageError)."""
         if self.target != fingerprint(target) or (self.lexical_start.size and self.source != fingerprint(source)):
-            raise UsageError(f"--draft-table {path} was built with another dictionary than this model's: build it again with scripts/build_drafts.py")
+            raise UsageError(
+                f"--draft-table {path} was built with another dictionary than this model's: build it again with scripts/build_drafts.py"
+            )
 
 
 class Ngram:
@@ -124,7 +127,8 @@ class Ngram:
         before = np.where(before == NONE, self.pad, before)
         base = (rows.live * self.V)[:, None]
         every, likely = np.arange(n), np.ones(n)
-        tokens, confidence = [], []
+        tokens: list[np.ndarray] = []
+        confidence: list[np.ndarray] = []
         while len(tokens) < most:
             listed = self.find(before, last)
             word, weight = self.token[listed], self.prob[listed]  # (n, K)

@@ -31,7 +31,8 @@ import numpy as np
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
 from fairseq_ext import config
-from fairseq_ext.drafts.source import Draft, Source
+from fairseq_ext.drafts.choose import make_source
+from fairseq_ext.drafts.source import Source
 from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import STRATEGIES, register
 from fairseq_ext.search.beam import Pool
@@ -47,7 +48,8 @@ MARGIN = {"float16": 0.05, "bfloat16": 0.4}  # nats; single tokens and blocks di
 @dataclass
 class JacobiFlags(FairseqDataclass):
     block_size: int = field(
-        default=0, metadata={"help": "tokens that a call reads at most in each row (neutral: 1; default 0: 3, or as many as pay off with window)"}
+        default=0,
+        metadata={"help": "tokens that a call reads at most in each row (neutral: 1; default 0: 3, or with window as many as pay off)"},
     )
     parallel_length: int = field(
         default=0,
@@ -55,8 +57,11 @@ class JacobiFlags(FairseqDataclass):
     )
     draft: ChoiceEnum(["auto", "none", "pad", "repeat", "copy", "ngram"]) = field(  # type: ignore[valid-type]
         default="auto",
-        metadata={"help": "first guess of a block: pad (the paper), repeat (the last token), copy (of source tokens), ngram (a table by scripts/build_drafts.py); auto: the best there is"},
-    )  # fmt: skip
+        metadata={
+            "help": "first guess of a block: pad (the paper), repeat (the last token), copy (of source tokens), ngram (a table made by "
+            "scripts/build_drafts.py), none; auto: ngram where there is a table, else repeat"
+        },
+    )
     draft_file: Optional[str] = field(  # noqa: UP045
         default=None, metadata={"help": "earlier translations as drafts, one segmented line a sentence (default: none)"}
     )
@@ -64,14 +69,19 @@ class JacobiFlags(FairseqDataclass):
         default=None, metadata={"help": "the table of --draft ngram (default: CHECKPOINT.drafts.npz beside the checkpoint, if it is there)"}
     )
     draft_cost: float = field(
-        default=-1.0, metadata={"help": "cost of one more position a row, in decoder calls; window weighs drafts by it (default -1: by device and rows)"}
+        default=-1.0,
+        metadata={"help": "cost of one more position, in decoder calls; window weighs drafts by it (default -1: by device and rows)"},
     )
     parallel_margin: float = field(
         default=-1.0,
-        metadata={"help": "half precision: read a position again alone where its two best words are closer, in nats (neutral: 0; -1: by precision)"},
+        metadata={
+            "help": "half precision: read a position again alone where its two best words are closer than this, in nats "
+            "(neutral: 0; default -1: by precision, 0 for float32)"
+        },
     )
     ddg_dir: Optional[str] = field(  # noqa: UP045
-        default=None, metadata={"help": "write each sentence's decoding dependency graph (JSON, SVG, HTML) to this directory (default: none)"}
+        default=None,
+        metadata={"help": "write each sentence's decoding dependency graph (JSON, PNG, SVG, HTML) to this directory (default: none)"},
     )
 
 
@@ -154,8 +164,6 @@ class Window:
 
 def build(flags, context, name: str):
     """A function from the search's parts to the driver."""
-    from fairseq_ext.drafts.choose import make_source
-
     source = make_source(flags, context)
     b = flags.block_size
 
@@ -198,7 +206,9 @@ def check(flags, generation) -> None:
         flag = "--block-size" if flags.block_size < 0 else "--parallel-length"
         raise UsageError(f"{flag} is a number of tokens: use 1 or more, or 0 for the default")
     if flags.decoding == "jacobi" and flags.block_size:
-        raise UsageError("--decoding jacobi decodes the whole sentence as one block: use --parallel-length for its length, or gs-jacobi with --block-size")
+        raise UsageError(
+            "--decoding jacobi has one block, the whole sentence: use --parallel-length for its length, or gs-jacobi with --block-size"
+        )
     if str(flags.decoding) in ("gs-jacobi", "window") and flags.parallel_length:
         raise UsageError(f"--parallel-length belongs to jacobi and hybrid-jacobi, not to {name}: leave it out")
     if not -1 <= flags.draft_cost < math.inf or not -1 <= flags.parallel_margin < math.inf:

@@ -99,7 +99,8 @@ def write(graph: Graph, folder: Path) -> None:
 
 STYLE = """body{font:14px sans-serif;margin:1.5em;color:#222} .wide{overflow-x:auto;border:1px solid #ddd;margin:1em 0}
 table{border-collapse:collapse;font-size:12px} td,th{border:1px solid #ccc;padding:2px 5px;white-space:nowrap;text-align:center}
-td.right{background:#d9f0d3} td.wrong{background:#fde0dd;color:#777} td.solved{outline:2px solid #1b7837;outline-offset:-2px;font-weight:bold}
+td.right{background:#d9f0d3} td.wrong{background:#fde0dd;color:#777}
+td.solved{outline:2px solid #1b7837;outline-offset:-2px;font-weight:bold}
 th{background:#f4f4f4;position:sticky;left:0} small{color:#666}"""
 
 
@@ -154,7 +155,8 @@ def main(argv: list[str] | None = None) -> None:
 
     flags = {"source_lang": args.source_lang, "target_lang": args.target_lang, "bpe": args.bpe, "sentencepiece_model": args.spm}
     flags |= {"beam": 1, "decoding": args.decoding, "draft": args.draft, "ddg_dir": str(args.out), "cpu": True}
-    for line, found in zip(args.what, Translator(args.path, args.data or str(Path(args.path).parent), **flags).translate(args.what)):
+    translator = Translator(args.path, args.data or str(Path(args.path).parent), **flags)
+    for line, found in zip(args.what, translator.translate(args.what), strict=True):
         print(f"{line}\n  {found[0].text}")
 
 

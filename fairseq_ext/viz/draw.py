@@ -43,12 +43,21 @@ def picture(graph: Graph, files: list[Path]) -> None:
     axes.axis("off")
     for i, token in enumerate(graph.tokens):
         colour = colours(0.9 * graph.solved[i] / max(1, K - 1))
-        axes.text(i + 0.5, -names / row / 2, shortened(token), ha="center", va="center", fontsize=7 if small else 9, fontweight="bold", color=colour)
+        axes.text(
+            i + 0.5,
+            -names / row / 2,
+            shortened(token),
+            ha="center",
+            va="center",
+            fontsize=7 if small else 9,
+            fontweight="bold",
+            color=colour,
+        )
         j = graph.waits_for[i]
         if j >= 0:
             start, end = (j + 0.5, -names / row), (i + 0.5, -names / row)
             bend = -2 * reach[i] / ((i - j) * cell)
-            style = dict(arrowstyle="-|>", mutation_scale=7, color=colour, lw=1.1)
+            style: dict = dict(arrowstyle="-|>", mutation_scale=7, color=colour, lw=1.1)
             axes.add_patch(FancyArrowPatch(start, end, connectionstyle=f"arc3,rad={bend:.3f}", shrinkA=1, shrinkB=1, **style))
         else:
             axes.plot(i + 0.5, -(names + 0.05) / row, marker="v", color=colour, markersize=4, clip_on=False)
@@ -58,17 +67,25 @@ def picture(graph: Graph, files: list[Path]) -> None:
             shade = 0.15 + 0.6 * content["probability"]
             face = (1 - shade * 0.75, 1 - shade * 0.15, 1 - shade * 0.7) if content["right"] else (1, 1 - shade * 0.35, 1 - shade * 0.4)
             solved = graph.solved[place] == k
-            edge = dict(edgecolor="#1b7837", linewidth=1.8, zorder=3) if solved else dict(edgecolor="white", linewidth=0.6)
+            edge: dict = dict(edgecolor="#1b7837", linewidth=1.8, zorder=3) if solved else dict(edgecolor="white", linewidth=0.6)
             axes.add_patch(Rectangle((place + 0.04, k + 0.06), 0.92, 0.88, facecolor=face, **edge))
             middle = 0.5 if small else 0.38
             token, size = shortened(content["token"]), 6 if small else 8
             axes.text(place + 0.5, k + middle, token, ha="center", va="center", fontsize=size, zorder=4)
             if not small:
-                axes.text(place + 0.5, k + 0.76, f"{content['probability']:.2f}", ha="center", va="center", fontsize=6, color="#555", zorder=4)
+                axes.text(
+                    place + 0.5, k + 0.76, f"{content['probability']:.2f}", ha="center", va="center", fontsize=6, color="#555", zorder=4
+                )
     axes.text(-0.15, -0.15 / row, "iteration", ha="right", va="center", fontsize=7, color="#555")
     head = f"{graph.method}: {L} tokens in {K} iterations.  ▼ needs the source alone; an arrow comes from what a token had to wait for."
     figure.text(0.1 / width, 1 - 0.1 / height, head, fontsize=8, va="top")
-    figure.text(0.1 / width, 0.08 / height, "green: final token, darker is surer; framed: right for good; red: still wrong", fontsize=7, color="#555")
+    figure.text(
+        0.1 / width,
+        0.08 / height,
+        "green: final token, darker is surer; framed: right for good; red: still wrong",
+        fontsize=7,
+        color="#555",
+    )
     with matplotlib.rc_context({"svg.hashsalt": "ddg", "svg.fonttype": "none"}):
         for file in files:
             figure.savefig(file, dpi=110, metadata={"Date": None} if file.suffix == ".svg" else None)

@@ -125,12 +125,19 @@ def main() -> None:
             "speed": {over: None if s is None else [s.median, s.low, s.high] for over, s in speed.items()},
         }
     about = {"model": args.model.name, "text": Path(args.text).name, "pair": f"{args.src}-{args.tgt}", "sentences": result.sentences}
+    decoder = decodings[GREEDY].loaded.models[0]
+    shape = decoder.decoder.layers[0]
+    size = {"encoder": len(decoder.encoder.layers), "decoder": len(decoder.decoder.layers), "d": shape.embed_dim}
+    size |= {"ffn": shape.fc1.out_features, "vocabulary": len(decodings[GREEDY].loaded.task.target_dictionary)}
+    size["name"] = f"{size['encoder']}+{size['decoder']} layers of {size['d']}, {size['vocabulary']:,} words"
+    source = sum(int(batch["net_input"]["src_lengths"].sum()) for batch in decodings[GREEDY].loaded.batches)
+    about |= {"size": size, "source_tokens": source}
     about |= {"threads": args.threads, "batch": args.batch, "clock": "CPU time" if args.threads == 1 else "wall clock", "load": result.load}
     args.out.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n", encoding="utf-8")
     refused = [name for name, row in rows.items() if name != "fairseq beam 5" and row["equal"] < result.sentences]
     for name, row in rows.items():
-        speed = row["speed"][GREEDY]
-        print(f"{name:36} calls {row.get('decoder_calls', '-'):>6} speed {'-' if speed is None else format(speed[0], '.2f'):>5} BLEU {row['bleu']:.2f}")
+        speed = "-" if row["speed"][GREEDY] is None else format(row["speed"][GREEDY][0], ".2f")
+        print(f"{name:36} calls {row.get('decoder_calls', '-'):>6} speed {speed:>5} BLEU {row['bleu']:.2f}")
     if refused:
         print(f"not greedy's output for every sentence (near-ties are told apart by harness.py): {', '.join(refused)}")
 
