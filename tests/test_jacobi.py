@@ -41,7 +41,7 @@ def counts(generator) -> dict:
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_equals_greedy_for_random_models_drafts_and_blocks(method, backend, tmp_path):
     chance = random.Random(f"{method} {backend}")
-    for seed in range(12):
+    for seed in range(8):
         name = chance.choice(["transformer", "transformer-pre-norm", "transformer-tied"])
         flags = blocks(method, decoder_backend=backend, draft=chance.choice(["auto", "none", "pad", "repeat", "copy"]))
         if method != "jacobi":
@@ -75,7 +75,7 @@ def test_stock_flags_mean_the_same(case, method):
 def test_repeated_ngrams_are_blocked_as_in_our_beam_search(method, n):
     """Stock 0.12.2 ignores the flag, so the beam search of this package is the reference; test_loop.py proves that one."""
     sample, changed = batch(LENGTHS), 0
-    for seed in range(6):
+    for seed in range(3):
         models = [build("transformer", seed, eos=0.5)]
         flags = {"beam": 1, "max_len_b": 20, "no_repeat_ngram_size": n}
         expected = run(generators(models, **flags).ours, sample)
@@ -115,7 +115,7 @@ def test_an_edit_in_the_middle_of_the_old_output_does_not_spoil_the_rest(tmp_pat
         models, sample = [build("transformer", seed, eos=0.5)], batch([8], seed)
         stock = generators(models, beam=1, max_len_b=20).stock
         gold = run(stock, sample)[0][0]["tokens"].tolist()[:-1]
-        if len(gold) < 12 or len(set(gold)) < 8:
+        if len(gold) < 12 or len(set(gold)) < 8 or checked >= 9:
             continue
         other = next(t for t in range(4, 25) if t not in gold)
         for old in (gold[:4] + [other] + gold[5:], gold[:4] + gold[5:], gold[:4] + [other] + gold[4:]):
@@ -190,7 +190,7 @@ def test_rows_progress_at_their_own_pace(tmp_path):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_equals_one_token_at_a_time(dtype):
     sample, redone = batch(LENGTHS), 0
-    for seed in range(6):
+    for seed in range(3):
         models = [build("transformer", seed, dtype)]
         single = generators(models, blocks("window", block_size=1), beam=1, max_len_b=20).ours
         expected = run(single, sample)

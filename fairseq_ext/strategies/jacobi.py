@@ -40,8 +40,9 @@ from fairseq_ext.search.parallel import NONE, Guard, ParallelSearch, Rows
 
 LENGTH_RATIO = 1.25  # predicted target tokens for each source token, EOS counted in both
 MEMORY = 0.95  # of the window's record of how good drafts have been, a call
-# what one more position a row costs, in calls: a part that does not depend on the rows, and a part for each row
-COST = {"cpu": (0.08, 0.01), "cuda": (0.02, 0.0002)}
+# what drafts cost, in calls of one token: any draft at all, each position, and what each row adds to a position
+COST = {"cpu": (0.1, 0.05, 0.01), "cuda": (0.1, 0.01, 0.0002)}
+PATIENCE, LONGEST_PAUSE = 4, 32  # calls whose drafts are not worth reading before the window stops asking, and for how long it does
 MARGIN = {"float16": 0.05, "bfloat16": 0.4}  # nats; single tokens and blocks differ by less
 
 
@@ -126,39 +127,54 @@ class Blocks:
 class Window:
     """Every verified token is committed; the block is as wide as its drafts are likely to be worth, down to one token."""
 
-    def __init__(self, source: Source, b: int, cost: tuple[float, float]):
+    def __init__(self, source: Source, b: int, cost: tuple[float, float, float]):
         self.source = source
         self.b = b  # 0: no limit
         self.cost = cost
         self.right, self.expected = 1.0, 1.0  # draft tokens that were right, and how many the source had expected
-        self.spent, self.tokens = 1.0, 1.0  # lately: cost in calls of one token, and tokens, a row
+        self.useless = 0  # calls in a row whose drafts were not worth reading
+        self.pause = 0  # calls that will not even ask for drafts
 
     def start(self, pool: Pool) -> None:
         self.source.start(pool)
 
     def draft(self, rows: Rows, most: int) -> np.ndarray:
-        # one more position pays when the token it may give is worth more than its cost at the present price of tokens
-        fixed, each = self.cost
-        self.position = fixed + each * len(rows)
-        least = min(1.0, self.position * self.tokens / self.spent)
+        if self.pause:
+            self.pause -= 1
+            self.offered = np.zeros((len(rows), 0), np.int64)
+            return self.offered
         most = min(most, self.b - 1) if self.b else most
+        any_draft, position, row = self.cost
+        each = position + row * len(rows)
         trust = min(1.5, self.right / self.expected)
-        self.tokens_offered, self.confidence = self.source.propose(rows, most, least / trust)
-        worth = np.minimum(self.confidence * trust, 1.0).cumprod(1).mean(0)  # falls from token to token
-        return self.tokens_offered[:, : int((worth >= least).sum())]
+        # a draft token that is right less often than it costs is worth nothing, however cheap tokens are at present
+        self.offered, self.confidence = self.source.propose(rows, most, min(1.0, each / trust))
+        m = self.offered.shape[1]
+        if not m:
+            return self.offered
+        # the width with the most tokens for its price, in calls of one token
+        likely = np.minimum(self.confidence * trust, 1.0).cumprod(1).mean(0)
+        tokens = 1 + likely.cumsum()
+        price = 1 + any_draft + each * np.arange(1, m + 1)
+        best = int((tokens / price).argmax())
+        pays = bool(tokens[best] >= price[best])
+        self.useless = 0 if pays else self.useless + 1
+        if self.useless > PATIENCE:
+            self.pause = min(self.useless, LONGEST_PAUSE)
+        return self.offered[:, : best + 1 if pays else 0]
 
     def learn(self, rows: Rows, out: np.ndarray, verified: np.ndarray, w: int) -> None:
         # one draft token behind the block can be judged as well, so that the record goes on when the block is one token wide
-        m = min(w, self.tokens_offered.shape[1])
+        m = min(w, self.offered.shape[1])
+        if not m:
+            return
         reached = np.arange(m) < verified[:, None]
-        right = (self.tokens_offered[:, :m] == out[:, :m]) & reached
+        right = (self.offered[:, :m] == out[:, :m]) & reached
         n = len(rows)
         self.right = MEMORY * self.right + right.sum() / n
         self.expected = max(1e-3, MEMORY * self.expected + (self.confidence[:, :m] * reached).sum() / n)
 
     def commit(self, rows: Rows, verified: np.ndarray, ended: np.ndarray, w: int) -> np.ndarray:
-        self.spent = MEMORY * self.spent + 1 + self.position * (w - 1)
-        self.tokens = MEMORY * self.tokens + verified.mean()
         return verified
 
 
@@ -170,7 +186,7 @@ def build(flags, context, name: str):
     def driver(decoder, softmax, rules, scoring, stats) -> ParallelSearch:
         parameter = next(context.models[0].parameters())
         if name == "window":
-            cost = COST["cpu" if parameter.device.type == "cpu" else "cuda"] if flags.draft_cost < 0 else (flags.draft_cost, 0.0)
+            cost = COST["cpu" if parameter.device.type == "cpu" else "cuda"] if flags.draft_cost < 0 else (0.0, flags.draft_cost, 0.0)
             method: Blocks | Window = Window(source, b, cost)
         else:
             method = Blocks(source, b or 3, flags.parallel_length, name == "jacobi", name == "hybrid-jacobi")
