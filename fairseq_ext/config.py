@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, make_dataclass
 from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from torch import Tensor
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import POINTS, PRUNERS, STRATEGIES, Strategy, load_strategies, register
@@ -16,7 +15,7 @@ from fairseq_ext.search import plugs
 if TYPE_CHECKING:
     from fairseq.data import Dictionary
 
-    from fairseq_ext.search.beam import Scoring
+    from fairseq_ext.search.scoring import Scoring
     from fairseq_ext.stats import Stats
 
 VERSION = "0.1"
@@ -45,11 +44,11 @@ class Context:
     generation: Any  # fairseq's GenerationConfig
     models: list
     stats: Stats
-    token_counts: Tensor | None = None
+    children: int | None = None  # most continuations of one row; None: no limit
 
 
 # fairseq's own behaviour at each plug point
-register("select", "topk")(lambda flags, context: plugs.TopK(context.k))
+register("select", "topk")(lambda flags, context: plugs.TopK(context.k, context.children))
 register("stop", "count")(lambda flags, context: plugs.Count(context.eos, context.scoring))
 register("schedule", "batch")(lambda flags, context: plugs.WholeBatch())
 register("softmax", "full")(lambda flags, context: plugs.FullSoftmax(getattr(context.generation, "temperature", 1.0)))
@@ -83,6 +82,16 @@ def flags_dataclass() -> type:
                 default="auto",
                 metadata={"help": "who runs the decoder: the fastest that fits the model, or fairseq's own modules (same results)"},
             ),
+        ),
+        (
+            "results_file",
+            Text,
+            field(default=None, metadata={"help": "also write each sentence's results to this JSONL file as it finishes (default: none)"}),
+        ),
+        (
+            "resume",
+            bool,
+            field(default=False, metadata={"help": "sentences that --results-file has already are not decoded again (default: off)"}),
         ),
         ("stats_file", Text, field(default=None, metadata={"help": "write counts and times of the run to this JSON file (default: none)"})),
     ]
@@ -148,6 +157,13 @@ def validate(flags: Any, generation: Any) -> None:
         if unused:
             flag = "--" + unused[0].replace("_", "-")
             raise UsageError(f"{flag} belongs to {flag_of(strategy)}, which is not switched on: add it or leave {flag} out")
+    if getattr(flags, "resume", False) and not flags.results_file:
+        raise UsageError("--resume goes on with a results file and none is named: add --results-file")
+    if getattr(flags, "results_file", None):
+        if other:
+            raise UsageError(f"{other} is decoded by fairseq's own loop, which --results-file does not see: leave one of the two out")
+        if getattr(generation, "print_alignment", None):
+            raise UsageError("--results-file keeps no attention, from which --print-alignment reads: leave one of the two out")
     for strategy in dict.fromkeys(named):
         if strategy.check is not None and not other:
             strategy.check(flags, generation)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,11 +21,15 @@ from fairseq_ext.constraint_flags import is_ordered
 from fairseq_ext.constraint_report import report_constraints
 from fairseq_ext.decoders.choose import make_decoder
 from fairseq_ext.errors import UsageError
+from fairseq_ext.progress import Progress
 from fairseq_ext.registry import PRUNERS, STRATEGIES
-from fairseq_ext.search.beam import Hypothesis, Pool, Scoring
+from fairseq_ext.results_file import ResultsFile
+from fairseq_ext.search.beam import Pool
+from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.loop import beam_search
 from fairseq_ext.search.plugs import Plugs
 from fairseq_ext.search.rules import Rules
+from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.stats import Stats
 
 logger = logging.getLogger("fairseq_ext")
@@ -65,6 +70,8 @@ class BeamSearchGenerator(SequenceGenerator):
         )
         self.plugs = self.build_plugs(tgt_dict)
         self.stats.signature = config.signature(flags, generation, "stock" if self.runs_stock_loop else self.decoder.name)
+        self.results: ResultsFile | None = None  # where results go as they are found
+        self.text: Callable[[Tensor], str] = str  # from tokens to what a reader of that file sees
 
     def build_plugs(self, tgt_dict) -> Plugs:
         """Build the strategies that the flags name."""
@@ -79,34 +86,69 @@ class BeamSearchGenerator(SequenceGenerator):
             generation=self.generation,
             models=list(self.model.models),
             stats=self.stats,
+            children=self.children(),
         )
 
         def build(point: str):
             return STRATEGIES[point][config.choice(self.flags, point)].build(self.flags, context)
 
-        prune = [s.build(self.flags, context) for s in PRUNERS.values() if config.changed(self.flags, s)]
+        pruners = [s for s in PRUNERS.values() if config.changed(self.flags, s)]
+        prune = [s.build(self.flags, context) for s in pruners]
         select, stop = build("select"), build("stop")
-        variable = getattr(stop, "variable", False) or getattr(select, "variable", False)
-        return Plugs(select, stop, build("schedule"), build("softmax"), prune, variable)
+        variable = bool(pruners) or getattr(stop, "variable", False) or getattr(select, "variable", False)
+        return Plugs(select, stop, build("schedule"), build("softmax"), [p for p in prune if p is not None], variable)
+
+    def children(self) -> int | None:
+        """Most continuations of one row: as many as the beam is no limit."""
+        most = getattr(self.flags, "prune_children", None)
+        return most if most is not None and most < self.beam_size else None
 
     @torch.no_grad()
     def _generate(self, sample, prefix_tokens=None, constraints=None, bos_token=None) -> list[list[dict[str, Tensor]]]:
         start = time.perf_counter()
         if self.runs_stock_loop or "src_tokens" not in sample["net_input"]:
             out = super()._generate(sample, prefix_tokens, constraints, bos_token)
+            self.stats.sentences += len(out)
+            self.stats.target_tokens += sum(hypotheses[0]["tokens"].numel() for hypotheses in out)
         else:
             pool = self.pool(sample, prefix_tokens, bos_token)
             self.add_constraints(pool, sample, constraints)
-            finished = beam_search(self.decoder, pool, self.nbest, self.plugs, self.rules, self.scoring, self.stats)
-            hypotheses = finished.lists(len(pool))
-            if "constraints" in pool.aux:
-                report_constraints(hypotheses, pool, self.stats)
-            out = self.as_dictionaries(hypotheses, pool)
+            out = self.search_pool(pool)
             # fairseq's sharing of source keys (BART), which the decoder switches off, as the constructor left it: others use the model
             self.model.set_decoder_beam_size(self.beam_size)
-        self.stats.sentences += len(out)
-        self.stats.target_tokens += sum(hypotheses[0]["tokens"].numel() for hypotheses in out)
         self.stats.seconds += time.perf_counter() - start
+        return out
+
+    def search_pool(self, pool: Pool) -> list[list[dict[str, Tensor]]]:
+        """Every sentence's hypotheses as fairseq's commands read them; those of an earlier run come from the results file."""
+        source, device = pool.net_input["src_tokens"], pool.length.device
+        ids = pool.ids.tolist()
+        out: list[list[dict[str, Tensor]]] = [[] for _ in ids]
+        if self.results is not None:
+            for i, number in enumerate(ids):
+                out[i] = self.results.hypotheses(number, source[i][source[i] != self.pad], device) or []
+            pool.wanted = [i for i, found in enumerate(out) if not found]
+        wanted = len(pool.queue(0))
+        progress = Progress(wanted, self.stats) if self.stats.refills is not None and wanted > 1 else None
+
+        def answer(sentence: int, found: list[Hypothesis]) -> None:
+            constraints = pool.aux["constraints"][sentence] if "constraints" in pool.aux else None
+            if constraints is not None:
+                limit = pool.max_len[sentence]
+                found = report_constraints(ids[sentence], found, constraints, pool.aux["ordered"], limit, self.stats)
+            out[sentence] = self.as_dictionaries(found, device)
+            self.stats.sentences += 1
+            self.stats.target_tokens += out[sentence][0]["tokens"].numel()
+            if self.results is not None:
+                tokens = source[sentence]
+                text = self.text(out[sentence][0]["tokens"])
+                self.results.add(ids[sentence], tokens[tokens != self.pad], text, out[sentence])
+            if progress is not None:
+                progress.add()
+
+        beam_search(self.decoder, pool, self.nbest, self.plugs, self.rules, self.scoring, self.stats, answer)
+        if progress is not None:
+            progress.close()
         return out
 
     def pool(self, sample, prefix_tokens: Tensor | None, bos_token: int | None) -> Pool:
@@ -124,7 +166,7 @@ class BeamSearchGenerator(SequenceGenerator):
         ids = sample.get("sentence_numbers", sample.get("id"))
         ids = ids if isinstance(ids, Tensor) else torch.arange(len(lengths))
         bos = self.eos if bos_token is None else bos_token
-        return Pool(net_input, length, max_len, ids, bos, prefix_tokens)
+        return Pool(net_input, length, max_len, ids, bos, prefix_tokens, pad=self.pad)
 
     def add_constraints(self, pool: Pool, sample, packed: Tensor | None) -> None:
         """Give the pool its sentences' constraints: from the task, or packed as fairseq's commands pass them."""
@@ -140,10 +182,9 @@ class BeamSearchGenerator(SequenceGenerator):
             prefix = torch.tensor([[*c.prefix, *[self.pad] * (width - len(c.prefix))] for c in given], device=pool.length.device)
             pool.prefix, pool.min_len_beside_prefix = prefix, True
 
-    def as_dictionaries(self, found: list[list[Hypothesis]], pool: Pool) -> list[list[dict[str, Tensor]]]:
-        """Hypotheses as fairseq's commands read them."""
+    def as_dictionaries(self, found: list[Hypothesis], device: torch.device) -> list[dict[str, Tensor]]:
+        """A sentence's hypotheses as fairseq's commands read them."""
         nothing = torch.empty(0)
-        device = pool.length.device
 
         def dictionary(h: Hypothesis) -> dict[str, Tensor]:
             return {
@@ -156,7 +197,7 @@ class BeamSearchGenerator(SequenceGenerator):
 
         # a sentence whose every continuation was forbidden still has an answer: an empty one that nothing can prefer
         lost = Hypothesis(torch.tensor([self.eos], device=device), -float("inf"), torch.tensor([-float("inf")], device=device))
-        return [[dictionary(h) for h in hypotheses or [lost]] for hypotheses in found]
+        return [dictionary(h) for h in found or [lost]]
 
 
 class AlignedBeamSearchGenerator(SequenceGeneratorWithAlignment, BeamSearchGenerator):

@@ -23,8 +23,9 @@ class Stats:
     decoder_calls: int = 0
     decoder_rows: int = 0  # rows, summed over calls
     decoder_positions: int = 0  # rows x block width, summed over calls
-    expansions: int = 0  # candidates looked at by the search
+    refills: int | None = None  # times that sentences started beside live ones, or after them; only of a streaming schedule
     extra: dict = field(default_factory=dict)
+    expanded: int | Tensor = 0  # live hypotheses that the decoder has continued; on the device until read
     dropped_rows: Tensor | None = None  # candidates that would have been rows but for pruning; on the device until read
     certificates: Tensor | None = None  # (3,) sentences proved, sentences open, sum of the open ones' gaps; on the device until read
 
@@ -32,6 +33,14 @@ class Stats:
         """Count the rows that pruning has kept from the decoder (any shape, true where one was dropped)."""
         count = dropped.sum()
         self.dropped_rows = count if self.dropped_rows is None else self.dropped_rows + count
+
+    def expand(self, hypotheses: int | Tensor) -> None:
+        """Count live hypotheses that are continued."""
+        self.expanded = self.expanded + hypotheses
+
+    def useful_rows(self) -> float:
+        """The share of decoder rows that were live hypotheses."""
+        return int(self.expanded) / max(1, self.decoder_rows)
 
     def count_step(self, rows: int, width: int) -> None:
         """One decoder call over this many rows, each width positions wide."""
@@ -41,7 +50,11 @@ class Stats:
 
     def as_dict(self) -> dict:
         """The JSON object, keys of `extra` at its top."""
-        plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("extra", "certificates", "dropped_rows")}
+        apart = ("extra", "certificates", "dropped_rows", "expanded")
+        plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in apart}
+        plain["expansions"] = int(self.expanded)
+        if self.refills is None:
+            del plain["refills"]
         if self.dropped_rows is not None:
             plain["dropped_rows"] = int(self.dropped_rows)
         if self.certificates is not None:

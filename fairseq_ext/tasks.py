@@ -25,9 +25,11 @@ from fairseq_ext.constraint_flags import constrained
 from fairseq_ext.constraint_io import ConstraintSource, SentenceConstraints
 from fairseq_ext.errors import UsageError
 from fairseq_ext.generator import generator_class
+from fairseq_ext.results_file import ResultsFile
 
 logger = logging.getLogger("fairseq_ext")
 SECONDS_BETWEEN_WRITES = 20.0  # of the statistics file
+POOL = 10_000  # sentences among which a stream finds its next ones
 
 Flags = config.flags_dataclass()
 
@@ -43,6 +45,8 @@ class Extended:
     bpe_used: Any = None
     source: ConstraintSource | None = None
     constrained = False
+    numbered = False  # lines of an interactive session carry their numbers
+    streams = False
     corpus_size = 0  # sentences of the data set that fairseq-generate translates
     lines_read = 0  # of an interactive session
     of_line: dict[int, SentenceConstraints]
@@ -70,6 +74,11 @@ class Extended:
             extra["print_alignment"] = str(print_alignment)
         generator = build(models, args, generator_class(print_alignment), extra, prefix_allowed_tokens_fn)
         logger.info(generator.stats.signature)
+        if flags.results_file:
+            generator.results = ResultsFile(flags.results_file, flags.resume, generator.stats.signature)
+            generator.text = lambda tokens: self.text(tokens, generator)
+        self.numbered = self.constrained or bool(flags.results_file)
+        self.streams = config.choice(flags, "schedule") == "stream"
         self.stats, self.written = generator.stats, time.monotonic()
         if self.constrained:
             atexit.register(self.tell_unmet)
@@ -80,6 +89,19 @@ class Extended:
                 raise UsageError(f"--stats-file {flags.stats_file} cannot be written ({error.strerror}): name another file") from error
             atexit.register(self.stats.write, flags.stats_file)
         return generator
+
+    def text(self, tokens: Tensor, generator) -> str:
+        """Target tokens (L,) as text, without segmentation where the command undoes it by --bpe and --tokenizer."""
+        out = self.target_dictionary.string(tokens.int().cpu(), extra_symbols_to_ignore=generator.symbols_to_strip_from_output)
+        for step in (self.bpe_used, self.tokenizer_used):
+            out = step.decode(out) if step is not None else out
+        return out
+
+    def get_batch_iterator(self, dataset, max_tokens=None, max_sentences=None, *args, **kwargs):
+        """fairseq's batches; a stream takes its sentences from batches of many thousand, of which it encodes few at a time."""
+        if self.streams:
+            max_tokens, max_sentences = None, max(POOL, max_sentences or 0)
+        return super().get_batch_iterator(dataset, max_tokens, max_sentences, *args, **kwargs)  # type: ignore[misc]
 
     def build_tokenizer(self, args):
         self.tokenizer_used = super().build_tokenizer(args)  # type: ignore[misc]
@@ -94,9 +116,7 @@ class Extended:
         if self.source is None:
             flags = self.flags()
             files = (flags.constraints_file, flags.avoid_file, flags.glossary)
-            self.source = ConstraintSource(
-                *files, self.target_dictionary, self.source_dictionary, self.tokenizer_used, self.bpe_used
-            )
+            self.source = ConstraintSource(*files, self.target_dictionary, self.source_dictionary, self.tokenizer_used, self.bpe_used)
         return self.source
 
     def get_interactive_tokens_and_lengths(self, lines, encode_fn):
@@ -125,7 +145,7 @@ class Extended:
 
     def build_dataset_for_inference(self, src_tokens, src_lengths, constraints=None):
         """The lines of an interactive session; their constraints travel by number, in a last column that fairseq does not read."""
-        if self.constrained:
+        if self.numbered:
             source, first = self.constraint_source(), self.lines_read
             self.lines_read += len(src_tokens)
             self.of_line = {first + i: source.sentence(first + i, tokens) for i, tokens in enumerate(src_tokens)}
@@ -141,6 +161,8 @@ class Extended:
         if packed is not None:
             numbers = constraint_io.keys_of(packed)
             given = [self.of_line[n] for n in numbers]
+            if not self.constrained:
+                return {**sample, "sentence_numbers": torch.tensor(numbers)}
         else:
             source, numbers = self.constraint_source(), sample["id"].tolist()
             if self.corpus_size:
@@ -155,7 +177,7 @@ class Extended:
 
     def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
         """One batch; the statistics file follows along."""
-        if self.constrained and "sentence_constraints" not in sample:
+        if (self.constrained or (self.numbered and constraints is not None)) and "sentence_constraints" not in sample:
             sample, constraints = self.add_constraints(sample, constraints), None
         out = super().inference_step(generator, models, sample, prefix_tokens, constraints)  # type: ignore[misc]
         path = self.flags().stats_file

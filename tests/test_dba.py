@@ -5,7 +5,6 @@ Phrases are written as letters: "ab" is the phrase of a and b, "ab|c" a constrai
 
 import random
 from itertools import product
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -226,7 +225,6 @@ def test_any_alternative_will_do_and_the_likeliest_is_taken():
     # nothing but EOS may follow "aa": a dead end, which the report drops because there are complete hypotheses
     assert [words(h.tokens) for h in found[0]] == ["a a", "b", "c"]
     stats = Stats()
-    pool = SimpleNamespace(ids=torch.tensor([7]), max_len=[8], aux={"constraints": [constraints], "ordered": False})
-    report_constraints(found, pool, stats)
-    assert [words(h.tokens) for h in found[0]] == ["b", "c"]
+    kept = report_constraints(7, found[0], constraints, False, 8, stats)
+    assert [words(h.tokens) for h in kept] == ["b", "c"]
     assert stats.extra["constraints"] == {"given": 1, "met": 1, "unmet": []}

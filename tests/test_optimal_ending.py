@@ -23,7 +23,7 @@ from ending_reference import (
 )  # fmt: skip
 from table_model import EOS, lattice, search, stop_plug, words
 
-from fairseq_ext.search.beam import Scoring
+from fairseq_ext.search.scoring import Scoring
 
 each_rule = pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 each_expansion = pytest.mark.parametrize("paper", [False, True], ids=["fairseq", "paper"])

@@ -8,7 +8,7 @@ from models import batch, build, generators, run, same
 
 from fairseq_ext import config
 from fairseq_ext.errors import UsageError
-from fairseq_ext.search.beam import Scoring
+from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.tasks import Flags
 
 

@@ -27,6 +27,7 @@ class TransformerBackend:
     """The loop's view of one or several Transformer models (see search/plugs.py, Decoder)."""
 
     name = "transformer"
+    joins = mixes = True  # every row has its own length and mask
 
     def __init__(self, models: list[BaseFairseqModel], need_attention: bool = False):
         self.models = models
@@ -55,10 +56,7 @@ class TransformerBackend:
     @torch.no_grad()
     def encode(self, pool: Pool, sentences: list[int]) -> State:
         """These sentences as a group of rows of their own, one row each."""
-        inputs = {name: value for name, value in pool.net_input.items() if name != "prev_output_tokens"}
-        if sentences != list(range(len(pool))):
-            index = torch.tensor(sentences, device=pool.length.device)
-            inputs = {name: value[index] if isinstance(value, Tensor) else value for name, value in inputs.items()}
+        inputs = pool.inputs(sentences)
         if any(part is not None and part.watch.stale() for part in (*self.weights, *self.encoders)):
             self.read()
         encoded = [self.encode_one(i, inputs) for i in range(len(self.models))]
@@ -115,6 +113,29 @@ class TransformerBackend:
         """See search/plugs.py. width: rows of every sentence, 0 when they differ."""
         assert self.state is not None, "no sentence has been admitted"
         self.state.select_(row, sentence, width, sentence_of_row)
+
+    def set_aside(self) -> State:
+        """Give away the present rows as a group; none are left."""
+        assert self.state is not None, "no sentence has been admitted"
+        group, self.state = self.state, None
+        return group
+
+    def resume(self, group: State) -> None:
+        """Go on with a group that was set aside."""
+        self.state = group
+
+    def join(self, group: State) -> None:
+        """Add a group's rows behind the present ones."""
+        assert self.state is not None, "no sentence has been admitted"
+        self.state = State.merge(self.state, group)
+
+    @torch.no_grad()
+    def part(self, row: Tensor, sentence: Tensor, width: int, sentence_of_row: Tensor) -> State:
+        """A copy of some rows as a group; arguments as in `select`. The present rows stay."""
+        assert self.state is not None, "no sentence has been admitted"
+        group = self.state.copy()
+        group.select_(row, sentence, width, sentence_of_row)
+        return group
 
     def attention(self) -> Tensor | None:
         if not self.need_attention:

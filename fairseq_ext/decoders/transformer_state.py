@@ -10,6 +10,7 @@ row, H heads, h features a head, L layers.
 
 from __future__ import annotations
 
+import copy
 import functools
 from dataclasses import dataclass, field
 
@@ -105,6 +106,12 @@ class State:
         """One row a sentence, nothing read yet."""
         sentences = memories[0].source.size(2)
         return State(sentences, sentences, 1, None, 0, None, 0, 0, memories)
+
+    def copy(self) -> State:
+        """A group of its own with the same rows."""
+        for memory in self.memories:
+            memory.views = []  # made anew when asked for
+        return copy.deepcopy(self)
 
     def sentence_of_row(self) -> Tensor:
         """(n,)"""

@@ -66,26 +66,31 @@ def tables(pool: Pool, vocabulary: int) -> Tables:
 class DBA:
     """The select plug. Row state rides in beam.aux: place, count (search/phrases.py) and avoid (search/avoid.py)."""
 
-    def __init__(self, k: int, eos: int, vocabulary: int):
+    def __init__(self, k: int, eos: int, vocabulary: int, children: int | None = None):
         self.k = k
         self.eos = eos
         self.vocabulary = vocabulary
+        self.children = children  # most continuations of one row, those for the sake of constraints left out; None: no limit
+
+    def start(self, beam: Beam, pool: Pool) -> None:
+        """No token has been chosen yet: no phrase has begun."""
+        table = tables(pool, self.vocabulary)
+        beam.aux["place"], beam.aux["count"] = table.phrases.start(beam.rows)
+        if table.avoid is not None:
+            beam.aux["avoid"] = table.avoid.root[beam.live_index()]
 
     def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
         table = tables(pool, self.vocabulary)
         live = beam.live_index()
         sentence = beam.sentence_of_row()
         phrases = table.phrases.of(live)
-        if not beam.step:
-            beam.aux["place"], beam.aux["count"] = phrases.start(beam.rows)
-            if table.avoid is not None:
-                beam.aux["avoid"] = table.avoid.root[live]
         place, count = (beam.by_sentence(beam.aux[name], 0) for name in ("place", "count"))  # (S, width, Q), (S, width, G)
         if table.avoid is not None:
             table.avoid.ban_(log_probs, beam.aux["avoid"])
 
         # EOS only when all constraints are met; a sentence that cannot meet them may end at its limit
-        steps_left = table.max_len[live] - beam.step  # (S,) tokens that may still come before EOS
+        done = beam.longest - (0 if beam.lags is None else beam.lag())  # (S,) or the same for all
+        steps_left = table.max_len[live] - done  # (S,) tokens that may still come before EOS
         free = table.infeasible[live] & (steps_left <= 0)
         unmet = phrases.total[:, None] - phrases.bank(place, count)  # (S, width)
         gate = (unmet > 0) & ~free[:, None]
@@ -113,10 +118,11 @@ class DBA:
         score = score.masked_fill(~valid, -torch.inf)
         order, score = self.order(phrases, table, place, count, bank, score)  # (S, 2k)
         row, token = row.gather(1, order), token.gather(1, order)
+        group = bank.gather(1, order)
         aux = {"place": pick(place, order), "count": pick(count, order)}
         if table.avoid is not None:
             aux["avoid"] = table.avoid.advance(beam.aux["avoid"][row], token)
-        return Candidates(row, token, score, self.width(table), self.widths(phrases), phrases.total, aux)
+        return Candidates(row, token, score, self.width(table), self.widths(phrases), phrases.total, group, aux)
 
     def width(self, table: Tables) -> int:
         """Rows a sentence may go on with."""
@@ -146,7 +152,7 @@ class DBA:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Algorithm 2, lines 6-12: row, token and score (S, c) of the 2k best of all rows, each row's best, and all next tokens of
         unmet phrases. The same continuation may occur more than once."""
-        best = best_of_rows(k, beam, log_probs)
+        best = best_of_rows(k, beam, log_probs, self.children)
         wanted = phrases.next_token(place, count)  # (S, width, Q)
         flat = wanted[beam.sentence_of_row(), beam.rank_of_row()]  # (n, Q)
         score = log_probs.at(flat.clamp(min=0)).masked_fill(flat < 0, -torch.inf) + beam.last_score()[:, None]
@@ -231,4 +237,4 @@ def by_banks(slots: Tensor, bank: Tensor, score: Tensor, top: Tensor) -> tuple[T
 
 @register("select", "dba", ConstraintFlags)
 def build(flags, context) -> DBA:
-    return DBA(context.k, context.eos, len(context.dictionary))
+    return DBA(context.k, context.eos, len(context.dictionary), context.children)

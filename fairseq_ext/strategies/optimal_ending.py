@@ -28,8 +28,10 @@ from torch import Tensor
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import register
-from fairseq_ext.search.beam import Beam, Candidates, Fate, Finished, Pool, Scoring
+from fairseq_ext.search.beam import Beam, Candidates, Fate, Pool
+from fairseq_ext.search.finished import Finished
 from fairseq_ext.search.plugs import Count, ends_and_goes_on
+from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.stats import Stats
 
 
@@ -48,9 +50,7 @@ class StopFlags(FairseqDataclass):
         metadata={"help": "whether a candidate that ends takes a slot of its step's beam (paper) or not (neutral: fairseq)"},
     )
     # fairseq has an integer flag of this name already (for training), whose type and default hold on the command line
-    patience: int = field(
-        default=-1, metadata={"help": "--stop count waits for patience x beam finished hypotheses (neutral: -1 or 1)"}
-    )
+    patience: int = field(default=-1, metadata={"help": "--stop count waits for patience x beam finished hypotheses (neutral: -1 or 1)"})
     prune_bound: bool = field(
         default=False,
         metadata={"help": "with --stop optimal: drop live hypotheses that provably cannot enter the n-best list (neutral: off)"},
@@ -70,7 +70,7 @@ class OptimalEnding:
 
     def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None) -> Fate:
         live = beam.live_index()
-        wanted = self.scoring.wanted(pool)[live][:, None]
+        wanted = self.scoring.wanted(pool, live)[:, None]
         longest = torch.tensor([pool.max_len[s] + 1.0 for s in beam.live], dtype=torch.float64, device=beam.device)[:, None]
         ends, goes_on = ends_and_goes_on(candidates, self.eos)
         # a candidate is finished among the k best; the k best others go on, or in the paper's expansion those of the k best
@@ -91,9 +91,7 @@ class OptimalEnding:
             final = final | at_limit
         return Fate(done, stays if self.variable else ~ends, final, best)
 
-    def tally(
-        self, final: Tensor, at_limit: Tensor | None, beam: Beam, best: Tensor, longest: Tensor, wanted: Tensor
-    ) -> None:
+    def tally(self, final: Tensor, at_limit: Tensor | None, beam: Beam, best: Tensor, longest: Tensor, wanted: Tensor) -> None:
         """Count certificates: a sentence that its length limit cut is open unless no row of the last step could have won."""
         proved, gap = final, torch.zeros_like(best[:, 0])
         if at_limit is not None:
