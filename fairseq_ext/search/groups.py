@@ -62,7 +62,7 @@ class Groups:
 
     def next(self) -> Beam:
         """Bring the group that is to go on into the decoder."""
-        if len(self.groups) == 1 and self.groups[0].rows is None and self.fits(self.groups[0].beam.rows):
+        if len(self.groups) == 1 and self.groups[0].rows is None and not self.too_wide(self.groups[0].beam):
             return self.groups[0].beam
         # the one with the fewest tokens, or the one whose turn it is
         chosen = min(self.groups, key=lambda g: g.beam.longest) if self.level else self.groups[-1]
@@ -71,7 +71,7 @@ class Groups:
             self.decoder.resume(chosen.rows)
             chosen.rows = None
         others = [group for group in self.groups if group is not chosen]
-        if not self.fits(chosen.beam.rows):
+        if self.too_wide(chosen.beam):
             others.insert(0, self.divide(chosen))
         self.groups = [chosen]
         for group in others:
@@ -86,6 +86,10 @@ class Groups:
         """Whether one decoder call may take so many rows."""
         return self.most_rows is None or rows <= self.most_rows
 
+    def too_wide(self, beam: Beam) -> bool:
+        """Whether a group must be divided; a sentence is not, however many rows it has."""
+        return len(beam.live) > 1 and not self.fits(beam.rows)
+
     def can_join(self, a: Beam, b: Beam) -> bool:
         """Whether two groups may be stepped together."""
         level = a.longest == b.longest and a.lags is None and b.lags is None
@@ -95,8 +99,8 @@ class Groups:
         """Leave as many sentences in the group, which the decoder holds, as one call may take; return the others."""
         beam = group.beam
         counts = [beam.width] * len(beam.live) if beam.counts is None else beam.counts.tolist()
-        taken, rows = 0, 0
-        while taken < len(counts) and self.fits(rows + counts[taken]):
+        taken, rows = 1, counts[0]
+        while self.fits(rows + counts[taken]):
             rows += counts[taken]
             taken += 1
         halves = []
