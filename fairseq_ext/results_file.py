@@ -52,7 +52,7 @@ class ResultsFile:
                     raise UsageError(f"{self.path}, line {number + 1}, is no result of ours: name another --results-file") from None
                 if number == 0 and known != signature:
                     raise UsageError(
-                        f"{self.path} was made by another search ({known}): use the same flags, or name another --results-file"
+                        f"{self.path} is of another search ({known}): use the same flags, or name another --results-file"
                     )
                 if number:
                     self.done[record["id"]] = record
@@ -79,7 +79,7 @@ class ResultsFile:
             return None
         if record["source"] != checksum(source):
             raise UsageError(
-                f"sentence {number} in {self.path} has another source than in this run: use the same data, or another --results-file"
+                f"sentence {number} in {self.path} has another source than here: use the same data, or another --results-file"
             )
         nothing = torch.empty(0)
         return [
