@@ -133,8 +133,8 @@ def test_tables_show_medians_and_ratios_round_by_round(tmp_path):
     with pytest.raises(BenchError, match="no results"):
         tables.markdown(tmp_path)
     (tmp_path / "parsing").mkdir()
-    (tmp_path / "parsing" / "geo.json").write_text(json.dumps({"rows": [ROW]}), encoding="utf-8")
-    assert "Table 7" in tables.markdown(tmp_path)
+    (tmp_path / "parsing" / "geo.json").write_text(json.dumps({"rows": [ROW], "about": "279 questions"}), encoding="utf-8")
+    assert all(word in tables.markdown(tmp_path) for word in ("Table 7", "| FIXED |", "279 questions"))
 
 
 def test_the_figure_is_drawn(tmp_path):

@@ -7,6 +7,7 @@ once. FIXED is fairseq's own generator; the others are ours.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
@@ -20,7 +21,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
 from contenders import OURS, decode, load, make_generator, read  # noqa: E402
 from equality import Outputs, check  # noqa: E402
 from harness import BenchError, Contender, compare  # noqa: E402, F401
-from report import ROOT, machine  # noqa: E402, F401  for the scripts beside this one
+from report import ROOT, cores, machine  # noqa: E402, F401  for the scripts beside this one
 from text import Text, prepare  # noqa: E402, F401
 
 SAME_AS = {  # outputs that must be equal
@@ -46,7 +47,7 @@ def methods(s: Setting) -> dict[str, list[str]]:
     """The flags of every method; GREEDY takes as many rows as the others."""
     batch = ["--batch-size", str(s.n)]
     beam = ["--beam", str(s.k)]
-    keep = ["--stop", "top"]
+    keep = ["--stop", "ranked"]
     prune = [*keep, "--prune-threshold", str(s.delta), "--prune-children", str(s.M)]
     stream = ["--schedule", "stream", "--stream-width", str(s.n), "--refill-threshold", str(s.eps)]
     if s.rows is not None:
@@ -119,7 +120,8 @@ class Decoding:
         if before is not None:
             now = self.generator.stats.as_dict()
             self.timesteps = now["decoder_calls"] - before["decoder_calls"]
-            self.rows = self.expansions = now["decoder_rows"] - before["decoder_rows"]
+            self.rows = now["decoder_rows"] - before["decoder_rows"]
+            self.expansions = now["expansions"] - before["expansions"]
         return out
 
     def contender(self) -> Contender:
@@ -151,17 +153,18 @@ def measure(
     return out
 
 
-def cached(file: Path, key: Sequence[Any], make: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """The rows in `file` if they were made from the same key, else new ones."""
-    told = json.dumps(key, sort_keys=True, default=str)
+def cached(file: Path, key: Sequence[Any], make: Callable[[], list[dict[str, Any]]], about: str = "") -> list[dict[str, Any]]:
+    """The rows in `file` if they were made from the same key, else new ones. about: what the rows were made with, for the tables."""
+    told = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()
     if file.exists():
         saved = json.loads(file.read_text(encoding="utf-8"))
         if saved["key"] == told:
             return saved["rows"]
     print(file.stem, file=sys.stderr, flush=True)
     rows = make()
+    about = f"{about}; load average {os.getloadavg()[0]:.1f} on {cores()} cores."
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_suffix(".part")
-    part.write_text(json.dumps({"key": told, "rows": rows}, indent=1), encoding="utf-8")
+    part.write_text(json.dumps({"key": told, "about": about, "rows": rows}, indent=1), encoding="utf-8")
     os.replace(part, file)  # in one move: an interrupted run leaves whole files only
     return rows

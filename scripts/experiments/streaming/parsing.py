@@ -9,6 +9,7 @@ OUT/parsing, which is not made again.
 import argparse
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from methods import BenchError, Setting, Text, cached, measure, methods, prepare
@@ -27,6 +28,10 @@ def exact_match(text: Text, outputs: list) -> dict[str, float]:
         best += found[:1] == [wanted]
         oracle += wanted in found
     return {"exact match": 100 * best / len(outputs), "oracle": 100 * oracle / len(outputs)}
+
+
+def run(args: argparse.Namespace, text: Text, wanted: dict[str, list[str]]) -> list[dict]:
+    return measure(text, wanted, partial(exact_match, text), args.repeats, args.warmup, args.threads)
 
 
 def main() -> None:
@@ -52,13 +57,8 @@ def main() -> None:
             shared = ["--max-len-b", str(longest), "--unnormalized"]
             wanted = {method: [*flags, *shared, "--nbest", flags[flags.index("--beam") + 1]] for method, flags in methods(setting).items()}
             key = [name, (model / "checkpoint.pt").stat().st_size, text.references, wanted, args.repeats, args.threads]
-            cached(
-                args.out / "parsing" / f"{name}.json",
-                key,
-                lambda text=text, wanted=wanted: measure(  # type: ignore[misc]
-                    text, wanted, lambda outputs: exact_match(text, outputs), args.repeats, args.warmup, args.threads
-                ),
-            )
+            about = f"{len(text.references)} questions, n = k = delta = {args.k}, M = {args.children}, at most {args.rows} rows a step, "
+            cached(args.out / "parsing" / f"{name}.json", key, partial(run, args, text, wanted), f"{about}{args.repeats} rounds")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,12 @@ def read_rows(file: Path) -> Rows:
     return json.loads(file.read_text(encoding="utf-8"))["rows"]
 
 
+def section(title: str, file: Path, over: tuple[str, ...]) -> list[str]:
+    """A heading, the table, and what it was made with."""
+    saved = json.loads(file.read_text(encoding="utf-8"))
+    return [f"### {title}\n", table(saved["rows"], over), f"{saved['about']}\n"]
+
+
 def table(rows: Rows, over: tuple[str, ...]) -> str:
     """One line a method; a speed-up column for each of `over` that is there."""
     by_name = {row["method"]: row for row in rows}
@@ -55,12 +61,12 @@ def markdown(out: Path) -> str:
     ]
     for name, title in PARSING.items():
         if (out / "parsing" / f"{name}.json").exists():
-            parts += [f"### {title}\n", table(read_rows(out / "parsing" / f"{name}.json"), ("FIXED", "VAR-BATCH"))]
+            parts += section(title, out / "parsing" / f"{name}.json", ("FIXED", "VAR-BATCH"))
     for file in sorted((out / "translation").glob("*, k = *.json")):
-        parts += [f"### Tables 1, 3 and 4: {file.stem}\n", table(read_rows(file), ("FIXED", "FIXED-OURS", "VAR-BATCH"))]
+        parts += section(f"Tables 1, 3 and 4: {file.stem}", file, ("FIXED", "FIXED-OURS", "VAR-BATCH"))
     exploration = out / "translation" / "exploration.json"
     if exploration.exists():
-        parts += ["### Table 5: one parameter changed at a time, dev\n", table(read_rows(exploration), ("FIXED",))]
+        parts += section("Table 5: one parameter changed at a time, dev", exploration, ("FIXED",))
     if len(parts) == 1:
         raise BenchError(f"{out} holds no results: run parsing.py or translation.py --out {out} first")
     return "\n".join(parts)

@@ -44,7 +44,12 @@ class Translation:
         size = (args.model / "checkpoint.pt").stat().st_size
         return [args.model.name, size, [(path.name, path.stat().st_size) for path in members], text.references, args.repeats, args.threads]
 
-    def group(self, name: str, text: Text, members: list[Path], wanted: dict[str, list[str]]) -> list[dict]:
+    def about(self, text: Text, members: list[Path], n: int) -> str:
+        args = self.args
+        models = f"{args.model.name} and {len(members)} more" if members else args.model.name
+        return f"{models}, {len(text.references)} lines, n = {n}, {args.repeats} rounds, {args.threads} thread(s)"
+
+    def group(self, name: str, text: Text, members: list[Path], wanted: dict[str, list[str]], n: int) -> None:
         """Run these methods in turns on one text."""
         args = self.args
         if members:
@@ -55,14 +60,16 @@ class Translation:
             return measure(text, wanted, lambda outputs: {"BLEU": text.bleu(outputs)}, args.repeats, args.warmup, args.threads)
 
         flags = {method: [flag for flag in flags if ".pt" not in flag] for method, flags in wanted.items()}
-        return cached(args.out / "translation" / f"{name}.json", [self.key(text, members), flags], make)
+        about = self.about(text, members, n)
+        cached(args.out / "translation" / f"{name}.json", [self.key(text, members), flags], make, about)
 
     def grid(self) -> None:
         """Tables 1, 3 and 4: every method at every beam."""
         for models, members in self.models.items():
             for name, text in self.texts.items():
                 for k in self.args.beams:
-                    self.group(f"{name}, {models}, k = {k}", text, members, methods(self.setting(k)))
+                    s = self.setting(k)
+                    self.group(f"{name}, {models}, k = {k}", text, members, methods(s), s.n)
 
     def exploration(self) -> None:
         """Table 5: FIXED, VAR-STREAM, and VAR-STREAM with one of delta, M and eps changed, at the largest beam."""
@@ -72,7 +79,7 @@ class Translation:
             for value in values:
                 shown = f"1/{round(1 / value)}" if letter == "eps" else f"{value:g}"
                 wanted[f"{letter} = {shown}"] = methods(replace(s, **{letter: value}))["VAR-STREAM"]
-        self.group("exploration", self.text(self.args.dev, "dev"), [], wanted)
+        self.group("exploration", self.text(self.args.dev, "dev"), [], wanted, s.n)
 
     def steps(self) -> None:
         """Figure 2: seconds of single steps by the number of tokens decoded before, for VAR-STREAM at the largest beam."""
