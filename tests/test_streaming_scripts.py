@@ -106,6 +106,17 @@ def test_steps_and_expansions_of_stock_are_counted_like_ours(text):
         assert stock.rows == ours.rows + 10 * 3  # k copies of each sentence at the first step
 
 
+def test_a_stream_refills_from_more_than_a_batch(text):
+    flags = ["--cpu", "--beam", "2", "--batch-size", "2"]
+    stream = [*flags, "--schedule", "stream", "--stream-width", "2", "--refill-threshold", "0.5"]
+    batch, stream = (methods.Decoding(name, given, text) for name, given in (("batch", flags), ("stream", stream)))
+    assert [len(d.loaded.batches) for d in (batch, stream)] == [5, 1]
+    assert [[tokens for tokens, _ in nbest] for nbest in methods.read(batch.run())] == [
+        [tokens for tokens, _ in nbest] for nbest in methods.read(stream.run())
+    ]
+    assert stream.generator.stats.refills >= 4 and stream.expansions == batch.expansions
+
+
 def test_steps_are_timed_by_length():
     class Decoder:
         def step(self, tokens):
