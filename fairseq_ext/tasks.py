@@ -46,7 +46,6 @@ class Extended:
     source: ConstraintSource | None = None
     constrained = False
     numbered = False  # lines of an interactive session carry their numbers
-    streams = False
     corpus_size = 0  # sentences of the data set that fairseq-generate translates
     lines_read = 0  # of an interactive session
     of_line: dict[int, SentenceConstraints]
@@ -78,7 +77,6 @@ class Extended:
             generator.results = ResultsFile(flags.results_file, flags.resume, generator.stats.signature)
             generator.text = lambda tokens: self.text(tokens, generator)
         self.numbered = self.constrained or bool(flags.results_file)
-        self.streams = config.choice(flags, "schedule") == "stream"
         self.stats, self.written = generator.stats, time.monotonic()
         if self.constrained:
             atexit.register(self.tell_unmet)
@@ -99,8 +97,9 @@ class Extended:
 
     def get_batch_iterator(self, dataset, max_tokens=None, max_sentences=None, *args, **kwargs):
         """fairseq's batches; a stream takes its sentences from batches of many thousand, of which it encodes few at a time."""
-        if self.streams:
+        if config.choice(self.flags(), "schedule") == "stream":  # fairseq-generate asks for batches before it builds a generator
             max_tokens, max_sentences = None, max(POOL, max_sentences or 0)
+            kwargs["required_batch_size_multiple"] = 1  # else the last few sentences are a batch of their own
         return super().get_batch_iterator(dataset, max_tokens, max_sentences, *args, **kwargs)  # type: ignore[misc]
 
     def build_tokenizer(self, args):
