@@ -7,6 +7,7 @@
 | --select gbs, cbs | Hokamp and Liu 2017; Anderson et al. 2017 | strategies/grid_beam.py |
 | --prune-finished | Post and Vilar 2018, Table 3 | strategies/prune_finished.py |
 | --stop optimal, first, shrink | Huang, Zhao and Ma 2017, optimal ending | strategies/optimal_ending.py |
+| --schedule stream, --prune-threshold, --prune-children, --stop ranked | Yang et al. 2020 | strategies/streaming.py |
 | --patience | Kasai et al. 2022 | search/plugs.py (Count) |
 """
 
