@@ -47,9 +47,14 @@ class BeamSearchGenerator(SequenceGenerator):
         self.flags = flags
         self.generation = generation
         self.stats = stats if stats is not None else Stats()
-        reward, ratio = getattr(flags, "length_reward", 0.0), getattr(flags, "length_ratio", 1.0)
-        bounded = not getattr(flags, "length_reward_unbounded", False)
-        self.scoring = Scoring(self.normalize_scores, self.len_penalty, reward, ratio, bounded)
+        self.scoring = Scoring(
+            self.normalize_scores,
+            self.len_penalty,
+            reward=getattr(flags, "length_reward", 0.0),
+            ratio=getattr(flags, "length_ratio", 1.0),
+            offset=getattr(flags, "length_offset", 0.0),
+            bounded=not getattr(flags, "length_reward_unbounded", False),
+        )
         self.nbest = min(getattr(generation, "nbest", 1), self.beam_size)
         self.need_attention = isinstance(self.model, EnsembleModelWithAlignment)
         # sampling, diverse beams and the like are searches of fairseq's own: its own loop runs them

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import statistics
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -30,6 +31,20 @@ from fairseq_ext.translator import Translator  # noqa: E402
 
 BATCH = 64  # sentences
 Score = Callable[[float, int, float], float]  # (sum of log-probabilities, tokens with EOS, wanted length) -> score
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The wanted target length, ratio x source subwords + offset."""
+
+    ratio: float = 1.0
+    offset: float = 0.0
+
+    def of(self, source: int) -> float:
+        return self.ratio * source + self.offset
+
+    def __str__(self) -> str:
+        return f"{self.ratio:g} |x|" + (f" {self.offset:+.3g}" if self.offset else "")
 
 
 def bounded(r: float) -> Score:
@@ -54,10 +69,11 @@ class Search:
     source_lengths: list[int]  # subwords without EOS
     hypotheses: list[list[tuple[float, int, str]]]
 
-    def answers(self, score: Score, ratio: float = 1.0) -> list[tuple[float, int, str]]:
-        """The best hypothesis of each sentence; ratio: wanted target length over source length."""
+    def answers(self, score: Score, wanted: Wanted | None = None) -> list[tuple[float, int, str]]:
+        """The best hypothesis of each sentence; wanted: the target length that a reward counts up to (none: no score asks)."""
+        wanted = wanted or Wanted()
         pairs = zip(self.hypotheses, self.source_lengths, strict=True)
-        return [max(found, key=lambda h: score(h[0], h[1], ratio * n)) for found, n in pairs]
+        return [max(found, key=lambda h: score(h[0], h[1], wanted.of(n))) for found, n in pairs]
 
 
 @dataclass
@@ -112,9 +128,26 @@ def pieces(translator: Translator, line: str) -> int:
     return len(line.split())
 
 
-def length_ratio(translator: Translator, sources: Iterable[str], references: Iterable[str]) -> float:
-    """Subwords of all references over subwords of all sources."""
-    return sum(pieces(translator, line) for line in references) / sum(pieces(translator, line) for line in sources)
+def wanted_lengths(translator: Translator, sources: Iterable[str], references: Iterable[str]) -> tuple[Wanted, Wanted]:
+    """Two estimates of the target length: the paper's ratio, subwords of all references over subwords of all sources; and the
+    least-squares line through (source subwords, reference subwords and EOS), which the reward counts too."""
+    x, y = ([pieces(translator, line) for line in side] for side in (sources, references))
+    ratio = Wanted(round(sum(y) / sum(x), 3))
+    if len(set(x)) < 2:
+        return ratio, ratio
+    slope, intercept = statistics.linear_regression(x, y)
+    return ratio, (Wanted(round(slope, 3), round(intercept + 1, 3)) if slope > 0 else ratio)
+
+
+def reach(wanted: Iterable[Wanted]) -> Wanted:
+    """A line that no one of these is above, whatever the source."""
+    lines = list(wanted)
+    return Wanted(max(line.ratio for line in lines), max(0.0, *(line.offset for line in lines)))
+
+
+def reward_flags(r: float, wanted: Wanted) -> dict[str, float]:
+    """The flags of a bounded reward."""
+    return dict(length_reward=r, length_ratio=wanted.ratio, length_offset=wanted.offset) if r else {}
 
 
 def search(sources: Sequence[str], **flags: Any) -> Search:
