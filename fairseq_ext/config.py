@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
+from fairseq_ext.constraint_flags import refuse_constraints
 from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import POINTS, PRUNERS, STRATEGIES, Strategy, load_strategies, register
 from fairseq_ext.search import plugs
@@ -22,7 +23,7 @@ VERSION = "0.1"
 Text = Optional[str]  # noqa: UP045  (fairseq reads this form only)
 BACKENDS = ("auto", "transformer", "fairseq")
 HELP = {
-    "select": "how continuations are chosen (neutral: topk, as fairseq)",
+    "select": "how continuations are chosen (default: dba where there are constraints, else topk, as fairseq)",
     "stop": "when a sentence is final (neutral: count, as fairseq: beam-many finished hypotheses)",
     "schedule": "when sentences start (neutral: batch, as fairseq: all together)",
     "softmax": "which words are scored (neutral: full, all of them)",
@@ -48,7 +49,7 @@ class Context:
 
 
 # fairseq's own behaviour at each plug point
-register("select", "topk")(lambda flags, context: plugs.TopK(context.k, context.children))
+register("select", "topk", check=refuse_constraints)(lambda flags, context: plugs.TopK(context.k, context.children))
 register("stop", "count")(lambda flags, context: plugs.Count(context.eos, context.scoring))
 register("schedule", "batch")(lambda flags, context: plugs.WholeBatch())
 register("softmax", "full")(lambda flags, context: plugs.FullSoftmax(getattr(context.generation, "temperature", 1.0)))
@@ -74,6 +75,8 @@ def flags_dataclass() -> type:
         (point, ChoiceEnum(list(STRATEGIES[point])), field(default=next(iter(STRATEGIES[point])), metadata={"help": HELP[point]}))
         for point in POINTS
     ]
+    # where nobody names a selection, constraints decide; so its default must differ from every name
+    own[0] = ("select", Optional[own[0][1]], field(default=None, metadata={"help": HELP["select"]}))  # noqa: UP045
     own += [
         (
             "decoder_backend",

@@ -95,7 +95,10 @@ class ConstraintSource:
         found = self.common
         if self.lines is not None:
             if number >= len(self.lines):
-                self.check_size(number + 1)
+                raise UsageError(
+                    f"--constraints-file {self.lines.path} has {len(self.lines)} lines and the input has at least {number + 1} sentences: "
+                    "write one line for each, an empty one for no constraints"
+                )
             found = self.of_line(self.lines[number], self.lines.where(number))
         if self.glossary is not None:
             found = self.with_terms(found, self.source_words(source_tokens))

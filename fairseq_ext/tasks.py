@@ -13,6 +13,7 @@ from argparse import Namespace
 from typing import Any
 
 import torch
+from fairseq.data import Dictionary
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.tasks import TASK_REGISTRY, FairseqTask, register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
@@ -26,6 +27,7 @@ from fairseq_ext.constraint_io import ConstraintSource, SentenceConstraints
 from fairseq_ext.errors import UsageError
 from fairseq_ext.generator import generator_class
 from fairseq_ext.results_file import ResultsFile
+from fairseq_ext.segmenter import NotingDictionary
 
 logger = logging.getLogger("fairseq_ext")
 SECONDS_BETWEEN_WRITES = 20.0  # of the statistics file
@@ -41,6 +43,7 @@ class Extended:
     args: Any
     source_dictionary: Any
     target_dictionary: Any
+    tgt_dict: Any = None
     tokenizer_used: Any = None
     bpe_used: Any = None
     source: ConstraintSource | None = None
@@ -61,8 +64,7 @@ class Extended:
             return build(models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)
         flags = self.flags()
         if constrained(flags, args):
-            if config.choice(flags, "select") == "topk":
-                flags.select = "dba"
+            flags.select = flags.select or "dba"
             if not getattr(args, "constraints", None):
                 args.constraints = "unordered"  # fairseq-interactive then reads tab-separated phrases and prints C- lines
         config.validate(flags, args)
@@ -79,6 +81,7 @@ class Extended:
         self.numbered = self.constrained or bool(flags.results_file)
         self.stats, self.written = generator.stats, time.monotonic()
         if self.constrained:
+            self.note_unknown_words()
             atexit.register(self.tell_unmet)
         if flags.stats_file:
             try:
@@ -109,6 +112,11 @@ class Extended:
     def build_bpe(self, args):
         self.bpe_used = super().build_bpe(args)  # type: ignore[misc]
         return self.bpe_used
+
+    def note_unknown_words(self) -> None:
+        """Have the words remembered that the target dictionary lacks, for messages about typed phrases."""
+        if isinstance(self.tgt_dict, Dictionary):
+            self.tgt_dict = NotingDictionary.of(self.tgt_dict)
 
     def constraint_source(self) -> ConstraintSource:
         """The command's constraint files, segmented as its tokenizer and bpe segment text (read when first needed)."""
@@ -149,9 +157,12 @@ class Extended:
             self.lines_read += len(src_tokens)
             self.of_line = {first + i: source.sentence(first + i, tokens) for i, tokens in enumerate(src_tokens)}
             if constraints is not None:
+                unknown = getattr(self.target_dictionary, "unknown", [])
                 for i, packed in enumerate(constraints):
-                    typed = constraint_io.from_packed(packed, self.target_dictionary, first + i, source.segmenter)
+                    typed = constraint_io.from_packed(packed, self.target_dictionary, first + i, source.segmenter, unknown)
                     self.of_line[first + i] = constraint_io.merge(self.of_line[first + i], typed)
+                if unknown:
+                    unknown.clear()
             constraints = constraint_io.pack(list(self.of_line.values()), list(self.of_line))
         return super().build_dataset_for_inference(src_tokens, src_lengths, constraints=constraints)  # type: ignore[misc]
 

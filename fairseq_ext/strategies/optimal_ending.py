@@ -116,7 +116,8 @@ class OptimalEnding:
         steps = (longest - (beam.step + 1))[:, 0] * final  # (S,)
         width = torch.full_like(steps, candidates.width) if candidates.widths is None else candidates.widths
         missing = width - (beam.width if beam.counts is None else beam.counts)
-        begun = torch.as_tensor(beam.step).flatten() > 0  # one row a sentence is all that the first step has
+        begun = beam.step > 0  # one row a sentence is all that the first step has
+        begun = begun[:, 0] if isinstance(begun, Tensor) else begun
         self.stats.save(steps.sum(), (steps * width + missing * begun).sum())
 
 
