@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import sacrebleu
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 sys.path[:0] = [str(SCRIPTS), *(str(SCRIPTS / name) for name in ("experiments/optimal_ending", "experiments", "bench"))]
@@ -110,4 +111,7 @@ def test_best_settings_prefer_the_smaller_beam_and_tables_show_them(tmp_path):
 
 
 def test_measure_is_sacrebleu():
+    texts = ["the old man reads a book", "the grass, a dog runs over"]
+    assert measure([(-1.0, 7, line) for line in texts], REFERENCES).bleu == pytest.approx(sacrebleu.corpus_bleu(texts, [REFERENCES]).score)
+    assert measure([(-1.0, 2, "x")] * 2, REFERENCES).bleu == pytest.approx(sacrebleu.corpus_bleu(["x", "x"], [REFERENCES]).score)
     assert measure([(-1.0, 8, line) for line in REFERENCES], REFERENCES).bleu == pytest.approx(100)
