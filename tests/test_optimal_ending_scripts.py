@@ -105,7 +105,7 @@ def test_best_settings_prefer_the_smaller_beam_and_tables_show_them(tmp_path):
     (tmp_path / "sweep.json").write_text(json.dumps(result), encoding="utf-8")
     text = tables.markdown(write_up.read_results(tmp_path, "sweep.py"))
     assert "| BLEU | 30.00 | 30.00 |" in text and "| best b | 5 | 5 |" in text
-    assert "l = 0.9 |x| (dev)" in text and "l = 0.7 |x| +3 (dev)" in text and "| best b | 5 | 10 |" in text
+    assert "l = 0.9 x (dev)" in text and "l = 0.7 x + 3 (dev)" in text and "| best b | 5 | 10 |" in text
     assert "| optimal, bounded reward, line, r = 1 | 10 | 31.00 | 30.00 | 0.950 | 0.900 |" in text
     assert "| optimal | 0.600 | 9 | -5.000 | 30.00 | 3 of 4 |" in text  # 60 of 84 + 4 x (5 - 1) rows
 

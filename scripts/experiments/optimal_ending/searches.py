@@ -46,7 +46,8 @@ class Wanted:
         return self.ratio * source + self.offset
 
     def __str__(self) -> str:
-        return f"{self.ratio:g} |x|" + (f" {self.offset:+.3g}" if self.offset else "")
+        sign = "+" if self.offset > 0 else "-"
+        return f"{self.ratio:g} x" + (f" {sign} {abs(self.offset):.3g}" if self.offset else "")
 
 
 def bounded(r: float) -> Score:

@@ -90,7 +90,7 @@ def markdown(sweep: dict[str, Any]) -> str:
     note = (
         f"Model {sweep['model']}; dev {sweep['dev']} ({sentences['dev']} sentences), test {sweep['test']} ({sentences['test']}); "
         f"{'-'.join(sweep['languages'])}; wanted length l = {sweep['ratio']} or {sweep['line']} "
-        "(subwords of the target by those of the source, dev; the second is the least-squares line, EOS counted). "
+        "(target subwords by source subwords x, dev; the second is the least-squares line, EOS counted). "
         f"{made_by(facts)}\n"
     )
     return "\n".join([note, table_2(sweep), table_3(sweep), falls(sweep), *([costs(sweep)] if sweep["costs"] else [])])
