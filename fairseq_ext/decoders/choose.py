@@ -86,8 +86,8 @@ def relative(ours: Tensor, theirs: Tensor) -> float:
 
 def made_up_source(weights: Weights, copies: int) -> dict[str, list[Tensor]]:
     """Encoder output for two sentences of 3 and 2 tokens, each copied; no random numbers, which belong to the user."""
-    like = weights.layers[0].cross_source.weight
-    states = torch.arange(3 * 2 * like.size(1), device=like.device, dtype=torch.float64).mul(0.7).sin().view(3, 2, -1).to(like)
+    like, e = weights.embedding, weights.layers[0].cross_source.inputs
+    states = torch.arange(3 * 2 * e, device=like.device, dtype=torch.float64).mul(0.7).sin().view(3, 2, -1).to(like)
     padding = torch.tensor([[False, False, False], [True, False, False]], device=like.device)
     return {
         "encoder_out": [states.repeat_interleave(copies, dim=1)],
