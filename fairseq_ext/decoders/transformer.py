@@ -63,7 +63,12 @@ class TransformerBackend:
         if any(part is not None and part.watch.stale() for part in (*self.weights, *self.encoders)):
             self.read()
         encoded = [self.encode_one(i, inputs) for i in range(len(self.models))]
-        return State.start([remember(w, out, self.may_fold(w)) for w, out in zip(self.weights, encoded, strict=True)])
+        memories = [remember(w, out, self.may_fold(w)) for w, out in zip(self.weights, encoded, strict=True)]
+        return State.start(memories, leaves_gaps=all(self.runs_compiled(weights) for weights in self.weights))
+
+    def runs_compiled(self, weights: Weights) -> bool:
+        """Whether this model's layers are one call of the compiled library, which keeps no attention weights."""
+        return weights.compiled is not None and not self.need_attention
 
     def may_fold(self, weights: Weights) -> bool:
         """Whether attention weights are not asked for, and there are digits to spare for products in another order."""
@@ -173,8 +178,8 @@ def decode_compiled(weights: Weights, memory: Memory, state: State, x: Tensor, b
     """What `decode` computes, in one call of the compiled library."""
     assert weights.compiled is not None
     before = state.cells - state.width * b
-    source_mask = memory.source_mask
-    weights.compiled.decode_(x, b, state.sentences, state.width, state.place, before, mask, source_mask, memory.own, memory.source)
+    stores = (memory.source_mask, memory.own, memory.source)
+    weights.compiled.decode_(x, b, state.sentences, state.width, state.place, state.slot, before, mask, *stores)
     return x if weights.project_out is None else weights.project_out(x)
 
 

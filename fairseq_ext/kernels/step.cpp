@@ -29,6 +29,7 @@ constexpr int LANES = 16, VECTORS = 4;  // a panel is 4 vectors wide: with 6 row
 constexpr int LANES = 8, VECTORS = 2;
 #endif
 constexpr int PANEL = LANES * VECTORS, ROWS = 6;
+constexpr int64_t BLOCK = 64;                   // columns that a top-k looks at together
 constexpr int64_t WORTH_THREADS = 1 << 20;  // multiplications below which starting threads costs more than it gains
 
 typedef float floats __attribute__((vector_size(LANES * 4)));
@@ -83,6 +84,7 @@ struct Step {
     float* x;  // (N, d) embedded tokens; the features when done
     int64_t rows, block, sentences, width, before;  // before: cells in use before this step, which adds width x block
     const int64_t* place;  // (n,) place of each row among sentences x width; null: in order
+    const int64_t* slot;   // (sentences,) where each lies in the stores and the source mask; null: in order
     const float* mask;     // (sentences or 1, width x block, cells) 0 where a token sees a cell; null: it sees all
     int64_t mask_sentence;  // elements from one sentence's mask to the next; 0: they share one
     const float* source_mask;  // (sentences, source cells); null: none is padded
@@ -369,6 +371,29 @@ void log_softmax(float* x, int64_t lines, int64_t V, float temperature) {
     }
 }
 
+// The k best of each line of x (lines, V), best first, of equals the first: scores and columns (lines, k)
+void topk(const float* x, int64_t lines, int64_t V, int64_t k, float* score, int64_t* column) {
+#pragma omp parallel for schedule(static) if (lines * V > WORTH_THREADS / 8)
+    for (int64_t i = 0; i < lines; ++i) {
+        const float* line = x + i * V;
+        float* best = score + i * k;
+        int64_t *where = column + i * k, found = 0;
+        for (int64_t first = 0; first < V; first += BLOCK) {
+            int64_t end = std::min(first + BLOCK, V);
+            float highest = -INFINITY;
+#pragma omp simd reduction(max : highest)
+            for (int64_t c = first; c < end; ++c) highest = std::max(highest, line[c]);
+            if (found == k && !(highest > best[k - 1])) continue;  // most blocks end here
+            for (int64_t c = first; c < end; ++c) {
+                if (found == k && !(line[c] > best[k - 1])) continue;
+                int64_t place = found < k ? found++ : k - 1;
+                for (; place > 0 && line[c] > best[place - 1]; --place) best[place] = best[place - 1], where[place] = where[place - 1];
+                best[place] = line[c], where[place] = c;
+            }
+        }
+    }
+}
+
 // All layers of an encoder over sentences without padding: x (N, d), sentence s has lines start[s] to start[s + 1]
 void encode(const Coder* coder_, float* x, const int64_t* start, int64_t sentences) {
     const Coder& coder = *coder_;
@@ -402,17 +427,19 @@ void decode(const Coder* coder_, const Step* step_) {
     static thread_local std::vector<int64_t> sentence, cell;
     static thread_local std::vector<const float*> where, source_where;
     static thread_local Lists history, source;
-    scratch(sentence, lines), scratch(cell, lines), scratch(where, lines), scratch(source_where, step.sentences);
+    int64_t slots = step.slot ? step.slot[step.sentences - 1] + 1 : step.sentences;
+    scratch(sentence, lines), scratch(cell, lines), scratch(where, lines), scratch(source_where, slots);
     for (int64_t i = 0; i < lines; ++i) {
         int64_t place = step.place ? step.place[i / b] : i / b, inside = place % step.width * b + i % b;
-        sentence[i] = place / step.width;
+        int64_t s = place / step.width;
+        sentence[i] = step.slot ? step.slot[s] : s;
         cell[i] = step.before + inside;
-        if (step.mask) where[i] = step.mask + sentence[i] * step.mask_sentence + inside * cells;
+        if (step.mask) where[i] = step.mask + s * step.mask_sentence + inside * cells;
     }
     if (step.mask) history.read(lines, cells, where);
     if (step.source_mask) {
-        for (int64_t s = 0; s < step.sentences; ++s) source_where[s] = step.source_mask + s * step.source.cells;
-        source.read(step.sentences, step.source.cells, source_where);
+        for (int64_t s = 0; s < slots; ++s) source_where[s] = step.source_mask + s * step.source.cells;
+        source.read(slots, step.source.cells, source_where);
     }
     int64_t longest = std::max(cells, step.source.cells);
     auto all_lines = [&](auto line) {

@@ -49,7 +49,7 @@ class StoreStruct(ctypes.Structure):
 
 class StepStruct(ctypes.Structure):
     _fields_ = [("x", c_void_p)] + [(name, c_int64) for name in ("rows", "block", "sentences", "width", "before")]
-    _fields_ += [("place", c_void_p), ("mask", c_void_p), ("mask_sentence", c_int64), ("source_mask", c_void_p)]
+    _fields_ += [("place", c_void_p), ("slot", c_void_p), ("mask", c_void_p), ("mask_sentence", c_int64), ("source_mask", c_void_p)]
     _fields_ += [("own", StoreStruct), ("source", StoreStruct)]
 
 
@@ -63,7 +63,8 @@ def kernel() -> ctypes.CDLL | None:
         found.log_softmax.argtypes = [c_void_p, c_int64, c_int64, c_float]
         found.encode.argtypes = [c_void_p, c_void_p, c_void_p, c_int64]
         found.decode.argtypes = [c_void_p, c_void_p]
-        for function in (found.linear, found.log_softmax, found.encode, found.decode):
+        found.topk.argtypes = [c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p]
+        for function in (found.linear, found.log_softmax, found.topk, found.encode, found.decode):
             function.restype = None
     return found
 
@@ -150,15 +151,16 @@ class Coder:
         assert x.is_contiguous() and x.dtype == torch.float32 and start.dtype == torch.long
         compiled().encode(ctypes.addressof(self.struct), x.data_ptr(), start.data_ptr(), start.numel() - 1)  # type: ignore[union-attr]
 
-    def decode_(self, x: Tensor, b: int, sentences: int, width: int, place: Tensor | None, before: int, mask: Tensor | None,
-                source_mask: Tensor | None, own: Tensor, source: Tensor) -> None:  # fmt: skip
+    def decode_(self, x: Tensor, b: int, sentences: int, width: int, place: Tensor | None, slot: Tensor | None, before: int,
+                mask: Tensor | None, source_mask: Tensor | None, own: Tensor, source: Tensor) -> None:  # fmt: skip
         """x (n x b, d), in place: embedded tokens in, features out. The rest as in decoders/transformer_state.py: own and source
         (L, 2, S, H, cells, h), mask (S or 1, 1, width x b, cells), source_mask (S, 1, 1, source cells)."""
         assert x.is_contiguous() and x.dtype == torch.float32
-        mask = None if mask is None else mask.contiguous()
+        mask, slot = (None if value is None else value.contiguous() for value in (mask, slot))
         step = StepStruct(
             x.data_ptr(), x.size(0) // b, b, sentences, width, before,
             None if place is None else place.data_ptr(),
+            None if slot is None else slot.data_ptr(),
             None if mask is None else mask.data_ptr(),
             0 if mask is None or mask.size(0) == 1 else mask.stride(0),
             None if source_mask is None else source_mask.data_ptr(),
@@ -179,3 +181,11 @@ def log_softmax_(x: Tensor, temperature: float = 1.0) -> Tensor:
     assert x.is_contiguous() and x.dtype == torch.float32
     compiled().log_softmax(x.data_ptr(), x.numel() // x.size(-1), x.size(-1), temperature)  # type: ignore[union-attr]
     return x
+
+
+def topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """torch.topk(x, k) of x (N, V) along its last dimension, scores and columns (N, k), best first; of equals the first columns."""
+    assert x.is_contiguous() and x.dtype == torch.float32 and 0 < k <= x.size(1)
+    score, column = x.new_empty(x.size(0), k), torch.empty(x.size(0), k, dtype=torch.long)
+    compiled().topk(x.data_ptr(), x.size(0), x.size(1), k, score.data_ptr(), column.data_ptr())  # type: ignore[union-attr]
+    return score, column
