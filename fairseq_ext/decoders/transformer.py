@@ -34,7 +34,8 @@ class TransformerBackend:
     def __init__(self, models: list[BaseFairseqModel], need_attention: bool = False, int8: bool = False):
         self.models = models
         self.need_attention = need_attention
-        self.int8 = int8
+        self.int8 = int8  # products rounded to 8 bits
+        self.name = "transformer,int8" if int8 else "transformer"
         self.read()
         self.state: State | None = None
         self.attentions: list[Tensor] = []  # of the last step, each model's

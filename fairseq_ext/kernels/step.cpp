@@ -391,8 +391,8 @@ void log_softmax(float* x, int64_t lines, int64_t V, float temperature) {
         for (int64_t k = 0; k < V; ++k) highest = std::max(highest, line[k]);
 #pragma omp simd reduction(+ : total)
         for (int64_t k = 0; k < V; ++k) total += exponential(line[k] - highest);
-        float shift = highest + std::log(total);
-        for (int64_t k = 0; k < V; ++k) line[k] -= shift;
+        float log_total = std::log(total);
+        for (int64_t k = 0; k < V; ++k) line[k] = (line[k] - highest) - log_total;
     }
 }
 
