@@ -87,6 +87,11 @@ def flags_dataclass() -> type:
             ),
         ),
         (
+            "int8",
+            bool,
+            field(default=False, metadata={"help": "products rounded to 8 bits: faster on a CPU, other results (default: off)"}),
+        ),
+        (
             "results_file",
             Text,
             field(default=None, metadata={"help": "also write each sentence's results to this JSONL file as it finishes (default: none)"}),
@@ -160,6 +165,13 @@ def validate(flags: Any, generation: Any) -> None:
         if unused:
             flag = "--" + unused[0].replace("_", "-")
             raise UsageError(f"{flag} belongs to {flag_of(strategy)}, which is not switched on: add it or leave {flag} out")
+    if getattr(flags, "int8", False):
+        if other:
+            raise UsageError(f"{other} is decoded by fairseq's own loop, which has no 8-bit products: leave it or --int8 out")
+        if flags.decoder_backend == "fairseq":
+            raise UsageError("--int8 is for the transformer backend, and --decoder-backend fairseq is another: leave one of the two out")
+        if getattr(generation, "print_alignment", None):
+            raise UsageError("--int8 keeps no attention, from which --print-alignment reads: leave one of the two out")
     if getattr(flags, "resume", False) and not flags.results_file:
         raise UsageError("--resume goes on with a results file and none is named: add --results-file")
     if getattr(flags, "results_file", None):
