@@ -48,7 +48,7 @@ def parser() -> ArgumentParser:
         type=positive,
         default=512,
         metavar="MIB",
-        help="memory for Ray's objects, when Ray is started here (default: 512)",
+        help="for Ray's objects, when Ray is started here (default: 512)",
     )
     add("--dashboard", action="store_true", help="start Ray's dashboard with it")
     add("--progress", type=float, default=10.0, metavar="SECONDS", help="between two lines on standard error, 0 for none (default: 10)")

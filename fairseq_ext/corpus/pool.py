@@ -4,8 +4,8 @@ Ray starts the actors, places them on nodes, restarts them there or elsewhere (`
 which calls are over (`ray.wait`). What is done here is what it leaves open: to whom a unit goes when its actor is gone. Ray's own
 answer, `max_task_retries`, waits for that same actor, which may never come back when its node does not, and gives a unit that kills
 its worker to the next one, for ever or until the job fails (so does Ray Data's actor pool). Here a lost unit goes to any worker that
-is there, at once; one that was lost `ATTEMPTS` times is halved, and so on at each further loss, until the sentence is cornered that does it; that one
-is reported when it was lost `ATTEMPTS` times by itself.
+is there, at once. One that was lost `ATTEMPTS` times is halved, and so on at each further loss, until the sentence is cornered that
+does it; it is reported when it was lost `ATTEMPTS` times by itself.
 
 A worker has one unit at a time, and the next unit has been read when it asks: between two units it waits for one message. So not more
 than a unit a worker is in memory, whatever the corpus (back-pressure), and at the end no unit waits behind another.
@@ -192,9 +192,7 @@ class Pool:
         unit, reason = slot.unit, f"{type(error.cause).__name__}: {error.cause}".splitlines()[0]
         if unit is None or unit.losses + 1 == ATTEMPTS:
             where = f"lines {unit.start + 1} to {unit.end} of {unit.shard.path}" if unit else "a worker"
-            raise UsageError(
-                f"{where} failed in several processes ({reason}): see the logs of Ray, and run the same command again"
-            ) from error
+            raise UsageError(f"{where} failed in several processes ({reason}): see Ray's logs, and run the same command again") from error
         logger.warning("a unit failed (%s); a fresh process gets it", reason)
         self.again.append(unit._replace(losses=unit.losses + 1))
         ray.kill(slot.actor, no_restart=False)

@@ -67,8 +67,8 @@ def translate(job: Job) -> Progress:
         return Run(job, store, shards).run()
     except OSError as error:
         raise UsageError(
-            f"cannot write {error.filename or f'to {job.output}'} ({error.strerror or error}): make room or mend it, and run the same command again; "
-            "what is finished is kept"
+            f"cannot write {error.filename or f'to {job.output}'} ({error.strerror or error}): "
+            "make room or mend it, and run the same command again; what is finished is kept"
         ) from error
     finally:
         store.unlock()
@@ -155,9 +155,11 @@ class Run:
             job = self.job
             flags = {name: absolute(value) for name, value in {**job.flags, "path": job.path, "data": job.data}.items()}
             plain = job.format == "text"
-            pool = Pool(
-                lambda: remote_worker(flags, job.threads, plain, workers.gpu), workers.count, self.save, self.lost, self.tick, self.sign
-            )
+
+            def make() -> Any:
+                return remote_worker(flags, job.threads, plain, workers.gpu)
+
+            pool = Pool(make, workers.number, self.save, self.lost, self.tick, self.sign)
             try:
                 pool.run(self.units(todo))
             finally:
