@@ -90,7 +90,7 @@ class Progress:
             rows += [
                 ("decoding time", f"{clock(self.seconds)} (with start-up {clock(time.monotonic() - self.started)})"),
                 ("speed", f"{self.rate(self.sentences):.1f} sentences and {self.rate(self.tokens):.0f} tokens a second"),
-                ("a worker", f"{3600 * self.rate(self.sentences) / self.workers:.0f} sentences an hour"),
+                ("a worker", f"{3600 * self.rate(self.sentences) / max(self.workers, 1):.0f} sentences an hour"),
                 (
                     "workers",
                     f"{self.workers}, restarted {self.restarts} times, waited {100 * self.waiting:.2f}% of the time for their next unit",

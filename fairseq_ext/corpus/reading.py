@@ -195,10 +195,13 @@ class Reader:
             return self.wrong("", None, "too long", f"{self.where()} has more than {MAX_LINE} bytes: shorten or split it")
         source, identity = "", None
         try:
-            if isinstance(raw, bytes):
-                source = raw.rstrip(b"\r").decode("utf-8")
-            found = self.fields(raw if isinstance(raw, dict) else source)
-            source, identity, fields = found
+            text = raw.rstrip(b"\r").decode("utf-8") if isinstance(raw, bytes) else ""
+            if self.shard.kind == "text":
+                source, fields = text, self.fields({})
+            else:
+                value = raw if isinstance(raw, dict) else json_object(text, self.where(), (*self.names()[:1], *KEYS))
+                identity = value.get("id")
+                source, fields = self.source_of(value), self.fields(value)
             source.encode("utf-8")
         except UnicodeDecodeError as error:
             text = raw.decode("utf-8", "replace") if self.shard.kind == "text" else ""
@@ -214,27 +217,21 @@ class Reader:
         """The line at hand, with the reason why it cannot be translated."""
         return Sentence(self.number, source, identity if identity is not None else self.number + 1, None, (kind, reason))
 
-    def fields(self, raw: Any) -> tuple[str, Any, dict[str, Any] | None]:
-        """A line's source, id (None for none) and constraint fields (None for none)."""
-        given = None
+    def source_of(self, value: dict[str, Any]) -> str:
+        """The source in an object or row."""
+        source = next((value[name] for name in self.names() if value.get(name) is not None), None)
+        if not isinstance(source, str):
+            raise UsageError(f'{self.where()} has no text in "{self.names()[0]}": write the source sentence there (--source-field)')
+        return source
+
+    def fields(self, value: dict[str, Any]) -> dict[str, Any] | None:
+        """The constraint fields of an object or row, and those of the constraints file; None for none."""
+        own = {key: value[key] for key in KEYS if value.get(key) is not None}
+        found = [fields_of(own, self.where())] if own else []
         if self.given is not None:
             if self.number >= len(self.given):
                 raise UsageError(f"--constraints-file {self.given.path} has no line {self.number + 1}: write one for each sentence")
             line = self.given[self.number]
-            given = self.parse_given(line, self.given.where(self.number)) if line.strip(" ") else None
-        if self.shard.kind == "text":
-            return raw, None, or_none(given)
-        value = raw if isinstance(raw, dict) else json_object(raw, self.where(), (*self.names()[:1], *KEYS))
-        source = next((value[name] for name in self.names() if value.get(name) is not None), None)
-        if not isinstance(source, str):
-            raise UsageError(f'{self.where()} has no text in "{self.names()[0]}": write the source sentence there (--source-field)')
-        own = {key: value[key] for key in KEYS if value.get(key) is not None}
-        fields = fields_of(own, self.where()) if own else None
-        if fields is not None and given is not None:
-            fields = {key: fields[key] + given[key] for key in KEYS}
-        return source, value.get("id"), or_none(fields or given)
-
-
-def or_none(fields: dict[str, Any] | None) -> dict[str, Any] | None:
-    """None for fields without any entry."""
-    return fields if fields is not None and any(fields.values()) else None
+            found += [self.parse_given(line, self.given.where(self.number))] if line.strip(" ") else []
+        fields = {key: [entry for part in found for entry in part[key]] for key in KEYS}
+        return fields if any(fields.values()) else None

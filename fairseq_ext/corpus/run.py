@@ -97,7 +97,7 @@ class Run:
                 self.work(todo)
             self.take_joined(wait=True)
         finally:
-            self.joiner.shutdown(cancel_futures=True)
+            self.joiner.shutdown()
             progress, entries = self.progress, self.manifest.shards.values()
             progress.errors = self.store.write_errors(self.shards, self.entries)
             progress.unreadable = [entry["reason"] for entry in entries if entry["state"] == "unreadable"]
