@@ -91,14 +91,14 @@ def workers() -> list[int]:
 
 
 def test_workers_killed_at_random_moments_change_nothing(started, alone, tmp_path):
-    lines = source_lines(0, 150)
+    lines = source_lines(0, 120)
     path, out = write_text(tmp_path / "a.txt", lines), tmp_path / "out"
     chance, over, killed = random.Random(4), threading.Event(), []
 
     def kill():
         """Each time that some more units are finished, a moment later."""
         seen = -1
-        while not over.wait(0.05) and len(killed) < 4:
+        while not over.wait(0.05) and len(killed) < 3:
             if len(parts(out)) > seen and (victims := workers()):
                 seen = len(parts(out)) + 1
                 time.sleep(chance.random() * 0.3)
@@ -113,9 +113,9 @@ def test_workers_killed_at_random_moments_change_nothing(started, alone, tmp_pat
     finally:
         over.set()
         killer.join()
-    assert len(killed) >= 3 and done.restarts >= 3
+    assert len(killed) == 3 and done.restarts >= 3
     same(records(out / "a.jsonl"), alone.translate(lines))
-    assert (done.errors, done.sentences, parts(out)) == (0, 150, [])
+    assert (done.errors, done.sentences, parts(out)) == (0, 120, [])
 
 
 def command(inputs, out, *more):
@@ -135,7 +135,8 @@ def test_a_killed_run_is_started_again(started, alone, tmp_path):
     while driver.poll() is None and len(parts(out)) < 2 and time.monotonic() < until:
         time.sleep(0.02)
     left = descendants(driver.pid)
-    assert any("raylet" in name for name in left.values())
+    left = [pid for pid, name in left.items() if "raylet/raylet" in name or name.startswith("ray::Worker")]
+    assert len(left) == 3
     driver.kill()
     assert driver.wait() == -signal.SIGKILL, driver.stderr.read().decode()
     driver.stderr.close()
@@ -146,7 +147,7 @@ def test_a_killed_run_is_started_again(started, alone, tmp_path):
     assert done.before >= 20 and done.before + done.sentences == 120
     same([*records(out / "a.jsonl"), *records(out / "b.jsonl")], alone.translate(lines))
     assert finals(out).keys() == {"a.jsonl", "b.jsonl", "errors.jsonl"} and parts(out) == []
-    # the killed run's Ray has gone with it
+    # the killed run's workers have gone with it
     until = time.monotonic() + 30
     while (alive := [pid for pid in left if os.path.exists(f"/proc/{pid}")]) and time.monotonic() < until:
         time.sleep(0.1)
