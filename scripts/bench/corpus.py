@@ -6,8 +6,9 @@ Contenders: one process with one thread and one with --cores threads, each given
 thread, and with --cores of them. Everyone has the same flags, and must give the same translations, or no speed is shown. Times are from
 the first unit's start to the last one's end; loading the model and starting Ray are told apart from them (they are paid once a run).
 
-Ray's own share is told twice: how long its workers waited between two units, as they saw it; and how much longer one worker took than
-one process of one thread.
+Ray's own share is told in three ways: how long its workers waited between two units, as they saw it; the processor time of the starting
+process and of all of Ray's processes that are no workers, over that of one process of one thread for the same text (a measure that other
+jobs on the machine hardly disturb); and how much longer one worker took than one process of one thread.
 """
 
 import argparse
@@ -47,36 +48,56 @@ def load(flags: dict, threads: int) -> None:
     translator.translate(["Ein Mann ."])
 
 
-def decode(lines: list[str]) -> tuple[float, list]:
-    """There: the seconds that the lines took, and their translations."""
-    start = time.perf_counter()
+def decode(lines: list[str]) -> tuple[float, float, list]:
+    """There: the seconds and the processor's seconds that the lines took, and their translations."""
+    start, processor = time.perf_counter(), time.process_time()
     found = translator.translate(lines)
-    return time.perf_counter() - start, [[(h.text.split(), h.score) for h in nbest] for nbest in found]
+    return time.perf_counter() - start, time.process_time() - processor, [[(h.text.split(), h.score) for h in nbest] for nbest in found]
 
 
-def one_process(lines: list[str], flags: dict, threads: int, watch: Stopwatch) -> Contender:
-    """Translator in one process."""
+def processor_time_beside_workers() -> float:
+    """Seconds of this process and of those below it that are not workers and translate nothing."""
+    parents, seconds, names = {}, {}, {}
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+            names[int(entry)] = Path(f"/proc/{entry}/cmdline").read_bytes()
+        except OSError:
+            continue
+        parents[int(entry)], seconds[int(entry)] = int(fields[1]), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    level, found = [os.getpid()], 0.0
+    while level:
+        level = [pid for pid in level if not names[pid].startswith(b"ray::Worker") and b"multiprocessing" not in names[pid]]
+        found += sum(seconds[pid] for pid in level)
+        level = [pid for pid, parent in parents.items() if parent in level]
+    return found
+
+
+def one_process(lines: list[str], flags: dict, threads: int, watch: Stopwatch, processor: list[float]) -> Contender:
+    """Translator in one process; `processor` gets the processor's seconds."""
     process = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), load, (flags, threads))
     name = f"one process, {threads} thread{'s' * (threads > 1)}"
 
     def run() -> list:
-        seconds, found = process.submit(decode, lines).result()
+        seconds, used, found = process.submit(decode, lines).result()
         watch.seconds += seconds
+        processor.append(used)
         return found
 
     return Contender(name, run)
 
 
-def on_ray(text: Path, flags: dict, args: argparse.Namespace, workers: int, watch: Stopwatch, waits: list[float]) -> Contender:
-    """A whole run of fairseq_ext.corpus; `waits` gets the share that its workers waited, `startup` its other seconds."""
+def on_ray(text: Path, flags: dict, args: argparse.Namespace, workers: int, watch: Stopwatch, costs: list[tuple]) -> Contender:
+    """A whole run of fairseq_ext.corpus; `costs` gets the share of time that workers waited, and the processor's seconds beside them."""
     from fairseq_ext.corpus.run import Job, translate
 
     def run() -> list:
         with tempfile.TemporaryDirectory() as out:
             others = {name: value for name, value in flags.items() if name not in ("path", "data")}
+            before = processor_time_beside_workers()
             done = translate(Job(flags["path"], flags["data"], [str(text)], out, others, unit=args.unit, workers=workers, progress=0))
             watch.seconds += done.seconds
-            waits.append(done.waiting)
+            costs.append((done.waiting, processor_time_beside_workers() - before))
             records = [json.loads(line) for line in next(Path(out).glob("text.jsonl")).read_text(encoding="utf-8").splitlines()]
         return [[(h.split(), s) for h, s in zip(r["hypotheses"], r["scores"], strict=True)] for r in records]
 
@@ -95,37 +116,40 @@ def main(argv: list[str] | None = None) -> int:
     flags |= {"beam": str(args.beam), "max_tokens": "4000", "cpu": True}
     if (args.model / "spm.model").exists():
         flags |= {"bpe": "sentencepiece", "sentencepiece_model": str(args.model / "spm.model")}
-    watch, waits = Stopwatch(), {workers: [] for workers in (1, args.cores)}
+    watch, used, costs = Stopwatch(), [], {workers: [] for workers in (1, args.cores)}
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder, "text.txt")
         text.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
         quiet = {"logging_level": logging.ERROR, "log_to_driver": False, "include_dashboard": False}
         ray.init(address="local", num_cpus=args.cores, object_store_memory=200 << 20, _node_ip_address="127.0.0.1", **quiet)
-        contenders = [one_process(lines, flags, 1, watch), one_process(lines, flags, args.cores, watch)]
-        contenders += [on_ray(text, flags, args, workers, watch, waits[workers]) for workers in waits]
+        contenders = [one_process(lines, flags, 1, watch, used), one_process(lines, flags, args.cores, watch, [])]
+        contenders += [on_ray(text, flags, args, workers, watch, costs[workers]) for workers in costs]
         title = f"{len(lines)} sentences, beam {args.beam}, units of {args.unit}"
         comparison = compare(contenders, args.repeats, args.warmup, title=title, clock=watch)
         ray.shutdown()
     print(markdown(comparison, [contenders[0].name, contenders[2].name]))
-    print("\n".join(told(comparison, waits, args)))
+    answers = "\n".join(told(comparison, used[args.warmup :], costs[args.cores][args.warmup :], args.cores))
+    print(answers)
     if args.out:
-        write(args.out, [comparison], [contenders[0].name, contenders[2].name], "\n".join(told(comparison, waits, args)))
+        write(args.out, [comparison], [contenders[0].name, contenders[2].name], answers)
     return 1 if comparison.refused else 0
 
 
-def told(comparison: Comparison, waits: dict[int, list[float]], args: argparse.Namespace) -> list[str]:
-    """The three questions, answered: (median, extremes)."""
+def told(comparison: Comparison, used: list[float], costs: list[tuple], workers: int) -> list[str]:
+    """The questions answered, by medians and extremes."""
     names = [result.contender.name for result in comparison.results]
 
     def ratio(fast: int, slow: int) -> str:
         found = comparison.speed_up(names[fast], names[slow])
         return f"{found.median:.2f}x ({found.low:.2f}-{found.high:.2f})" if found else "-"
 
-    share = Spread.of([100 * wait for wait in waits[args.cores][args.warmup :]])
+    share = Spread.of([100 * wait for wait, _ in costs])
+    beside = Spread.of([100 * cost / one for (_, cost), one in zip(costs, used, strict=True)])
     slower = Spread.of([100 * (r / p - 1) for r, p in zip(comparison[names[2]].seconds, comparison[names[0]].seconds, strict=True)])
     return [
-        f"- {args.cores} workers over one worker: {ratio(3, 2)}",
-        f"- {args.cores} workers of one thread over one process of {args.cores} threads: {ratio(3, 1)}",
+        f"- {workers} workers over one worker: {ratio(3, 2)}",
+        f"- {workers} workers of one thread over one process of {workers} threads: {ratio(3, 1)}",
+        f"- processor time beside the workers, over that of one process: {beside.median:.1f}% ({beside.low:.1f}-{beside.high:.1f})",
         f"- time that workers waited between two units: {share.median:.2f}% ({share.low:.2f}-{share.high:.2f})",
         f"- one worker against one process of one thread: {slower.median:+.1f}% time ({slower.low:+.1f} to {slower.high:+.1f})",
         f"- load average when it ended: {comparison.load:.1f} on {cores()} cores",
