@@ -4,7 +4,6 @@ import os
 import threading
 
 import pytest
-import ray
 from corpus_jobs import DEMO, FLAGS, job, parts, records, source_lines, write_text
 from ray.cluster_utils import Cluster
 
@@ -18,9 +17,7 @@ def cluster():
     small = {"object_store_memory": 80 << 20}
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **small})
     made.nodes_to_lose = [made.add_node(num_cpus=1, **small) for _ in range(2)]
-    ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
     yield made
-    ray.shutdown()
     made.shutdown()
 
 
@@ -39,7 +36,7 @@ def test_a_node_that_goes_away_takes_nothing_with_it(cluster, tmp_path):
     loser = threading.Thread(target=lose)
     loser.start()
     try:
-        done = translate(job([path], out))
+        done = translate(job([path], out, address=cluster.address, workers=None))
     finally:
         over.set()
         loser.join()

@@ -87,6 +87,9 @@ def job_of(argv: list[str]) -> Job:
     """The job that a command line describes."""
     args, others = parser().parse_known_args(argv)
     flags = decoding_flags(others)
+    for name in ("results_file", "resume"):
+        if name in flags:
+            raise UsageError(f"--{name.replace('_', '-')} is of the other commands: here --output is resumed by repeating the command")
     flags |= {name: value for name in ("source_lang", "target_lang") if (value := getattr(args, name)) is not None}
     ours = {name: value for name, value in vars(args).items() if name not in ("command", "source_lang", "target_lang")}
     return Job(flags=flags, **ours)

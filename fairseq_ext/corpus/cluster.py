@@ -47,7 +47,7 @@ def ray_for(job: Job) -> Iterator[Workers]:
             except ConnectionError as error:
                 raise UsageError(f"no Ray cluster answers at --address {job.address}: start one with ray start --head") from error
         else:
-            cores = max(len(os.sched_getaffinity(0)), (job.workers or 1) * job.threads)
+            cores = max(cores(), (job.workers or 1) * job.threads)
             ray.init(
                 address="local",
                 num_cpus=cores,
@@ -70,3 +70,8 @@ def room(job: Job, resources: dict[str, float]) -> Workers:
     if count < 1:
         raise UsageError(f"the cluster has {resources.get('CPU', 0):g} cores and a worker is to have {job.threads}: lower --threads")
     return Workers(count, gpus > 0)
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
