@@ -47,10 +47,10 @@ def ray_for(job: Job) -> Iterator[Workers]:
             except ConnectionError as error:
                 raise UsageError(f"no Ray cluster answers at --address {job.address}: start one with ray start --head") from error
         else:
-            cores = max(cores(), (job.workers or 1) * job.threads)
+            needed = (job.workers or 1) * job.threads
             ray.init(
                 address="local",
-                num_cpus=cores,
+                num_cpus=max(cores(), needed),
                 object_store_memory=job.object_store << 20,
                 include_dashboard=job.dashboard,
                 _node_ip_address="127.0.0.1",
