@@ -48,6 +48,6 @@ setup(
         "sentencepiece",
         "subword-nmt",
     ],
-    extras_require={"gpu": ["cupy-cuda12x"], "plots": ["matplotlib"], "cluster": ["ray[data]"]},
+    extras_require={"gpu": ["cupy-cuda12x"], "plots": ["matplotlib"], "cluster": ["ray", "pyarrow"]},
     cmdclass={"build_py": BuildWithStartUp, "editable_wheel": EditableWithStartUp},
 )
