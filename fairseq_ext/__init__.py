@@ -10,6 +10,7 @@
 | --decoding jacobi, gs-jacobi, hybrid-jacobi, window | Santilli et al. 2023, parallel decoding | strategies/jacobi.py, search/parallel.py |
 | --draft, --draft-file | drafts of parallel decoding | drafts/ |
 | --ddg-dir | Santilli et al. 2023, DDGviz | viz/ddg.py |
+| --schedule stream, --prune-threshold, --prune-children, --stop ranked | Yang et al. 2020 | strategies/streaming.py |
 | --patience | Kasai et al. 2022 | search/plugs.py (Count) |
 """
 

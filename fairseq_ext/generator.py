@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,15 @@ from fairseq_ext.constraint_report import report_constraints
 from fairseq_ext.decoders.choose import make_decoder
 from fairseq_ext.decoders.rereading import RereadingDecoder
 from fairseq_ext.errors import UsageError
+from fairseq_ext.progress import Progress
 from fairseq_ext.registry import PRUNERS, STRATEGIES
-from fairseq_ext.search.beam import Hypothesis, Pool, Scoring
+from fairseq_ext.results_file import ResultsFile
+from fairseq_ext.search.beam import Pool
+from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.loop import beam_search
 from fairseq_ext.search.plugs import Plugs
 from fairseq_ext.search.rules import Rules
+from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.stats import Stats
 from fairseq_ext.viz.ddg import Graph
 from fairseq_ext.viz.ddg import write as write_graph
@@ -49,16 +54,21 @@ class BeamSearchGenerator(SequenceGenerator):
         self.task = task
         self.generation = generation
         self.stats = stats if stats is not None else Stats()
-        reward, ratio = getattr(flags, "length_reward", 0.0), getattr(flags, "length_ratio", 1.0)
-        bounded = not getattr(flags, "length_reward_unbounded", False)
-        self.scoring = Scoring(self.normalize_scores, self.len_penalty, reward, ratio, bounded)
+        self.scoring = Scoring(
+            self.normalize_scores,
+            self.len_penalty,
+            reward=getattr(flags, "length_reward", 0.0),
+            ratio=getattr(flags, "length_ratio", 1.0),
+            offset=getattr(flags, "length_offset", 0.0),
+            bounded=not getattr(flags, "length_reward_unbounded", False),
+        )
         self.nbest = min(getattr(generation, "nbest", 1), self.beam_size)
         self.need_attention = isinstance(self.model, EnsembleModelWithAlignment)
         # sampling, diverse beams and the like are searches of fairseq's own: its own loop runs them
         ours = (stock_search.BeamSearch, stock_search.LexicallyConstrainedBeamSearch)
         self.runs_stock_loop = type(self.search) not in ours
         backend = "fairseq" if self.runs_stock_loop else str(getattr(flags, "decoder_backend", None) or "auto")
-        self.decoder, _ = make_decoder(list(self.model.models), self.need_attention, backend)
+        self.decoder, _ = make_decoder(list(self.model.models), self.need_attention, backend, bool(getattr(flags, "int8", False)))
         self.rules = Rules(
             self.pad,
             self.unk,
@@ -72,6 +82,8 @@ class BeamSearchGenerator(SequenceGenerator):
         )
         self.plugs = self.build_plugs(tgt_dict)
         self.stats.signature = config.signature(flags, generation, "stock" if self.runs_stock_loop else self.decoder.name)
+        self.results: ResultsFile | None = None  # where results go as they are found
+        self.text: Callable[[Tensor], str] = str  # from tokens to what a reader of that file sees
 
     def build_plugs(self, tgt_dict) -> Plugs:
         """Build the strategies that the flags name."""
@@ -86,40 +98,75 @@ class BeamSearchGenerator(SequenceGenerator):
             generation=self.generation,
             models=list(self.model.models),
             stats=self.stats,
+            children=self.children(),
             task=self.task,
         )
 
         def build(point: str):
             return STRATEGIES[point][config.choice(self.flags, point)].build(self.flags, context)
 
-        prune = [s.build(self.flags, context) for s in PRUNERS.values() if config.changed(self.flags, s)]
+        pruners = [s for s in PRUNERS.values() if config.changed(self.flags, s)]
+        prune = [s.build(self.flags, context) for s in pruners]
         select, stop = build("select"), build("stop")
-        variable = getattr(stop, "variable", False) or getattr(select, "variable", False)
-        return Plugs(select, stop, build("schedule"), build("softmax"), prune, variable)
+        variable = bool(pruners) or getattr(stop, "variable", False) or getattr(select, "variable", False)
+        return Plugs(select, stop, build("schedule"), build("softmax"), [p for p in prune if p is not None], variable)
+
+    def children(self) -> int | None:
+        """Most continuations of one row: as many as the beam is no limit."""
+        most = getattr(self.flags, "prune_children", None)
+        return most if most is not None and most < self.beam_size else None
 
     @torch.no_grad()
     def _generate(self, sample, prefix_tokens=None, constraints=None, bos_token=None) -> list[list[dict[str, Tensor]]]:
         start = time.perf_counter()
         if self.runs_stock_loop or "src_tokens" not in sample["net_input"]:
             out = super()._generate(sample, prefix_tokens, constraints, bos_token)
+            self.stats.sentences += len(out)
+            self.stats.target_tokens += sum(hypotheses[0]["tokens"].numel() for hypotheses in out)
         else:
             pool = self.pool(sample, prefix_tokens, bos_token)
             self.add_constraints(pool, sample, constraints)
-            hypotheses = self.decode(pool)
-            if "constraints" in pool.aux:
-                report_constraints(hypotheses, pool, self.stats)
-            out = self.as_dictionaries(hypotheses, pool)
+            out = self.search_pool(pool)
             # fairseq's sharing of source keys (BART), which the decoder switches off, as the constructor left it: others use the model
             self.model.set_decoder_beam_size(self.beam_size)
-        self.stats.sentences += len(out)
-        self.stats.target_tokens += sum(hypotheses[0]["tokens"].numel() for hypotheses in out)
         self.stats.seconds += time.perf_counter() - start
         return out
 
-    def decode(self, pool: Pool) -> list[list[Hypothesis]]:
-        """Every sentence's hypotheses, best first."""
-        finished = beam_search(self.decoder, pool, self.nbest, self.plugs, self.rules, self.scoring, self.stats)
-        return finished.lists(len(pool))
+    def search_pool(self, pool: Pool) -> list[list[dict[str, Tensor]]]:
+        """Every sentence's hypotheses as fairseq's commands read them; those of an earlier run come from the results file."""
+        source, device = pool.net_input["src_tokens"], pool.length.device
+        ids = pool.ids.tolist()
+        out: list[list[dict[str, Tensor]]] = [[] for _ in ids]
+        if self.results is not None:
+            for i, number in enumerate(ids):
+                out[i] = self.results.hypotheses(number, source[i][source[i] != self.pad], device) or []
+            pool.wanted = [i for i, found in enumerate(out) if not found]
+        wanted = len(pool.queue(0))
+        progress = Progress(wanted, self.stats) if self.stats.refills is not None and wanted > 1 else None
+
+        def answer(sentence: int, found: list[Hypothesis]) -> None:
+            constraints = pool.aux["constraints"][sentence] if "constraints" in pool.aux else None
+            if constraints is not None:
+                limit = pool.max_len[sentence]
+                found = report_constraints(ids[sentence], found, constraints, pool.aux["ordered"], limit, self.stats)
+            out[sentence] = self.as_dictionaries(found, device)
+            self.stats.sentences += 1
+            self.stats.target_tokens += out[sentence][0]["tokens"].numel()
+            if self.results is not None:
+                tokens = source[sentence]
+                text = self.text(out[sentence][0]["tokens"])
+                self.results.add(ids[sentence], tokens[tokens != self.pad], text, out[sentence])
+            if progress is not None:
+                progress.add()
+
+        self.decode(pool, answer)
+        if progress is not None:
+            progress.close()
+        return out
+
+    def decode(self, pool: Pool, answer: Callable[[int, list[Hypothesis]], None]) -> None:
+        """Decode the sentences that are wanted; answer(sentence, hypotheses) takes each as soon as it is final."""
+        beam_search(self.decoder, pool, self.nbest, self.plugs, self.rules, self.scoring, self.stats, answer)
 
     def pool(self, sample, prefix_tokens: Tensor | None, bos_token: int | None) -> Pool:
         """The command's batch as a pool of sentences."""
@@ -137,7 +184,7 @@ class BeamSearchGenerator(SequenceGenerator):
         self.numbered = isinstance(ids, Tensor)  # an interactive command or the API gives no numbers
         ids = ids if isinstance(ids, Tensor) else torch.arange(len(lengths))
         bos = self.eos if bos_token is None else bos_token
-        return Pool(net_input, length, max_len, ids, bos, prefix_tokens)
+        return Pool(net_input, length, max_len, ids, bos, prefix_tokens, pad=self.pad)
 
     def add_constraints(self, pool: Pool, sample, packed: Tensor | None) -> None:
         """Give the pool its sentences' constraints: from the task, or packed as fairseq's commands pass them."""
@@ -153,10 +200,9 @@ class BeamSearchGenerator(SequenceGenerator):
             prefix = torch.tensor([[*c.prefix, *[self.pad] * (width - len(c.prefix))] for c in given], device=pool.length.device)
             pool.prefix, pool.min_len_beside_prefix = prefix, True
 
-    def as_dictionaries(self, found: list[list[Hypothesis]], pool: Pool) -> list[list[dict[str, Tensor]]]:
-        """Hypotheses as fairseq's commands read them."""
+    def as_dictionaries(self, found: list[Hypothesis], device: torch.device) -> list[dict[str, Tensor]]:
+        """A sentence's hypotheses as fairseq's commands read them."""
         nothing = torch.empty(0)
-        device = pool.length.device
 
         def dictionary(h: Hypothesis) -> dict[str, Tensor]:
             return {
@@ -169,7 +215,7 @@ class BeamSearchGenerator(SequenceGenerator):
 
         # a sentence whose every continuation was forbidden still has an answer: an empty one that nothing can prefer
         lost = Hypothesis(torch.tensor([self.eos], device=device), -float("inf"), torch.tensor([-float("inf")], device=device))
-        return [[dictionary(h) for h in hypotheses or [lost]] for hypotheses in found]
+        return [dictionary(h) for h in found or [lost]]
 
 
 class ParallelGenerator(BeamSearchGenerator):
@@ -189,27 +235,31 @@ class ParallelGenerator(BeamSearchGenerator):
             pool.aux["draft_lines"] = sample["draft_lines"]
         return pool
 
-    def decode(self, pool: Pool) -> list[list[Hypothesis]]:
-        if "constraints" in pool.aux:
+    def decode(self, pool: Pool, answer: Callable[[int, list[Hypothesis]], None]) -> None:
+        if any(c.any_of or c.avoid or c.prefix for c in pool.aux.pop("constraints", ())):
             raise UsageError("constraints need a beam of rows, and --decoding other than beam has one row: leave one of the two out")
         if not self.flags.ddg_dir:
-            return self.driver(pool)
+            self.driver(pool, answer)
+            return
         calls: dict[int, list] = {}
         self.driver.trace = lambda call: calls.setdefault(call.sentence, []).append(call)
-        found = self.driver(pool)
-        self.write_graphs(pool, found, calls)
-        return found
 
-    def write_graphs(self, pool: Pool, found: list[list[Hypothesis]], calls: dict[int, list]) -> None:
-        """Each sentence's decoding dependency graph, into --ddg-dir."""
+        def drawn(sentence: int, found: list[Hypothesis]) -> None:
+            for hypothesis in found:
+                self.write_graph(pool, sentence, hypothesis, calls.pop(sentence))
+            answer(sentence, found)
+
+        self.driver(pool, drawn)
+
+    def write_graph(self, pool: Pool, sentence: int, hypothesis: Hypothesis, calls: list) -> None:
+        """The sentence's decoding dependency graph, into --ddg-dir."""
         words, symbols = self.tgt_dict, self.task.source_dictionary
-        for s, [hypothesis] in ((s, h) for s, h in enumerate(found) if h):
-            source = [symbols[t] for t in pool.net_input["src_tokens"][s].tolist() if t not in (symbols.pad(), symbols.eos())]
-            output = [words[t] for t in hypothesis.tokens.tolist()]
-            number = int(pool.ids[s]) if self.numbered else self.graphs
-            graph = Graph.build(str(number), source, output, str(self.flags.decoding), calls[s], words.__getitem__)
-            write_graph(graph, Path(self.flags.ddg_dir))
-            self.graphs += 1
+        source = [symbols[t] for t in pool.net_input["src_tokens"][sentence].tolist() if t not in (symbols.pad(), symbols.eos())]
+        output = [words[t] for t in hypothesis.tokens.tolist()]
+        number = int(pool.ids[sentence]) if self.numbered else self.graphs
+        graph = Graph.build(str(number), source, output, str(self.flags.decoding), calls, words.__getitem__)
+        write_graph(graph, Path(self.flags.ddg_dir))
+        self.graphs += 1
 
 
 class AlignedBeamSearchGenerator(SequenceGeneratorWithAlignment, BeamSearchGenerator):

@@ -16,6 +16,7 @@ from argparse import Namespace
 from typing import Any
 
 import torch
+from fairseq.data import Dictionary
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.tasks import TASK_REGISTRY, FairseqTask, register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
@@ -28,9 +29,12 @@ from fairseq_ext.constraint_flags import constrained
 from fairseq_ext.constraint_io import ConstraintSource, SentenceConstraints
 from fairseq_ext.errors import UsageError
 from fairseq_ext.generator import generator_class
+from fairseq_ext.results_file import ResultsFile
+from fairseq_ext.segmenter import NotingDictionary
 
 logger = logging.getLogger("fairseq_ext")
 SECONDS_BETWEEN_WRITES = 20.0  # of the statistics file
+POOL = 10_000  # sentences among which a stream finds its next ones
 
 Flags = config.flags_dataclass()
 
@@ -42,10 +46,12 @@ class Extended:
     args: Any
     source_dictionary: Any
     target_dictionary: Any
+    tgt_dict: Any = None
     tokenizer_used: Any = None
     bpe_used: Any = None
     source: ConstraintSource | None = None
     constrained = False
+    numbered = False  # lines of an interactive session carry their numbers
     corpus_size = 0  # sentences of the data set that fairseq-generate translates
     draft_lines_read = 0
     lines_read = 0  # of an interactive session
@@ -68,8 +74,7 @@ class Extended:
             return build(models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)
         flags = self.flags()
         if constrained(flags, args):
-            if config.choice(flags, "select") == "topk":
-                flags.select = "dba"
+            flags.select = flags.select or "dba"
             if not getattr(args, "constraints", None):
                 args.constraints = "unordered"  # fairseq-interactive then reads tab-separated phrases and prints C- lines
         config.validate(flags, args)
@@ -80,8 +85,13 @@ class Extended:
             extra["print_alignment"] = str(print_alignment)
         generator = build(models, args, generator_class(print_alignment, flags), extra, prefix_allowed_tokens_fn)
         logger.info(generator.stats.signature)
+        if flags.results_file:
+            generator.results = ResultsFile(flags.results_file, flags.resume, generator.stats.signature)
+            generator.text = lambda tokens: self.text(tokens, generator)
+        self.numbered = self.constrained or bool(flags.results_file)
         self.stats, self.written = generator.stats, time.monotonic()
         if self.constrained:
+            self.note_unknown_words()
             atexit.register(self.tell_unmet)
         if flags.stats_file:
             try:
@@ -97,6 +107,19 @@ class Extended:
         for i, argument in enumerate(sys.argv[:-1] if named is None else []):
             named = sys.argv[i + 1] if argument == "--path" else named
         return None if named is None else named.split(os.pathsep)[0]
+    def text(self, tokens: Tensor, generator) -> str:
+        """Target tokens (L,) as text, without segmentation where the command undoes it by --bpe and --tokenizer."""
+        out = self.target_dictionary.string(tokens.int().cpu(), extra_symbols_to_ignore=generator.symbols_to_strip_from_output)
+        for step in (self.bpe_used, self.tokenizer_used):
+            out = step.decode(out) if step is not None else out
+        return out
+
+    def get_batch_iterator(self, dataset, max_tokens=None, max_sentences=None, *args, **kwargs):
+        """fairseq's batches; a stream takes its sentences from batches of many thousand, of which it encodes few at a time."""
+        if config.choice(self.flags(), "schedule") == "stream":  # fairseq-generate asks for batches before it builds a generator
+            max_tokens, max_sentences = None, max(POOL, max_sentences or 0)
+            kwargs["required_batch_size_multiple"] = 1  # else the last few sentences are a batch of their own
+        return super().get_batch_iterator(dataset, max_tokens, max_sentences, *args, **kwargs)  # type: ignore[misc]
 
     def build_tokenizer(self, args):
         self.tokenizer_used = super().build_tokenizer(args)  # type: ignore[misc]
@@ -106,14 +129,17 @@ class Extended:
         self.bpe_used = super().build_bpe(args)  # type: ignore[misc]
         return self.bpe_used
 
+    def note_unknown_words(self) -> None:
+        """Have the words remembered that the target dictionary lacks, for messages about typed phrases."""
+        if isinstance(self.tgt_dict, Dictionary):
+            self.tgt_dict = NotingDictionary.of(self.tgt_dict)
+
     def constraint_source(self) -> ConstraintSource:
         """The command's constraint files, segmented as its tokenizer and bpe segment text (read when first needed)."""
         if self.source is None:
             flags = self.flags()
             files = (flags.constraints_file, flags.avoid_file, flags.glossary)
-            self.source = ConstraintSource(
-                *files, self.target_dictionary, self.source_dictionary, self.tokenizer_used, self.bpe_used
-            )
+            self.source = ConstraintSource(*files, self.target_dictionary, self.source_dictionary, self.tokenizer_used, self.bpe_used)
         return self.source
 
     def get_interactive_tokens_and_lengths(self, lines, encode_fn):
@@ -150,14 +176,17 @@ class Extended:
         if self.flags().draft_file:
             self.draft_line |= {tuple(tokens.tolist()): self.draft_lines_read + i for i, tokens in enumerate(src_tokens)}
             self.draft_lines_read += len(src_tokens)
-        if self.constrained:
+        if self.numbered:
             source, first = self.constraint_source(), self.lines_read
             self.lines_read += len(src_tokens)
             self.of_line = {first + i: source.sentence(first + i, tokens) for i, tokens in enumerate(src_tokens)}
             if constraints is not None:
+                unknown = getattr(self.target_dictionary, "unknown", [])
                 for i, packed in enumerate(constraints):
-                    typed = constraint_io.from_packed(packed, self.target_dictionary, first + i, source.segmenter)
+                    typed = constraint_io.from_packed(packed, self.target_dictionary, first + i, source.segmenter, unknown)
                     self.of_line[first + i] = constraint_io.merge(self.of_line[first + i], typed)
+                if unknown:
+                    unknown.clear()
             constraints = constraint_io.pack(list(self.of_line.values()), list(self.of_line))
         return super().build_dataset_for_inference(src_tokens, src_lengths, constraints=constraints)  # type: ignore[misc]
 
@@ -166,6 +195,8 @@ class Extended:
         if packed is not None:
             numbers = constraint_io.keys_of(packed)
             given = [self.of_line[n] for n in numbers]
+            if not self.constrained:
+                return {**sample, "sentence_numbers": torch.tensor(numbers)}
         else:
             source, numbers = self.constraint_source(), sample["id"].tolist()
             if self.corpus_size:
@@ -180,7 +211,7 @@ class Extended:
 
     def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
         """One batch; the statistics file follows along."""
-        if self.constrained and "sentence_constraints" not in sample:
+        if (self.constrained or (self.numbered and constraints is not None)) and "sentence_constraints" not in sample:
             sample, constraints = self.add_constraints(sample, constraints), None
         if self.flags().draft_file and "id" not in sample:
             sample = {**sample, "draft_lines": self.draft_lines(sample["net_input"]["src_tokens"])}

@@ -25,6 +25,8 @@ STRATEGIES: dict[str, list[str]] = {
     "ours (defaults)": OURS,
     "ours (fairseq's own modules)": [*OURS, "--decoder-backend", "fairseq"],
     "terminology (dba)": [*OURS, "--constraints-file", "{work}/terms.tsv"],
+    "streaming": [*OURS, "--schedule", "stream"],
+    "streaming, variable width": [*OURS, "--schedule", "stream", "--prune-threshold", "1.5", "--prune-children", "3"],
     "raw scores": [*OURS, "--unnormalized"],
     "optimal ending, raw scores": CERTIFIED,
     "greedy": [*OURS, "--beam", "1"],

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 from table_model import EOS, Found, random_table, search, stop_plug
 
-from fairseq_ext.search.beam import Scoring
+from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.stats import Stats
 
 TABLES = [random_table(seed, possible=2 + seed % 4, ending=0.1 * (seed % 5)) for seed in range(120)]
@@ -58,8 +58,8 @@ class Rule:
     bound: object  # (total, tokens so far, longest, wanted)
 
 
-def reward(r: float, ratio: float = RATIO) -> Rule:
-    return Rule(Scoring(False, 1, r, ratio), lambda s, n, l: s + r * min(l, n), lambda s, i, top, l: s + r * min(l, top))
+def reward(r: float, ratio: float = RATIO, offset: float = 0.0) -> Rule:
+    return Rule(Scoring(False, 1, r, ratio, offset), lambda s, n, l: s + r * min(l, n), lambda s, i, top, l: s + r * min(l, top))
 
 
 def unbounded(r: float) -> Rule:

@@ -23,10 +23,12 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.registry import STRATEGIES
-from fairseq_ext.search.beam import Hypothesis, Pool, Scoring
+from fairseq_ext.search.beam import Pool
+from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.loop import beam_search
 from fairseq_ext.search.plugs import Plugs, TopK
 from fairseq_ext.search.rules import Rules
+from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.stats import Stats
 from fairseq_ext.tasks import Flags
 
@@ -75,6 +77,9 @@ def random_table(seed: int, possible: int = 4, spread: float = 1.5, ending: floa
 class TableDecoder:
     """The loop's Decoder over tables, one a sentence of the pool. Its features are the log-probabilities themselves."""
 
+    joins = mixes = True
+    need_attention = False
+
     def __init__(self, tables: Sequence[Table]):
         self.tables = tables
         self.live = torch.zeros(0, dtype=torch.long)  # (S,) pool number of each live sentence
@@ -101,6 +106,20 @@ class TableDecoder:
         self.sentence = self.sentence[row]
         assert torch.equal(self.sentence, self.live[sentence_of_row]), "a row has moved to another sentence"
         assert not width or self.rows == width * self.live.numel()
+
+    def set_aside(self) -> tuple[Tensor, Tensor]:
+        group = self.live, self.sentence
+        self.live = self.sentence = torch.zeros(0, dtype=torch.long)
+        return group
+
+    def resume(self, group: tuple[Tensor, Tensor]) -> None:
+        self.live, self.sentence = group
+
+    def join(self, group: tuple[Tensor, Tensor]) -> None:
+        self.live, self.sentence = (torch.cat(both) for both in zip((self.live, self.sentence), group, strict=True))
+
+    def part(self, row: Tensor, sentence: Tensor, width: int, sentence_of_row: Tensor) -> tuple[Tensor, Tensor]:
+        return self.live[sentence], self.sentence[row]
 
     def attention(self) -> Tensor | None:
         return None
@@ -130,7 +149,7 @@ class Watched:
             self.rows[beam.live[place]] += 1
         for s, final in zip(beam.live, fate.final.tolist(), strict=True):
             if final:
-                self.step[s] = beam.step + 1
+                self.step[s] = beam.longest + 1
         return fate
 
 
@@ -163,8 +182,9 @@ def search(
     pool = Pool({}, torch.tensor(lengths) + 1, limits, torch.arange(each), EOS, prefix)
     pool.aux.update(aux or {})
     watched = Watched(stop, [0] * each, [0] * each)
-    plugs = Plugs(select or TopK(k), watched, prune=list(prune), variable=getattr(stop, "variable", False))
+    plugs = Plugs(select or TopK(k), watched, prune=list(prune), variable=bool(prune) or getattr(stop, "variable", False))
     stats = stats if stats is not None else Stats()
     rules = Rules(PAD, UNK, EOS, min_len=min_len)
-    finished = beam_search(TableDecoder(tables), pool, nbest, plugs, rules, scoring, stats)
-    return Found(finished.lists(each), watched.step, watched.rows, stats)
+    lists: list[list[Hypothesis]] = [[] for _ in tables]
+    beam_search(TableDecoder(tables), pool, nbest, plugs, rules, scoring, stats, lists.__setitem__)
+    return Found(lists, watched.step, watched.rows, stats)

@@ -63,11 +63,19 @@ STRATEGIES: dict[str, Row] = {
     "first": Row({"stop": "first"}),
     "shrink": Row({"stop": "shrink"}),
     "patience": Row({"patience": 2}),
+    "stream": Row({"schedule": "stream", "stream_width": 2}),
+    "stream, fifo": Row({"schedule": "stream", "stream_width": 3, "stream_order": "fifo"}),
+    "stream, few rows": Row({"schedule": "stream", "stream_rows": 9}),
+    "prune-threshold": Row({"prune_threshold": 1.0}),
+    "prune-children": Row({"prune_children": 2}),
+    "ranked": Row({"stop": "ranked"}),
     "window": Row({"decoding": "window"}, generation={"beam": 1}),
     "gs-jacobi": Row({"decoding": "gs-jacobi", "block_size": 4}, generation={"beam": 1}),
 }
 # --patience belongs to --stop count
 REFUSED = {frozenset(("patience", name)) for name, row in STRATEGIES.items() if "stop" in row.flags}
+# scores of different banks do not compare
+REFUSED |= {frozenset(("ranked", name)) for name in ("dba", "gbs", "cbs")}
 # a driver without a beam has nothing to select from, to prune or to stop
 REFUSED |= {
     frozenset((parallel, name))

@@ -31,7 +31,7 @@ def pool(*lines: list[int]) -> Pool:
 
 def rows(*verified: list[int]) -> Rows:
     """Live rows with these verified tokens."""
-    out = Rows.start(pool(*[[A]] * len(verified)))
+    out = Rows.start(pool(*[[A]] * len(verified)), list(range(len(verified))))
     for r, line in enumerate(verified):
         out.tokens[r, 1 : len(line) + 1] = line
     out.length = np.array([len(line) for line in verified])

@@ -4,9 +4,10 @@ import copy
 
 import pytest
 import torch
-from models import ARCHITECTURES, alone, batch, build, dictionary, generators, plain_beam_search, run, same, same_as_plain
+from models import ARCHITECTURES, alone, batch, build, dictionary, generators, language_model, plain_beam_search, run, same, same_as_plain
 
 from fairseq_ext.search.beam import LogProbs
+from fairseq_ext.strategies.streaming import Stream
 
 MIXED = [3, 1, 7, 0, 12, 5]
 LOOSE = {"lstm": 1e-5, "fconv": 1e-5}  # fairseq's attention of these masks in float32
@@ -41,13 +42,13 @@ class DropSome:
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_ragged_path_without_pruning_equals_stock(architecture):
     pair = generators([build(architecture)], beam=5, max_len_b=12)
-    pair.ours.plugs.prune = [DropNothing()]
+    pair.ours.plugs.prune, pair.ours.plugs.variable = [DropNothing()], True
     same(run(pair.stock, batch(MIXED)), run(pair.ours, batch(MIXED)), LOOSE.get(architecture, 1e-9))
 
 
 def test_ragged_path_keeps_attention_with_its_row():
     pair = generators([build("transformer")], beam=3, max_len_b=12, print_alignment="hard")
-    pair.ours.plugs.prune = [DropNothing()]
+    pair.ours.plugs.prune, pair.ours.plugs.variable = [DropNothing()], True
     for theirs, mine in zip(run(pair.stock, batch(MIXED)), run(pair.ours, batch(MIXED)), strict=True):
         assert [h["alignment"] for h in mine] == [h["alignment"] for h in theirs]
 
@@ -58,7 +59,7 @@ def test_pruned_rows_equal_brute_force_one_sentence_at_a_time(architecture, seed
     """No row reads another sentence's source, whatever rows are dropped: fairseq's own reordering fails here when row counts happen
     to agree (multihead_attention.py, reorder_incremental_state)."""
     generator = ours(architecture, seed)
-    generator.plugs.prune = [DropSome(seed)]
+    generator.plugs.prune, generator.plugs.variable = [DropSome(seed)], True
     sample = batch(MIXED, seed)
     oracle = build(architecture, seed)  # of its own: a generator leaves a BART model changed
     for i, nbest in enumerate(run(generator, sample)):
@@ -71,7 +72,7 @@ def test_pruned_rows_equal_brute_force_one_sentence_at_a_time(architecture, seed
 
 def test_pruned_ensemble_does_not_depend_on_the_batch():
     generator = generators([build("transformer", 1), build("lstm", 2), build("fconv", 3)], beam=4, max_len_b=10).ours
-    generator.plugs.prune = [DropSome(1)]
+    generator.plugs.prune, generator.plugs.variable = [DropSome(1)], True
     sample = batch(MIXED)
     together = run(generator, sample)
     for i in range(len(MIXED)):
@@ -81,7 +82,7 @@ def test_pruned_ensemble_does_not_depend_on_the_batch():
 @pytest.mark.parametrize("prune", [[], [DropNothing()], [DropSome(3)]], ids=["uniform", "ragged", "pruned"])
 def test_rows_of_one_sentence_are_neighbours_and_best_first(prune):
     generator = ours()
-    generator.plugs.prune = prune
+    generator.plugs.prune, generator.plugs.variable = prune, bool(prune)
     select, seen = generator.plugs.select, []
 
     def watching(beam, log_probs, pool):
@@ -107,7 +108,7 @@ def test_rows_of_one_sentence_are_neighbours_and_best_first(prune):
 def test_starting_sentences_in_groups_changes_nothing(architecture, at_once):
     generator = ours(architecture)
     expected = run(generator, batch(MIXED))
-    generator.plugs.schedule = lambda pool, started, live: list(range(started, min(started + at_once, len(pool))))
+    generator.plugs.schedule = Stream(at_once, 0.0, level=True, rows=None)
     same(expected, run(generator, batch(MIXED)), LOOSE.get(architecture, 1e-9))
 
 
@@ -158,3 +159,13 @@ def test_nan_in_one_model_of_an_ensemble_raises():
         broken.decoder.output_projection.weight[7] = torch.nan
     with pytest.raises(FloatingPointError):
         run(generators([sound, broken], beam=2, max_len_b=5).ours, batch([3, 1]))
+
+
+@pytest.mark.parametrize("select", ["topk", "dba"])
+def test_nan_in_the_language_model_alone_raises(select):
+    lm = language_model()
+    with torch.no_grad():
+        lm.decoder.embed_tokens.weight[5:] = torch.nan
+    ours = generators([build("transformer")], {"select": select}, {"lm_model": lm, "lm_weight": 0.3}, beam=2, max_len_b=5).ours
+    with pytest.raises(FloatingPointError, match="NaN at target position 1 of one of the sentences"):
+        run(ours, batch([3, 1]))

@@ -11,17 +11,21 @@ Shapes: S live sentences, n rows, d features, V vocabulary.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from fairseq.models import FairseqDecoder as StockDecoder
 from fairseq.models import FairseqEncoderDecoderModel, FairseqIncrementalDecoder
 from fairseq.models.fairseq_model import BaseFairseqModel
+from fairseq.models.lstm import LSTMDecoder
 from fairseq.models.transformer import TransformerDecoder, TransformerDecoderBase
 from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
+from fairseq_ext.decoders.fairseq_join import State, join_attention, join_lstm, join_sources
 from fairseq_ext.decoders.transformer_fits import PLAIN_SOFTMAX
 from fairseq_ext.search.beam import Pool
 
@@ -34,6 +38,16 @@ class Moves:
 
     rows: bool  # some row may continue another one
     sources: bool  # some row may belong to another sentence than before
+
+
+@dataclass
+class Rows:
+    """What a model knows of a group of rows."""
+
+    source: Any  # its encoder output
+    row_source: Any  # what its decoder is given: per sentence, or per row
+    state: State  # fairseq's incremental state
+    cross_per_row: bool  # the cross-attention cache is per row, not per sentence
 
 
 class OneModel:
@@ -57,24 +71,25 @@ class OneModel:
             and type(model).get_normalized_probs in PLAIN_SOFTMAX
         )
         self.attention: Tensor | None = None
+        # whether groups of rows can be joined, and whether at different lengths, too
+        self.mixes = type(self.decoder) is LSTMDecoder
+        self.joins = self.mixes or (self.keeps_source_once and self.incremental)
 
     def admit(self, net_input: dict[str, Tensor], sentences: int) -> None:
         """Encode a batch of this many sentences; each has one row."""
         for module in self.attentions:
             module.set_beam_size(1)  # a stock generator may have left its own sharing of source keys switched on
-        self.source = self.model.encoder.forward_torchscript(net_input)
-        self.row_source = self.source  # what the decoder is given: per sentence, or per row
-        self.state: dict = {}
+        source = self.model.encoder.forward_torchscript(net_input)
         # with very few sentences a copy a row costs less than the wider product that shares keys
-        self.cross_per_row = not self.keeps_source_once or sentences <= FEW_SENTENCES
+        self.at = Rows(source, source, {}, not self.keeps_source_once or sentences <= FEW_SENTENCES)
 
     def step(self, tokens: Tensor, need_attention: bool) -> Tensor:
         """Features (n, d) of the last of tokens (n, L); the model's own output scores where it has no separate output layer."""
-        state = {"incremental_state": self.state} if self.incremental else {}
+        state = {"incremental_state": self.at.state} if self.incremental else {}
         if self.has_output_layer:
-            out, extra = self.decoder.extract_features(tokens, encoder_out=self.row_source, **state)
+            out, extra = self.decoder.extract_features(tokens, encoder_out=self.at.row_source, **state)
         else:
-            out, extra = self.decoder(tokens, encoder_out=self.row_source, **state)[:2]
+            out, extra = self.decoder(tokens, encoder_out=self.at.row_source, **state)[:2]
         if need_attention:
             attention = extra["attn"] if isinstance(extra, dict) else extra
             attention = attention[0] if isinstance(attention, (list, tuple)) else attention
@@ -104,19 +119,19 @@ class OneModel:
         sentence_of_row (n',): place among the kept; None when every sentence has the same number of rows."""
         if moves.rows:
             for module in self.others:
-                module.reorder_incremental_state(self.state, row)
+                module.reorder_incremental_state(self.at.state, row)
         cross = self.cross_index(row, sentence, sentence_of_row, moves)
         for module in self.attentions:
             index = cross if module.encoder_decoder_attention else row if moves.rows else None
-            buffer = module._get_input_buffer(self.state)
+            buffer = module._get_input_buffer(self.at.state)
             if buffer and index is not None:
                 buffer = {name: None if value is None else value.index_select(0, index) for name, value in buffer.items()}
-                module._set_input_buffer(self.state, buffer)
-        self.cross_per_row = self.cross_per_row or sentence_of_row is not None
+                module._set_input_buffer(self.at.state, buffer)
+        self.at.cross_per_row = self.at.cross_per_row or sentence_of_row is not None
 
     def cross_index(self, row: Tensor, sentence: Tensor | None, sentence_of_row: Tensor | None, moves: Moves) -> Tensor | None:
         """Index for the cross-attention cache, which is per sentence while all sentences have equally many rows; None: leave it."""
-        if self.cross_per_row:
+        if self.at.cross_per_row:
             return row if moves.sources else None
         if sentence_of_row is not None:
             return sentence_of_row if sentence is None else sentence[sentence_of_row]
@@ -126,8 +141,40 @@ class OneModel:
         """Give a decoder that reads the encoder output at every step one copy a row."""
         # subtle: the convolutional encoder changes the dictionary it is given, so it is given a copy
         if sentence is not None:
-            self.source = self.model.encoder.reorder_encoder_out(copy.copy(self.source), sentence)
-        self.row_source = self.model.encoder.reorder_encoder_out(copy.copy(self.source), sentence_of_row)
+            self.at.source = self.model.encoder.reorder_encoder_out(copy.copy(self.at.source), sentence)
+        self.at.row_source = self.model.encoder.reorder_encoder_out(copy.copy(self.at.source), sentence_of_row)
+
+    def copy(self) -> Rows:
+        """The present rows, to be selected from without a trace here: buffers are replaced, never changed in place."""
+        return dataclasses.replace(self.at, state={name: copy.copy(buffer) for name, buffer in self.at.state.items()})
+
+    def join(self, group: Rows, width: int, group_width: int) -> None:
+        """Add a group's rows behind the present ones. width: rows of every sentence of each, 0 when they differ."""
+        a, b = self.at, group
+        if isinstance(self.decoder, LSTMDecoder):
+            source = join_sources(a.source, b.source)
+            joined = join_lstm(self.decoder, (a.state, a.row_source), (b.state, b.row_source)) if a.state or b.state else {}
+            self.at = Rows(source, join_sources(a.row_source, b.row_source), joined, True)
+            return
+        per_row = a.cross_per_row or b.cross_per_row or width != group_width or not width
+        # a cache that is still per sentence is brought to rows where the joined one must be
+        times = [each if per_row and not rows.cross_per_row else 1 for rows, each in ((a, width), (b, group_width))]
+        state: State = {}
+        for module in self.attentions if a.state else ():
+            of_source = module.encoder_decoder_attention
+            module._set_input_buffer(state, join_attention(module, a.state, b.state, times if of_source else [1, 1]))
+        # once the cache is filled the encoder output is not read any more
+        source = a.source if a.state else join_sources(a.source, b.source)
+        self.at = Rows(source, source, state, per_row)
+
+
+@dataclass
+class Group:
+    """Rows that were set aside: what each model knows of them."""
+
+    models: list[Rows]
+    rows: int
+    width: int  # rows of every sentence, 0 when they differ
 
 
 class FairseqDecoder:
@@ -140,14 +187,11 @@ class FairseqDecoder:
         self.need_attention = need_attention
         self.rows = 0
         self.width = 1
+        self.joins = all(model.joins for model in self.models)
+        self.mixes = all(model.mixes for model in self.models)
 
     def admit(self, pool: Pool, sentences: list[int]) -> None:
-        inputs = {name: value for name, value in pool.net_input.items() if name != "prev_output_tokens"}
-        if sentences != list(range(len(pool))):
-            index = torch.tensor(sentences, device=pool.length.device)
-            inputs = {name: value[index] if isinstance(value, Tensor) else value for name, value in inputs.items()}
-            words = inputs["src_tokens"].ne(self.models[0].model.encoder.dictionary.pad())
-            inputs["src_tokens"] = inputs["src_tokens"][:, words.any(0)]  # no wider than its longest sentence: an LSTM insists on it
+        inputs = pool.inputs(sentences)
         for model in self.models:
             model.admit(inputs, len(sentences))
         self.rows = len(sentences)
@@ -172,6 +216,35 @@ class FairseqDecoder:
                 model.move_source(sentence, sentence_of_row)
         self.rows = row.numel()
         self.width = width
+
+    def set_aside(self) -> Group:
+        """Give away the present rows as a group; none are left."""
+        group = Group([model.at for model in self.models], self.rows, self.width)
+        self.rows = 0
+        return group
+
+    def resume(self, group: Group) -> None:
+        """Go on with a group that was set aside."""
+        for model, rows in zip(self.models, group.models, strict=True):
+            model.at = rows
+        self.rows, self.width = group.rows, group.width
+
+    def join(self, group: Group) -> None:
+        """Add a group's rows behind the present ones."""
+        for model, rows in zip(self.models, group.models, strict=True):
+            model.join(rows, self.width, group.width)
+        self.rows += group.rows
+        self.width = self.width if self.width == group.width else 0
+
+    def part(self, row: Tensor, sentence: Tensor, width: int, sentence_of_row: Tensor) -> Group:
+        """A copy of some rows as a group; arguments as in `select`. The present rows stay."""
+        copies = Group([model.copy() for model in self.models], self.rows, self.width)
+        present = self.set_aside()
+        self.resume(copies)
+        self.select(row, sentence, width, sentence_of_row)
+        group = self.set_aside()
+        self.resume(present)
+        return group
 
     def attention(self) -> Tensor | None:
         if not self.need_attention:

@@ -41,7 +41,7 @@ class RereadingDecoder(FairseqDecoder):
         out = []
         for model in self.models:
             forward = model.decoder.extract_features if model.has_output_layer else model.decoder
-            features = forward(text, encoder_out=model.row_source)[0]  # (n, T, d)
+            features = forward(text, encoder_out=model.at.row_source)[0]  # (n, T, d)
             features = features.gather(1, where[:, :, None].expand(-1, -1, features.size(2)))
             out.append(features[:, -1] if new == 1 else features)
         return out

@@ -5,12 +5,15 @@ Shapes: N sentences in the pool, S live sentences, n live rows, k beam, c candid
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from fairseq_ext.kernels.step import kernel, topk
+
+FEW = 64  # so many of each row the compiled top-k keeps sorted by insertion
 BLOCK = 64  # columns of one block of the two-stage top-k
 
 
@@ -26,9 +29,29 @@ class Pool:
     prefix: Tensor | None = None  # (N, P) target tokens that are forced first, padded behind
     min_len_beside_prefix: bool = False  # minimum length holds for sentences whose prefix is shorter (fairseq: for none)
     aux: dict = field(default_factory=dict)  # what strategies know of each sentence
+    pad: int = 1
+    wanted: list[int] | None = None  # the sentences to decode, in the order in which they start; None: all
+    first_column: int = 0  # columns of padding that `inputs` has cut off in front of the last sentences it was asked for
 
     def __len__(self) -> int:
         return len(self.max_len)
+
+    def queue(self, started: int) -> Sequence[int]:
+        """The sentences that have not started yet."""
+        return range(started, len(self)) if self.wanted is None else self.wanted[started:]
+
+    def inputs(self, sentences: list[int]) -> dict[str, Tensor]:
+        """The encoder's input for these sentences, no wider than the longest of them (an LSTM insists on it)."""
+        self.first_column = 0
+        inputs = {name: value for name, value in self.net_input.items() if name != "prev_output_tokens"}
+        if len(sentences) == len(self) and sentences == list(range(len(self))):
+            return inputs
+        index = torch.tensor(sentences, device=self.length.device)
+        inputs = {name: value[index] if isinstance(value, Tensor) else value for name, value in inputs.items()}
+        used = inputs["src_tokens"].ne(self.pad).any(0).nonzero()[:, 0].tolist()
+        self.first_column = used[0]
+        inputs["src_tokens"] = inputs["src_tokens"][:, used[0] : used[-1] + 1]
+        return inputs
 
 
 @dataclass
@@ -76,6 +99,8 @@ def blockwise_topk(value: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """torch.topk(value, k) along the last dimension of (n, C), faster for long rows: the k best of a row lie in the k blocks
     whose maxima are best, so only those blocks are sorted."""
     n, C = value.shape
+    if k <= FEW and value.device.type == "cpu" and value.dtype == torch.float32 and value.is_contiguous() and kernel() is not None:
+        return topk(value, k)
     blocks = C // BLOCK
     if value.device.type != "cpu" or blocks <= 2 * k:
         return value.topk(k, dim=1)
@@ -88,9 +113,16 @@ def blockwise_topk(value: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return score, torch.where(place < k * BLOCK, column, place - k * BLOCK + blocks * BLOCK)
 
 
+NOT_YET = -1  # stands before the first token of a row that is shorter than others
+
+
 @dataclass
 class Beam:
-    """Live hypotheses that all have the same number of tokens; rows of one sentence are neighbours, best first."""
+    """Live hypotheses; rows of one sentence are neighbours, best first, and have the same number of tokens.
+
+    Sentences that have fewer tokens than others (they started later) stand on the right, so that the last column is always the
+    last token.
+    """
 
     live: list[int]  # S pool numbers, in row order
     width: int  # rows of every sentence, or the most of any when counts is given
@@ -98,12 +130,34 @@ class Beam:
     tokens: Tensor  # (n, L) target tokens, the first one included
     score: Tensor  # (n, L - 1) cumulative log-probability of each token
     aux: dict[str, Tensor] = field(default_factory=dict)  # (n, ...) what strategies know of each row; reordered with it
+    lags: list[int] | None = None  # S, by how many tokens each sentence is shorter than the longest; None: by none
     layout: dict[str, Tensor] = field(default_factory=dict)  # what `once` has made
 
     @property
-    def step(self) -> int:
-        """Tokens chosen so far."""
+    def longest(self) -> int:
+        """Tokens that the longest rows have chosen so far."""
         return self.tokens.size(1) - 1
+
+    @property
+    def step(self) -> int | Tensor:
+        """Tokens chosen so far: a number, or (S, 1) where sentences differ."""
+        return self.longest if self.lags is None else self.once("step", lambda: self.longest - self.lag()[:, None])
+
+    def steps(self) -> list[int]:
+        """Tokens chosen so far, by sentence."""
+        return [self.longest] * len(self.live) if self.lags is None else [self.longest - lag for lag in self.lags]
+
+    def lag(self) -> Tensor:
+        """(S,) by how many tokens each sentence is shorter than the longest."""
+        return self.once("lag", lambda: torch.tensor(self.lags or [0] * len(self.live), device=self.device))
+
+    def chosen(self) -> Tensor:
+        """(n, L - 1) the tokens after the first one; NOT_YET where a shorter row has none."""
+        tokens = self.tokens[:, 1:]
+        if self.lags is None:
+            return tokens
+        before = torch.arange(self.longest, device=self.device) < self.lag()[self.sentence_of_row()][:, None]
+        return tokens.masked_fill(before, NOT_YET)
 
     @property
     def rows(self) -> int:
@@ -155,12 +209,68 @@ class Beam:
 
     def last_score(self) -> Tensor:
         """(n,) cumulative log-probability of each row; zeros at the first step."""
-        return self.score[:, -1] if self.step else self.score.new_zeros(self.rows)
+        return self.score[:, -1] if self.longest else self.score.new_zeros(self.rows)
 
     def select(self, row: Tensor, live: list[int], width: int, counts: Tensor | None) -> Beam:
         """The rows row (m,) in this order, belonging to these sentences."""
         aux = {name: value[row] for name, value in self.aux.items()}
-        return Beam(live, width, counts, self.tokens[row], self.score[row], aux)
+        out = Beam(live, width, counts, self.tokens[row], self.score[row], aux)
+        if self.lags is not None and live:
+            of = dict(zip(self.live, self.lags, strict=True))
+            out.lags = [of[s] for s in live]
+            out.trim_()
+        return out
+
+    def part(self, places: list[int]) -> tuple[Beam, Tensor]:
+        """The sentences at these places of `live` as a beam of their own, and its rows (m,) among the present ones."""
+        place = torch.tensor(places, device=self.device)
+        live = [self.live[i] for i in places]
+        if self.counts is None:
+            row = (place[:, None] * self.width + torch.arange(self.width, device=self.device)).flatten()
+            return self.select(row, live, self.width, None), row
+        counts = self.counts[place]
+        row = torch.cat([torch.arange(a, a + n) for a, n in zip(self.first_row()[place].tolist(), counts.tolist(), strict=True)])
+        row = row.to(self.device)
+        return self.select(row, live, int(counts.max()), counts), row
+
+    @staticmethod
+    def join(a: Beam, b: Beam) -> Beam:
+        """Both beams' rows as one, a's first."""
+        longest = max(a.longest, b.longest)
+
+        def both(x: Tensor, y: Tensor, fill: float) -> Tensor:
+            """Rows of different lengths (., L, ...), the shorter ones to the right."""
+            wide = max(x.size(1), y.size(1))
+            return torch.cat([torch.cat([z.new_full((z.size(0), wide - z.size(1), *z.shape[2:]), fill), z], dim=1) for z in (x, y)])
+
+        aux = {name: torch.cat([value, b.aux[name]]) for name, value in a.aux.items() if name != "attention"}
+        if "attention" in a.aux:
+            aux["attention"] = both(a.aux["attention"], b.aux["attention"], 0.0)
+        counts = None
+        if a.counts is not None or b.counts is not None or a.width != b.width:
+            counts = torch.cat([torch.full((len(x.live),), x.width, device=x.device) if x.counts is None else x.counts for x in (a, b)])
+        lags = [longest - step for x in (a, b) for step in x.steps()]
+        return Beam(
+            a.live + b.live,
+            max(a.width, b.width),
+            counts,
+            both(a.tokens, b.tokens, NOT_YET),
+            both(a.score, b.score, 0.0),
+            aux,
+            lags if any(lags) else None,
+        )
+
+    def trim_(self) -> None:
+        """Drop the columns that no sentence uses any more."""
+        assert self.lags is not None
+        unused = min(self.lags)
+        if unused:
+            self.tokens, self.score = self.tokens[:, unused:], self.score[:, unused:]
+            if "attention" in self.aux:
+                self.aux["attention"] = self.aux["attention"][:, unused:]
+            self.lags = [lag - unused for lag in self.lags]
+        if not any(self.lags):
+            self.lags = None
 
     def extend_(self, token: Tensor, score: Tensor) -> None:
         """Append one token (n,) with its cumulative score (n,) to every row."""
@@ -184,6 +294,7 @@ class Candidates:
     width: int  # rows a sentence may go on with: k
     widths: Tensor | None = None  # (S,) the same where it differs between sentences
     goal: Tensor | None = None  # (S,) tokens that a sentence's hypotheses must have before they may end; 0: none
+    group: Tensor | None = None  # (S, c) bank of each candidate: how many of those tokens it has; None: no banks
     aux: dict[str, Tensor] = field(default_factory=dict)  # (S, c, ...) row state after the token
 
 
@@ -195,85 +306,4 @@ class Fate:
     stays: Tensor  # (S, c) becomes a row of the next beam, but for those beyond the width
     final: Tensor  # (S,) the sentence needs no more decoding
     best: Tensor | None = None  # (S, m) the sentence's m best finished scores so far, these included
-
-
-@dataclass
-class Scoring:
-    """From the sum of log-probabilities to the score by which hypotheses compete, and what a live one can still reach.
-
-    Lengths count EOS. wanted: the target length up to which every token is rewarded, ratio x source length without EOS.
-    """
-
-    normalize: bool = True
-    lenpen: float = 1.0
-    reward: float = 0.0  # for each target token up to `wanted`, in nats; r of Huang et al. 2017
-    ratio: float = 1.0
-    bounded: bool = True  # False: every target token is rewarded
-
-    def wanted(self, pool: Pool) -> Tensor:
-        """(N,) target length of each sentence that the reward counts up to, in double precision whatever the model's."""
-        return (pool.length - 1).double() * self.ratio
-
-    def __call__(self, total: Tensor, length: int, wanted: Tensor) -> Tensor:
-        """Score of finished hypotheses: total (any shape), all of this length."""
-        if self.normalize:
-            return total / length**self.lenpen
-        if not self.reward:
-            return total
-        return total + self.reward * (wanted.clamp(max=length) if self.bounded else length)
-
-    def bound(self, total: Tensor, step: int, longest: Tensor, wanted: Tensor) -> Tensor:
-        """The best score that a live hypothesis of step tokens can end with: log-probabilities are never positive, so its total
-        can only fall. longest: the most target tokens of its sentence, EOS included."""
-        if self.normalize:
-            return total / (longest**self.lenpen if self.lenpen > 0 else (step + 1.0) ** self.lenpen)
-        if not self.reward:
-            return total
-        return total + self.reward * (wanted.minimum(longest) if self.bounded else longest)
-
-
-@dataclass
-class Hypothesis:
-    """One finished translation. Tensors are its own, never views of the search's."""
-
-    tokens: Tensor  # (L,) ends in EOS
-    score: float
-    positional_scores: Tensor  # (L,)
-    attention: Tensor | None = None  # (source width, L)
-
-
-@dataclass
-class Finished:
-    """Finished hypotheses, kept as tensors until the end so that collecting them costs no synchronisation."""
-
-    count: Tensor  # (N,) hypotheses of each sentence
-    best: Tensor  # (N, m) best scores of each sentence, best first; -inf where there are fewer
-    total: Tensor  # (N,) highest sum of log-probabilities among each sentence's
-    batches: list[tuple[list[int], Tensor, Tensor, Tensor, Tensor | None]] = field(default_factory=list)
-
-    @staticmethod
-    def empty(sentences: int, m: int, device: torch.device) -> Finished:
-        lowest = torch.full((sentences, m), -torch.inf, dtype=torch.float64, device=device)
-        return Finished(torch.zeros(sentences, dtype=torch.long, device=device), lowest, lowest[:, 0].clone())
-
-    def best_with(self, live: Tensor, score: Tensor) -> Tensor:
-        """(S, m): the best of sentences live (S,) if scores (S, c) are finished too."""
-        together = torch.cat([self.best[live], score.to(self.best.dtype)], dim=1)
-        return together.topk(self.best.size(1), dim=1).values
-
-    def add_(self, sentence: list[int], tokens: Tensor, cumulative: Tensor, score: Tensor, attention: Tensor | None) -> None:
-        """sentence: m pool numbers; tokens (m, L) without the first one, with EOS; cumulative (m, L); score (m,)."""
-        self.batches.append((sentence, tokens, cumulative, score, attention))
-
-    def lists(self, sentences: int) -> list[list[Hypothesis]]:
-        """Each sentence's hypotheses, best first; equal scores keep the order in which they were found."""
-        out: list[list[Hypothesis]] = [[] for _ in range(sentences)]
-        for sentence, tokens, cumulative, score, attention in self.batches:
-            positional = torch.cat([cumulative[:, :1], cumulative.diff(dim=1)], dim=1)
-            for i, (s, value) in enumerate(zip(sentence, score.tolist(), strict=True)):
-                # attention (m, L, source) -> (source, L), as fairseq keeps it
-                attn = None if attention is None else attention[i].t().clone()
-                out[s].append(Hypothesis(tokens[i].clone(), value, positional[i].clone(), attn))
-        for hypotheses in out:
-            hypotheses.sort(key=lambda h: -h.score)
-        return out
+    counted: bool = False  # the plug itself has counted the sentence's hypotheses

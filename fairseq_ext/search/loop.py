@@ -5,32 +5,63 @@ One pass through the numbered steps grows every live row by one token. The host 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-from fairseq_ext.search.beam import Beam, Candidates, Fate, Finished, Pool, Scoring
+from fairseq_ext.search.beam import Beam, Candidates, Fate, Pool
+from fairseq_ext.search.finished import Ended, Finished, Hypothesis
+from fairseq_ext.search.groups import Groups
 from fairseq_ext.search.plugs import Decoder, Plugs
 from fairseq_ext.search.rules import Rules
+from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.stats import Stats
 
 
 @torch.no_grad()
 def beam_search(
-    decoder: Decoder, pool: Pool, nbest: int, plugs: Plugs, rules: Rules, scoring: Scoring, stats: Stats
-) -> Finished:
-    """Decode every sentence of the pool; hypotheses come back in the pool's order."""
+    decoder: Decoder,
+    pool: Pool,
+    nbest: int,
+    plugs: Plugs,
+    rules: Rules,
+    scoring: Scoring,
+    stats: Stats,
+    answer: Callable[[int, list[Hypothesis]], None],
+) -> None:
+    """Decode the sentences of the pool that are wanted. answer(sentence, hypotheses) is called for each as soon as it is final, with
+    its hypotheses, best first."""
     device = pool.length.device
     finished = Finished.empty(len(pool), nbest, device)
+    groups = Groups(decoder, plugs.schedule, mixes=rules.lm is None)
     started = 0
-    # (1) sentences start when the schedule says so
-    while sentences := plugs.schedule(pool, started, 0):
-        started += len(sentences)
-        decoder.admit(pool, sentences)
-        stats.encoder_calls += 1
-        beam = Beam.start(sentences, pool.bos, device, torch.float32)
-        while beam.live:
-            beam = advance(decoder, beam, pool, plugs, rules, scoring, stats, finished)
-    return finished
+    while True:
+        # (1) sentences start when the schedule says so
+        if sentences := list(plugs.schedule(pool, started, groups.live, groups.rows)):
+            if started and stats.refills is not None:
+                stats.refills += 1
+            started += len(sentences)
+            groups.set_aside()
+            decoder.admit(pool, sentences)
+            stats.encoder_calls += 1
+            beam = Beam.start(sentences, pool.bos, device, torch.float32)
+            if decoder.need_attention:
+                beam.aux["attention"] = torch.zeros(beam.rows, 0, pool.net_input["src_tokens"].size(1), device=device)
+                beam.aux["first_column"] = torch.full((beam.rows,), pool.first_column, device=device)
+            if (start := getattr(plugs.select, "start", None)) is not None:
+                start(beam, pool)
+            groups.add(beam)
+        if not groups.groups:
+            return
+        before = groups.next()
+        after = advance(decoder, before, pool, plugs, rules, scoring, stats, finished)
+        groups.put(after)
+        if len(after.live) < len(before.live):
+            live = set(after.live)
+            for sentence in before.live:
+                if sentence not in live:
+                    answer(sentence, finished.take(sentence))
 
 
 def advance(
@@ -38,22 +69,23 @@ def advance(
 ) -> Beam:
     """One token more for every row; finished hypotheses go to `finished`, final sentences leave."""
     # (2) sentences that have reached their length may only end
-    limits = [pool.max_len[s] <= beam.step for s in beam.live]
+    limits = [pool.max_len[s] <= step for s, step in zip(beam.live, beam.steps(), strict=True)]
     at_limit = torch.tensor(limits, device=beam.device) if any(limits) else None
     # (3) the decoder reads each row's last token
     features = decoder.step(beam.tokens)
     stats.count_step(beam.rows, 1)
-    attention = decoder.attention()
-    if attention is not None:
-        before = beam.aux.get("attention", attention.new_zeros(beam.rows, 0, attention.size(1)))
-        beam.aux["attention"] = torch.cat([before, attention[:, None]], dim=1)  # (n, L, source)
+    # rows that stand for nothing (of a forced prefix, say) are no expansions
+    stats.expand(beam.rows if plugs.variable or not beam.longest else (beam.last_score() > -torch.inf).sum())
+    if decoder.need_attention and (attention := decoder.attention()) is not None:
+        remember(attention, beam)
     # (4) the softmax scores the vocabulary or a shortlist, (5) the rules forbid and force
     log_probs = plugs.softmax(decoder, features, None)
     broken = log_probs.value[:, 0].isnan().any()
     log_probs = rules(log_probs, beam, pool, at_limit)
+    if rules.lm is not None:  # NaN of its own
+        broken = broken | log_probs.value.isnan().any()
     # (6) the best continuations of each sentence, (7) less those that pruning drops
     candidates = plugs.select(beam, log_probs, pool)
-    stats.expansions += candidates.score.numel()
     for prune in plugs.prune:
         keep = prune(candidates, beam, pool, finished)
         stats.drop((~keep & (candidates.score > -torch.inf))[:, : candidates.width])
@@ -62,11 +94,22 @@ def advance(
     fate = plugs.stop(candidates, beam, pool, finished, at_limit)
     done, final, is_broken = fetch(fate, broken)
     if is_broken:
-        raise FloatingPointError(f"the model gives NaN at target position {beam.step} of one of the sentences {beam.live}")
+        source = "the model" if rules.lm is None else "the model or the language model"
+        raise FloatingPointError(f"{source} gives NaN at target position {beam.longest} of one of the sentences {beam.live}")
     if done.any():
         collect_(finished, beam, candidates, fate, done, scoring, pool)
     # (9) the surviving candidates are the next beam
-    return survivors(decoder, beam, candidates, fate, final, plugs.variable or bool(plugs.prune))
+    return survivors(decoder, beam, candidates, fate, final, plugs.variable)
+
+
+def remember(attention: Tensor, beam: Beam) -> None:
+    """Keep a step's attention (n, source) beside the earlier ones, each source token in the pool's own column."""
+    past = beam.aux["attention"]  # (n, L, source of the pool)
+    column = beam.aux["first_column"][:, None] + torch.arange(attention.size(1), device=attention.device)
+    # what lies beyond the last column is padding, whose attention is 0
+    wide = past.new_zeros(past.size(0), past.size(2), dtype=attention.dtype)
+    wide.scatter_add_(1, column.clamp_(max=past.size(2) - 1), attention)
+    beam.aux["attention"] = torch.cat([past.to(attention.dtype), wide[:, None]], dim=1)
 
 
 def fetch(fate: Fate, broken: Tensor) -> tuple[Tensor, Tensor, bool]:
@@ -76,9 +119,7 @@ def fetch(fate: Fate, broken: Tensor) -> tuple[Tensor, Tensor, bool]:
     return packed[: S * c].view(S, c), packed[S * c : S * c + S], bool(packed[-1])
 
 
-def collect_(
-    finished: Finished, beam: Beam, candidates: Candidates, fate: Fate, done: Tensor, scoring: Scoring, pool: Pool
-) -> None:
+def collect_(finished: Finished, beam: Beam, candidates: Candidates, fate: Fate, done: Tensor, scoring: Scoring, pool: Pool) -> None:
     """Keep the finished candidates. done (S, c) lies on the host."""
     place = done.flatten().nonzero()[:, 0]
     sentence = [beam.live[i] for i in (place // done.size(1)).tolist()]
@@ -88,10 +129,13 @@ def collect_(
     last = candidates.score.flatten()[place]
     tokens = torch.cat([beam.tokens[row, 1:], candidates.token.flatten()[place][:, None]], dim=1)
     cumulative = torch.cat([beam.score[row], last[:, None]], dim=1)
-    score = scoring(last, tokens.size(1), scoring.wanted(pool)[owner])
-    attention = beam.aux["attention"][row] if "attention" in beam.aux else None
-    finished.add_(sentence, tokens, cumulative, score, attention)
-    finished.count.index_add_(0, owner, torch.ones_like(row))
+    lag = None if beam.lags is None else [beam.lags[i] for i in (place // done.size(1)).tolist()]
+    length = tokens.size(1) if lag is None else tokens.size(1) - torch.tensor(lag, device=beam.device)
+    score = scoring(last, length, scoring.wanted(pool, owner))
+    attention = beam.aux["attention"][row] if "attention" in beam.aux and beam.aux["attention"].size(1) else None
+    finished.add_(sentence, Ended(tokens, cumulative, score, attention, lag))
+    if not fate.counted:
+        finished.count.index_add_(0, owner, torch.ones_like(row))
     finished.total.scatter_reduce_(0, owner, last.to(finished.total.dtype), "amax")
     if fate.best is not None:
         finished.best[beam.live_index()] = fate.best

@@ -19,10 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_ext.search.beam import Hypothesis, LogProbs, Pool, Scoring
+from fairseq_ext.search.beam import LogProbs, Pool
 from fairseq_ext.search.block_rules import apply_rules
+from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.plugs import Softmax
 from fairseq_ext.search.rules import Rules
+from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.stats import Stats
 
 NONE = -1  # no guess at this position
@@ -58,12 +60,13 @@ class Rows:
     redo: np.ndarray  # (n,) the next position wants the one-token path (see Guard)
 
     @staticmethod
-    def start(pool: Pool) -> Rows:
-        n, most = len(pool), max(pool.max_len) + 2
+    def start(pool: Pool, sentences: list[int]) -> Rows:
+        n, most = len(sentences), max(pool.max_len) + 2
         tokens = np.full((n, most), pool.bos)
         nothing = np.full((n, 0), NONE)
         zeros = np.zeros(n, np.int64)
-        return Rows(np.arange(n), tokens, np.zeros((n, most)), zeros, np.array(pool.max_len), nothing, zeros.astype(bool))
+        limit = np.array([pool.max_len[s] for s in sentences])
+        return Rows(np.array(sentences), tokens, np.zeros((n, most)), zeros, limit, nothing, zeros.astype(bool))
 
     def __len__(self) -> int:
         return len(self.live)
@@ -145,7 +148,8 @@ class Iteration:
 
 @dataclass
 class ParallelSearch:
-    """The driver. Call it with a pool; hypotheses come back in the pool's order, one a sentence or none."""
+    """The driver. Called with a pool, it gives answer(sentence, hypotheses) each sentence that is wanted as soon as it is finished,
+    with one hypothesis, or none where every word was forbidden."""
 
     decoder: Any
     method: Method
@@ -157,13 +161,15 @@ class ParallelSearch:
     trace: Callable[[Iteration], None] | None = None
 
     @torch.no_grad()
-    def __call__(self, pool: Pool) -> list[list[Hypothesis]]:
+    def __call__(self, pool: Pool, answer: Callable[[int, list[Hypothesis]], None]) -> None:
         self.device = pool.length.device
-        found: list[list[Hypothesis]] = [[] for _ in range(len(pool))]
-        self.decoder.admit(pool, list(range(len(pool))))
+        sentences = list(pool.queue(0))
+        if not sentences:
+            return
+        self.decoder.admit(pool, sentences)
         self.stats.encoder_calls += 1
         self.method.start(pool)
-        rows = Rows.start(pool)
+        rows = Rows.start(pool, sentences)
         read = rows.length  # tokens that each row of the decoder has read
         tally = self.stats.extra.setdefault("parallel", dict(calls=0, tokens=0, tokens_per_call=0.0, drafts_offered=0, drafts_taken=0))
         while len(rows):
@@ -207,14 +213,13 @@ class ParallelSearch:
             lost = ((kept == -np.inf) & (np.arange(kept.shape[1]) < count[:, None])).any(1)  # every word was forbidden
             done = (ended & (count == verified)) | lost
             if done.any():
-                for r in (done & ~lost).nonzero()[0].tolist():
-                    found[int(rows.live[r])].append(self.hypothesis(rows, r, pool))
+                for r in done.nonzero()[0].tolist():
+                    answer(int(rows.live[r]), [] if lost[r] else [self.hypothesis(rows, r, pool)])
                 rows, read = self.leave(rows, read, ~done)
         tally["tokens_per_call"] = tally["tokens"] / max(self.stats.decoder_rows, 1)  # of a row
         if self.guard.margin:
             rate = self.guard.redone / max(self.guard.checked, 1)
             tally["guard"] = dict(margin=self.guard.margin, checked=self.guard.checked, redone=self.guard.redone, rate=rate)
-        return found
 
     def best(self, pool: Pool, rows: Rows, draft: np.ndarray, read: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """One call: each position's best word (n, w), its log-probability, and how far it is before the second best (with a guard)."""
@@ -243,8 +248,8 @@ class ParallelSearch:
         L = int(rows.length[r])
         device = pool.length.device
         positional = torch.from_numpy(rows.score[r, 1 : L + 1]).to(device, self.dtype, copy=True)
-        wanted = self.scoring.wanted(pool)[int(rows.live[r])]
-        score = float(self.scoring(torch.tensor(rows.score[r, 1 : L + 1].sum()), L, wanted))
+        wanted = self.scoring.wanted(pool, torch.tensor([int(rows.live[r])], device=device))
+        score = float(self.scoring(torch.tensor(rows.score[r, 1 : L + 1].sum(), device=device), L, wanted))
         return Hypothesis(torch.from_numpy(rows.tokens[r, 1 : L + 1]).to(device, copy=True), score, positional)
 
     def leave(self, rows: Rows, read: np.ndarray, stays: np.ndarray) -> tuple[Rows, np.ndarray]:

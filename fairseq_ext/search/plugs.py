@@ -6,19 +6,25 @@ is the loop itself (loop.py): a parallel driver replaces it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from fairseq_ext.search.beam import Beam, Candidates, Fate, Finished, LogProbs, Pool, Scoring
+from fairseq_ext.search.beam import Beam, Candidates, Fate, LogProbs, Pool
+from fairseq_ext.search.finished import Finished
+from fairseq_ext.search.scoring import Scoring
 
 
 class Decoder(Protocol):
     """A fairseq model (or ensemble) seen by the loop: rows that grow by a token a step (decoders/)."""
 
     name: str
+    joins: bool  # groups of rows that have read equally many tokens can be joined
+    mixes: bool  # and so can groups that have not
+    need_attention: bool  # whether `attention` is asked for
 
     @property
     def rows(self) -> int:
@@ -40,13 +46,28 @@ class Decoder(Protocol):
         row's sentence among the kept; width: rows of every sentence, 0 when they differ.
         """
 
+    def set_aside(self) -> Any:
+        """Give away the present rows as a group; none are left."""
+
+    def resume(self, group: Any) -> None:
+        """Go on with a group that was set aside."""
+
+    def join(self, group: Any) -> None:
+        """Add a group's rows behind the present ones."""
+
+    def part(self, row: Tensor, sentence: Tensor, width: int, sentence_of_row: Tensor) -> Any:
+        """A copy of some rows as a group; arguments as in `select`. The present rows stay."""
+
     def attention(self) -> Tensor | None:
         """Attention of the last step over the source (n, source), averaged over models; None when it was not asked for."""
 
 
 class Schedule(Protocol):
-    def __call__(self, pool: Pool, started: int, live: int) -> list[int]:
-        """The sentences that start now, given how many have started and how many of those are still live."""
+    level: bool  # sentences with the fewest tokens go on first, until the others are level with them; else all in turn
+    most_rows: int | None  # of one decoder call
+
+    def __call__(self, pool: Pool, started: int, live: int, rows: int) -> Sequence[int]:
+        """The sentences that start now, given how many have started, how many of those are still live, and their rows."""
 
 
 class Softmax(Protocol):
@@ -55,6 +76,8 @@ class Softmax(Protocol):
 
 
 class Select(Protocol):
+    """A select plug with a method `start(beam, pool)` is shown every beam that starts, to add its row state to it."""
+
     def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
         """The best continuations of each sentence, best first."""
 
@@ -72,8 +95,11 @@ class Stop(Protocol):
 class WholeBatch:
     """fairseq's schedule: all sentences start together."""
 
-    def __call__(self, pool: Pool, started: int, live: int) -> list[int]:
-        return list(range(started, len(pool)))
+    level = True
+    most_rows: int | None = None
+
+    def __call__(self, pool: Pool, started: int, live: int, rows: int) -> Sequence[int]:
+        return pool.queue(started)
 
 
 class FullSoftmax:
@@ -97,11 +123,15 @@ class Best:
     score: Tensor
 
 
-def best_of_rows(k: int, beam: Beam, log_probs: LogProbs) -> Best:
-    """The 2k best continuations of each sentence (or all but one where there are fewer: fairseq never takes pad)."""
+def best_of_rows(k: int, beam: Beam, log_probs: LogProbs, children: int | None = None) -> Best:
+    """The 2k best continuations of each sentence (or all but one where there are fewer: fairseq never takes pad), at most so many
+    children of one row."""
     width, words = beam.width, log_probs.value.size(1)
     c = min(2 * k, width * words - 1)
     per_row = min(c, words)
+    if children is not None and children < per_row:
+        per_row = children
+        c = min(c, width * per_row)
     row_score, row_token = log_probs.topk(per_row)  # (n, per_row)
     row_score = row_score + beam.last_score()[:, None]
     score = beam.by_sentence(row_score, -torch.inf).flatten(1)  # (n, per_row) -> (S, width x per_row)
@@ -116,11 +146,12 @@ def best_of_rows(k: int, beam: Beam, log_probs: LogProbs) -> Best:
 class TopK:
     """fairseq's selection: the 2k best continuations of a sentence, so that k remain even if k of them end in EOS."""
 
-    def __init__(self, k: int):
+    def __init__(self, k: int, children: int | None = None):
         self.k = k
+        self.children = children  # most continuations of one row; None: no limit
 
     def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
-        best = best_of_rows(self.k, beam, log_probs)
+        best = best_of_rows(self.k, beam, log_probs, self.children)
         return Candidates(best.row, best.token, best.score, self.k)
 
 
@@ -162,7 +193,7 @@ class Count:
         if candidates.goal is None or self.patience > 1:
             return Fate(done, ~ends, final)
         live = beam.live_index()
-        score = self.scoring(candidates.score, beam.step + 1, self.scoring.wanted(pool)[live][:, None])
+        score = self.scoring(candidates.score, beam.step + 1, self.scoring.wanted(pool, live)[:, None])
         best = finished.best_with(live, score.masked_fill(~done, -torch.inf))
         stays = goes_on & (goes_on.cumsum(1) <= candidates.width)
         leads = score.masked_fill(~stays, -torch.inf).amax(1)
@@ -180,4 +211,4 @@ class Plugs:
     schedule: Schedule = field(default_factory=WholeBatch)
     softmax: Softmax = field(default_factory=FullSoftmax)
     prune: list[Prune] = field(default_factory=list)
-    variable: bool = False  # sentences may have fewer rows than the beam: set when a stop or select plug thins rows itself
+    variable: bool = False  # sentences may have fewer rows than the beam: set where a plug drops candidates

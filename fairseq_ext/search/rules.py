@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fairseq_ext.search.beam import Beam, LogProbs, Pool
+from fairseq_ext.search.beam import NOT_YET, Beam, LogProbs, Pool
 
 
 @dataclass
@@ -33,19 +33,37 @@ class Rules:
             penalise(log_probs, self.unk, self.unk_penalty)
         if at_limit is not None:
             must_end(log_probs, beam, at_limit, self.eos)
-        if pool.prefix is not None and beam.step < pool.prefix.size(1) and beam.step < max(pool.max_len):
+        if beam.lags is not None:
+            self.by_sentence(log_probs, beam, pool, at_limit)
+        elif pool.prefix is not None and beam.longest < pool.prefix.size(1) and beam.longest < max(pool.max_len):
             forced = force_prefix(log_probs, beam, pool.prefix, self.pad, self.eos, at_limit)
-            if pool.min_len_beside_prefix and beam.step < self.min_len:
+            if pool.min_len_beside_prefix and beam.longest < self.min_len:
                 log_probs.ban_(self.eos, ~forced)
         else:
-            if beam.step < self.min_len:
+            if beam.longest < self.min_len:
                 log_probs.ban_(self.eos)
-            if self.suppress is not None:
-                for token in self.suppress.tolist():
-                    log_probs.ban_(token)
+            self.ban_suppressed(log_probs)
         if self.no_repeat_ngram:
             block_ngrams(log_probs, beam, self.no_repeat_ngram)
         return log_probs
+
+    def ban_suppressed(self, log_probs: LogProbs, rows: Tensor | None = None) -> None:
+        """Forbid the tokens that are never chosen, in every row or where the mask rows (n,) is true."""
+        for token in self.suppress.tolist() if self.suppress is not None else ():
+            log_probs.ban_(token, rows)
+
+    def by_sentence(self, log_probs: LogProbs, beam: Beam, pool: Pool, at_limit: Tensor | None) -> None:
+        """Prefix, least length and suppressed tokens where sentences stand at different steps."""
+        sentence = beam.sentence_of_row()
+        step = (beam.longest - beam.lag())[sentence]  # (n,)
+        short = step < self.min_len
+        free = torch.ones_like(short)  # rows beyond the prefixes
+        if pool.prefix is not None:
+            free = step >= min(pool.prefix.size(1), max(pool.max_len))
+            forced = force_prefix(log_probs, beam, pool.prefix, self.pad, self.eos, at_limit)
+            short = short & (~forced if pool.min_len_beside_prefix else free)
+        log_probs.ban_(self.eos, short)
+        self.ban_suppressed(log_probs, free)
 
 
 def add_language_model(log_probs: LogProbs, beam: Beam, lm: torch.nn.Module, weight: float) -> None:
@@ -74,7 +92,13 @@ def force_prefix(log_probs: LogProbs, beam: Beam, prefix: Tensor, pad: int, eos:
     the same hypothesis k times.
     """
     sentence = beam.sentence_of_row()
-    token = prefix[beam.live_index(), beam.step][sentence]  # (n,)
+    live, P = beam.live_index(), prefix.size(1)
+    if beam.lags is None:
+        token = prefix[live, beam.longest]
+    else:
+        step = beam.longest - beam.lag()
+        token = prefix[live, step.clamp(max=P - 1)].masked_fill(step >= P, pad)
+    token = token[sentence]  # (n,)
     forced = token != pad
     if at_limit is not None:
         forced &= ~at_limit[sentence]
@@ -88,12 +112,12 @@ def force_prefix(log_probs: LogProbs, beam: Beam, prefix: Tensor, pad: int, eos:
 
 def block_ngrams(log_probs: LogProbs, beam: Beam, n: int) -> None:
     """Ban every token that would complete an n-gram that its row already holds."""
-    tokens = beam.tokens[:, 1:]
+    tokens = beam.chosen()
     if tokens.size(1) < n:
         return
     grams = tokens.unfold(1, n, 1)  # (rows, grams, n)
     tail = tokens[:, tokens.size(1) - n + 1 :]  # (rows, n - 1)
-    repeats = (grams[:, :, : n - 1] == tail[:, None]).all(-1)  # (rows, grams)
-    column, known = log_probs.column(grams[:, :, n - 1])
+    repeats = (grams[:, :, : n - 1] == tail[:, None]).all(-1) & (grams[:, :, 0] != NOT_YET)  # (rows, grams)
+    column, known = log_probs.column(grams[:, :, n - 1].clamp(min=0))
     penalty = torch.zeros_like(column, dtype=log_probs.value.dtype).masked_fill_(repeats & known, -torch.inf)
     log_probs.value = log_probs.value.scatter_add(1, column, penalty)

@@ -18,7 +18,9 @@ Neutral setting: no constraints; a sentence without any is searched as fairseq d
 Here, other than in the paper: remainders of k / (C + 1) go to bank C. With more banks than k, the banks that have candidates get a
 slot each in turn, from the highest down; the paper's rule would give all k to the highest, 10 BLEU less at k = 5 with four random
 words. A hypothesis whose remaining steps just suffice for its missing tokens may only take those, so a feasible sentence always
-meets its constraints. When a constrained sentence is final: plugs.Count.
+meets its constraints. Missing phrases are taken to come one behind the other: that two of them may overlap is used where it happens
+but not counted on, so {[1, 2], [2, 3]} counts as infeasible where the sentence may have three tokens only. When a constrained
+sentence is final: plugs.Count.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ class Tables:
     phrases: PhraseTable
     avoid: AvoidTable | None
     max_len: Tensor  # (N,)
+    forced: Tensor  # (N,) tokens of the prefix
     infeasible: Tensor  # (N,) more tokens than the sentence may have
     banks: int  # of the sentence with the most constraint tokens
 
@@ -57,35 +60,41 @@ def tables(pool: Pool, vocabulary: int) -> Tables:
         avoided = [c.avoid if c else () for c in given]
         avoid = build_avoid(avoided, vocabulary, device) if any(avoided) else None
         max_len = torch.tensor(pool.max_len, device=device)
-        # a forced prefix takes steps of its own; what it meets of the constraints is not known yet, so it counts in full
-        forced = torch.tensor([len(c.prefix) if c else 0 for c in given], device=device)
-        pool.aux["tables"] = Tables(phrases, avoid, max_len, phrases.total + forced > max_len, int(phrases.total.max()) + 1)
+        prefixes = [c.prefix if c else () for c in given]
+        forced = torch.tensor([len(prefix) for prefix in prefixes], device=device)
+        missing = phrases.total - phrases.bank_after(prefixes)
+        pool.aux["tables"] = Tables(phrases, avoid, max_len, forced, missing + forced > max_len, int(phrases.total.max()) + 1)
     return pool.aux["tables"]
 
 
 class DBA:
     """The select plug. Row state rides in beam.aux: place, count (search/phrases.py) and avoid (search/avoid.py)."""
 
-    def __init__(self, k: int, eos: int, vocabulary: int):
+    def __init__(self, k: int, eos: int, vocabulary: int, children: int | None = None):
         self.k = k
         self.eos = eos
         self.vocabulary = vocabulary
+        self.children = children  # most continuations of one row, those for the sake of constraints left out; None: no limit
+
+    def start(self, beam: Beam, pool: Pool) -> None:
+        """No token has been chosen yet: no phrase has begun."""
+        table = tables(pool, self.vocabulary)
+        beam.aux["place"], beam.aux["count"] = table.phrases.start(beam.rows)
+        if table.avoid is not None:
+            beam.aux["avoid"] = table.avoid.root[beam.live_index()]
 
     def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
         table = tables(pool, self.vocabulary)
         live = beam.live_index()
         sentence = beam.sentence_of_row()
         phrases = table.phrases.of(live)
-        if not beam.step:
-            beam.aux["place"], beam.aux["count"] = phrases.start(beam.rows)
-            if table.avoid is not None:
-                beam.aux["avoid"] = table.avoid.root[live]
         place, count = (beam.by_sentence(beam.aux[name], 0) for name in ("place", "count"))  # (S, width, Q), (S, width, G)
         if table.avoid is not None:
             table.avoid.ban_(log_probs, beam.aux["avoid"])
 
         # EOS only when all constraints are met; a sentence that cannot meet them may end at its limit
-        steps_left = table.max_len[live] - beam.step  # (S,) tokens that may still come before EOS
+        done = beam.longest - (0 if beam.lags is None else beam.lag())  # (S,) or the same for all
+        steps_left = table.max_len[live] - done  # (S,) tokens that may still come before EOS
         free = table.infeasible[live] & (steps_left <= 0)
         unmet = phrases.total[:, None] - phrases.bank(place, count)  # (S, width)
         gate = (unmet > 0) & ~free[:, None]
@@ -98,7 +107,7 @@ class DBA:
         place, count = phrases.advance(pick(place, rank), pick(count, rank), token)
         bank = phrases.bank(place, count)
         in_time = phrases.total[:, None] - bank <= steps_left[:, None] - 1
-        in_time |= (token == self.eos) | table.infeasible[live][:, None]
+        in_time |= (token == self.eos) | (table.infeasible[live] | (done < table.forced[live]))[:, None]
         valid = (score > -torch.inf) & in_time & first_of_equals(rank * self.vocabulary + token)
 
         # subtle: where nothing may follow (avoided phrases can forbid it), the best row ends as it is, and is reported
@@ -113,10 +122,11 @@ class DBA:
         score = score.masked_fill(~valid, -torch.inf)
         order, score = self.order(phrases, table, place, count, bank, score)  # (S, 2k)
         row, token = row.gather(1, order), token.gather(1, order)
+        group = bank.gather(1, order)
         aux = {"place": pick(place, order), "count": pick(count, order)}
         if table.avoid is not None:
             aux["avoid"] = table.avoid.advance(beam.aux["avoid"][row], token)
-        return Candidates(row, token, score, self.width(table), self.widths(phrases), phrases.total, aux)
+        return Candidates(row, token, score, self.width(table), self.widths(phrases), phrases.total, group, aux)
 
     def width(self, table: Tables) -> int:
         """Rows a sentence may go on with."""
@@ -146,7 +156,7 @@ class DBA:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Algorithm 2, lines 6-12: row, token and score (S, c) of the 2k best of all rows, each row's best, and all next tokens of
         unmet phrases. The same continuation may occur more than once."""
-        best = best_of_rows(k, beam, log_probs)
+        best = best_of_rows(k, beam, log_probs, self.children)
         wanted = phrases.next_token(place, count)  # (S, width, Q)
         flat = wanted[beam.sentence_of_row(), beam.rank_of_row()]  # (n, Q)
         score = log_probs.at(flat.clamp(min=0)).masked_fill(flat < 0, -torch.inf) + beam.last_score()[:, None]
@@ -231,4 +241,4 @@ def by_banks(slots: Tensor, bank: Tensor, score: Tensor, top: Tensor) -> tuple[T
 
 @register("select", "dba", ConstraintFlags)
 def build(flags, context) -> DBA:
-    return DBA(context.k, context.eos, len(context.dictionary))
+    return DBA(context.k, context.eos, len(context.dictionary), context.children)

@@ -115,9 +115,9 @@ def check(flags, generation) -> None:
 
 @register("select", "gbs", GridBeamFlags, check)
 def gbs(flags, context) -> GridBeam:
-    return GridBeam(flags.gbs_base, context.eos, len(context.dictionary))
+    return GridBeam(flags.gbs_base, context.eos, len(context.dictionary), context.children)
 
 
 @register("select", "cbs", ConstraintFlags)
 def cbs(flags, context) -> ConstrainedBeam:
-    return ConstrainedBeam(context.k, context.eos, len(context.dictionary))
+    return ConstrainedBeam(context.k, context.eos, len(context.dictionary), context.children)

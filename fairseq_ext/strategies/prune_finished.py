@@ -15,7 +15,8 @@ from torch import Tensor
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import register
-from fairseq_ext.search.beam import Beam, Candidates, Finished, Pool
+from fairseq_ext.search.beam import Beam, Candidates, Pool
+from fairseq_ext.search.finished import Finished
 
 
 @dataclass

@@ -64,21 +64,27 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def contender(name: str, loaded: Loaded, signature: str, exact: bool = True) -> Contender:
-    """Decoding of all batches by the generator that the task builds."""
+def make_generator(loaded: Loaded, name: str) -> Any:
+    """The generator that the task builds."""
     try:
-        generator = loaded.task.build_generator(loaded.models, loaded.cfg.generation)
+        return loaded.task.build_generator(loaded.models, loaded.cfg.generation)
     except (ValueError, AssertionError) as error:  # how fairseq and fairseq_ext refuse flags that exclude each other
         raise BenchError(f"{name}: {error}") from error
+
+
+def decode(loaded: Loaded, generator: Any) -> list[tuple[list[int], list]]:
+    """Every batch through the task: the timed part."""
+    return [
+        (batch["id"].tolist(), loaded.task.inference_step(generator, loaded.models, batch, constraints=batch.get("constraints")))
+        for batch in loaded.batches
+    ]
+
+
+def contender(name: str, loaded: Loaded, signature: str, exact: bool = True) -> Contender:
+    """Decoding of all batches."""
+    generator = make_generator(loaded, name)
     own = getattr(getattr(generator, "stats", None), "signature", "")  # ours says how its output is made; stock does not
-
-    def run() -> list:
-        return [
-            (batch["id"].tolist(), loaded.task.inference_step(generator, loaded.models, batch, constraints=batch.get("constraints")))
-            for batch in loaded.batches
-        ]
-
-    return Contender(name, run, read, exact, f"{own} {signature}".strip())
+    return Contender(name, lambda: decode(loaded, generator), read, exact, f"{own} {signature}".strip())
 
 
 def read(decoded: list[tuple[list[int], list]]) -> Outputs:

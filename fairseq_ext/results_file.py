@@ -1,0 +1,99 @@
+"""Results on disk as sentences finish (`--results-file`), so that an interrupted run can go on (`--resume`).
+
+JSON lines: the first has the run's signature, each other one a sentence: its number, a checksum of its source tokens, its
+translation, and its hypotheses with all that the commands print of them.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from torch import Tensor
+
+from fairseq_ext.errors import UsageError
+
+
+class ResultsFile:
+    """One file, written line by line."""
+
+    def __init__(self, path: str, resume: bool, signature: str):
+        self.path = Path(path)
+        self.done: dict[int, dict[str, Any]] = {}
+        whole = 0
+        if self.path.exists() and self.path.stat().st_size:
+            if not resume:
+                raise UsageError(f"{path} has results already: add --resume to go on with it, or name another file")
+            whole = self.read(signature)
+        try:
+            self.file: IO[str] = open(self.path, "a", encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"--results-file {path} cannot be written ({error.strerror}): name another file") from error
+        self.file.truncate(whole)  # a line that was cut short is done again
+        if not whole:
+            self.write({"signature": signature})
+
+    def read(self, signature: str) -> int:
+        """Take in the sentences that are done; return how many bytes of the file are whole lines."""
+        whole = 0
+        with open(self.path, "rb") as lines:
+            for number, line in enumerate(lines):
+                try:
+                    record = json.loads(line)
+                    if not line.endswith(b"\n"):
+                        break
+                    known = record["signature"] if number == 0 else record["hypotheses"] and record["id"]
+                except (ValueError, KeyError, TypeError):
+                    if number and not lines.read(1):
+                        break  # the last line
+                    raise UsageError(f"{self.path}, line {number + 1}, is no result of ours: name another --results-file") from None
+                if number == 0 and known != signature:
+                    raise UsageError(
+                        f"{self.path} is of another search ({known}): use the same flags, or name another --results-file"
+                    )
+                if number:
+                    self.done[record["id"]] = record
+                whole += len(line)
+        return whole
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Add one line, on disk as far as this process goes."""
+        self.file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        self.file.flush()
+
+    def add(self, number: int, source: Tensor, text: str, hypotheses: list[dict[str, Tensor]]) -> None:
+        """A sentence is done: source tokens (L,), the best translation as text, its hypotheses as fairseq's commands read them."""
+        kept = [
+            {"tokens": h["tokens"].tolist(), "score": float(h["score"]), "positional_scores": h["positional_scores"].tolist()}
+            for h in hypotheses
+        ]
+        self.write({"id": number, "source": checksum(source), "text": text, "hypotheses": kept})
+
+    def hypotheses(self, number: int, source: Tensor, device: torch.device) -> list[dict[str, Tensor]] | None:
+        """The hypotheses of a sentence that is done already; None if it is not."""
+        record = self.done.get(number)
+        if record is None:
+            return None
+        if record["source"] != checksum(source):
+            raise UsageError(
+                f"sentence {number} in {self.path} has another source than here: use the same data, or another --results-file"
+            )
+        nothing = torch.empty(0)
+        return [
+            {
+                "tokens": torch.tensor(h["tokens"], device=device),
+                "score": torch.tensor(h["score"], device=device),
+                "attention": nothing,
+                "alignment": nothing,
+                "positional_scores": torch.tensor(h["positional_scores"], device=device),
+            }
+            for h in record["hypotheses"]
+        ]
+
+
+def checksum(source: Tensor) -> int:
+    """Of source tokens (L,), padding left out."""
+    return zlib.crc32(source.cpu().numpy().tobytes())

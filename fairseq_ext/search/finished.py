@@ -1,0 +1,80 @@
+"""Finished hypotheses, kept as tensors until their sentence is final, so that collecting them costs no synchronisation.
+
+Shapes: N sentences in the pool, m hypotheses finished in one step, L tokens of the longest of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class Hypothesis:
+    """One finished translation. Tensors are its own, never views of the search's."""
+
+    tokens: Tensor  # (L,) ends in EOS
+    score: float
+    positional_scores: Tensor  # (L,)
+    attention: Tensor | None = None  # (source width, L)
+
+
+@dataclass
+class Ended:
+    """What finished in one step."""
+
+    tokens: Tensor  # (m, L) without the first one, with EOS; shorter ones stand on the right
+    cumulative: Tensor  # (m, L) sums of log-probabilities
+    score: Tensor  # (m,)
+    attention: Tensor | None  # (m, L, source)
+    lag: list[int] | None  # by how much each is shorter than L; None: by nothing
+    values: list[float] | None = None  # score, on the host
+
+    def hypothesis(self, i: int) -> Hypothesis:
+        """The i-th."""
+        if self.values is None:
+            self.values = self.score.tolist()
+        first = self.lag[i] if self.lag is not None else 0
+        cumulative = self.cumulative[i, first:]
+        positional = torch.cat([cumulative[:1], cumulative.diff()])
+        # attention (L, source) -> (source, L), as fairseq keeps it
+        attention = None if self.attention is None else self.attention[i, first:].t().clone()
+        return Hypothesis(self.tokens[i, first:].clone(), self.values[i], positional, attention)
+
+
+@dataclass
+class Finished:
+    """What each sentence of the pool has finished so far."""
+
+    count: Tensor  # (N,) hypotheses of each sentence
+    best: Tensor  # (N, m) best scores of each sentence, best first; -inf where there are fewer
+    total: Tensor  # (N,) highest sum of log-probabilities among each sentence's
+    of: list[list[tuple[Ended, int]]]  # each sentence's, in the order in which they were found
+    aux: dict[str, Tensor] = field(default_factory=dict)  # (N, ...) what a stop plug knows of each sentence
+    answers: Tensor | None = None  # (N, k) which of `of` are the answer, padded with -1; None: all of them
+
+    @staticmethod
+    def empty(sentences: int, m: int, device: torch.device) -> Finished:
+        lowest = torch.full((sentences, m), -torch.inf, dtype=torch.float64, device=device)
+        none = torch.zeros(sentences, dtype=torch.long, device=device)
+        return Finished(none, lowest, lowest[:, 0].clone(), [[] for _ in range(sentences)])
+
+    def best_with(self, live: Tensor, score: Tensor) -> Tensor:
+        """(S, m): the best of sentences live (S,) if scores (S, c) are finished too."""
+        together = torch.cat([self.best[live], score.to(self.best.dtype)], dim=1)
+        return together.topk(self.best.size(1), dim=1).values
+
+    def add_(self, sentence: list[int], ended: Ended) -> None:
+        """sentence: m pool numbers."""
+        for i, s in enumerate(sentence):
+            self.of[s].append((ended, i))
+
+    def take(self, sentence: int) -> list[Hypothesis]:
+        """Give away a sentence's hypotheses, best first; equal scores keep the order in which they were found."""
+        found, self.of[sentence] = self.of[sentence], []
+        if self.answers is not None:
+            found = [found[i] for i in self.answers[sentence].tolist() if i >= 0]
+        hypotheses = [ended.hypothesis(i) for ended, i in found]
+        return sorted(hypotheses, key=lambda h: -h.score)

@@ -1,0 +1,120 @@
+"""What does streaming gain, and does it reach what it should?
+
+    python scripts/bench/streaming.py --out results/streaming
+    python scripts/bench/streaming.py --model DIR --text PREFIX --limit 200 --parts fixed variable stock
+
+fixed: our own fixed-width search, batch against stream, same output, on a length-mixed text (1 to 8 sentences a line).
+stock: fairseq's search against streamed variable width, delta 1.5 and M 5, on the text itself; BLEU must not move by more than 0.3.
+variable: VAR-BATCH against VAR-STREAM, same output, on both texts. All have as many sentences a batch. A table is followed by what was
+asked for and what came out; the exit status is 1 when outputs that must be equal are not.
+"""
+
+import argparse
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments" / "streaming"))
+
+from harness import BenchError, Comparison, compare
+from methods import Decoding, Setting, methods
+from mixed_corpus import mix
+from report import ROOT, cores, markdown, write
+from text import Text, prepare
+
+USEFUL = 0.9  # share of rows that hold live hypotheses
+BLEU = 0.3  # that pruning may cost
+
+
+@dataclass
+class Claim:
+    """`fast` must be so many times faster than `slow`."""
+
+    part: str
+    text: str
+    k: int
+    slow: str
+    fast: str
+    times: float
+    exact: bool = True
+
+    @property
+    def title(self) -> str:
+        return f"{self.fast} against {self.slow}, k = {self.k}, {self.text} text"
+
+
+CLAIMS = [
+    Claim("fixed", "length-mixed", 5, "FIXED-OURS", "FIXED-STREAM", 1.3),
+    Claim("stock", "plain", 20, "FIXED", "VAR-STREAM", 3.0, exact=False),
+    Claim("stock", "plain", 50, "FIXED", "VAR-STREAM", 5.0, exact=False),
+    Claim("variable", "length-mixed", 5, "VAR-BATCH", "VAR-STREAM", 1.2),
+    Claim("variable", "length-mixed", 20, "VAR-BATCH", "VAR-STREAM", 1.2),
+    Claim("variable", "plain", 20, "VAR-BATCH", "VAR-STREAM", 1.2),
+]
+
+
+def race(claim: Claim, text: Text, args: argparse.Namespace) -> tuple[Comparison, list[Decoding]]:
+    """The two in turns."""
+    flags = methods(Setting(claim.k, args.n, args.delta, args.children))
+    wanted = [Decoding(name, ["--cpu", *flags[name]], text, stock=name == "FIXED") for name in (claim.slow, claim.fast)]
+    contenders = [decoding.contender() for decoding in wanted]
+    contenders[1].exact = claim.exact
+    return compare(contenders, args.repeats, threads=args.threads, title=claim.title, bleu=text.bleu), wanted
+
+
+def verdict(claim: Claim, done: Comparison, fast: Decoding) -> str:
+    """What was asked for, and what came out."""
+    ratio = done.speed_up(claim.fast, claim.slow)
+    if ratio is None:
+        return "**The outputs differ.**\n"
+    useful = fast.expansions / fast.rows
+    said = [f"{ratio.median:.2f}x (asked: {claim.times}x)", f"useful rows {useful:.3f} (asked: {USEFUL})"]
+    good = [ratio.median >= claim.times, useful >= USEFUL]
+    if not claim.exact:
+        loss = (done[claim.slow].bleu or 0) - (done[claim.fast].bleu or 0)
+        said.append(f"BLEU {-loss:+.2f} (asked: within {BLEU})")
+        good.append(loss <= BLEU)
+    return "; ".join(f"{words}: {'reached' if fine else 'missed'}" for words, fine in zip(said, good, strict=True)) + ".\n"
+
+
+def main() -> int:
+    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parse.add_argument("--model", type=Path, default=ROOT / "checkpoints" / "demo", help="folder with checkpoint.pt, dict.*.txt, spm.model")
+    parse.add_argument("--text", default=str(ROOT / "data" / "demo" / "test"), help="prefix of the two text files (the demo test set)")
+    parse.add_argument("--src", default="de", help="source language and suffix (de)")
+    parse.add_argument("--tgt", default="en", help="target language and suffix (en)")
+    parse.add_argument("--limit", type=int, help="first sentences only (all)")
+    parse.add_argument("--seed", type=int, default=1, help="of the length-mixed text (1)")
+    parse.add_argument("--parts", nargs="+", choices=dict.fromkeys(c.part for c in CLAIMS), default=["fixed", "stock", "variable"])
+    parse.add_argument("--n", type=int, default=64, help="sentences of a batch (64)")
+    parse.add_argument("--delta", type=float, default=1.5, help="--prune-threshold (1.5)")
+    parse.add_argument("--children", type=int, default=5, help="--prune-children (5)")
+    parse.add_argument("--repeats", type=int, default=5, help="timed rounds (5)")
+    parse.add_argument("--threads", type=int, default=cores(), help="torch threads (all cores)")
+    parse.add_argument("--out", type=Path, help="write OUT.md and OUT.json")
+    args = parse.parse_args()
+    comparisons, verdicts = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        texts = {}
+        mix(args.text, [args.src, args.tgt], Path(folder, "mixed"), seed=args.seed, limit=args.limit)
+        for name, prefix in (("plain", args.text), ("length-mixed", str(Path(folder, "mixed")))):
+            place = Path(folder, name)
+            place.mkdir()
+            texts[name] = prepare(place, args.model, prefix, args.src, args.tgt, args.limit)
+        for claim in (claim for claim in CLAIMS if claim.part in args.parts):
+            done, (_, fast) = race(claim, texts[claim.text], args)
+            comparisons.append(done)
+            verdicts.append(f"- {claim.title}: {verdict(claim, done, fast)}")
+            print(markdown(done), verdicts[-1], sep="\n", flush=True)
+            if args.out:
+                note = f"Model {args.model.name}, text {Path(args.text).name}.{args.src}.\n\n{''.join(verdicts)}"
+                write(args.out, comparisons, None, note)
+    return 1 if any(done.refused for done in comparisons) else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except BenchError as error:
+        sys.exit(f"error: {error}")

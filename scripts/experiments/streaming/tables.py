@@ -1,0 +1,88 @@
+"""The paper's Tables 1 to 5 and 7 as Markdown from what parsing.py and translation.py have left in DIR.
+
+    python scripts/experiments/streaming/tables.py --out DIR        writes DIR/tables.md and prints it
+
+Seconds are the median of the rounds (least to most); "over" is the median of the rounds' ratios, which other work on the machine
+disturbs less.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+from methods import BenchError, machine
+
+PARSING = {"atis": "Table 2: semantic parsing, ATIS", "geo": "Table 7: semantic parsing, GeoQuery"}
+Rows = list[dict[str, Any]]
+
+
+def read_rows(file: Path) -> Rows:
+    return json.loads(file.read_text(encoding="utf-8"))["rows"]
+
+
+def section(title: str, file: Path, over: tuple[str, ...]) -> list[str]:
+    """A heading, the table, and what it was made with."""
+    saved = json.loads(file.read_text(encoding="utf-8"))
+    return [f"### {title}\n", table(saved["rows"], over), f"{saved['about']}\n"]
+
+
+def table(rows: Rows, over: tuple[str, ...]) -> str:
+    """One line a method; a speed-up column for each of `over` that is there."""
+    by_name = {row["method"]: row for row in rows}
+    over = tuple(name for name in over if name in by_name)
+    qualities = list(rows[0]["quality"])
+    counts = ["timesteps", "expansions", "expansions / step", "useful rows"]
+    lines = [["method", *qualities, "seconds", *(f"over {name}" for name in over), *counts, "n-best"]]
+    lines += [["---", *["---:"] * (len(lines[0]) - 2), "---"]]
+    for row in rows:
+        seconds = row["seconds"]
+        taken = f"{statistics.median(seconds):.2f} ({min(seconds):.2f}-{max(seconds):.2f})"
+        ratios = [f"{speed_up(row, by_name[name]):.2f}x" for name in over]
+        steps, expansions = row["timesteps"], row["expansions"]
+        cells = [f"{row['quality'][name]:.2f}" for name in qualities] + [taken, *ratios]
+        cells += [f"{steps:,}", f"{expansions:,}", f"{expansions / steps:.1f}", f"{row['useful']:.3f}", row["outputs"]]
+        lines.append([row["method"], *cells])
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def speed_up(row: dict, other: dict) -> float:
+    """How many times faster, round by round."""
+    return statistics.median(theirs / ours for ours, theirs in zip(row["seconds"], other["seconds"], strict=True))
+
+
+def markdown(out: Path) -> str:
+    facts = machine()
+    parts = [
+        f"torch {facts['torch']}, {facts['cpu']}, float32, commit {facts['git_commit'] or 'none'}, {facts['date']}. "
+        "Expansions: live hypotheses that a decoder call extended; useful rows: their share in the rows sent through the decoder.\n"
+    ]
+    for name, title in PARSING.items():
+        if (out / "parsing" / f"{name}.json").exists():
+            parts += section(title, out / "parsing" / f"{name}.json", ("FIXED", "VAR-BATCH"))
+    for file in sorted((out / "translation").glob("*, k = *.json")):
+        parts += section(f"Tables 1, 3 and 4: {file.stem}", file, ("FIXED", "FIXED-OURS", "VAR-BATCH"))
+    exploration = out / "translation" / "exploration.json"
+    if exploration.exists():
+        parts += section("Table 5: one parameter changed at a time, dev", exploration, ("FIXED",))
+    if len(parts) == 1:
+        raise BenchError(f"{out} holds no results: run parsing.py or translation.py --out {out} first")
+    return "\n".join(parts)
+
+
+def main() -> None:
+    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parse.add_argument("--out", type=Path, required=True, help="folder of the results")
+    out = parse.parse_args().out
+    text = markdown(out)
+    (out / "tables.md").write_text(text, encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except BenchError as error:
+        sys.exit(f"error: {error}")

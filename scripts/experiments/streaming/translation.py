@@ -1,0 +1,153 @@
+"""The searches behind the paper's Tables 1, 3, 4, 5 and Figure 2: translation, on a text and on a length-mixed corpus made from it.
+
+    python scripts/experiments/streaming/translation.py --out DIR [--model DIR] [--ensemble CHECKPOINT ...] [--text PREFIX] [--dev PREFIX]
+
+Each group of methods that ran in turns becomes a file of DIR/translation; those that are there are not repeated, so an interrupted run
+goes on where it was. Times compare within a group, on a machine that does nothing else.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from methods import ROOT, BenchError, Decoding, Setting, Text, cached, measure, methods, prepare
+from mixed_corpus import mix
+
+EXPLORED = {"delta": (0.5, 2.5), "M": (3, 10), "eps": (1 / 12, 1 / 4)}  # Table 5: one at a time
+
+
+class Translation:
+    """A model, or an ensemble, and the texts."""
+
+    def __init__(self, args: argparse.Namespace, folder: Path):
+        self.args = args
+        self.folder = folder
+        self.models = {"single model": [], **({"ensemble": [*args.ensemble]} if args.ensemble else {})}
+        mix(args.text, [args.src, args.tgt], folder / "mixed", args.longest, args.seed, limit=args.limit)
+        self.texts = {"test": self.text(args.text, "test"), "mixed": self.text(str(folder / "mixed"), "mixed")}
+
+    def text(self, prefix: str, name: str) -> Text:
+        place = self.folder / f"{name}.text"
+        place.mkdir()
+        return prepare(place, self.args.model, prefix, self.args.src, self.args.tgt, self.args.limit)
+
+    def setting(self, k: int) -> Setting:
+        return Setting(k, self.args.n[self.args.beams.index(k)], self.args.delta, self.args.children)
+
+    def key(self, text: Text, members: list[Path]) -> list[Any]:
+        args = self.args
+        size = (args.model / "checkpoint.pt").stat().st_size
+        return [args.model.name, size, [(path.name, path.stat().st_size) for path in members], text.references, args.repeats, args.threads]
+
+    def about(self, text: Text, members: list[Path], n: int) -> str:
+        args = self.args
+        models = f"{args.model.name} and {len(members)} more" if members else args.model.name
+        return f"{models}, {len(text.references)} lines, n = {n}, {args.repeats} rounds, {args.threads} thread(s)"
+
+    def group(self, name: str, text: Text, members: list[Path], wanted: dict[str, list[str]], n: int) -> None:
+        """Run these methods in turns on one text."""
+        args = self.args
+        if members:
+            path = ":".join(map(str, [args.model / "checkpoint.pt", *members]))
+            wanted = {method: [*flags, "--path", path] for method, flags in wanted.items()}
+
+        def make() -> list[dict]:
+            return measure(text, wanted, lambda outputs: {"BLEU": text.bleu(outputs)}, args.repeats, args.warmup, args.threads)
+
+        flags = {method: [flag for flag in flags if ".pt" not in flag] for method, flags in wanted.items()}
+        about = self.about(text, members, n)
+        cached(args.out / "translation" / f"{name}.json", [self.key(text, members), flags], make, about)
+
+    def grid(self) -> None:
+        """Tables 1, 3 and 4: every method at every beam."""
+        for models, members in self.models.items():
+            for name, text in self.texts.items():
+                for k in self.args.beams:
+                    s = self.setting(k)
+                    self.group(f"{name}, {models}, k = {k}", text, members, methods(s), s.n)
+
+    def exploration(self) -> None:
+        """Table 5: FIXED, VAR-STREAM, and VAR-STREAM with one of delta, M and eps changed, at the largest beam."""
+        s = self.setting(max(self.args.beams))
+        wanted = {"FIXED": methods(s)["FIXED"], "VAR-STREAM": methods(s)["VAR-STREAM"]}
+        for letter, values in EXPLORED.items():
+            for value in values:
+                shown = f"1/{round(1 / value)}" if letter == "eps" else f"{value:g}"
+                wanted[f"{letter} = {shown}"] = methods(replace(s, **{letter: value}))["VAR-STREAM"]
+        self.group("exploration", self.text(self.args.dev, "dev"), [], wanted, s.n)
+
+    def steps(self) -> None:
+        """Figure 2: seconds of single steps by the number of tokens decoded before, for VAR-STREAM at the largest beam."""
+        s = self.setting(max(self.args.beams))
+        flags = ["--cpu", *methods(s)["VAR-STREAM"]]
+
+        def make() -> list[dict]:
+            decoding = Decoding("VAR-STREAM", flags, self.texts["mixed"])
+            clock = StepClock(decoding.generator.decoder)
+            decoding.run()
+            return [dict(length=length, rows=sum(rows) / len(rows), seconds=seconds) for length, (rows, seconds) in clock.times()]
+
+        cached(self.args.out / "translation" / "steps.json", [self.key(self.texts["mixed"], []), flags], make)
+
+
+class StepClock:
+    """The time from one decoder step to the next."""
+
+    def __init__(self, decoder: Any):
+        self.begun: list[tuple[int, int, float]] = []  # tokens read before, rows, when
+        step = decoder.step
+
+        def timed(tokens, *args, **kwargs):
+            self.begun.append((tokens.size(1), tokens.size(0), time.perf_counter()))
+            return step(tokens, *args, **kwargs)
+
+        decoder.step = timed
+
+    def times(self) -> list[tuple[int, tuple[list[int], list[float]]]]:
+        """For every number of tokens read before: the rows and the seconds of each of its steps."""
+        out: dict[int, tuple[list[int], list[float]]] = defaultdict(lambda: ([], []))
+        for (length, rows, start), (*_, end) in zip(self.begun, self.begun[1:], strict=False):
+            out[length][0].append(rows)
+            out[length][1].append(end - start)
+        return sorted(out.items())
+
+
+def main() -> None:
+    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parse.add_argument("--model", type=Path, default=ROOT / "checkpoints" / "demo", help="folder with checkpoint.pt, dict.*.txt, spm.model")
+    parse.add_argument("--ensemble", type=Path, nargs="+", default=[], help="more checkpoints with the same dictionaries (none)")
+    parse.add_argument("--text", default=str(ROOT / "data" / "demo" / "test"), help="prefix of the two text files (the demo's test set)")
+    parse.add_argument("--dev", default=str(ROOT / "data" / "demo" / "dev"), help="the same for Table 5")
+    parse.add_argument("--src", default="de", help="source language and suffix (de)")
+    parse.add_argument("--tgt", default="en", help="target language and suffix (en)")
+    parse.add_argument("--limit", type=int, help="first sentences only (all)")
+    parse.add_argument("--longest", type=int, default=8, help="sentences of the longest lines of the length-mixed corpus (8)")
+    parse.add_argument("--seed", type=int, default=1, help="of the length-mixed corpus (1)")
+    parse.add_argument("--beams", type=int, nargs="+", default=[5, 50], help="k (5 50)")
+    parse.add_argument("--n", type=int, nargs="+", default=[64, 32], help="sentences of a batch, for each k (64 32)")
+    parse.add_argument("--delta", type=float, default=1.5, help="--prune-threshold (1.5)")
+    parse.add_argument("--children", type=int, default=5, help="--prune-children, the paper's M (5)")
+    parse.add_argument("--repeats", type=int, default=3, help="timed rounds (3)")
+    parse.add_argument("--warmup", type=int, default=0, help="rounds before them (0)")
+    parse.add_argument("--threads", type=int, default=1, help="torch threads (1)")
+    parse.add_argument("--out", type=Path, required=True, help="folder for the results")
+    args = parse.parse_args()
+    if len(args.n) != len(args.beams):
+        parse.error("--n needs a value for each of --beams")
+    with tempfile.TemporaryDirectory() as folder:
+        runs = Translation(args, Path(folder))
+        runs.grid()
+        runs.exploration()
+        runs.steps()
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except BenchError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,117 @@
+"""--results-file and --resume: what was done is never done again, and the output is that of an undisturbed run."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+from conftest import BIN, command
+
+FLAGS = ["--user-dir", "fairseq_ext", "--task", "translation_ext", "--beam", 3, "--nbest", 2, "--cpu", "--no-progress-bar"]
+STREAM = ["--schedule", "stream", "--stream-width", 3]
+
+
+def generate(tiny, *flags, **keywords):
+    arguments = [tiny / "data", "--path", tiny / "model.pt", "--gen-subset", "test", *FLAGS, *flags]
+    return command("fairseq-generate", *arguments, **keywords)
+
+
+def results(output: str) -> list[str]:
+    return sorted(line for line in output.splitlines() if line[:2] in ("S-", "T-", "H-", "D-", "P-"))
+
+
+def agree(expected: list[str], got: list[str]) -> bool:
+    """The same lines, numbers within 1e-5: in single precision they depend on which sentences are decoded together."""
+
+    def parts(line: str) -> tuple[list[str], list[float]]:
+        words = line.replace("\t", " ").split()
+        numbers = [w for w in words[1:] if re.fullmatch(r"-?\d+\.\d+(e-\d+)?", w)]
+        return [w for w in words if w not in numbers], [float(n) for n in numbers]
+
+    pairs = [(parts(a), parts(b)) for a, b in zip(expected, got, strict=True)]
+    return all(a[0] == b[0] and b[1] == pytest.approx(a[1], abs=1e-5) for a, b in pairs)
+
+
+def records(path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.parametrize("flags", [[], STREAM], ids=["batch", "stream"])
+def test_a_run_cut_short_anywhere_ends_with_the_same_output(tiny, tmp_path, flags):
+    expected = results(generate(tiny, *flags).stdout)
+    path, stats = tmp_path / "results.jsonl", tmp_path / "stats.json"
+    whole = generate(tiny, *flags, "--results-file", path)
+    assert results(whole.stdout) == expected
+    assert sorted(r["id"] for r in records(path)[1:]) == list(range(11))
+    best = {int(line.split("\t")[0][2:]): line.split("\t")[2] for line in reversed(whole.stdout.splitlines()) if line.startswith("H-")}
+    assert {r["id"]: r["text"] for r in records(path)[1:]} == best
+    content = path.read_bytes()
+    for cut in (len(content) // 2, content.index(b"\n", len(content) // 3) + 1)[: 2 if flags else 1]:  # within a line, after one
+        path.write_bytes(content[:cut])
+        again = generate(tiny, *flags, "--results-file", path, "--resume", "--stats-file", stats)
+        assert agree(expected, results(again.stdout))
+        assert sorted(r["id"] for r in records(path)[1:]) == list(range(11))
+        assert json.loads(stats.read_text())["sentences"] == 11 - (content[:cut].count(b"\n") - 1)  # work really done
+
+
+def test_killed_and_resumed_gives_the_same_file(tiny, tmp_path):
+    lines = (tiny / "test.de").read_text() * 60
+    path = tmp_path / "results.jsonl"
+    arguments = [tiny / "data", "--path", tiny / "model.pt", *FLAGS, *STREAM, "--buffer-size", 200, "--results-file", path]
+    arguments = [str(BIN / "fairseq-interactive"), *map(str, arguments)]
+    (tmp_path / "lines").write_text(lines)
+    kills = 0
+    for _ in range(30):
+        resume = ["--resume"] if path.exists() else []
+        with open(tmp_path / "lines") as stdin, open(tmp_path / "out", "w") as out:
+            quiet = {"stderr": subprocess.DEVNULL, "env": os.environ | {"OMP_NUM_THREADS": "1"}}
+            run = subprocess.Popen([*arguments, *resume], stdin=stdin, stdout=out, **quiet)
+            before = path.stat().st_size if path.exists() else 0
+            while run.poll() is None and kills < 3 and (path.stat().st_size if path.exists() else 0) < before + 20_000:
+                time.sleep(0.01)
+            if run.poll() is None and kills < 3:
+                run.send_signal(signal.SIGKILL)
+                kills += 1
+            run.wait()
+        if run.returncode == 0:
+            break
+    assert kills == 3 and run.returncode == 0
+    expected = command("fairseq-interactive", *arguments[1:-2], stdin=lines)
+    assert agree(results(expected.stdout), results((tmp_path / "out").read_text()))
+    assert sorted(r["id"] for r in records(path)[1:]) == list(range(660))
+
+
+def test_lines_of_an_interactive_session_are_numbered_through(tiny, tmp_path):
+    path = tmp_path / "results.jsonl"
+    lines = (tiny / "test.de").read_text()
+    run = [tiny / "data", "--path", tiny / "model.pt", *FLAGS, "--buffer-size", 4, "--results-file", path]
+    plain = command("fairseq-interactive", *run[:-2], stdin=lines)
+    first = command("fairseq-interactive", *run, stdin=lines)
+    again = command("fairseq-interactive", *run, "--resume", stdin=lines)
+    assert results(first.stdout) == results(plain.stdout) == results(again.stdout)
+    assert sorted(r["id"] for r in records(path)[1:]) == list(range(11))
+
+
+def test_refusals(tiny, tmp_path):
+    path = tmp_path / "results.jsonl"
+
+    def refused(*flags) -> str:
+        done = generate(tiny, *flags, check=False)
+        assert done.returncode != 0
+        return done.stderr
+
+    generate(tiny, "--results-file", path)
+    assert "has results already: add --resume" in refused("--results-file", path)
+    assert "is of another search" in refused("--results-file", path, "--resume", "--prune-threshold", 1)
+    changed = records(path)
+    changed[3]["source"] += 1
+    path.write_text("".join(json.dumps(r) + "\n" for r in changed))
+    assert "has another source than here" in refused("--results-file", path, "--resume")
+    path.write_text("no json\n{}\n")
+    assert "line 1, is no result of ours" in refused("--results-file", path, "--resume")
+    assert "cannot be written" in refused("--results-file", tmp_path / "nowhere" / "x")
+    assert "leave one of the two out" in refused("--results-file", tmp_path / "x", "--sampling", "--nbest", 3)
+    assert "leave one of the two out" in refused("--results-file", tmp_path / "x", "--print-alignment")
