@@ -175,3 +175,21 @@ def test_sentences_without_an_earlier_output_ask_the_other_source():
     source.start(both)
     tokens, _ = source.propose(rows([], []), 3, 0.0)
     assert tokens.tolist() == [[X, Y, EOS], [A, B, EOS]]
+
+
+@pytest.mark.parametrize("with_source", [False, True])
+def test_one_row_is_drafted_as_among_others(with_source):
+    """A single row takes a way of its own."""
+    draw = np.random.default_rng(3)
+    lines = [[*draw.integers(4, 12, draw.integers(1, 9)).tolist(), EOS] for _ in range(60)]
+    table = estimate(lines, [line[::-1][1:] + [EOS] for line in lines] if with_source else None, D, D)
+    verified = [draw.integers(4, 13, n).tolist() for n in (0, 1, 2, 5, 9)]
+    sources = [draw.integers(4, 12, 5).tolist() for _ in verified]
+    together, alone = Ngram(table, PAD, PAD), Ngram(table, PAD, PAD)
+    together.start(pool(*sources))
+    alone.start(pool(*sources))
+    tokens, sure = together.propose(rows(*verified), 6, 0.0)
+    for r in range(len(verified)):
+        single, certain = alone.propose(rows(*verified).keep(np.array([r])), 6, 0.0)
+        assert single.tolist() == tokens[r : r + 1].tolist()
+        np.testing.assert_allclose(certain, sure[r : r + 1], rtol=1e-5)

@@ -27,6 +27,7 @@ from fairseq_ext.search.parallel import NONE, Rows
 
 LAMBDA = 1.5
 EPS = 1e-3
+MOST_SEEN = 100_000  # entries kept as lists
 COVERED = 0.2  # what is left of a word's factor when it has been translated
 
 
@@ -90,6 +91,7 @@ class Ngram:
         self.key = table.key
         self.factor: np.ndarray | None = None  # (N x V,)
         self.floor = (EPS / (table.unigram + EPS)) ** LAMBDA  # of a word that the source does not speak of
+        self.seen: dict[int, tuple[np.ndarray, list[int], list[float]]] = {}  # what `entry` has found
 
     def start(self, pool: Pool) -> None:
         table = self.table
@@ -122,6 +124,8 @@ class Ngram:
         n = len(rows)
         if self.factor is not None:
             self.cover_(rows)
+        if n == 1:
+            return self.propose_one(rows, most, least)
         history = rows.last(2)
         before, last = history[:, 0], history[:, 1]
         before = np.where(before == NONE, self.pad, before)
@@ -148,6 +152,40 @@ class Ngram:
         if not tokens:
             return np.zeros((n, 0), np.int64), np.zeros((n, 0))
         return np.stack(tokens, 1), np.stack(confidence, 1)
+
+    def propose_one(self, rows: Rows, most: int, least: float) -> Draft:
+        """The same for a single row, in plain Python: numpy takes longer to begin than to compute so little."""
+        before, last = rows.last(2)[0].tolist()
+        before = self.pad if before == NONE else before
+        base, likely = int(rows.live[0]) * self.V, 1.0
+        tokens: list[int] = []
+        confidence: list[float] = []
+        while len(tokens) < most:
+            words, listed, weight = self.entry(before, last)
+            if self.factor is not None:
+                weight = [p * f for p, f in zip(weight, self.factor[words + base].tolist(), strict=True)]
+                for drafted in tokens:
+                    if drafted in listed:
+                        weight[listed.index(drafted)] *= COVERED
+            best = max(weight)
+            sure = best / sum(weight)
+            likely *= sure
+            if likely < least:
+                break
+            before, last = last, listed[weight.index(best)]
+            tokens.append(last)
+            confidence.append(sure)
+        return np.array([tokens], np.int64), np.array([confidence])
+
+    def entry(self, before: int, last: int) -> tuple[np.ndarray, list[int], list[float]]:
+        """What the table lists after two tokens: words as an array and as a list, and their probabilities."""
+        key = before * self.V + last
+        if key not in self.seen:
+            at = int(self.find(np.array([before]), np.array([last]))[0])
+            if len(self.seen) >= MOST_SEEN:
+                self.seen.clear()
+            self.seen[key] = self.token[at], self.token[at].tolist(), self.prob[at].tolist()
+        return self.seen[key]
 
     def find(self, before: np.ndarray, last: np.ndarray) -> np.ndarray:
         """(n,) the entry of each history: of both tokens, else of the last, else of none."""
