@@ -10,6 +10,7 @@ import atexit
 import logging
 import time
 from argparse import Namespace
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,6 +29,8 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.generator import generator_class
 from fairseq_ext.results_file import ResultsFile
 from fairseq_ext.segmenter import NotingDictionary
+from fairseq_ext.stats import Stats
+from fairseq_ext.workers import Workers
 
 logger = logging.getLogger("fairseq_ext")
 SECONDS_BETWEEN_WRITES = 20.0  # of the statistics file
@@ -52,6 +55,7 @@ class Extended:
     corpus_size = 0  # sentences of the data set that fairseq-generate translates
     lines_read = 0  # of an interactive session
     of_line: dict[int, SentenceConstraints]
+    workers: Workers | None = None
 
     def flags(self) -> Any:
         """Our flags: the task's configuration, or the legacy tasks' namespace."""
@@ -189,7 +193,14 @@ class Extended:
         """One batch; the statistics file follows along."""
         if (self.constrained or (self.numbered and constraints is not None)) and "sentence_constraints" not in sample:
             sample, constraints = self.add_constraints(sample, constraints), None
-        out = super().inference_step(generator, models, sample, prefix_tokens, constraints)  # type: ignore[misc]
+        decode = super().inference_step  # type: ignore[misc]
+        count = getattr(self.flags(), "cpu_workers", 1)
+        if count > 1 and isinstance(getattr(generator, "stats", None), Stats):
+            if self.workers is None or self.workers.stats is not generator.stats:
+                self.workers = Workers(count, models, self.source_dictionary.pad(), generator.stats, partial(decode, generator, models))
+            out = self.workers(sample, prefix_tokens, constraints)
+        else:
+            out = decode(generator, models, sample, prefix_tokens, constraints)
         path = self.flags().stats_file
         if path and time.monotonic() - self.written > SECONDS_BETWEEN_WRITES:
             self.stats.write(path)
