@@ -32,7 +32,7 @@ class Echo:
         ]
         lines = [json.dumps({"id": s.id, "hypotheses": [] if s.error else [s.source.upper()]}) + "\n" for s in sentences]
         good = len(sentences) - len(errors)
-        return Result("".join(lines).encode(), errors, {"sentences": good}, good, good, 0.01, 0.0, "echo")
+        return Result("".join(lines).encode(), errors, {"sentences": good}, good, good, 0.01, 0.01, 0.0, "echo")
 
 
 @pytest.fixture
