@@ -302,8 +302,8 @@ class Candidates:
 class Fate:
     """What becomes of the candidates: the stop plug's answer."""
 
-    done: Tensor  # (S, c) becomes a finished hypothesis
-    stays: Tensor  # (S, c) becomes a row of the next beam, but for those beyond the width
+    done: Tensor | None  # (S, c) becomes a finished hypothesis; None: none does
+    stays: Tensor | None  # (S, c) becomes a row of the next beam, but for those beyond the width; None: all that are possible do
     final: Tensor  # (S,) the sentence needs no more decoding
     best: Tensor | None = None  # (S, m) the sentence's m best finished scores so far, these included
     counted: bool = False  # the plug itself has counted the sentence's hypotheses

@@ -96,7 +96,7 @@ def advance(
     if is_broken:
         source = "the model" if rules.lm is None else "the model or the language model"
         raise FloatingPointError(f"{source} gives NaN at target position {beam.longest} of one of the sentences {beam.live}")
-    if done.any():
+    if done is not None and bool(done.any()):
         collect_(finished, beam, candidates, fate, done, scoring, pool)
     # (9) the surviving candidates are the next beam
     return survivors(decoder, beam, candidates, fate, final, plugs.variable)
@@ -112,8 +112,10 @@ def remember(attention: Tensor, beam: Beam) -> None:
     beam.aux["attention"] = torch.cat([past.to(attention.dtype), wide[:, None]], dim=1)
 
 
-def fetch(fate: Fate, broken: Tensor) -> tuple[Tensor, Tensor, bool]:
+def fetch(fate: Fate, broken: Tensor) -> tuple[Tensor | None, Tensor, bool]:
     """Bring done (S, c), final (S,) and the NaN flag to the host in one transfer."""
+    if fate.done is None or fate.done.device.type == "cpu":
+        return fate.done, fate.final, bool(broken)
     S, c = fate.done.shape
     packed = torch.cat([fate.done.flatten(), fate.final, broken[None]]).cpu()
     return packed[: S * c].view(S, c), packed[S * c : S * c + S], bool(packed[-1])
@@ -145,7 +147,14 @@ def survivors(decoder: Decoder, beam: Beam, candidates: Candidates, fate: Fate, 
     """The first staying candidates of each sentence that is not final, as a beam of the width allowed; the decoder's rows follow."""
     live = [s for s, is_final in zip(beam.live, final.tolist(), strict=True) if not is_final]
     row, token, score = candidates.row, candidates.token, candidates.score
-    stays = fate.stays & (score > -torch.inf) if variable else fate.stays  # what pruning dropped takes no place
+    if fate.stays is None and not variable and len(live) == len(beam.live):
+        width = min(candidates.width, row.size(1))
+        row, token, score = (x[:, :width].flatten() for x in (row, token, score))
+        aux = {name: value[:, :width].flatten(0, 1) for name, value in candidates.aux.items()}
+        return continued(decoder, beam, live, width, None, None, row, token, score, aux)
+    stays = score > -torch.inf
+    if fate.stays is not None:  # what pruning dropped takes no place
+        stays = fate.stays & stays if variable else fate.stays
     score = score.masked_fill(~stays, -torch.inf)  # where fewer stay than there are rows, the others stand for nothing
     kept = None
     if len(live) < len(beam.live):
@@ -170,9 +179,26 @@ def survivors(decoder: Decoder, beam: Beam, candidates: Candidates, fate: Fate, 
         chosen = value[torch.arange(len(live), device=value.device)[:, None], order]
         return chosen.flatten(0, 1) if alive is None else chosen[alive]
 
-    flat = rows_of(row)
-    following = beam.select(flat, live, width, counts)
-    following.aux |= {name: rows_of(value if kept is None else value[kept]) for name, value in candidates.aux.items()}
-    following.extend_(rows_of(token), rows_of(score))
-    decoder.select(flat, kept, 0 if variable else width, following.sentence_of_row())
+    aux = {name: rows_of(value if kept is None else value[kept]) for name, value in candidates.aux.items()}
+    return continued(decoder, beam, live, width, counts, kept, rows_of(row), rows_of(token), rows_of(score), aux)
+
+
+def continued(
+    decoder: Decoder,
+    beam: Beam,
+    live: list[int],
+    width: int,
+    counts: Tensor | None,
+    kept: Tensor | None,
+    row: Tensor,
+    token: Tensor,
+    score: Tensor,
+    aux: dict[str, Tensor],
+) -> Beam:
+    """The next beam, and the decoder's rows with it: row, token, score (n',) and aux of each; kept (S',): places of the sentences that
+    go on, None for all."""
+    following = beam.select(row, live, width, counts)
+    following.aux |= aux
+    following.extend_(token, score)
+    decoder.select(row, kept, 0 if counts is not None else width, following.sentence_of_row())
     return following

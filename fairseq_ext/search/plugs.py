@@ -138,8 +138,11 @@ def best_of_rows(k: int, beam: Beam, log_probs: LogProbs, children: int | None =
     token = beam.by_sentence(row_token, 0).flatten(1)
     score, place = score.topk(c, dim=1)
     token = token.gather(1, place)
-    # an empty place points to a row of its own sentence
-    row = beam.first_row()[:, None] + (place // per_row).masked_fill(score == -torch.inf, 0)
+    row = place // per_row
+    if beam.counts is not None:  # an empty place points to a row of its own sentence
+        row = row.masked_fill(score == -torch.inf, 0)
+    if len(beam.live) > 1:
+        row = beam.first_row()[:, None] + row
     return Best(row_token, row_score, row, token, score)
 
 
@@ -180,10 +183,12 @@ class Count:
         self.patience = patience
 
     def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None) -> Fate:
+        before = finished.count[beam.live_index()]
+        if candidates.score.device.type == "cpu" and at_limit is None and self.nothing_ends(candidates, before):
+            return Fate(None, None, ~(candidates.score > -torch.inf).any(1))
         ends, goes_on = ends_and_goes_on(candidates, self.eos)
         done = ends.clone()
         done[:, candidates.width :] = False
-        before = finished.count[beam.live_index()]
         enough = self.patience * (before.new_tensor(candidates.width) if candidates.widths is None else candidates.widths)
         done &= before[:, None] + done.cumsum(1) <= enough[..., None]
         # nothing left that could go on: fairseq would decode such a sentence to the limit, with the same result
@@ -200,6 +205,13 @@ class Count:
         share = (enough // candidates.goal.clamp(min=1)).clamp(min=2).minimum(enough)
         over = (candidates.goal > 0) & (before + done.sum(1) >= share) & (best[:, -1] >= leads)
         return Fate(done, ~ends, final | over, best)
+
+    def nothing_ends(self, candidates: Candidates, before: Tensor) -> bool:
+        """Whether this is a step in which nothing can finish, as most are: worth asking where that does not mean to wait."""
+        constrained = candidates.goal is not None and self.patience == 1
+        if constrained and bool((before > 1).any()):
+            return False
+        return not bool((candidates.token == self.eos).any())
 
 
 @dataclass
