@@ -45,6 +45,13 @@ class Context:
     models: list
     stats: Stats
     children: int | None = None  # most continuations of one row; None: no limit
+    source_dictionary: Dictionary | None = None
+    checkpoint: str | None = None  # where the model came from, if that is one file
+
+    @property
+    def joined_dictionary(self) -> bool:
+        """Whether source and target side share their words, and so their counts."""
+        return self.source_dictionary is not None and self.source_dictionary == self.dictionary
 
 
 # fairseq's own behaviour at each plug point

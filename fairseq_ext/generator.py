@@ -27,7 +27,7 @@ from fairseq_ext.results_file import ResultsFile
 from fairseq_ext.search.beam import Pool
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.loop import beam_search
-from fairseq_ext.search.plugs import Plugs
+from fairseq_ext.search.plugs import Plugs, Rescores
 from fairseq_ext.search.rules import Rules
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.stats import Stats
@@ -42,8 +42,11 @@ class BeamSearchGenerator(SequenceGenerator):
     that its output depends on how sentences were batched. Here every sentence has its own limit, from its own length.
     """
 
-    def __init__(self, models, tgt_dict, *, flags: Any = None, generation: Any = None, stats: Stats | None = None, **stock):
+    def __init__(
+        self, models, tgt_dict, *, flags: Any = None, generation: Any = None, stats: Stats | None = None, origin: dict | None = None, **stock
+    ):
         super().__init__(models, tgt_dict, **stock)
+        self.origin = origin or {}
         self.flags = flags
         self.generation = generation
         self.stats = stats if stats is not None else Stats()
@@ -87,6 +90,7 @@ class BeamSearchGenerator(SequenceGenerator):
             models=list(self.model.models),
             stats=self.stats,
             children=self.children(),
+            **self.origin,
         )
 
         def build(point: str):
@@ -132,6 +136,8 @@ class BeamSearchGenerator(SequenceGenerator):
         progress = Progress(wanted, self.stats) if self.stats.refills is not None and wanted > 1 else None
 
         def answer(sentence: int, found: list[Hypothesis]) -> None:
+            if isinstance(self.plugs.softmax, Rescores):
+                found = self.plugs.softmax.rescore(sentence, found, pool, self.scoring)
             constraints = pool.aux["constraints"][sentence] if "constraints" in pool.aux else None
             if constraints is not None:
                 limit = pool.max_len[sentence]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
+import sys
 import time
 from argparse import Namespace
 from typing import Any
@@ -44,6 +46,7 @@ class Extended:
     tokenizer_used: Any = None
     bpe_used: Any = None
     source: ConstraintSource | None = None
+    checkpoint: str | None = None  # the model's file, told by the Python API
     constrained = False
     numbered = False  # lines of an interactive session carry their numbers
     corpus_size = 0  # sentences of the data set that fairseq-generate translates
@@ -68,6 +71,7 @@ class Extended:
         config.validate(flags, args)
         self.constrained = constrained(flags, args) and not config.stock_search(args)
         extra = {**(extra_gen_cls_kwargs or {}), "flags": flags, "generation": args}
+        extra["origin"] = {"source_dictionary": self.source_dictionary, "checkpoint": self.checkpoint or checkpoint_of_command()}
         print_alignment = getattr(args, "print_alignment", None)
         if print_alignment:
             extra["print_alignment"] = str(print_alignment)
@@ -184,6 +188,13 @@ class Extended:
             self.stats.write(path)
             self.written = time.monotonic()
         return out
+
+
+def checkpoint_of_command() -> str | None:
+    """The one file that the command's --path names: fairseq tells a task nothing of it."""
+    given = [following for argument, following in zip(sys.argv, sys.argv[1:], strict=False) if argument == "--path"]
+    given += [argument.partition("=")[2] for argument in sys.argv if argument.startswith("--path=")]
+    return given[-1] if given and os.path.isfile(given[-1]) else None
 
 
 def extend_legacy(stock: type[FairseqTask]) -> type:

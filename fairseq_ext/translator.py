@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import io
+import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -49,6 +50,7 @@ class Translator:
         if cfg.common.seed is not None and not cfg.generation.no_seed_provided:
             utils.set_torch_seed(cfg.common.seed)
         self.task = tasks.setup_task(cfg.task)
+        self.task.checkpoint = str(path) if os.path.isfile(path) else None
         overrides = ast.literal_eval(cfg.common_eval.model_overrides)
         self.models, _ = checkpoint_utils.load_model_ensemble(utils.split_paths(cfg.common_eval.path), overrides, self.task)
         for model in self.models:
