@@ -43,7 +43,15 @@ class BeamSearchGenerator(SequenceGenerator):
     """
 
     def __init__(
-        self, models, tgt_dict, *, flags: Any = None, generation: Any = None, stats: Stats | None = None, origin: dict | None = None, **stock
+        self,
+        models,
+        tgt_dict,
+        *,
+        flags: Any = None,
+        generation: Any = None,
+        stats: Stats | None = None,
+        origin: dict | None = None,  # what the task knows of the model: source_dictionary, checkpoint
+        **stock,
     ):
         super().__init__(models, tgt_dict, **stock)
         self.origin = origin or {}

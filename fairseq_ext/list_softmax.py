@@ -12,11 +12,13 @@ import math
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fairseq_ext.decoders.transformer_weights import Product
+from fairseq_ext.kernels import lsh_torch
 from fairseq_ext.kernels.lsh_torch import nonzero
 from fairseq_ext.search.beam import Beam, LogProbs, Pool
 from fairseq_ext.search.plugs import Decoder
@@ -101,6 +103,7 @@ class ListSoftmax:
 
     def __init__(self, layers: list[Layer], base: Tensor, temperature: float, share: str, measured: Measured):
         self.layers = layers
+        self.kernels: Any = lsh_torch
         self.temperature = temperature
         self.by_sentence = share == "sentence"
         self.measured = measured
@@ -163,7 +166,7 @@ class ListSoftmax:
                 logits = product(x)
             if found is not None and found.numel():
                 with self.measured.stage("gather"):
-                    rows = weight.index_select(0, found)
+                    rows = self.kernels.gather(weight, found)
                     shift = None if bias is None else bias[found]
                 with self.measured.stage("matmul"):
                     logits = torch.cat([logits, small_product(x, rows, shift)], dim=1)

@@ -16,7 +16,7 @@ def output_layers(models: list[Any], flag: str) -> list[tuple[Tensor, Tensor | N
 
     Raises UsageError where a model does not give its features apart from its scores (decoders/fairseq.py, has_output_layer).
     """
-    out = []
+    out: list[tuple[Tensor, Tensor | None]] = []
     for model in models:
         decoder = getattr(model, "decoder", None)
         layer = getattr(decoder, "output_projection", None)

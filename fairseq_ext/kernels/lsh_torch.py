@@ -115,37 +115,42 @@ def build_cuckoo(spans: Spans, seed: int = 0) -> Cuckoo:
 
     Raises RuntimeError when no pair of functions out of 64 settles a band.
     """
-    W, V = spans.codes.shape
-    device = spans.codes.device
-    first = torch.ones_like(spans.codes, dtype=torch.bool)
-    first[:, 1:] = spans.codes[:, 1:] != spans.codes[:, :-1]
-    most = int(first.sum(1).max())
-    size = 1 << (LOAD * most - 1).bit_length()
-    # the distinct codes of each band (W, m), -1 behind them, their starts and lengths
-    order = (~first).byte().argsort(dim=1, stable=True)[:, :most]
-    is_key = first.gather(1, order)
-    keys = spans.codes.gather(1, order).masked_fill(~is_key, -1)
-    start = order.masked_fill(~is_key, V)
-    length = (torch.cat([start[:, 1:], start.new_full((W, 1), V)], dim=1) - start).masked_fill(~is_key, 0)
+    keys, start, length, counts = distinct(spans)
+    W, m = keys.shape
+    size = 1 << (LOAD * m - 1).bit_length()
     generator = torch.Generator().manual_seed(seed)
-    hashes = draw_hashes(W, generator).to(device)
-    place = torch.full((W, size), -1, dtype=torch.long, device=device)  # which of `keys` lies in a slot
-    bands = torch.arange(W, device=device)
+    hashes = draw_hashes(W, generator).to(keys.device)
+    place = torch.full((W, size), -1, dtype=torch.long, device=keys.device)  # which of `keys` lies in a slot
+    bands = torch.arange(W, device=keys.device)
+    is_key = torch.arange(m, device=keys.device) < counts[:, None]
     for _ in range(MAX_HASHES):
         place[bands], settled = insert(keys[bands], is_key[bands], hashes[bands], size)
         bands = bands[~settled]
         if not bands.numel():
-            break
-        hashes[bands] = draw_hashes(bands.numel(), generator).to(device)
-    else:
-        raise RuntimeError(f"{bands.numel()} bands have no cuckoo table after {MAX_HASHES} pairs of hash functions")
+            return filled(place, keys, start, length, hashes)
+        hashes[bands] = draw_hashes(bands.numel(), generator).to(keys.device)
+    raise RuntimeError(f"{bands.numel()} bands have no cuckoo table after {MAX_HASHES} pairs of hash functions")
+
+
+def distinct(spans: Spans) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The distinct codes of each band (W, m), -1 behind them, their starts and lengths (W, m), and how many there are (W,)."""
+    W, V = spans.codes.shape
+    first = torch.ones_like(spans.codes, dtype=torch.bool)
+    first[:, 1:] = spans.codes[:, 1:] != spans.codes[:, :-1]
+    counts = first.sum(1)
+    order = (~first).byte().argsort(dim=1, stable=True)[:, : int(counts.max())]
+    is_key = first.gather(1, order)
+    keys = spans.codes.gather(1, order).masked_fill(~is_key, -1)
+    start = order.masked_fill(~is_key, V)
+    length = (torch.cat([start[:, 1:], start.new_full((W, 1), V)], dim=1) - start).masked_fill(~is_key, 0)
+    return keys, start, length, counts
+
+
+def filled(place: Tensor, keys: Tensor, start: Tensor, length: Tensor, hashes: Tensor) -> Cuckoo:
+    """The table whose slots hold the keys of these numbers, place (W, size), -1 where a slot is empty."""
     used, index = place >= 0, place.clamp(min=0)
-    return Cuckoo(
-        keys.gather(1, index).masked_fill(~used, -1).int(),
-        start.gather(1, index).masked_fill(~used, 0).int(),
-        length.gather(1, index).masked_fill(~used, 0).int(),
-        hashes,
-    )
+    columns = [x.gather(1, index).masked_fill(~used, empty).int() for x, empty in ((keys, -1), (start, 0), (length, 0))]
+    return Cuckoo(columns[0], columns[1], columns[2], hashes)
 
 
 def insert(keys: Tensor, is_key: Tensor, hashes: Tensor, size: int) -> tuple[Tensor, Tensor]:

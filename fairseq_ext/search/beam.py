@@ -102,6 +102,10 @@ class LogProbs:
         kept = self.value.gather(1, column)
         self.value.scatter_(1, column, torch.where(known, kept + amount, kept))
 
+    def reorder_(self, row: Tensor) -> None:
+        """Row i becomes what row[i] was, among rows of one sentence."""
+        self.value = self.value[row]
+
     def only_(self, token: Tensor, rows: Tensor) -> None:
         """Make all but one token (n,) impossible where the mask rows (n,) is true."""
         kept = self.at(token[:, None])

@@ -102,7 +102,8 @@ def force_prefix(log_probs: LogProbs, beam: Beam, prefix: Tensor, pad: int, eos:
     ends = forced & (token == eos)
     if beam.width > 1 and bool(ends.any()):
         source = torch.where(ends, beam.first_row()[sentence], torch.arange(beam.rows, device=beam.device))
-        log_probs.value, beam.tokens, beam.score = log_probs.value[source], beam.tokens[source], beam.score[source]
+        log_probs.reorder_(source)
+        beam.tokens, beam.score = beam.tokens[source], beam.score[source]
     return forced
 
 

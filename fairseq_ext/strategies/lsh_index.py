@@ -69,7 +69,7 @@ def key_of(weight: Tensor, bias: Tensor | None, parameters: Parameters) -> str:
     for tensor in (weight, bias):
         if tensor is not None:
             digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy())
+            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
     digest.update(f"{parameters} {FORMAT}".encode())
     return digest.hexdigest()
 

@@ -162,7 +162,8 @@ def main() -> None:
             running += (0.02 if number > 1 else 1.0) * (nll.item() - running)
             if number % 50 == 0:
                 seconds = time.monotonic() - start
-                print(f"epoch {epoch} update {number} nll {running:.3f} lr {lr:.1e} {words / seconds:.0f} words/s {seconds:.0f} s", flush=True)
+                speed = f"{words / seconds:.0f} words/s {seconds:.0f} s"
+                print(f"epoch {epoch} update {number} nll {running:.3f} lr {lr:.1e} {speed}", flush=True)
         if done >= 1:
             break
     encoder.weight = torch.nn.Parameter(tables[0].table)
