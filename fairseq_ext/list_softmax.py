@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_ext.decoders.transformer_weights import Product
@@ -25,6 +26,7 @@ from fairseq_ext.search.plugs import Decoder
 from fairseq_ext.stats import Stats
 
 Layer = tuple[Tensor, Tensor | None]  # weight (V, d), bias (V,)
+SHAPES = 256  # a gathered part is filled up to a multiple of so many words
 STAGES = ("hash", "lookup", "compact", "gather", "matmul", "normalise")
 
 
@@ -166,10 +168,12 @@ class ListSoftmax:
                 logits = product(x)
             if found is not None and found.numel():
                 with self.measured.stage("gather"):
-                    rows = self.kernels.gather(weight, found)
-                    shift = None if bias is None else bias[found]
+                    # subtle: oneDNN makes a new kernel for every shape it meets, so shapes are kept few
+                    filled = F.pad(found, (0, -found.numel() % SHAPES)) if x.device.type == "cpu" else found
+                    rows = self.kernels.gather(weight, filled)
+                    shift = None if bias is None else bias[filled]
                 with self.measured.stage("matmul"):
-                    logits = torch.cat([logits, small_product(x, rows, shift)], dim=1)
+                    logits = torch.cat([logits, small_product(x, rows, shift)[:, : found.numel()]], dim=1)
             scores.append(logits)
         ids = self.base
         with self.measured.stage("normalise"):
@@ -213,7 +217,7 @@ def small_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x (n, d), weight (C, d) -> (n, C); on a CPU in float32 by oneDNN, for weights that are used once and so not packed."""
     if Product.packs and x.device.type == "cpu" and x.dtype == torch.float32:
         return torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, "none", [], "")
-    return torch.nn.functional.linear(x, weight, bias)
+    return F.linear(x, weight, bias)
 
 
 def mean_log_softmax(scores: list[Tensor], temperature: float) -> Tensor:

@@ -195,17 +195,18 @@ def lookup_cuckoo(codes: Tensor, table: Cuckoo, V: int) -> tuple[Tensor, Tensor]
 
 
 def count_hits(start: Tensor, length: Tensor, words: Tensor, V: int) -> Tensor:
-    """Eq. 9: L (n, V), in how many bands a word's code is the row's. start, length (n, W), words flat (W x V,)."""
-    n = start.size(0)
-    flat_length = length.flatten().long()
-    before = flat_length.cumsum(0) - flat_length
-    total = int(flat_length.sum())
-    shift = torch.repeat_interleave(start.flatten() - before, flat_length, output_size=total)
-    found = words[torch.arange(total, device=words.device) + shift]
+    """Eq. 9: L (n, V) int16 (fewer bytes to clear and read), in how many bands a word's code is the row's. start, length (n, W), words flat (W x V,)."""
+    n, device = start.size(0), words.device
+    many, first = length.flatten().long(), start.flatten().long()
+    total = int(many.sum())
+    before = many.cumsum(0) - many
+    place = torch.repeat_interleave(first - before, many, output_size=total).add_(torch.arange(total, device=device))
+    found = words.index_select(0, place)
     if n > 1:
-        row = torch.arange(0, n * V, V, device=words.device)
-        found = found + torch.repeat_interleave(row, length.sum(1), output_size=total)
-    return torch.bincount(found, minlength=n * V).view(n, V)
+        row = torch.arange(0, n * V, V, dtype=torch.int32, device=device)
+        found += torch.repeat_interleave(row, length.sum(1), output_size=total)
+    one = torch.ones(1, dtype=torch.int16, device=device)
+    return torch.zeros(n * V, dtype=torch.int16, device=device).index_add_(0, found, one.expand(total)).view(n, V)
 
 
 def compact(hits: Tensor, t: int, always: Tensor) -> Tensor:

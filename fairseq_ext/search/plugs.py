@@ -135,7 +135,7 @@ def best_of_rows(k: int, beam: Beam, log_probs: LogProbs, children: int | None =
     """The 2k best continuations of each sentence (or all but one where there are fewer: fairseq never takes pad), at most so many
     children of one row."""
     width, words = beam.width, log_probs.value.size(1)
-    c = min(2 * k, width * words - 1)
+    c = min(2 * k, width * words - (log_probs.ids is None))  # a shortlist has no pad
     per_row = min(c, words)
     if children is not None and children < per_row:
         per_row = children

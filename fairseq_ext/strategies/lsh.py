@@ -46,9 +46,9 @@ PROBE_TIMES = 5
 class LSHFlags(ListFlags):
     lsh_k: int = field(default=16, metadata={"help": "K: dimensions that each hash function compares (default: 16; the paper: 8, 16)"})
     lsh_u: int = field(default=3, metadata={"help": "u: hash codes of a band (default: 3, as the paper)"})
-    lsh_bands: int = field(default=500, metadata={"help": "W: bands (default: 500, as the paper)"})
+    lsh_bands: int = field(default=100, metadata={"help": "W: bands (default: 100; the paper: 500)"})
     lsh_hits: int = field(default=2, metadata={"help": "t: equal bands that make a word a candidate (default: 2; neutral: 0, every word)"})
-    lsh_top: int = field(default=2000, metadata={"help": "T: most frequent words on every list (default: 2000; neutral: the vocabulary)"})
+    lsh_top: int = field(default=4000, metadata={"help": "T: most frequent words on every list (default: 4000; neutral: the vocabulary)"})
     lsh_share: ChoiceEnum(["batch", "sentence"]) = field(  # type: ignore[valid-type]
         default="batch", metadata={"help": "one list for all rows that are decoded together (the paper), or one for each sentence"}
     )

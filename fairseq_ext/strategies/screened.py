@@ -106,7 +106,7 @@ class Screen:
         each = rest * torch.expm1(b)
         together = norm * self.spread * p.norm(dim=1) + 0.5 * b.exp() * b.square() * rest
         share = torch.minimum(each, together)
-        return -torch.log1p(-share.clamp(max=0.5)) * SAFETY
+        return torch.where(share < 0.5, -torch.log1p(-share.clamp(max=0.5)) * SAFETY, torch.inf)  # |Z / Z' - 1| <= share
 
 
 class ScreenedLogProbs(LogProbs):
