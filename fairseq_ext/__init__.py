@@ -8,6 +8,9 @@
 | --prune-finished | Post and Vilar 2018, Table 3 | strategies/prune_finished.py |
 | --stop optimal, first, shrink | Huang, Zhao and Ma 2017, optimal ending | strategies/optimal_ending.py |
 | --schedule stream, --prune-threshold, --prune-children, --stop ranked | Yang et al. 2020 | strategies/streaming.py |
+| --softmax lsh | Shi, Xu and Knight 2019, locality sensitive hashing | strategies/lsh.py, lsh_index.py, kernels/ |
+| --softmax top, lexical | its baselines; Shi and Knight 2017 | strategies/shortlist.py |
+| --softmax screened | the full softmax from half the bytes, checked | strategies/screened.py |
 | --patience | Kasai et al. 2022 | search/plugs.py (Count) |
 """
 

@@ -195,7 +195,8 @@ def lookup_cuckoo(codes: Tensor, table: Cuckoo, V: int) -> tuple[Tensor, Tensor]
 
 
 def count_hits(start: Tensor, length: Tensor, words: Tensor, V: int) -> Tensor:
-    """Eq. 9: L (n, V) int16 (fewer bytes to clear and read), in how many bands a word's code is the row's. start, length (n, W), words flat (W x V,)."""
+    """Eq. 9: L (n, V) int16 (fewer bytes to clear and read), in how many bands a word's code is the row's. start, length (n, W),
+    words flat (W x V,)."""
     n, device = start.size(0), words.device
     many, first = length.flatten().long(), start.flatten().long()
     total = int(many.sum())

@@ -32,8 +32,10 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.kernels import lsh_torch
 from fairseq_ext.list_softmax import ListSoftmax
 from fairseq_ext.registry import register
-from fairseq_ext.search.beam import Beam, Hypothesis, LogProbs, Pool, Scoring
+from fairseq_ext.search.beam import Beam, LogProbs, Pool
+from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.plugs import Decoder
+from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.strategies.lsh_index import DIRECT_BITS, Parameters, load_or_build
 from fairseq_ext.strategies.shortlist import ListFlags, list_arguments
 
@@ -150,28 +152,26 @@ class ExactLSH(LSH):
     unk: int
     pad: int
 
-    def rescore(self, found: list[list[Hypothesis]], pool: Pool, scoring: Scoring) -> list[list[Hypothesis]]:
-        """One teacher-forced pass over all hypotheses, in groups of as many rows as there are sentences."""
-        flat = [(s, h) for s, hypotheses in enumerate(found) for h in hypotheses]
-        wanted = scoring.wanted(pool)
-        out: list[list[Hypothesis]] = [[] for _ in found]
-        size = max(16, len(found))
-        flat.sort(key=lambda pair: pair[1].tokens.numel())
-        for group in (flat[i : i + size] for i in range(0, len(flat), size)):
-            owner = torch.tensor([s for s, _ in group], device=pool.length.device)
-            tokens = torch.nn.utils.rnn.pad_sequence([h.tokens for _, h in group], batch_first=True, padding_value=self.pad)
-            previous = torch.cat([torch.full_like(tokens[:, :1], pool.bos), tokens[:, :-1]], dim=1)
-            inputs = {name: value[owner] for name, value in pool.net_input.items() if name != "prev_output_tokens"}
-            logits = self.model(**inputs, prev_output_tokens=previous)[0]
-            logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / self.temperature
-            exact = logits.log_softmax(-1).gather(2, tokens[:, :, None])[:, :, 0] - self.unk_penalty * (tokens == self.unk)
-            for (s, h), row in zip(group, exact, strict=True):
-                positional = row[: h.tokens.numel()].clone()
-                score = float(scoring(positional.double().sum(), h.tokens.numel(), wanted[s]))
-                out[s].append(Hypothesis(h.tokens, score, positional, h.attention))
-        for hypotheses in out:
-            hypotheses.sort(key=lambda h: -h.score)
-        return out
+    def rescore(self, sentence: int, found: list[Hypothesis], pool: Pool, scoring: Scoring) -> list[Hypothesis]:
+        """One teacher-forced pass of the model over a sentence's hypotheses."""
+        if not found:
+            return found
+        if hasattr(self.model, "set_beam_size"):
+            self.model.set_beam_size(1)  # a stock generator may have left BART's sharing of source keys switched on
+        tokens = torch.nn.utils.rnn.pad_sequence([h.tokens for h in found], batch_first=True, padding_value=self.pad)
+        previous = torch.cat([torch.full_like(tokens[:, :1], pool.bos), tokens[:, :-1]], dim=1)
+        owner = torch.full((len(found),), sentence, device=tokens.device)
+        inputs = {name: value[owner] for name, value in pool.net_input.items() if name != "prev_output_tokens"}
+        logits = self.model(**inputs, prev_output_tokens=previous)[0]
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / self.temperature
+        exact = logits.log_softmax(-1).gather(2, tokens[:, :, None])[:, :, 0] - self.unk_penalty * (tokens == self.unk)
+        out = []
+        wanted = scoring.wanted(pool, owner[:1])
+        for h, row in zip(found, exact, strict=True):
+            positional = row[: h.tokens.numel()].clone()
+            score = float(scoring(positional.double().sum(), h.tokens.numel(), wanted))
+            out.append(Hypothesis(h.tokens, score, positional, h.attention))
+        return sorted(out, key=lambda h: -h.score)
 
 
 def kernels_for(weight: Tensor) -> Any:

@@ -157,7 +157,7 @@ def check(flags, generation) -> None:
 
 @register("softmax", "top", ShortlistFlags, check)
 def top(flags, context) -> ListSoftmax:
-    return ListSoftmax(share="batch", **list_arguments(flags, context, flags.shortlist_top, "--softmax top"))
+    return ListSoftmax(share=str(flags.shortlist_share), **list_arguments(flags, context, flags.shortlist_top, "--softmax top"))
 
 
 @register("softmax", "lexical", ShortlistFlags, check)
