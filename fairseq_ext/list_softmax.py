@@ -107,6 +107,7 @@ class ListSoftmax:
     def __init__(self, layers: list[Layer], base: Tensor, temperature: float, share: str, measured: Measured):
         self.layers = layers
         self.kernels: Any = lsh_torch
+        self.buffer: Tensor | None = None
         self.temperature = temperature
         self.by_sentence = share == "sentence"
         self.measured = measured
@@ -171,7 +172,7 @@ class ListSoftmax:
                 with self.measured.stage("gather"):
                     # subtle: oneDNN makes a new kernel for every shape it meets, so shapes are kept few
                     filled = F.pad(found, (0, -found.numel() % SHAPES)) if x.device.type == "cpu" else found
-                    rows = self.kernels.gather(weight, filled)
+                    rows = self.gathered(weight, filled)
                     shift = None if bias is None else bias[filled]
                 with self.measured.stage("matmul"):
                     logits = torch.cat([logits, small_product(x, rows, shift)[:, : found.numel()]], dim=1)
@@ -185,6 +186,14 @@ class ListSoftmax:
                     ids, order = ids.sort()
                     value = value.index_select(1, order)
         return LogProbs(value, ids)
+
+    def gathered(self, weight: Tensor, ids: Tensor) -> Tensor:
+        """Rows ids (m,) of weight; on a CPU in memory that is used again, since fresh pages cost more than the copy."""
+        if weight.device.type != "cpu":
+            return self.kernels.gather(weight, ids)
+        if self.buffer is None or self.buffer.size(0) < ids.numel():
+            self.buffer = weight.new_empty(2 * ids.numel(), weight.size(1))
+        return torch.index_select(weight, 0, ids, out=self.buffer[: ids.numel()])
 
     def separate(self, features: list[Tensor], mask: Tensor, beam: Beam | None) -> LogProbs:
         """A list of its own for each sentence, mask (S, V); rows of ids are filled up with their last word."""

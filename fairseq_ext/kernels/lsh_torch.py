@@ -31,7 +31,8 @@ def draw_dimensions(D: int, K: int, u: int, W: int, seed: int) -> Tensor:
     if u < 1 or u * bits_of(K) > 30:
         raise ValueError(f"u = {u} codes of {bits_of(K)} bits do not fit into 30 bits")
     generator = torch.Generator().manual_seed(seed)
-    return torch.rand(u * W, D, generator=generator).argsort(dim=1, stable=True)[:, :K].contiguous()
+    places = torch.rand(u * W, D, generator=generator).argsort(dim=1, stable=True)[:, :K]
+    return places.t().contiguous().t()  # in memory as wta_hash reads it
 
 
 def wta_hash(x: Tensor, dimensions: Tensor, u: int) -> Tensor:

@@ -8,6 +8,7 @@ than it does the clock; ratios compare searches of one run.
 """
 
 import argparse
+import copy
 import json
 import sys
 import time
@@ -97,9 +98,9 @@ def search(args: argparse.Namespace, flags: dict[str, Any], every: int) -> dict[
     calls, start = translator.stats.decoder_calls, time.thread_time()
     found = translator.translate(source)
     seconds = time.thread_time() - start
-    out = {"seconds": seconds, "parts": parts.seconds, "sentences": len(source), "calls": translator.stats.decoder_calls - calls}
+    out = {"seconds": seconds, "parts": dict(parts.seconds), "sentences": len(source), "calls": translator.stats.decoder_calls - calls}
     out["bleu"] = sacrebleu.corpus_bleu([nbest[0].text for nbest in found], [target], tokenize="none", force=True).score
-    out["softmax"] = translator.stats.as_dict().get("softmax", {})
+    out["softmax"] = copy.deepcopy(translator.stats.as_dict().get("softmax", {}))  # the recall's run adds to both
     out["texts"] = [nbest[0].text for nbest in found]
     if flags["softmax"] not in ("full", "screened"):
         translator.generator.plugs.softmax.inner.measured.every = 3
