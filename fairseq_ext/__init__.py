@@ -7,6 +7,9 @@
 | --select gbs, cbs | Hokamp and Liu 2017; Anderson et al. 2017 | strategies/grid_beam.py |
 | --prune-finished | Post and Vilar 2018, Table 3 | strategies/prune_finished.py |
 | --stop optimal, first, shrink | Huang, Zhao and Ma 2017, optimal ending | strategies/optimal_ending.py |
+| --decoding jacobi, gs-jacobi, hybrid-jacobi, window | Santilli et al. 2023, parallel decoding | strategies/jacobi.py, search/parallel.py |
+| --draft, --draft-file | drafts of parallel decoding | drafts/ |
+| --ddg-dir | Santilli et al. 2023, DDGviz | viz/ddg.py |
 | --schedule stream, --prune-threshold, --prune-children, --stop ranked | Yang et al. 2020 | strategies/streaming.py |
 | --softmax lsh | Shi, Xu and Knight 2019, locality sensitive hashing | strategies/lsh.py, lsh_index.py, kernels/ |
 | --softmax top, lexical | its baselines; Shi and Knight 2017 | strategies/shortlist.py |

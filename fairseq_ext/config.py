@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from dataclasses import dataclass, field, make_dataclass
 from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
+from fairseq_ext.constraint_flags import refuse_constraints
 from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import POINTS, PRUNERS, STRATEGIES, Strategy, load_strategies, register
 from fairseq_ext.search import plugs
@@ -22,7 +24,7 @@ VERSION = "0.1"
 Text = Optional[str]  # noqa: UP045  (fairseq reads this form only)
 BACKENDS = ("auto", "transformer", "fairseq")
 HELP = {
-    "select": "how continuations are chosen (neutral: topk, as fairseq)",
+    "select": "how continuations are chosen (default: dba where there are constraints, else topk, as fairseq)",
     "stop": "when a sentence is final (neutral: count, as fairseq: beam-many finished hypotheses)",
     "schedule": "when sentences start (neutral: batch, as fairseq: all together)",
     "softmax": "which words are scored (neutral: full, all of them)",
@@ -45,8 +47,17 @@ class Context:
     models: list
     stats: Stats
     children: int | None = None  # most continuations of one row; None: no limit
-    source_dictionary: Dictionary | None = None
-    checkpoint: str | None = None  # where the model came from, if that is one file
+    task: Any = None  # fairseq's task, for the source dictionary and the checkpoint's place
+
+    @property
+    def source_dictionary(self) -> Dictionary | None:
+        return getattr(self.task, "source_dictionary", None)
+
+    @property
+    def checkpoint(self) -> str | None:
+        """The model's file, where that is known and one file."""
+        path = self.task.checkpoint_path() if hasattr(self.task, "checkpoint_path") else None
+        return path if path and os.path.isfile(path) else None
 
     @property
     def joined_dictionary(self) -> bool:
@@ -55,7 +66,7 @@ class Context:
 
 
 # fairseq's own behaviour at each plug point
-register("select", "topk")(lambda flags, context: plugs.TopK(context.k, context.children))
+register("select", "topk", check=refuse_constraints)(lambda flags, context: plugs.TopK(context.k, context.children))
 register("stop", "count")(lambda flags, context: plugs.Count(context.eos, context.scoring))
 register("schedule", "batch")(lambda flags, context: plugs.WholeBatch())
 register("softmax", "full")(lambda flags, context: plugs.FullSoftmax(getattr(context.generation, "temperature", 1.0)))
@@ -81,6 +92,8 @@ def flags_dataclass() -> type:
         (point, ChoiceEnum(list(STRATEGIES[point])), field(default=next(iter(STRATEGIES[point])), metadata={"help": HELP[point]}))
         for point in POINTS
     ]
+    # where nobody names a selection, constraints decide; so its default must differ from every name
+    own[0] = ("select", Optional[own[0][1]], field(default=None, metadata={"help": HELP["select"]}))  # noqa: UP045
     own += [
         (
             "decoder_backend",
@@ -89,6 +102,11 @@ def flags_dataclass() -> type:
                 default="auto",
                 metadata={"help": "who runs the decoder: the fastest that fits the model, or fairseq's own modules (same results)"},
             ),
+        ),
+        (
+            "int8",
+            bool,
+            field(default=False, metadata={"help": "products rounded to 8 bits: faster on a CPU, other results (default: off)"}),
         ),
         (
             "results_file",
@@ -164,6 +182,13 @@ def validate(flags: Any, generation: Any) -> None:
         if unused:
             flag = "--" + unused[0].replace("_", "-")
             raise UsageError(f"{flag} belongs to {flag_of(strategy)}, which is not switched on: add it or leave {flag} out")
+    if getattr(flags, "int8", False):
+        if other:
+            raise UsageError(f"{other} is decoded by fairseq's own loop, which has no 8-bit products: leave it or --int8 out")
+        if flags.decoder_backend == "fairseq":
+            raise UsageError("--int8 is for the transformer backend, and --decoder-backend fairseq is another: leave one of the two out")
+        if getattr(generation, "print_alignment", None):
+            raise UsageError("--int8 keeps no attention, from which --print-alignment reads: leave one of the two out")
     if getattr(flags, "resume", False) and not flags.results_file:
         raise UsageError("--resume goes on with a results file and none is named: add --results-file")
     if getattr(flags, "results_file", None):

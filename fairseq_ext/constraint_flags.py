@@ -8,6 +8,8 @@ from typing import Any, Optional
 
 from fairseq.dataclass import FairseqDataclass
 
+from fairseq_ext.errors import UsageError
+
 
 @dataclass
 class ConstraintFlags(FairseqDataclass):
@@ -30,6 +32,15 @@ class ConstraintFlags(FairseqDataclass):
 def constrained(flags: Any, generation: Any) -> bool:
     """Whether the command gives constraints of any kind."""
     return bool(getattr(generation, "constraints", None) or flags.constraints_file or flags.avoid_file or flags.glossary)
+
+
+def refuse_constraints(flags: Any, generation: Any) -> None:
+    """The check of searches that know no constraints (raises UsageError)."""
+    if constrained(flags, generation):
+        raise UsageError(
+            f"--select {flags.select} knows no constraints, and there are some: leave --select out for dba, name gbs or cbs, "
+            "or leave the constraints out"
+        )
 
 
 def is_ordered(flags: Any, generation: Any) -> bool:

@@ -95,7 +95,10 @@ class ConstraintSource:
         found = self.common
         if self.lines is not None:
             if number >= len(self.lines):
-                self.check_size(number + 1)
+                raise UsageError(
+                    f"--constraints-file {self.lines.path} has {len(self.lines)} lines and the input has at least {number + 1} sentences: "
+                    "write one line for each, an empty one for no constraints"
+                )
             found = self.of_line(self.lines[number], self.lines.where(number))
         if self.glossary is not None:
             found = self.with_terms(found, self.source_words(source_tokens))
@@ -183,6 +186,15 @@ def parse_tabs(line: str, where: str) -> dict[str, Any]:
 
 def parse_json(line: str, where: str) -> dict[str, Any]:
     """A JSON line: constraints, avoid and prefix as lists of phrases, any_of as a list of lists; a phrase as one string."""
+    value = json_object(line, where)
+    unknown = [key for key in value if key not in KEYS]
+    if unknown:
+        raise UsageError(f"{where} has the unknown key '{unknown[0]}': the keys are {', '.join(KEYS)}")
+    return fields_of(value, where)
+
+
+def json_object(line: str, where: str, keys: Sequence[str] = KEYS) -> dict[str, Any]:
+    """The object of a JSON line; UsageError for anything else, and for a key given twice."""
 
     def no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(dict(pairs)) < len(pairs):
@@ -194,12 +206,14 @@ def parse_json(line: str, where: str) -> dict[str, Any]:
     except UsageError:
         raise
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{where} is not valid JSON ({error}): write an object with the keys {', '.join(KEYS)}") from None
+        raise UsageError(f"{where} is not valid JSON ({error}): write an object with the keys {', '.join(keys)}") from None
     if not isinstance(value, dict):
-        raise UsageError(f"{where} is not a JSON object: write one with the keys {', '.join(KEYS)}")
-    unknown = [key for key in value if key not in KEYS]
-    if unknown:
-        raise UsageError(f"{where} has the unknown key '{unknown[0]}': the keys are {', '.join(KEYS)}")
+        raise UsageError(f"{where} is not a JSON object: write one with the keys {', '.join(keys)}")
+    return value
+
+
+def fields_of(value: dict[str, Any], where: str) -> dict[str, Any]:
+    """The constraint fields of an object, checked, in the form of `parse_json`; other keys are not looked at."""
 
     def phrase(item: Any, key: str) -> str:
         words = [item] if isinstance(item, str) else item

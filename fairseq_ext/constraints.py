@@ -140,11 +140,14 @@ def keys_of(packed: Tensor) -> list[int]:
     return keys
 
 
-def from_packed(row: Tensor, dictionary: Dictionary, number: int, segmenter: Segmenter | None = None) -> SentenceConstraints:
+def from_packed(
+    row: Tensor, dictionary: Dictionary, number: int, segmenter: Segmenter | None = None, unknown: Sequence[str] = ()
+) -> SentenceConstraints:
     """One row (W,) of fairseq's packed constraints, as `fairseq-interactive --constraints` makes them of tab-separated fields.
 
     number: of the sentence, from 0, for messages. segmenter: recovers the text, for the report and for the form that a word has
-    inside a sentence where that differs from its form alone (segmenter.py); without it phrases are taken as they are.
+    inside a sentence where that differs from its form alone (segmenter.py); without it phrases are taken as they are. unknown: what the
+    first `<unk>` stood for, for the message.
     Errors: UsageError for empty phrases, `<unk>`, `</s>`, `<pad>`, and more than the limits allow.
     """
     where = f"line {number + 1} of the input"
@@ -152,7 +155,8 @@ def from_packed(row: Tensor, dictionary: Dictionary, number: int, segmenter: Seg
     for phrase in unpack(row, dictionary.bos(), where):
         is_prefix = phrase[0] == dictionary.bos()
         phrase = phrase[is_prefix:]
-        pieces = [dictionary[token] for token in phrase]
+        names = iter(unknown)
+        pieces = [next(names, dictionary[token]) if token == dictionary.unk() else dictionary[token] for token in phrase]
         reason = unusable(phrase, pieces, dictionary)
         text = " ".join(pieces)
         if reason:

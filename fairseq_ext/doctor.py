@@ -141,6 +141,16 @@ def cupy() -> str:
     return f"{cp.__version__}, {cp.cuda.runtime.getDeviceCount()} CUDA devices"
 
 
+def cluster() -> str:
+    versions = []
+    for name in ("ray", "pyarrow"):
+        try:
+            versions.append(f"{name} {installed(name, name)()}")
+        except ModuleNotFoundError:  # importlib.metadata's own error is one as well
+            raise Failed(f"{name} is not installed", "only fairseq_ext.corpus needs it: pip install ray pyarrow") from None
+    return ", ".join(versions)
+
+
 def onednn() -> str:
     """subtle: some machines announce AMX and then kill the process that uses it; so each product is tried in a process of its own."""
     dying = {name: last_line(done) for name, code in ONEDNN_PROBES.items() if (done := probe(code)).returncode}
@@ -208,6 +218,7 @@ ITEMS = [
     Item("subword-nmt", installed("subword-nmt", "subword_nmt")),
     Item("sacrebleu", installed("sacrebleu", "sacrebleu")),
     Item("CuPy", cupy, required=False, cure="only the CUDA kernels need it; see whether its CUDA release fits the driver"),
+    Item("Ray", cluster, required=False, cure="only fairseq_ext.corpus needs it"),
     Item("oneDNN", onednn, required=False, cure="float32 does not need it"),
     Item("user-dir", user_dir),
     Item("tiny decode", tiny_decode),

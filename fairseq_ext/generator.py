@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from fairseq_ext import config, constraint_io
 from fairseq_ext.constraint_flags import is_ordered
 from fairseq_ext.constraint_report import report_constraints
 from fairseq_ext.decoders.choose import make_decoder
+from fairseq_ext.decoders.rereading import RereadingDecoder
 from fairseq_ext.errors import UsageError
 from fairseq_ext.progress import Progress
 from fairseq_ext.registry import PRUNERS, STRATEGIES
@@ -31,6 +33,8 @@ from fairseq_ext.search.plugs import Plugs, Rescores
 from fairseq_ext.search.rules import Rules
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.stats import Stats
+from fairseq_ext.viz.ddg import Graph
+from fairseq_ext.viz.ddg import write as write_graph
 
 logger = logging.getLogger("fairseq_ext")
 
@@ -43,31 +47,28 @@ class BeamSearchGenerator(SequenceGenerator):
     """
 
     def __init__(
-        self,
-        models,
-        tgt_dict,
-        *,
-        flags: Any = None,
-        generation: Any = None,
-        stats: Stats | None = None,
-        origin: dict | None = None,  # what the task knows of the model: source_dictionary, checkpoint
-        **stock,
+        self, models, tgt_dict, *, flags: Any = None, generation: Any = None, stats: Stats | None = None, task: Any = None, **stock
     ):
         super().__init__(models, tgt_dict, **stock)
-        self.origin = origin or {}
         self.flags = flags
+        self.task = task
         self.generation = generation
         self.stats = stats if stats is not None else Stats()
-        reward, ratio = getattr(flags, "length_reward", 0.0), getattr(flags, "length_ratio", 1.0)
-        bounded = not getattr(flags, "length_reward_unbounded", False)
-        self.scoring = Scoring(self.normalize_scores, self.len_penalty, reward, ratio, bounded)
+        self.scoring = Scoring(
+            self.normalize_scores,
+            self.len_penalty,
+            reward=getattr(flags, "length_reward", 0.0),
+            ratio=getattr(flags, "length_ratio", 1.0),
+            offset=getattr(flags, "length_offset", 0.0),
+            bounded=not getattr(flags, "length_reward_unbounded", False),
+        )
         self.nbest = min(getattr(generation, "nbest", 1), self.beam_size)
         self.need_attention = isinstance(self.model, EnsembleModelWithAlignment)
         # sampling, diverse beams and the like are searches of fairseq's own: its own loop runs them
         ours = (stock_search.BeamSearch, stock_search.LexicallyConstrainedBeamSearch)
         self.runs_stock_loop = type(self.search) not in ours
         backend = "fairseq" if self.runs_stock_loop else str(getattr(flags, "decoder_backend", None) or "auto")
-        self.decoder, _ = make_decoder(list(self.model.models), self.need_attention, backend)
+        self.decoder, _ = make_decoder(list(self.model.models), self.need_attention, backend, bool(getattr(flags, "int8", False)))
         self.rules = Rules(
             self.pad,
             self.unk,
@@ -86,7 +87,7 @@ class BeamSearchGenerator(SequenceGenerator):
 
     def build_plugs(self, tgt_dict) -> Plugs:
         """Build the strategies that the flags name."""
-        context = config.Context(
+        self.context = context = config.Context(
             k=self.beam_size,
             nbest=getattr(self.generation, "nbest", 1),
             pad=self.pad,
@@ -98,7 +99,7 @@ class BeamSearchGenerator(SequenceGenerator):
             models=list(self.model.models),
             stats=self.stats,
             children=self.children(),
-            **self.origin,
+            task=self.task,
         )
 
         def build(point: str):
@@ -160,10 +161,14 @@ class BeamSearchGenerator(SequenceGenerator):
             if progress is not None:
                 progress.add()
 
-        beam_search(self.decoder, pool, self.nbest, self.plugs, self.rules, self.scoring, self.stats, answer)
+        self.decode(pool, answer)
         if progress is not None:
             progress.close()
         return out
+
+    def decode(self, pool: Pool, answer: Callable[[int, list[Hypothesis]], None]) -> None:
+        """Decode the sentences that are wanted; answer(sentence, hypotheses) takes each as soon as it is final."""
+        beam_search(self.decoder, pool, self.nbest, self.plugs, self.rules, self.scoring, self.stats, answer)
 
     def pool(self, sample, prefix_tokens: Tensor | None, bos_token: int | None) -> Pool:
         """The command's batch as a pool of sentences."""
@@ -178,6 +183,7 @@ class BeamSearchGenerator(SequenceGenerator):
                     "raise --max-len-b or lower --min-len"
                 )
         ids = sample.get("sentence_numbers", sample.get("id"))
+        self.numbered = isinstance(ids, Tensor)  # an interactive command or the API gives no numbers
         ids = ids if isinstance(ids, Tensor) else torch.arange(len(lengths))
         bos = self.eos if bos_token is None else bos_token
         return Pool(net_input, length, max_len, ids, bos, prefix_tokens, pad=self.pad)
@@ -214,6 +220,50 @@ class BeamSearchGenerator(SequenceGenerator):
         return [dictionary(h) for h in found or [lost]]
 
 
+class ParallelGenerator(BeamSearchGenerator):
+    """Greedy decoding by blocks (--decoding): the other driver, search/parallel.py, under the same contract."""
+
+    def __init__(self, models, tgt_dict, **rest):
+        super().__init__(models, tgt_dict, **rest)
+        if self.decoder.name == "fairseq":
+            self.decoder = RereadingDecoder(list(self.model.models))
+        build = STRATEGIES["decoding"][config.choice(self.flags, "decoding")].build
+        self.graphs = 0  # dependency graphs written
+        self.driver = build(self.flags, self.context)(self.decoder, self.plugs.softmax, self.rules, self.scoring, self.stats)
+
+    def pool(self, sample, prefix_tokens: Tensor | None, bos_token: int | None) -> Pool:
+        pool = super().pool(sample, prefix_tokens, bos_token)
+        if "draft_lines" in sample:  # an interactive session
+            pool.aux["draft_lines"] = sample["draft_lines"]
+        return pool
+
+    def decode(self, pool: Pool, answer: Callable[[int, list[Hypothesis]], None]) -> None:
+        if any(c.any_of or c.avoid or c.prefix for c in pool.aux.pop("constraints", ())):
+            raise UsageError("constraints need a beam of rows, and --decoding other than beam has one row: leave one of the two out")
+        if not self.flags.ddg_dir:
+            self.driver(pool, answer)
+            return
+        calls: dict[int, list] = {}
+        self.driver.trace = lambda call: calls.setdefault(call.sentence, []).append(call)
+
+        def drawn(sentence: int, found: list[Hypothesis]) -> None:
+            for hypothesis in found:
+                self.write_graph(pool, sentence, hypothesis, calls.pop(sentence))
+            answer(sentence, found)
+
+        self.driver(pool, drawn)
+
+    def write_graph(self, pool: Pool, sentence: int, hypothesis: Hypothesis, calls: list) -> None:
+        """The sentence's decoding dependency graph, into --ddg-dir."""
+        words, symbols = self.tgt_dict, self.task.source_dictionary
+        source = [symbols[t] for t in pool.net_input["src_tokens"][sentence].tolist() if t not in (symbols.pad(), symbols.eos())]
+        output = [words[t] for t in hypothesis.tokens.tolist()]
+        number = int(pool.ids[sentence]) if self.numbered else self.graphs
+        graph = Graph.build(str(number), source, output, str(self.flags.decoding), calls, words.__getitem__)
+        write_graph(graph, Path(self.flags.ddg_dir))
+        self.graphs += 1
+
+
 class AlignedBeamSearchGenerator(SequenceGeneratorWithAlignment, BeamSearchGenerator):
     """The same with `--print-alignment`: alignments from the attention, or from a model trained to align."""
 
@@ -242,6 +292,8 @@ class AlignedBeamSearchGenerator(SequenceGeneratorWithAlignment, BeamSearchGener
         return list(self.model.forward_align(source, lengths, previous).cpu())
 
 
-def generator_class(print_alignment: Any) -> type[SequenceGenerator]:
-    """The generator that serves --print-alignment or its absence."""
+def generator_class(print_alignment: Any, flags: Any = None) -> type[SequenceGenerator]:
+    """The generator that serves --decoding, and --print-alignment or its absence."""
+    if config.choice(flags, "decoding") != "beam":
+        return ParallelGenerator
     return AlignedBeamSearchGenerator if print_alignment else BeamSearchGenerator

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_ext.decoders.transformer_weights import Product
+from fairseq_ext.errors import UsageError
 from fairseq_ext.kernels import lsh_torch
 from fairseq_ext.kernels.lsh_torch import nonzero
 from fairseq_ext.search.beam import Beam, LogProbs, Pool
@@ -42,6 +43,15 @@ def required_words(pool: Pool) -> Tensor:
         rows = [[*sorted(w), *[-1] * (width - len(w))] for w in wanted]
         pool.aux["required words"] = torch.tensor(rows, dtype=torch.long, device=pool.length.device).view(len(pool), width)
     return pool.aux["required words"]
+
+
+def needs_beam(flags: Any) -> None:
+    """Refuse parallel decoding, whose drafts would change the lists (raises UsageError)."""
+    if str(getattr(flags, "decoding", None) or "beam") != "beam":
+        raise UsageError(
+            f"--softmax {flags.softmax} scores what the rows of a beam search need, and --decoding {flags.decoding} reads drafts: "
+            "use --softmax full, or --decoding beam with --beam 1"
+        )
 
 
 def wanted_words(beam: Beam | None, pool: Pool | None) -> Tensor | None:

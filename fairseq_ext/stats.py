@@ -8,7 +8,10 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
 from torch import Tensor
+
+NOT_PLAIN = ("extra", "certificates", "dropped_rows", "saved", "expanded")  # fields that as_dict treats on their own
 
 
 @dataclass
@@ -28,6 +31,10 @@ class Stats:
     expanded: int | Tensor = 0  # live hypotheses that the decoder has continued; on the device until read
     dropped_rows: Tensor | None = None  # candidates that would have been rows but for pruning; on the device until read
     certificates: Tensor | None = None  # (3,) sentences proved, sentences open, sum of the open ones' gaps; on the device until read
+    # (2,) steps (a token of one sentence each) and rows that the same search would have taken beyond the work done to run on to every
+    # sentence's length limit with k rows a step; an upper bound where fewer may be live (--stop-expansion paper, constraints,
+    # dictionaries of less than 2k words); on the device until read
+    saved: Tensor | None = None
 
     def drop(self, dropped: Tensor) -> None:
         """Count the rows that pruning has kept from the decoder (any shape, true where one was dropped)."""
@@ -42,6 +49,11 @@ class Stats:
         """The share of decoder rows that were live hypotheses."""
         return int(self.expanded) / max(1, self.decoder_rows)
 
+    def save(self, steps: Tensor, rows: Tensor) -> None:
+        """Add to what an early end has saved."""
+        counts = torch.stack([steps, rows])
+        self.saved = counts if self.saved is None else self.saved + counts
+
     def count_step(self, rows: int, width: int) -> None:
         """One decoder call over this many rows, each width positions wide."""
         self.decoder_calls += 1
@@ -50,8 +62,7 @@ class Stats:
 
     def as_dict(self) -> dict:
         """The JSON object, keys of `extra` at its top."""
-        apart = ("extra", "certificates", "dropped_rows", "expanded")
-        plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in apart}
+        plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in NOT_PLAIN}
         plain["expansions"] = int(self.expanded)
         if self.refills is None:
             del plain["refills"]
@@ -61,6 +72,9 @@ class Stats:
             proved, still_open, gap = self.certificates.tolist()
             mean = gap / still_open if still_open else 0.0
             plain["certificates"] = {"proved": round(proved), "open": round(still_open), "gap_mean": mean}
+        if self.saved is not None:
+            steps, rows = map(round, self.saved.tolist())
+            plain["saved"] = {"steps": steps, "rows": rows, "expansions": rows}  # each row would have continued a live hypothesis
         return plain | self.extra
 
     def write(self, path: str) -> None:

@@ -7,6 +7,7 @@ stock task loads as it is.
 from __future__ import annotations
 
 import atexit
+import functools
 import logging
 import os
 import sys
@@ -15,6 +16,7 @@ from argparse import Namespace
 from typing import Any
 
 import torch
+from fairseq.data import Dictionary
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.tasks import TASK_REGISTRY, FairseqTask, register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
@@ -28,6 +30,7 @@ from fairseq_ext.constraint_io import ConstraintSource, SentenceConstraints
 from fairseq_ext.errors import UsageError
 from fairseq_ext.generator import generator_class
 from fairseq_ext.results_file import ResultsFile
+from fairseq_ext.segmenter import NotingDictionary
 
 logger = logging.getLogger("fairseq_ext")
 SECONDS_BETWEEN_WRITES = 20.0  # of the statistics file
@@ -43,15 +46,22 @@ class Extended:
     args: Any
     source_dictionary: Any
     target_dictionary: Any
+    tgt_dict: Any = None
     tokenizer_used: Any = None
     bpe_used: Any = None
     source: ConstraintSource | None = None
-    checkpoint: str | None = None  # the model's file, told by the Python API
     constrained = False
     numbered = False  # lines of an interactive session carry their numbers
     corpus_size = 0  # sentences of the data set that fairseq-generate translates
+    draft_lines_read = 0
     lines_read = 0  # of an interactive session
+    checkpoint: str | None = None  # --path, where it is not the command's
     of_line: dict[int, SentenceConstraints]
+
+    @functools.cached_property
+    def draft_line(self) -> dict[tuple[int, ...], int]:
+        """Line number of each source of an interactive session with --draft-file."""
+        return {}
 
     def flags(self) -> Any:
         """Our flags: the task's configuration, or the legacy tasks' namespace."""
@@ -64,18 +74,16 @@ class Extended:
             return build(models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)
         flags = self.flags()
         if constrained(flags, args):
-            if config.choice(flags, "select") == "topk":
-                flags.select = "dba"
+            flags.select = flags.select or "dba"
             if not getattr(args, "constraints", None):
                 args.constraints = "unordered"  # fairseq-interactive then reads tab-separated phrases and prints C- lines
         config.validate(flags, args)
         self.constrained = constrained(flags, args) and not config.stock_search(args)
-        extra = {**(extra_gen_cls_kwargs or {}), "flags": flags, "generation": args}
-        extra["origin"] = {"source_dictionary": self.source_dictionary, "checkpoint": self.checkpoint or checkpoint_of_command()}
+        extra = {**(extra_gen_cls_kwargs or {}), "flags": flags, "generation": args, "task": self}
         print_alignment = getattr(args, "print_alignment", None)
         if print_alignment:
             extra["print_alignment"] = str(print_alignment)
-        generator = build(models, args, generator_class(print_alignment), extra, prefix_allowed_tokens_fn)
+        generator = build(models, args, generator_class(print_alignment, flags), extra, prefix_allowed_tokens_fn)
         logger.info(generator.stats.signature)
         if flags.results_file:
             generator.results = ResultsFile(flags.results_file, flags.resume, generator.stats.signature)
@@ -83,6 +91,7 @@ class Extended:
         self.numbered = self.constrained or bool(flags.results_file)
         self.stats, self.written = generator.stats, time.monotonic()
         if self.constrained:
+            self.note_unknown_words()
             atexit.register(self.tell_unmet)
         if flags.stats_file:
             try:
@@ -92,6 +101,12 @@ class Extended:
             atexit.register(self.stats.write, flags.stats_file)
         return generator
 
+    def checkpoint_path(self) -> str | None:
+        """Where the first checkpoint lies: as told by who loads it, else by the command's --path."""
+        named = self.checkpoint
+        for i, argument in enumerate(sys.argv[:-1] if named is None else []):
+            named = sys.argv[i + 1] if argument == "--path" else named
+        return None if named is None else named.split(os.pathsep)[0]
     def text(self, tokens: Tensor, generator) -> str:
         """Target tokens (L,) as text, without segmentation where the command undoes it by --bpe and --tokenizer."""
         out = self.target_dictionary.string(tokens.int().cpu(), extra_symbols_to_ignore=generator.symbols_to_strip_from_output)
@@ -114,6 +129,11 @@ class Extended:
         self.bpe_used = super().build_bpe(args)  # type: ignore[misc]
         return self.bpe_used
 
+    def note_unknown_words(self) -> None:
+        """Have the words remembered that the target dictionary lacks, for messages about typed phrases."""
+        if isinstance(self.tgt_dict, Dictionary):
+            self.tgt_dict = NotingDictionary.of(self.tgt_dict)
+
     def constraint_source(self) -> ConstraintSource:
         """The command's constraint files, segmented as its tokenizer and bpe segment text (read when first needed)."""
         if self.source is None:
@@ -128,6 +148,11 @@ class Extended:
                 # in many locales Python lets such bytes through, each as a lone surrogate
                 raise UsageError(f"a line of the input is not valid UTF-8 ({line[:60]!a}): convert it, for example with iconv -t utf-8")
         return super().get_interactive_tokens_and_lengths(lines, encode_fn)  # type: ignore[misc]
+
+    def draft_lines(self, rows: Tensor) -> list[int]:
+        """Lines of the draft file that belong to these sources (S, T) of an interactive session; of equal sources, the last one's."""
+        pad = self.source_dictionary.pad()
+        return [self.draft_line.get(tuple(row[row != pad].tolist()), -1) for row in rows]
 
     def tell_unmet(self) -> None:
         """At the end: warn of constraints that were not met, and of lines of the constraints file that no sentence has asked for."""
@@ -148,14 +173,20 @@ class Extended:
 
     def build_dataset_for_inference(self, src_tokens, src_lengths, constraints=None):
         """The lines of an interactive session; their constraints travel by number, in a last column that fairseq does not read."""
+        if self.flags().draft_file:
+            self.draft_line |= {tuple(tokens.tolist()): self.draft_lines_read + i for i, tokens in enumerate(src_tokens)}
+            self.draft_lines_read += len(src_tokens)
         if self.numbered:
             source, first = self.constraint_source(), self.lines_read
             self.lines_read += len(src_tokens)
             self.of_line = {first + i: source.sentence(first + i, tokens) for i, tokens in enumerate(src_tokens)}
             if constraints is not None:
+                unknown = getattr(self.target_dictionary, "unknown", [])
                 for i, packed in enumerate(constraints):
-                    typed = constraint_io.from_packed(packed, self.target_dictionary, first + i, source.segmenter)
+                    typed = constraint_io.from_packed(packed, self.target_dictionary, first + i, source.segmenter, unknown)
                     self.of_line[first + i] = constraint_io.merge(self.of_line[first + i], typed)
+                if unknown:
+                    unknown.clear()
             constraints = constraint_io.pack(list(self.of_line.values()), list(self.of_line))
         return super().build_dataset_for_inference(src_tokens, src_lengths, constraints=constraints)  # type: ignore[misc]
 
@@ -182,19 +213,14 @@ class Extended:
         """One batch; the statistics file follows along."""
         if (self.constrained or (self.numbered and constraints is not None)) and "sentence_constraints" not in sample:
             sample, constraints = self.add_constraints(sample, constraints), None
+        if self.flags().draft_file and "id" not in sample:
+            sample = {**sample, "draft_lines": self.draft_lines(sample["net_input"]["src_tokens"])}
         out = super().inference_step(generator, models, sample, prefix_tokens, constraints)  # type: ignore[misc]
         path = self.flags().stats_file
         if path and time.monotonic() - self.written > SECONDS_BETWEEN_WRITES:
             self.stats.write(path)
             self.written = time.monotonic()
         return out
-
-
-def checkpoint_of_command() -> str | None:
-    """The one file that the command's --path names: fairseq tells a task nothing of it."""
-    given = [following for argument, following in zip(sys.argv, sys.argv[1:], strict=False) if argument == "--path"]
-    given += [argument.partition("=")[2] for argument in sys.argv if argument.startswith("--path=")]
-    return given[-1] if given and os.path.isfile(given[-1]) else None
 
 
 def extend_legacy(stock: type[FairseqTask]) -> type:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import io
-import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -50,7 +49,7 @@ class Translator:
         if cfg.common.seed is not None and not cfg.generation.no_seed_provided:
             utils.set_torch_seed(cfg.common.seed)
         self.task = tasks.setup_task(cfg.task)
-        self.task.checkpoint = str(path) if os.path.isfile(path) else None
+        self.task.checkpoint = str(path)
         overrides = ast.literal_eval(cfg.common_eval.model_overrides)
         self.models, _ = checkpoint_utils.load_model_ensemble(utils.split_paths(cfg.common_eval.path), overrides, self.task)
         for model in self.models:
@@ -106,14 +105,22 @@ class Translator:
             raise UsageError("translate() takes a list of lines, and was given one string: put it into a list")
         nbest = nbest or self.cfg.generation.nbest
         tokens = [self.encode(line) for line in lines]
-        limit = self.max_positions[0] if isinstance(self.max_positions, tuple) else self.max_positions
         for number, line in enumerate(tokens):
-            if limit is not None and line.numel() > limit:
-                raise UsageError(f"line {number + 1} has {line.numel()} tokens and the model takes {limit}: shorten or split it")
+            self.check_length(line, f"line {number + 1}")
         wanted = None
         if any(given is not None for given in (constraints, avoid, prefixes)):
             self.use_constraints()
             wanted = self.constraints_of(tokens, constraints, avoid, prefixes)
+        return self.search(tokens, wanted, nbest)
+
+    def check_length(self, tokens: Tensor, where: str) -> None:
+        """UsageError for source tokens (L,) that are more than the model takes."""
+        limit = self.max_positions[0] if isinstance(self.max_positions, tuple) else self.max_positions
+        if limit is not None and tokens.numel() > limit:
+            raise UsageError(f"{where} has {tokens.numel()} tokens and the model takes {limit}: shorten or split it")
+
+    def search(self, tokens: list[Tensor], wanted: Sequence[SentenceConstraints] | None, nbest: int) -> list[list[Translation]]:
+        """The n-best lists of encoded lines, each (L,); wanted: each line's constraints (`use_constraints` first), None for none."""
         dataset = self.task.build_dataset_for_inference(tokens, [t.numel() for t in tokens])
         batches = self.task.get_batch_iterator(
             dataset=dataset,
@@ -121,7 +128,7 @@ class Translator:
             max_sentences=self.cfg.dataset.batch_size or (None if self.cfg.dataset.max_tokens else 64),
             max_positions=self.max_positions,
         ).next_epoch_itr(shuffle=False)
-        out: list[list[Translation]] = [[] for _ in lines]
+        out: list[list[Translation]] = [[] for _ in tokens]
         for batch in batches:
             batch = utils.move_to_cuda(batch) if self.cuda else batch
             if wanted is not None:

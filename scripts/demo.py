@@ -31,6 +31,8 @@ STRATEGIES: dict[str, list[str]] = {
     "screened softmax": [*OURS, "--softmax", "screened"],
     "raw scores": [*OURS, "--unnormalized"],
     "optimal ending, raw scores": CERTIFIED,
+    "greedy": [*OURS, "--beam", "1"],
+    "greedy by blocks (window)": [*OURS, "--beam", "1", "--decoding", "window"],
     "optimal ending, length reward": [*CERTIFIED, "--length-reward", "0.6", "--length-ratio", "1.0"],
 }
 

@@ -101,6 +101,9 @@ ensure() {
     fi
     say "3/3 installing fairseq_ext from $ROOT, with its start-up file"
     pip install "install fairseq_ext" --no-deps --editable "$ROOT"
+    # the first run would do it as well; without a compiler torch operations run instead
+    "$VENV/bin/python" -m fairseq_ext.kernels >/dev/null 2>"$STAMP.log" || say "the compiled decoder step: $(tail -1 "$STAMP.log")"
+    rm -f "$STAMP.log"
     fingerprint >"$STAMP.new" && mv "$STAMP.new" "$STAMP"
     say "ready: $VENV"
 }

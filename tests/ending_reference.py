@@ -58,8 +58,8 @@ class Rule:
     bound: object  # (total, tokens so far, longest, wanted)
 
 
-def reward(r: float, ratio: float = RATIO) -> Rule:
-    return Rule(Scoring(False, 1, r, ratio), lambda s, n, l: s + r * min(l, n), lambda s, i, top, l: s + r * min(l, top))
+def reward(r: float, ratio: float = RATIO, offset: float = 0.0) -> Rule:
+    return Rule(Scoring(False, 1, r, ratio, offset), lambda s, n, l: s + r * min(l, n), lambda s, i, top, l: s + r * min(l, top))
 
 
 def unbounded(r: float) -> Rule:

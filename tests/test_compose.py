@@ -70,6 +70,8 @@ STRATEGIES: dict[str, Row] = {
     "prune-threshold": Row({"prune_threshold": 1.0}),
     "prune-children": Row({"prune_children": 2}),
     "ranked": Row({"stop": "ranked"}),
+    "window": Row({"decoding": "window"}, generation={"beam": 1}),
+    "gs-jacobi": Row({"decoding": "gs-jacobi", "block_size": 4}, generation={"beam": 1}),
     "lsh": Row(LSH),
     "lsh, exact": Row({**LSH, "lsh_normalise": "exact"}),
     "top": Row({"softmax": "top", "shortlist_top": 12, "shortlist_share": "sentence"}),
@@ -79,6 +81,13 @@ STRATEGIES: dict[str, Row] = {
 REFUSED = {frozenset(("patience", name)) for name, row in STRATEGIES.items() if "stop" in row.flags}
 # scores of different banks do not compare
 REFUSED |= {frozenset(("ranked", name)) for name in ("dba", "gbs", "cbs")}
+# a driver without a beam has nothing to select from, to prune or to stop
+REFUSED |= {
+    frozenset((parallel, name))
+    for parallel in ("window", "gs-jacobi")
+    for name, row in STRATEGIES.items()
+    if name not in ("window", "gs-jacobi") and not {"decoder_backend"}.issuperset(row.flags)
+}
 
 # gbs and cbs look at as many best continuations as the widest sentence of a batch needs, which may fill a bank that would stay empty by
 # itself; with short lists such continuations are near enough to the best to matter

@@ -46,7 +46,7 @@ def test_defaults_are_fairseqs_own_behaviour():
     assert set(NEUTRAL) == set(POINTS)
     for point, name in NEUTRAL.items():
         assert next(iter(STRATEGIES[point])) == name
-        assert str(getattr(task("translation_ext").cfg, point)) == name
+        assert config.choice(task("translation_ext").cfg, point) == name
     assert config.chosen(flags()) == []
 
 

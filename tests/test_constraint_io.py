@@ -232,7 +232,7 @@ def test_a_file_of_another_length_is_refused(read, sentences):
 
 
 def test_a_sentence_behind_the_last_line_is_refused(read):
-    check_refusal(read("a\nb\n"), "has 2 lines and there are 3 sentences", number=2)
+    check_refusal(read("a\nb\n"), "has 2 lines and the input has at least 3 sentences", number=2)
 
 
 def test_a_missing_file_is_refused(tmp_path):

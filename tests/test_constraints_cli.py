@@ -181,7 +181,14 @@ def test_a_bad_line_is_refused_by_number_and_earlier_output_is_kept(tiny, tmp_pa
     assert sorted(hypotheses(done)) == [0, 1]
 
 
-@pytest.mark.parametrize("typed, message", [("de3\t\ten1", "empty phrase"), ("de3\tnosuchword", "'<unk>'"), ("de3\t</s>", "'</s>'")])
+TYPED = [
+    ("de3\t\ten1", "empty phrase"),
+    ("de3\ten1 nosuchword", "the phrase 'en1 nosuchword' contains the piece 'nosuchword'"),
+    ("de3\t</s>", "'</s>'"),
+]
+
+
+@pytest.mark.parametrize("typed, message", TYPED)
 def test_a_bad_field_is_refused_by_number_and_earlier_output_is_kept(tiny, typed, message):
     done = interactive(tiny, *EXT, "--constraints", "--buffer-size", 1, stdin=f"de1\ten1\nde2\n{typed}\n", check=False)
     said = sentence(done)
@@ -200,6 +207,16 @@ def test_more_phrases_than_cbs_can_hold_are_refused(tiny, tmp_path):
     file = write(tmp_path / "c.tsv", ["\t".join(f"en{i}" for i in range(7))] * SENTENCES)
     said = sentence(generate(tiny, *EXT, "--select", "cbs", "--constraints-file", file, check=False))
     assert "--select cbs" in said and "at most 6" in said
+
+
+def test_constraints_beside_a_search_that_knows_none_are_refused(tiny, tmp_path):
+    file = write(tmp_path / "c.tsv", PHRASES)
+    for flags in (("--constraints-file", file), ("--avoid-file", file)):
+        said = sentence(generate(tiny, *EXT, "--select", "topk", *flags, check=False))
+        assert flags[0] in said and "--select dba" in said
+    said = sentence(interactive(tiny, *EXT, "--select", "topk", "--constraints", stdin="de1\ten1\n", check=False))
+    assert "--select topk knows no constraints" in said
+    assert len(hypotheses(generate(tiny, *EXT, "--select", "topk"))) == SENTENCES
 
 
 @pytest.mark.parametrize("flag", ["--constraints-file", "--avoid-file", "--glossary"])

@@ -218,6 +218,31 @@ def test_a_prefix_comes_first_and_counts_for_the_constraints():
     assert all("b" in text for text, _ in found[2])
 
 
+@pytest.mark.parametrize(
+    "constraints, max_len",
+    [(wanted("d", prefix="ab"), 3), (wanted("b", prefix="ab"), 2), (wanted("bc", prefix="ab"), 3), (wanted("aa", "b", prefix="aab"), 3)],
+    ids=str,
+)
+def test_what_a_prefix_meets_takes_no_more_room(constraints, max_len):
+    """Also where a constraint lies in the prefix or begins there; the prefix itself counts as one."""
+    for seed in range(4):
+        found = decode([random_table(seed)], [constraints], 4, max_len).lists
+        stats, count = Stats(), len(constraints.any_of) + 1
+        kept = report_constraints(7, found[0], constraints, False, max_len, stats)
+        assert stats.extra["constraints"] == {"given": count, "met": count, "unmet": []}
+        assert kept and all(all_met(h, constraints) for h in kept)
+
+
+def test_a_prefix_that_does_not_fit_is_reported_with_what_it_leaves_out():
+    constraints = wanted("b", "d", prefix="abc")
+    found = decode([random_table(1)], [constraints], 4, 2).lists
+    stats = Stats()
+    kept = report_constraints(0, found[0], constraints, False, 2, stats)
+    reason = "the constraints take 4 tokens and the sentence may have 2"
+    assert stats.extra["constraints"] == {"given": 3, "met": 1, "unmet": [[0, "d", reason], [0, "abc", reason]]}
+    assert words(kept[0].tokens) == "a b"
+
+
 def test_any_alternative_will_do_and_the_likeliest_is_taken():
     table = lattice({"": {"a": 0.5, "b": 0.3, "c": 0.2}, "a": {"a": 0.9, "$": 0.1}, "b": {"$": 1}, "c": {"$": 1}})
     constraints = wanted("ba|b|c")

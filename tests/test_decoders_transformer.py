@@ -135,11 +135,12 @@ def test_bart_and_transformer_align_run_on_it(seed, device):
             rows.select(uniform=True, may_drop=True)
 
 
+@pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("sentences", [1, 20])
 @pytest.mark.parametrize("width", [1, 5])
-def test_long_rows_equal_teacher_forcing_while_the_store_is_squeezed_many_times(sentences, width, device):
+def test_long_rows_equal_teacher_forcing_while_the_store_is_squeezed_many_times(sentences, width, dtype, device):
     """20 sentences with 2 heads use batched products, one sentence the fused attention."""
-    rows = Rows([model_of(3, device=device, decoder_layers=1)], [i % 6 for i in range(sentences)], 1)
+    rows = Rows([model_of(3, dtype, device, decoder_layers=1)], [i % 6 for i in range(sentences)], 1)
     rows.start(list(range(sentences)))
     for step in range(40):
         if step % 8 == 0 or sentences == 1:
@@ -180,11 +181,12 @@ def test_sinusoidal_positions_go_on_beyond_the_table(device):
 # ---- blocks, and rows at different lengths
 
 
+@pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("width", [1, 3])
 @pytest.mark.parametrize("sentences", [1, 3, 20])
 @pytest.mark.parametrize("name", ["pre-norm", "learned positions, all tied", "no positions"])
-def test_blocks_equal_teacher_forcing_though_drafts_are_taken_in_part(name, sentences, width, device):
-    rows = Rows([model_of(4, device=device, **MODELS[name])], [i % 6 for i in range(sentences)], 2)
+def test_blocks_equal_teacher_forcing_though_drafts_are_taken_in_part(name, sentences, width, dtype, device):
+    rows = Rows([model_of(4, dtype, device, **MODELS[name])], [i % 6 for i in range(sentences)], 2)
     rows.start(list(range(sentences)))
     length = torch.zeros(sentences, dtype=torch.long, device=device)
     if width > 1:
@@ -205,9 +207,10 @@ def test_blocks_equal_teacher_forcing_though_drafts_are_taken_in_part(name, sent
         rows.rows = {s: [kept.pop(0) for _ in each] for s, each in rows.rows.items()}
 
 
+@pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("uniform", [True, False])
-def test_rows_at_different_lengths_can_be_reordered_and_read_token_by_token(uniform, device):
-    rows = Rows([model_of(5, device=device, **MODELS["pre-norm"])], [3, 1, 7, 2], 3)
+def test_rows_at_different_lengths_can_be_reordered_and_read_token_by_token(uniform, dtype, device):
+    rows = Rows([model_of(5, dtype, device, **MODELS["pre-norm"])], [3, 1, 7, 2], 3)
     rows.start([0, 1, 2, 3])
     for _ in range(4):
         rows.step()
@@ -221,9 +224,10 @@ def test_rows_at_different_lengths_can_be_reordered_and_read_token_by_token(unif
             rows.select(uniform=uniform, may_drop=False)
 
 
-def test_a_single_row_forgets_drafts_without_using_more_cells():
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_a_single_row_forgets_drafts_without_using_more_cells(dtype):
     """What greedy parallel decoding of one sentence does: the store must not grow by what is thrown away."""
-    rows = Rows([model_of()], [4])
+    rows = Rows([model_of(dtype=dtype)], [4])
     rows.start([0])
     for length in range(0, 40, 2):
         rows.rows = {0: [[*rows.rows[0][0], *[rows.token() for _ in range(3)]]]}
@@ -235,10 +239,11 @@ def test_a_single_row_forgets_drafts_without_using_more_cells():
 # ---- groups of rows
 
 
+@pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("seed", range(4))
-def test_merged_groups_go_on_as_if_they_had_been_alone(seed, device):
+def test_merged_groups_go_on_as_if_they_had_been_alone(seed, dtype, device):
     """Groups of different source widths, at different lengths, uniform and ragged."""
-    rows = Rows([model_of(6, device=device), model_of(7, device=device, **MODELS["pre-norm"])], [9, 7, 2, 1, 0], seed)
+    rows = Rows([model_of(6, dtype, device), model_of(7, dtype, device, **MODELS["pre-norm"])], [9, 7, 2, 1, 0], seed)
     groups = []
     for sentences, steps in (([3, 4], 3), ([0, 2], seed), ([1], 0)):
         rows.start(sentences)

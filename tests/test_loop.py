@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from models import ARCHITECTURES, alone, batch, build, dictionary, generators, plain_beam_search, run, same, same_as_plain
+from models import ARCHITECTURES, alone, batch, build, dictionary, generators, language_model, plain_beam_search, run, same, same_as_plain
 
 from fairseq_ext.search.beam import LogProbs
 from fairseq_ext.strategies.streaming import Stream
@@ -159,3 +159,13 @@ def test_nan_in_one_model_of_an_ensemble_raises():
         broken.decoder.output_projection.weight[7] = torch.nan
     with pytest.raises(FloatingPointError):
         run(generators([sound, broken], beam=2, max_len_b=5).ours, batch([3, 1]))
+
+
+@pytest.mark.parametrize("select", ["topk", "dba"])
+def test_nan_in_the_language_model_alone_raises(select):
+    lm = language_model()
+    with torch.no_grad():
+        lm.decoder.embed_tokens.weight[5:] = torch.nan
+    ours = generators([build("transformer")], {"select": select}, {"lm_model": lm, "lm_weight": 0.3}, beam=2, max_len_b=5).ours
+    with pytest.raises(FloatingPointError, match="NaN at target position 1 of one of the sentences"):
+        run(ours, batch([3, 1]))

@@ -34,6 +34,7 @@ NEUTRAL: dict[str, dict] = {
     "cbs without constraints": {"select": "cbs"},
     "nothing is far enough behind to be pruned": {"prune_finished": math.inf},
     "patience of one": {"patience": 1},
+    "beam search drives": {"decoding": "beam"},
     "stream": {"schedule": "stream", "stream_width": 3},
     "stream, first in first out, few rows": {"schedule": "stream", "stream_order": "fifo", "stream_rows": 60},
     "no limit on width": {"prune_threshold": math.inf, "prune_children": 60},

@@ -21,7 +21,7 @@ from ending_reference import (
     sentences,
     unbounded,
 )  # fmt: skip
-from table_model import EOS, lattice, search, stop_plug, words
+from table_model import EOS, lattice, random_table, search, stop_plug, words
 
 from fairseq_ext.search.scoring import Scoring
 
@@ -74,6 +74,18 @@ def test_answer_and_n_best_list_equal_the_whole_run(rule, paper, k):
         for i, (steps, longest, wanted) in enumerate(sentences(k, paper)):
             agree(ranked(steps, rule, wanted)[:n], found.lists[i][:n])
             assert found.step[i] == certificate_step(steps, rule, longest, wanted, n)
+
+
+@each_beam
+@pytest.mark.parametrize("offset", [-2.5, 1.5])
+@pytest.mark.parametrize("prune", [False, True])
+def test_an_offset_moves_the_wanted_length(offset, prune, k):
+    rule = reward(0.9, RATIO, offset)
+    found = optimal(k, rule, prune=prune)
+    for i, (steps, longest, wanted) in enumerate(sentences(k)):
+        agree(ranked(steps, rule, wanted + offset)[:1], found.lists[i][:1])
+        assert found.step[i] == certificate_step(steps, rule, longest, wanted + offset)
+    assert found.step != optimal(k, reward(0.9)).step
 
 
 @each_rule
@@ -199,6 +211,25 @@ def test_cut_by_the_limit():
     table = lattice({"": {"a": 0.9, "b": 0.1}, "a": {"a": 0.9, "$": 0.1}, "aa": {"a": 0.9, "$": 0.1}})
     found = optimal(1, RULES["reward 0.0"], tables=[table], max_len=2)
     assert found.stats.as_dict()["certificates"] == {"proved": 0, "open": 1, "gap_mean": pytest.approx(math.log(0.81 / 0.081))}
+
+
+@each_expansion
+@pytest.mark.parametrize("prune", [False, True])
+@pytest.mark.parametrize("k", [1, 2, 4])
+def test_what_is_saved_is_the_run_to_the_limit_less_the_work_done(k, prune, paper):
+    """Exact where the whole run has k rows at every step but the first; where it may have fewer, an upper bound."""
+    rich = [random_table(seed, possible=8, ending=0.1 * (seed % 5)) for seed in range(30)]
+    for tables, exact in ((rich, not paper), (TABLES[:30], False)):
+        runs = [expansion(table, k, limit, paper) for table, limit in zip(tables, LIMITS[:30], strict=True)]
+        found = optimal(k, RULES["reward 0.3"], paper, prune, tables=tables, max_len=LIMITS[:30], source=SOURCE[:30])
+        steps = sum(map(len, runs)) - sum(found.step)
+        rows = sum(1 + sum(len(step.live) for step in run) for run in runs) - sum(found.rows)
+        saved = found.stats.as_dict()["saved"]
+        assert (saved["steps"], saved["rows"]) == (steps, rows) if exact else (saved["steps"] >= steps and saved["rows"] >= rows)
+        if exact:
+            whole = search(tables, k, stop_plug("count", k, patience=1000), LIMITS[:30], SOURCE[:30])
+            of_whole, ours = (x.stats.as_dict()["expansions"] for x in (whole, found))
+            assert saved["expansions"] == of_whole - ours and saved["steps"] > 0
 
 
 # ---- the baselines, against their descriptions

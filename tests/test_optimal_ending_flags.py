@@ -13,15 +13,15 @@ from fairseq_ext.tasks import Flags
 
 
 def test_flags_reach_the_search():
-    flags = dict(stop="optimal", length_reward=0.5, length_ratio=1.3, stop_expansion="paper", prune_bound=True)
+    flags = dict(stop="optimal", length_reward=0.5, length_ratio=1.3, length_offset=0.7, stop_expansion="paper", prune_bound=True)
     ours = generators([build("transformer")], strategy=flags, beam=4, nbest=2, unnormalized=True, max_len_b=8).ours
-    assert ours.scoring == Scoring(False, 1.0, 0.5, 1.3, True) and ours.plugs.stop.paper and ours.plugs.stop.prune and ours.nbest == 2
-    assert "stop:optimal,length_reward=0.5,length_ratio=1.3,stop_expansion=paper,prune_bound=True" in ours.stats.signature
+    assert ours.scoring == Scoring(False, 1.0, 0.5, 1.3, 0.7, True) and ours.plugs.stop.paper and ours.plugs.stop.prune and ours.nbest == 2
+    assert "stop:optimal,length_reward=0.5,length_ratio=1.3,length_offset=0.7,stop_expansion=paper,prune_bound=True" in ours.stats.signature
     hypotheses = run(ours, batch([3, 1, 5]))
     for nbest, source in zip(hypotheses, [5, 3, 1], strict=True):
         for h in nbest:
             total, length = float(h["positional_scores"].sum()), len(h["tokens"])
-            assert float(h["score"]) == pytest.approx(total + 0.5 * min(1.3 * source, length))
+            assert float(h["score"]) == pytest.approx(total + 0.5 * min(1.3 * source + 0.7, length))
     assert sum(ours.stats.as_dict()["certificates"][key] for key in ("proved", "open")) == 3
 
 
@@ -36,6 +36,9 @@ REFUSED = {
     "--length-reward nan": dict(length_reward=math.nan),
     "--unnormalized": dict(stop="optimal", length_reward=1.0, unnormalized=False),
     "--length-ratio": dict(length_ratio=1.3),
+    "--length-offset": dict(length_offset=2.0),
+    "--length-offset nan": dict(length_reward=1.0, length_offset=math.nan),
+    "--length-ratio inf": dict(length_reward=1.0, length_ratio=math.inf),
     "--length-ratio 0": dict(length_reward=1.0, length_ratio=0.0),
     "--length-reward-unbounded": dict(length_reward_unbounded=True),
     "--unkpen": dict(stop="optimal", unkpen=-1.0),

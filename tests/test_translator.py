@@ -45,6 +45,17 @@ def test_batching_and_order_do_not_matter(translator):
     assert [nbest[0].text for nbest in translator.translate(LINES[::-1])][::-1] == [nbest[0].text for nbest in together]
 
 
+@pytest.mark.parametrize("order", ["shortest", "fifo"])
+def test_a_stream_gives_the_same_in_the_lines_order(tiny, translator, order):
+    lines = LINES * 5
+    flags = {"schedule": "stream", "stream_width": 3, "stream_order": order}
+    streaming = Translator(str(tiny / "model.pt"), str(tiny / "data"), beam=4, nbest=2, **flags, **SETTINGS)
+    for ours, theirs in zip(streaming.translate(lines), translator.translate(lines), strict=True):
+        assert [h.text for h in ours] == [h.text for h in theirs]
+        assert [h.score for h in ours] == pytest.approx([h.score for h in theirs], abs=1e-5)
+    assert streaming.stats.sentences == len(lines) and streaming.stats.refills > 2
+
+
 def test_nbest_can_be_chosen_per_call_and_nothing_is_nothing(translator):
     assert [len(nbest) for nbest in translator.translate(LINES[:2], nbest=3)] == [3, 3]
     assert translator.translate([]) == []

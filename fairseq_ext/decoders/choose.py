@@ -16,6 +16,7 @@ from fairseq_ext.decoders.transformer_fits import unsupported
 from fairseq_ext.decoders.transformer_state import State
 from fairseq_ext.decoders.transformer_weights import Weights
 from fairseq_ext.errors import UsageError
+from fairseq_ext.kernels.step import has_int8, kernel
 
 logger = logging.getLogger("fairseq_ext")
 
@@ -24,11 +25,12 @@ TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 2e-2, torc
 
 
 def make_decoder(
-    models: list[BaseFairseqModel], need_attention: bool = False, backend: str = "auto"
+    models: list[BaseFairseqModel], need_attention: bool = False, backend: str = "auto", int8: bool = False
 ) -> tuple[TransformerBackend | FairseqDecoder, str | None]:
     """The decoder that --decoder-backend names, and why it is fairseq's where the fast one was possible by the flag.
 
-    Raises UsageError when `transformer` is demanded and the models cannot run on it.
+    int8: products rounded to 8 bits; the self-check is made without.
+    Raises UsageError when `transformer` or int8 is demanded and the models cannot run on it.
     """
     if backend == "fairseq":
         return FairseqDecoder(models, need_attention), None
@@ -37,13 +39,31 @@ def make_decoder(
         decoder = TransformerBackend(models, need_attention)
         checks = zip(models, decoder.weights, decoder.encoders, strict=True)
         reason = next((why for each in checks for why in [disagreement(*each)] if why), None)
+        if reason is None and int8:
+            lacking = no_int8(decoder)
+            if lacking:
+                raise UsageError(f"--int8 cannot be used, because {lacking}: leave it out")
+            return TransformerBackend(models, need_attention, int8=True), None
         if reason is None:
             return decoder, None
         logger.warning("the fast decoder failed its self-check, fairseq's own modules run instead: %s", reason)
+    if int8:
+        raise UsageError(f"--int8 needs the transformer backend, which cannot run this model, because {reason}: leave it out")
     if backend == "transformer":
         raise UsageError(f"--decoder-backend transformer cannot run this model, because {reason}: use auto or fairseq")
     logger.info("decoder backend: fairseq, because %s", reason)
     return FairseqDecoder(models, need_attention), reason
+
+
+def no_int8(decoder: TransformerBackend) -> str | None:
+    """Why products cannot be rounded to 8 bits, in words; None when they can."""
+    if any(weights.embedding.device.type != "cpu" for weights in decoder.weights):
+        return "it is for the CPU"
+    if any(weights.embedding.dtype != torch.float32 for weights in decoder.weights):
+        return "it starts from float32 weights (without --fp16)"
+    if kernel() is None:
+        return "the compiled decoder step is not there (python -m fairseq_ext.kernels says why)"
+    return None if has_int8() else "this processor has no 8-bit products (AVX-512 or AVX VNNI)"
 
 
 @torch.no_grad()
@@ -86,8 +106,8 @@ def relative(ours: Tensor, theirs: Tensor) -> float:
 
 def made_up_source(weights: Weights, copies: int) -> dict[str, list[Tensor]]:
     """Encoder output for two sentences of 3 and 2 tokens, each copied; no random numbers, which belong to the user."""
-    like = weights.layers[0].cross_source.weight
-    states = torch.arange(3 * 2 * like.size(1), device=like.device, dtype=torch.float64).mul(0.7).sin().view(3, 2, -1).to(like)
+    like, e = weights.embedding, weights.layers[0].cross_source.inputs
+    states = torch.arange(3 * 2 * e, device=like.device, dtype=torch.float64).mul(0.7).sin().view(3, 2, -1).to(like)
     padding = torch.tensor([[False, False, False], [True, False, False]], device=like.device)
     return {
         "encoder_out": [states.repeat_interleave(copies, dim=1)],

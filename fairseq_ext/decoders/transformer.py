@@ -1,6 +1,7 @@
 """The fast decoder for plain fairseq Transformer decoders, one model or an ensemble: the same interface as `fairseq.py`.
 
-Besides its products (transformer_weights.py), three things make it fast. The source's keys and values are kept once per
+On a CPU in float32 all layers of a step are one call of a compiled library (kernels/step.cpp); what follows defines it, and runs
+everywhere else. Besides its products (transformer_weights.py), three things make it fast. The source's keys and values are kept once per
 sentence, in the layout of attention. So are the target's: all rows of a sentence are the queries of one product with the
 sentence's store (transformer_state.py). And there is little else: some twenty tensor operations a layer.
 
@@ -20,6 +21,7 @@ from torch import Tensor
 from fairseq_ext.decoders.transformer_encoder import FastEncoder, fast_encoder, is_plain_input
 from fairseq_ext.decoders.transformer_state import ROOM, Folded, Memory, State
 from fairseq_ext.decoders.transformer_weights import Layer, Weights, attend, read
+from fairseq_ext.kernels.step import log_softmax_
 from fairseq_ext.search.beam import Pool
 
 
@@ -29,17 +31,19 @@ class TransformerBackend:
     name = "transformer"
     joins = mixes = True  # every row has its own length and mask
 
-    def __init__(self, models: list[BaseFairseqModel], need_attention: bool = False):
+    def __init__(self, models: list[BaseFairseqModel], need_attention: bool = False, int8: bool = False):
         self.models = models
-        self.read()
         self.need_attention = need_attention
+        self.int8 = int8  # products rounded to 8 bits
+        self.name = "transformer,int8" if int8 else "transformer"
+        self.read()
         self.state: State | None = None
         self.attentions: list[Tensor] = []  # of the last step, each model's
 
     def read(self) -> None:
         """Take the weights from the models."""
-        self.weights: list[Weights] = [read(model.decoder) for model in self.models]
-        self.encoders: list[FastEncoder | None] = [fast_encoder(model) for model in self.models]
+        self.weights: list[Weights] = [read(model.decoder, self.int8) for model in self.models]
+        self.encoders: list[FastEncoder | None] = [fast_encoder(model, self.int8) for model in self.models]
 
     @property
     def rows(self) -> int:
@@ -60,11 +64,16 @@ class TransformerBackend:
         if any(part is not None and part.watch.stale() for part in (*self.weights, *self.encoders)):
             self.read()
         encoded = [self.encode_one(i, inputs) for i in range(len(self.models))]
-        return State.start([remember(w, out, self.may_fold(w)) for w, out in zip(self.weights, encoded, strict=True)])
+        memories = [remember(w, out, self.may_fold(w)) for w, out in zip(self.weights, encoded, strict=True)]
+        return State.start(memories, leaves_gaps=all(self.runs_compiled(weights) for weights in self.weights))
+
+    def runs_compiled(self, weights: Weights) -> bool:
+        """Whether this model's layers are one call of the compiled library, which keeps no attention weights."""
+        return weights.compiled is not None and not self.need_attention
 
     def may_fold(self, weights: Weights) -> bool:
         """Whether attention weights are not asked for, and there are digits to spare for products in another order."""
-        return not self.need_attention and weights.embedding.dtype in (torch.float32, torch.float64)
+        return weights.compiled is None and not self.need_attention and weights.embedding.dtype in (torch.float32, torch.float64)
 
     def encode_one(self, model: int, inputs: dict[str, Tensor]) -> dict:
         """One model's encoder output, as fairseq's encoders give it."""
@@ -95,7 +104,11 @@ class TransformerBackend:
     def log_probs(self, features: list[Tensor], temperature: float) -> Tensor:
         scores = []
         for weights, x in zip(self.weights, features, strict=True):
-            logits = weights.output(x)
+            logits = weights.output(x if x.dim() == 2 else x.flatten(0, 1)).view(*x.shape[:-1], -1)
+            if weights.compiled is not None:
+                log_softmax_(logits, temperature)
+                scores.append(logits)
+                continue
             if temperature != 1.0:
                 logits = logits.div_(temperature)
             logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -151,12 +164,24 @@ def read_tokens(weights: list[Weights], state: State, tokens: Tensor, need_atten
     features, attentions = [], []
     for model, memory in zip(weights, state.memories, strict=True):
         x = embed(model, tokens.reshape(-1), b, position, state.longest)
+        if model.compiled is not None and not need_attention:
+            features.append(decode_compiled(model, memory, state, x, b, mask))
+            continue
         x, query = decode(model, memory, state, x, b, mask)
         features.append(x)
         if need_attention:  # the last layer's, of the last token, averaged over heads
             seen = attention_weights(query[:, :, b - 1 :: b], memory.layers()[-1][3], memory.source_mask)
             attentions.append(at_rows(seen.flatten(0, 1), state.place, 1))  # (S x W, source) -> (n, source)
     return features, attentions
+
+
+def decode_compiled(weights: Weights, memory: Memory, state: State, x: Tensor, b: int, mask: Tensor | None) -> Tensor:
+    """What `decode` computes, in one call of the compiled library."""
+    assert weights.compiled is not None
+    before = state.cells - state.width * b
+    stores = (memory.source_mask, memory.own, memory.source)
+    weights.compiled.decode_(x, b, state.sentences, state.width, state.place, state.slot, before, mask, *stores)
+    return x if weights.project_out is None else weights.project_out(x)
 
 
 def decode(weights: Weights, memory: Memory, state: State, x: Tensor, b: int, mask: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -246,6 +271,7 @@ def embed(weights: Weights, ids: Tensor, b: int, position: int | Tensor, end: in
             where = where if b == 1 else where.repeat(ids.numel() // b, 1)
         else:
             index = position[:, None] + torch.arange(b, device=position.device)  # (n, b)
+            index.clamp_(max=weights.positions.size(0) - 1)  # behind a row's last position stands what is not used
             where = weights.positions.index_select(0, index.flatten())
         x = torch.add(where, x, alpha=1.0 if weights.project_in is not None else weights.scale)
     elif weights.project_in is None:

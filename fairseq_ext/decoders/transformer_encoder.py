@@ -8,8 +8,6 @@ Shapes: S sentences, T source width, e features, H heads, h = e / H.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,42 +17,48 @@ from fairseq.modules.transformer_layer import TransformerEncoderLayer, Transform
 from torch import Tensor
 
 from fairseq_ext.decoders.transformer_fits import odd_attention, odd_linear, odd_module, odd_norm
-from fairseq_ext.decoders.transformer_weights import Norm, Product, Watch, attend, fairseq_activation, joined, read_positions
-
-
-@dataclass
-class Layer:
-    """One encoder layer."""
-
-    self_norm: Norm
-    self_in: Product  # e -> query, key, value, the query scaled
-    self_out: Product
-    ffn_norm: Norm
-    ffn_in: Product
-    ffn_out: Product
-    activation: Callable[[Tensor], Tensor] | None  # None: ReLU
+from fairseq_ext.decoders.transformer_weights import EncoderLayer, Norm, Watch, attend, compiled_coder, read_encoder_layer, read_positions
 
 
 class FastEncoder:
     """Called with source tokens (S, T), gives what fairseq's encoder gives to a decoder."""
 
-    def __init__(self, encoder: TransformerEncoderBase):
+    def __init__(self, encoder: TransformerEncoderBase, int8: bool = False):
         self.embedding = encoder.embed_tokens.weight.detach()
         self.pad = encoder.padding_idx
         self.scale = float(encoder.embed_scale)
         self.positions, self.grow_positions = read_positions(encoder)
         self.embedding_norm = None if encoder.layernorm_embedding is None else Norm(encoder.layernorm_embedding)
-        self.layers = [read_layer(layer) for layer in encoder.layers]
+        self.layers = [EncoderLayer(**read_encoder_layer(layer, int8)) for layer in encoder.layers]
         self.pre_norm = encoder.layers[0].normalize_before
         self.final_norm = None if encoder.layer_norm is None else Norm(encoder.layer_norm)
         self.heads = encoder.layers[0].self_attn.num_heads
         self.watch = Watch(encoder)
+        self.compiled = compiled_coder(self.layers, encoder.embed_tokens.embedding_dim, self.heads, self.pre_norm, self.final_norm)
 
     def __call__(self, tokens: Tensor) -> dict[str, list[Tensor]]:
         S, T = tokens.shape
         padding = tokens.eq(self.pad)  # (S, T)
-        mask = None
         x = self.embed(tokens, padding)
+        x = self.run_layers(x, padding) if self.compiled is None else self.run_compiled(x, padding)
+        return {"encoder_out": [x.view(S, T, -1).transpose(0, 1)], "encoder_padding_mask": [padding]}
+
+    def run_compiled(self, x: Tensor, padding: Tensor) -> Tensor:
+        """All layers, x (S x T, e), in one call that leaves padding out."""
+        assert self.compiled is not None
+        start = F.pad((~padding).sum(1).cumsum(0), (1, 0))
+        if int(start[-1]) == x.size(0):
+            self.compiled.encode_(x, start)
+            return x
+        is_word = ~padding.flatten()
+        words = x[is_word]
+        self.compiled.encode_(words, start)
+        return torch.zeros_like(x).masked_scatter_(is_word[:, None], words)
+
+    def run_layers(self, x: Tensor, padding: Tensor) -> Tensor:
+        """All layers, x (S x T, e), as torch operations."""
+        S, T = padding.shape
+        mask = None
         # where asking costs nothing, a batch without padding is spared the mask
         if padding.device.type != "cpu" or padding.any():
             x = x.masked_fill(padding.view(-1, 1), 0.0)
@@ -68,8 +72,7 @@ class FastEncoder:
             y = layer.ffn_in.relu(y) if layer.activation is None else layer.activation(layer.ffn_in(y))
             x = layer.ffn_out(y).add_(x)
             x = x if self.pre_norm else layer.ffn_norm(x)
-        x = x if self.final_norm is None else self.final_norm(x)
-        return {"encoder_out": [x.view(S, T, -1).transpose(0, 1)], "encoder_padding_mask": [padding]}
+        return x if self.final_norm is None else self.final_norm(x)
 
     def embed(self, tokens: Tensor, padding: Tensor) -> Tensor:
         """(S x T, e); whatever stands at padding is overwritten."""
@@ -84,20 +87,7 @@ class FastEncoder:
         return x if self.embedding_norm is None else self.embedding_norm(x)
 
 
-def read_layer(layer: TransformerEncoderLayerBase) -> Layer:
-    own = layer.self_attn
-    return Layer(
-        self_norm=Norm(layer.self_attn_layer_norm),
-        self_in=joined([own.q_proj, own.k_proj, own.v_proj], own.scaling),
-        self_out=Product(own.out_proj.weight, own.out_proj.bias),
-        ffn_norm=Norm(layer.final_layer_norm),
-        ffn_in=Product(layer.fc1.weight, layer.fc1.bias),
-        ffn_out=Product(layer.fc2.weight, layer.fc2.bias),
-        activation=fairseq_activation(layer),
-    )
-
-
-def fast_encoder(model: Any) -> FastEncoder | None:
+def fast_encoder(model: Any, int8: bool = False) -> FastEncoder | None:
     """The model's encoder, if it is a plain Transformer."""
     encoder = model.encoder
     if type(encoder) not in (TransformerEncoder, TransformerEncoderBase) or odd_module(encoder) or not len(encoder.layers):
@@ -106,7 +96,7 @@ def fast_encoder(model: Any) -> FastEncoder | None:
         return None
     if any(odd_layer(layer, encoder) for layer in encoder.layers):
         return None
-    return FastEncoder(encoder)
+    return FastEncoder(encoder, int8)
 
 
 def odd_layer(layer: Any, encoder: Any) -> bool:

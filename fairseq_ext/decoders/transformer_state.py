@@ -100,12 +100,14 @@ class State:
     length: int | Tensor  # tokens in each row's history, (n,) when they differ
     longest: int  # no row's history is longer
     memories: list[Memory]
+    leaves_gaps: bool = False  # sentences that leave stay in the memories for a while: the compiled step asks for slots
+    slot: Tensor | None = None  # (S,) where each sentence lies in the memories, ascending; None: without gaps
 
     @staticmethod
-    def start(memories: list[Memory]) -> State:
+    def start(memories: list[Memory], leaves_gaps: bool = False) -> State:
         """One row a sentence, nothing read yet."""
         sentences = memories[0].source.size(2)
-        return State(sentences, sentences, 1, None, 0, None, 0, 0, memories)
+        return State(sentences, sentences, 1, None, 0, None, 0, 0, memories, leaves_gaps)
 
     def copy(self) -> State:
         """A group of its own with the same rows."""
@@ -179,16 +181,20 @@ class State:
         if histories is not None:
             self.mask = self.at_places(histories, -torch.inf).view(kept, self.width, self.cells)
         if sentence is not None:
-            for memory in self.memories:
-                memory.keep_(sentence)
-            self.squeeze_(sentence)
+            self.slot = sentence if self.slot is None else self.slot[sentence]
+            if not self.leaves_gaps or 2 * kept < self.memories[0].source.size(2):
+                self.squeeze_()
 
-    def squeeze_(self, sentence: Tensor | None, new: int = 0) -> None:
-        """Drop the cells that are in no row's history, and make room for new ones. sentence (S,): where the sentences lie in the
-        store, None for in place."""
+    def squeeze_(self, new: int = 0) -> None:
+        """Drop the sentences that have left and the cells that are in no row's history, and make room for new ones."""
         device = self.memories[0].own.device
+        sentence = self.slot
         if sentence is None:
             sentence = torch.arange(self.sentences, device=device)
+        else:
+            for memory in self.memories:
+                memory.keep_(sentence)
+            self.slot = None
         if self.mask is None:
             cell = torch.arange(self.cells, device=device).expand(self.sentences, -1)
         else:
@@ -202,7 +208,7 @@ class State:
     def append_(self, b: int) -> Tensor | None:
         """Take b new cells for every place; return the mask (S or 1, 1, W x b, C) under which the new tokens attend."""
         if self.cells + self.width * b > self.memories[0].own.size(4):
-            self.squeeze_(None, 2 * self.width * b)
+            self.squeeze_(2 * self.width * b)
         C, W, S = self.cells, self.width, self.sentences
         like = self.memories[0].own
         self.cells = C + W * b
@@ -229,7 +235,7 @@ class State:
     def merge(a: State, b: State) -> State:
         """Both groups' rows as one, a's first."""
         for state in (a, b):
-            state.squeeze_(None)
+            state.squeeze_()
         width, cells = max(a.width, b.width), max(a.cells, b.cells)
         uniform = a.place is None and b.place is None and a.width == b.width
         place = None
@@ -253,6 +259,7 @@ class State:
             length=a.length if same_length else torch.cat([a.lengths(), b.lengths()]),
             longest=max(a.longest, b.longest),
             memories=[merged(x, y, a.cells, b.cells) for x, y in zip(a.memories, b.memories, strict=True)],
+            leaves_gaps=a.leaves_gaps and b.leaves_gaps,
         )
 
 

@@ -1,16 +1,16 @@
 """The weights of a fairseq Transformer decoder as the fast backend multiplies by them.
 
 Weights are read from the loaded model once: query, key and value as one product, the attention's scaling inside the query
-weights, key and value of the source as one product. On a CPU in float32 every product runs through oneDNN with weights packed
-into its own layout, which is 2-3x faster than `F.linear` where MKL does not know the processor, and takes the activation along.
-Elsewhere it is `F.linear`.
+weights, key and value of the source as one product. On a CPU in float32 weights are packed, which is 2-3x faster than `F.linear`
+where MKL does not know the processor, and takes the activation along: by the compiled library (kernels/step.py), which also runs
+all layers in one call; without a compiler by oneDNN. Elsewhere a product is `F.linear`.
 
 Shapes: d decoder features, e encoder features, f feed-forward features, H heads, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,8 @@ from fairseq.models.transformer import TransformerDecoderBase
 from fairseq.modules import LearnedPositionalEmbedding, SinusoidalPositionalEmbedding
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor, nn
+
+from fairseq_ext.kernels.step import AFTER, Coder, Packed, kernel
 
 PACKED_FOR = 64  # rows that the packed layout is chosen for: any number but 1 gives the same one
 MANY = 32  # from so many (sentence, head) pairs on, batched products beat the fused attention on a CPU
@@ -40,29 +42,48 @@ def has_packed_products() -> bool:
 
 
 class Product:
-    """x -> x W' + b, with or without ReLU. weight (out, in), bias (out,) or None."""
+    """x -> x W' + b, with or without an activation. weight (out, in), bias (out,) or None.
 
-    packs: bool | None = None  # asked once a process
+    On a CPU in float32 it is the compiled product (kernels/step.py), in int8 if wished; without a compiler oneDNN's packed one; else
+    `F.linear`. Weights are packed when they are needed first; is_copy: nobody else needs `weight`, which is dropped then.
+    """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None):
+    packs: bool | None = None  # whether oneDNN does, asked once a process
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, int8: bool = False, is_copy: bool = False):
         self.weight = weight.detach()
+        self.inputs = weight.size(1)
         self.bias = None if bias is None else bias.detach()
+        self.int8, self.is_copy = int8, is_copy
+        on_cpu = weight.device.type == "cpu" and weight.dtype == torch.float32
+        self.is_compiled = on_cpu and kernel() is not None
         if Product.packs is None:
             Product.packs = has_packed_products()
-        self.may_pack = Product.packs and weight.device.type == "cpu" and weight.dtype == torch.float32
-        self.packed: Tensor | None = None
+        self.may_pack = Product.packs and on_cpu and not self.is_compiled
+        self.packed: Any = None
+
+    def pack(self) -> Any:
+        """The packed weights: a compiled product (`Packed`), or a tensor in oneDNN's layout."""
+        if self.packed is None:
+            if self.is_compiled:
+                self.packed = Packed(self.weight, self.bias, self.int8)
+                if self.is_copy:
+                    del self.weight
+            else:
+                self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.contiguous(), PACKED_FOR)
+        return self.packed
 
     def apply(self, x: Tensor, activation: str) -> Tensor:
-        """The packed product, packed when it is needed first; activation: none or relu."""
-        if self.packed is None:
-            self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.contiguous(), PACKED_FOR)
-        return torch.ops.mkldnn._linear_pointwise.default(x, self.packed, self.bias, activation, [], "")
+        """The packed product; activation: none or relu."""
+        if self.is_compiled:
+            return self.pack()(x, activation)
+        return torch.ops.mkldnn._linear_pointwise.default(x, self.pack(), self.bias, activation, [], "")
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.apply(x, "none") if self.may_pack else F.linear(x, self.weight, self.bias)
+        return self.apply(x, "none") if self.may_pack or self.is_compiled else F.linear(x, self.weight, self.bias)
 
     def relu(self, x: Tensor) -> Tensor:
-        return self.apply(x, "relu") if self.may_pack else F.linear(x, self.weight, self.bias).relu_()
+        return self.apply(x, "relu") if self.may_pack or self.is_compiled else F.linear(x, self.weight, self.bias).relu_()
 
 
 class Norm:
@@ -103,20 +124,31 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Te
 
 
 @dataclass
-class Layer:
-    """One decoder layer."""
+class EncoderLayer:
+    """One encoder layer, and what a decoder layer has in common with it."""
 
     self_norm: Norm
     self_in: Product  # d -> query, key, value, the query scaled
     self_out: Product
-    cross_norm: Norm
-    cross_query: Product  # d -> query, scaled
-    cross_source: Product  # e -> key, value
-    cross_out: Product
     ffn_norm: Norm
     ffn_in: Product  # d -> f
     ffn_out: Product  # f -> d
     activation: Callable[[Tensor], Tensor] | None  # None: ReLU
+
+    @property
+    def activation_name(self) -> str:
+        """relu, gelu or other."""
+        return "relu" if self.activation is None else "gelu" if self.activation is utils.get_activation_fn("gelu") else "other"
+
+
+@dataclass
+class Layer(EncoderLayer):
+    """One decoder layer."""
+
+    cross_norm: Norm
+    cross_query: Product  # d -> query, scaled
+    cross_source: Product  # e -> key, value
+    cross_out: Product
 
 
 @dataclass
@@ -137,12 +169,15 @@ class Weights:
     d: int
     heads: int
     watch: Watch
+    compiled: Coder | None  # all layers in one call, on a CPU in float32
 
 
-def read(decoder: TransformerDecoderBase) -> Weights:
-    """The weights of a decoder that `unsupported` has passed."""
-    layers = [read_layer(layer) for layer in decoder.layers]
+def read(decoder: TransformerDecoderBase, int8: bool = False) -> Weights:
+    """The weights of a decoder that `unsupported` has passed. int8: products round their weights to 8 bits."""
+    layers = [read_layer(layer, int8) for layer in decoder.layers]
     positions, grow = read_positions(decoder)
+    heads, pre_norm = decoder.layers[0].self_attn.num_heads, decoder.layers[0].normalize_before
+    final_norm = None if decoder.layer_norm is None else Norm(decoder.layer_norm)
     return Weights(
         embedding=decoder.embed_tokens.weight.detach(),
         scale=float(decoder.embed_scale),
@@ -151,34 +186,50 @@ def read(decoder: TransformerDecoderBase) -> Weights:
         grow_positions=grow,
         embedding_norm=None if decoder.layernorm_embedding is None else Norm(decoder.layernorm_embedding),
         layers=layers,
-        pre_norm=decoder.layers[0].normalize_before,
-        final_norm=None if decoder.layer_norm is None else Norm(decoder.layer_norm),
+        pre_norm=pre_norm,
+        final_norm=final_norm,
         project_out=optional(Product, decoder.project_out_dim),
-        output=Product(decoder.output_projection.weight, decoder.output_projection.bias),
+        output=Product(decoder.output_projection.weight, decoder.output_projection.bias, int8),
         d=decoder.embed_dim,
-        heads=decoder.layers[0].self_attn.num_heads,
+        heads=heads,
         watch=Watch(decoder),
+        compiled=compiled_coder(layers, decoder.embed_dim, heads, pre_norm, final_norm),
     )
+
+
+def compiled_coder(layers: Sequence[EncoderLayer], d: int, heads: int, pre_norm: bool, final_norm: Norm | None) -> Coder | None:
+    """All layers as one compiled call; None where that is not possible."""
+    if not all(layer.self_in.is_compiled and layer.activation_name in AFTER for layer in layers):
+        return None
+    return Coder.of(layers, d, heads, pre_norm, final_norm)
 
 
 def optional(kind: Callable, linear: nn.Linear | None):
     return None if linear is None else kind(linear.weight, linear.bias)
 
 
-def read_layer(layer: TransformerDecoderLayerBase) -> Layer:
-    own, cross = layer.self_attn, layer.encoder_attn
-    return Layer(
+def read_encoder_layer(layer: Any, int8: bool = False) -> dict[str, Any]:
+    """The fields of EncoderLayer."""
+    own = layer.self_attn
+    return dict(
         self_norm=Norm(layer.self_attn_layer_norm),
-        self_in=joined([own.q_proj, own.k_proj, own.v_proj], own.scaling),
-        self_out=Product(own.out_proj.weight, own.out_proj.bias),
-        cross_norm=Norm(layer.encoder_attn_layer_norm),
-        cross_query=joined([cross.q_proj], cross.scaling),
-        cross_source=joined([cross.k_proj, cross.v_proj], 1.0),
-        cross_out=Product(cross.out_proj.weight, cross.out_proj.bias),
+        self_in=joined([own.q_proj, own.k_proj, own.v_proj], own.scaling, int8),
+        self_out=Product(own.out_proj.weight, own.out_proj.bias, int8),
         ffn_norm=Norm(layer.final_layer_norm),
-        ffn_in=Product(layer.fc1.weight, layer.fc1.bias),
-        ffn_out=Product(layer.fc2.weight, layer.fc2.bias),
+        ffn_in=Product(layer.fc1.weight, layer.fc1.bias, int8),
+        ffn_out=Product(layer.fc2.weight, layer.fc2.bias, int8),
         activation=fairseq_activation(layer),
+    )
+
+
+def read_layer(layer: TransformerDecoderLayerBase, int8: bool = False) -> Layer:
+    cross = layer.encoder_attn
+    return Layer(
+        **read_encoder_layer(layer, int8),
+        cross_norm=Norm(layer.encoder_attn_layer_norm),
+        cross_query=joined([cross.q_proj], cross.scaling, int8),
+        cross_source=joined([cross.k_proj, cross.v_proj], 1.0, int8),
+        cross_out=Product(cross.out_proj.weight, cross.out_proj.bias, int8),
     )
 
 
@@ -187,12 +238,13 @@ def fairseq_activation(layer: Any) -> Callable[[Tensor], Tensor] | None:
     return None if layer.activation_fn is utils.get_activation_fn("relu") else layer.activation_fn
 
 
-def joined(linears: list[nn.Linear], scale_of_first: float) -> Product:
+def joined(linears: list[nn.Linear], scale_of_first: float, int8: bool = False) -> Product:
     """Several products of one input as one; the first one's results multiplied by a number."""
     weights = [linears[0].weight * scale_of_first, *[linear.weight for linear in linears[1:]]]
-    if linears[0].bias is None:
-        return Product(torch.cat(weights))
-    return Product(torch.cat(weights), torch.cat([linears[0].bias * scale_of_first, *[linear.bias for linear in linears[1:]]]))
+    bias = None
+    if linears[0].bias is not None:
+        bias = torch.cat([linears[0].bias * scale_of_first, *[linear.bias for linear in linears[1:]]])
+    return Product(torch.cat(weights), bias, int8, is_copy=True)
 
 
 def read_positions(coder: Any) -> tuple[Tensor | None, Callable[[int], Tensor] | None]:

@@ -1,1 +1,2 @@
-"""Kernels as twins: `lsh_torch.py` defines each function and is the CPU path; `lsh_cuda.py` runs the same ones from `lsh.cu`."""
+"""Compiled twins of what is defined in torch: `step.cpp`, a Transformer's step on the CPU (definition: decoders/); `lsh.cu` and its
+launcher `lsh_cuda.py`, the functions of LSH softmax (definition, and the CPU path: `lsh_torch.py`)."""

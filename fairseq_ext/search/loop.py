@@ -82,6 +82,8 @@ def advance(
     log_probs = plugs.softmax(decoder, features, beam, pool)
     broken = log_probs.value[:, 0].isnan().any()
     log_probs = rules(log_probs, beam, pool, at_limit)
+    if rules.lm is not None:  # NaN of its own
+        broken = broken | log_probs.value.isnan().any()
     # (6) the best continuations of each sentence, (7) less those that pruning drops
     candidates = plugs.select(beam, log_probs, pool)
     for prune in plugs.prune:
@@ -92,7 +94,8 @@ def advance(
     fate = plugs.stop(candidates, beam, pool, finished, at_limit)
     done, final, is_broken = fetch(fate, broken)
     if is_broken:
-        raise FloatingPointError(f"the model gives NaN at target position {beam.longest} of one of the sentences {beam.live}")
+        source = "the model" if rules.lm is None else "the model or the language model"
+        raise FloatingPointError(f"{source} gives NaN at target position {beam.longest} of one of the sentences {beam.live}")
     if done.any():
         collect_(finished, beam, candidates, fate, done, scoring, pool)
     # (9) the surviving candidates are the next beam

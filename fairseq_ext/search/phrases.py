@@ -81,6 +81,15 @@ class PhraseTable:
         partial = partial.masked_fill(~self.active(count), 0).clamp(min=0)
         return (count * self.size[:, None]).sum(-1) + partial.amax(-1)
 
+    def bank_after(self, prefixes: Sequence[Phrase]) -> Tensor:
+        """(N,): the bank of each sentence's prefix."""
+        place, count = (state[:, None] for state in self.start(self.total.size(0)))  # (N, 1, ...)
+        for i in range(max(map(len, prefixes), default=0)):
+            token = torch.tensor([[prefix[i] if i < len(prefix) else -1] for prefix in prefixes], device=self.token.device)
+            after = self.advance(place, count, token)
+            place, count = (torch.where(token[:, :, None] >= 0, new, old) for new, old in zip(after, (place, count), strict=True))
+        return self.bank(place, count)[:, 0]
+
 
 def borders(phrase: Phrase) -> list[int]:
     """For p = 0 .. len(phrase) - 1: length of the longest proper border of the first p tokens."""

@@ -16,18 +16,19 @@ from fairseq_ext.search.beam import Pool
 class Scoring:
     """From the sum of log-probabilities to the score by which hypotheses compete, and what a live one can still reach.
 
-    Lengths count EOS. wanted: the target length up to which every token is rewarded, ratio x source length without EOS.
+    Lengths count EOS. wanted: the target length up to which every token is rewarded, ratio x source length without EOS + offset.
     """
 
     normalize: bool = True
     lenpen: float = 1.0
     reward: float = 0.0  # for each target token up to `wanted`, in nats; r of Huang et al. 2017
     ratio: float = 1.0
+    offset: float = 0.0
     bounded: bool = True  # False: every target token is rewarded
 
     def wanted(self, pool: Pool, sentence: Tensor) -> Tensor:
         """(S,) target length of each sentence that the reward counts up to, in double precision whatever the model's."""
-        return (pool.length[sentence] - 1).double() * self.ratio
+        return (pool.length[sentence] - 1).double() * self.ratio + self.offset
 
     def __call__(self, total: Tensor, length: int | Tensor, wanted: Tensor) -> Tensor:
         """Score of finished hypotheses: total (any shape), all of this length, or of lengths that broadcast against it."""

@@ -18,7 +18,9 @@ Neutral setting: no constraints; a sentence without any is searched as fairseq d
 Here, other than in the paper: remainders of k / (C + 1) go to bank C. With more banks than k, the banks that have candidates get a
 slot each in turn, from the highest down; the paper's rule would give all k to the highest, 10 BLEU less at k = 5 with four random
 words. A hypothesis whose remaining steps just suffice for its missing tokens may only take those, so a feasible sentence always
-meets its constraints. When a constrained sentence is final: plugs.Count.
+meets its constraints. Missing phrases are taken to come one behind the other: that two of them may overlap is used where it happens
+but not counted on, so {[1, 2], [2, 3]} counts as infeasible where the sentence may have three tokens only. When a constrained
+sentence is final: plugs.Count.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ class Tables:
     phrases: PhraseTable
     avoid: AvoidTable | None
     max_len: Tensor  # (N,)
+    forced: Tensor  # (N,) tokens of the prefix
     infeasible: Tensor  # (N,) more tokens than the sentence may have
     banks: int  # of the sentence with the most constraint tokens
 
@@ -57,9 +60,10 @@ def tables(pool: Pool, vocabulary: int) -> Tables:
         avoided = [c.avoid if c else () for c in given]
         avoid = build_avoid(avoided, vocabulary, device) if any(avoided) else None
         max_len = torch.tensor(pool.max_len, device=device)
-        # a forced prefix takes steps of its own; what it meets of the constraints is not known yet, so it counts in full
-        forced = torch.tensor([len(c.prefix) if c else 0 for c in given], device=device)
-        pool.aux["tables"] = Tables(phrases, avoid, max_len, phrases.total + forced > max_len, int(phrases.total.max()) + 1)
+        prefixes = [c.prefix if c else () for c in given]
+        forced = torch.tensor([len(prefix) for prefix in prefixes], device=device)
+        missing = phrases.total - phrases.bank_after(prefixes)
+        pool.aux["tables"] = Tables(phrases, avoid, max_len, forced, missing + forced > max_len, int(phrases.total.max()) + 1)
     return pool.aux["tables"]
 
 
@@ -103,7 +107,7 @@ class DBA:
         place, count = phrases.advance(pick(place, rank), pick(count, rank), token)
         bank = phrases.bank(place, count)
         in_time = phrases.total[:, None] - bank <= steps_left[:, None] - 1
-        in_time |= (token == self.eos) | table.infeasible[live][:, None]
+        in_time |= (token == self.eos) | (table.infeasible[live] | (done < table.forced[live]))[:, None]
         valid = (score > -torch.inf) & in_time & first_of_equals(rank * self.vocabulary + token)
 
         # subtle: where nothing may follow (avoided phrases can forbid it), the best row ends as it is, and is reported

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.kernels import lsh_torch
-from fairseq_ext.list_softmax import ListSoftmax
+from fairseq_ext.list_softmax import ListSoftmax, needs_beam
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam, LogProbs, Pool
 from fairseq_ext.search.finished import Hypothesis
@@ -189,6 +189,7 @@ def kernels_for(weight: Tensor) -> Any:
 
 def check(flags, generation) -> None:
     """Refuse parameters without sense, and exact scores beside what they would leave out (raises UsageError)."""
+    needs_beam(flags)
     if flags.lsh_k < 2 or flags.lsh_u < 1 or flags.lsh_bands < 1:
         raise UsageError("--lsh-k takes 2 or more, --lsh-u and --lsh-bands 1 or more")
     bits = flags.lsh_u * lsh_torch.bits_of(flags.lsh_k)

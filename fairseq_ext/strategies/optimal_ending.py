@@ -10,7 +10,7 @@ hypothesis can still reach (`Scoring.bound`). A finished hypothesis never grows,
 | --- | --- |
 | b | --beam |
 | r | --length-reward |
-| gr(x) = ratio x source length | --length-ratio |
+| l = ratio x source length | --length-ratio, and --length-offset to add a constant (0 in the paper) |
 | expansion of B_i | --stop-expansion paper: a finished candidate takes a slot of the step; fairseq: it does not |
 
 Baselines: `count` (fairseq; with --patience p, J. Kasai et al. 2022, https://arxiv.org/abs/2204.05424), `first` (stop when the top
@@ -43,6 +43,10 @@ class StopFlags(FairseqDataclass):
     length_ratio: float = field(
         default=1.0,
         metadata={"help": "wanted target length over source length, in subwords without EOS (neutral: 1; measure it on a dev set)"},
+    )
+    length_offset: float = field(
+        default=0.0,
+        metadata={"help": "added to the wanted target length, in subwords (neutral: 0; scripts/tune_length_reward.py fits both)"},
     )
     length_reward_unbounded: bool = field(default=False, metadata={"help": "reward every target token, however many (neutral: off)"})
     stop_expansion: ChoiceEnum(["fairseq", "paper"]) = field(  # type: ignore[valid-type]
@@ -87,6 +91,7 @@ class OptimalEnding:
             stays = stays & (reach > worst)
         final = reach.amax(1) <= worst[:, 0]
         self.tally(final, at_limit, beam, best, longest, wanted)
+        self.count_saved(final, candidates, beam, longest)
         if at_limit is not None:
             final = final | at_limit
         return Fate(done, stays if self.variable else ~ends, final, best)
@@ -105,6 +110,15 @@ class OptimalEnding:
         # fewer finished than the n-best list asks for leaves no finite gap
         counts = torch.stack([proved.sum(), cut.sum(), gap.masked_fill(~gap.isfinite(), 0.0).sum()]).double()
         self.stats.certificates = counts if self.stats.certificates is None else self.stats.certificates + counts
+
+    def count_saved(self, final: Tensor, candidates: Candidates, beam: Beam, longest: Tensor) -> None:
+        """Count what the run to the length limit would have taken beyond this step, and the rows that this step has not had."""
+        steps = (longest - (beam.step + 1))[:, 0] * final  # (S,)
+        width = torch.full_like(steps, candidates.width) if candidates.widths is None else candidates.widths
+        missing = width - (beam.width if beam.counts is None else beam.counts)
+        begun = beam.step > 0  # one row a sentence is all that the first step has
+        begun = begun[:, 0] if isinstance(begun, Tensor) else begun
+        self.stats.save(steps.sum(), (steps * width + missing * begun).sum())
 
 
 class First:
@@ -152,10 +166,18 @@ def check(flags, generation) -> None:
         raise UsageError(f"--length-reward {flags.length_reward} is not a number of 0 or more, and no bound holds for others: use one")
     if flags.length_reward and not generation.unnormalized:
         raise UsageError("--length-reward adds to raw scores: add --unnormalized, or leave --length-reward out and keep normalised scores")
-    if flags.length_ratio <= 0:
+    if not 0 < flags.length_ratio < math.inf:
         raise UsageError(f"--length-ratio {flags.length_ratio} is not a length ratio: use a number above 0")
-    if not flags.length_reward and (flags.length_reward_unbounded or flags.length_ratio != 1.0):
-        raise UsageError("--length-ratio and --length-reward-unbounded shape --length-reward, which is 0: set it or leave them out")
+    if not math.isfinite(flags.length_offset):
+        raise UsageError(f"--length-offset {flags.length_offset} is not a number of subwords: use one, or leave it out")
+    shaped = {
+        "--length-ratio": flags.length_ratio != 1.0,
+        "--length-offset": flags.length_offset != 0.0,
+        "--length-reward-unbounded": flags.length_reward_unbounded,
+    }
+    unused = [flag for flag, given in shaped.items() if given]
+    if unused and not flags.length_reward:
+        raise UsageError(f"{unused[0]} shapes --length-reward, which is 0: set it or leave {unused[0]} out")
     stop = str(flags.stop)
     if flags.patience < 1 and flags.patience != -1:
         raise UsageError(f"--patience {flags.patience} would wait for no hypothesis: use 1 or more, or leave it out")

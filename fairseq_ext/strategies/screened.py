@@ -33,6 +33,7 @@ from torch import Tensor
 from fairseq_ext.decoders.output_layer import output_layers
 from fairseq_ext.decoders.transformer_weights import Product
 from fairseq_ext.errors import UsageError
+from fairseq_ext.list_softmax import needs_beam
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam, LogProbs, Pool, blockwise_topk
 from fairseq_ext.search.plugs import Decoder
@@ -239,6 +240,7 @@ def unavailable(weight: Tensor) -> str | None:
 
 def check(flags, generation) -> None:
     """Refuse what raises words that were screened out (raises UsageError)."""
+    needs_beam(flags)
     if getattr(generation, "lm_path", None):
         raise UsageError("--lm-path can raise words that --softmax screened has ruled out: use --softmax full")
 

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from fairseq_ext.decoders.output_layer import output_layers
 from fairseq_ext.errors import UsageError
-from fairseq_ext.list_softmax import ListSoftmax, Measured, most_frequent
+from fairseq_ext.list_softmax import ListSoftmax, Measured, most_frequent, needs_beam
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam, Pool
 
@@ -147,6 +147,7 @@ def list_arguments(flags, context, T: int, flag: str) -> dict:
 
 def check(flags, generation) -> None:
     """Refuse sizes below zero and a lexical list without its table (raises UsageError)."""
+    needs_beam(flags)
     if flags.shortlist_top < 0 or flags.shortlist_words < 1:
         raise UsageError("--shortlist-top takes 0 or more words, and --shortlist-words 1 or more")
     if flags.softmax == "lexical" and not flags.shortlist_file:

@@ -177,7 +177,7 @@ def check_children(flags, generation) -> None:
 
 def check_ranked(flags, generation) -> None:
     """Refuse banks, between which scores do not compare (raises UsageError)."""
-    if str(flags.select) != "topk":
+    if str(flags.select or "topk") != "topk":  # where it is left out, constraints have made it dba already
         raise UsageError(f"--stop ranked compares all hypotheses of a sentence, and --select {flags.select} has banks: use --stop count")
 
 

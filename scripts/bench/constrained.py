@@ -5,15 +5,13 @@
 
 sets: unconstrained search against DBA with constraints from the references (rand1..rand4, phr4), alone, with --prune-finished, and with
 --stop optimal. "time" is over the unconstrained search, "rows" the decoder's rows over its rows, "a row" their quotient: what is left of
-the time when extra steps are taken out. constant: the same sentences with one constraint token and with ten or more.
-interactive: the complete command fairseq-interactive --constraints, stock and ours, batches of 32; "decoding" is what the command
-itself reports as its translation time.
+the time when extra steps are taken out; "rows after the best" is the share of the rows that were spent once the best hypothesis was
+finished (Section 6.4 of the paper: garbage), which pruning and --stop optimal cut. constant: the same sentences with one constraint
+token and with ten or more. interactive: the complete command fairseq-interactive --constraints, stock and ours, batches of 32;
+"decoding" is what the command itself reports as its translation time.
 """
 
 import argparse
-import contextlib
-import io
-import json
 import random
 import re
 import subprocess
@@ -21,16 +19,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments" / "dba"))
 
-from contenders import OURS, load, read
+from contenders import OURS
+from counted import TIMES, Row, after_the_best, markdown, race, ratios, searching, text_arguments, write_tables
 from extract import SETS, extract
-from harness import BenchError, Contender, Spread, as_json, compare, fix_threads
-from report import ROOT, cores, machine
+from harness import BenchError, Spread, fix_threads
+from report import cores
 from text import Text, prepare
 
 SEARCHES = {
@@ -41,35 +38,6 @@ SEARCHES = {
     "DBA, raw scores, --stop optimal": ["--unnormalized", "--stop", "optimal"],
 }
 FEW, MANY = "1 constraint token", "10 or more"
-Row = list[str]
-
-
-@dataclass
-class Counted:
-    """A contender whose decoder rows are counted too."""
-
-    contender: Contender
-    stats: dict[str, Any] = field(default_factory=dict)  # of the last run
-
-
-def searching(text: Text, flags: Sequence[str], name: str) -> Counted:
-    """Ours with these fairseq-generate flags; C- lines are not printed."""
-    loaded = load([*OURS, *text.flags, *flags])
-    loaded.task.build_tokenizer(loaded.cfg.tokenizer)  # as fairseq-generate does: constraints are segmented by them
-    loaded.task.build_bpe(loaded.cfg.bpe)
-    generator = loaded.task.build_generator(loaded.models, loaded.cfg.generation)
-    counted = Counted(Contender(name, list, read, exact=False, signature=generator.stats.signature))
-
-    def run() -> list:
-        generator.stats.extra.clear()
-        before = generator.stats.decoder_rows
-        with contextlib.redirect_stdout(io.StringIO()):
-            out = [(b["id"].tolist(), loaded.task.inference_step(generator, loaded.models, b)) for b in loaded.batches]
-        counted.stats = {**generator.stats.extra.get("constraints", {}), "rows": generator.stats.decoder_rows - before}
-        return out
-
-    counted.contender.run = run
-    return counted
 
 
 class Bench:
@@ -109,15 +77,11 @@ class Bench:
     def raced(self, text: Text, searches: dict[str, list[str]]) -> list[Row]:
         """A row of the table for each search; ratios are over the first."""
         counted = [searching(text, [*self.common, *flags], name) for name, flags in searches.items()]
-        races = compare([c.contender for c in counted], self.args.repeats, threads=self.args.threads, bleu=text.bleu)
-        reference, rows = races.results[0], []
-        for c, result in zip(counted, races.results, strict=True):
-            taken = Spread.of([a / b for a, b in zip(result.seconds, reference.seconds, strict=True)])
-            more = c.stats["rows"] / counted[0].stats["rows"]
+        races = race(text, counted, self.args.repeats, self.args.threads)
+        rows = []
+        for c, times, result in zip(counted, ratios(races, counted), races.results, strict=True):
             met = f"{c.stats['met']} of {c.stats['given']}" if "given" in c.stats else ""
-            seconds = f"{Spread.of(result.seconds).median:.2f}"
-            ratios = [f"{taken.median:.2f} ({taken.low:.2f}-{taken.high:.2f})", f"{more:.2f}", f"{taken.median / more:.2f}"]
-            rows.append([c.contender.name, seconds, *ratios, f"{result.bleu:.2f}", met])
+            rows.append([c.contender.name, *times, after_the_best(c, self.args.beam), f"{result.bleu:.2f}", met])
         return rows
 
     def sets(self) -> list[tuple[str, list[Row]]]:
@@ -189,24 +153,15 @@ def timed(command: Sequence[str]) -> tuple[float, float]:
 
 
 HEADS = {
-    "sets": ["search", "seconds", "time (min-max)", "rows", "a row", "BLEU", "met"],
+    "sets": ["search", *TIMES, "rows after the best", "BLEU", "met"],
     "interactive": ["command", "seconds", "decoding", "times stock", "decoding, times stock"],
 }
 HEADS["constant"] = HEADS["sets"]
 
 
-def markdown(part: str, title: str, rows: list[Row]) -> str:
-    lines = [HEADS[part], ["---"] + ["---:"] * (len(HEADS[part]) - 1), *rows]
-    return f"### {title}\n\n" + "".join("| " + " | ".join(line) + " |\n" for line in lines)
-
-
 def main() -> None:
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
-    parse.add_argument("--model", type=Path, default=ROOT / "checkpoints" / "demo", help="folder with checkpoint.pt, dict.*.txt, spm.model")
-    parse.add_argument("--text", default=str(ROOT / "data" / "demo" / "test"), help="prefix of the two text files (the demo test set)")
-    parse.add_argument("--src", default="de", help="source language and suffix (de)")
-    parse.add_argument("--tgt", default="en", help="target language and suffix (en)")
-    parse.add_argument("--limit", type=int, help="first sentences only (all)")
+    text_arguments(parse)
     parse.add_argument("--limit-interactive", type=int, default=320, help="sentences for fairseq-interactive (320)")
     parse.add_argument("--beam", type=int, default=10, help="(10)")
     parse.add_argument("--max-tokens", type=int, default=4000, help="of a batch (4000)")
@@ -219,19 +174,15 @@ def main() -> None:
     parse.add_argument("--out", type=Path, help="write OUT.md and OUT.json")
     args = parse.parse_args()
     fix_threads(args.threads)
-    tables, facts = [], {}
+    tables: dict[str, tuple[Row, list[Row]]] = {}
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(args, Path(folder))
         for part in args.parts:
             for title, rows in getattr(bench, part)():
-                tables.append(markdown(part, title, rows))
-                facts[title] = [dict(zip(HEADS[part], row, strict=True)) for row in rows]
-                print(tables[-1], flush=True)
-    if args.out:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        about = json.dumps(machine(), ensure_ascii=False)
-        args.out.with_name(args.out.name + ".md").write_text("\n".join([*tables, about, ""]), encoding="utf-8")
-        args.out.with_name(args.out.name + ".json").write_text(as_json({"machine": machine(), "tables": facts}) + "\n", encoding="utf-8")
+                tables[title] = (HEADS[part], rows)
+                print(markdown(title, *tables[title]), flush=True)
+                if args.out:
+                    write_tables(args.out, tables)
 
 
 if __name__ == "__main__":

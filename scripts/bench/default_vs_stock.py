@@ -14,11 +14,13 @@ import argparse
 import shlex
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from contenders import ours, stock, stock_set_beam_size
 from ct2 import ctranslate2
-from harness import BenchError, Contender, compare, fix_threads, report_peak
+from harness import BenchError, Comparison, Contender, compare, fix_threads, report_peak
 from report import ROOT, cores, markdown, write
 from text import Text, prepare
 
@@ -39,17 +41,23 @@ def main(argv: list[str] | None = None) -> int:
             fix_threads(args.threads)
             report_peak(build(args, text[args.modes[0]], args.modes[0], args.beams[0], args.contenders[0]).run)
             return 0
-        comparisons = []
-        for mode in args.modes:
-            for beam in args.beams:
-                names = [name for name in args.contenders if beam > 1 or name != "set_beam_size"]  # at beam 1 that switch does nothing
-                contenders = [build(args, text[mode], mode, beam, name) for name in names]
-                title = f"beam {beam}, {TITLES[mode]}"
-                comparisons.append(compare(contenders, args.repeats, threads=args.threads, title=title, bleu=text[mode].bleu))
-                print(markdown(comparisons[-1], args.over), flush=True)
-                if args.out:
-                    write(args.out, comparisons, args.over, f"Model {args.model.name}, text {Path(args.text).name}.{args.src}.")
+        comparisons = decode_only(args, text)
     return 1 if any(comparison.refused for comparison in comparisons) else 0
+
+
+def decode_only(args: argparse.Namespace, text: dict[str, Text], clock: Callable[[], float] = time.perf_counter) -> list[Comparison]:
+    """A comparison for every mode and beam, shown and written as each is done."""
+    comparisons: list[Comparison] = []
+    for mode in args.modes:
+        for beam in args.beams:
+            names = [name for name in args.contenders if beam > 1 or name != "set_beam_size"]  # at beam 1 that switch does nothing
+            contenders = [build(args, text[mode], mode, beam, name) for name in names]
+            title = f"beam {beam}, {TITLES[mode]}"
+            comparisons.append(compare(contenders, args.repeats, threads=args.threads, title=title, bleu=text[mode].bleu, clock=clock))
+            print(markdown(comparisons[-1], args.over), flush=True)
+            if args.out:
+                write(args.out, comparisons, args.over, f"Model {args.model.name}, text {Path(args.text).name}.{args.src}.")
+    return comparisons
 
 
 def build(args: argparse.Namespace, text: Text, mode: str, beam: int, name: str) -> Contender:
@@ -57,7 +65,7 @@ def build(args: argparse.Namespace, text: Text, mode: str, beam: int, name: str)
     kind, *rest = shlex.split(name)
     flags = ["--cpu", "--beam", str(beam), *MODES[mode]]
     if kind == "ours":
-        contender = ours(text, flags + rest, name)
+        contender = ours(text, flags + rest, name, exact="--int8" not in rest)
     elif kind == "ctranslate2":
         compute_type, _, shape = " ".join(rest or ["float32", "1x1"]).partition(" ")
         workers, _, threads = (shape or "1x1").partition("x")

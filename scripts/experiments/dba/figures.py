@@ -3,7 +3,6 @@
 python scripts/experiments/dba/figures.py --out DIR       writes DIR/figure4.png, figure5.png, figure7.png, figure8.png
 """
 
-import argparse
 import statistics
 import sys
 from pathlib import Path
@@ -12,10 +11,11 @@ from typing import Any
 import matplotlib
 
 matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
-from tables import BenchError, read_runs  # noqa: E402
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-MARKERS = "osD^vXP"
+import matplotlib.pyplot as plt  # noqa: E402
+from write_up import MARKERS, draw_figures  # noqa: E402
+
 LINES = {"DBA": "-", "GBS": "--", "CBS": ":"}
 
 
@@ -88,18 +88,7 @@ def figure_8(runs: dict[str, Any], file: Path) -> None:
     figure.savefig(file, dpi=150)
 
 
-def main() -> None:
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
-    parse.add_argument("--out", type=Path, required=True, help="folder of the runs")
-    out = parse.parse_args().out
-    runs = read_runs(out)
-    for draw, name in ((figure_4, "figure4.png"), (figure_5, "figure5.png"), (figure_7, "figure7.png"), (figure_8, "figure8.png")):
-        draw(runs, out / name)
-        print(out / name)
-
+FIGURES = {"figure4.png": figure_4, "figure5.png": figure_5, "figure7.png": figure_7, "figure8.png": figure_8}
 
 if __name__ == "__main__":
-    try:
-        main()
-    except BenchError as error:
-        sys.exit(f"error: {error}")
+    draw_figures(__doc__, "runs.py", FIGURES)

@@ -3,28 +3,16 @@
 python scripts/experiments/dba/tables.py --out DIR        writes DIR/tables.md and prints it
 """
 
-import argparse
-import json
 import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from runs import BenchError
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from write_up import made_by, table, write_tables  # noqa: E402
 
 MOST = 16  # constraint tokens: larger numbers share a column
-
-
-def read_runs(out: Path) -> dict[str, Any]:
-    try:
-        return json.loads((out / "runs.json").read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BenchError(f"{out / 'runs.json'} is missing: run runs.py --out {out} first") from error
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
-    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
 
 def table_2(runs: dict[str, Any]) -> str:
@@ -91,23 +79,10 @@ def markdown(runs: dict[str, Any]) -> str:
     note = (
         f"Model {runs['model']}; {runs['text']}, {runs['sentences']} sentences, {'-'.join(runs['languages'])}, "
         f"extraction seed {runs['seed']}, batches of {runs['batch_size']}. "
-        f"torch {facts['torch']}, {facts['cpu']}, {facts['torch_threads']} threads, "
-        f"commit {facts['git_commit'] or 'none'}, {facts['date']}.\n"
+        f"{facts['torch_threads']} threads, {made_by(facts)}\n"
     )
     return "\n".join([note, table_2(runs), table_3(runs), search(runs), times(runs)])
 
 
-def main() -> None:
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
-    parse.add_argument("--out", type=Path, required=True, help="folder of the runs")
-    out = parse.parse_args().out
-    text = markdown(read_runs(out))
-    (out / "tables.md").write_text(text, encoding="utf-8")
-    print(text)
-
-
 if __name__ == "__main__":
-    try:
-        main()
-    except BenchError as error:
-        sys.exit(f"error: {error}")
+    write_tables(__doc__, "runs.py", markdown)

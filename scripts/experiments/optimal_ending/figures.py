@@ -3,7 +3,6 @@
     python scripts/experiments/optimal_ending/figures.py --out DIR       writes DIR/figure1.png and DIR/figure2.png
 """
 
-import argparse
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,13 @@ from typing import Any
 import matplotlib
 
 matplotlib.use("Agg")
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
 import matplotlib.pyplot as plt  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
-from searches import BenchError  # noqa: E402
-from tables import label, over_beams, read_sweep  # noqa: E402
+from tables import label, over_beams  # noqa: E402
+from write_up import MARKERS, draw_figures  # noqa: E402
 
-MARKERS = "osD^vXP"
 FIGURE_1 = ("optimal, no reward", "first (OpenNMT-py default)", "fairseq (count)")
 RAW = 0.0  # of fairseq: no length penalty, so that all of Figure 1 is judged by the same score
 
@@ -34,7 +34,7 @@ def draw(axes: Axes, sweep: dict[str, Any], lines: list[tuple[str, list[dict]]],
 
 def figure_1(sweep: dict[str, Any], file: Path) -> None:
     figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
-    lines = [(name, over_beams(sweep, {"decoder": name, "value": RAW, "stretch": 1.0})) for name in FIGURE_1]
+    lines = [(name, over_beams(sweep, {"decoder": name, "value": RAW})) for name in FIGURE_1]
     draw(axes, sweep, lines, "model_score", "model score (mean log-probability)")
     axes.legend()
     axes.set_title(f"Search quality, {sweep['dev']}, {sweep['sentences']['dev']} sentences")
@@ -53,18 +53,5 @@ def figure_2(sweep: dict[str, Any], file: Path) -> None:
     figure.savefig(file, dpi=150)
 
 
-def main() -> None:
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
-    parse.add_argument("--out", type=Path, required=True, help="folder of the sweep")
-    out = parse.parse_args().out
-    sweep = read_sweep(out)
-    for draw_figure, name in ((figure_1, "figure1.png"), (figure_2, "figure2.png")):
-        draw_figure(sweep, out / name)
-        print(out / name)
-
-
 if __name__ == "__main__":
-    try:
-        main()
-    except BenchError as error:
-        sys.exit(f"error: {error}")
+    draw_figures(__doc__, "sweep.py", {"figure1.png": figure_1, "figure2.png": figure_2})

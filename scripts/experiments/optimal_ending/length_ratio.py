@@ -1,4 +1,4 @@
-"""Target over source length in subwords, measured on a dev set: the value for --length-ratio.
+"""The wanted target length, measured on a dev set: the paper's ratio, and a least-squares line, as flags.
 
     python scripts/experiments/optimal_ending/length_ratio.py [--model DIR] [--dev PREFIX] [--src de] [--tgt en]
 """
@@ -6,7 +6,7 @@
 import argparse
 import sys
 
-from searches import BenchError, length_ratio, model_flags, quiet, read_text
+from searches import BenchError, model_flags, quiet, read_text, wanted_lengths
 from sweep import add_model_arguments
 
 from fairseq_ext.translator import Translator
@@ -19,7 +19,9 @@ def main() -> None:
     sources, references = read_text(args.dev, args.src, args.tgt, args.limit)
     quiet()
     translator = Translator(cpu=True, **model_flags(args.model, args.src, args.tgt))
-    print(f"{length_ratio(translator, sources, references):.3f}")
+    ratio, line = wanted_lengths(translator, sources, references)
+    print(f"ratio: --length-ratio {ratio.ratio:g}")
+    print(f"line:  --length-ratio {line.ratio:g} --length-offset {line.offset:g}")
 
 
 if __name__ == "__main__":

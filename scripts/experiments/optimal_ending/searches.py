@@ -11,25 +11,43 @@ from __future__ import annotations
 import json
 import logging
 import os
+import statistics
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 logging.getLogger("fairseq").setLevel(logging.WARNING)  # it talks while it is imported
 
-import sacrebleu  # noqa: E402
 from harness import BenchError  # noqa: E402
 from report import ROOT, machine  # noqa: E402, F401  for the scripts beside this one
+from sacrebleu.metrics import BLEU  # noqa: E402
 
 import fairseq_ext  # noqa: E402, F401
 from fairseq_ext.translator import Translator  # noqa: E402
 
 BATCH = 64  # sentences
+PER_SENTENCE = BLEU(effective_order=True)  # silences a warning, and leaves the counts as they are
 Score = Callable[[float, int, float], float]  # (sum of log-probabilities, tokens with EOS, wanted length) -> score
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The wanted target length, ratio x source subwords + offset."""
+
+    ratio: float = 1.0
+    offset: float = 0.0
+
+    def of(self, source: int) -> float:
+        return self.ratio * source + self.offset
+
+    def __str__(self) -> str:
+        sign = "+" if self.offset > 0 else "-"
+        return f"{self.ratio:g} x" + (f" {sign} {abs(self.offset):.3g}" if self.offset else "")
 
 
 def bounded(r: float) -> Score:
@@ -54,10 +72,11 @@ class Search:
     source_lengths: list[int]  # subwords without EOS
     hypotheses: list[list[tuple[float, int, str]]]
 
-    def answers(self, score: Score, ratio: float = 1.0) -> list[tuple[float, int, str]]:
-        """The best hypothesis of each sentence; ratio: wanted target length over source length."""
+    def answers(self, score: Score, wanted: Wanted | None = None) -> list[tuple[float, int, str]]:
+        """The best hypothesis of each sentence; wanted: the target length that a reward counts up to (none: no score asks)."""
+        wanted = wanted or Wanted()
         pairs = zip(self.hypotheses, self.source_lengths, strict=True)
-        return [max(found, key=lambda h: score(h[0], h[1], ratio * n)) for found, n in pairs]
+        return [max(found, key=lambda h: score(h[0], h[1], wanted.of(n))) for found, n in pairs]
 
 
 @dataclass
@@ -69,9 +88,19 @@ class Measure:
     model_score: float  # mean sum of log-probabilities
 
 
+@lru_cache(maxsize=1 << 18)
+def matches(text: str, reference: str) -> tuple[int, ...]:
+    """sacrebleu's counts of one sentence: n-grams that match, n-grams, length of text and reference."""
+    found = PER_SENTENCE.sentence_score(text, [reference])
+    return (*found.counts, *found.totals, found.sys_len, found.ref_len)
+
+
 def measure(answers: Sequence[tuple[float, int, str]], references: Sequence[str]) -> Measure:
-    bleu = sacrebleu.corpus_bleu([text for *_, text in answers], [list(references)])
-    return Measure(bleu.score, bleu.sys_len / bleu.ref_len, sum(total for total, *_ in answers) / len(answers))
+    """sacrebleu's corpus BLEU. A sweep asks for many sets of answers that differ in few sentences, so counts are kept by sentence."""
+    counts = [matches(text, reference) for (*_, text), reference in zip(answers, references, strict=True)]
+    *grams, sys_len, ref_len = (sum(column) for column in zip(*counts, strict=True))
+    bleu = BLEU.compute_bleu(grams[:4], grams[4:], sys_len, ref_len, smooth_method="exp")
+    return Measure(bleu.score, sys_len / ref_len, sum(total for total, *_ in answers) / len(answers))
 
 
 def read_text(prefix: str, source: str, target: str, limit: int | None = None) -> tuple[list[str], list[str]]:
@@ -112,9 +141,26 @@ def pieces(translator: Translator, line: str) -> int:
     return len(line.split())
 
 
-def length_ratio(translator: Translator, sources: Iterable[str], references: Iterable[str]) -> float:
-    """Subwords of all references over subwords of all sources."""
-    return sum(pieces(translator, line) for line in references) / sum(pieces(translator, line) for line in sources)
+def wanted_lengths(translator: Translator, sources: Iterable[str], references: Iterable[str]) -> tuple[Wanted, Wanted]:
+    """Two estimates of the target length: the paper's ratio, subwords of all references over subwords of all sources; and the
+    least-squares line through (source subwords, reference subwords and EOS), which the reward counts too."""
+    x, y = ([pieces(translator, line) for line in side] for side in (sources, references))
+    ratio = Wanted(round(sum(y) / sum(x), 3))
+    if len(set(x)) < 2:
+        return ratio, ratio
+    slope, intercept = statistics.linear_regression(x, y)
+    return ratio, (Wanted(round(slope, 3), round(intercept + 1, 3)) if slope > 0 else ratio)
+
+
+def reach(wanted: Iterable[Wanted]) -> Wanted:
+    """A line that no one of these is above, whatever the source."""
+    lines = list(wanted)
+    return Wanted(max(line.ratio for line in lines), max(0.0, *(line.offset for line in lines)))
+
+
+def reward_flags(r: float, wanted: Wanted) -> dict[str, float]:
+    """The flags of a bounded reward."""
+    return dict(length_reward=r, length_ratio=wanted.ratio, length_offset=wanted.offset) if r else {}
 
 
 def search(sources: Sequence[str], **flags: Any) -> Search:

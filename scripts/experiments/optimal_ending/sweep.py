@@ -20,22 +20,25 @@ from searches import (
     Measure,
     Score,
     Search,
+    Wanted,
     bounded,
     cached,
-    length_ratio,
     machine,
     measure,
     model_flags,
     normalised,
     quiet,
+    reach,
     read_text,
+    reward_flags,
     unbounded,
+    wanted_lengths,
 )
 
 from fairseq_ext.translator import Translator
 
-REWARDS = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5]
-LENPENS = [0.0, 0.5, 1.0, 1.5, 2.0]
+REWARDS = [0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5]
+LENPENS = [0.0, 0.5, 0.8, 1.0, 1.2, 1.5, 2.0]
 A, B = 1.5, 5  # length limit of the certificate for normalised scores, which is the looser the longer a hypothesis may become
 
 
@@ -46,7 +49,7 @@ class Setting:
     what: str  # what the number is
     value: float
     score: Score
-    stretch: float = 1.0  # wanted length over the one that the dev set's length ratio gives; the paper has 1
+    wanted: Wanted = Wanted()
 
 
 @dataclass(frozen=True)
@@ -58,18 +61,17 @@ class Decoder:
     settings: list[Setting]
 
 
-def decoders(rewards: list[float], stretches: list[float]) -> list[Decoder]:
-    """fairseq's own, the paper's, and one more that tunes the wanted length as well."""
+def decoders(rewards: list[float], ratio: Wanted, line: Wanted) -> list[Decoder]:
+    """fairseq's own, the paper's, and one more whose wanted length is a line."""
     positive = [r for r in rewards if r > 0]
-    longer = [x for x in stretches if x != 1]
     found = [
         Decoder("fairseq (count)", "count", [Setting("lenpen", p, normalised(p)) for p in LENPENS]),
         Decoder("first (OpenNMT-py default)", "first", [Setting("", 0.0, bounded(0))]),
         Decoder("shrink, length norm.", "shrink", [Setting("lenpen", 1.0, normalised(1.0))]),
         Decoder("shrink, reward", "shrink", [Setting("r", r, unbounded(r)) for r in positive]),
         Decoder("optimal, no reward", "optimal", [Setting("", 0.0, bounded(0))]),
-        Decoder("optimal, bounded reward", "optimal", [Setting("r", r, bounded(r)) for r in positive]),
-        Decoder("optimal, reward and length", "optimal", [Setting("r", r, bounded(r), x) for x in longer for r in positive]),
+        Decoder("optimal, bounded reward", "optimal", [Setting("r", r, bounded(r), ratio) for r in positive]),
+        Decoder("optimal, bounded reward, line", "optimal", [Setting("r", r, bounded(r), line) for r in positive]),
     ]
     return [decoder for decoder in found if decoder.settings]
 
@@ -83,7 +85,6 @@ class Choice:
     beam: int
     what: str
     value: float
-    stretch: float
     dev: Measure
     test: Measure | None = None
 
@@ -97,70 +98,72 @@ class Sweep:
         prefixes = {"dev": args.dev, "test": args.text}
         self.text = {split: read_text(prefix, args.src, args.tgt, args.limit) for split, prefix in prefixes.items()}
         quiet()
-        self.ratio = round(length_ratio(Translator(**self.flags), *self.text["dev"]), 3)
+        self.ratio, self.line = wanted_lengths(Translator(**self.flags), *self.text["dev"])
+        self.decoders = decoders(args.rewards, self.ratio, self.line)
 
     def methods(self) -> dict[str, dict[str, Any]]:
         """The flags of each search; `optimal` runs with the largest reward and wanted length."""
-        most = max(self.args.rewards)
         raw = dict(unnormalized=True)
+        most = reward_flags(max(self.args.rewards), reach([self.ratio, self.line]))
         return {
             "count": {},
             "first": dict(stop="first", **raw),
             "shrink": dict(stop="shrink", **raw),
-            "optimal": dict(stop="optimal", **raw, **self.reward(most, max(self.args.stretches))),
+            "optimal": dict(stop="optimal", **raw, **most),
         }
 
-    def reward(self, r: float, stretch: float = 1.0) -> dict[str, float]:
-        return dict(length_reward=r, length_ratio=round(self.ratio * stretch, 3)) if r else {}
-
-    def search(self, split: str, name: str, beam: int, flags: dict[str, Any]) -> Search:
+    def search(self, split: str, name: str, beam: int, flags: dict[str, Any], limit: int | None = None) -> Search:
         print(f"{split}, beam {beam}: {name}", file=sys.stderr, flush=True)
         path = self.args.out / "searches" / f"{split}.{name}.beam{beam}.json"
-        return cached(path, self.text[split][0], **self.flags, beam=beam, **flags)
+        return cached(path, self.text[split][0][:limit], **self.flags, beam=beam, **flags)
 
     def choices(self, split: str = "dev") -> list[Choice]:
         """Every decoder at every beam and number."""
         out = []
         for beam in self.args.beams:
-            found = {name: self.search(split, name, beam, flags) for name, flags in self.methods().items()}
-            for decoder in decoders(self.args.rewards, self.args.stretches):
-                for x in decoder.settings:
-                    quality = self.quality(split, found[decoder.method], x.score, x.stretch)
-                    out.append(Choice(decoder.name, decoder.method, beam, x.what, x.value, x.stretch, quality))
+            wide = beam > self.args.baseline_beam
+            methods = {name: flags for name, flags in self.methods().items() if not (wide and name in ("first", "shrink"))}
+            found = {name: self.search(split, name, beam, flags) for name, flags in methods.items()}
+            for decoder in self.decoders:
+                for x in decoder.settings if decoder.method in found else ():
+                    quality = self.quality(split, found[decoder.method], x)
+                    out.append(Choice(decoder.name, decoder.method, beam, x.what, x.value, quality))
         return out
 
     def on_test(self, choice: Choice) -> Measure:
-        settings = [x for d in decoders(self.args.rewards, self.args.stretches) if d.name == choice.decoder for x in d.settings]
-        setting = next(x for x in settings if (x.value, x.stretch) == (choice.value, choice.stretch))
         found = self.search("test", choice.method, choice.beam, self.methods()[choice.method])
-        return self.quality("test", found, setting.score, setting.stretch)
+        return self.quality("test", found, self.setting(choice))
 
-    def quality(self, split: str, found: Search, score: Score, stretch: float = 1.0) -> Measure:
-        return measure(found.answers(score, round(self.ratio * stretch, 3)), self.text[split][1])
+    def setting(self, choice: Choice) -> Setting:
+        return next(x for d in self.decoders if d.name == choice.decoder for x in d.settings if x.value == choice.value)
 
-    def costs(self, r: float, stretch: float) -> dict[str, dict[str, Any]]:
+    def quality(self, split: str, found: Search, setting: Setting, limit: int | None = None) -> Measure:
+        return measure(found.answers(setting.score, setting.wanted), self.text[split][1][:limit])
+
+    def costs(self, tuned: Setting) -> dict[str, dict[str, Any]]:
         """What deciding takes, on dev: the statistics of each search as a user would run it, and the quality of its answer."""
-        raw, prune, norm = dict(stop="optimal", unnormalized=True), dict(prune_bound=True), normalised(1.0)
-        tuned = raw | self.reward(r, stretch)
-        name = f"optimal, r = {r:g}, length ratio {self.ratio:g} x {stretch:g}"
+        raw, prune, limit = dict(stop="optimal", unnormalized=True), dict(prune_bound=True), self.args.cost_limit
+        plain, norm = Setting("", 0.0, bounded(0)), Setting("lenpen", 1.0, normalised(1.0))
+        rewarded = raw | reward_flags(tuned.value, tuned.wanted)
+        name = f"optimal, r = {tuned.value:g}, l = {tuned.wanted}"
         limited = dict(stop="optimal", max_len_a=A, max_len_b=B)
-        runs: dict[str, tuple[str, dict[str, Any], Score]] = {
+        runs: dict[str, tuple[str, dict[str, Any], Setting]] = {
             "count, normalised scores": ("count", {}, norm),
-            "count, raw scores": ("count", {}, bounded(0)),  # the same search
-            "first, raw scores": ("first", self.methods()["first"], bounded(0)),
-            "shrink, raw scores": ("shrink", self.methods()["shrink"], bounded(0)),
-            "optimal, raw scores": ("optimal.raw", raw, bounded(0)),
-            "optimal, raw scores, pruned": ("optimal.raw.pruned", raw | prune, bounded(0)),
-            name: ("optimal.tuned", tuned, bounded(r)),
-            f"{name}, pruned": ("optimal.tuned.pruned", tuned | prune, bounded(r)),
+            "count, raw scores": ("count", {}, plain),  # the same search
+            "first, raw scores": ("first", self.methods()["first"], plain),
+            "shrink, raw scores": ("shrink", self.methods()["shrink"], plain),
+            "optimal, raw scores": ("optimal.raw", raw, plain),
+            "optimal, raw scores, pruned": ("optimal.raw.pruned", raw | prune, plain),
+            name: ("optimal.tuned", rewarded, tuned),
+            f"{name}, pruned": ("optimal.tuned.pruned", rewarded | prune, tuned),
             f"optimal, normalised scores, pruned, at most {A} x source + {B} tokens": ("optimal.norm.pruned", limited | prune, norm),
         }
         out: dict[str, dict[str, Any]] = {}
-        for label, (file, flags, score) in runs.items():
+        for label, (file, flags, setting) in runs.items():
             out[label] = {}
-            for beam in self.args.beams:
-                found = self.search("dev", file, beam, flags)
-                quality = self.quality("dev", found, score, stretch)
+            for beam in self.args.cost_beams or self.args.beams:
+                found = self.search("dev", f"cost.{file}", beam, flags, limit)
+                quality = self.quality("dev", found, setting, limit)
                 out[label][str(beam)] = found.stats | {"bleu": quality.bleu, "model_score": quality.model_score}
         return out
 
@@ -168,7 +171,7 @@ class Sweep:
 def best_of(choices: list[Choice]) -> list[Choice]:
     """Each decoder's best setting on dev; of equals the cheaper beam and the smaller number."""
     names = dict.fromkeys(choice.decoder for choice in choices)
-    return [min((c for c in choices if c.decoder == name), key=lambda c: (-c.dev.bleu, c.beam, c.value, c.stretch)) for name in names]
+    return [min((c for c in choices if c.decoder == name), key=lambda c: (-c.dev.bleu, c.beam, c.value)) for name in names]
 
 
 def add_model_arguments(parse: argparse.ArgumentParser) -> None:
@@ -185,8 +188,10 @@ def main() -> None:
     parse.add_argument("--text", default=str(ROOT / "data" / "demo" / "test"), help="the same for the test set")
     parse.add_argument("--beams", type=int, nargs="+", default=[1, 2, 5, 10, 20, 50])
     parse.add_argument("--rewards", type=float, nargs="+", default=REWARDS)
-    parse.add_argument("--stretches", type=float, nargs="+", default=[1.0, 1.1, 1.2, 1.3], help="wanted length over the measured (1 ...)")
+    parse.add_argument("--baseline-beam", type=int, default=sys.maxsize, help="largest beam for first and shrink (all)")
     parse.add_argument("--cpu", action="store_true", help="no GPU even if there is one")
+    parse.add_argument("--cost-beams", type=int, nargs="+", help="beams for the searches that only count decoder rows (--beams)")
+    parse.add_argument("--cost-limit", type=int, help="sentences of the dev set for them (all)")
     parse.add_argument("--no-costs", action="store_true", help="leave out the searches that only count decoder rows")
     parse.add_argument("--out", type=Path, required=True, help="folder for searches and results")
     args = parse.parse_args()
@@ -198,9 +203,10 @@ def main() -> None:
     tuned = max((choice for choice in best if choice.method == "optimal"), key=lambda choice: choice.dev.bleu)
     result = {
         "model": args.model.name, "dev": Path(args.dev).name, "test": Path(args.text).name, "languages": [args.src, args.tgt],
-        "sentences": {split: len(sources) for split, (sources, _) in sweep.text.items()}, "ratio": sweep.ratio,
+        "sentences": {split: len(sources) for split, (sources, _) in sweep.text.items()},
+        "ratio": str(sweep.ratio), "line": str(sweep.line), "cost_sentences": len(sweep.text["dev"][0][: args.cost_limit]),
         "choices": [asdict(choice) for choice in choices], "best": [asdict(choice) for choice in best],
-        "costs": {} if args.no_costs else sweep.costs(tuned.value, tuned.stretch), "machine": machine(),
+        "costs": {} if args.no_costs else sweep.costs(sweep.setting(tuned)), "machine": machine(),
     }  # fmt: skip
     with tempfile.NamedTemporaryFile("w", dir=args.out, delete=False, encoding="utf-8") as part:
         json.dump(result, part, indent=1)

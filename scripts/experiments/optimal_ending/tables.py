@@ -3,27 +3,15 @@
     python scripts/experiments/optimal_ending/tables.py --out DIR        writes DIR/tables.md and prints it
 """
 
-import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
-from searches import BenchError
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-Row = list[str]
+from write_up import made_by, table, write_tables  # noqa: E402
 
-
-def read_sweep(out: Path) -> dict[str, Any]:
-    try:
-        return json.loads((out / "sweep.json").read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BenchError(f"{out / 'sweep.json'} is missing: run sweep.py --out {out} first") from error
-
-
-def table(head: Row, rows: list[Row]) -> str:
-    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
-    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+NO_REWARD, PAPER, LINE = "optimal, no reward", "optimal, bounded reward", "optimal, bounded reward, line"
 
 
 def best_by(choices: list[dict], key: str) -> dict[Any, dict]:
@@ -37,24 +25,26 @@ def best_by(choices: list[dict], key: str) -> dict[Any, dict]:
 
 
 def label(choice: dict) -> str:
-    """A decoder with its numbers."""
-    number = f", {choice['what']} = {choice['value']:g}" if choice["what"] else ""
-    return choice["decoder"] + number + (f", ratio x {choice['stretch']:g}" if choice["stretch"] != 1 else "")
+    """A decoder with its number."""
+    return choice["decoder"] + (f", {choice['what']} = {choice['value']:g}" if choice["what"] else "")
 
 
 def over_beams(sweep: dict[str, Any], setting: dict) -> list[dict]:
-    """The choices with the decoder and numbers of this one, beam by beam."""
-    keys = ("decoder", "value", "stretch")
+    """The choices with the decoder and number of this one, beam by beam."""
+    keys = ("decoder", "value")
     return sorted((c for c in sweep["choices"] if all(c[key] == setting[key] for key in keys)), key=lambda c: c["beam"])
 
 
 def table_2(sweep: dict[str, Any]) -> str:
-    """Tuning the bounded reward over all beams."""
-    best = best_by([c for c in sweep["choices"] if c["method"] == "optimal" and c["stretch"] == 1], "value")
-    columns = [(f"{r:g}", f"{c['dev']['bleu']:.2f}", f"{c['dev']['ratio']:.3f}", str(c["beam"])) for r, c in best.items()]
-    names = ("reward r", "BLEU", "length ratio", "best b")
-    reward, *rows = ([name, *row] for name, row in zip(names, zip(*columns, strict=True), strict=True))
-    return "### Table 2: tuning the length reward for optimal ending (dev)\n\n" + table(reward, rows)
+    """Tuning the bounded reward over all beams, for each way to tell the wanted length."""
+    out = []
+    for decoder, wanted in ((PAPER, sweep["ratio"]), (LINE, sweep["line"])):
+        best = best_by([c for c in sweep["choices"] if c["decoder"] in (decoder, NO_REWARD)], "value")
+        columns = [(f"{r:g}", f"{c['dev']['bleu']:.2f}", f"{c['dev']['ratio']:.3f}", str(c["beam"])) for r, c in best.items()]
+        names = ("reward r", "BLEU", "length ratio", "best b")
+        reward, *rows = ([name, *row] for name, row in zip(names, zip(*columns, strict=True), strict=True))
+        out.append(f"### Table 2: tuning the length reward for optimal ending, l = {wanted} (dev)\n\n" + table(reward, rows))
+    return "\n".join(out)
 
 
 def table_3(sweep: dict[str, Any]) -> str:
@@ -69,7 +59,7 @@ def table_3(sweep: dict[str, Any]) -> str:
 
 def costs(sweep: dict[str, Any]) -> str:
     """Decoder rows relative to stock fairseq, which decodes k equal rows a sentence at the first step where the plug-in decodes one."""
-    sentences, out = sweep["sentences"]["dev"], []
+    sentences, out = sweep["cost_sentences"], []
     for beam, stock in next(iter(sweep["costs"].values())).items():
         rows_of_stock = stock["decoder_rows"] + sentences * (int(beam) - 1)
         rows = []
@@ -89,7 +79,8 @@ def falls(sweep: dict[str, Any]) -> str:
     beams = sorted({c["beam"] for c in sweep["choices"]})
     rows = []
     for best in sweep["best"]:
-        rows.append([label(best), *(f"{c['dev']['bleu']:.2f}" for c in over_beams(sweep, best))])
+        bleu = {c["beam"]: f"{c['dev']['bleu']:.2f}" for c in over_beams(sweep, best)}
+        rows.append([label(best), *(bleu.get(beam, "") for beam in beams)])
     return "### BLEU over beams at the best setting (dev)\n\n" + table(["decoder", *(f"b = {b}" for b in beams)], rows)
 
 
@@ -98,23 +89,12 @@ def markdown(sweep: dict[str, Any]) -> str:
     sentences = sweep["sentences"]
     note = (
         f"Model {sweep['model']}; dev {sweep['dev']} ({sentences['dev']} sentences), test {sweep['test']} ({sentences['test']}); "
-        f"{'-'.join(sweep['languages'])}; length ratio {sweep['ratio']:g} (subwords, dev). "
-        f"torch {facts['torch']}, {facts['cpu']}, commit {facts['git_commit'] or 'none'}, {facts['date']}.\n"
+        f"{'-'.join(sweep['languages'])}; wanted length l = {sweep['ratio']} or {sweep['line']} "
+        "(target subwords by source subwords x, dev; the second is the least-squares line, EOS counted). "
+        f"{made_by(facts)}\n"
     )
     return "\n".join([note, table_2(sweep), table_3(sweep), falls(sweep), *([costs(sweep)] if sweep["costs"] else [])])
 
 
-def main() -> None:
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
-    parse.add_argument("--out", type=Path, required=True, help="folder of the sweep")
-    out = parse.parse_args().out
-    text = markdown(read_sweep(out))
-    (out / "tables.md").write_text(text, encoding="utf-8")
-    print(text)
-
-
 if __name__ == "__main__":
-    try:
-        main()
-    except BenchError as error:
-        sys.exit(f"error: {error}")
+    write_tables(__doc__, "sweep.py", markdown)

@@ -1,0 +1,15 @@
+"""Whole corpora on Ray: many processes, many machines, nothing lost. `python -m fairseq_ext.corpus translate --help`
+
+| file | what is in it |
+| --- | --- |
+| reading.py | input shards as numbered sentences, with their constraints |
+| worker.py | a Ray actor: a loaded model, units of sentences to output records |
+| pool.py | units over actors, through lost workers and nodes |
+| output.py | parts, finished files, errors.jsonl: written under another name, renamed when whole |
+| manifest.py | what the output depends on, and which shards are whole |
+| run.py, cluster.py, progress.py, totals.py | the run as a whole, Ray's start, what is told meanwhile, sums over workers |
+
+The process that is started reads all input and writes all output, so that workers need nothing but the model and the dictionaries (and
+glossary and avoid file) under the same path; there is no other shared file system to rely on. A unit of 500 sentences costs it a few
+milliseconds and a worker seconds.
+"""

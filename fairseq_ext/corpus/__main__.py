@@ -1,0 +1,123 @@
+"""`python -m fairseq_ext.corpus translate --path MODEL --data DATA --input FILES --output DIR [any decoding flag]`"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from typing import Any
+
+from fairseq_ext.corpus.run import SUFFIXES, Job, translate
+from fairseq_ext.errors import UsageError
+
+EXIT_CODES = """
+exit codes: 0 every sentence is translated; 1 stopped by an error, which is told in one sentence; 3 done, with entries in errors.jsonl
+(the last line says how many); 4 the same, and an input file could not be read to its end; 130 interrupted. After 1, 4 and 130 the
+same command goes on from what is there.
+"""
+
+
+def parser() -> ArgumentParser:
+    """What is ours on the command line; everything else is a decoding flag."""
+    top = ArgumentParser("python -m fairseq_ext.corpus", description="Translate whole corpora on Ray.", allow_abbrev=False)
+    commands = top.add_subparsers(dest="command", required=True)
+    parse = commands.add_parser(
+        "translate",
+        help="translate files to a folder",
+        description="Every other flag is one of fairseq-interactive's or of this package (python -m fairseq_ext), as --beam 5.",
+        epilog=EXIT_CODES,
+        formatter_class=RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parse.add_argument
+    add("--path", required=True, help="checkpoint, or several joined by colons")
+    add("--data", required=True, help="folder with the dictionaries")
+    add("--input", required=True, nargs="+", metavar="FILE", help="text, .jsonl or .parquet, also .gz .zst .bz2; folders, patterns")
+    add("--output", required=True, metavar="DIR", help="a file for each input file, manifest.json, errors.jsonl")
+    add("--format", choices=list(SUFFIXES), default="jsonl", help="of the output (default: jsonl; text has the best hypotheses alone)")
+    add("--source-field", metavar="NAME", help="key or column of the source in JSONL and Parquet (default: source, else text)")
+    add("--constraints-file", nargs="+", metavar="FILE", help="one for each input file, in their order")
+    add("-s", "--source-lang", help="source language")
+    add("-t", "--target-lang", help="target language")
+    add("--workers", type=positive, metavar="N", help="default: one a GPU, else one for each --threads cores")
+    add("--threads", type=positive, default=1, metavar="N", help="CPU threads of a worker (default: 1)")
+    add("--unit", type=positive, default=500, metavar="N", help="sentences that a worker gets at once (default: 500)")
+    add("--address", help="of a running Ray cluster, or auto (default: Ray is started here)")
+    add(
+        "--object-store",
+        type=positive,
+        default=512,
+        metavar="MIB",
+        help="for Ray's objects, when Ray is started here (default: 512)",
+    )
+    add("--dashboard", action="store_true", help="start Ray's dashboard with it")
+    add("--progress", type=float, default=10.0, metavar="SECONDS", help="between two lines on standard error, 0 for none (default: 10)")
+    add("--stats-file", metavar="FILE", help="counts and times, added up over workers and runs")
+    return top
+
+
+def positive(text: str) -> int:
+    """A whole number above zero."""
+    value = int(text)
+    if value < 1:
+        raise ValueError(text)
+    return value
+
+
+def decoding_flags(words: list[str]) -> dict[str, Any]:
+    """The flags that are not ours as keywords of `Translator`: ["--beam", "5", "--cpu"] is {"beam": "5", "cpu": True}.
+
+    Errors: UsageError for a value without a flag.
+    """
+    values: dict[str, list[str]] = {}
+    name = None
+    for word in words:
+        if word.startswith("--") and len(word) > 2:
+            flag, equals, value = word[2:].partition("=")
+            name = flag.replace("-", "_")
+            values[name] = [value] if equals else []
+        elif name is None:
+            raise UsageError(f"'{word}' belongs to no flag: --input takes the files")
+        else:
+            values[name].append(word)
+    return {name: True if not given else given[0] if len(given) == 1 else given for name, given in values.items()}
+
+
+def job_of(argv: list[str]) -> Job:
+    """The job that a command line describes."""
+    args, others = parser().parse_known_args(argv)
+    flags = decoding_flags(others)
+    for name in ("results_file", "resume"):
+        if name in flags:
+            raise UsageError(f"--{name.replace('_', '-')} is of the other commands: here --output is resumed by repeating the command")
+    flags |= {name: value for name in ("source_lang", "target_lang") if (value := getattr(args, name)) is not None}
+    ours = {name: value for name, value in vars(args).items() if name not in ("command", "source_lang", "target_lang")}
+    return Job(flags=flags, **ours)
+
+
+def interrupted(number: int, frame: Any) -> None:
+    """A cluster's way to say stop is ours, too."""
+    raise KeyboardInterrupt
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The exit code."""
+    signal.signal(signal.SIGTERM, interrupted)
+    try:
+        done = translate(job_of(sys.argv[1:] if argv is None else argv))
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted: the same command goes on from what is finished", file=sys.stderr)
+        return 130
+    print(done.table())
+    for reason in done.unreadable:
+        print(reason)
+    entries = f"{done.errors} {'entry' if done.errors == 1 else 'entries'} in errors.jsonl" if done.errors else "no errors"
+    print(f"{'not all' if done.unreadable else 'all'} done: {done.before + done.sentences} sentences, {entries}")
+    return 4 if done.unreadable else 3 if done.errors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""Ray for a run: joined or started, quietly and without network, and how many workers it has room for."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fairseq_ext.errors import UsageError
+
+if TYPE_CHECKING:
+    from fairseq_ext.corpus.run import Job
+
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_DEDUP_LOGS": "1"}
+
+
+class Workers(NamedTuple):
+    """How many actors, and whether each has a GPU."""
+
+    number: int
+    gpu: bool
+
+
+@contextlib.contextmanager
+def ray_for(job: Job) -> Iterator[Workers]:
+    """A connection to Ray for as long as the context lasts: the cluster at --address, the one this process is connected to
+    already, else one started here, on the cores that this process may use.
+
+    Errors: UsageError when there is no Ray, no cluster at the address, or no room for one worker.
+    """
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"ray\..*")
+    try:
+        import ray
+    except ImportError as error:
+        raise UsageError(f"this needs Ray ({error}): pip install 'fairseq_ext[cluster]', or pip install ray pyarrow") from error
+    own = not ray.is_initialized()
+    if own:
+        quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+        if job.address:
+            try:
+                ray.init(address=job.address, **quiet)
+            except ConnectionError as error:
+                raise UsageError(f"no Ray cluster answers at --address {job.address}: start one with ray start --head") from error
+        else:
+            needed = (job.workers or 1) * job.threads
+            ray.init(
+                address="local",
+                num_cpus=max(cores(), needed),
+                object_store_memory=job.object_store << 20,
+                include_dashboard=job.dashboard,
+                _node_ip_address="127.0.0.1",
+                **quiet,
+            )
+    try:
+        yield room(job, ray.cluster_resources())
+    finally:
+        if own:
+            ray.shutdown()
+
+
+def room(job: Job, resources: dict[str, float]) -> Workers:
+    """--workers, else one worker for each GPU unless --cpu is among the flags, else as many as have --threads cores each."""
+    gpus = 0 if job.flags.get("cpu") else int(resources.get("GPU", 0))
+    count = job.workers or gpus or int(resources.get("CPU", 0)) // job.threads
+    if count < 1:
+        raise UsageError(f"the cluster has {resources.get('CPU', 0):g} cores and a worker is to have {job.threads}: lower --threads")
+    return Workers(count, gpus > 0)
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,121 @@
+"""`manifest.json`: how the files of an output folder were made, and which are whole. A run that would mix two ways is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from fairseq_ext.corpus.output import replace
+from fairseq_ext.corpus.reading import Shard
+from fairseq_ext.errors import UsageError
+
+ENDS = 1 << 16  # bytes at either end of a file that its fingerprint takes in
+
+
+def fingerprint(path: str) -> str:
+    """A file's size and a digest of its first and last 64 KiB (where torch's archives keep the check sums of all their parts)."""
+    size = os.path.getsize(path)
+    with open(path, "rb") as file:
+        digest = hashlib.sha256(file.read(ENDS))
+        file.seek(max(size - ENDS, 0))
+        digest.update(file.read(ENDS))
+    return f"{size} bytes, {digest.hexdigest()[:16]}"
+
+
+def arguments(path: str, data: str, shards: list[Shard], flags: dict[str, Any], **own: Any) -> dict[str, Any]:
+    """What the output depends on, by the name of the argument: values, and fingerprints of the files that they name."""
+    found: dict[str, Any] = {"--" + name.replace("_", "-"): value for name, value in {"path": path, "data": data, **flags, **own}.items()}
+    files = {f"a file of --{name.replace('_', '-')}": value for name, value in flags.items() if isinstance(value, str)}
+    files |= {f"the model {part}": part for part in path.split(":")}
+    files |= {f"the dictionary {entry.name}": entry.path for entry in dictionaries(data)}
+    found |= {name: fingerprint(file) for name, file in sorted(files.items()) if os.path.isfile(file)}
+    found["--input"] = [shard.name for shard in shards]
+    found["--constraints-file"] = [fingerprint(shard.constraints) for shard in shards if shard.constraints]
+    return found
+
+
+def dictionaries(data: str) -> list[os.DirEntry]:
+    """The dictionaries in fairseq's data directory."""
+    folder = data.split(":")[0]
+    found = os.scandir(folder) if os.path.isdir(folder) else ()
+    return sorted((e for e in found if e.name.startswith("dict.")), key=lambda e: e.name)
+
+
+def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """The arguments that differ, each with both values."""
+
+    def told(values: dict[str, Any], key: str) -> str:
+        value = values.get(key)
+        if isinstance(value, list):
+            return f"{len(value)} entries" if value else "not given"
+        return "not given" if value in (None, False) else "given" if value is True else str(value)
+
+    found = []
+    for key in dict.fromkeys([*old, *new]):
+        if old.get(key) == new.get(key) or not (old.get(key) or new.get(key)):
+            continue
+        if isinstance(old.get(key), list) and isinstance(new.get(key), list) and len(old[key]) == len(new[key]):
+            place = next(i for i, (a, b) in enumerate(zip(old[key], new[key], strict=True)) if a != b)
+            found.append(f"{key} (entry {place + 1}: {old[key][place]} there, {new[key][place]} now)")
+        else:
+            found.append(f"{key} ({told(old, key)} there, {told(new, key)} now)")
+    return found
+
+
+class Manifest:
+    """The manifest of a folder, read if it is there."""
+
+    def __init__(self, folder: Path):
+        self.path = folder / "manifest.json"
+        self.arguments: dict[str, Any] = {}
+        self.signature = ""
+        self.shards: dict[str, dict[str, Any]] = {}
+        self.totals: dict[str, Any] = {}
+        if self.path.exists():
+            try:
+                found = json.loads(self.path.read_text(encoding="utf-8"))
+                self.arguments, self.signature, self.shards = found["arguments"], found["signature"], found["shards"]
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise UsageError(
+                    f"{self.path} cannot be read ({error}): name another --output, or remove the file to start anew"
+                ) from error
+
+    def join(self, new: dict[str, Any], shards: list[Shard], inputs: dict[str, str]) -> list[Shard]:
+        """Take part in what the folder holds: UsageError where the arguments differ, or the input of a finished shard does.
+
+        inputs: fingerprint of each shard. Returns the shards whose input has changed since some of their parts were made.
+        """
+        new = json.loads(json.dumps(new))
+        different = differences(self.arguments, new) if self.arguments else []
+        known = [(shard, self.shards[shard.name]) for shard in shards if shard.name in self.shards]
+        changed = [shard for shard, entry in known if entry["input"] != inputs[shard.name]]
+        done = [shard for shard in changed if self.shards[shard.name]["state"] == "done"]
+        different += [f"{s.path} ({self.shards[s.name]['input']} there, {inputs[s.name]} now)" for s in done]
+        if different:
+            raise UsageError(
+                f"{self.path.parent} holds the output of other arguments: {'; '.join(different)}. "
+                "Repeat that run's arguments, or name another --output"
+            )
+        self.arguments = new
+        for shard in shards:
+            known_entry = self.shards.get(shard.name)
+            if known_entry is None or known_entry["state"] != "done":
+                self.shards[shard.name] = {"state": "open", "input": inputs[shard.name]}
+        return changed
+
+    def sign(self, signature: str) -> None:
+        """Note how the workers translate; UsageError when the folder's output was made otherwise."""
+        if self.signature and self.signature != signature:
+            raise UsageError(
+                f"{self.path.parent} holds output made by {self.signature}, and this would be {signature}: "
+                "use the same version and flags, or name another --output"
+            )
+        self.signature = signature
+
+    def write(self) -> None:
+        """Replace the file in one move."""
+        found = {"signature": self.signature, "arguments": self.arguments, "totals": self.totals, "shards": self.shards}
+        replace(self.path, [json.dumps(found, indent=1, ensure_ascii=False).encode("utf-8", "replace"), b"\n"])

@@ -1,0 +1,180 @@
+"""The output folder: a file for each input shard, `manifest.json`, `errors.jsonl`, and `.parts/` for what is under way.
+
+A finished unit becomes a part, `.parts/NAME.parts/START-END` (a line of JSON with its errors and statistics, then its output records),
+written under another name, synced and renamed: a part that is there is whole. When the parts of a shard cover it, they are joined
+into `NAME.jsonl` (or `.txt`) in the same way, the manifest says so, and then they go. So whatever is killed at whatever moment, the
+next run sees which lines are missing, and nothing is there twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import IO, Any
+
+from fairseq_ext.corpus.reading import Shard
+from fairseq_ext.corpus.totals import Counts, total
+from fairseq_ext.corpus.worker import Result
+from fairseq_ext.errors import UsageError
+
+COPY = 1 << 20  # bytes
+
+
+class Store:
+    """An output folder. suffix: of the finished files. One process at a time holds it (`lock`)."""
+
+    def __init__(self, folder: str, suffix: str):
+        self.folder, self.suffix = Path(folder), suffix
+        self.parts = self.folder / ".parts"
+        self.lock_file: IO | None = None
+
+    def lock(self) -> None:
+        """Keep other runs out for as long as this process lives; UsageError when one is in, or the folder cannot be made."""
+        try:
+            self.parts.mkdir(parents=True, exist_ok=True)
+            self.lock_file = open(self.parts / "lock", "w")
+        except OSError as error:
+            raise UsageError(f"--output {self.folder} cannot be written ({error.strerror}): name another folder") from error
+        try:
+            fcntl.flock(self.lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"another run is writing to {self.folder}: wait for it, or name another --output") from None
+
+    def unlock(self) -> None:
+        """Let others in."""
+        if self.lock_file is not None:
+            self.lock_file.close()
+
+    def path(self, shard: Shard) -> Path:
+        """The shard's finished file."""
+        return self.folder / (shard.name + self.suffix)
+
+    def parts_of(self, shard: Shard) -> Path:
+        """The folder of the shard's parts."""
+        return self.parts / (shard.name + ".parts")
+
+    def ranges(self, shard: Shard) -> list[tuple[int, int]]:
+        """The lines [start, end) of the shard that parts hold, sorted; what a killed run left unfinished is removed."""
+        folder, found = self.parts_of(shard), []
+        for entry in os.scandir(folder) if folder.is_dir() else ():
+            start, _, end = entry.name.partition("-")
+            if end.isdigit():
+                found.append((int(start), int(end)))
+            elif entry.name.endswith(".tmp"):
+                os.unlink(entry.path)
+        return sorted(found)
+
+    def save(self, shard: Shard, start: int, end: int, result: Result) -> None:
+        """Make a unit's result a part."""
+        head = {"errors": result.errors, "stats": result.stats, "translated": result.translated, "signature": result.signature}
+        folder = self.parts_of(shard)
+        folder.mkdir(parents=True, exist_ok=True)
+        replace(folder / f"{start}-{end}", [json.dumps(head).encode() + b"\n", result.payload])
+
+    def heads(self, shard: Shard) -> Iterable[dict[str, Any]]:
+        """What the shard's parts say of themselves, in the order of their lines."""
+        for start, end in self.ranges(shard):
+            with open(self.parts_of(shard) / f"{start}-{end}", "rb") as part:
+                yield {"lines": end - start, **json.loads(part.readline())}
+
+    def summary(self, shard: Shard) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """Counts and errors of the shard's parts."""
+        counts: dict[str, Any] = {"lines": 0, "translated": 0, "errors": 0, "signatures": []}
+        stats: Counts = {}
+        errors: list[dict[str, Any]] = []
+        for head in self.heads(shard):
+            errors += head["errors"]
+            counts["lines"] += head["lines"]
+            counts["translated"] += head["translated"]
+            counts["errors"] += len(head["errors"])
+            counts["signatures"] = sorted({*counts["signatures"], head["signature"]} - {""})
+            stats = total(stats, head["stats"])
+        return {**counts, "stats": stats}, errors
+
+    def finish(self, shard: Shard, lines: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """Join the parts of a shard of so many lines; its entry in the manifest, and its errors. The parts stay (`drop_parts`)."""
+        ranges = self.ranges(shard)
+        ends = [0, *(end for _, end in ranges)]
+        assert ends == [*(start for start, _ in ranges), lines], f"the parts of {shard.name} leave gaps or overlap"
+        digest = hashlib.sha256()
+
+        def chunks() -> Iterable[bytes]:
+            for start, end in ranges:
+                with open(self.parts_of(shard) / f"{start}-{end}", "rb") as part:
+                    part.readline()
+                    while block := part.read(COPY):
+                        digest.update(block)
+                        yield block
+
+        path = self.path(shard)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace(path, chunks())
+        counts, errors = self.summary(shard)
+        counts |= {"output": path.relative_to(self.folder).as_posix(), "bytes": path.stat().st_size, "sha256": digest.hexdigest()}
+        return {"state": "done", **counts}, errors
+
+    def drop_parts(self, shard: Shard) -> None:
+        """Remove the shard's parts."""
+        shutil.rmtree(self.parts_of(shard), ignore_errors=True)
+
+    def errors_path(self, shard: Shard) -> Path:
+        """Where a finished shard's errors are kept until the run ends."""
+        return self.parts / (shard.name + ".errors")
+
+    def keep_errors(self, shard: Shard, errors: list[dict[str, Any]]) -> None:
+        """Keep a finished shard's errors for `write_errors`."""
+        if errors:
+            path = self.errors_path(shard)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            replace(path, json_lines(errors))
+        else:
+            self.errors_path(shard).unlink(missing_ok=True)
+
+    def write_errors(self, shards: Iterable[Shard], unreadable: Callable[[Shard], list[dict[str, Any]]]) -> int:
+        """Write errors.jsonl anew: shard by shard, finished or not, each's errors in the order of its lines; how many there are.
+
+        unreadable: the entries of a shard as a whole.
+        """
+        count = 0
+
+        def chunks() -> Iterable[bytes]:
+            nonlocal count
+            for shard in shards:
+                if self.parts_of(shard).is_dir():
+                    lines = list(json_lines(self.summary(shard)[1]))
+                else:
+                    path = self.errors_path(shard)
+                    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+                lines += json_lines(unreadable(shard))
+                count += len(lines)
+                yield b"".join(lines)
+
+        replace(self.folder / "errors.jsonl", chunks())
+        return count
+
+
+def json_lines(entries: Iterable[dict[str, Any]]) -> Iterable[bytes]:
+    """Entries as lines of JSON."""
+    return (json.dumps(entry).encode() + b"\n" for entry in entries)
+
+
+def replace(path: Path, chunks: Iterable[bytes]) -> None:
+    """Write a file under another name, and rename it when it is whole and on disk; nothing is left behind when that fails."""
+    unfinished = path.with_name(path.name + ".tmp")
+    try:
+        with open(unfinished, "wb") as out:
+            for chunk in chunks:
+                out.write(chunk)
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(unfinished, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            unfinished.unlink()
+        raise

@@ -1,0 +1,221 @@
+"""Units over Ray actors, through whatever kills them: workers, nodes, and sentences that take their worker with them.
+
+Ray starts the actors, places them on nodes, restarts them there or elsewhere (`max_restarts=-1`), moves arguments and results, and says
+which calls are over (`ray.wait`). What is done here is what it leaves open: to whom a unit goes when its actor is gone. Ray's own
+answer, `max_task_retries`, waits for that same actor, which may never come back when its node does not, and gives a unit that kills
+its worker to the next one, for ever or until the job fails (so does Ray Data's actor pool). Here a lost unit goes to any worker that
+is there, at once. One that was lost `ATTEMPTS` times is halved, and so on at each further loss, until the sentence is cornered that
+does it; it is reported when it was lost `ATTEMPTS` times by itself.
+
+A worker has one unit at a time, and the next unit has been read when it asks: between two units it waits for one message. So not more
+than a unit a worker is in memory, whatever the corpus (back-pressure), and at the end no unit waits behind another.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import ray
+from ray.exceptions import ActorDiedError, GetTimeoutError, ObjectLostError, RayActorError, RayTaskError
+
+from fairseq_ext.corpus.reading import Sentence, Shard
+from fairseq_ext.corpus.worker import Result, Worker
+from fairseq_ext.errors import UsageError
+
+logger = logging.getLogger("fairseq_ext.corpus")
+ATTEMPTS = 3  # losses of a unit before it is halved, and of a worker while it loads before it is given up
+TICK = 1.0  # seconds between two looks at the time
+
+
+class Unit(NamedTuple):
+    """Sentences of one shard, side by side."""
+
+    shard: Shard
+    sentences: list[Sentence]
+    weight: float = 0.0  # bytes of the input
+    losses: int = 0  # workers that went while they had it
+
+    @property
+    def start(self) -> int:
+        return self.sentences[0].number
+
+    @property
+    def end(self) -> int:
+        return self.sentences[-1].number + 1
+
+
+@dataclass
+class Slot:
+    """One worker's place: its actor and the call that is under way."""
+
+    actor: Any
+    call: Any = None  # the reference of that call's result
+    kind: str = "hello"  # hello, load, translate, or idle
+    unit: Unit | None = None
+    losses: int = 0  # while loading, one after the other
+
+
+@dataclass
+class Pool:
+    """The workers of a run.
+
+    make: a new actor. take: a finished unit. lost: a sentence that no worker survives. tick: called about every second, with how many
+    workers are alive, of how many, and when the first unit was given out. loaded: what a worker says of itself once it has the model.
+    """
+
+    make: Callable[[], Any]
+    size: int
+    take: Callable[[Unit, Result], None]
+    lost: Callable[[Unit], None]
+    tick: Callable[[int, int, float], None]
+    loaded: Callable[[dict[str, str]], None]
+    units: Iterator[Unit] = iter(())
+    ahead: Unit | None = None  # has been read and is given out next
+    slots: list[Slot] = field(default_factory=list)
+    again: deque[Unit] = field(default_factory=deque)  # lost units
+    restarts: int = 0
+    begun: float = 0.0  # when the first unit was given out
+    failure: str = ""  # what the last failing worker said
+
+    @property
+    def alive(self) -> int:
+        """Workers that have loaded the model."""
+        return sum(slot.kind in ("translate", "idle") for slot in self.slots)
+
+    def run(self, units: Iterator[Unit]) -> None:
+        """Translate all units. Errors: UsageError when no worker can load the model, or a unit fails in several processes."""
+        self.units = units
+        self.slots = [Slot(self.make()) for _ in range(self.size)]
+        for slot in self.slots:
+            self.greet(slot)
+        self.ahead = next(units, None)
+        while self.ahead or self.again or any(slot.unit for slot in self.slots):
+            self.wait()
+            for slot in self.slots:
+                if slot.kind == "idle":
+                    self.assign(slot)
+            self.tick(self.alive, self.size, self.begun)
+
+    def assign(self, slot: Slot) -> None:
+        """Give an idle worker the next unit, lost ones first, and then read the one after it."""
+        if self.again:
+            self.give(slot, self.again.popleft())
+        elif self.ahead is not None:
+            self.give(slot, self.ahead)
+            self.ahead = next(self.units, None)
+
+    def greet(self, slot: Slot) -> None:
+        """Ask an actor to say when there is a process."""
+        slot.kind, slot.unit = "hello", None
+        slot.call = slot.actor.hello.options(max_task_retries=-1).remote()
+
+    def give(self, slot: Slot, unit: Unit) -> None:
+        """Have a unit translated."""
+        self.begun = self.begun or time.monotonic()
+        slot.kind, slot.unit = "translate", unit
+        slot.call = slot.actor.translate.remote(unit.shard, unit.sentences)
+
+    def wait(self) -> None:
+        """Wait for an answer, a second at most, and see to the slots that have one."""
+        calls = {slot.call: slot for slot in self.slots if slot.call is not None}
+        if not calls:
+            raise UsageError(self.failure or "there are no workers")
+        for call in ray.wait(list(calls), num_returns=1, timeout=TICK)[0]:
+            self.answer(calls[call])
+
+    def answer(self, slot: Slot) -> None:
+        """A call is over, well or not."""
+        call, slot.call = slot.call, None
+        try:
+            found = ray.get(call, timeout=60)
+        except (RayActorError, ObjectLostError, GetTimeoutError) as error:
+            self.gone(slot, error)
+        except RayTaskError as error:
+            self.failed(slot, error)
+        else:
+            self.go_on(slot, found)
+
+    def go_on(self, slot: Slot, found: Any) -> None:
+        """What follows a good answer."""
+        if slot.kind == "hello":
+            slot.kind, slot.call = "load", slot.actor.load.remote()
+        elif slot.kind == "load":
+            if "error" in found:
+                self.give_up(slot, found["error"])
+                return
+            self.loaded(found)
+            slot.kind, slot.losses = "idle", 0
+        else:
+            unit, slot.unit, slot.kind = slot.unit, None, "idle"
+            assert unit is not None
+            self.assign(slot)
+            self.take(unit, found)
+
+    def gone(self, slot: Slot, error: Exception) -> None:
+        """An actor's process or node is gone, or an answer with it."""
+        self.restarts += 1
+        was, unit = slot.kind, slot.unit
+        logger.warning("a worker is gone while it was to %s (%s); Ray starts it again", was, type(error).__name__)
+        if unit is not None:
+            self.lose(unit)
+        if was in ("hello", "load"):
+            slot.losses += 1
+            if slot.losses == ATTEMPTS:
+                cure = "see whether fairseq_ext is installed on its node, and whether there is memory for a model in each worker"
+                self.give_up(slot, f"a worker died several times before it had loaded the model: {cure}")
+                return
+        if isinstance(error, ActorDiedError):
+            slot.actor = self.make()
+        self.greet(slot)
+
+    def lose(self, unit: Unit) -> None:
+        """A unit comes back: to be given out again, in halves when it has come back too often."""
+        losses = unit.losses + 1
+        if losses < ATTEMPTS:
+            self.again.append(unit._replace(losses=losses))
+        elif len(unit.sentences) > 1:
+            half = len(unit.sentences) // 2
+            parts = (unit.sentences[:half], unit.sentences[half:])
+            for part in parts:
+                weight = unit.weight * len(part) / len(unit.sentences)
+                self.again.append(Unit(unit.shard, part, weight, losses=ATTEMPTS - 1 if len(part) > 1 else 0))
+        else:
+            self.lost(unit)
+
+    def failed(self, slot: Slot, error: RayTaskError) -> None:
+        """A whole unit failed in an unexpected way: perhaps its process is broken, so another one gets it."""
+        unit, reason = slot.unit, f"{type(error.cause).__name__}: {error.cause}".splitlines()[0]
+        if unit is None or unit.losses + 1 == ATTEMPTS:
+            where = f"lines {unit.start + 1} to {unit.end} of {unit.shard.path}" if unit else "a worker"
+            raise UsageError(f"{where} failed in several processes ({reason}): see Ray's logs, and run the same command again") from error
+        logger.warning("a unit failed (%s); a fresh process gets it", reason)
+        self.again.append(unit._replace(losses=unit.losses + 1))
+        ray.kill(slot.actor, no_restart=False)
+        self.restarts += 1
+        self.greet(slot)
+
+    def give_up(self, slot: Slot, reason: str) -> None:
+        """Do without a worker; the run ends when it was the last."""
+        self.failure = reason
+        ray.kill(slot.actor)
+        slot.kind, slot.call = "out", None
+        if not self.begun and all(other.kind in ("hello", "out") for other in self.slots):
+            raise UsageError(reason)
+        logger.warning("going on without a worker: %s", reason)
+
+    def close(self) -> None:
+        """End all workers."""
+        for slot in self.slots:
+            if slot.kind != "out":
+                ray.kill(slot.actor)
+
+
+def remote_worker(flags: dict[str, Any], threads: int, plain: bool, gpu: bool) -> Any:
+    """A new actor, restarted by Ray for as long as the run lasts."""
+    actor = ray.remote(Worker).options(num_cpus=threads, num_gpus=1 if gpu else 0, max_restarts=-1, max_task_retries=0)
+    return actor.remote(flags, threads, plain)

@@ -1,0 +1,109 @@
+"""What a run says of itself: a line now and then, and a table at its end."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fairseq_ext.corpus.pool import Pool, Unit
+    from fairseq_ext.corpus.worker import Result
+
+
+@dataclass
+class Progress:
+    """Counts. interval: seconds between two lines on standard error, 0 for none."""
+
+    interval: float
+    shards: int
+    done: int = 0  # shards
+    unreadable: list[str] = field(default_factory=list)  # shards: why
+    errors: int = 0  # entries of errors.jsonl
+    before: int = 0  # sentences, done by earlier runs
+    sentences: int = 0  # done by this run, as all that follows
+    translated: int = 0
+    tokens: int = 0
+    busy: float = 0.0  # seconds that workers spent on units, summed
+    waited: float = 0.0  # seconds that they waited between two units, summed
+    bytes: int = 0  # of the input
+    bytes_before: float = 0.0  # done by earlier runs, or left out
+    bytes_done: float = 0.0
+    first: float = 0.0  # when the first unit was given out
+    seconds: float = 0.0  # from then to the end of the last
+    workers: int = 0
+    restarts: int = 0
+    signature: str = ""
+    started: float = field(default_factory=time.monotonic)
+    said: float = field(default_factory=time.monotonic)
+
+    def add(self, unit: Unit, result: Result) -> None:
+        """A unit is finished."""
+        self.sentences += len(unit.sentences)
+        self.translated += result.translated
+        self.tokens += result.tokens
+        self.busy += result.seconds
+        self.waited += result.waited
+        self.bytes_done += unit.weight
+
+    def tick(self, alive: int, size: int, begun: float) -> None:
+        """Say where the run stands, if it is time to."""
+        now = time.monotonic()
+        if self.interval and now - self.said >= self.interval:
+            self.said, self.seconds = now, now - (begun or now)
+            print(self.line(alive, size), file=sys.stderr, flush=True)
+
+    def line(self, alive: int, size: int) -> str:
+        """Speed, share done, time left, workers alive."""
+        share = min((self.bytes_before + self.bytes_done) / max(self.bytes, 1), 1.0)
+        left = self.seconds * (self.bytes - self.bytes_before - self.bytes_done) / self.bytes_done if self.bytes_done else None
+        waiting = "" if alive else " (they are starting, or the cluster has no room for them)"
+        return (
+            f"corpus: {self.before + self.sentences} sentences, {self.rate(self.sentences):.1f} a second, "
+            f"{self.rate(self.tokens):.0f} tokens a second, {100 * share:.1f}% done, {clock(left)} left, "
+            f"{alive} of {size} workers alive{waiting}"
+        )
+
+    def rate(self, count: int) -> float:
+        """So many a second."""
+        return count / self.seconds if self.seconds else 0.0
+
+    def stop(self, pool: Pool) -> None:
+        """No more units come."""
+        self.seconds = time.monotonic() - pool.begun if pool.begun else 0.0
+        self.workers, self.restarts = pool.size, pool.restarts
+
+    @property
+    def waiting(self) -> float:
+        """The share of their time that workers waited for the next unit: for Ray, and for reading and writing."""
+        return self.waited / (self.waited + self.busy) if self.busy else 0.0
+
+    def table(self) -> str:
+        """The summary at the end."""
+        rows = [
+            ("shards", f"{self.done} of {self.shards} done" + (f", {len(self.unreadable)} unreadable" if self.unreadable else "")),
+            ("sentences", f"{self.before + self.sentences}" + (f", {self.before} of them before this run" if self.before else "")),
+            ("entries of errors.jsonl", str(self.errors)),
+        ]
+        if self.sentences:
+            rows += [
+                ("decoding time", f"{clock(self.seconds)} (with start-up {clock(time.monotonic() - self.started)})"),
+                ("speed", f"{self.rate(self.sentences):.1f} sentences and {self.rate(self.tokens):.0f} tokens a second"),
+                ("a worker", f"{3600 * self.rate(self.sentences) / max(self.workers, 1):.0f} sentences an hour"),
+                (
+                    "workers",
+                    f"{self.workers}, restarted {self.restarts} times, waited {100 * self.waiting:.2f}% of the time for their next unit",
+                ),
+            ]
+        rows.append(("made by", self.signature))
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+
+
+def clock(seconds: float | None) -> str:
+    """Hours, minutes, seconds."""
+    if seconds is None:
+        return "?"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"

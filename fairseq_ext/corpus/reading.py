@@ -1,0 +1,237 @@
+"""Input shards: text, JSONL and Parquet, plain or compressed, as numbered sentences with what travels with them.
+
+- Text: a sentence a line. Only a line feed ends a line, as in fairseq's own reading of a corpus; a byte order mark and carriage
+  returns are dropped.
+- JSONL (.jsonl, .json, .ndjson): an object a line, `{"source": "...", "id": ..., "constraints": [...], "any_of": [...], "avoid":
+  [...], "prefix": "..."}`; all but the source may be missing, the last four are those of a JSONL constraints file.
+- Parquet (.parquet): the same names as columns; read batch by batch.
+- Compression by suffix: .gz .zst .bz2 .lz4.
+
+A shard is read once, forwards, holding one line at a time (of at most `MAX_LINE` bytes), through pyarrow's streams, on which Ray Data
+reads too. Ray Data's own readers do not serve here: its text reader takes a whole file into memory, decodes it as one string, so that
+one wrong byte loses the file and nobody learns the line, and cuts it with `str.splitlines`, so that U+2028 and seven other
+characters inside a line shift all that follows; its JSON reader takes in the whole file as well; and neither its blocks nor its
+checkpoints (row ids, all in memory) know where in which file a row stood, which is what order and restarts rest on here.
+"""
+
+from __future__ import annotations
+
+import codecs
+import glob
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fairseq_ext.constraint_io import KEYS, fields_of, is_json, json_object, parse_json, parse_tabs
+from fairseq_ext.errors import UsageError
+from fairseq_ext.lines import Lines
+
+CODECS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
+KINDS = {".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+BLOCK = 1 << 20  # bytes read at once
+MAX_LINE = 1 << 20  # bytes of a line; what is longer is no sentence
+ROWS = 1024  # of Parquet, read at once
+
+
+class Sentence(NamedTuple):
+    """One line of a shard."""
+
+    number: int  # from 0
+    source: str
+    id: Any  # the input's, else the line's number from 1
+    fields: dict[str, Any] | None = None  # as constraint_io.parse_json returns them
+    error: tuple[str, str] | None = None  # kind, reason: it cannot be translated
+
+
+class Unreadable(Exception):
+    """A shard that cannot be read to its end: after how many lines, and why."""
+
+    def __init__(self, lines: int, reason: str):
+        super().__init__(reason)
+        self.lines, self.reason = lines, reason
+
+
+class Shard(NamedTuple):
+    """One input file."""
+
+    path: str
+    name: str  # of its output, without suffix: where it is below the folder that all inputs share
+    constraints: str | None = None  # its constraints file
+
+    @property
+    def kind(self) -> str:
+        return KINDS.get(Path(without_codec(self.path)).suffix.lower(), "text")
+
+
+def without_codec(path: str) -> str:
+    """A path without the suffix of its compression."""
+    stem, suffix = os.path.splitext(path)
+    return stem if suffix.lower() in CODECS else path
+
+
+def shards_of(paths: Sequence[str], constraints: Sequence[str] | None) -> list[Shard]:
+    """The shards of --input, patterns expanded, each with its --constraints-file.
+
+    Errors: UsageError for files that are not there, for two whose outputs would have one name, and for a number of constraints
+    files that is not that of the inputs.
+    """
+    found: list[str] = []
+    for path in paths:
+        names = [path] if os.path.exists(path) else sorted(glob.glob(path, recursive=True))
+        if os.path.isdir(path):
+            names = sorted(entry.path for entry in os.scandir(path) if entry.is_file() and not entry.name.startswith("."))
+        if not names:
+            raise UsageError(f"--input {path} does not exist: name files, folders or patterns that do")
+        found += [name for name in names if not os.path.isdir(name)]
+    if not found:
+        raise UsageError("--input names no file")
+    if constraints is not None and len(constraints) != len(found):
+        raise UsageError(
+            f"--constraints-file names {len(constraints)} files and there are {len(found)} input files: give one for each, in their order"
+        )
+    folder = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in found])
+    shards: dict[str, Shard] = {}
+    for i, path in enumerate(found):
+        name = without_codec(os.path.relpath(os.path.abspath(path), folder))
+        name = os.path.splitext(name)[0] if os.path.splitext(name)[1].lower() in {*KINDS, ".txt"} else name
+        if name in shards:
+            raise UsageError(f"the outputs of {shards[name].path} and {path} would have the same name: rename one, or run twice")
+        shards[name] = Shard(path, name, constraints[i] if constraints is not None else None)
+    return list(shards.values())
+
+
+class Reader:
+    """The sentences of a shard, in order. `position` says how many of the file's bytes have been read, about.
+
+    source_field: the key or column of the source; None takes "source", else "text".
+    Errors: `Unreadable` while reading; UsageError when the constraints file does not fit the shard.
+    """
+
+    def __init__(self, shard: Shard, source_field: str | None = None):
+        self.shard, self.source_field = shard, source_field
+        self.size = max(os.path.getsize(shard.path), 1)
+        self.position = 0.0
+        self.number = 0  # of the line that comes next
+        self.given = Lines(shard.constraints, "--constraints-file") if shard.constraints else None
+        self.parse_given = parse_json if self.given is not None and is_json(self.given) else parse_tabs
+
+    def units(self, size: int, done: Sequence[tuple[int, int]]) -> Iterator[list[Sentence]]:
+        """Runs of at most `size` sentences, those in the sorted ranges [start, end) of `done` left out."""
+        unit: list[Sentence] = []
+        ranges = iter([*done, (1 << 62, 1 << 62)])
+        start, end = next(ranges)
+        for raw in self.raw():
+            while self.number >= end:
+                start, end = next(ranges)
+            if self.number < start:
+                unit.append(self.sentence(raw))
+            self.number += 1
+            if unit and (len(unit) == size or self.number % size == 0 or self.number == start):
+                yield unit
+                unit = []
+        if unit:
+            yield unit
+        if self.given is not None and len(self.given) != self.number:
+            raise UsageError(
+                f"--constraints-file {self.given.path} has {len(self.given)} lines and {self.shard.path} has {self.number} sentences: "
+                "write one line for each, an empty one for no constraints"
+            )
+
+    def raw(self) -> Iterator[Any]:
+        """Lines as bytes (None for one that is too long), or rows of Parquet as dictionaries."""
+        try:
+            yield from self.rows() if self.shard.kind == "parquet" else self.lines()
+        except (OSError, EOFError, ValueError) as error:  # pyarrow's errors are ValueErrors, or OSErrors
+            raise Unreadable(self.number, str(error).splitlines()[0]) from error
+
+    def lines(self) -> Iterator[bytes | None]:
+        """The file's lines."""
+        import pyarrow
+
+        codec = CODECS.get(os.path.splitext(self.shard.path)[1].lower())
+        with open(self.shard.path, "rb") as file:
+            stream = pyarrow.CompressedInputStream(file, codec) if codec and self.size > 1 else file
+            rest, too_long, at = b"", False, 0
+            while block := stream.read(BLOCK):
+                block = block if at else block.removeprefix(codecs.BOM_UTF8)
+                start, at = at, file.tell()
+                a_byte = (at - start) / max(len(block), 1)  # of text, in bytes of the file
+                *whole, last = block.split(b"\n")
+                for line in whole:
+                    self.position += (len(line) + 1) * a_byte
+                    yield None if too_long or len(rest) + len(line) > MAX_LINE else rest + line
+                    rest, too_long = b"", False
+                self.position += len(last) * a_byte
+                too_long = too_long or len(rest) + len(last) > MAX_LINE
+                rest = b"" if too_long else rest + last
+            if rest or too_long:
+                yield None if too_long else rest
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """The rows of a Parquet file."""
+        import pyarrow.parquet
+
+        with pyarrow.parquet.ParquetFile(self.shard.path) as file:
+            known = set(file.schema_arrow.names)
+            wanted = [name for name in (*self.names(), "id", *KEYS) if name in known]
+            for i in range(file.num_row_groups):
+                for batch in file.iter_batches(ROWS, row_groups=[i], columns=wanted, use_threads=False):
+                    for row in batch.to_pylist():
+                        self.position += self.size / file.metadata.num_rows
+                        yield row
+
+    def names(self) -> tuple[str, ...]:
+        """The fields that may hold the source."""
+        return (self.source_field,) if self.source_field else ("source", "text")
+
+    def where(self) -> str:
+        """How messages name the line at hand."""
+        return f"line {self.number + 1} of {self.shard.path}"
+
+    def sentence(self, raw: Any) -> Sentence:
+        """The line at hand, read; what is wrong with it is in its `error`."""
+        if raw is None:
+            return self.wrong("", None, "too long", f"{self.where()} has more than {MAX_LINE} bytes: shorten or split it")
+        source, identity = "", None
+        try:
+            text = raw.rstrip(b"\r").decode("utf-8") if isinstance(raw, bytes) else ""
+            if self.shard.kind == "text":
+                source, fields = text, self.fields({})
+            else:
+                value = raw if isinstance(raw, dict) else json_object(text, self.where(), (*self.names()[:1], *KEYS))
+                identity = value.get("id")
+                source, fields = self.source_of(value), self.fields(value)
+            source.encode("utf-8")
+        except UnicodeDecodeError as error:
+            text = raw.decode("utf-8", "replace") if self.shard.kind == "text" else ""
+            return self.wrong(text, None, "invalid UTF-8", f"{self.where()} is not valid UTF-8 (byte {error.start + 1})")
+        except UnicodeEncodeError as error:  # a lone surrogate, from an escape in JSON
+            reason = f"{self.where()} is not valid Unicode (character {error.start + 1})"
+            return self.wrong(source.encode("utf-8", "replace").decode(), identity, "invalid UTF-8", reason)
+        except UsageError as error:
+            return self.wrong(source if self.shard.kind == "text" else "", identity, "invalid line", str(error))
+        return Sentence(self.number, source, identity if identity is not None else self.number + 1, fields)
+
+    def wrong(self, source: str, identity: Any, kind: str, reason: str) -> Sentence:
+        """The line at hand, with the reason why it cannot be translated."""
+        return Sentence(self.number, source, identity if identity is not None else self.number + 1, None, (kind, reason))
+
+    def source_of(self, value: dict[str, Any]) -> str:
+        """The source in an object or row."""
+        source = next((value[name] for name in self.names() if value.get(name) is not None), None)
+        if not isinstance(source, str):
+            raise UsageError(f'{self.where()} has no text in "{self.names()[0]}": write the source sentence there (--source-field)')
+        return source
+
+    def fields(self, value: dict[str, Any]) -> dict[str, Any] | None:
+        """The constraint fields of an object or row, and those of the constraints file; None for none."""
+        own = {key: value[key] for key in KEYS if value.get(key) is not None}
+        found = [fields_of(own, self.where())] if own else []
+        if self.given is not None:
+            if self.number >= len(self.given):
+                raise UsageError(f"--constraints-file {self.given.path} has no line {self.number + 1}: write one for each sentence")
+            line = self.given[self.number]
+            found += [self.parse_given(line, self.given.where(self.number))] if line.strip(" ") else []
+        fields = {key: [entry for part in found for entry in part[key]] for key in KEYS}
+        return fields if any(fields.values()) else None

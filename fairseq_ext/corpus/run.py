@@ -1,0 +1,265 @@
+"""One run: what is missing of the output is translated and put in its place."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairseq_ext.corpus import cluster
+from fairseq_ext.corpus.manifest import Manifest, arguments, fingerprint
+from fairseq_ext.corpus.output import Store, replace
+from fairseq_ext.corpus.progress import Progress
+from fairseq_ext.corpus.reading import Reader, Shard, Unreadable, shards_of
+from fairseq_ext.corpus.totals import Counts, total
+from fairseq_ext.corpus.worker import Result, refusal
+from fairseq_ext.errors import UsageError
+
+if TYPE_CHECKING:
+    from fairseq_ext.corpus.pool import Unit
+
+logger = logging.getLogger("fairseq_ext.corpus")
+SUFFIXES = {"jsonl": ".jsonl", "text": ".txt"}
+SECONDS_BETWEEN_WRITES = 30.0  # of the statistics file
+
+
+@dataclass
+class Job:
+    """The arguments of a run, as on the command line. flags: decoding flags, keywords of `Translator`."""
+
+    path: str
+    data: str
+    input: Sequence[str]
+    output: str
+    flags: dict[str, Any] = field(default_factory=dict)
+    constraints_file: Sequence[str] | None = None
+    format: str = "jsonl"
+    source_field: str | None = None
+    unit: int = 500  # sentences
+    workers: int | None = None  # as many as there is room for
+    threads: int = 1  # of a worker, on the CPU
+    address: str | None = None  # of a running Ray cluster
+    object_store: int = 512  # MiB, of a Ray that is started here
+    dashboard: bool = False
+    progress: float = 10.0  # seconds between two lines
+    stats_file: str | None = None
+
+
+def translate(job: Job) -> Progress:
+    """Run a job to its end. What is finished stays whatever happens; the same job again goes on from there.
+
+    Errors: UsageError for wrong arguments, a folder that holds other output, a full disk, a model that cannot be loaded.
+    """
+    store = Store(job.output, SUFFIXES[job.format])
+    shards = shards_of(job.input, job.constraints_file)
+    for shard in shards:
+        if store.path(shard).absolute() == Path(shard.path).absolute() or store.path(shard) == store.folder / "errors.jsonl":
+            raise UsageError(f"the output of {shard.path} would be {store.path(shard)}: name another --output, or rename the input")
+    store.lock()
+    try:
+        return Run(job, store, shards).run()
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {error.filename or f'to {job.output}'} ({error.strerror or error}): "
+            "make room or mend it, and run the same command again; what is finished is kept"
+        ) from error
+    finally:
+        store.unlock()
+
+
+class Run:
+    """A job under way. Everything is done in the calling thread, save the joining of finished shards."""
+
+    def __init__(self, job: Job, store: Store, shards: list[Shard]):
+        self.job, self.store, self.shards = job, store, shards
+        self.manifest = Manifest(store.folder)
+        self.progress = Progress(job.progress, shards=len(shards))
+        self.joiner = ThreadPoolExecutor(1)
+        self.joining: list[tuple[Shard, Future]] = []
+        self.under_way: Counter[str] = Counter()  # sentences that are read and not saved, by shard
+        self.lines: dict[str, int] = {}  # of the shards that have been read to their end
+        self.stats: Counts = {}
+        self.written = time.monotonic()
+
+    def run(self) -> Progress:
+        """From the look at what is there to the summary."""
+        todo = self.look()
+        self.write_stats()  # a place that cannot be written is better known now than at the end
+        try:
+            if todo:
+                self.work(todo)
+            self.take_joined(wait=True)
+        finally:
+            self.joiner.shutdown()
+            progress, entries = self.progress, self.manifest.shards.values()
+            progress.errors = self.store.write_errors(self.shards, self.entries)
+            progress.unreadable = [entry["reason"] for entry in entries if entry["state"] == "unreadable"]
+            progress.done = sum(entry["state"] == "done" for entry in entries)
+            self.manifest.totals = {"sentences": progress.before + progress.sentences, "errors": progress.errors, "stats": self.stats}
+            self.manifest.write()
+            self.write_stats()
+        progress.signature = self.manifest.signature
+        return progress
+
+    def look(self) -> list[Shard]:
+        """What is there already; the shards that are to be worked on."""
+        job, progress = self.job, self.progress
+        inputs = {}
+        for shard in self.shards:
+            try:
+                inputs[shard.name] = fingerprint(shard.path)
+                progress.bytes += os.path.getsize(shard.path)
+            except OSError as error:
+                self.give_up(shard, 0, error.strerror or str(error))
+        readable = [shard for shard in self.shards if shard.name in inputs]
+        given = arguments(job.path, job.data, self.shards, job.flags, format=job.format, source_field=job.source_field)
+        for shard in self.manifest.join(given, readable, inputs):
+            if self.store.ranges(shard):
+                logger.warning("%s has changed since a part of it was translated: it is translated anew", shard.path)
+            self.store.drop_parts(shard)
+        self.manifest.write()
+        todo = []
+        for shard in readable:
+            if self.is_done(shard):
+                progress.bytes_before += os.path.getsize(shard.path)
+            else:
+                todo.append(shard)
+        return todo
+
+    def is_done(self, shard: Shard) -> bool:
+        """Whether the shard's output is there; one that has gone is made again. What was done before is counted."""
+        entry = self.manifest.shards[shard.name]
+        path = self.store.path(shard)
+        if entry["state"] == "done" and not (path.exists() and path.stat().st_size == entry["bytes"]):
+            logger.warning("%s is not the file of which the manifest tells: it is made again", path)
+            entry = self.manifest.shards[shard.name] = {"state": "open", "input": entry["input"]}
+        if entry["state"] == "done":
+            self.store.drop_parts(shard)  # of a run that was killed just before it did so
+        found = entry if entry["state"] == "done" else self.store.summary(shard)[0]
+        self.stats = total(self.stats, found["stats"])
+        self.progress.before += found["lines"]
+        return entry["state"] == "done"
+
+    def work(self, todo: list[Shard]) -> None:
+        """Translate what is missing of these shards."""
+        with cluster.ray_for(self.job) as workers:
+            from fairseq_ext.corpus.pool import Pool, remote_worker
+
+            job = self.job
+            flags = {name: absolute(value) for name, value in {**job.flags, "path": job.path, "data": job.data}.items()}
+            plain = job.format == "text"
+
+            def make() -> Any:
+                return remote_worker(flags, job.threads, plain, workers.gpu)
+
+            pool = Pool(make, workers.number, self.save, self.lost, self.tick, self.sign)
+            try:
+                pool.run(self.units(todo))
+            finally:
+                self.progress.stop(pool)
+                pool.close()
+
+    def units(self, todo: list[Shard]) -> Iterator[Unit]:
+        """The units that are missing, shard by shard."""
+        from fairseq_ext.corpus.pool import Unit
+
+        for shard in todo:
+            position, number = 0.0, 0
+            try:
+                reader = Reader(shard, self.job.source_field)
+                for sentences in reader.units(self.job.unit, self.store.ranges(shard)):
+                    # lines that an earlier run has done were read beside these
+                    weight = (reader.position - position) * len(sentences) / (reader.number - number)
+                    self.progress.bytes_before += reader.position - position - weight
+                    position, number = reader.position, reader.number
+                    self.under_way[shard.name] += len(sentences)
+                    yield Unit(shard, sentences, weight)
+            except Unreadable as error:
+                self.give_up(shard, error.lines, error.reason)
+            except (UsageError, OSError) as error:
+                self.give_up(shard, number, str(error))
+            else:
+                self.lines[shard.name] = reader.number
+                self.join_if_whole(shard)
+            self.progress.bytes_before += os.path.getsize(shard.path) - position
+
+    def give_up(self, shard: Shard, lines: int, reason: str) -> None:
+        """A shard that cannot be read to its end; what was read of it is translated and kept for a later run."""
+        reason = f"{shard.path} cannot be read beyond line {lines} ({reason})"
+        logger.warning("%s: mend it and run the same command again", reason)
+        self.manifest.shards[shard.name] = {
+            "input": "",
+            **self.manifest.shards.get(shard.name, {}),
+            "state": "unreadable",
+            "reason": reason,
+        }
+        self.manifest.shards[shard.name]["line"] = lines + 1
+
+    def entries(self, shard: Shard) -> list[dict[str, Any]]:
+        """What errors.jsonl says of a shard as a whole."""
+        entry = self.manifest.shards.get(shard.name, {})
+        if entry.get("state") != "unreadable":
+            return []
+        return [{"shard": shard.name, "line": entry["line"], "id": None, "kind": "unreadable", "reason": entry["reason"]}]
+
+    def sign(self, loaded: dict[str, str]) -> None:
+        """A worker has loaded the model."""
+        known = self.manifest.signature
+        self.manifest.sign(loaded["signature"])
+        if not known:
+            self.manifest.write()
+
+    def save(self, unit: Unit, result: Result) -> None:
+        """A unit is finished."""
+        self.store.save(unit.shard, unit.start, unit.end, result)
+        self.progress.add(unit, result)
+        self.stats = total(self.stats, result.stats)
+        self.under_way[unit.shard.name] -= len(unit.sentences)
+        self.join_if_whole(unit.shard)
+
+    def lost(self, unit: Unit) -> None:
+        """A sentence that no worker survives."""
+        self.save(unit, refusal(unit.shard, unit.sentences[0], self.job.format == "text"))
+
+    def join_if_whole(self, shard: Shard) -> None:
+        """Have the shard's parts joined when all of them are there."""
+        if shard.name in self.lines and not self.under_way[shard.name]:
+            self.joining.append((shard, self.joiner.submit(self.store.finish, shard, self.lines[shard.name])))
+
+    def take_joined(self, wait: bool = False) -> None:
+        """Note the shards that are finished: errors, then manifest; only then their parts go."""
+        while self.joining and (wait or self.joining[0][1].done()):
+            shard, future = self.joining.pop(0)
+            entry, errors = future.result()
+            self.store.keep_errors(shard, errors)
+            self.manifest.shards[shard.name] = {"input": self.manifest.shards[shard.name]["input"], **entry}
+            self.manifest.write()
+            self.joiner.submit(self.store.drop_parts, shard)
+
+    def tick(self, alive: int, size: int, begun: float) -> None:
+        """About every second."""
+        self.take_joined()
+        self.progress.tick(alive, size, begun)
+        if time.monotonic() - self.written > SECONDS_BETWEEN_WRITES:
+            self.write_stats()
+
+    def write_stats(self) -> None:
+        """The statistics file: all workers, earlier runs included."""
+        self.written = time.monotonic()
+        if self.job.stats_file:
+            stats = {"signature": self.manifest.signature, **self.stats}
+            replace(Path(self.job.stats_file), [json.dumps(stats, indent=1).encode() + b"\n"])
+
+
+def absolute(value: Any) -> Any:
+    """A flag's value, files and folders with their whole paths: workers may be started elsewhere."""
+    if not isinstance(value, str):
+        return value
+    return ":".join(os.path.abspath(part) if os.path.exists(part) else part for part in value.split(":"))

@@ -1,0 +1,230 @@
+"""What runs in a Ray actor: one loaded model, and units of sentences to finished output records.
+
+A sentence that cannot be translated costs no other one its translation. What can be told beforehand (too many tokens, a phrase
+that the dictionary lacks) is looked at sentence by sentence; what only the search finds out (out of memory on the device, an error of
+a check) is cornered by halving the unit. When everything in a unit fails the same unexpected way, the process is suspected, not the
+text: the error goes up, and pool.py gives the unit to a fresh process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from fairseq_ext.corpus.reading import Sentence, Shard
+from fairseq_ext.corpus.totals import difference
+from fairseq_ext.errors import UsageError, explain
+
+STREAM = ("schedule", "stream")  # the plug point and the strategy that units are decoded with where it is registered
+SEPARATORS = str.maketrans({"\u2028": "\\u2028", "\u2029": "\\u2029", "\x85": "\\u0085"})  # some readers end lines there
+
+
+class Result(NamedTuple):
+    """A finished unit."""
+
+    payload: bytes  # output records, a line a sentence
+    errors: list[dict[str, Any]]  # entries of errors.jsonl
+    stats: dict[str, Any]  # of this unit alone
+    translated: int
+    tokens: int  # of the best hypotheses, EOS included
+    seconds: float  # that the worker spent on it
+    waited: float  # seconds since it had ended the one before
+    signature: str
+
+
+class Worker:
+    """An actor. flags: of `Translator`; threads: of torch on the CPU; plain: text lines instead of JSONL."""
+
+    def __init__(self, flags: dict[str, Any], threads: int, plain: bool):
+        self.flags, self.threads, self.plain = flags, threads, plain
+        self.translator: Any = None
+        self.ended = 0.0  # when the last unit was finished
+
+    def hello(self) -> int:
+        """The process id, as soon as there is a process."""
+        return os.getpid()
+
+    def load(self) -> dict[str, str]:
+        """Load the model: {"signature": ...}, or {"error": one sentence} for a mistake that no other process would mend."""
+        try:
+            import torch
+
+            torch.set_num_threads(self.threads)
+            self.translator = load(self.flags)
+        except (Exception, SystemExit) as error:
+            return {"error": explain(error) or f"the model cannot be loaded: {type(error).__name__}: {error}"}
+        return {"signature": self.translator.signature}
+
+    def translate(self, shard: Shard, sentences: list[Sentence]) -> Result:
+        """One unit."""
+        start = time.perf_counter()
+        if self.translator is None:
+            found = self.load()
+            if "error" in found:
+                raise RuntimeError(found["error"])
+        before = self.translator.stats.as_dict()
+        unit = Unit(self.translator, shard, sentences)
+        unit.decode()
+        stats = difference(self.translator.stats.as_dict(), before)
+        stats["sentences"] = len(unit.hypotheses)
+        stats["target_tokens"] = sum(len(nbest[0].positional_scores) for nbest in unit.hypotheses.values())
+        payload = "".join(unit.line(s) if self.plain else unit.record(s) for s in sentences).encode("utf-8")
+        waited, self.ended = start - (self.ended or start), time.perf_counter()
+        signature = self.translator.signature
+        return Result(payload, unit.errors, stats, len(unit.hypotheses), stats["target_tokens"], self.ended - start, waited, signature)
+
+
+def load(flags: dict[str, Any]) -> Any:
+    """A Translator, with the streaming schedule where it is registered, fits the other flags, and none is named."""
+    from fairseq_ext.registry import STRATEGIES
+    from fairseq_ext.translator import Translator
+
+    point, name = STREAM
+    if point not in flags and name in STRATEGIES[point]:
+        try:
+            return Translator(**flags, **{point: name})
+        except UsageError:
+            pass  # if it was not the schedule's fault, the same sentence comes now
+    return Translator(**flags)
+
+
+class Unit:
+    """Sentences on their way through a Translator; `hypotheses` and `errors` fill up."""
+
+    def __init__(self, translator: Any, shard: Shard, sentences: list[Sentence]):
+        self.translator, self.shard, self.sentences = translator, shard, sentences
+        self.hypotheses: dict[int, list] = {}  # by the sentence's number
+        self.reasons: dict[int, str] = {}  # of sentences without hypotheses
+        self.wanted: dict[int, Any] = {}  # SentenceConstraints
+        self.unmet: dict[int, list[tuple[str, str]]] = {}
+        self.errors: list[dict[str, Any]] = []
+
+    def decode(self) -> None:
+        """Translate all that can be translated."""
+        good, tokens = [], []
+        if any(sentence.fields for sentence in self.sentences):
+            self.translator.use_constraints()
+        for sentence in self.sentences:
+            if sentence.error:
+                self.refuse(sentence, *sentence.error)
+                continue
+            encoded = self.translator.encode(sentence.source)
+            try:
+                self.translator.check_length(encoded, self.where(sentence))
+            except UsageError as error:
+                self.refuse(sentence, "too long", str(error))
+                continue
+            try:
+                self.constrain(sentence, encoded)
+            except UsageError as error:
+                self.refuse(sentence, "constraint", str(error))
+                continue
+            good.append(sentence)
+            tokens.append(encoded)
+        failed: list[tuple[Sentence, Exception]] = []
+        self.search(good, tokens, lambda sentence, problem: failed.append((sentence, problem)))
+        unexpected = [problem for _, problem in failed if explain(problem) is None and not out_of_memory(problem)]
+        if len(unexpected) > 1 and len(unexpected) == len(good):
+            raise unexpected[0]
+        for sentence, problem in failed:
+            self.refuse(sentence, "failed", explain(problem) or f"{type(problem).__name__}: {problem}".splitlines()[0])
+        self.errors.sort(key=lambda entry: entry["line"])
+
+    def where(self, sentence: Sentence) -> str:
+        """How messages name a sentence."""
+        return f"line {sentence.number + 1} of {self.shard.path}"
+
+    def refuse(self, sentence: Sentence, kind: str, reason: str) -> None:
+        """Note that a sentence is not translated."""
+        self.reasons[sentence.number] = reason
+        self.note(sentence, kind, reason)
+
+    def note(self, sentence: Sentence, kind: str, reason: str) -> None:
+        """An entry of errors.jsonl."""
+        entry = {"shard": self.shard.name, "line": sentence.number + 1, "id": sentence.id, "kind": kind, "reason": reason}
+        self.errors.append(entry)
+
+    def constrain(self, sentence: Sentence, tokens: Any) -> None:
+        """The sentence's constraints, those of glossary and avoid file included."""
+        if not self.translator.task.constrained:
+            return
+        from fairseq_ext.constraints import merge
+
+        source = self.translator.task.constraint_source()
+        found = source.sentence(sentence.number, tokens)
+        if sentence.fields:
+            found = merge(found, source.of_fields(sentence.fields, self.where(sentence)))
+        self.wanted[sentence.number] = found
+
+    def search(self, sentences: Sequence[Sentence], tokens: Sequence[Any], failed: Callable[[Sentence, Exception], None]) -> None:
+        """Decode; sentences whose decoding fails go to `failed` by themselves."""
+        if not sentences:
+            return
+        constrained = bool(self.wanted)
+        wanted = [self.wanted[sentence.number] for sentence in sentences] if constrained else None
+        report = self.translator.stats.extra.get("constraints", {}).get("unmet", [])
+        report.clear()
+        try:
+            found = self.translator.search(list(tokens), wanted, self.translator.cfg.generation.nbest)
+        except Exception as error:
+            error.__traceback__ = None  # it would keep the batch's tensors alive
+            problem = error
+        else:
+            self.hypotheses.update(zip((sentence.number for sentence in sentences), found, strict=True))
+            self.take_report(sentences)
+            return
+        if len(sentences) == 1:
+            failed(sentences[0], problem)
+            return
+        half = len(sentences) // 2
+        self.search(sentences[:half], tokens[:half], failed)
+        self.search(sentences[half:], tokens[half:], failed)
+
+    def take_report(self, sentences: Sequence[Sentence]) -> None:
+        """Which constraints were not met, from the statistics, where the list would grow for ever."""
+        report = self.translator.stats.extra.get("constraints", {}).get("unmet", [])
+        for place, phrase, reason in report:
+            sentence = sentences[place]
+            self.unmet.setdefault(sentence.number, []).append((phrase, reason))
+            self.note(sentence, "constraint not met", f"'{phrase}' in {self.where(sentence)} is not met: {reason}")
+        report.clear()
+
+    def record(self, sentence: Sentence) -> str:
+        """The sentence's line of JSONL output."""
+        nbest = self.hypotheses.get(sentence.number, [])
+        record: dict[str, Any] = {"id": sentence.id, "source": sentence.source}
+        record["hypotheses"] = [h.text for h in nbest]
+        record["scores"] = [round(h.score, 6) for h in nbest]
+        wanted = self.wanted.get(sentence.number)
+        if wanted is not None and nbest:
+            left = Counter(phrase for phrase, _ in self.unmet.get(sentence.number, []))
+            given = [*wanted.text, *(text for text, _ in wanted.unmet)]
+            record["constraints"] = []
+            for text in reversed(given):  # of equal phrases, the last ones are those that are not met
+                record["constraints"].insert(0, {"phrase": text, "met": not left[text]})
+                left[text] -= left[text] > 0
+        if sentence.number in self.reasons:
+            record["error"] = self.reasons[sentence.number]
+        return json.dumps(record, ensure_ascii=False).translate(SEPARATORS) + "\n"
+
+    def line(self, sentence: Sentence) -> str:
+        """The sentence's line of plain text: the best hypothesis, nothing for one that could not be translated."""
+        nbest = self.hypotheses.get(sentence.number)
+        return (" ".join(nbest[0].text.splitlines()) if nbest else "") + "\n"
+
+
+def refusal(shard: Shard, sentence: Sentence, plain: bool) -> Result:
+    """The result of a sentence that no worker survives."""
+    unit = Unit(None, shard, [sentence])
+    unit.refuse(sentence, "worker died", f"each worker that was to translate {unit.where(sentence)} died")
+    payload = unit.line(sentence) if plain else unit.record(sentence)
+    return Result(payload.encode("utf-8"), unit.errors, {}, 0, 0, 0.0, 0.0, "")
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether a device had no room for a batch."""
+    return "out of memory" in str(error).lower()

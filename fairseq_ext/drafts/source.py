@@ -1,0 +1,51 @@
+"""What a draft source is, and the two that need nothing but the search itself.
+
+Shapes: n live rows, m draft tokens of each.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from fairseq_ext.search.beam import Pool
+from fairseq_ext.search.parallel import NONE, Rows
+
+Draft = tuple[np.ndarray, np.ndarray]  # tokens (n, m) and the probability (n, m) that each is right if those before it are
+
+
+class Source(Protocol):
+    """Proposes the tokens that follow each row's verified ones."""
+
+    def start(self, pool: Pool) -> None:
+        """A new pool."""
+
+    def propose(self, rows: Rows, most: int, least: float) -> Draft:
+        """At most `most` tokens a row; it may stop where no row's draft is right with probability `least` any more. NONE: no proposal."""
+
+
+class Trajectory:
+    """The previous call's outputs (Jacobi's iteration), and behind them a fixed token: PAD as in the paper, or the last verified one."""
+
+    def __init__(self, pad: int | None):
+        self.pad = pad
+
+    def start(self, pool: Pool) -> None:
+        pass
+
+    def propose(self, rows: Rows, most: int, least: float) -> Draft:
+        filler = rows.last(1) if self.pad is None else np.full((len(rows), 1), self.pad)
+        tokens = np.concatenate([rows.guess[:, :most], np.repeat(filler, max(0, most - rows.guess.shape[1]), 1)], 1)
+        return np.where(tokens == NONE, filler, tokens), np.full(tokens.shape, 0.5)
+
+
+class Nothing:
+    """No drafts: greedy decoding."""
+
+    def start(self, pool: Pool) -> None:
+        pass
+
+    def propose(self, rows: Rows, most: int, least: float) -> Draft:
+        empty = np.zeros((len(rows), 0), np.int64)
+        return empty, empty.astype(float)

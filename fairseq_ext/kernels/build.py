@@ -1,0 +1,93 @@
+"""Compiles `step.cpp` for this processor, once: `python -m fairseq_ext.kernels` does it ahead of time.
+
+The library lies in the user's cache folder under a name that holds source, compiler, flags and processor, so a changed source or
+another machine with the same home folder gets its own. Without a compiler nothing breaks: the torch operations run instead.
+
+Environment: CXX names the compiler; FAIRSEQ_EXT_KERNELS=off switches the compiled library off.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+logger = logging.getLogger("fairseq_ext")
+SOURCE = Path(__file__).with_name("step.cpp")
+FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-shared", "-fopenmp", "-fno-math-errno", "-fno-trapping-math")
+
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of malloc.h
+
+
+def compiler() -> str | None:
+    """The C++ compiler's path, None if there is none."""
+    named = os.environ.get("CXX")
+    return next((path for path in map(shutil.which, [named] if named else ["g++", "c++", "clang++"]) if path), None)
+
+
+def processor() -> str:
+    """What -march=native looks at."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return "".join(dict.fromkeys(line for line in lines if line.startswith(("flags", "Features", "model name"))))
+
+
+def cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "fairseq_ext"
+
+
+def build() -> Path:
+    """The compiled library, made if it is not there. Errors: RuntimeError in one sentence."""
+    command = compiler()
+    if command is None:
+        raise RuntimeError("there is no C++ compiler (g++, c++, clang++ or the one that CXX names)")
+    version = subprocess.run([command, "--version"], capture_output=True, text=True, check=False).stdout
+    parts = (SOURCE.read_text(encoding="utf-8"), command, version, *FLAGS, platform.machine(), processor())
+    target = cache_folder() / f"step-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}.so"
+    if target.exists():
+        return target
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+            made = Path(folder) / target.name
+            done = subprocess.run([command, *FLAGS, "-o", str(made), str(SOURCE)], capture_output=True, text=True, check=False)
+            if done.returncode:
+                said = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[-200:])
+                raise RuntimeError(f"{command} could not compile {SOURCE.name} ({said.strip()})")
+            os.replace(made, target)  # in one move: another process may be doing the same
+    except OSError as error:
+        raise RuntimeError(f"{target.parent} cannot be written ({error.strerror})") from error
+    return target
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep the memory that is freed instead of giving it back: a step's (rows, V) results are tens of MiB, and to be given
+    zeroed pages for them again and again costs up to a quarter of the time. Other C libraries are left alone."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(M_TRIM_THRESHOLD, 1 << 30)
+        mallopt(M_MMAP_MAX, 0)
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The library, loaded; None where it is switched off or cannot be had, which is logged once."""
+    if os.environ.get("FAIRSEQ_EXT_KERNELS") == "off":
+        return None
+    try:
+        found = ctypes.CDLL(str(build()))
+    except (RuntimeError, OSError) as error:
+        logger.info("no compiled decoder step, torch operations run instead, which take longer: %s", error)
+        return None
+    keep_freed_memory()
+    return found

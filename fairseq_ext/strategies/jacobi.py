@@ -1,0 +1,236 @@
+"""Parallel Jacobi decoding: greedy's output in fewer decoder calls, by reading several tokens a call (`--decoding`).
+
+    A. Santilli, S. Severino, E. Postolache, V. Maiorca, M. Mancusi, R. Marin and E. Rodola. Accelerating Transformer Inference for
+    Translation via Parallel Decoding. ACL 2023. https://aclanthology.org/2023.acl-long.689/
+
+A block of positions is computed from a draft of them; outputs replace the draft until nothing changes. What stands before the first
+change is what greedy decoding gives, whatever the draft was (Proposition 1). The driver is search/parallel.py.
+
+| algorithm | flag | block | tokens are committed |
+| --- | --- | --- | --- |
+| 1, PJ | --decoding jacobi | the whole sentence, of length m = --parallel-length | when the block has converged |
+| 2, PGJ | --decoding gs-jacobi | b = --block-size positions | when the block has converged |
+| 3, HGJ | --decoding hybrid-jacobi | as PGJ up to length h = --parallel-length, then single tokens | when the block has converged |
+| not in the paper | --decoding window | 1 to b positions, as many as the drafts are worth | as soon as they are verified |
+
+m and h are never taken from the reference (the paper's are for PJ and PGJ): without the flag they are 1.25 x source tokens, and
+where a sentence is longer, PJ goes on with another block and HGJ with single tokens. A block has converged when its inputs equal the
+outputs before them; the paper compares one output more, which costs a call and changes nothing. EOS ends a sentence as soon as it is
+verified. INITT, the first draft of a block, is --draft; the paper's is `pad`.
+
+Neutral setting: --decoding beam; a block of 1 is greedy decoding, with greedy's calls.
+Left out: beams, constraints, language models, alignments (refused).
+"""
+
+import math
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Optional
+
+import numpy as np
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+
+from fairseq_ext import config
+from fairseq_ext.drafts.choose import make_source
+from fairseq_ext.drafts.source import Source
+from fairseq_ext.errors import UsageError
+from fairseq_ext.registry import STRATEGIES, register
+from fairseq_ext.search.beam import Pool
+from fairseq_ext.search.parallel import NONE, Guard, ParallelSearch, Rows
+
+LENGTH_RATIO = 1.25  # predicted target tokens for each source token, EOS counted in both
+MEMORY = 0.95  # of the window's record of how good drafts have been, a call
+# what drafts cost, in calls of one token: any draft at all, each position, and what each row adds to a position
+COST = {"cpu": (0.1, 0.05, 0.01), "cuda": (0.1, 0.01, 0.0002)}
+PATIENCE, LONGEST_PAUSE = 4, 32  # calls whose drafts are not worth reading before the window stops asking, and for how long it does
+MARGIN = {"float16": 0.1, "bfloat16": 0.8}  # nats; by experience single tokens and blocks differ by less
+
+
+@dataclass
+class JacobiFlags(FairseqDataclass):
+    block_size: int = field(
+        default=0,
+        metadata={"help": "tokens that a call reads at most in each row (neutral: 1; default 0: 3, or with window as many as pay off)"},
+    )
+    parallel_length: int = field(
+        default=0,
+        metadata={"help": "target tokens decoded in parallel by jacobi (its block) and hybrid-jacobi (default 0: 1.25 x source tokens)"},
+    )
+    draft: ChoiceEnum(["auto", "none", "pad", "repeat", "copy", "ngram"]) = field(  # type: ignore[valid-type]
+        default="auto",
+        metadata={
+            "help": "first guess of a block: pad (the paper), repeat (the last token), copy (of source tokens), ngram (a table made by "
+            "scripts/build_drafts.py), none; auto: ngram where there is a table, else repeat"
+        },
+    )
+    draft_file: Optional[str] = field(  # noqa: UP045
+        default=None, metadata={"help": "earlier translations as drafts, one segmented line a sentence (default: none)"}
+    )
+    draft_table: Optional[str] = field(  # noqa: UP045
+        default=None, metadata={"help": "the table of --draft ngram (default: CHECKPOINT.drafts.npz beside the checkpoint, if it is there)"}
+    )
+    draft_cost: float = field(
+        default=-1.0,
+        metadata={"help": "cost of one more position, in decoder calls; window weighs drafts by it (default -1: by device and rows)"},
+    )
+    parallel_margin: float = field(
+        default=-1.0,
+        metadata={
+            "help": "half precision: read a position again alone where its two best words are closer than this, in nats "
+            "(neutral: 0; default -1: by precision, 0 for float32)"
+        },
+    )
+    ddg_dir: Optional[str] = field(  # noqa: UP045
+        default=None,
+        metadata={"help": "write each sentence's decoding dependency graph (JSON, PNG, SVG, HTML) to this directory (default: none)"},
+    )
+
+
+class Blocks:
+    """PJ, PGJ and HGJ: a block is computed again and again until its draft is right."""
+
+    def __init__(self, source: Source, b: int, h: int, whole: bool, hybrid: bool):
+        self.source = source
+        self.b = b
+        self.h = h  # 0: predicted
+        self.whole = whole  # PJ: the block is m = h
+        self.hybrid = hybrid  # HGJ: single tokens behind h
+
+    def start(self, pool: Pool) -> None:
+        self.source.start(pool)
+        predicted = np.ceil(LENGTH_RATIO * pool.length.cpu().numpy()).astype(np.int64)
+        self.length = np.full_like(predicted, self.h) if self.h else predicted  # (N,) m or h
+
+    def parallel(self, rows: Rows) -> np.ndarray:
+        """(n,) whether the row still decodes in blocks."""
+        return rows.length < self.length[rows.live] if self.hybrid else np.ones(len(rows), bool)
+
+    def draft(self, rows: Rows, most: int) -> np.ndarray:
+        b = int(self.length[rows.live].max()) if self.whole else self.b
+        m = min(b - 1, most) if self.parallel(rows).any() else 0
+        tokens = rows.guess[:, :m]
+        if tokens.shape[1] < m or (tokens == NONE).any():  # a new block in some row
+            first = self.source.propose(rows, m, 0.0)[0]
+            first = np.concatenate([first, np.full((len(rows), m - first.shape[1]), NONE)], 1)
+            tokens = np.concatenate([tokens, np.full((len(rows), m - tokens.shape[1]), NONE)], 1)
+            tokens = np.where((tokens == NONE).any(1, keepdims=True), first, tokens)
+        return tokens
+
+    def learn(self, rows: Rows, out: np.ndarray, verified: np.ndarray, w: int) -> None:
+        pass
+
+    def commit(self, rows: Rows, verified: np.ndarray, ended: np.ndarray, w: int) -> np.ndarray:
+        converged = np.where(ended | (verified == w), verified, 0)
+        return np.where(self.parallel(rows), converged, 1)
+
+
+class Window:
+    """Every verified token is committed; the block is as wide as its drafts are likely to be worth, down to one token."""
+
+    def __init__(self, source: Source, b: int, cost: tuple[float, float, float]):
+        self.source = source
+        self.b = b  # 0: no limit
+        self.cost = cost
+        self.right, self.expected = 1.0, 1.0  # draft tokens that were right, and how many the source had expected
+        self.useless = 0  # calls in a row whose drafts were not worth reading
+        self.pause = 0  # calls that will not even ask for drafts
+
+    def start(self, pool: Pool) -> None:
+        self.source.start(pool)
+
+    def draft(self, rows: Rows, most: int) -> np.ndarray:
+        if self.pause:
+            self.pause -= 1
+            self.offered = np.zeros((len(rows), 0), np.int64)
+            return self.offered
+        most = min(most, self.b - 1) if self.b else most
+        any_draft, position, row = self.cost
+        each = position + row * len(rows)
+        trust = min(1.5, self.right / self.expected)
+        # a draft token that is right less often than it costs is worth nothing, however cheap tokens are at present
+        self.offered, self.confidence = self.source.propose(rows, most, min(1.0, each / trust))
+        m = self.offered.shape[1]
+        if not m:
+            return self.offered
+        # the width with the most tokens for its price, in calls of one token
+        likely = np.minimum(self.confidence * trust, 1.0).cumprod(1).mean(0)
+        tokens = 1 + likely.cumsum()
+        price = 1 + any_draft + each * np.arange(1, m + 1)
+        best = int((tokens / price).argmax())
+        pays = bool(tokens[best] >= price[best])
+        self.useless = 0 if pays else self.useless + 1
+        if self.useless > PATIENCE:
+            self.pause = min(self.useless, LONGEST_PAUSE)
+        return self.offered[:, : best + 1 if pays else 0]
+
+    def learn(self, rows: Rows, out: np.ndarray, verified: np.ndarray, w: int) -> None:
+        # one draft token behind the block can be judged as well, so that the record goes on when the block is one token wide
+        m = min(w, self.offered.shape[1])
+        if not m:
+            return
+        reached = np.arange(m) < verified[:, None]
+        right = (self.offered[:, :m] == out[:, :m]) & reached
+        n = len(rows)
+        self.right = MEMORY * self.right + right.sum() / n
+        self.expected = max(1e-3, MEMORY * self.expected + (self.confidence[:, :m] * reached).sum() / n)
+
+    def commit(self, rows: Rows, verified: np.ndarray, ended: np.ndarray, w: int) -> np.ndarray:
+        return verified
+
+
+def build(flags, context, name: str):
+    """A function from the search's parts to the driver."""
+    source = make_source(flags, context)
+    b = flags.block_size
+
+    def driver(decoder, softmax, rules, scoring, stats) -> ParallelSearch:
+        parameter = next(context.models[0].parameters())
+        if name == "window":
+            cost = COST["cpu" if parameter.device.type == "cpu" else "cuda"] if flags.draft_cost < 0 else (0.0, flags.draft_cost, 0.0)
+            method: Blocks | Window = Window(source, b, cost)
+        else:
+            method = Blocks(source, b or 3, flags.parallel_length, name == "jacobi", name == "hybrid-jacobi")
+        automatic = MARGIN.get(str(parameter.dtype).removeprefix("torch."), 0.0)
+        guard = Guard(automatic if flags.parallel_margin < 0 else flags.parallel_margin)
+        return ParallelSearch(decoder, method, softmax, rules, scoring, stats, guard)
+
+    return driver
+
+
+def check(flags, generation) -> None:
+    """Refuse what has no greedy counterpart (raises UsageError)."""
+    name = f"--decoding {flags.decoding}"
+    if generation.beam != 1:
+        raise UsageError(f"{name} gives greedy decoding's output, and --beam is {generation.beam}: add --beam 1 or leave --decoding out")
+    if generation.nbest != 1:
+        raise UsageError(f"{name} finds one hypothesis a sentence, and --nbest is {generation.nbest}: use --nbest 1")
+    for point in ("select", "stop", "schedule"):
+        if config.choice(flags, point) != next(iter(STRATEGIES[point])):
+            flag = f"--{point} {config.choice(flags, point)}"
+            raise UsageError(f"{flag} belongs to beam search, and {name} has no beam: leave one of the two out")
+    beam_only = [s for s in config.all_strategies() if s.point in ("prune", "stop", "schedule", "select")]
+    for strategy in beam_only:
+        unused = [n for n in config.changed(flags, strategy)]
+        if unused and not (unused == ["patience"] and flags.patience == 1):
+            flag = "--" + unused[0].replace("_", "-")
+            raise UsageError(f"{flag} belongs to beam search, and {name} has no beam: leave one of the two out")
+    if generation.lm_path is not None:
+        raise UsageError(f"--lm-path reads one token a call, and {name} several: leave one of the two out")
+    if generation.print_alignment:
+        raise UsageError(f"--print-alignment needs every token's attention, which {name} does not keep: leave one of the two out")
+    if flags.block_size < 0 or flags.parallel_length < 0:
+        flag = "--block-size" if flags.block_size < 0 else "--parallel-length"
+        raise UsageError(f"{flag} is a number of tokens: use 1 or more, or 0 for the default")
+    if flags.decoding == "jacobi" and flags.block_size:
+        raise UsageError(
+            "--decoding jacobi has one block, the whole sentence: use --parallel-length for its length, or gs-jacobi with --block-size"
+        )
+    if str(flags.decoding) in ("gs-jacobi", "window") and flags.parallel_length:
+        raise UsageError(f"--parallel-length belongs to jacobi and hybrid-jacobi, not to {name}: leave it out")
+    if not -1 <= flags.draft_cost < math.inf or not -1 <= flags.parallel_margin < math.inf:
+        flag = "--draft-cost" if not -1 <= flags.draft_cost < math.inf else "--parallel-margin"
+        raise UsageError(f"{flag} is a number of 0 or more, or -1 for the default")
+
+
+for method_name in ("jacobi", "gs-jacobi", "hybrid-jacobi", "window"):
+    register("decoding", method_name, JacobiFlags, check)(partial(build, name=method_name))

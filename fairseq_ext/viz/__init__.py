@@ -1,0 +1,1 @@
+"""Pictures of how a translation was decoded."""

@@ -1,0 +1,181 @@
+"""What does Ray cost, and what do its workers bring? `python -m fairseq_ext.corpus` against one process on the same text.
+
+    python scripts/bench/corpus.py --model DIR --text PREFIX --src de --repeats 3
+
+Contenders: one process with one thread and one with --cores threads, each given the whole text at once; Ray with one worker of one
+thread, and with --cores of them. Everyone has the same flags, and must give the same translations, or no speed is shown. Times are from
+the first unit's start to the last one's end; loading the model and starting Ray are told apart from them (they are paid once a run).
+
+Ray's own share is told in three ways: how long its workers waited between two units, as they saw it; the processor time of the starting
+process and of all of Ray's processes that are no workers, over that of one process of one thread for the same text (a measure that other
+jobs on the machine hardly disturb); and how much longer one worker took than one process of one thread.
+"""
+
+import argparse
+import json
+import logging
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from harness import BenchError, Comparison, Contender, Spread, compare
+from report import ROOT, cores, markdown, write
+
+
+class Stopwatch:
+    """Time that passes only while somebody decodes."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def load(flags: dict, threads: int) -> None:
+    """In a process of its own: the model."""
+    global translator
+    import torch
+
+    from fairseq_ext.corpus.worker import load as load_translator
+
+    torch.set_num_threads(threads)
+    translator = load_translator(flags)
+    translator.translate(["Ein Mann ."])
+
+
+def decode(lines: list[str]) -> tuple[float, float, list]:
+    """There: the seconds and the processor's seconds that the lines took, and their translations."""
+    start, processor = time.perf_counter(), time.process_time()
+    found = translator.translate(lines)
+    return time.perf_counter() - start, time.process_time() - processor, [[(h.text.split(), h.score) for h in nbest] for nbest in found]
+
+
+def processor_time_beside_workers() -> float:
+    """Seconds of this process and of those below it that are not workers and translate nothing."""
+    parents, seconds, names = {}, {}, {}
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+            names[int(entry)] = Path(f"/proc/{entry}/cmdline").read_bytes()
+        except OSError:
+            continue
+        parents[int(entry)], seconds[int(entry)] = int(fields[1]), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    level, found = [os.getpid()], 0.0
+    while level:
+        level = [pid for pid in level if not names[pid].startswith(b"ray::Worker") and b"multiprocessing" not in names[pid]]
+        found += sum(seconds[pid] for pid in level)
+        level = [pid for pid, parent in parents.items() if parent in level]
+    return found
+
+
+def one_process(lines: list[str], flags: dict, threads: int, watch: Stopwatch, processor: list[float]) -> Contender:
+    """Translator in one process; `processor` gets the processor's seconds."""
+    process = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), load, (flags, threads))
+    name = f"one process, {threads} thread{'s' * (threads > 1)}"
+
+    def run() -> list:
+        seconds, used, found = process.submit(decode, lines).result()
+        watch.seconds += seconds
+        processor.append(used)
+        return found
+
+    return Contender(name, run)
+
+
+def on_ray(text: Path, flags: dict, args: argparse.Namespace, workers: int, watch: Stopwatch, costs: list[tuple]) -> Contender:
+    """A whole run of fairseq_ext.corpus; `costs` gets the share of time that workers waited, and the processor's seconds beside them."""
+    from fairseq_ext.corpus.run import Job, translate
+
+    def run() -> list:
+        with tempfile.TemporaryDirectory() as out:
+            others = {name: value for name, value in flags.items() if name not in ("path", "data")}
+            before = processor_time_beside_workers()
+            done = translate(Job(flags["path"], flags["data"], [str(text)], out, others, unit=args.unit, workers=workers, progress=0))
+            watch.seconds += done.seconds
+            costs.append((done.waiting, processor_time_beside_workers() - before))
+            records = [json.loads(line) for line in next(Path(out).glob("text.jsonl")).read_text(encoding="utf-8").splitlines()]
+        return [[(h.split(), s) for h, s in zip(r["hypotheses"], r["scores"], strict=True)] for r in records]
+
+    return Contender(f"Ray, {workers} worker{'s' * (workers > 1)} of one thread", run)
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parser().parse_args(argv)
+    os.environ.update(OMP_NUM_THREADS="1", RAY_USAGE_STATS_ENABLED="0")
+    try:
+        import ray
+    except ImportError:
+        raise BenchError("this needs Ray: pip install 'fairseq_ext[cluster]'") from None
+    lines = Path(f"{args.text}.{args.src}").read_text(encoding="utf-8").removesuffix("\n").split("\n")[: args.limit] * args.copies
+    flags = {"path": str(args.model / "checkpoint.pt"), "data": str(args.model), "source_lang": args.src, "target_lang": args.tgt}
+    flags |= {"beam": str(args.beam), "max_tokens": "4000", "cpu": True}
+    if (args.model / "spm.model").exists():
+        flags |= {"bpe": "sentencepiece", "sentencepiece_model": str(args.model / "spm.model")}
+    watch, used, costs = Stopwatch(), [], {workers: [] for workers in (1, args.cores)}
+    with tempfile.TemporaryDirectory() as folder:
+        text = Path(folder, "text.txt")
+        text.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+        quiet = {"logging_level": logging.ERROR, "log_to_driver": False, "include_dashboard": False}
+        ray.init(address="local", num_cpus=args.cores, object_store_memory=200 << 20, _node_ip_address="127.0.0.1", **quiet)
+        contenders = [one_process(lines, flags, 1, watch, used), one_process(lines, flags, args.cores, watch, [])]
+        contenders += [on_ray(text, flags, args, workers, watch, costs[workers]) for workers in costs]
+        title = f"{len(lines)} sentences, beam {args.beam}, units of {args.unit}"
+        comparison = compare(contenders, args.repeats, args.warmup, title=title, clock=watch)
+        ray.shutdown()
+    print(markdown(comparison, [contenders[0].name, contenders[2].name]))
+    answers = "\n".join(told(comparison, used[args.warmup :], costs[args.cores][args.warmup :], args.cores))
+    print(answers)
+    if args.out:
+        write(args.out, [comparison], [contenders[0].name, contenders[2].name], answers)
+    return 1 if comparison.refused else 0
+
+
+def told(comparison: Comparison, used: list[float], costs: list[tuple], workers: int) -> list[str]:
+    """The questions answered, by medians and extremes."""
+    names = [result.contender.name for result in comparison.results]
+
+    def ratio(fast: int, slow: int) -> str:
+        found = comparison.speed_up(names[fast], names[slow])
+        return f"{found.median:.2f}x ({found.low:.2f}-{found.high:.2f})" if found else "-"
+
+    share = Spread.of([100 * wait for wait, _ in costs])
+    beside = Spread.of([100 * cost / one for (_, cost), one in zip(costs, used, strict=True)])
+    slower = Spread.of([100 * (r / p - 1) for r, p in zip(comparison[names[2]].seconds, comparison[names[0]].seconds, strict=True)])
+    return [
+        f"- {workers} workers over one worker: {ratio(3, 2)}",
+        f"- {workers} workers of one thread over one process of {workers} threads: {ratio(3, 1)}",
+        f"- processor time beside the workers, over that of one process: {beside.median:.1f}% ({beside.low:.1f}-{beside.high:.1f})",
+        f"- time that workers waited between two units: {share.median:.2f}% ({share.low:.2f}-{share.high:.2f})",
+        f"- one worker against one process of one thread: {slower.median:+.1f}% time ({slower.low:+.1f} to {slower.high:+.1f})",
+        f"- load average when it ended: {comparison.load:.1f} on {cores()} cores",
+    ]
+
+
+def parser() -> argparse.ArgumentParser:
+    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    demo = ROOT / "checkpoints" / "demo"
+    parse.add_argument("--model", type=Path, default=demo, help="folder with checkpoint.pt, dict.*.txt, spm.model (the demo model)")
+    parse.add_argument("--text", default=str(ROOT / "data" / "demo" / "test"), help="prefix of the source file (the demo test set)")
+    parse.add_argument("--src", default="de", help="source language and suffix (de)")
+    parse.add_argument("--tgt", default="en", help="target language (en)")
+    parse.add_argument("--limit", type=int, help="sentences (all)")
+    parse.add_argument("--copies", type=int, default=1, help="how often the text is repeated (1)")
+    parse.add_argument("--beam", type=int, default=5, help="beam size (5)")
+    parse.add_argument("--unit", type=int, default=250, help="sentences that a worker gets at once (250)")
+    parse.add_argument("--cores", type=int, default=cores(), help="threads of the one process, workers of Ray (all cores)")
+    parse.add_argument("--repeats", type=int, default=3, help="timed rounds (3)")
+    parse.add_argument("--warmup", type=int, default=1, help="untimed rounds before them (1)")
+    parse.add_argument("--out", type=Path, help="write OUT.md and OUT.json")
+    return parse
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except BenchError as error:
+        sys.exit(f"error: {error}")

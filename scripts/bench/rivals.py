@@ -1,0 +1,158 @@
+"""How fast is fairseq_ext against stock fairseq and CTranslate2, where does a step's time go, and what is the least it could take?
+
+    python scripts/bench/rivals.py --model DIR --text PREFIX --threads 1 --limit 200 --limit-one 30 --out results/rivals
+
+Three parts: decoding only (in bulk and one sentence at a time, beam 1, 5 and 20), whole commands (start-up, loading, printing), and
+the profile of a step beside the time that reading its weights once takes. Outputs are compared first, as in default_vs_stock.py, whose
+flags and contenders these are; CTranslate2 gets the same beam and length penalty. Contenders that are not exact (CTranslate2, --int8)
+show BLEU. With --clock cpu the time is what this process's threads have used: on a machine with other work that is the fairer
+measure of one-thread contenders, and no measure of several workers.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import default_vs_stock
+import torch
+from contenders import OURS, load
+from ct2 import convert
+from default_vs_stock import MODES, TITLES, decode_only
+from harness import BenchError, Comparison, ProcessContender, compare, fix_threads
+from report import markdown, write
+from text import Text, prepare
+
+CONTENDERS = ["stock", "set_beam_size", "ours --decoder-backend fairseq", "ours", "ours --int8"]
+CONTENDERS += ["ctranslate2 float32 1x1", "ctranslate2 int8 1x1"]
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+TRANSLATE = """
+import sys, ctranslate2
+folder, source, kind, beam, tokens, threads = sys.argv[1:]
+lines = [line.split() for line in open(source, encoding="utf-8")]
+translator = ctranslate2.Translator(folder, device="cpu", compute_type=kind, inter_threads=1, intra_threads=int(threads))
+found = translator.translate_batch(lines, beam_size=int(beam), max_batch_size=int(tokens), batch_type="tokens", return_scores=True,
+                                   length_penalty=1, num_hypotheses=int(beam), max_input_length=0, max_decoding_length=200)
+for number, result in enumerate(found):
+    for words, score in zip(result.hypotheses, result.scores):
+        print(f"H-{number}\\t{score / 0.6931471805599453}\\t{' '.join(words)}")
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parser().parse_args(argv)
+    fix_threads(args.threads)
+    with tempfile.TemporaryDirectory() as folder:
+        text = {}
+        for mode in args.modes:
+            Path(folder, mode).mkdir()
+            limit = args.limit_one if mode == "one" else args.limit
+            text[mode] = prepare(Path(folder, mode), args.model, args.text, args.src, args.tgt, limit)
+        comparisons = decode_only(args, text, CLOCKS[args.clock])
+        if "bulk" in text and args.whole:
+            comparisons.append(whole_commands(args, text["bulk"]))
+            print(markdown(comparisons[-1], args.over), flush=True)
+        notes = [f"Model {args.model.name}, text {Path(args.text).name}.{args.src}, clock: {args.clock}."]
+        for mode in args.modes:
+            notes += [profile(args, text[mode], mode, flags) for flags in ((), ("--int8",))]
+            print("\n".join(notes[-2:]), flush=True)
+        if args.out:
+            write(args.out, comparisons, args.over, "\n\n".join(notes))
+    return 1 if any(comparison.refused for comparison in comparisons) else 0
+
+
+def whole_commands(args: argparse.Namespace, text: Text) -> Comparison:
+    """Complete commands at the first beam above 1."""
+    beam = str(next((b for b in args.beams if b > 1), args.beams[0]))
+    flags = [*text.flags, "--cpu", "--beam", beam, "--nbest", beam, *MODES["bulk"]]
+    generate = str(Path(sys.executable).with_name("fairseq-generate"))
+    source = str(text.folder / f"test.{text.source}-{text.target}.{text.source}")
+    rivals = [ProcessContender("stock", [generate, *flags]), ProcessContender("ours", [generate, *OURS, *flags])]
+    rivals.append(ProcessContender("ours --int8", [generate, *OURS, *flags, "--int8"], exact=False))
+    for kind in ("float32", "int8"):
+        command = [sys.executable, "-c", TRANSLATE, str(convert(text)), source, kind, beam, MODES["bulk"][1], str(args.threads)]
+        rivals.append(ProcessContender(f"ctranslate2 {kind}", command, exact=False))
+    if args.no_memory:
+        for rival in rivals:
+            rival.memory_command = ()
+    return compare(rivals, args.repeats, warmup=0, threads=args.threads, title=f"whole commands, beam {beam}, {TITLES['bulk']}")
+
+
+class Parts:
+    """Time spent in functions that are wrapped in place."""
+
+    def __init__(self, clock: Callable[[], float]):
+        self.clock = clock
+        self.seconds: dict[str, float] = {}
+        self.calls: dict[str, int] = {}
+
+    def wrap(self, owner: Any, name: str, label: str) -> None:
+        function = getattr(owner, name)
+
+        def timed(*arguments: Any, **named: Any) -> Any:
+            start = self.clock()
+            out = function(*arguments, **named)
+            self.seconds[label] = self.seconds.get(label, 0.0) + self.clock() - start
+            self.calls[label] = self.calls.get(label, 0) + 1
+            return out
+
+        setattr(owner, name, timed)
+
+
+def profile(args: argparse.Namespace, text: Text, mode: str, flags: tuple[str, ...]) -> str:
+    """Where a step's time goes at beam 5, as Markdown, with the floor: its weights read once at this machine's speed of reading."""
+    loaded = load([*OURS, *text.flags, "--cpu", "--beam", "5", *MODES[mode], *flags])
+    generator = loaded.task.build_generator(loaded.models, loaded.cfg.generation)
+    decode = lambda: [loaded.task.inference_step(generator, loaded.models, batch) for batch in loaded.batches]  # noqa: E731
+    decode()  # warm
+    clock = CLOCKS[args.clock]
+    parts, decoder, weights = Parts(clock), generator.decoder, generator.decoder.weights[0]
+    parts.wrap(decoder, "encode", "encoder")
+    parts.wrap(decoder, "step", "decoder layers")
+    parts.wrap(decoder, "log_probs", "output layer and softmax")
+    parts.wrap(decoder, "select", "reordering")
+    parts.wrap(generator.plugs, "select", "top-k")
+    rows, start = generator.stats.decoder_rows, clock()
+    decode()
+    total, rows = clock() - start, generator.stats.decoder_rows - rows
+    steps = parts.calls["decoder layers"]
+    products = [part for layer in weights.layers for part in vars(layer).values() if hasattr(part, "pack")]
+    products = [part for part in products if part.inputs and part is not None] + [weights.output]
+    size = sum(part.packed.weight.nbytes for part in products if getattr(part.packed, "weight", None) is not None)
+    floor = size / bandwidth()
+    told = ", ".join(f"{label} {1e3 * parts.seconds[label] / steps:.3f}" for label in parts.seconds)
+    rest = 1e3 * (total - sum(parts.seconds.values())) / steps
+    return (
+        f"Profile, beam 5, {TITLES[mode]}, {' '.join(('ours', *flags))}: {1e3 * total / steps:.3f} ms a step of {rows / steps:.0f} rows on "
+        f"average: {told}, rest of the search {rest:.3f}. Floor: {size / 2**20:.1f} MiB of weights read once take {1e3 * floor:.3f} ms."
+    )
+
+
+def bandwidth() -> float:
+    """Bytes a second that a reduction over 256 MiB reads, the best of five."""
+    block = torch.ones(64 << 20)
+    taken = []
+    for _ in range(5):
+        start = time.perf_counter()
+        block.sum()
+        taken.append(time.perf_counter() - start)
+    return block.nbytes / min(taken)
+
+
+def parser() -> argparse.ArgumentParser:
+    parse = default_vs_stock.parser()
+    parse.description = __doc__
+    parse.set_defaults(contenders=CONTENDERS, over=["stock", "ctranslate2 float32 1x1"])
+    parse.add_argument("--clock", choices=CLOCKS, default="wall", help="what is measured (wall)")
+    parse.add_argument("--no-whole", dest="whole", action="store_false", help="leave the whole commands out")
+    return parse
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except BenchError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,149 @@
+"""Greedy decoding and every parallel method, one sentence at a time, against each other: calls, time, BLEU (Tables 1, 2, 6 and 7).
+
+    python scripts/experiments/jacobi/measure.py --model DIR --text PREFIX --table FILE [--target-table FILE] --out RESULT.json
+
+DIR holds checkpoint.pt, dict.*.txt and spm.model; tables are scripts/build_drafts.py's, the second one built without source text.
+Contenders run in turn (A B A B); a ratio is the median over rounds. Time is the process' CPU time on one thread, which other work
+on the machine disturbs less than the clock does, and on --threads above 1 the clock's. Outputs must equal stock's at beam 1.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1] / "bench"))
+
+from contenders import OURS, load, read  # noqa: E402
+from harness import BenchError, Contender, compare  # noqa: E402
+from text import Text, prepare  # noqa: E402
+
+STOCK = "fairseq greedy"
+GREEDY = "our greedy"  # the same driver with single tokens: the fair comparison
+WINDOW = ["--decoding", "window"]
+SEARCHES: dict[str, list[str]] = {
+    STOCK: ["--beam", "1"],
+    "fairseq beam 5": ["--beam", "5"],
+    "our beam search, beam 1": [],
+    GREEDY: [*WINDOW, "--draft", "none"],
+    "PJ": ["--decoding", "jacobi", "--draft", "pad"],
+    "PGJ b=5": ["--decoding", "gs-jacobi", "--block-size", "5", "--draft", "pad"],
+    "PGJ b=3": ["--decoding", "gs-jacobi", "--block-size", "3", "--draft", "pad"],
+    "HGJ b=3": ["--decoding", "hybrid-jacobi", "--block-size", "3", "--draft", "pad"],
+    "PGJ b=3, drafts with source": ["--decoding", "gs-jacobi", "--block-size", "3", "--draft", "ngram", "--draft-table", "{table}"],
+    "window, pad": [*WINDOW, "--draft", "pad"],
+    "window, repeat": [*WINDOW, "--draft", "repeat"],
+    "window, copy": [*WINDOW, "--draft", "copy"],
+    "window, target-side table": [*WINDOW, "--draft", "ngram", "--draft-table", "{target_table}"],
+    "window, drafts with source": [*WINDOW, "--draft", "ngram", "--draft-table", "{table}"],
+    "window, previous output": [*WINDOW, "--draft", "none", "--draft-file", "{previous}"],
+    "window, output of an edited source": [*WINDOW, "--draft-table", "{table}", "--draft-file", "{edited}"],
+}
+
+
+class Decoding:
+    """One search over one text."""
+
+    def __init__(self, text: Text, name: str, flags: list[str], batch: int):
+        self.ours = name not in (STOCK, "fairseq beam 5")
+        base = [*(OURS if self.ours else ()), *text.flags, "--cpu", "--batch-size", str(batch), "--beam", "1"]
+        self.loaded = load([*base, *flags])
+        self.generator = self.loaded.task.build_generator(self.loaded.models, self.loaded.cfg.generation)
+        self.counts: dict[str, Any] = {}
+
+    def run(self) -> list:
+        if self.ours:
+            stats = self.generator.stats
+            stats.decoder_calls = stats.decoder_rows = stats.decoder_positions = stats.target_tokens = 0
+            stats.extra.pop("parallel", None)
+        loaded = self.loaded
+        out = [(b["id"].tolist(), loaded.task.inference_step(self.generator, loaded.models, b)) for b in loaded.batches]
+        if self.ours:
+            names = ("decoder_calls", "decoder_rows", "decoder_positions", "target_tokens")
+            self.counts = {name: getattr(stats, name) for name in names} | stats.extra.get("parallel", {})
+        return out
+
+
+def edited(line: str) -> str:
+    """A source line without the word in its middle: an edit that changes the output there and often behind."""
+    words = line.split()
+    middle = len(words) // 2
+    return " ".join(words[:middle] + words[middle + 1 :])
+
+
+def write_drafts(folder: Path, args: argparse.Namespace, texts: dict[str, Text]) -> None:
+    """What greedy decoding gives now (`previous`), and for the edited source (`edited`), as draft files."""
+    for name, text in texts.items():
+        decoding = Decoding(text, GREEDY, SEARCHES[GREEDY], 32)
+        dictionary = decoding.loaded.task.target_dictionary
+        lines = [" ".join(dictionary[t] for t in best[0][0][:-1]) for best in read(decoding.run())]
+        (folder / name).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+
+
+def main() -> None:
+    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parse.add_argument("--model", type=Path, required=True)
+    parse.add_argument("--text", required=True)
+    parse.add_argument("--src", default="de")
+    parse.add_argument("--tgt", default="en")
+    parse.add_argument("--table", type=Path, required=True)
+    parse.add_argument("--target-table", type=Path, required=True)
+    parse.add_argument("--limit", type=int, default=100, help="sentences (100)")
+    parse.add_argument("--batch", type=int, default=1, help="sentences at a time (1)")
+    parse.add_argument("--repeats", type=int, default=3)
+    parse.add_argument("--threads", type=int, default=1)
+    parse.add_argument("--only", nargs="+", help="these searches only (fairseq greedy and ours always)")
+    parse.add_argument("--out", type=Path, required=True)
+    args = parse.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "bin").mkdir()
+        (folder / "other").mkdir()
+        text = prepare(folder / "bin", args.model, args.text, args.src, args.tgt, args.limit)
+        lines = Path(f"{args.text}.{args.src}").read_text(encoding="utf-8").split("\n")[: args.limit]
+        (folder / f"source.{args.src}").write_text("\n".join(map(edited, lines)) + "\n", encoding="utf-8")
+        (folder / f"source.{args.tgt}").write_text("\n".join(text.references) + "\n", encoding="utf-8")
+        other = prepare(folder / "other", args.model, str(folder / "source"), args.src, args.tgt, args.limit)
+        write_drafts(folder, args, {"previous": text, "edited": other})
+        places = {"table": args.table, "target_table": args.target_table, "previous": folder / "previous", "edited": folder / "edited"}
+        chosen = [n for n in SEARCHES if args.only is None or n in (STOCK, GREEDY, *args.only)]
+        decodings = {n: Decoding(text, n, [flag.format(**places) for flag in SEARCHES[n]], args.batch) for n in chosen}
+        contenders = [Contender(n, d.run, read, n != "fairseq beam 5") for n, d in decodings.items()]
+        clock = time.process_time if args.threads == 1 else time.perf_counter
+        result = compare(contenders, args.repeats, threads=args.threads, bleu=text.bleu, clock=clock)
+    rows = {}
+    for one in result.results:
+        speed = {over: result.speed_up(one.contender.name, over) for over in (STOCK, GREEDY)}
+        rows[one.contender.name] = decodings[one.contender.name].counts | {
+            "bleu": one.bleu,
+            "equal": one.same_best,
+            "seconds": one.seconds,
+            "speed": {over: None if s is None else [s.median, s.low, s.high] for over, s in speed.items()},
+        }
+    about = {"model": args.model.name, "text": Path(args.text).name, "pair": f"{args.src}-{args.tgt}", "sentences": result.sentences}
+    decoder = decodings[GREEDY].loaded.models[0]
+    shape = decoder.decoder.layers[0]
+    size = {"encoder": len(decoder.encoder.layers), "decoder": len(decoder.decoder.layers), "d": shape.embed_dim}
+    size |= {"ffn": shape.fc1.out_features, "vocabulary": len(decodings[GREEDY].loaded.task.target_dictionary)}
+    size["name"] = f"{size['encoder']}+{size['decoder']} layers of {size['d']}, {size['vocabulary']:,} words"
+    source = sum(int(batch["net_input"]["src_lengths"].sum()) for batch in decodings[GREEDY].loaded.batches)
+    about |= {"size": size, "source_tokens": source}
+    about |= {"threads": args.threads, "batch": args.batch, "clock": "CPU time" if args.threads == 1 else "wall clock", "load": result.load}
+    args.out.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    refused = [name for name, row in rows.items() if name != "fairseq beam 5" and row["equal"] < result.sentences]
+    for name, row in rows.items():
+        speed = "-" if row["speed"][GREEDY] is None else format(row["speed"][GREEDY][0], ".2f")
+        print(f"{name:36} calls {row.get('decoder_calls', '-'):>6} speed {speed:>5} BLEU {row['bleu']:.2f}")
+    if refused:
+        print(f"not greedy's output for every sentence (near-ties are told apart by harness.py): {', '.join(refused)}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except BenchError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,67 @@
+"""What tables.py and figures.py of every experiment share: they read one JSON file of results and write beside it."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "bench"))
+
+from harness import BenchError  # noqa: E402
+
+MARKERS = "osD^vXP"  # of a figure's lines
+Results = dict[str, Any]
+Row = list[str]
+
+
+def read_results(out: Path, script: str) -> Results:
+    """OUT/NAME.json, which NAME.py makes."""
+    file = out / Path(script).with_suffix(".json").name
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BenchError(f"{file} is missing: run {script} --out {out} first") from error
+
+
+def table(head: Row, rows: list[Row]) -> str:
+    """A Markdown table, the first column to the left."""
+    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def made_by(facts: Mapping[str, Any]) -> str:
+    """The machine, in the words of the last line of a table's note."""
+    return f"torch {facts['torch']}, {facts['cpu']}, commit {facts['git_commit'] or 'none'}, {facts['date']}."
+
+
+def write_tables(doc: str | None, script: str, markdown: Callable[[Results], str]) -> None:
+    """tables.py: `--out DIR`, then DIR/tables.md, also printed."""
+    out = folder(doc)
+    text = with_message(lambda: markdown(read_results(out, script)))
+    (out / "tables.md").write_text(text, encoding="utf-8")
+    print(text)
+
+
+def draw_figures(doc: str | None, script: str, figures: Mapping[str, Callable[[Results, Path], None]]) -> None:
+    """figures.py: `--out DIR`, then one file for each figure."""
+    out = folder(doc)
+    results = with_message(lambda: read_results(out, script))
+    for name, draw in figures.items():
+        draw(results, out / name)
+        print(out / name)
+
+
+def folder(doc: str | None) -> Path:
+    parse = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parse.add_argument("--out", type=Path, required=True, help="folder of the results")
+    return parse.parse_args().out
+
+
+def with_message(act: Callable[[], Any]) -> Any:
+    """act(), or its BenchError as the command's last words."""
+    try:
+        return act()
+    except BenchError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,97 @@
+"""What the tests of fairseq_ext.corpus share: input shards of every kind, jobs over them, and what a single process makes of them."""
+
+import contextlib
+import gzip
+import json
+import os
+import time
+from pathlib import Path
+
+from fairseq_ext.corpus import run
+from fairseq_ext.corpus.run import Job
+from fairseq_ext.corpus.worker import Worker
+
+ROOT = Path(__file__).resolve().parent.parent
+DEMO = ROOT / "checkpoints" / "demo"
+FLAGS = {
+    "source_lang": "de",
+    "target_lang": "en",
+    "bpe": "sentencepiece",
+    "sentencepiece_model": str(DEMO / "spm.model"),
+    "beam": "2",
+    "cpu": True,
+}
+
+
+def source_lines(start: int, end: int) -> list[str]:
+    """Lines of the demo's test set, the short ones."""
+    lines = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()
+    return sorted(lines, key=len)[start:end]
+
+
+def write_text(path: Path, lines: list[str]) -> Path:
+    """A text shard, compressed if its name says so."""
+    raw = "".join(line + "\n" for line in lines).encode()
+    path.write_bytes(gzip.compress(raw) if path.suffix == ".gz" else raw)
+    return path
+
+
+def job(inputs: list[Path], output: Path, flags: dict | None = None, **others) -> Job:
+    """A job on the demo model."""
+    settings = {"unit": 10, "workers": 2, "progress": 0.0, **others}
+    return Job(str(DEMO / "checkpoint.pt"), str(DEMO), [str(p) for p in inputs], str(output), {**FLAGS, **(flags or {})}, **settings)
+
+
+def records(path: Path) -> list[dict]:
+    """The lines of a JSONL file."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def finals(folder: Path) -> dict[str, bytes]:
+    """The output files, by name."""
+    files = (path for path in folder.rglob("*") if path.is_file() and ".parts" not in path.parts and path.name != "manifest.json")
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def parts(folder: Path) -> list[Path]:
+    """Finished units of unfinished shards."""
+    return [path for path in folder.glob(".parts/**/*-*") if path.is_file() and path.suffix != ".tmp"]
+
+
+class OneProcess(run.Run):
+    """The same run with one worker in this process and no Ray: what reading, writing and resuming do can be seen in milliseconds."""
+
+    worker = None  # of the whole session where a test does not bring its own
+
+    def work(self, todo):
+        worker = self.worker or Worker({**self.job.flags, "path": self.job.path, "data": self.job.data}, 1, self.job.format == "text")
+        units = self.units(todo)
+        for unit in units:
+            self.sign({"signature": "one process"})
+            self.save(unit, worker.translate(unit.shard, unit.sentences))
+            self.tick(1, 1, time.monotonic())
+
+
+@contextlib.contextmanager
+def one_process(monkeypatch, worker):
+    """Runs are `OneProcess` with this worker."""
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "Run", OneProcess)
+        patch.setattr(OneProcess, "worker", worker)
+        yield
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """The processes below one, with their command lines."""
+    parents: dict[int, int] = {}
+    for entry in os.listdir("/proc"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            parents[int(entry)] = int(Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[1])
+    found: dict[int, str] = {}
+    level = [pid]
+    while level:
+        level = [child for child, parent in parents.items() if parent in level]
+        for child in level:
+            with contextlib.suppress(OSError):
+                found[child] = Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return found

@@ -1,0 +1,434 @@
+"""Corpus runs without Ray: what is read, what is written, what a second run does. tests/test_corpus_ray.py has the processes."""
+
+import bz2
+import json
+import resource
+import tracemalloc
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from corpus_jobs import FLAGS, finals, job, one_process, parts, records, source_lines, write_text
+
+from fairseq_ext import UsageError
+from fairseq_ext.corpus import reading
+from fairseq_ext.corpus.__main__ import decoding_flags, job_of, main
+from fairseq_ext.corpus.reading import Reader, Shard, Unreadable, shards_of
+from fairseq_ext.corpus.run import translate
+from fairseq_ext.corpus.totals import difference, total
+from fairseq_ext.corpus.worker import Result, Unit, Worker
+from fairseq_ext.stats import Stats
+
+
+class Echo:
+    """A worker that needs no model: upper case is the translation. It refuses what a Worker refuses for its kind."""
+
+    calls = 0
+
+    def translate(self, shard, sentences):
+        self.calls += 1
+        errors = [
+            {"shard": shard.name, "line": s.number + 1, "id": s.id, "kind": s.error[0], "reason": s.error[1]} for s in sentences if s.error
+        ]
+        lines = [json.dumps({"id": s.id, "hypotheses": [] if s.error else [s.source.upper()]}) + "\n" for s in sentences]
+        good = len(sentences) - len(errors)
+        return Result("".join(lines).encode(), errors, {"sentences": good}, good, good, 0.01, 0.0, "echo")
+
+
+@pytest.fixture
+def echo(monkeypatch):
+    worker = Echo()
+    with one_process(monkeypatch, worker):
+        yield worker
+
+
+@pytest.fixture(scope="module")
+def demo():
+    """A real worker on the demo model."""
+    from corpus_jobs import DEMO
+
+    worker = Worker({**FLAGS, "path": str(DEMO / "checkpoint.pt"), "data": str(DEMO)}, 1, False)
+    assert "signature" in worker.load()
+    return worker
+
+
+# ---- reading
+
+
+def read(path, size=1000, done=(), **how):
+    return [s for unit in Reader(Shard(str(path), "x"), **how).units(size, list(done)) for s in unit]
+
+
+LINES = ["eins", "", "zwei \u2028 und \x85 drei", "vier\u00a0", "  "]
+
+
+def compress(path, raw):
+    codec = reading.CODECS.get(path.suffix)
+    if codec:
+        with pyarrow.CompressedOutputStream(str(path), codec) as out:
+            out.write(raw)
+    else:
+        path.write_bytes(raw)
+    return path
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst", ".bz2", ".lz4"])
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_text_is_cut_at_line_feeds_alone(tmp_path, suffix, end):
+    path = compress(tmp_path / f"a.txt{suffix}", ("\ufeff" + "\n".join([LINES[0] + "\r", *LINES[1:]]) + end).encode())
+    assert [(s.number, s.id, s.source) for s in read(path)] == [(i, i + 1, line) for i, line in enumerate(LINES)]
+
+
+def test_blocks_may_end_anywhere(tmp_path, monkeypatch):
+    (tmp_path / "a").write_text("".join(line + "\n" for line in LINES), encoding="utf-8")
+    for size in range(1, 12):
+        monkeypatch.setattr(reading, "BLOCK", size)
+        reader = Reader(Shard(str(tmp_path / "a"), "a"))
+        assert [s.source for unit in reader.units(2, []) for s in unit] == LINES
+        assert reader.position == pytest.approx(reader.size, abs=1.5)
+
+
+def test_several_gzip_members_are_one_file(tmp_path):
+    write_text(tmp_path / "a.gz", ["eins"])
+    write_text(tmp_path / "b.gz", ["zwei"])
+    (tmp_path / "c.gz").write_bytes((tmp_path / "a.gz").read_bytes() + (tmp_path / "b.gz").read_bytes())
+    assert [s.source for s in read(tmp_path / "c.gz")] == ["eins", "zwei"]
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 100])
+@pytest.mark.parametrize("done", [[], [(0, 4)], [(2, 3), (3, 7)], [(0, 1), (5, 6), (9, 10)], [(0, 10)]])
+def test_units_leave_out_what_is_done(tmp_path, size, done):
+    path = write_text(tmp_path / "a", [str(i) for i in range(10)])
+    units = [[s.number for s in unit] for unit in Reader(Shard(str(path), "a")).units(size, done)]
+    kept = [i for i in range(10) if not any(start <= i < end for start, end in done)]
+    assert [i for unit in units for i in unit] == kept
+    assert all(unit == list(range(unit[0], unit[0] + len(unit))) and len(unit) <= size for unit in units)
+
+
+def test_a_bad_line_is_told_by_its_number_and_costs_no_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "MAX_LINE", 50)
+    (tmp_path / "a").write_bytes(b"eins\nzw\xffei\n" + b"x" * 51 + b"\n" + b"y" * 500 + b"\nvier\n")
+    for block in (7, 1 << 20):
+        monkeypatch.setattr(reading, "BLOCK", block)
+        found = read(tmp_path / "a")
+        assert [s.source for s in found] == ["eins", "zw\ufffdei", "", "", "vier"]
+        assert [s.error and s.error[0] for s in found] == [None, "invalid UTF-8", "too long", "too long", None]
+        assert found[1].error[1] == f"line 2 of {tmp_path / 'a'} is not valid UTF-8 (byte 3)"
+
+
+def test_jsonl_carries_ids_and_constraints(tmp_path):
+    lines = [
+        {"source": "eins", "id": "a7", "constraints": [["two", "words"], "one"], "any_of": [["x", "y"]], "avoid": ["w"], "prefix": "p"},
+        {"text": "zwei", "domain": "x"},
+        {"source": 3},
+        {"source": "x", "constraints": "one"},
+        {"source": "\ud800"},
+    ]
+    (tmp_path / "a.jsonl").write_text("\n".join([*map(json.dumps, lines), "{", "[1]"]) + "\n")
+    found = read(tmp_path / "a.jsonl")
+    assert found[0][1:4] == ("eins", "a7", {"constraints": ["two words", "one"], "any_of": [["x", "y"]], "avoid": ["w"], "prefix": ["p"]})
+    assert found[1][1:] == ("zwei", 2, None, None)
+    assert [s.error[0] for s in found[2:]] == ["invalid line", "invalid line", "invalid UTF-8", "invalid line", "invalid line"]
+    assert 'has no text in "source"' in found[2].error[1] and "line 3 of" in found[2].error[1]
+    assert read(tmp_path / "a.jsonl", source_field="domain")[1].source == "x"
+
+
+def test_parquet_has_the_same_as_columns(tmp_path):
+    rows = {"source": ["a", "b", None], "id": [7, 8, 9], "constraints": [["x"], None, []], "other": [1, 2, 3]}
+    pyarrow.parquet.write_table(pyarrow.table(rows), tmp_path / "a.parquet", row_group_size=2)
+    found = read(tmp_path / "a.parquet")
+    assert [(s.source, s.id) for s in found] == [("a", 7), ("b", 8), ("", 9)]
+    assert found[0].fields["constraints"] == ["x"] and found[1].fields is None and found[2].error[0] == "invalid line"
+
+
+def test_a_constraints_file_goes_line_by_line(tmp_path):
+    path = write_text(tmp_path / "a", ["eins", "zwei", "drei"])
+    (tmp_path / "c.tsv").write_text("one\ttwo words\n\nthree\t\t\n")
+    first, second, third = read_with(path, tmp_path / "c.tsv")
+    assert first.fields["constraints"] == ["one", "two words"] and second.fields is None
+    assert third.error[0] == "invalid line" and "has an empty phrase" in third.error[1]
+    (tmp_path / "c.tsv").write_text("one\n")
+    with pytest.raises(UsageError, match="has 1 lines and .* has 3 sentences"):
+        read_with(path, tmp_path / "c.tsv")
+
+
+def read_with(path, constraints):
+    return [s for unit in Reader(Shard(str(path), "x", str(constraints))).units(10, []) for s in unit]
+
+
+@pytest.mark.parametrize("name", ["cut.gz", "cut.zst", "text.gz", "text.parquet", "cut.bz2"])
+def test_a_broken_file_is_unreadable_not_empty(tmp_path, name):
+    path = tmp_path / name
+    if name.startswith("text"):
+        path.write_text("this is something else\n" * 100)
+    elif name.endswith("bz2"):
+        path.write_bytes(bz2.compress(b"eins\n" * 1000)[:-20])
+    else:
+        compress(path, "".join(source_lines(0, 200)).encode())
+        path.write_bytes(path.read_bytes()[:-300])
+    with pytest.raises(Unreadable):
+        read(path)
+
+
+def test_shards_keep_their_place_below_the_common_folder(tmp_path):
+    for name in ("a/x.txt", "b/x.de.gz", "b/c/y.jsonl"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert [s.name for s in shards_of([str(tmp_path / "a"), f"{tmp_path}/b/**/*.*"], None)] == ["a/x", "b/c/y", "b/x.de"]
+    (tmp_path / "a/x.jsonl").touch()
+    for paths, constraints, said in [
+        (["a/x.txt", "a/x.jsonl"], None, "would have the same name"),
+        (["missing"], None, "does not exist"),
+        (["a/x.txt"], ["1", "2"], "names 2 files and there are 1 input files"),
+    ]:
+        with pytest.raises(UsageError, match=said):
+            shards_of([str(tmp_path / path) for path in paths], constraints)
+
+
+# ---- translating a unit
+
+
+def test_a_unit_is_translated_as_the_translator_does_and_refuses_sentence_by_sentence(tmp_path, demo):
+    lines = [{"source": s} for s in source_lines(10, 15)]
+    lines[1]["constraints"] = ["hospital"]
+    lines[2]["constraints"] = ["\u4e2d"]  # not in the dictionary
+    lines[3]["source"] = "und " * 2000
+    lines[4] |= {"constraints": ["hospital"], "avoid": ["hospital"]}
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    shard = Shard(str(tmp_path / "a.jsonl"), "a")
+    result = demo.translate(shard, read(tmp_path / "a.jsonl"))
+    found = [json.loads(line) for line in result.payload.splitlines()]
+    expected = demo.translator.translate([lines[0]["source"], lines[1]["source"]], constraints=[[], ["hospital"]])
+    assert [r["hypotheses"] for r in found[:2]] == [[h.text for h in nbest] for nbest in expected]
+    assert [r["scores"][0] for r in found[:2]] == pytest.approx([nbest[0].score for nbest in expected], abs=1e-4)
+    met, unmet = ([{"phrase": "hospital", "met": value}] for value in (True, False))
+    assert [r.get("constraints") for r in found] == [[], met, None, None, unmet]
+    assert [bool(r["hypotheses"]) for r in found] == [True, True, False, False, True]
+    assert [(e["line"], e["kind"]) for e in result.errors] == [(3, "constraint"), (4, "too long"), (5, "constraint not met")]
+    assert "line 3 of" in result.errors[0]["reason"] and "conflicts with the avoided phrase" in result.errors[2]["reason"]
+    assert result.translated == result.stats["sentences"] == 3
+    assert result.stats["constraints"] == {"given": 2, "met": 1}
+    # the statistics are the unit's own
+    assert demo.translate(shard, read(tmp_path / "a.jsonl")[:1]).stats["sentences"] == 1
+
+
+class Picky:
+    """A translator's search that fails on batches with certain sentences."""
+
+    def __init__(self, demo, error, bad):
+        self.demo, self.error, self.bad = demo, error, bad
+
+    def __getattr__(self, name):
+        return getattr(self.demo, name)
+
+    def search(self, tokens, wanted, nbest):
+        if any(self.demo.task.source_dictionary.string(line) in self.bad for line in tokens):
+            raise self.error
+        return self.demo.search(tokens, wanted, nbest)
+
+
+def test_what_only_the_search_finds_out_is_cornered(tmp_path, demo):
+    path = write_text(tmp_path / "a", source_lines(0, 9))
+    sentences = read(path)
+    bad = [demo.translator.task.source_dictionary.string(demo.translator.encode(sentences[i].source)) for i in (2, 7)]
+    unit = Unit(Picky(demo.translator, RuntimeError("odd"), bad), Shard(str(path), "a"), sentences)
+    unit.decode()
+    assert sorted(unit.hypotheses) == [0, 1, 3, 4, 5, 6, 8]
+    assert [(e["line"], e["reason"]) for e in unit.errors] == [(3, "RuntimeError: odd"), (8, "RuntimeError: odd")]
+
+
+def test_a_unit_that_fails_altogether_is_the_process_s_fault(tmp_path, demo):
+    path = write_text(tmp_path / "a", source_lines(0, 3))
+    bad = [demo.translator.task.source_dictionary.string(demo.translator.encode(s.source)) for s in read(path)]
+    for error, kind in ((RuntimeError("device-side assert"), RuntimeError), (RuntimeError("CUDA out of memory"), None)):
+        unit = Unit(Picky(demo.translator, error, bad), Shard(str(path), "a"), read(path))
+        if kind:
+            with pytest.raises(kind):
+                unit.decode()
+        else:
+            unit.decode()
+            assert len(unit.errors) == 3
+
+
+def test_stats_add_up():
+    before, after = Stats(sentences=3, seconds=1.5), Stats(sentences=10, seconds=2.0)
+    after.extra = {"constraints": {"given": 3, "met": 2, "unmet": [[1, "x", "y"]]}}
+    a = difference(after.as_dict(), before.as_dict())
+    assert (a["sentences"], a["seconds"], a["constraints"]) == (7, 0.5, {"given": 3, "met": 2})
+    b = total(total({}, a), a)
+    assert (b["sentences"], b["constraints"], b["signature"]) == (14, {"given": 6, "met": 4}, "")
+    one = {"certificates": {"proved": 1, "open": 3, "gap_mean": 1.0}}
+    two = {"certificates": {"proved": 2, "open": 1, "gap_mean": 2.0}}
+    assert total(one, two) == {"certificates": {"proved": 3, "open": 4, "gap_mean": 1.25}}
+    assert difference(total(one, two), one) == {"certificates": {"proved": 2, "open": 1, "gap_mean": pytest.approx(2.0)}}
+
+
+# ---- runs
+
+
+def shards(tmp_path, sizes=(25, 0, 7)):
+    return [write_text(tmp_path / f"in{i}.txt", [f"{i}: {n}" for n in range(size)]) for i, size in enumerate(sizes)]
+
+
+def test_one_output_shard_for_each_input_in_order(tmp_path, echo):
+    done = translate(job(shards(tmp_path), tmp_path / "out", stats_file=str(tmp_path / "stats.json")))
+    assert finals(tmp_path / "out").keys() == {"in0.jsonl", "in1.jsonl", "in2.jsonl", "errors.jsonl"}
+    assert [r["hypotheses"][0] for r in records(tmp_path / "out/in0.jsonl")] == [f"0: {n}" for n in range(25)]
+    manifest = json.loads((tmp_path / "out/manifest.json").read_text())
+    assert manifest["shards"]["in0"]["lines"] == 25 and manifest["totals"]["sentences"] == 32
+    import hashlib
+
+    assert manifest["shards"]["in0"]["sha256"] == hashlib.sha256((tmp_path / "out/in0.jsonl").read_bytes()).hexdigest()
+    assert json.loads((tmp_path / "stats.json").read_text())["sentences"] == 32
+    assert (done.done, done.errors, done.sentences, parts(tmp_path / "out")) == (3, 0, 32, [])
+
+
+def test_the_same_again_does_nothing_and_something_else_is_refused(tmp_path, echo):
+    inputs, out = shards(tmp_path), tmp_path / "out"
+    translate(job(inputs, out))
+    before, calls = finals(out), echo.calls
+    again = translate(job(inputs, out, unit=3, workers=7))  # neither changes what is translated
+    assert (echo.calls, finals(out), again.before, again.sentences) == (calls, before, 32, 0)
+    for change, said in [
+        ({"flags": {"beam": "3"}}, r"--beam \(2 there, 3 now\)"),
+        ({"flags": {"lenpen": "2"}}, r"--lenpen \(not given there, 2 now\)"),
+        ({"format": "text"}, r"--format \(jsonl there, text now\)"),
+    ]:
+        with pytest.raises(UsageError, match=f"holds the output of other arguments: {said}"):
+            translate(job(inputs, out, **change))
+    with pytest.raises(UsageError, match="--input"):
+        translate(job(inputs[:2], out))
+    write_text(inputs[2], ["changed"])
+    with pytest.raises(UsageError, match="in2.txt .* there"):
+        translate(job(inputs, out))
+    assert finals(out) == before
+
+
+def test_a_finished_file_that_has_gone_is_made_again(tmp_path, echo):
+    inputs, out = shards(tmp_path), tmp_path / "out"
+    translate(job(inputs, out))
+    before = finals(out)
+    (out / "in2.jsonl").unlink()
+    assert translate(job(inputs, out)).sentences == 7
+    assert finals(out) == before
+
+
+def test_bad_lines_and_an_unreadable_shard_stop_nothing(tmp_path, echo):
+    inputs, out = shards(tmp_path, (25,)), tmp_path / "out"
+    (tmp_path / "bad.txt").write_bytes(b"eins\n\xff\ndrei\n")
+    write_text(tmp_path / "cut.gz", [str(n * 7919) for n in range(5000)])
+    whole = (tmp_path / "cut.gz").read_bytes()
+    (tmp_path / "cut.gz").write_bytes(whole[:-2000])
+    todo = job([tmp_path / "cut.gz", tmp_path / "bad.txt", *inputs], out, unit=100)
+    done = translate(todo)
+    assert finals(out).keys() == {"bad.jsonl", "in0.jsonl", "errors.jsonl"}
+    assert [(e["shard"], e["line"], e["kind"]) for e in records(out / "errors.jsonl")][1:] == [("bad", 2, "invalid UTF-8")]
+    cut = records(out / "errors.jsonl")[0]
+    assert cut["kind"] == "unreadable" and 0 < cut["line"] <= 5000
+    assert (done.errors, len(done.unreadable)) == (2, 1)
+    # mended, the same command makes what is missing, and only that
+    (tmp_path / "cut.gz").write_bytes(whole)
+    done = translate(todo)
+    assert [r["hypotheses"] for r in records(out / "cut.jsonl")] == [[str(n * 7919)] for n in range(5000)]
+    assert (done.errors, done.unreadable, done.sentences) == (1, [], 5000)
+    assert parts(out) == []
+
+
+def test_a_full_disk_is_one_sentence_and_the_next_run_goes_on(tmp_path, echo):
+    inputs, out = shards(tmp_path, (300, 40)), tmp_path / "out"
+    translate(job(inputs, tmp_path / "undisturbed"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for limit, kept in ((300, 0), (4000, 30)):  # bytes a file: too little for any part, for the joined file
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+        try:
+            with pytest.raises(UsageError, match="cannot write .*make room or mend it"):
+                translate(job(inputs, out))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert len(parts(out)) >= kept and not list(out.rglob("*.tmp")) and "in0.jsonl" not in finals(out)
+    calls = echo.calls
+    translate(job(inputs, out))
+    assert finals(out) == finals(tmp_path / "undisturbed")
+    assert echo.calls - calls <= 4  # nothing that was there is translated again
+
+
+def test_a_run_that_breaks_off_anywhere_is_completed(tmp_path, echo, monkeypatch):
+    """Every write in turn is the last one that the first run makes."""
+    from fairseq_ext.corpus import output
+
+    inputs = shards(tmp_path, (25, 0, 7))
+    translate(job(inputs, tmp_path / "undisturbed"))
+    whole = output.replace
+    for last in range(14):
+        out, left = tmp_path / f"out{last}", [last]
+
+        def replace(path, chunks, left=left):
+            left[0] -= 1
+            if left[0] < 0:
+                path.with_name(path.name + ".tmp").write_bytes(b"unfinished")
+                raise KeyboardInterrupt
+            whole(path, chunks)
+
+        for module in ("output", "manifest", "run"):
+            monkeypatch.setattr(f"fairseq_ext.corpus.{module}.replace", replace)
+        with pytest.raises(KeyboardInterrupt):
+            translate(job(inputs, out))
+        for module in ("output", "manifest", "run"):
+            monkeypatch.setattr(f"fairseq_ext.corpus.{module}.replace", whole)
+        translate(job(inputs, out))
+        assert finals(out) == finals(tmp_path / "undisturbed")
+        shown = [json.loads((folder / "manifest.json").read_text()) for folder in (out, tmp_path / "undisturbed")]
+        assert shown[0]["shards"] == shown[1]["shards"] and shown[0]["totals"] == shown[1]["totals"]
+
+
+def test_two_runs_do_not_write_to_one_folder(tmp_path, echo):
+    inputs, out = shards(tmp_path), tmp_path / "out"
+
+    def second(shard, sentences):
+        with pytest.raises(UsageError, match="another run is writing"):
+            translate(job(inputs, out))
+        return Echo().translate(shard, sentences)
+
+    echo.translate = second
+    assert translate(job(inputs, out)).sentences == 32
+
+
+def test_outputs_never_replace_inputs(tmp_path, echo):
+    (tmp_path / "a.jsonl").write_text('{"source": "x"}\n')
+    with pytest.raises(UsageError, match="would be"):
+        translate(job([tmp_path / "a.jsonl"], tmp_path))
+
+
+def test_memory_does_not_grow_with_the_corpus(tmp_path, echo, monkeypatch):
+    monkeypatch.setattr(reading, "BLOCK", 1 << 13)
+    peaks = []
+    for size in (3_000, 24_000):
+        path = write_text(tmp_path / f"{size}.txt", [f"line {n}" for n in range(size)])
+        tracemalloc.start()
+        translate(job([path], tmp_path / f"out{size}", unit=500))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.2 * peaks[0]
+
+
+# ---- the command line
+
+
+def test_unknown_flags_are_decoding_flags():
+    words = ["--beam", "5", "--cpu", "--lenpen=-0.5", "--user-paths", "a", "b", "--unkpen", "-1"]
+    assert decoding_flags(words) == {"beam": "5", "cpu": True, "lenpen": "-0.5", "user_paths": ["a", "b"], "unkpen": "-1"}
+    with pytest.raises(UsageError, match="belongs to no flag"):
+        decoding_flags(["5"])
+    made = job_of("translate --path m --data d --input a b --output o -s de -t en --beam 4 --glossary g --unit 7".split())
+    assert (made.input, made.unit) == (["a", "b"], 7)
+    assert made.flags == {"beam": "4", "glossary": "g", "source_lang": "de", "target_lang": "en"}
+
+
+@pytest.mark.parametrize("content, code, last", [(b"x\n", 0, "1 sentences, no errors"), (b"\xff\n", 3, "1 entry in errors.jsonl")])
+def test_exit_code_and_last_line_tell_of_errors(tmp_path, echo, capsys, content, code, last):
+    (tmp_path / "a.txt").write_bytes(content)
+    words = ["translate", "--path", "m", "--data", "d", "--input", str(tmp_path / "a.txt"), "--output", str(tmp_path / "out"), "--cpu"]
+    assert main(words) == code
+    assert last in capsys.readouterr().out.splitlines()[-1]
+    assert main([*words, "--beam", "3"]) == 1
+    assert "--beam (not given there, 3 now)" in capsys.readouterr().err

@@ -1,0 +1,46 @@
+"""A corpus run over two nodes, one of which goes away."""
+
+import os
+import threading
+
+import pytest
+from corpus_jobs import DEMO, FLAGS, job, parts, records, source_lines, write_text
+from ray.cluster_utils import Cluster
+
+from fairseq_ext import Translator
+from fairseq_ext.corpus.run import translate
+
+
+@pytest.fixture
+def cluster():
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    small = {"object_store_memory": 80 << 20}
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **small})
+    made.nodes_to_lose = [made.add_node(num_cpus=1, **small) for _ in range(2)]
+    yield made
+    made.shutdown()
+
+
+def test_a_node_that_goes_away_takes_nothing_with_it(cluster, tmp_path):
+    lines = source_lines(0, 160)
+    path, out = write_text(tmp_path / "a.txt", lines), tmp_path / "out"
+    over, lost = threading.Event(), []
+
+    def lose():
+        while not over.wait(0.05):
+            if len(parts(out)) >= 3:
+                lost.append(len(parts(out)))
+                cluster.remove_node(cluster.nodes_to_lose[1], allow_graceful=False)
+                return
+
+    loser = threading.Thread(target=lose)
+    loser.start()
+    try:
+        done = translate(job([path], out, address=cluster.address, workers=None))
+    finally:
+        over.set()
+        loser.join()
+    expected = Translator(str(DEMO / "checkpoint.pt"), str(DEMO), **FLAGS).translate(lines)
+    assert lost and lost[0] < 16 and done.workers == 2 and done.restarts >= 1
+    assert [r["hypotheses"] for r in records(out / "a.jsonl")] == [[h.text for h in nbest] for nbest in expected]
+    assert (done.errors, done.before, done.sentences, parts(out)) == (0, 0, 160, [])

@@ -1,0 +1,171 @@
+"""Units over workers that die: in a simulation of Ray's answers, so that hundreds of runs fit in a second."""
+
+import random
+from collections import Counter
+
+import pytest
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
+
+from fairseq_ext import UsageError
+from fairseq_ext.corpus import pool
+from fairseq_ext.corpus.pool import ATTEMPTS, Pool, Unit
+from fairseq_ext.corpus.reading import Sentence, Shard
+
+SHARD = Shard("in", "in")
+
+
+class Call:
+    """What a simulated actor will answer: a value, or an exception."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+
+class Method:
+    def __init__(self, answer):
+        self.answer = answer
+
+    def options(self, **settings):
+        return self
+
+    def remote(self, *arguments):
+        return Call(self.answer(*arguments))
+
+
+class Actor:
+    """Dies as `dies(method, sentences)` says: False, or the exception that its caller sees."""
+
+    def __init__(self, dies):
+        self.dies = dies
+        self.killed = False
+        self.hello = Method(lambda: self.dies("hello", []) or 1)
+        self.load = Method(lambda: self.dies("load", []) or {"signature": "s"})
+        self.translate = Method(lambda shard, sentences: self.dies("translate", sentences) or [s.number for s in sentences])
+
+
+class SimulatedRay:
+    """Answers one of the calls at a time, in random order."""
+
+    def __init__(self, chance):
+        self.chance = chance
+
+    def wait(self, calls, num_returns, timeout):
+        return [self.chance.choice(calls)], []
+
+    def get(self, call, timeout):
+        if isinstance(call.answer, Exception):
+            raise call.answer
+        return call.answer
+
+    def kill(self, actor, no_restart=True):
+        actor.killed = no_restart
+
+
+def units(count, size):
+    numbers = [range(i, min(i + size, count)) for i in range(0, count, size)]
+    return [Unit(SHARD, [Sentence(n, str(n), n + 1) for n in part], float(len(part))) for part in numbers]
+
+
+def simulate(monkeypatch, seed, dies, count=40, size=8, workers=3):
+    """Run units over actors; the numbers translated, the numbers reported as lost, the pool."""
+    chance = random.Random(seed)
+    monkeypatch.setattr(pool, "ray", SimulatedRay(chance))
+    taken, lost, weight = [], [], []
+
+    def take(unit, result):
+        assert result == [s.number for s in unit.sentences] == list(range(unit.start, unit.end))
+        taken.extend(result)
+        weight.append(unit.weight)
+
+    def give_up(unit):
+        lost.extend(s.number for s in unit.sentences)
+        weight.append(unit.weight)
+
+    made = Pool(lambda: Actor(lambda *call: dies(chance, *call)), workers, take, give_up, lambda *state: None, lambda loaded: None)
+    made.run(iter(units(count, size)))
+    assert sum(weight) == pytest.approx(count)
+    return Counter(taken), Counter(lost), made
+
+
+def unavailable():
+    return ActorUnavailableError("gone", None)
+
+
+def task_error(text):
+    return RayTaskError("translate", "trace", RuntimeError(text))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_sentence_once_whatever_dies(monkeypatch, seed):
+    rate = (seed % 5) / 10
+
+    def dies(chance, method, sentences):
+        if method != "hello" and chance.random() < rate * (1 if method == "translate" else 0.2):
+            return chance.choice([unavailable(), ActorDiedError()])
+        return False
+
+    taken, lost, _ = simulate(monkeypatch, seed, dies)
+    assert taken + lost == Counter(range(40))
+    assert not rate or len(lost) < 12
+
+
+@pytest.mark.parametrize("poison", [{5}, {0, 39}, {8, 9, 10, 17}])
+def test_sentences_that_kill_are_cornered_and_only_they_are_lost(monkeypatch, poison):
+    deaths = []
+
+    def dies(chance, method, sentences):
+        if poison & {s.number for s in sentences}:
+            deaths.append(len(sentences))
+            return unavailable()
+        return False
+
+    taken, lost, made = simulate(monkeypatch, 1, dies)
+    assert lost == Counter(poison) and taken == Counter(set(range(40)) - poison)
+    assert made.restarts == len(deaths)
+    assert deaths.count(1) == ATTEMPTS * len(poison)
+    assert len(deaths) <= (2 * ATTEMPTS + 2) * len(poison)  # units of 8: thrice, then halves of 4 and 2, then thrice by itself
+
+
+def test_a_process_that_fails_at_everything_is_replaced(monkeypatch):
+    left = [ATTEMPTS - 1]
+
+    def dies(chance, method, sentences):
+        if any(s.number == 9 for s in sentences) and left[0]:
+            left[0] -= 1
+            return task_error("device-side assert")
+        return False
+
+    taken, lost, made = simulate(monkeypatch, 1, dies)
+    assert taken == Counter(range(40)) and not lost and made.restarts == ATTEMPTS - 1
+
+
+def test_a_unit_that_fails_in_every_process_ends_the_run_by_name(monkeypatch):
+    def dies(chance, method, sentences):
+        return task_error("no kernel image") if any(s.number == 9 for s in sentences) else False
+
+    with pytest.raises(UsageError, match=r"lines 9 to 16 of in failed in several processes \(RuntimeError: no kernel image\)"):
+        simulate(monkeypatch, 1, dies)
+
+
+def test_a_mistake_in_the_flags_ends_the_run_with_its_sentence(monkeypatch):
+    def dies(chance, method, sentences):
+        return {"error": "no dictionary at x"} if method == "load" else False
+
+    with pytest.raises(UsageError, match="^no dictionary at x$"):
+        simulate(monkeypatch, 1, dies)
+
+
+@pytest.mark.parametrize("method", ["hello", "load"])
+def test_workers_that_never_come_up_are_given_up(monkeypatch, method):
+    with pytest.raises(UsageError, match="died several times before it had loaded the model"):
+        simulate(monkeypatch, 1, lambda chance, called, sentences: ActorDiedError() if called == method else False)
+
+
+def test_one_node_without_the_model_stops_nobody_else(monkeypatch):
+    answers = iter([False, False, {"error": "no such file"}])
+
+    def dies(chance, method, sentences):
+        return next(answers, False) if method == "load" else False
+
+    taken, _, made = simulate(monkeypatch, 1, dies, count=400)
+    assert taken == Counter(range(400)) and sorted(slot.kind for slot in made.slots) == ["idle", "idle", "out"]

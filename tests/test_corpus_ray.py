@@ -1,0 +1,154 @@
+"""Corpus runs on Ray: the same as one process, whatever is killed meanwhile."""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import ray
+from corpus_jobs import DEMO, FLAGS, ROOT, descendants, finals, job, parts, records, source_lines, write_text
+
+from fairseq_ext import Translator
+from fairseq_ext.corpus.run import translate
+from fairseq_ext.translator import as_arguments
+
+SCORE = {"abs": 1e-4}
+
+
+@pytest.fixture(scope="module")
+def started():
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    ray.init(
+        address="local",
+        num_cpus=2,
+        object_store_memory=100 << 20,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+        _node_ip_address="127.0.0.1",
+    )
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """One process that translates everything at once."""
+    return Translator(str(DEMO / "checkpoint.pt"), str(DEMO), **FLAGS)
+
+
+def same(found, expected):
+    """Output records and n-best lists say the same."""
+    assert [r["hypotheses"] for r in found] == [[h.text for h in nbest] for nbest in expected]
+    assert [r["scores"] for r in found] == [pytest.approx([h.score for h in nbest], **SCORE) for nbest in expected]
+
+
+def test_equal_to_one_process_sentence_by_sentence(started, alone, tmp_path):
+    lines = source_lines(0, 45)
+    terms = [{"constraints": ["hospital"]} if i % 3 else {"avoid": ["the"], "prefix": "Today"} for i in range(9)]
+    write_text(tmp_path / "a.txt.gz", lines)
+    write_text(tmp_path / "b.jsonl", [json.dumps({"source": s, "id": f"b{i}", **terms[i]}) for i, s in enumerate(lines[:9])])
+    (tmp_path / "c.txt").write_bytes(b"\xff\n" + "\n".join(lines[:3]).encode() + b"\n" + b"und " * 3000)
+    inputs = [tmp_path / name for name in ("a.txt.gz", "b.jsonl", "c.txt")]
+    done = translate(job(inputs, tmp_path / "out", {"nbest": "2"}, stats_file=str(tmp_path / "stats.json")))
+
+    expected = alone.translate(lines, nbest=2)
+    found = records(tmp_path / "out/a.jsonl")
+    same(found, expected)
+    assert [(r["id"], r["source"]) for r in found] == list(enumerate(lines, 1))
+    same(records(tmp_path / "out/c.jsonl")[1:4], expected[:3])
+    constrained = Translator(str(DEMO / "checkpoint.pt"), str(DEMO), **FLAGS, constraints="unordered").translate(
+        lines[:9],
+        nbest=2,
+        constraints=[t.get("constraints", []) for t in terms],
+        avoid=[t.get("avoid", []) for t in terms],
+        prefixes=[t.get("prefix") for t in terms],
+    )
+    found = records(tmp_path / "out/b.jsonl")
+    same(found, constrained)
+    assert [r["id"] for r in found] == [f"b{i}" for i in range(9)]
+    assert all(c["met"] for r in found for c in r["constraints"])
+    assert [(e["shard"], e["line"], e["kind"]) for e in records(tmp_path / "out/errors.jsonl")] == [
+        ("c", 1, "invalid UTF-8"),
+        ("c", 5, "too long"),
+    ]
+    stats = json.loads((tmp_path / "stats.json").read_text())
+    assert stats["sentences"] == done.translated == 45 + 9 + 3
+    tokens = [len(nbest[0].positional_scores) for nbest in [*expected, *expected[:3], *constrained]]
+    assert stats["target_tokens"] == sum(tokens)
+    assert 0 <= done.waiting < 0.5 and done.restarts == 0
+
+
+def workers() -> list[int]:
+    """The processes of this session's actors."""
+    return [pid for pid, name in descendants(os.getpid()).items() if name.startswith("ray::Worker")]
+
+
+def test_workers_killed_at_random_moments_change_nothing(started, alone, tmp_path):
+    lines = source_lines(0, 120)
+    path, out = write_text(tmp_path / "a.txt", lines), tmp_path / "out"
+    chance, over, killed = random.Random(4), threading.Event(), []
+
+    def kill():
+        """Each time that some more units are finished, a moment later."""
+        seen = -1
+        while not over.wait(0.05) and len(killed) < 3:
+            if len(parts(out)) > seen and (victims := workers()):
+                seen = len(parts(out)) + 1
+                time.sleep(chance.random() * 0.3)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(victim := chance.choice(victims), signal.SIGKILL)
+                    killed.append(victim)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        done = translate(job([path], out))
+    finally:
+        over.set()
+        killer.join()
+    assert len(killed) == 3 and done.restarts >= 3
+    same(records(out / "a.jsonl"), alone.translate(lines))
+    assert (done.errors, done.sentences, parts(out)) == (0, 120, [])
+
+
+def command(inputs, out, *more):
+    """The same job as a command of its own, with a Ray of its own."""
+    words = ["--path", DEMO / "checkpoint.pt", "--data", DEMO, *as_arguments(FLAGS), "--input", *inputs, "--output", out]
+    return [sys.executable, "-m", "fairseq_ext.corpus", "translate", *map(str, words), "--unit", "10", *more]
+
+
+def test_a_killed_run_is_started_again(started, alone, tmp_path):
+    lines = source_lines(0, 120)
+    inputs = [write_text(tmp_path / "a.txt", lines[:20]), write_text(tmp_path / "b.txt", lines[20:])]
+    out = tmp_path / "out"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    words = command(inputs, out, "--object-store", "100")
+    driver = subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    until = time.monotonic() + 120
+    while driver.poll() is None and len(parts(out)) < 2 and time.monotonic() < until:
+        time.sleep(0.02)
+    left = descendants(driver.pid)
+    left = [pid for pid, name in left.items() if "raylet/raylet" in name or name.startswith("ray::Worker")]
+    assert len(left) == 3
+    driver.kill()
+    assert driver.wait() == -signal.SIGKILL, driver.stderr.read().decode()
+    driver.stderr.close()
+    kept = len(parts(out)) * 10 + 20 * (out / "a.jsonl").exists()
+    assert kept and not (out / "b.jsonl").exists()
+    # the second run is this process
+    done = translate(job(inputs, out))
+    assert done.before >= 20 and done.before + done.sentences == 120
+    same([*records(out / "a.jsonl"), *records(out / "b.jsonl")], alone.translate(lines))
+    assert finals(out).keys() == {"a.jsonl", "b.jsonl", "errors.jsonl"} and parts(out) == []
+    # the killed run's workers have gone with it
+    until = time.monotonic() + 30
+    while (alive := [pid for pid in left if os.path.exists(f"/proc/{pid}")]) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not alive
