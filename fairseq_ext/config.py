@@ -104,6 +104,11 @@ def flags_dataclass() -> type:
             ),
         ),
         (
+            "cpu_workers",
+            int,
+            field(default=1, metadata={"help": "processes of one thread that share each batch's sentences on a CPU (neutral: 1)"}),
+        ),
+        (
             "int8",
             bool,
             field(default=False, metadata={"help": "products rounded to 8 bits: faster on a CPU, other results (default: off)"}),
@@ -169,6 +174,21 @@ def flag_of(strategy: Strategy) -> str:
     return f"--prune-{strategy.name}" if strategy.point == "prune" else f"--{strategy.point} {strategy.name}"
 
 
+def check_workers(flags: Any, generation: Any) -> None:
+    """Refuse --cpu-workers where it cannot work (raises UsageError)."""
+    count = getattr(flags, "cpu_workers", 1)
+    if count < 1:
+        raise UsageError(f"--cpu-workers {count}: at least 1 is needed")
+    if count == 1:
+        return
+    if not hasattr(os, "fork"):
+        raise UsageError("--cpu-workers forks processes, which this system cannot: leave it out")
+    if getattr(flags, "results_file", None):
+        raise UsageError("--results-file is written by one process, and --cpu-workers starts several: leave one of the two out")
+    if getattr(generation, "sampling", False):
+        raise UsageError("--sampling draws random numbers, which every process of --cpu-workers would draw alike: leave one of the two out")
+
+
 def validate(flags: Any, generation: Any) -> None:
     """Refuse what cannot work, in one sentence that names the flags and the way out (raises UsageError)."""
     active = chosen(flags)
@@ -189,6 +209,7 @@ def validate(flags: Any, generation: Any) -> None:
             raise UsageError("--int8 is for the transformer backend, and --decoder-backend fairseq is another: leave one of the two out")
         if getattr(generation, "print_alignment", None):
             raise UsageError("--int8 keeps no attention, from which --print-alignment reads: leave one of the two out")
+    check_workers(flags, generation)
     if getattr(flags, "resume", False) and not flags.results_file:
         raise UsageError("--resume goes on with a results file and none is named: add --results-file")
     if getattr(flags, "results_file", None):

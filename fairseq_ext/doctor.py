@@ -163,6 +163,14 @@ def onednn() -> str:
     raise Failed(found, f"use float32 on this CPU: no setting of {ISA} that was tried helps")
 
 
+def compiled_step() -> str:
+    done = probe("from fairseq_ext.kernels.build import build; from fairseq_ext.kernels.step import has_int8; print(build(), has_int8())")
+    if done.returncode:
+        raise Failed(last_line(done), "the fast decoder runs as torch operations, which take longer: install a C++ compiler (g++)")
+    path, _, int8 = done.stdout.strip().rpartition("\n")[2].rpartition(" ")
+    return path + (", with 8-bit products (--int8)" if int8 == "True" else ", without 8-bit products (--int8)")
+
+
 def user_dir() -> str:
     done = probe(USER_DIR_PROBE, str(PACKAGE))
     if done.returncode:
@@ -220,6 +228,7 @@ ITEMS = [
     Item("CuPy", cupy, required=False, cure="only the CUDA kernels need it; see whether its CUDA release fits the driver"),
     Item("Ray", cluster, required=False, cure="only fairseq_ext.corpus needs it"),
     Item("oneDNN", onednn, required=False, cure="float32 does not need it"),
+    Item("compiled step", compiled_step, required=False, cure="the fast decoder runs as torch operations, which take longer"),
     Item("user-dir", user_dir),
     Item("tiny decode", tiny_decode),
 ]

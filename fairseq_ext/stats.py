@@ -60,6 +60,16 @@ class Stats:
         self.decoder_rows += rows
         self.decoder_positions += rows * width
 
+    def add(self, other: Stats) -> None:
+        """Count what another process has done as well. Means are weighted by sentences."""
+        before, more = self.sentences, other.sentences
+        for name in self.__dataclass_fields__:
+            if name == "extra":
+                self.extra = added(self.extra, other.extra, before, more)
+            elif name != "signature":
+                ours, theirs = getattr(self, name), getattr(other, name)
+                setattr(self, name, ours if theirs is None else theirs if ours is None else ours + theirs)
+
     def as_dict(self) -> dict:
         """The JSON object, keys of `extra` at its top."""
         plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in NOT_PLAIN}
@@ -86,3 +96,18 @@ class Stats:
             out.write("\n")
         os.chmod(name, 0o644)
         os.replace(name, target)
+
+
+def added(a: dict, b: dict, sentences_a: int, sentences_b: int) -> dict:
+    """Two sections of statistics as one: numbers and lists add up, those called a mean or a rate are averaged over sentences."""
+    out = dict(a)
+    for name, value in b.items():
+        if name not in a:
+            out[name] = value
+        elif isinstance(value, dict):
+            out[name] = added(a[name], value, sentences_a, sentences_b)
+        elif isinstance(value, (int, float)) and not isinstance(value, bool) and ("_mean" in name or "_per_" in name or "_at_" in name):
+            out[name] = (a[name] * sentences_a + value * sentences_b) / max(1, sentences_a + sentences_b)
+        elif isinstance(value, (int, float, list, Tensor)) and not isinstance(value, bool):
+            out[name] = a[name] + value
+    return out

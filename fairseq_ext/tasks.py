@@ -13,6 +13,7 @@ import os
 import sys
 import time
 from argparse import Namespace
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,6 +32,8 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.generator import generator_class
 from fairseq_ext.results_file import ResultsFile
 from fairseq_ext.segmenter import NotingDictionary
+from fairseq_ext.stats import Stats
+from fairseq_ext.workers import Workers
 
 logger = logging.getLogger("fairseq_ext")
 SECONDS_BETWEEN_WRITES = 20.0  # of the statistics file
@@ -57,6 +60,7 @@ class Extended:
     lines_read = 0  # of an interactive session
     checkpoint: str | None = None  # --path, where it is not the command's
     of_line: dict[int, SentenceConstraints]
+    workers: Workers | None = None
 
     @functools.cached_property
     def draft_line(self) -> dict[tuple[int, ...], int]:
@@ -215,7 +219,14 @@ class Extended:
             sample, constraints = self.add_constraints(sample, constraints), None
         if self.flags().draft_file and "id" not in sample:
             sample = {**sample, "draft_lines": self.draft_lines(sample["net_input"]["src_tokens"])}
-        out = super().inference_step(generator, models, sample, prefix_tokens, constraints)  # type: ignore[misc]
+        decode = super().inference_step  # type: ignore[misc]
+        count = getattr(self.flags(), "cpu_workers", 1)
+        if count > 1 and isinstance(getattr(generator, "stats", None), Stats):
+            if self.workers is None or self.workers.stats is not generator.stats:
+                self.workers = Workers(count, models, self.source_dictionary.pad(), generator.stats, partial(decode, generator, models))
+            out = self.workers(sample, prefix_tokens, constraints)
+        else:
+            out = decode(generator, models, sample, prefix_tokens, constraints)
         path = self.flags().stats_file
         if path and time.monotonic() - self.written > SECONDS_BETWEEN_WRITES:
             self.stats.write(path)

@@ -67,8 +67,9 @@ class OneProcess(run.Run):
         worker = self.worker or Worker({**self.job.flags, "path": self.job.path, "data": self.job.data}, 1, self.job.format == "text")
         units = self.units(todo)
         for unit in units:
+            result = worker.translate(unit.shard, unit.sentences)
             self.sign({"signature": "one process"})
-            self.save(unit, worker.translate(unit.shard, unit.sentences))
+            self.save(unit, result)
             self.tick(1, 1, time.monotonic())
 
 

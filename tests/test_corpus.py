@@ -32,7 +32,7 @@ class Echo:
         ]
         lines = [json.dumps({"id": s.id, "hypotheses": [] if s.error else [s.source.upper()]}) + "\n" for s in sentences]
         good = len(sentences) - len(errors)
-        return Result("".join(lines).encode(), errors, {"sentences": good}, good, good, 0.01, 0.0, "echo")
+        return Result("".join(lines).encode(), errors, {"sentences": good}, good, good, 0.01, 0.01, 0.0, "echo")
 
 
 @pytest.fixture
@@ -379,6 +379,22 @@ def test_a_run_that_breaks_off_anywhere_is_completed(tmp_path, echo, monkeypatch
         assert finals(out) == finals(tmp_path / "undisturbed")
         shown = [json.loads((folder / "manifest.json").read_text()) for folder in (out, tmp_path / "undisturbed")]
         assert shown[0]["shards"] == shown[1]["shards"] and shown[0]["totals"] == shown[1]["totals"]
+
+
+def test_a_command_that_was_wrong_binds_no_later_one(tmp_path, echo):
+    inputs, out = shards(tmp_path), tmp_path / "out"
+    with pytest.raises(UsageError, match="unrecognized arguments: --beem 5"):
+        translate(job(inputs, out, {"beem": "5"}))
+    assert not out.exists()
+
+    def refuse(shard, sentences):
+        raise UsageError("no such model")
+
+    echo.translate, known = refuse, echo.translate
+    with pytest.raises(UsageError, match="no such model"):
+        translate(job(inputs, out, {"lenpen": "2"}))
+    echo.translate = known
+    assert translate(job(inputs, out)).sentences == 32
 
 
 def test_two_runs_do_not_write_to_one_folder(tmp_path, echo):

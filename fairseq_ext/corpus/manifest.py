@@ -89,7 +89,7 @@ class Manifest:
         inputs: fingerprint of each shard. Returns the shards whose input has changed since some of their parts were made.
         """
         new = json.loads(json.dumps(new))
-        different = differences(self.arguments, new) if self.arguments else []
+        different = differences(self.arguments, new) if self.signature else []  # before the first worker signs, nothing is made
         known = [(shard, self.shards[shard.name]) for shard in shards if shard.name in self.shards]
         changed = [shard for shard, entry in known if entry["input"] != inputs[shard.name]]
         done = [shard for shard in changed if self.shards[shard.name]["state"] == "done"]

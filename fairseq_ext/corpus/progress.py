@@ -26,6 +26,7 @@ class Progress:
     translated: int = 0
     tokens: int = 0
     busy: float = 0.0  # seconds that workers spent on units, summed
+    processor: float = 0.0  # of which the processor worked for them
     waited: float = 0.0  # seconds that they waited between two units, summed
     bytes: int = 0  # of the input
     bytes_before: float = 0.0  # done by earlier runs, or left out
@@ -44,6 +45,7 @@ class Progress:
         self.translated += result.translated
         self.tokens += result.tokens
         self.busy += result.seconds
+        self.processor += result.processor
         self.waited += result.waited
         self.bytes_done += unit.weight
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fairseq import options
+
 from fairseq_ext.corpus import cluster
 from fairseq_ext.corpus.manifest import Manifest, arguments, fingerprint
 from fairseq_ext.corpus.output import Store, replace
@@ -21,6 +23,7 @@ from fairseq_ext.corpus.reading import Reader, Shard, Unreadable, shards_of
 from fairseq_ext.corpus.totals import Counts, total
 from fairseq_ext.corpus.worker import Result, refusal
 from fairseq_ext.errors import UsageError
+from fairseq_ext.translator import as_arguments, parse
 
 if TYPE_CHECKING:
     from fairseq_ext.corpus.pool import Unit
@@ -57,6 +60,8 @@ def translate(job: Job) -> Progress:
 
     Errors: UsageError for wrong arguments, a folder that holds other output, a full disk, a model that cannot be loaded.
     """
+    given = {"task": "translation_ext", **job.flags}
+    parse(options.get_interactive_generation_parser(), [job.data, "--path", job.path, *as_arguments(given)])
     store = Store(job.output, SUFFIXES[job.format])
     shards = shards_of(job.input, job.constraints_file)
     for shard in shards:

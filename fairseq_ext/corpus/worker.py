@@ -32,6 +32,7 @@ class Result(NamedTuple):
     translated: int
     tokens: int  # of the best hypotheses, EOS included
     seconds: float  # that the worker spent on it
+    processor: float  # of which the processor worked for it
     waited: float  # seconds since it had ended the one before
     signature: str
 
@@ -61,7 +62,7 @@ class Worker:
 
     def translate(self, shard: Shard, sentences: list[Sentence]) -> Result:
         """One unit."""
-        start = time.perf_counter()
+        start, processor = time.perf_counter(), time.process_time()
         if self.translator is None:
             found = self.load()
             if "error" in found:
@@ -74,8 +75,9 @@ class Worker:
         stats["target_tokens"] = sum(len(nbest[0].positional_scores) for nbest in unit.hypotheses.values())
         payload = "".join(unit.line(s) if self.plain else unit.record(s) for s in sentences).encode("utf-8")
         waited, self.ended = start - (self.ended or start), time.perf_counter()
-        signature = self.translator.signature
-        return Result(payload, unit.errors, stats, len(unit.hypotheses), stats["target_tokens"], self.ended - start, waited, signature)
+        seconds, processor = self.ended - start, time.process_time() - processor
+        counts = (len(unit.hypotheses), stats["target_tokens"])
+        return Result(payload, unit.errors, stats, *counts, seconds, processor, waited, self.translator.signature)
 
 
 def load(flags: dict[str, Any]) -> Any:
@@ -222,7 +224,7 @@ def refusal(shard: Shard, sentence: Sentence, plain: bool) -> Result:
     unit = Unit(None, shard, [sentence])
     unit.refuse(sentence, "worker died", f"each worker that was to translate {unit.where(sentence)} died")
     payload = unit.line(sentence) if plain else unit.record(sentence)
-    return Result(payload.encode("utf-8"), unit.errors, {}, 0, 0, 0.0, 0.0, "")
+    return Result(payload.encode("utf-8"), unit.errors, {}, 0, 0, 0.0, 0.0, 0.0, "")
 
 
 def out_of_memory(error: Exception) -> bool:

@@ -16,6 +16,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -23,6 +24,7 @@ logger = logging.getLogger("fairseq_ext")
 SOURCE = Path(__file__).with_name("step.cpp")
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-shared", "-fopenmp", "-fno-math-errno", "-fno-trapping-math")
 
+TRY = "import ctypes, sys; sys.exit(0 if ctypes.CDLL(sys.argv[1]).works() else 1)"
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of malloc.h
 
 
@@ -64,6 +66,9 @@ def build() -> Path:
             if done.returncode:
                 said = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[-200:])
                 raise RuntimeError(f"{command} could not compile {SOURCE.name} ({said.strip()})")
+            tried = subprocess.run([sys.executable, "-c", TRY, str(made)], capture_output=True, check=False)
+            if tried.returncode:
+                raise RuntimeError(f"what {command} made of {SOURCE.name} does not work on this processor (status {tried.returncode})")
             os.replace(made, target)  # in one move: another process may be doing the same
     except OSError as error:
         raise RuntimeError(f"{target.parent} cannot be written ({error.strerror})") from error

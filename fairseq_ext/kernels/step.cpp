@@ -376,6 +376,22 @@ extern "C" {
 int64_t panel_columns() { return PANEL; }
 int64_t has_int8() { return HAS_INT8; }
 
+// Whether products give what they must: 4 x 1 x 1 is 4. Tried in a process of its own after compiling, since a wrong idea of the
+// processor ends the process
+int64_t works() {
+    std::vector<float> weight(4 * PANEL, 1.0f), x(ROWS * 4, 1.0f), y(ROWS * PANEL);
+    std::vector<int8_t> rounded(4 * PANEL, 1);
+    std::vector<float> scale(PANEL, 1.0f);
+    std::vector<int32_t> offset(PANEL, 4 * 128);
+    bool good = true;
+    for (int64_t kind = FLOAT32; kind <= (HAS_INT8 ? INT8 : FLOAT32); ++kind) {
+        const void* data = kind == INT8 ? static_cast<const void*>(rounded.data()) : weight.data();
+        multiply({data, nullptr, scale.data(), offset.data(), 4, PANEL, kind}, x.data(), ROWS, y.data(), PLAIN);
+        for (float value : y) good = good && std::fabs(value - 4.0f) < 1e-5f;
+    }
+    return good;
+}
+
 void linear(const Product* product, const float* x, int64_t lines, float* y, int64_t after) {
     multiply(*product, x, lines, y, static_cast<After>(after));
 }

@@ -55,8 +55,8 @@ def decode(lines: list[str]) -> tuple[float, float, list]:
     return time.perf_counter() - start, time.process_time() - processor, [[(h.text.split(), h.score) for h in nbest] for nbest in found]
 
 
-def processor_time_beside_workers() -> float:
-    """Seconds of this process and of those below it that are not workers and translate nothing."""
+def processor_time_beside_workers() -> dict[int, float]:
+    """Seconds of this process and of those below it that translate nothing: the driver, and Ray's servers and agents."""
     parents, seconds, names = {}, {}, {}
     for entry in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -65,10 +65,11 @@ def processor_time_beside_workers() -> float:
         except OSError:
             continue
         parents[int(entry)], seconds[int(entry)] = int(fields[1]), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    level, found = [os.getpid()], 0.0
+    translating = (b"ray::Worker", b"ray::IDLE", b"multiprocessing")
+    level, found = [os.getpid()], {}
     while level:
-        level = [pid for pid in level if not names[pid].startswith(b"ray::Worker") and b"multiprocessing" not in names[pid]]
-        found += sum(seconds[pid] for pid in level)
+        level = [pid for pid in level if names[pid] and not any(name in names[pid] for name in translating)]
+        found |= {pid: seconds[pid] for pid in level}
         level = [pid for pid, parent in parents.items() if parent in level]
     return found
 
@@ -89,15 +90,27 @@ def one_process(lines: list[str], flags: dict, threads: int, watch: Stopwatch, p
 
 def on_ray(text: Path, flags: dict, args: argparse.Namespace, workers: int, watch: Stopwatch, costs: list[tuple]) -> Contender:
     """A whole run of fairseq_ext.corpus; `costs` gets the share of time that workers waited, and the processor's seconds beside them."""
+    from fairseq_ext.corpus import run as corpus
     from fairseq_ext.corpus.run import Job, translate
+
+    loaded: list[dict[int, float]] = []
+
+    class Watched(corpus.Run):
+        """Takes the time when a worker has loaded the model; the last one counts."""
+
+        def sign(self, answer: dict[str, str]) -> None:
+            super().sign(answer)
+            loaded.append(processor_time_beside_workers())
 
     def run() -> list:
         with tempfile.TemporaryDirectory() as out:
             others = {name: value for name, value in flags.items() if name not in ("path", "data")}
-            before = processor_time_beside_workers()
+            corpus.Run = Watched
             done = translate(Job(flags["path"], flags["data"], [str(text)], out, others, unit=args.unit, workers=workers, progress=0))
             watch.seconds += done.seconds
-            costs.append((done.waiting, processor_time_beside_workers() - before))
+            now = processor_time_beside_workers()
+            beside = sum(now[pid] - seconds for pid, seconds in loaded[-1].items() if pid in now)
+            costs.append((done.waiting, beside, done.processor))
             records = [json.loads(line) for line in next(Path(out).glob("text.jsonl")).read_text(encoding="utf-8").splitlines()]
         return [[(h.split(), s) for h, s in zip(r["hypotheses"], r["scores"], strict=True)] for r in records]
 
@@ -122,20 +135,21 @@ def main(argv: list[str] | None = None) -> int:
         text.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
         quiet = {"logging_level": logging.ERROR, "log_to_driver": False, "include_dashboard": False}
         ray.init(address="local", num_cpus=args.cores, object_store_memory=200 << 20, _node_ip_address="127.0.0.1", **quiet)
-        contenders = [one_process(lines, flags, 1, watch, used), one_process(lines, flags, args.cores, watch, [])]
+        contenders = [one_process(lines, flags, 1, watch, used)]
+        contenders += [one_process(lines, flags, args.cores, watch, [])] * (not args.no_threads)
         contenders += [on_ray(text, flags, args, workers, watch, costs[workers]) for workers in costs]
         title = f"{len(lines)} sentences, beam {args.beam}, units of {args.unit}"
         comparison = compare(contenders, args.repeats, args.warmup, title=title, clock=watch)
         ray.shutdown()
-    print(markdown(comparison, [contenders[0].name, contenders[2].name]))
-    answers = "\n".join(told(comparison, used[args.warmup :], costs[args.cores][args.warmup :], args.cores))
+    print(markdown(comparison, [contenders[0].name, contenders[-2].name]))
+    answers = "\n".join(told(comparison, used[args.warmup :], {n: costs[n][args.warmup :] for n in costs}, args.cores, len(lines)))
     print(answers)
     if args.out:
-        write(args.out, [comparison], [contenders[0].name, contenders[2].name], answers)
+        write(args.out, [comparison], [contenders[0].name, contenders[-2].name], answers)
     return 1 if comparison.refused else 0
 
 
-def told(comparison: Comparison, used: list[float], costs: list[tuple], workers: int) -> list[str]:
+def told(comparison: Comparison, used: list[float], costs: dict[int, list[tuple]], workers: int, lines: int) -> list[str]:
     """The questions answered, by medians and extremes."""
     names = [result.contender.name for result in comparison.results]
 
@@ -143,12 +157,15 @@ def told(comparison: Comparison, used: list[float], costs: list[tuple], workers:
         found = comparison.speed_up(names[fast], names[slow])
         return f"{found.median:.2f}x ({found.low:.2f}-{found.high:.2f})" if found else "-"
 
-    share = Spread.of([100 * wait for wait, _ in costs])
-    beside = Spread.of([100 * cost / one for (_, cost), one in zip(costs, used, strict=True)])
-    slower = Spread.of([100 * (r / p - 1) for r, p in zip(comparison[names[2]].seconds, comparison[names[0]].seconds, strict=True)])
+    share = Spread.of([100 * wait for wait, _, _ in costs[workers]])
+    beside = Spread.of([100 * cost / one for (_, cost, _), one in zip(costs[workers], used, strict=True)])
+    work = [Spread.of([lines / seconds for _, _, seconds in costs[n]]) for n in (1, workers)]
+    slower = Spread.of([100 * (r / p - 1) for r, p in zip(comparison[names[-2]].seconds, comparison[names[0]].seconds, strict=True)])
     return [
-        f"- {workers} workers over one worker: {ratio(3, 2)}",
-        f"- {workers} workers of one thread over one process of {workers} threads: {ratio(3, 1)}",
+        f"- {workers} workers over one worker: {ratio(-1, -2)}",
+        f"- {workers} workers of one thread over one process of {workers} threads: {ratio(-1, 1) if len(names) > 3 else 'not measured'}",
+        f"- sentences for a second of processor time: one process {Spread.of([lines / s for s in used]).median:.1f}, "
+        f"one worker {work[0].median:.1f}, {workers} workers {work[1].median:.1f}",
         f"- processor time beside the workers, over that of one process: {beside.median:.1f}% ({beside.low:.1f}-{beside.high:.1f})",
         f"- time that workers waited between two units: {share.median:.2f}% ({share.low:.2f}-{share.high:.2f})",
         f"- one worker against one process of one thread: {slower.median:+.1f}% time ({slower.low:+.1f} to {slower.high:+.1f})",
@@ -168,6 +185,7 @@ def parser() -> argparse.ArgumentParser:
     parse.add_argument("--beam", type=int, default=5, help="beam size (5)")
     parse.add_argument("--unit", type=int, default=250, help="sentences that a worker gets at once (250)")
     parse.add_argument("--cores", type=int, default=cores(), help="threads of the one process, workers of Ray (all cores)")
+    parse.add_argument("--no-threads", action="store_true", help="leave out the process of several threads")
     parse.add_argument("--repeats", type=int, default=3, help="timed rounds (3)")
     parse.add_argument("--warmup", type=int, default=1, help="untimed rounds before them (1)")
     parse.add_argument("--out", type=Path, help="write OUT.md and OUT.json")
