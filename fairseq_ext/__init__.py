@@ -11,6 +11,9 @@
 | --draft, --draft-file | drafts of parallel decoding | drafts/ |
 | --ddg-dir | Santilli et al. 2023, DDGviz | viz/ddg.py |
 | --schedule stream, --prune-threshold, --prune-children, --stop ranked | Yang et al. 2020 | strategies/streaming.py |
+| --softmax lsh | Shi, Xu and Knight 2019, locality sensitive hashing | strategies/lsh.py, lsh_index.py, kernels/ |
+| --softmax top, lexical | its baselines; Shi and Knight 2017 | strategies/shortlist.py |
+| --softmax screened | the full softmax from half the bytes, checked | strategies/screened.py |
 | --patience | Kasai et al. 2022 | search/plugs.py (Count) |
 """
 

@@ -49,6 +49,21 @@ class Context:
     children: int | None = None  # most continuations of one row; None: no limit
     task: Any = None  # fairseq's task, for the source dictionary and the checkpoint's place
 
+    @property
+    def source_dictionary(self) -> Dictionary | None:
+        return getattr(self.task, "source_dictionary", None)
+
+    @property
+    def checkpoint(self) -> str | None:
+        """The model's file, where that is known and one file."""
+        path = self.task.checkpoint_path() if hasattr(self.task, "checkpoint_path") else None
+        return path if path and os.path.isfile(path) else None
+
+    @property
+    def joined_dictionary(self) -> bool:
+        """Whether source and target side share their words, and so their counts."""
+        return self.source_dictionary is not None and self.source_dictionary == self.dictionary
+
 
 # fairseq's own behaviour at each plug point
 register("select", "topk", check=refuse_constraints)(lambda flags, context: plugs.TopK(context.k, context.children))

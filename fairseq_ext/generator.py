@@ -29,7 +29,7 @@ from fairseq_ext.results_file import ResultsFile
 from fairseq_ext.search.beam import Pool
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.loop import beam_search
-from fairseq_ext.search.plugs import Plugs
+from fairseq_ext.search.plugs import Plugs, Rescores
 from fairseq_ext.search.rules import Rules
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.stats import Stats
@@ -145,6 +145,8 @@ class BeamSearchGenerator(SequenceGenerator):
         progress = Progress(wanted, self.stats) if self.stats.refills is not None and wanted > 1 else None
 
         def answer(sentence: int, found: list[Hypothesis]) -> None:
+            if isinstance(self.plugs.softmax, Rescores):
+                found = self.plugs.softmax.rescore(sentence, found, pool, self.scoring)
             constraints = pool.aux["constraints"][sentence] if "constraints" in pool.aux else None
             if constraints is not None:
                 limit = pool.max_len[sentence]

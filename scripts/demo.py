@@ -27,6 +27,8 @@ STRATEGIES: dict[str, list[str]] = {
     "terminology (dba)": [*OURS, "--constraints-file", "{work}/terms.tsv"],
     "streaming": [*OURS, "--schedule", "stream"],
     "streaming, variable width": [*OURS, "--schedule", "stream", "--prune-threshold", "1.5", "--prune-children", "3"],
+    "LSH softmax": [*OURS, "--softmax", "lsh", "--lsh-top", "500"],
+    "screened softmax": [*OURS, "--softmax", "screened"],
     "raw scores": [*OURS, "--unnormalized"],
     "optimal ending, raw scores": CERTIFIED,
     "greedy": [*OURS, "--beam", "1"],

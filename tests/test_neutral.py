@@ -24,6 +24,8 @@ from models import (
     same_as_plain,
 )
 
+from fairseq_ext import UsageError
+
 # our flags of each strategy at its neutral setting
 NEUTRAL: dict[str, dict] = {
     "no flag of ours": {},
@@ -36,7 +38,13 @@ NEUTRAL: dict[str, dict] = {
     "stream": {"schedule": "stream", "stream_width": 3},
     "stream, first in first out, few rows": {"schedule": "stream", "stream_order": "fifo", "stream_rows": 60},
     "no limit on width": {"prune_threshold": math.inf, "prune_children": 60},
+    "lsh, no hits needed": {"softmax": "lsh", "lsh_hits": 0},
+    "lsh, every word frequent": {"softmax": "lsh", "lsh_top": 60, "lsh_share": "sentence"},
+    "top, every word": {"softmax": "top", "shortlist_top": 60},
+    "screened": {"softmax": "screened"},
 }
+# a softmax of ours reads the features of plain Transformer decoders, and but for `top` of one model
+HAVE_FEATURES = ("transformer", "transformer-pre-norm", "transformer-tied", "transformer-align", "bart")
 
 MIXED = [3, 1, 7, 0, 12, 5]  # words of each source sentence; 0: an empty line
 MASKED_IN_FLOAT32 = ("lstm", "fconv")  # fairseq's attention of these masks in float32, whatever the model
@@ -53,9 +61,19 @@ class Case:
     arguments: dict = field(default_factory=dict)  # of generate()
     lm: float | None = None  # weight of a language model
 
+    def is_refused(self, strategy: dict) -> bool:
+        """Whether these models cannot have the strategy's softmax."""
+        softmax = strategy.get("softmax", "full")
+        several = len(self.models) > 1 and softmax != "top"
+        return softmax != "full" and (several or not set(self.models) <= set(HAVE_FEATURES))
+
     def check(self, strategy: dict, nbest: int | None = None) -> None:
         models = [build(name, seed=i + 1) for i, name in enumerate(self.models)]
         extra = {} if self.lm is None else {"lm_model": language_model(), "lm_weight": self.lm}
+        if self.is_refused(strategy):
+            with pytest.raises(UsageError):
+                generators(models, strategy, extra, **self.flags)
+            return
         pair = generators(models, strategy, extra, **({"max_len_b": 20} | self.flags))
         sample = batch(self.lengths)
         tolerance = 1e-5 if set(self.models) & set(MASKED_IN_FLOAT32) else 1e-9

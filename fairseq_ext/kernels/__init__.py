@@ -1,1 +1,2 @@
-"""Compiled twins of what is defined elsewhere in torch: `step.cpp`, a Transformer's step on the CPU (definition: decoders/)."""
+"""Compiled twins of what is defined in torch: `step.cpp`, a Transformer's step on the CPU (definition: decoders/); `lsh.cu` and its
+launcher `lsh_cuda.py`, the functions of LSH softmax (definition, and the CPU path: `lsh_torch.py`)."""

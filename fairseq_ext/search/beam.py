@@ -59,19 +59,28 @@ class LogProbs:
     """Log-probabilities of the next token: of every word, or of a shortlist."""
 
     value: Tensor  # (n, C) with C = V, or the length of the shortlist
-    ids: Tensor | None = None  # None: all words; (C,) ascending: the words of every row's shortlist
+    ids: Tensor | None = None  # None: all words; (C,) ascending: the words of every row's shortlist; (n, C): each row's own, which
+    # may repeat its last word behind it, with -inf
 
     def topk(self, k: int) -> tuple[Tensor, Tensor]:
         """The k best of each row, best first: scores (n, k) and tokens (n, k)."""
         score, column = blockwise_topk(self.value, k)
-        return score, column if self.ids is None else self.ids[column]
+        return score, self.words(column)
+
+    def words(self, column: Tensor) -> Tensor:
+        """The words that columns (n, m) hold."""
+        if self.ids is None:
+            return column
+        return self.ids[column] if self.ids.dim() == 1 else self.ids.gather(1, column)
 
     def column(self, token: Tensor) -> tuple[Tensor, Tensor]:
-        """Columns that hold these tokens (any shape), and whether each token is on the shortlist at all."""
+        """Columns that hold tokens (n or 1, m), and whether each token is on its row's shortlist at all."""
         if self.ids is None:
             return token, torch.ones_like(token, dtype=torch.bool)
-        column = torch.searchsorted(self.ids, token.contiguous()).clamp_(max=self.ids.numel() - 1)
-        return column, self.ids[column] == token
+        if self.ids.dim() == 2:
+            token = token.expand(self.ids.size(0), -1)
+        column = torch.searchsorted(self.ids, token.contiguous()).clamp_(max=self.ids.size(-1) - 1)
+        return column, self.words(column) == token
 
     def at(self, token: Tensor) -> Tensor:
         """Log-probabilities (n, m) of tokens (n, m); -inf where a token is not on the shortlist."""
@@ -80,12 +89,25 @@ class LogProbs:
 
     def ban_(self, token: int, rows: Tensor | None = None) -> None:
         """Make a token impossible, in every row or where the mask rows (n,) is true."""
-        column, known = self.column(torch.tensor([token], device=self.value.device))
-        if self.ids is None or bool(known):
+        self.add_(token, -torch.inf, rows)
+
+    def add_(self, token: int, amount: float, rows: Tensor | None = None) -> None:
+        """Add to a token's log-probability, in every row or where the mask rows (n,) is true."""
+        if self.ids is None:
             if rows is None:
-                self.value[:, column] = -torch.inf
+                self.value[:, token] += amount
             else:
-                self.value[rows, column] = -torch.inf
+                self.value[rows, token] += amount
+            return
+        column, known = self.column(torch.tensor([[token]], device=self.value.device))
+        column, known = (x.expand(self.value.size(0), -1) for x in (column, known))
+        known = known if rows is None else known & rows[:, None]
+        kept = self.value.gather(1, column)
+        self.value.scatter_(1, column, torch.where(known, kept + amount, kept))
+
+    def reorder_(self, row: Tensor) -> None:
+        """Row i becomes what row[i] was, among rows of one sentence."""
+        self.value = self.value[row]
 
     def only_(self, token: Tensor, rows: Tensor) -> None:
         """Make all but one token (n,) impossible where the mask rows (n,) is true."""

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from fairseq_ext.search.beam import LogProbs, Pool
-from fairseq_ext.search.rules import Rules, penalise
+from fairseq_ext.search.rules import Rules
 
 if TYPE_CHECKING:
     from fairseq_ext.search.parallel import Rows
@@ -39,7 +39,7 @@ def apply_rules(rules: Rules, log_probs: LogProbs, pool: Pool, rows: Rows, draft
 
     ban_(rules.pad)
     if rules.unk_penalty:
-        penalise(log_probs, rules.unk, rules.unk_penalty)
+        log_probs.add_(rules.unk, -rules.unk_penalty)
     step = rows.length[:, None] + np.arange(w)  # (n, w) tokens before each position
     at_limit = step >= rows.limit[:, None]
     if at_limit.any():

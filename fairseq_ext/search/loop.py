@@ -79,7 +79,7 @@ def advance(
     if decoder.need_attention and (attention := decoder.attention()) is not None:
         remember(attention, beam)
     # (4) the softmax scores the vocabulary or a shortlist, (5) the rules forbid and force
-    log_probs = plugs.softmax(decoder, features, None)
+    log_probs = plugs.softmax(decoder, features, beam, pool)
     broken = log_probs.value[:, 0].isnan().any()
     log_probs = rules(log_probs, beam, pool, at_limit)
     if rules.lm is not None:  # NaN of its own

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from fairseq_ext.search.beam import Beam, Candidates, Fate, LogProbs, Pool
-from fairseq_ext.search.finished import Finished
+from fairseq_ext.search.finished import Finished, Hypothesis
 from fairseq_ext.search.scoring import Scoring
 
 
@@ -71,8 +71,16 @@ class Schedule(Protocol):
 
 
 class Softmax(Protocol):
-    def __call__(self, decoder: Decoder, features: list[Tensor], required: Tensor | None) -> LogProbs:
-        """Log-probabilities of the next token; required (m,): ids that must be scored."""
+    def __call__(self, decoder: Decoder, features: list[Tensor], beam: Beam | None = None, pool: Pool | None = None) -> LogProbs:
+        """Log-probabilities of the next token of rows; beam and pool (None: not known) say what else must be scored for them."""
+
+
+@runtime_checkable
+class Rescores(Protocol):
+    """A softmax that scores finished hypotheses anew."""
+
+    def rescore(self, sentence: int, found: list[Hypothesis], pool: Pool, scoring: Scoring) -> list[Hypothesis]:
+        """A sentence's hypotheses with other scores, best first."""
 
 
 class Select(Protocol):
@@ -108,7 +116,7 @@ class FullSoftmax:
     def __init__(self, temperature: float = 1.0):
         self.temperature = temperature
 
-    def __call__(self, decoder: Decoder, features: list[Tensor], required: Tensor | None) -> LogProbs:
+    def __call__(self, decoder: Decoder, features: list[Tensor], beam: Beam | None = None, pool: Pool | None = None) -> LogProbs:
         return LogProbs(decoder.log_probs(features, self.temperature))
 
 
@@ -127,7 +135,7 @@ def best_of_rows(k: int, beam: Beam, log_probs: LogProbs, children: int | None =
     """The 2k best continuations of each sentence (or all but one where there are fewer: fairseq never takes pad), at most so many
     children of one row."""
     width, words = beam.width, log_probs.value.size(1)
-    c = min(2 * k, width * words - 1)
+    c = min(2 * k, width * words - (log_probs.ids is None))  # a shortlist has no pad
     per_row = min(c, words)
     if children is not None and children < per_row:
         per_row = children

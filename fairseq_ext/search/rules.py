@@ -30,7 +30,7 @@ class Rules:
             add_language_model(log_probs, beam, self.lm, self.lm_weight)
         log_probs.ban_(self.pad)
         if self.unk_penalty:
-            penalise(log_probs, self.unk, self.unk_penalty)
+            log_probs.add_(self.unk, -self.unk_penalty)
         if at_limit is not None:
             must_end(log_probs, beam, at_limit, self.eos)
         if beam.lags is not None:
@@ -70,13 +70,9 @@ def add_language_model(log_probs: LogProbs, beam: Beam, lm: torch.nn.Module, wei
     """Shallow fusion: add the weighted log-probabilities of a fairseq language model over the same dictionary."""
     out = lm(beam.tokens)
     lm_log_probs = lm.get_normalized_probs(out, log_probs=True, sample=None)[:, -1, :]  # type: ignore[operator]
-    log_probs.value = log_probs.value + weight * (lm_log_probs if log_probs.ids is None else lm_log_probs[:, log_probs.ids])
-
-
-def penalise(log_probs: LogProbs, token: int, penalty: float) -> None:
-    """Lower one token's log-probability by penalty (nats)."""
-    column, known = log_probs.column(torch.tensor([token], device=log_probs.value.device))
-    log_probs.value[:, column[known]] -= penalty
+    if log_probs.ids is not None:
+        lm_log_probs = lm_log_probs.gather(1, log_probs.ids.expand(beam.rows, -1))
+    log_probs.value = log_probs.value + weight * lm_log_probs
 
 
 def must_end(log_probs: LogProbs, beam: Beam, at_limit: Tensor, eos: int) -> None:
@@ -106,7 +102,8 @@ def force_prefix(log_probs: LogProbs, beam: Beam, prefix: Tensor, pad: int, eos:
     ends = forced & (token == eos)
     if beam.width > 1 and bool(ends.any()):
         source = torch.where(ends, beam.first_row()[sentence], torch.arange(beam.rows, device=beam.device))
-        log_probs.value, beam.tokens, beam.score = log_probs.value[source], beam.tokens[source], beam.score[source]
+        log_probs.reorder_(source)
+        beam.tokens, beam.score = beam.tokens[source], beam.score[source]
     return forced
 
 

@@ -1,0 +1,129 @@
+"""The output layer by itself: full, screened, LSH and TOP over vocabularies of 32,000 to 512,000 words, 1 to 64 rows.
+
+    python scripts/bench/softmax.py [--words 32000 64000] [--rows 1 5 16 64] [--dim 512] [--threads 2] [--out FILE.json]
+    python scripts/bench/softmax.py --engines      the products that screening could use, instead
+
+From features to the 10 best words of each row. Weights and features are random, so hits and recall say nothing here: what is timed is
+LSH at its default {K, u, W} with T = 4,000 and the t whose list is nearest to --list words. Ways are timed in turns, medians of
+--times; seconds of the process (--clock cpu, with one thread) where the machine does other work.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+import fairseq_ext  # noqa: F401
+from fairseq_ext.decoders.transformer_weights import Product
+from fairseq_ext.list_softmax import ListSoftmax, Measured
+from fairseq_ext.search.beam import LogProbs
+from fairseq_ext.stats import Stats
+from fairseq_ext.strategies.lsh import LSH
+from fairseq_ext.strategies.lsh_index import Parameters
+from fairseq_ext.strategies.screened import HalfProduct, Screen, Screened
+
+BEST = 10
+Ways = dict[str, Callable[[], Any]]
+
+
+def in_turns(ways: Ways, times: int, clock: Callable[[], float]) -> dict[str, float]:
+    """Median milliseconds of each way."""
+    spent: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(times + 1):
+        for name, way in ways.items():
+            start = clock()
+            way()
+            if turn:
+                spent[name].append(1e3 * (clock() - start))
+    return {name: statistics.median(values) for name, values in spent.items()}
+
+
+class OutputLayer:
+    """The softmax plugs over one random output layer."""
+
+    def __init__(self, V: int, d: int, near: int):
+        generator = torch.Generator().manual_seed(1)
+        self.V, self.near = V, near
+        self.weight = (torch.randn(V, d, generator=generator) * d**-0.5).half().float()  # as fp16 checkpoints hold it
+        product = Product(self.weight)
+
+        def log_probs(features, temperature):
+            logits = product(features[0])
+            return torch.log_softmax(logits, dim=-1, out=logits)
+
+        self.decoder: Any = SimpleNamespace(log_probs=log_probs)
+        self.screen = Screen(self.weight, None, 1.0)
+        self.screened = Screened(self.screen, 1.0, 5, [2, 3], Stats())
+        common = dict(layers=[(self.weight, None)], base=torch.arange(min(4000, V)), temperature=1.0, share="batch")
+        self.top = ListSoftmax(measured=Measured(Stats(), 5, 0), **common)  # type: ignore[arg-type]
+        self.lsh = LSH(Parameters(16, 3, 100, 1, "direct"), 2, None, measured=Measured(Stats(), 5, 0), **common)
+        self.lsh.probed = True
+
+    def ways(self, x: torch.Tensor) -> Ways:
+        hits = self.lsh.hits([x]).amax(0)
+        self.lsh.t = min(range(1, 12), key=lambda t: abs(int((hits >= t).sum()) - self.near))
+        return {
+            "full": lambda: LogProbs(self.decoder.log_probs([x], 1.0)).topk(BEST),
+            "screened": lambda: self.screened.screened(x, self.screen).topk(BEST),
+            "screened, as used": lambda: self.screened(self.decoder, [x]).topk(BEST),
+            "lsh": lambda: self.lsh(self.decoder, [x]).topk(BEST),
+            "top": lambda: self.top(self.decoder, [x]).topk(BEST),
+        }
+
+
+def engines(weight: torch.Tensor, x: torch.Tensor) -> Ways:
+    """Products of all words: float32 as packed by oneDNN, half-precision and int8 weights of FBGEMM."""
+    full, half = Product(weight), HalfProduct(weight, None)
+    scale = (weight.abs().amax(1) / 127).double()
+    quantised = torch.quantize_per_channel(weight, scale, torch.zeros(weight.size(0), dtype=torch.long), 0, torch.qint8)
+    torch.backends.quantized.engine = "fbgemm"
+    int8 = torch.ops.quantized.linear_prepack(quantised, None)
+    twice = torch.cat([x, x])
+    return {
+        "float32": lambda: full(x),
+        "half": lambda: half(x),
+        "int8": lambda: torch.ops.quantized.linear_dynamic(x, int8, False),
+        # high and low bytes of weights and states: high x (high, low), low x high
+        "int8, two bytes": lambda: (
+            torch.ops.quantized.linear_dynamic(twice, int8, False), torch.ops.quantized.linear_dynamic(x, int8, False)
+        ),
+    }  # fmt: skip
+
+
+def main() -> None:
+    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parse.add_argument("--words", type=int, nargs="+", default=[32_000, 64_000, 128_000, 256_000, 512_000])
+    parse.add_argument("--rows", type=int, nargs="+", default=[1, 5, 16, 64])
+    parse.add_argument("--dim", type=int, default=512)
+    parse.add_argument("--list", type=int, default=1000, help="words that LSH adds, about (1000)")
+    parse.add_argument("--threads", type=int, default=2)
+    parse.add_argument("--times", type=int, default=15)
+    parse.add_argument("--clock", choices=("wall", "cpu"), default="wall")
+    parse.add_argument("--engines", action="store_true")
+    parse.add_argument("--out", type=Path)
+    args = parse.parse_args()
+    torch.set_num_threads(args.threads)
+    clock = time.perf_counter if args.clock == "wall" else time.process_time
+    out = []
+    for V in args.words:
+        layer = OutputLayer(V, args.dim, args.list) if not args.engines else None
+        weight = torch.randn(V, args.dim) * args.dim**-0.5 if layer is None else layer.weight
+        for rows in args.rows:
+            x = torch.randn(rows, args.dim, generator=torch.Generator().manual_seed(rows)) * 4
+            with torch.no_grad():
+                spent = in_turns(engines(weight, x) if layer is None else layer.ways(x), args.times, clock)
+            base = next(iter(spent.values()))
+            print(f"{V:7} words {rows:3} rows  " + "  ".join(f"{n} {ms:.2f} ms ({base / ms:.2f}x)" for n, ms in spent.items()), flush=True)
+            out.append({"words": V, "rows": rows, "dim": args.dim, "threads": args.threads, "clock": args.clock, "ms": spent})
+    if args.out:
+        args.out.write_text(json.dumps(out, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
