@@ -22,6 +22,8 @@ import train_parsing  # noqa: E402
 import translation  # noqa: E402
 from harness import BenchError, Comparison, Contender, Result  # noqa: E402
 
+from fairseq_ext.decoders.fairseq_join import join_sources  # noqa: E402
+
 spec = importlib.util.spec_from_file_location("streaming_tables", HERE / "tables.py")  # other folders have a tables.py too
 assert spec is not None and spec.loader is not None
 tables = importlib.util.module_from_spec(spec)
@@ -115,6 +117,19 @@ def test_a_stream_refills_from_more_than_a_batch(text):
         [tokens for tokens, _ in nbest] for nbest in methods.read(stream.run())
     ]
     assert stream.generator.stats.refills >= 4 and stream.expansions == batch.expansions
+
+
+def test_lstm_sources_without_padding_can_be_joined_and_reordered():
+    """fairseq's LSTM encoder always gives a padding mask, and reorders it."""
+    from fairseq.models.lstm import LSTMEncoder
+
+    def sources(n):
+        states = torch.full((3, n, 4), float(n))  # (source, S, d)
+        return states, states[:1], states[:1], torch.zeros(3, n, dtype=torch.bool)
+
+    joined = join_sources(sources(1), sources(2))
+    states, *_, mask = LSTMEncoder.reorder_encoder_out(None, joined, torch.tensor([2, 0]))
+    assert states[0, :, 0].tolist() == [2.0, 1.0] and mask.shape == (3, 2) and not mask.any()
 
 
 def test_steps_are_timed_by_length():
