@@ -7,10 +7,12 @@ once. FIXED is fairseq's own generator; the others are ours.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -138,11 +140,12 @@ class Decoding:
 
 
 def measure(
-    text: Text, wanted: dict[str, list[str]], quality: Callable[[Outputs], dict[str, float]], repeats: int, warmup: int, threads: int
+    text: Text, wanted: dict[str, list[str]], quality: Callable[[Outputs], dict[str, float]], args: argparse.Namespace
 ) -> list[dict[str, Any]]:
     """Run these methods in turns; every row's seconds come from the same rounds."""
     decodings = {name: Decoding(name, ["--cpu", *flags], text, stock=name == "FIXED") for name, flags in wanted.items()}
-    comparison = compare([d.contender() for d in decodings.values()], repeats, warmup, threads)
+    clock = time.process_time if args.cpu_time else time.perf_counter
+    comparison = compare([d.contender() for d in decodings.values()], args.repeats, args.warmup, args.threads, clock=clock)
     out = []
     for name, d in decodings.items():
         row = Row(name, quality(d.outputs), comparison[name].seconds, d.timesteps, d.expansions, d.expansions / d.rows, d.signature)
@@ -151,6 +154,18 @@ def measure(
             row.outputs = f"{check(d.outputs, same.outputs)} to {same.name}"
         out.append(asdict(row))
     return out
+
+
+def add_timing_arguments(parse: argparse.ArgumentParser) -> None:
+    parse.add_argument("--repeats", type=int, default=3, help="timed rounds (3)")
+    parse.add_argument("--warmup", type=int, default=0, help="rounds before them (0)")
+    parse.add_argument("--threads", type=int, default=1, help="torch threads (1)")
+    parse.add_argument("--cpu-time", action="store_true", help="seconds of processor time, for a machine with other work on it")
+
+
+def timing(args: argparse.Namespace) -> str:
+    kind = "processor time" if args.cpu_time else "time"
+    return f"{kind} of {args.repeats} round(s), {args.threads} thread(s)"
 
 
 def cached(file: Path, key: Sequence[Any], make: Callable[[], list[dict[str, Any]]], about: str = "") -> list[dict[str, Any]]:

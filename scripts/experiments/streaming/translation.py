@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from methods import ROOT, BenchError, Decoding, Setting, Text, cached, measure, methods, prepare
+from methods import ROOT, BenchError, Decoding, Setting, Text, add_timing_arguments, cached, measure, methods, prepare, timing
 from mixed_corpus import mix
 
 EXPLORED = {"delta": (0.5, 2.5), "M": (3, 10), "eps": (1 / 12, 1 / 4)}  # Table 5: one at a time
@@ -42,12 +42,12 @@ class Translation:
     def key(self, text: Text, members: list[Path]) -> list[Any]:
         args = self.args
         size = (args.model / "checkpoint.pt").stat().st_size
-        return [args.model.name, size, [(path.name, path.stat().st_size) for path in members], text.references, args.repeats, args.threads]
+        return [args.model.name, size, [(path.name, path.stat().st_size) for path in members], text.references, timing(args)]
 
     def about(self, text: Text, members: list[Path], n: int) -> str:
         args = self.args
         models = f"{args.model.name} and {len(members)} more" if members else args.model.name
-        return f"{models}, {len(text.references)} lines, n = {n}, {args.repeats} rounds, {args.threads} thread(s)"
+        return f"{models}, {len(text.references)} lines, n = {n}, {timing(args)}"
 
     def group(self, name: str, text: Text, members: list[Path], wanted: dict[str, list[str]], n: int) -> None:
         """Run these methods in turns on one text."""
@@ -57,7 +57,7 @@ class Translation:
             wanted = {method: [*flags, "--path", path] for method, flags in wanted.items()}
 
         def make() -> list[dict]:
-            return measure(text, wanted, lambda outputs: {"BLEU": text.bleu(outputs)}, args.repeats, args.warmup, args.threads)
+            return measure(text, wanted, lambda outputs: {"BLEU": text.bleu(outputs)}, args)
 
         flags = {method: [flag for flag in flags if ".pt" not in flag] for method, flags in wanted.items()}
         about = self.about(text, members, n)
@@ -132,9 +132,7 @@ def main() -> None:
     parse.add_argument("--n", type=int, nargs="+", default=[64, 32], help="sentences of a batch, for each k (64 32)")
     parse.add_argument("--delta", type=float, default=1.5, help="--prune-threshold (1.5)")
     parse.add_argument("--children", type=int, default=5, help="--prune-children, the paper's M (5)")
-    parse.add_argument("--repeats", type=int, default=3, help="timed rounds (3)")
-    parse.add_argument("--warmup", type=int, default=0, help="rounds before them (0)")
-    parse.add_argument("--threads", type=int, default=1, help="torch threads (1)")
+    add_timing_arguments(parse)
     parse.add_argument("--out", type=Path, required=True, help="folder for the results")
     args = parse.parse_args()
     if len(args.n) != len(args.beams):
