@@ -88,6 +88,7 @@ def main() -> int:
     parse.add_argument("--src", default="de", help="source language and suffix (de)")
     parse.add_argument("--tgt", default="en", help="target language and suffix (en)")
     parse.add_argument("--limit", type=int, help="first sentences only (all)")
+    parse.add_argument("--mixed-limit", type=int, help="first lines of the length-mixed text only (all: a quarter of the sentences)")
     parse.add_argument("--seed", type=int, default=1, help="of the length-mixed text (1)")
     parse.add_argument("--parts", nargs="+", choices=dict.fromkeys(c.part for c in CLAIMS), default=["fixed", "stock", "variable"])
     parse.add_argument("--n", type=int, default=64, help="sentences of a batch (64)")
@@ -101,11 +102,11 @@ def main() -> int:
     comparisons, verdicts = [], []
     with tempfile.TemporaryDirectory() as folder:
         texts = {}
-        mix(args.text, [args.src, args.tgt], Path(folder, "mixed"), seed=args.seed, limit=args.limit)
-        for name, prefix in (("plain", args.text), ("length-mixed", str(Path(folder, "mixed")))):
+        mix(args.text, [args.src, args.tgt], Path(folder, "mixed"), seed=args.seed)
+        for name, prefix, limit in (("plain", args.text, args.limit), ("length-mixed", str(Path(folder, "mixed")), args.mixed_limit)):
             place = Path(folder, name)
             place.mkdir()
-            texts[name] = prepare(place, args.model, prefix, args.src, args.tgt, args.limit)
+            texts[name] = prepare(place, args.model, prefix, args.src, args.tgt, limit)
         for claim in (claim for claim in CLAIMS if claim.part in args.parts):
             done, (_, fast) = race(claim, texts[claim.text], args)
             comparisons.append(done)

@@ -18,6 +18,7 @@ from typing import Any
 from methods import ROOT, BenchError, Decoding, Setting, Text, add_timing_arguments, cached, measure, methods, prepare, timing
 from mixed_corpus import mix
 
+PARTS = ("grid", "exploration", "steps")
 EXPLORED = {"delta": (0.5, 2.5), "M": (3, 10), "eps": (1 / 12, 1 / 4)}  # Table 5: one at a time
 
 
@@ -28,13 +29,14 @@ class Translation:
         self.args = args
         self.folder = folder
         self.models = {"single model": [], **({"ensemble": [*args.ensemble]} if args.ensemble else {})}
-        mix(args.text, [args.src, args.tgt], folder / "mixed", args.longest, args.seed, limit=args.limit)
+        mix(args.text, [args.src, args.tgt], folder / "mixed", args.longest, args.seed)
         self.texts = {"test": self.text(args.text, "test"), "mixed": self.text(str(folder / "mixed"), "mixed")}
 
     def text(self, prefix: str, name: str) -> Text:
         place = self.folder / f"{name}.text"
         place.mkdir()
-        return prepare(place, self.args.model, prefix, self.args.src, self.args.tgt, self.args.limit)
+        limit = self.args.mixed_limit if name == "mixed" else self.args.limit
+        return prepare(place, self.args.model, prefix, self.args.src, self.args.tgt, limit)
 
     def setting(self, k: int) -> Setting:
         return Setting(k, self.args.n[self.args.beams.index(k)], self.args.delta, self.args.children)
@@ -65,8 +67,8 @@ class Translation:
 
     def grid(self) -> None:
         """Tables 1, 3 and 4: every method at every beam."""
-        for models, members in self.models.items():
-            for name, text in self.texts.items():
+        for name, text in self.texts.items():
+            for models, members in self.models.items():
                 for k in self.args.beams:
                     s = self.setting(k)
                     self.group(f"{name}, {models}, k = {k}", text, members, methods(s), s.n)
@@ -125,7 +127,9 @@ def main() -> None:
     parse.add_argument("--dev", default=str(ROOT / "data" / "demo" / "dev"), help="the same for Table 5")
     parse.add_argument("--src", default="de", help="source language and suffix (de)")
     parse.add_argument("--tgt", default="en", help="target language and suffix (en)")
+    parse.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="Tables 1, 3 and 4; Table 5; Figure 2 (all)")
     parse.add_argument("--limit", type=int, help="first sentences only (all)")
+    parse.add_argument("--mixed-limit", type=int, help="first lines only of the length-mixed corpus (all)")
     parse.add_argument("--longest", type=int, default=8, help="sentences of the longest lines of the length-mixed corpus (8)")
     parse.add_argument("--seed", type=int, default=1, help="of the length-mixed corpus (1)")
     parse.add_argument("--beams", type=int, nargs="+", default=[5, 50], help="k (5 50)")
@@ -139,9 +143,8 @@ def main() -> None:
         parse.error("--n needs a value for each of --beams")
     with tempfile.TemporaryDirectory() as folder:
         runs = Translation(args, Path(folder))
-        runs.grid()
-        runs.exploration()
-        runs.steps()
+        for part in args.parts:
+            getattr(runs, part)()
 
 
 if __name__ == "__main__":
