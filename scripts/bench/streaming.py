@@ -12,14 +12,13 @@ asked for and what came out; the exit status is 1 when outputs that must be equa
 import argparse
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments" / "streaming"))
 
 from harness import BenchError, Comparison, compare
-from methods import Decoding, Setting, methods
+from methods import Decoding, Setting, clock_of, methods
 from mixed_corpus import mix
 from report import ROOT, cores, markdown, write
 from text import Text, prepare
@@ -62,8 +61,7 @@ def race(claim: Claim, text: Text, args: argparse.Namespace) -> tuple[Comparison
     contenders = [decoding.contender() for decoding in wanted]
     contenders[1].exact = claim.exact
     title = claim.title + (", processor time" if args.cpu_time else "")
-    clock = time.process_time if args.cpu_time else time.perf_counter
-    return compare(contenders, args.repeats, threads=args.threads, title=title, bleu=text.bleu, clock=clock), wanted
+    return compare(contenders, args.repeats, threads=args.threads, title=title, bleu=text.bleu, clock=clock_of(args)), wanted
 
 
 def verdict(claim: Claim, done: Comparison, fast: Decoding) -> str:

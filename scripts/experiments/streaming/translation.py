@@ -9,13 +9,13 @@ goes on where it was. Times compare within a group, on a machine that does nothi
 import argparse
 import sys
 import tempfile
-import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from methods import ROOT, BenchError, Decoding, Setting, Text, add_timing_arguments, cached, measure, methods, prepare, timing
+from methods import ROOT, BenchError, Decoding, Setting, Text, add_timing_arguments, cached, clock_of, measure, methods, prepare, timing
 from mixed_corpus import mix
 
 PARTS = ("grid", "exploration", "steps")
@@ -90,7 +90,7 @@ class Translation:
 
         def make() -> list[dict]:
             decoding = Decoding("VAR-STREAM", flags, self.texts["mixed"])
-            clock = StepClock(decoding.generator.decoder)
+            clock = StepClock(decoding.generator.decoder, clock_of(self.args))
             decoding.run()
             return [dict(length=length, rows=sum(rows) / len(rows), seconds=seconds) for length, (rows, seconds) in clock.times()]
 
@@ -100,12 +100,12 @@ class Translation:
 class StepClock:
     """The time from one decoder step to the next."""
 
-    def __init__(self, decoder: Any):
+    def __init__(self, decoder: Any, clock: Callable[[], float]):
         self.begun: list[tuple[int, int, float]] = []  # tokens read before, rows, when
         step = decoder.step
 
         def timed(tokens, *args, **kwargs):
-            self.begun.append((tokens.size(1), tokens.size(0), time.perf_counter()))
+            self.begun.append((tokens.size(1), tokens.size(0), clock()))
             return step(tokens, *args, **kwargs)
 
         decoder.step = timed
