@@ -111,11 +111,12 @@ class StepClock:
         decoder.step = timed
 
     def times(self) -> list[tuple[int, tuple[list[int], list[float]]]]:
-        """For every number of tokens read before: the rows and the seconds of each of its steps."""
+        """For every number of tokens read before: the rows and the seconds of its steps, those before other sentences' left out."""
         out: dict[int, tuple[list[int], list[float]]] = defaultdict(lambda: ([], []))
-        for (length, rows, start), (*_, end) in zip(self.begun, self.begun[1:], strict=False):
-            out[length][0].append(rows)
-            out[length][1].append(end - start)
+        for (length, rows, start), (following, _, end) in zip(self.begun, self.begun[1:], strict=False):
+            if following == length + 1:
+                out[length][0].append(rows)
+                out[length][1].append(end - start)
         return sorted(out.items())
 
 
