@@ -22,6 +22,8 @@ import train_parsing  # noqa: E402
 import translation  # noqa: E402
 from harness import BenchError, Comparison, Contender, Result  # noqa: E402
 
+from fairseq_ext.decoders.fairseq_join import join_sources  # noqa: E402
+
 spec = importlib.util.spec_from_file_location("streaming_tables", HERE / "tables.py")  # other folders have a tables.py too
 assert spec is not None and spec.loader is not None
 tables = importlib.util.module_from_spec(spec)
@@ -117,16 +119,29 @@ def test_a_stream_refills_from_more_than_a_batch(text):
     assert stream.generator.stats.refills >= 4 and stream.expansions == batch.expansions
 
 
+def test_lstm_sources_without_padding_can_be_joined_and_reordered():
+    """fairseq's LSTM encoder always gives a padding mask, and reorders it."""
+    from fairseq.models.lstm import LSTMEncoder
+
+    def sources(n):
+        states = torch.full((3, n, 4), float(n))  # (source, S, d)
+        return states, states[:1], states[:1], torch.zeros(3, n, dtype=torch.bool)
+
+    joined = join_sources(sources(1), sources(2))
+    states, *_, mask = LSTMEncoder.reorder_encoder_out(None, joined, torch.tensor([2, 0]))
+    assert states[0, :, 0].tolist() == [2.0, 1.0] and mask.shape == (3, 2) and not mask.any()
+
+
 def test_steps_are_timed_by_length():
     class Decoder:
         def step(self, tokens):
             return tokens
 
-    decoder = Decoder()
-    clock = translation.StepClock(decoder)
+    decoder, ticks = Decoder(), iter([0.0, 1.0, 3.0, 6.0, 10.0])
+    clock = translation.StepClock(decoder, lambda: next(ticks))
     for length, rows in ((1, 2), (2, 8), (1, 3), (2, 7), (3, 5)):
         decoder.step(torch.zeros(rows, length))
-    assert [(length, rows, len(seconds)) for length, (rows, seconds) in clock.times()] == [(1, [2, 3], 2), (2, [8, 7], 2)]
+    assert clock.times() == [(1, ([2, 3], [1.0, 3.0])), (2, ([7], [4.0]))]
 
 
 def test_rows_that_are_there_are_not_made_again(tmp_path):
@@ -139,7 +154,7 @@ def test_rows_that_are_there_are_not_made_again(tmp_path):
 
 def test_tables_show_medians_and_ratios_round_by_round(tmp_path):
     fast = ROW | {"method": "VAR-STREAM", "seconds": [2.0, 1.0, 4.4], "expansions": 100, "timesteps": 20}
-    line = tables.table([ROW, fast], ("FIXED", "VAR-BATCH")).splitlines()[-1]
+    line = tables.methods_table([ROW, fast], ("FIXED", "VAR-BATCH")).splitlines()[-1]
     assert line == "| VAR-STREAM | 40.00 | 2.00 (1.00-4.40) | 2.00x | 20 | 100 | 5.0 | 0.500 |  |"
     with pytest.raises(BenchError, match="no results"):
         tables.markdown(tmp_path)
@@ -150,7 +165,7 @@ def test_tables_show_medians_and_ratios_round_by_round(tmp_path):
 
 def test_the_figure_is_drawn(tmp_path):
     (tmp_path / "translation").mkdir()
-    steps = [{"length": n, "rows": 10.0, "seconds": [0.01, 0.02]} for n in range(1, 4)]
+    steps = [{"length": n, "rows": 10.0, "seconds": [0.01, 0.02, 0.03]} for n in range(1, 4)]
     (tmp_path / "translation" / "steps.json").write_text(json.dumps({"rows": steps}), encoding="utf-8")
     done = subprocess.run([sys.executable, str(HERE / "figures.py"), "--out", str(tmp_path)], capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith("figure2.png") and (tmp_path / "figure2.png").stat().st_size > 1000

@@ -31,7 +31,7 @@ def join_sources(a: Any, b: Any) -> Any:
         hidden, cell = (torch.cat([a[i], b[i]], dim=1) for i in (1, 2))  # (layers, S, d)
         masks = [x[3] if x[3] is not None else x[0].new_zeros(x[0].shape[:2], dtype=torch.bool) for x in (a, b)]
         mask = torch.cat([longer(m, 0, source, True) for m in masks], dim=1)  # (source, S)
-        return states, hidden, cell, mask if bool(mask.any()) else None
+        return states, hidden, cell, mask  # fairseq reorders it even where nothing is padded
     source = max(x["encoder_out"][0].size(0) for x in (a, b))
     states = torch.cat([longer(x["encoder_out"][0], 0, source) for x in (a, b)], dim=1)
     masks = [x["encoder_padding_mask"][0] if x["encoder_padding_mask"] else no_padding(x["encoder_out"][0]) for x in (a, b)]

@@ -18,7 +18,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments" / "streaming"))
 
 from harness import BenchError, Comparison, compare
-from methods import Decoding, Setting, methods
+from methods import Decoding, Setting, clock_of, methods
 from mixed_corpus import mix
 from report import ROOT, cores, markdown, write
 from text import Text, prepare
@@ -60,7 +60,8 @@ def race(claim: Claim, text: Text, args: argparse.Namespace) -> tuple[Comparison
     wanted = [Decoding(name, ["--cpu", *flags[name]], text, stock=name == "FIXED") for name in (claim.slow, claim.fast)]
     contenders = [decoding.contender() for decoding in wanted]
     contenders[1].exact = claim.exact
-    return compare(contenders, args.repeats, threads=args.threads, title=claim.title, bleu=text.bleu), wanted
+    title = claim.title + (", processor time" if args.cpu_time else "")
+    return compare(contenders, args.repeats, threads=args.threads, title=title, bleu=text.bleu, clock=clock_of(args)), wanted
 
 
 def verdict(claim: Claim, done: Comparison, fast: Decoding) -> str:
@@ -85,6 +86,7 @@ def main() -> int:
     parse.add_argument("--src", default="de", help="source language and suffix (de)")
     parse.add_argument("--tgt", default="en", help="target language and suffix (en)")
     parse.add_argument("--limit", type=int, help="first sentences only (all)")
+    parse.add_argument("--mixed-limit", type=int, help="first lines of the length-mixed text only (all: a quarter of the sentences)")
     parse.add_argument("--seed", type=int, default=1, help="of the length-mixed text (1)")
     parse.add_argument("--parts", nargs="+", choices=dict.fromkeys(c.part for c in CLAIMS), default=["fixed", "stock", "variable"])
     parse.add_argument("--n", type=int, default=64, help="sentences of a batch (64)")
@@ -92,16 +94,17 @@ def main() -> int:
     parse.add_argument("--children", type=int, default=5, help="--prune-children (5)")
     parse.add_argument("--repeats", type=int, default=5, help="timed rounds (5)")
     parse.add_argument("--threads", type=int, default=cores(), help="torch threads (all cores)")
+    parse.add_argument("--cpu-time", action="store_true", help="seconds of processor time, for a machine with other work on it")
     parse.add_argument("--out", type=Path, help="write OUT.md and OUT.json")
     args = parse.parse_args()
     comparisons, verdicts = [], []
     with tempfile.TemporaryDirectory() as folder:
         texts = {}
-        mix(args.text, [args.src, args.tgt], Path(folder, "mixed"), seed=args.seed, limit=args.limit)
-        for name, prefix in (("plain", args.text), ("length-mixed", str(Path(folder, "mixed")))):
+        mix(args.text, [args.src, args.tgt], Path(folder, "mixed"), seed=args.seed)
+        for name, prefix, limit in (("plain", args.text, args.limit), ("length-mixed", str(Path(folder, "mixed")), args.mixed_limit)):
             place = Path(folder, name)
             place.mkdir()
-            texts[name] = prepare(place, args.model, prefix, args.src, args.tgt, args.limit)
+            texts[name] = prepare(place, args.model, prefix, args.src, args.tgt, limit)
         for claim in (claim for claim in CLAIMS if claim.part in args.parts):
             done, (_, fast) = race(claim, texts[claim.text], args)
             comparisons.append(done)

@@ -3,9 +3,7 @@
 python scripts/experiments/streaming/figures.py --out DIR       writes DIR/figure2.png
 """
 
-import argparse
 import statistics
-import sys
 from pathlib import Path
 
 import matplotlib
@@ -13,14 +11,19 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 from methods import BenchError  # noqa: E402
-from tables import Rows, read_rows  # noqa: E402
+from tables import folder, read_rows, with_message  # noqa: E402
+
+LEAST = 3  # steps that a length must have
 
 
-def figure_2(steps: Rows, least: int, file: Path) -> None:
-    """Median milliseconds of the steps at each length, and per hundred rows, where at least so many steps are known."""
-    known = [step for step in steps if len(step["seconds"]) >= least]
+def figure_2(out: Path, file: Path) -> None:
+    """Median milliseconds of the steps at each length, and per hundred rows, where enough steps are known."""
+    steps = out / "translation" / "steps.json"
+    if not steps.exists():
+        raise BenchError(f"{steps} is missing: run translation.py --out {out} first")
+    known = [step for step in read_rows(steps) if len(step["seconds"]) >= LEAST]
     if not known:
-        raise BenchError(f"no length has {least} steps: take a longer text or a smaller --least")
+        raise BenchError(f"no length has {LEAST} steps: take a longer text")
     lengths = [step["length"] for step in known]
     medians = [1000 * statistics.median(step["seconds"]) for step in known]
     figure, (above, below) = plt.subplots(2, 1, figsize=(6, 6), sharex=True, layout="constrained")
@@ -35,20 +38,7 @@ def figure_2(steps: Rows, least: int, file: Path) -> None:
     figure.savefig(file, dpi=150)
 
 
-def main() -> None:
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
-    parse.add_argument("--out", type=Path, required=True, help="folder of the results")
-    parse.add_argument("--least", type=int, default=2, help="steps that a length must have (2)")
-    args = parse.parse_args()
-    steps = args.out / "translation" / "steps.json"
-    if not steps.exists():
-        raise BenchError(f"{steps} is missing: run translation.py --out {args.out} first")
-    figure_2(read_rows(steps), args.least, args.out / "figure2.png")
-    print(args.out / "figure2.png")
-
-
 if __name__ == "__main__":
-    try:
-        main()
-    except BenchError as error:
-        sys.exit(f"error: {error}")
+    out = folder(__doc__)
+    with_message(lambda: figure_2(out, out / "figure2.png"))
+    print(out / "figure2.png")

@@ -7,22 +7,25 @@ once. FIXED is fairseq's own generator; the others are ours.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
+sys.path += [str(Path(__file__).resolve().parents[2] / "bench"), str(Path(__file__).resolve().parents[1])]
 
 from contenders import OURS, decode, load, make_generator, read  # noqa: E402
 from equality import Outputs, check  # noqa: E402
 from harness import BenchError, Contender, compare  # noqa: E402, F401
-from report import ROOT, cores, machine  # noqa: E402, F401  for the scripts beside this one
+from report import ROOT, cores, machine  # noqa: E402
 from text import Text, prepare  # noqa: E402, F401
+from write_up import made_by  # noqa: E402
 
 SAME_AS = {  # outputs that must be equal
     "FIXED-STREAM": "FIXED-OURS",
@@ -138,11 +141,11 @@ class Decoding:
 
 
 def measure(
-    text: Text, wanted: dict[str, list[str]], quality: Callable[[Outputs], dict[str, float]], repeats: int, warmup: int, threads: int
+    text: Text, wanted: dict[str, list[str]], quality: Callable[[Outputs], dict[str, float]], args: argparse.Namespace
 ) -> list[dict[str, Any]]:
     """Run these methods in turns; every row's seconds come from the same rounds."""
     decodings = {name: Decoding(name, ["--cpu", *flags], text, stock=name == "FIXED") for name, flags in wanted.items()}
-    comparison = compare([d.contender() for d in decodings.values()], repeats, warmup, threads)
+    comparison = compare([d.contender() for d in decodings.values()], args.repeats, args.warmup, args.threads, clock=clock_of(args))
     out = []
     for name, d in decodings.items():
         row = Row(name, quality(d.outputs), comparison[name].seconds, d.timesteps, d.expansions, d.expansions / d.rows, d.signature)
@@ -153,16 +156,33 @@ def measure(
     return out
 
 
+def add_timing_arguments(parse: argparse.ArgumentParser) -> None:
+    parse.add_argument("--repeats", type=int, default=3, help="timed rounds (3)")
+    parse.add_argument("--warmup", type=int, default=0, help="rounds before them (0)")
+    parse.add_argument("--threads", type=int, default=1, help="torch threads (1)")
+    parse.add_argument("--cpu-time", action="store_true", help="seconds of processor time, for a machine with other work on it")
+
+
+def clock_of(args: argparse.Namespace) -> Callable[[], float]:
+    return time.process_time if args.cpu_time else time.perf_counter
+
+
+def timing(args: argparse.Namespace) -> str:
+    kind = "processor time" if args.cpu_time else "time"
+    return f"{kind} of {args.repeats} round(s), {args.threads} thread(s)"
+
+
 def cached(file: Path, key: Sequence[Any], make: Callable[[], list[dict[str, Any]]], about: str = "") -> list[dict[str, Any]]:
     """The rows in `file` if they were made from the same key, else new ones. about: what the rows were made with, for the tables."""
-    told = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()
+    code = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "fairseq_ext").rglob("*.py"))]  # other code, other times
+    told = hashlib.sha256(json.dumps([code, *key], sort_keys=True, default=str).encode()).hexdigest()
     if file.exists():
         saved = json.loads(file.read_text(encoding="utf-8"))
         if saved["key"] == told:
             return saved["rows"]
     print(file.stem, file=sys.stderr, flush=True)
     rows = make()
-    about = f"{about}; load average {os.getloadavg()[0]:.1f} on {cores()} cores."
+    about = f"{about}; load average {os.getloadavg()[0]:.1f} on {cores()} cores, {made_by(machine())}"
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_suffix(".part")
     part.write_text(json.dumps({"key": told, "about": about, "rows": rows}, indent=1), encoding="utf-8")

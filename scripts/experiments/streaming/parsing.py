@@ -12,7 +12,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from methods import BenchError, Setting, Text, cached, measure, methods, prepare
+from methods import BenchError, Setting, Text, add_timing_arguments, cached, measure, methods, prepare, timing
 from train_parsing import SETS
 
 
@@ -31,7 +31,7 @@ def exact_match(text: Text, outputs: list) -> dict[str, float]:
 
 
 def run(args: argparse.Namespace, text: Text, wanted: dict[str, list[str]]) -> list[dict]:
-    return measure(text, wanted, partial(exact_match, text), args.repeats, args.warmup, args.threads)
+    return measure(text, wanted, partial(exact_match, text), args)
 
 
 def main() -> None:
@@ -43,9 +43,7 @@ def main() -> None:
     parse.add_argument("--k", type=int, default=10, help="beam, sentences of a batch, and delta (10)")
     parse.add_argument("--children", type=int, default=3, help="--prune-children, the paper's M (3)")
     parse.add_argument("--rows", type=int, default=100, help="rows of a step (100)")
-    parse.add_argument("--repeats", type=int, default=3, help="timed rounds (3)")
-    parse.add_argument("--warmup", type=int, default=1, help="rounds before them (1)")
-    parse.add_argument("--threads", type=int, default=1, help="torch threads (1)")
+    add_timing_arguments(parse)
     parse.add_argument("--out", type=Path, required=True, help="folder for the results")
     args = parse.parse_args()
     setting = Setting(args.k, args.k, args.k, args.children, rows=args.rows)
@@ -56,9 +54,9 @@ def main() -> None:
             longest = max(len(line.split()) for line in (args.raw / f"{name}.train.sql").open(encoding="utf-8"))
             shared = ["--max-len-b", str(longest), "--unnormalized"]
             wanted = {method: [*flags, *shared, "--nbest", flags[flags.index("--beam") + 1]] for method, flags in methods(setting).items()}
-            key = [name, (model / "checkpoint.pt").stat().st_size, text.references, wanted, args.repeats, args.threads]
+            key = [name, (model / "checkpoint.pt").stat().st_size, text.references, wanted, timing(args)]
             about = f"{len(text.references)} questions, n = k = delta = {args.k}, M = {args.children}, at most {args.rows} rows a step, "
-            cached(args.out / "parsing" / f"{name}.json", key, partial(run, args, text, wanted), f"{about}{args.repeats} rounds")
+            cached(args.out / "parsing" / f"{name}.json", key, partial(run, args, text, wanted), about + timing(args))
 
 
 if __name__ == "__main__":

@@ -6,14 +6,16 @@ Seconds are the median of the rounds (least to most); "over" is the median of th
 disturbs less.
 """
 
-import argparse
 import json
 import statistics
 import sys
 from pathlib import Path
 from typing import Any
 
-from methods import BenchError, machine
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from methods import BenchError  # noqa: E402
+from write_up import folder, table, with_message  # noqa: E402
 
 PARSING = {"atis": "Table 2: semantic parsing, ATIS", "geo": "Table 7: semantic parsing, GeoQuery"}
 Rows = list[dict[str, Any]]
@@ -26,17 +28,16 @@ def read_rows(file: Path) -> Rows:
 def section(title: str, file: Path, over: tuple[str, ...]) -> list[str]:
     """A heading, the table, and what it was made with."""
     saved = json.loads(file.read_text(encoding="utf-8"))
-    return [f"### {title}\n", table(saved["rows"], over), f"{saved['about']}\n"]
+    return [f"### {title}\n", methods_table(saved["rows"], over), f"{saved['about']}\n"]
 
 
-def table(rows: Rows, over: tuple[str, ...]) -> str:
+def methods_table(rows: Rows, over: tuple[str, ...]) -> str:
     """One line a method; a speed-up column for each of `over` that is there."""
     by_name = {row["method"]: row for row in rows}
     over = tuple(name for name in over if name in by_name)
     qualities = list(rows[0]["quality"])
     counts = ["timesteps", "expansions", "expansions / step", "useful rows"]
-    lines = [["method", *qualities, "seconds", *(f"over {name}" for name in over), *counts, "n-best"]]
-    lines += [["---", *["---:"] * (len(lines[0]) - 2), "---"]]
+    lines = []
     for row in rows:
         seconds = row["seconds"]
         taken = f"{statistics.median(seconds):.2f} ({min(seconds):.2f}-{max(seconds):.2f})"
@@ -45,7 +46,7 @@ def table(rows: Rows, over: tuple[str, ...]) -> str:
         cells = [f"{row['quality'][name]:.2f}" for name in qualities] + [taken, *ratios]
         cells += [f"{steps:,}", f"{expansions:,}", f"{expansions / steps:.1f}", f"{row['useful']:.3f}", row["outputs"]]
         lines.append([row["method"], *cells])
-    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+    return table(["method", *qualities, "seconds", *(f"over {name}" for name in over), *counts, "n-best"], lines)
 
 
 def speed_up(row: dict, other: dict) -> float:
@@ -54,11 +55,7 @@ def speed_up(row: dict, other: dict) -> float:
 
 
 def markdown(out: Path) -> str:
-    facts = machine()
-    parts = [
-        f"torch {facts['torch']}, {facts['cpu']}, float32, commit {facts['git_commit'] or 'none'}, {facts['date']}. "
-        "Expansions: live hypotheses that a decoder call extended; useful rows: their share in the rows sent through the decoder.\n"
-    ]
+    parts = ["Expansions: live hypotheses that a decoder call extended; useful rows: their share in the rows sent through the decoder.\n"]
     for name, title in PARSING.items():
         if (out / "parsing" / f"{name}.json").exists():
             parts += section(title, out / "parsing" / f"{name}.json", ("FIXED", "VAR-BATCH"))
@@ -72,17 +69,8 @@ def markdown(out: Path) -> str:
     return "\n".join(parts)
 
 
-def main() -> None:
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
-    parse.add_argument("--out", type=Path, required=True, help="folder of the results")
-    out = parse.parse_args().out
-    text = markdown(out)
+if __name__ == "__main__":
+    out = folder(__doc__)
+    text = with_message(lambda: markdown(out))
     (out / "tables.md").write_text(text, encoding="utf-8")
     print(text)
-
-
-if __name__ == "__main__":
-    try:
-        main()
-    except BenchError as error:
-        sys.exit(f"error: {error}")

@@ -9,15 +9,16 @@ goes on where it was. Times compare within a group, on a machine that does nothi
 import argparse
 import sys
 import tempfile
-import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from methods import ROOT, BenchError, Decoding, Setting, Text, cached, measure, methods, prepare
+from methods import ROOT, BenchError, Decoding, Setting, Text, add_timing_arguments, cached, clock_of, measure, methods, prepare, timing
 from mixed_corpus import mix
 
+PARTS = ("grid", "exploration", "steps")
 EXPLORED = {"delta": (0.5, 2.5), "M": (3, 10), "eps": (1 / 12, 1 / 4)}  # Table 5: one at a time
 
 
@@ -28,13 +29,14 @@ class Translation:
         self.args = args
         self.folder = folder
         self.models = {"single model": [], **({"ensemble": [*args.ensemble]} if args.ensemble else {})}
-        mix(args.text, [args.src, args.tgt], folder / "mixed", args.longest, args.seed, limit=args.limit)
+        mix(args.text, [args.src, args.tgt], folder / "mixed", args.longest, args.seed)
         self.texts = {"test": self.text(args.text, "test"), "mixed": self.text(str(folder / "mixed"), "mixed")}
 
     def text(self, prefix: str, name: str) -> Text:
         place = self.folder / f"{name}.text"
         place.mkdir()
-        return prepare(place, self.args.model, prefix, self.args.src, self.args.tgt, self.args.limit)
+        limit = self.args.mixed_limit if name == "mixed" else self.args.limit
+        return prepare(place, self.args.model, prefix, self.args.src, self.args.tgt, limit)
 
     def setting(self, k: int) -> Setting:
         return Setting(k, self.args.n[self.args.beams.index(k)], self.args.delta, self.args.children)
@@ -42,12 +44,12 @@ class Translation:
     def key(self, text: Text, members: list[Path]) -> list[Any]:
         args = self.args
         size = (args.model / "checkpoint.pt").stat().st_size
-        return [args.model.name, size, [(path.name, path.stat().st_size) for path in members], text.references, args.repeats, args.threads]
+        return [args.model.name, size, [(path.name, path.stat().st_size) for path in members], text.references, timing(args)]
 
     def about(self, text: Text, members: list[Path], n: int) -> str:
         args = self.args
         models = f"{args.model.name} and {len(members)} more" if members else args.model.name
-        return f"{models}, {len(text.references)} lines, n = {n}, {args.repeats} rounds, {args.threads} thread(s)"
+        return f"{models}, {len(text.references)} lines, n = {n}, {timing(args)}"
 
     def group(self, name: str, text: Text, members: list[Path], wanted: dict[str, list[str]], n: int) -> None:
         """Run these methods in turns on one text."""
@@ -57,7 +59,7 @@ class Translation:
             wanted = {method: [*flags, "--path", path] for method, flags in wanted.items()}
 
         def make() -> list[dict]:
-            return measure(text, wanted, lambda outputs: {"BLEU": text.bleu(outputs)}, args.repeats, args.warmup, args.threads)
+            return measure(text, wanted, lambda outputs: {"BLEU": text.bleu(outputs)}, args)
 
         flags = {method: [flag for flag in flags if ".pt" not in flag] for method, flags in wanted.items()}
         about = self.about(text, members, n)
@@ -65,8 +67,8 @@ class Translation:
 
     def grid(self) -> None:
         """Tables 1, 3 and 4: every method at every beam."""
-        for models, members in self.models.items():
-            for name, text in self.texts.items():
+        for name, text in self.texts.items():
+            for models, members in self.models.items():
                 for k in self.args.beams:
                     s = self.setting(k)
                     self.group(f"{name}, {models}, k = {k}", text, members, methods(s), s.n)
@@ -88,7 +90,7 @@ class Translation:
 
         def make() -> list[dict]:
             decoding = Decoding("VAR-STREAM", flags, self.texts["mixed"])
-            clock = StepClock(decoding.generator.decoder)
+            clock = StepClock(decoding.generator.decoder, clock_of(self.args))
             decoding.run()
             return [dict(length=length, rows=sum(rows) / len(rows), seconds=seconds) for length, (rows, seconds) in clock.times()]
 
@@ -98,22 +100,23 @@ class Translation:
 class StepClock:
     """The time from one decoder step to the next."""
 
-    def __init__(self, decoder: Any):
+    def __init__(self, decoder: Any, clock: Callable[[], float]):
         self.begun: list[tuple[int, int, float]] = []  # tokens read before, rows, when
         step = decoder.step
 
         def timed(tokens, *args, **kwargs):
-            self.begun.append((tokens.size(1), tokens.size(0), time.perf_counter()))
+            self.begun.append((tokens.size(1), tokens.size(0), clock()))
             return step(tokens, *args, **kwargs)
 
         decoder.step = timed
 
     def times(self) -> list[tuple[int, tuple[list[int], list[float]]]]:
-        """For every number of tokens read before: the rows and the seconds of each of its steps."""
+        """For every number of tokens read before: the rows and the seconds of its steps, those before other sentences' left out."""
         out: dict[int, tuple[list[int], list[float]]] = defaultdict(lambda: ([], []))
-        for (length, rows, start), (*_, end) in zip(self.begun, self.begun[1:], strict=False):
-            out[length][0].append(rows)
-            out[length][1].append(end - start)
+        for (length, rows, start), (following, _, end) in zip(self.begun, self.begun[1:], strict=False):
+            if following == length + 1:
+                out[length][0].append(rows)
+                out[length][1].append(end - start)
         return sorted(out.items())
 
 
@@ -125,25 +128,24 @@ def main() -> None:
     parse.add_argument("--dev", default=str(ROOT / "data" / "demo" / "dev"), help="the same for Table 5")
     parse.add_argument("--src", default="de", help="source language and suffix (de)")
     parse.add_argument("--tgt", default="en", help="target language and suffix (en)")
+    parse.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="Tables 1, 3 and 4; Table 5; Figure 2 (all)")
     parse.add_argument("--limit", type=int, help="first sentences only (all)")
+    parse.add_argument("--mixed-limit", type=int, help="first lines only of the length-mixed corpus (all)")
     parse.add_argument("--longest", type=int, default=8, help="sentences of the longest lines of the length-mixed corpus (8)")
     parse.add_argument("--seed", type=int, default=1, help="of the length-mixed corpus (1)")
     parse.add_argument("--beams", type=int, nargs="+", default=[5, 50], help="k (5 50)")
     parse.add_argument("--n", type=int, nargs="+", default=[64, 32], help="sentences of a batch, for each k (64 32)")
     parse.add_argument("--delta", type=float, default=1.5, help="--prune-threshold (1.5)")
     parse.add_argument("--children", type=int, default=5, help="--prune-children, the paper's M (5)")
-    parse.add_argument("--repeats", type=int, default=3, help="timed rounds (3)")
-    parse.add_argument("--warmup", type=int, default=0, help="rounds before them (0)")
-    parse.add_argument("--threads", type=int, default=1, help="torch threads (1)")
+    add_timing_arguments(parse)
     parse.add_argument("--out", type=Path, required=True, help="folder for the results")
     args = parse.parse_args()
     if len(args.n) != len(args.beams):
         parse.error("--n needs a value for each of --beams")
     with tempfile.TemporaryDirectory() as folder:
         runs = Translation(args, Path(folder))
-        runs.grid()
-        runs.exploration()
-        runs.steps()
+        for part in args.parts:
+            getattr(runs, part)()
 
 
 if __name__ == "__main__":
