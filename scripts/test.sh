@@ -14,5 +14,5 @@ run() {
 }
 run ruff check .
 run mypy
-run pytest "$@"
+run pytest -n 2 --dist loadfile "$@"  # two processes, a file each at a time
 [[ ${#failed[@]} -eq 0 ]] || die "failed: ${failed[*]}."

@@ -8,7 +8,12 @@ import subprocess
 import time
 
 import pytest
+import torch
 from conftest import BIN, command
+from models import build, generators
+
+from fairseq_ext import UsageError
+from fairseq_ext.results_file import ResultsFile
 
 FLAGS = ["--user-dir", "fairseq_ext", "--task", "translation_ext", "--beam", 3, "--nbest", 2, "--cpu", "--no-progress-bar"]
 STREAM = ["--schedule", "stream", "--stream-width", 3]
@@ -95,23 +100,33 @@ def test_lines_of_an_interactive_session_are_numbered_through(tiny, tmp_path):
     assert sorted(r["id"] for r in records(path)[1:]) == list(range(11))
 
 
-def test_refusals(tiny, tmp_path):
+def test_a_file_that_is_there_already_is_refused_without_resume(tiny, tmp_path):
     path = tmp_path / "results.jsonl"
+    path.write_text('{"signature": "x"}\n')
+    done = generate(tiny, "--results-file", path, check=False)
+    assert done.returncode != 0 and "has results already: add --resume" in done.stderr
+    assert path.read_text() == '{"signature": "x"}\n'
 
-    def refused(*flags) -> str:
-        done = generate(tiny, *flags, check=False)
-        assert done.returncode != 0
-        return done.stderr
 
-    generate(tiny, "--results-file", path)
-    assert "has results already: add --resume" in refused("--results-file", path)
-    assert "is of another search" in refused("--results-file", path, "--resume", "--prune-threshold", 1)
-    changed = records(path)
-    changed[3]["source"] += 1
-    path.write_text("".join(json.dumps(r) + "\n" for r in changed))
-    assert "has another source than here" in refused("--results-file", path, "--resume")
+def test_files_that_cannot_be_continued_are_refused(tmp_path):
+    path, source, device = tmp_path / "results.jsonl", torch.tensor([5, 6, 2]), torch.device("cpu")
+    found = [{"tokens": source, "score": torch.tensor(-1.5), "positional_scores": torch.tensor([-0.5, -0.5, -0.5])}]
+    ResultsFile(str(path), False, "ours").add(3, source, "text", found)
+    again = ResultsFile(str(path), True, "ours")
+    [h] = again.hypotheses(3, source, device)
+    assert h["tokens"].tolist() == [5, 6, 2] and float(h["score"]) == -1.5 and again.hypotheses(4, source, device) is None
+    with pytest.raises(UsageError, match="has another source than here"):
+        again.hypotheses(3, torch.tensor([5, 7, 2]), device)
+    with pytest.raises(UsageError, match="is of another search"):
+        ResultsFile(str(path), True, "another")
     path.write_text("no json\n{}\n")
-    assert "line 1, is no result of ours" in refused("--results-file", path, "--resume")
-    assert "cannot be written" in refused("--results-file", tmp_path / "nowhere" / "x")
-    assert "leave one of the two out" in refused("--results-file", tmp_path / "x", "--sampling", "--nbest", 3)
-    assert "leave one of the two out" in refused("--results-file", tmp_path / "x", "--print-alignment")
+    with pytest.raises(UsageError, match="line 1, is no result of ours"):
+        ResultsFile(str(path), True, "ours")
+    with pytest.raises(UsageError, match="cannot be written"):
+        ResultsFile(str(tmp_path / "nowhere" / "x"), False, "ours")
+
+
+@pytest.mark.parametrize("stock", [{"sampling": True}, {"print_alignment": "hard"}], ids=str)
+def test_what_a_results_file_cannot_hold_is_refused(stock, tmp_path):
+    with pytest.raises(UsageError, match="leave one of the two out"):
+        generators([build("transformer")], {"results_file": str(tmp_path / "x")}, beam=2, **stock)
