@@ -191,6 +191,9 @@ def check_workers(flags: Any, generation: Any) -> None:
 
 def validate(flags: Any, generation: Any) -> None:
     """Refuse what cannot work, in one sentence that names the flags and the way out (raises UsageError)."""
+    for name in ("beam", "nbest"):
+        if getattr(generation, name, 1) < 1:
+            raise UsageError(f"--{name} {getattr(generation, name)} leaves no hypothesis: use 1 or more")
     active = chosen(flags)
     other = stock_search(generation)
     if active and other:

@@ -160,7 +160,7 @@ def from_packed(
         reason = unusable(phrase, pieces, dictionary)
         text = " ".join(pieces)
         if reason:
-            raise UsageError(f"in {where}, the phrase '{text}' {reason}")
+            raise UsageError(f"in {where}, the phrase '{text if segmenter is None else segmenter.decode(text)}' {reason}")
         forms: tuple[Phrase, ...] = (phrase,)
         if segmenter is not None:
             text = segmenter.decode(text)

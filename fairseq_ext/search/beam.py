@@ -36,6 +36,12 @@ class Pool:
     def __len__(self) -> int:
         return len(self.max_len)
 
+    def limit(self) -> Tensor:
+        """(N,) most target tokens before EOS, in double precision."""
+        if "limit" not in self.aux:
+            self.aux["limit"] = torch.tensor(self.max_len, dtype=torch.float64, device=self.length.device)
+        return self.aux["limit"]
+
     def queue(self, started: int) -> Sequence[int]:
         """The sentences that have not started yet."""
         return range(started, len(self)) if self.wanted is None else self.wanted[started:]

@@ -177,18 +177,19 @@ class Count:
     """fairseq's stopping rule: a sentence is final with k finished hypotheses, or at its length limit.
 
     A hypothesis that ends in EOS is finished when it is among the k best candidates, and is lost when it is not; the k best
-    others go on. patience: multiple of k that makes a sentence final, 1 in fairseq.
+    others go on. patience: multiple of k that makes a sentence final, 1 in fairseq; None: 1, and less for constrained sentences.
 
     subtle: where C tokens are required few rows may end, so the k-th finished hypothesis is long in coming and what comes late is
-    rarely any good. With patience 1 such a sentence is also final once k / C hypotheses (two at least) are finished, its n-best
+    rarely any good. Without a patience such a sentence is also final once k / C hypotheses (two at least) are finished, its n-best
     list is full, and no live hypothesis, with all or only some of its constraints, has a better score at present than the list's
     last. With --nbest k this changes nothing.
     """
 
-    def __init__(self, eos: int, scoring: Scoring, patience: int = 1):
+    def __init__(self, eos: int, scoring: Scoring, patience: int | None = None):
         self.eos = eos
         self.scoring = scoring
-        self.patience = patience
+        self.patience = patience or 1
+        self.early = patience is None
 
     def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None) -> Fate:
         before = finished.count[beam.live_index()]
@@ -203,7 +204,7 @@ class Count:
         final = (before + done.sum(1) >= enough) | ~goes_on.any(1)
         if at_limit is not None:
             final = final | at_limit
-        if candidates.goal is None or self.patience > 1:
+        if candidates.goal is None or not self.early:
             return Fate(done, ~ends, final)
         live = beam.live_index()
         score = self.scoring(candidates.score, beam.step + 1, self.scoring.wanted(pool, live)[:, None])
@@ -216,7 +217,7 @@ class Count:
 
     def nothing_ends(self, candidates: Candidates, before: Tensor) -> bool:
         """Whether this is a step in which nothing can finish, as most are: worth asking where that does not mean to wait."""
-        constrained = candidates.goal is not None and self.patience == 1
+        constrained = candidates.goal is not None and self.early
         if constrained and bool((before > 1).any()):
             return False
         return not bool((candidates.token == self.eos).any())

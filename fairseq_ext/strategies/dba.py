@@ -144,9 +144,9 @@ class DBA:
         few = min(table.banks, self.k)
         slots = torch.zeros_like(sizes := bank_sizes(bank, score, table.banks))
         slots[:, :few] = allocate(self.k, sizes[:, :few], phrases.total)
-        # subtle: a beam with fewer slots than banks would give all of them to the highest bank it reaches, and so cram constraints
-        # in as early as it can; by_banks then deals the slots out one a bank instead, from the highest down
-        slots = slots.masked_fill((phrases.total >= self.k)[:, None], 0)
+        # subtle: a beam with fewer slots than banks has a share of none, and all it has would go to the highest bank it reaches, so as
+        # to cram constraints in as early as it can; those slots are not among the few, and by_banks deals them out one a bank
+        # instead, from the highest down
         order, _ = by_banks(slots, bank, score, phrases.total)
         order = order[:, : 2 * self.k]
         return order, score.gather(1, order)

@@ -54,7 +54,7 @@ class StopFlags(FairseqDataclass):
         metadata={"help": "whether a candidate that ends takes a slot of its step's beam (paper) or not (neutral: fairseq)"},
     )
     # fairseq has an integer flag of this name already (for training), whose type and default hold on the command line
-    patience: int = field(default=-1, metadata={"help": "--stop count waits for patience x beam finished hypotheses (neutral: -1 or 1)"})
+    patience: int = field(default=-1, metadata={"help": "--stop count waits for patience x beam finished hypotheses (neutral: 1; default -1: 1, and less where phrases are required)"})
     prune_bound: bool = field(
         default=False,
         metadata={"help": "with --stop optimal: drop live hypotheses that provably cannot enter the n-best list (neutral: off)"},
@@ -75,7 +75,7 @@ class OptimalEnding:
     def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None) -> Fate:
         live = beam.live_index()
         wanted = self.scoring.wanted(pool, live)[:, None]
-        longest = torch.tensor([pool.max_len[s] + 1.0 for s in beam.live], dtype=torch.float64, device=beam.device)[:, None]
+        longest = pool.limit()[live][:, None] + 1.0
         ends, goes_on = ends_and_goes_on(candidates, self.eos)
         # a candidate is finished among the k best; the k best others go on, or in the paper's expansion those of the k best
         first_k = torch.arange(ends.size(1), device=ends.device) < candidates.width
@@ -186,6 +186,8 @@ def check(flags, generation) -> None:
     if stop != "optimal" and (flags.prune_bound or str(flags.stop_expansion) != "fairseq"):
         flag = "--prune-bound" if flags.prune_bound else "--stop-expansion"
         raise UsageError(f"{flag} belongs to --stop optimal, not to --stop {stop}: add --stop optimal or leave {flag} out")
+    if stop == "optimal" and not math.isfinite(generation.lenpen):
+        raise UsageError(f"--lenpen {generation.lenpen} gives no score that --stop optimal could compare: use a number")
     if stop == "optimal" and generation.unkpen < 0:
         raise UsageError(
             f"--unkpen {generation.unkpen} can make a token's score positive, so --stop optimal proves nothing: "
@@ -197,7 +199,7 @@ def check(flags, generation) -> None:
 
 @register("stop", "count", StopFlags, check)
 def count(flags, context) -> Count:
-    return Count(context.eos, context.scoring, max(1, flags.patience))
+    return Count(context.eos, context.scoring, None if flags.patience == -1 else flags.patience)
 
 
 @register("stop", "optimal", StopFlags, check)
