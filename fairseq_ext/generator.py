@@ -25,7 +25,7 @@ from fairseq_ext.decoders.rereading import RereadingDecoder
 from fairseq_ext.errors import UsageError
 from fairseq_ext.progress import Progress
 from fairseq_ext.registry import PRUNERS, STRATEGIES
-from fairseq_ext.results_file import ResultsFile
+from fairseq_ext.results_file import ResultsFile, checksum
 from fairseq_ext.search.beam import Pool
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.loop import beam_search
@@ -33,8 +33,6 @@ from fairseq_ext.search.plugs import Plugs, Rescores
 from fairseq_ext.search.rules import Rules
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.stats import Stats
-from fairseq_ext.viz.ddg import Graph
-from fairseq_ext.viz.ddg import write as write_graph
 
 logger = logging.getLogger("fairseq_ext")
 
@@ -134,12 +132,12 @@ class BeamSearchGenerator(SequenceGenerator):
 
     def search_pool(self, pool: Pool) -> list[list[dict[str, Tensor]]]:
         """Every sentence's hypotheses as fairseq's commands read them; those of an earlier run come from the results file."""
-        source, device = pool.net_input["src_tokens"], pool.length.device
+        device = pool.length.device
         ids = pool.ids.tolist()
         out: list[list[dict[str, Tensor]]] = [[] for _ in ids]
         if self.results is not None:
             for i, number in enumerate(ids):
-                out[i] = self.results.hypotheses(number, source[i][source[i] != self.pad], device) or []
+                out[i] = self.results.hypotheses(number, self.checksum(pool, i), device) or []
             pool.wanted = [i for i, found in enumerate(out) if not found]
         wanted = len(pool.queue(0))
         progress = Progress(wanted, self.stats) if self.stats.refills is not None and wanted > 1 else None
@@ -155,9 +153,8 @@ class BeamSearchGenerator(SequenceGenerator):
             self.stats.sentences += 1
             self.stats.target_tokens += out[sentence][0]["tokens"].numel()
             if self.results is not None:
-                tokens = source[sentence]
                 text = self.text(out[sentence][0]["tokens"])
-                self.results.add(ids[sentence], tokens[tokens != self.pad], text, out[sentence])
+                self.results.add(ids[sentence], self.checksum(pool, sentence), text, out[sentence])
             if progress is not None:
                 progress.add()
 
@@ -169,6 +166,13 @@ class BeamSearchGenerator(SequenceGenerator):
     def decode(self, pool: Pool, answer: Callable[[int, list[Hypothesis]], None]) -> None:
         """Decode the sentences that are wanted; answer(sentence, hypotheses) takes each as soon as it is final."""
         beam_search(self.decoder, pool, self.nbest, self.plugs, self.rules, self.scoring, self.stats, answer)
+
+    def checksum(self, pool: Pool, sentence: int) -> str:
+        """Of what a sentence's results depend on: source, constraints, prefix."""
+        source = pool.net_input["src_tokens"][sentence]
+        constraints = pool.aux["constraints"][sentence] if "constraints" in pool.aux else None
+        prefix = pool.prefix[sentence] if pool.prefix is not None and constraints is None else None
+        return checksum(source[source != self.pad], constraints, None if prefix is None else prefix[prefix != self.pad])
 
     def pool(self, sample, prefix_tokens: Tensor | None, bos_token: int | None) -> Pool:
         """The command's batch as a pool of sentences."""
@@ -255,12 +259,14 @@ class ParallelGenerator(BeamSearchGenerator):
 
     def write_graph(self, pool: Pool, sentence: int, hypothesis: Hypothesis, calls: list) -> None:
         """The sentence's decoding dependency graph, into --ddg-dir."""
+        from fairseq_ext.viz.ddg import Graph, write  # needs matplotlib, and is a command of its own
+
         words, symbols = self.tgt_dict, self.task.source_dictionary
         source = [symbols[t] for t in pool.net_input["src_tokens"][sentence].tolist() if t not in (symbols.pad(), symbols.eos())]
         output = [words[t] for t in hypothesis.tokens.tolist()]
         number = int(pool.ids[sentence]) if self.numbered else self.graphs
         graph = Graph.build(str(number), source, output, str(self.flags.decoding), calls, words.__getitem__)
-        write_graph(graph, Path(self.flags.ddg_dir))
+        write(graph, Path(self.flags.ddg_dir))
         self.graphs += 1
 
 

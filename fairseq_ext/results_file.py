@@ -6,8 +6,9 @@ translation, and its hypotheses with all that the commands print of them.
 
 from __future__ import annotations
 
+import hashlib
 import json
-import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,6 +16,9 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.errors import UsageError
+
+ONLY_OUTPUT = ("_name", "print_step", "score_reference", "retain_iter_history")  # flags that change no hypothesis
+EACH = 4096  # numbers of each weight that the fingerprint of a model takes in
 
 
 class ResultsFile:
@@ -24,6 +28,8 @@ class ResultsFile:
         self.path = Path(path)
         self.done: dict[int, dict[str, Any]] = {}
         whole = 0
+        if self.path.is_dir():
+            raise UsageError(f"--results-file {path} is a directory: name a file")
         if self.path.exists() and self.path.stat().st_size:
             if not resume:
                 raise UsageError(f"{path} has results already: add --resume to go on with it, or name another file")
@@ -64,22 +70,22 @@ class ResultsFile:
         self.file.write(json.dumps(record, ensure_ascii=False) + "\n")
         self.file.flush()
 
-    def add(self, number: int, source: Tensor, text: str, hypotheses: list[dict[str, Tensor]]) -> None:
-        """A sentence is done: source tokens (L,), the best translation as text, its hypotheses as fairseq's commands read them."""
+    def add(self, number: int, source: str, text: str, hypotheses: list[dict[str, Tensor]]) -> None:
+        """A sentence is done: its checksum, the best translation as text, its hypotheses as fairseq's commands read them."""
         kept = [
             {"tokens": h["tokens"].tolist(), "score": float(h["score"]), "positional_scores": h["positional_scores"].tolist()}
             for h in hypotheses
         ]
-        self.write({"id": number, "source": checksum(source), "text": text, "hypotheses": kept})
+        self.write({"id": number, "source": source, "text": text, "hypotheses": kept})
 
-    def hypotheses(self, number: int, source: Tensor, device: torch.device) -> list[dict[str, Tensor]] | None:
-        """The hypotheses of a sentence that is done already; None if it is not."""
+    def hypotheses(self, number: int, source: str, device: torch.device) -> list[dict[str, Tensor]] | None:
+        """The hypotheses of a sentence, given its checksum, that is done already; None if it is not."""
         record = self.done.get(number)
         if record is None:
             return None
-        if record["source"] != checksum(source):
+        if record["source"] != source:
             raise UsageError(
-                f"sentence {number} in {self.path} has another source than here: use the same data, or another --results-file"
+                f"sentence {number} in {self.path} has another source, constraints or prefix than here: use the same data, or another file"
             )
         nothing = torch.empty(0)
         return [
@@ -94,6 +100,18 @@ class ResultsFile:
         ]
 
 
-def checksum(source: Tensor) -> int:
-    """Of source tokens (L,), padding left out."""
-    return zlib.crc32(source.cpu().numpy().tobytes())
+def checksum(*given: Any) -> str:
+    """Of what a sentence's results depend on: tensors of tokens, and what else its representation tells."""
+    parts = [x.cpu().numpy().tobytes() if isinstance(x, Tensor) else repr(x).encode("utf-8", "surrogatepass") for x in given]
+    return hashlib.sha256(b"|".join(parts)).hexdigest()[:16]
+
+
+def run_key(signature: str, generation: Any, models: list) -> str:
+    """One line for all that results depend on besides the sentences: the signature, fairseq's own generation flags, the weights."""
+    settings = generation if isinstance(generation, Mapping) else vars(generation)
+    told = {name: str(value) for name, value in sorted(settings.items()) if name not in ONLY_OUTPUT}
+    digest = hashlib.sha256()
+    for model in models:
+        for weight in model.parameters():
+            digest.update(weight.detach().flatten()[:EACH].float().cpu().numpy().tobytes())
+    return f"{signature}|{checksum(told)}|{digest.hexdigest()[:16]}"

@@ -30,7 +30,7 @@ from fairseq_ext.constraint_flags import constrained
 from fairseq_ext.constraint_io import ConstraintSource, SentenceConstraints
 from fairseq_ext.errors import UsageError
 from fairseq_ext.generator import generator_class
-from fairseq_ext.results_file import ResultsFile
+from fairseq_ext.results_file import ResultsFile, run_key
 from fairseq_ext.segmenter import NotingDictionary
 from fairseq_ext.stats import Stats
 from fairseq_ext.workers import Workers
@@ -90,9 +90,9 @@ class Extended:
         generator = build(models, args, generator_class(print_alignment, flags), extra, prefix_allowed_tokens_fn)
         logger.info(generator.stats.signature)
         if flags.results_file:
-            generator.results = ResultsFile(flags.results_file, flags.resume, generator.stats.signature)
+            generator.results = ResultsFile(flags.results_file, flags.resume, run_key(generator.stats.signature, args, models))
             generator.text = lambda tokens: self.text(tokens, generator)
-        self.numbered = self.constrained or bool(flags.results_file)
+        self.numbered = self.constrained or bool(flags.results_file) or bool(getattr(flags, "ddg_dir", None))
         self.stats, self.written = generator.stats, time.monotonic()
         if self.constrained:
             self.note_unknown_words()

@@ -63,6 +63,11 @@ def main() -> None:
         parser.error(f"{args.target} is empty")
     if source is not None and len(source) != len(target):
         parser.error(f"{args.source} has {len(source)} lines and {args.target} {len(target)}: they must be parallel")
+    for file, text, language in ((args.target, target, args.target_lang), (args.source, source, args.source_lang)):
+        words = [token for line in text or () for token in line[:-1]]
+        unknown = words.count(dictionaries[language].unk())
+        if 2 * unknown > len(words):
+            parser.error(f"{unknown:,} of {len(words):,} words of {file} are unknown to the model: segment the text as it does (--spm)")
     table = estimate(target, source, dictionaries[args.target_lang], dictionaries[args.source_lang])
     output = args.output or args.path.with_suffix(".drafts.npz")
     table.save(str(output))

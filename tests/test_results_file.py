@@ -13,7 +13,7 @@ from conftest import BIN, command
 from models import build, generators
 
 from fairseq_ext import UsageError
-from fairseq_ext.results_file import ResultsFile
+from fairseq_ext.results_file import ResultsFile, checksum, run_key
 
 FLAGS = ["--user-dir", "fairseq_ext", "--task", "translation_ext", "--beam", 3, "--nbest", 2, "--cpu", "--no-progress-bar"]
 STREAM = ["--schedule", "stream", "--stream-width", 3]
@@ -109,14 +109,18 @@ def test_a_file_that_is_there_already_is_refused_without_resume(tiny, tmp_path):
 
 
 def test_files_that_cannot_be_continued_are_refused(tmp_path):
-    path, source, device = tmp_path / "results.jsonl", torch.tensor([5, 6, 2]), torch.device("cpu")
-    found = [{"tokens": source, "score": torch.tensor(-1.5), "positional_scores": torch.tensor([-0.5, -0.5, -0.5])}]
+    path, tokens, device = tmp_path / "results.jsonl", torch.tensor([5, 6, 2]), torch.device("cpu")
+    source = checksum(tokens, None)
+    found = [{"tokens": tokens, "score": torch.tensor(-1.5), "positional_scores": torch.tensor([-0.5, -0.5, -0.5])}]
     ResultsFile(str(path), False, "ours").add(3, source, "text", found)
     again = ResultsFile(str(path), True, "ours")
     [h] = again.hypotheses(3, source, device)
     assert h["tokens"].tolist() == [5, 6, 2] and float(h["score"]) == -1.5 and again.hypotheses(4, source, device) is None
-    with pytest.raises(UsageError, match="has another source than here"):
-        again.hypotheses(3, torch.tensor([5, 7, 2]), device)
+    for other in (checksum(torch.tensor([5, 7, 2]), None), checksum(tokens, "a constraint")):
+        with pytest.raises(UsageError, match="has another source, constraints or prefix than here"):
+            again.hypotheses(3, other, device)
+    with pytest.raises(UsageError, match="is a directory"):
+        ResultsFile(str(tmp_path), True, "ours")
     with pytest.raises(UsageError, match="is of another search"):
         ResultsFile(str(path), True, "another")
     path.write_text("no json\n{}\n")
@@ -130,3 +134,15 @@ def test_files_that_cannot_be_continued_are_refused(tmp_path):
 def test_what_a_results_file_cannot_hold_is_refused(stock, tmp_path):
     with pytest.raises(UsageError, match="leave one of the two out"):
         generators([build("transformer")], {"results_file": str(tmp_path / "x")}, beam=2, **stock)
+
+
+def test_what_results_depend_on_is_in_the_key():
+    """The same search again has the same key; another beam, length penalty or model has not."""
+    from fairseq.dataclass.configs import GenerationConfig
+
+    model, other = build("transformer", 1), build("transformer", 2)
+    key = run_key("ours", GenerationConfig(beam=3), [model])
+    assert key == run_key("ours", GenerationConfig(beam=3), [build("transformer", 1)])
+    for changed in ({"beam": 4}, {"beam": 3, "lenpen": 0.5}, {"beam": 3, "nbest": 2}, {"beam": 3, "max_len_b": 9}):
+        assert run_key("ours", GenerationConfig(**changed), [model]) != key
+    assert run_key("ours", GenerationConfig(beam=3), [other]) != key and run_key("theirs", GenerationConfig(beam=3), [model]) != key

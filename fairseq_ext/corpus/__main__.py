@@ -83,6 +83,14 @@ def decoding_flags(words: list[str]) -> dict[str, Any]:
     return {name: True if not given else given[0] if len(given) == 1 else given for name, given in values.items()}
 
 
+NOT_HERE = {
+    "print_alignment": "has no place in the records of a corpus run",
+    "cpu_workers": "would start processes within the workers, which --workers counts",
+    "ddg_dir": "draws a few sentences of the other commands, not a corpus",
+}
+LEAST_STORE = 75  # MiB
+
+
 def job_of(argv: list[str]) -> Job:
     """The job that a command line describes."""
     args, others = parser().parse_known_args(argv)
@@ -90,6 +98,11 @@ def job_of(argv: list[str]) -> Job:
     for name in ("results_file", "resume"):
         if name in flags:
             raise UsageError(f"--{name.replace('_', '-')} is of the other commands: here --output is resumed by repeating the command")
+    for name, why in NOT_HERE.items():
+        if name in flags:
+            raise UsageError(f"--{name.replace('_', '-')} {why}: leave it out")
+    if args.object_store < LEAST_STORE:
+        raise UsageError(f"--object-store {args.object_store} is less than Ray takes: use {LEAST_STORE} MiB or more")
     flags |= {name: value for name in ("source_lang", "target_lang") if (value := getattr(args, name)) is not None}
     ours = {name: value for name, value in vars(args).items() if name not in ("command", "source_lang", "target_lang")}
     return Job(flags=flags, **ours)

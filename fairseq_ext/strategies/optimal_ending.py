@@ -54,7 +54,13 @@ class StopFlags(FairseqDataclass):
         metadata={"help": "whether a candidate that ends takes a slot of its step's beam (paper) or not (neutral: fairseq)"},
     )
     # fairseq has an integer flag of this name already (for training), whose type and default hold on the command line
-    patience: int = field(default=-1, metadata={"help": "--stop count waits for patience x beam finished hypotheses (neutral: 1; default -1: 1, and less where phrases are required)"})
+    patience: int = field(
+        default=-1,
+        metadata={
+            "help": "--stop count waits for patience x beam finished hypotheses (neutral: 1; default -1: 1, and less where phrases "
+            "are required)"
+        },
+    )
     prune_bound: bool = field(
         default=False,
         metadata={"help": "with --stop optimal: drop live hypotheses that provably cannot enter the n-best list (neutral: off)"},
