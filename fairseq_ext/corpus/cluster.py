@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import socket
 import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,6 +15,7 @@ from fairseq_ext.errors import UsageError
 if TYPE_CHECKING:
     from fairseq_ext.corpus.run import Job
 
+SECONDS_TO_ANSWER = 10
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_DEDUP_LOGS": "1"}
 
 
@@ -42,9 +44,12 @@ def ray_for(job: Job) -> Iterator[Workers]:
     if own:
         quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
         if job.address:
+            host, _, port = job.address.rpartition(":")
             try:
+                if host and port.isdigit() and "/" not in host:  # Ray itself would try for minutes
+                    socket.create_connection((host, int(port)), timeout=SECONDS_TO_ANSWER).close()
                 ray.init(address=job.address, **quiet)
-            except ConnectionError as error:
+            except OSError as error:  # ConnectionError is one
                 raise UsageError(f"no Ray cluster answers at --address {job.address}: start one with ray start --head") from error
         else:
             needed = (job.workers or 1) * job.threads

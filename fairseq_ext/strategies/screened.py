@@ -12,10 +12,10 @@ be checked. Elsewhere every word's error is bounded: with D = W - half(W), a log
    trained with label smoothing whose weights half precision does not hold, the full softmax takes over.
 
 Neutral setting: every one; the output is that of --softmax full. Only the rounding of float32 differs.
-Why not int8: the k best words can be certified from int8 products, but scores need log Z of all words to 1e-4. The errors of int8
-weights bound it only to 1e-2 or so where a model was trained with label smoothing, so that nearly every row would be computed in
-full as well; high and low bytes of weights and states take three int8 products and are no faster than half precision. scripts/bench/
-softmax.py --engines measures all of them.
+Why not int8: the k best words can be certified from int8 products, but scores need log Z of all words to 1e-4. By estimate
+the errors of int8 weights bound it to 1e-3 to 1e-2 where a model was trained with label smoothing, so that nearly every row would be
+computed in full as well; high and low bytes of weights and states take three int8 products and came to about the cost of half
+precision. scripts/bench/softmax.py --engines times the products.
 
 FBGEMM's kernels run the product; they use no AMX. Where they are missing, on a GPU, for weights other than float32, and for numbers
 of rows at which a start-up probe finds it slower, the full softmax runs.
