@@ -22,7 +22,7 @@ def cluster():
 
 
 def test_a_node_that_goes_away_takes_nothing_with_it(cluster, tmp_path):
-    lines = source_lines(0, 160)
+    lines = source_lines(0, 400) * 2
     path, out = write_text(tmp_path / "a.txt", lines), tmp_path / "out"
     over, lost = threading.Event(), []
 
@@ -41,6 +41,6 @@ def test_a_node_that_goes_away_takes_nothing_with_it(cluster, tmp_path):
         over.set()
         loser.join()
     expected = Translator(str(DEMO / "checkpoint.pt"), str(DEMO), **FLAGS).translate(lines)
-    assert lost and lost[0] < 16  # it went while there was work left; an idle worker that goes with it is not missed
+    assert lost and lost[0] < 80 and done.workers == 2 and done.restarts >= 1
     assert [r["hypotheses"] for r in records(out / "a.jsonl")] == [[h.text for h in nbest] for nbest in expected]
-    assert (done.errors, done.before, done.sentences, parts(out)) == (0, 0, 160, [])
+    assert (done.errors, done.before, done.sentences, parts(out)) == (0, 0, 800, [])
