@@ -1,4 +1,4 @@
-"""Compiles `step.cpp` for this processor, once: `python -m fairseq_ext.kernels` does it ahead of time.
+"""Compiles step.cpp and scores.cpp for this processor, once: `python -m fairseq_ext.kernels` does it ahead of time.
 
 The library lies in the user's cache folder under a name that holds source, compiler, flags and processor, so a changed source or
 another machine with the same home folder gets its own. Without a compiler nothing breaks: the torch operations run instead.
@@ -21,7 +21,9 @@ import tempfile
 from pathlib import Path
 
 logger = logging.getLogger("fairseq_ext")
-SOURCE = Path(__file__).with_name("step.cpp")
+FOLDER = Path(__file__).parent
+SOURCES = [FOLDER / "step.cpp", FOLDER / "scores.cpp"]
+HEADERS = [FOLDER / "vectors.hpp", FOLDER / "products.hpp", FOLDER / "attention.hpp"]
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-shared", "-fopenmp", "-fno-math-errno", "-fno-trapping-math")
 
 TRY = "import ctypes, sys; sys.exit(0 if ctypes.CDLL(sys.argv[1]).works() else 1)"
@@ -53,8 +55,9 @@ def build() -> Path:
     command = compiler()
     if command is None:
         raise RuntimeError("there is no C++ compiler (g++, c++, clang++ or the one that CXX names)")
+    names = " and ".join(path.name for path in SOURCES)
     version = subprocess.run([command, "--version"], capture_output=True, text=True, check=False).stdout
-    parts = (SOURCE.read_text(encoding="utf-8"), command, version, *FLAGS, platform.machine(), processor())
+    parts = (*(path.read_text(encoding="utf-8") for path in SOURCES + HEADERS), command, version, *FLAGS, platform.machine(), processor())
     target = cache_folder() / f"step-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}.so"
     if target.exists():
         return target
@@ -62,13 +65,13 @@ def build() -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
             made = Path(folder) / target.name
-            done = subprocess.run([command, *FLAGS, "-o", str(made), str(SOURCE)], capture_output=True, text=True, check=False)
+            done = subprocess.run([command, *FLAGS, "-o", str(made), *map(str, SOURCES)], capture_output=True, text=True, check=False)
             if done.returncode:
                 said = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[-200:])
-                raise RuntimeError(f"{command} could not compile {SOURCE.name} ({said.strip()})")
+                raise RuntimeError(f"{command} could not compile {names} ({said.strip()})")
             tried = subprocess.run([sys.executable, "-c", TRY, str(made)], capture_output=True, check=False)
             if tried.returncode:
-                raise RuntimeError(f"what {command} made of {SOURCE.name} does not work on this processor (status {tried.returncode})")
+                raise RuntimeError(f"what {command} made of {names} does not work on this processor (status {tried.returncode})")
             os.replace(made, target)  # in one move: another process may be doing the same
     except OSError as error:
         raise RuntimeError(f"{target.parent} cannot be written ({error.strerror})") from error

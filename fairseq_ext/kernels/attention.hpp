@@ -1,0 +1,90 @@
+// One token's attention to the cells it sees, and to no others.
+#pragma once
+
+#include "vectors.hpp"
+
+namespace {
+
+// Keys and values that one line attends to: all `count` cells, or those that `cell` lists
+struct Seen {
+    const float *key, *value;
+    int64_t head, stride, count;  // elements from head to head and from cell to cell
+    const int32_t* cell;
+};
+
+inline float sum(floats v) {
+    typedef float eight __attribute__((vector_size(32)));
+    typedef float four __attribute__((vector_size(16)));
+    eight half;
+    if constexpr (LANES == 16)
+        half = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) + __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+    else
+        half = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7);
+    four quarter = __builtin_shufflevector(half, half, 0, 1, 2, 3) + __builtin_shufflevector(half, half, 4, 5, 6, 7);
+    return (quarter[0] + quarter[1]) + (quarter[2] + quarter[3]);
+}
+
+// One line's attention in one head of h features, h = V x LANES (V = 0: any h); score has room for seen.count numbers
+template <int V>
+void attend_head(const float* query, const float* key, const float* value, const Seen& seen, int64_t h, float* score, float* out) {
+    auto cell = [&](int64_t i) { return (seen.cell ? seen.cell[i] : i) * seen.stride; };
+    float highest = -INFINITY, total = 0.0f;
+    for (int64_t i = 0; i < seen.count; ++i) {
+        const float* k = key + cell(i);
+        float dot = 0.0f;
+        if constexpr (V > 0) {
+            floats parts = load(query) * load(k);
+            for (int j = 1; j < V; ++j) parts += load(query + j * LANES) * load(k + j * LANES);
+            dot = sum(parts);
+        } else {
+            for (int64_t j = 0; j < h; ++j) dot += query[j] * k[j];
+        }
+        score[i] = dot;
+        highest = std::max(highest, dot);
+    }
+#pragma omp simd reduction(+ : total)
+    for (int64_t i = 0; i < seen.count; ++i) {
+        score[i] = exponential(score[i] - highest);
+        total += score[i];
+    }
+    if constexpr (V > 0) {
+        floats sums[V] = {};
+        for (int64_t i = 0; i < seen.count; ++i)
+            for (int j = 0; j < V; ++j) sums[j] += score[i] * load(value + cell(i) + j * LANES);
+        for (int j = 0; j < V; ++j) store(out + j * LANES, sums[j] / total);
+    } else {
+        for (int64_t j = 0; j < h; ++j) out[j] = 0.0f;
+        for (int64_t i = 0; i < seen.count; ++i)
+            for (int64_t j = 0; j < h; ++j) out[j] += score[i] / total * value[cell(i) + j];
+    }
+}
+
+void attend(const float* query, const Seen& seen, int64_t heads, int64_t h, float* score, float* out) {
+    auto one = h == 8 * LANES ? attend_head<8> : h == 4 * LANES ? attend_head<4> : h == 2 * LANES ? attend_head<2>
+             : h == LANES ? attend_head<1> : attend_head<0>;
+    for (int64_t head = 0; head < heads; ++head)
+        one(query + head * h, seen.key + head * seen.head, seen.value + head * seen.head, seen, h, score, out + head * h);
+}
+
+// For each of the lines: the cells that it sees, from masks of 0 or -inf; where[i] is line i's mask
+struct Lists {
+    std::vector<int32_t> cells;
+    std::vector<int64_t> count;
+    int64_t width;
+    void read(int64_t lines, int64_t width_, const std::vector<const float*>& where) {
+        width = width_;
+        scratch(cells, lines * width);
+        scratch(count, lines);
+        for (int64_t i = 0; i < lines; ++i) {
+            int32_t* to = cells.data() + i * width;
+            int64_t found = 0;
+            for (int64_t c = 0; c < width; ++c) {
+                to[found] = static_cast<int32_t>(c);
+                found += where[i][c] == 0.0f;
+            }
+            count[i] = found;
+        }
+    }
+};
+
+}  // namespace

@@ -1,0 +1,145 @@
+// Products x W' + b, float32 or 8 bits. Weights are packed into panels of PANEL columns, all inputs of a panel together (step.py,
+// Packed), so that a step reads every weight once, in order. With int8 weights each line of x is rounded to 8 bits by its largest
+// magnitude.
+#pragma once
+
+#include "vectors.hpp"
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+#include <immintrin.h>
+#define HAS_INT8 1
+#else
+#define HAS_INT8 0
+#endif
+
+namespace {
+
+// mirrored by ctypes structures in step.py
+enum Kind : int64_t { FLOAT32, INT8 };
+enum After : int64_t { PLAIN, RELU, GELU, ADD };  // ADD: the result is added to what y holds
+
+struct Product {
+    const void* weight;     // (panels, in, PANEL) float32, or (panels, in / 4, PANEL, 4) int8
+    const float* bias;      // (out,) or null
+    const float* scale;     // int8: (panels x PANEL,) of each column
+    const int32_t* offset;  // int8: (panels x PANEL,) 128 x the column's sum, which x's shift to unsigned adds
+    int64_t in, out, kind;
+};
+
+// R lines of x times one panel: in x PANEL weights -> sums[R][VECTORS]
+template <int R>
+inline void panel_float(const float* x, int64_t stride, const float* weight, int64_t in, floats sums[R][VECTORS]) {
+    for (int r = 0; r < R; ++r)
+        for (int v = 0; v < VECTORS; ++v) sums[r][v] = floats{};
+    for (int64_t k = 0; k < in; ++k, weight += PANEL) {
+        floats w[VECTORS];
+        for (int v = 0; v < VECTORS; ++v) w[v] = load(weight + v * LANES);
+        for (int r = 0; r < R; ++r)
+            for (int v = 0; v < VECTORS; ++v) sums[r][v] += x[r * stride + k] * w[v];
+    }
+}
+
+#if HAS_INT8
+inline ints dot4(ints sum, int32_t x, ints weight) {
+#ifdef __AVX512VNNI__
+    return (ints)_mm512_dpbusd_epi32((__m512i)sum, _mm512_set1_epi32(x), (__m512i)weight);
+#else
+    return (ints)_mm256_dpbusd_avx_epi32((__m256i)sum, _mm256_set1_epi32(x), (__m256i)weight);
+#endif
+}
+
+// The same with four inputs at a time: x unsigned, weights signed
+template <int R>
+inline void panel_int8(const int32_t* x, int64_t stride, const int32_t* weight, int64_t fours, ints sums[R][VECTORS]) {
+    for (int r = 0; r < R; ++r)
+        for (int v = 0; v < VECTORS; ++v) sums[r][v] = ints{};
+    for (int64_t k = 0; k < fours; ++k, weight += PANEL) {
+        ints w[VECTORS];
+        for (int v = 0; v < VECTORS; ++v) w[v] = *reinterpret_cast<const loose_ints*>(weight + v * LANES);
+        for (int r = 0; r < R; ++r)
+            for (int v = 0; v < VECTORS; ++v) sums[r][v] = dot4(sums[r][v], x[r * stride + k], w[v]);
+    }
+}
+#endif
+
+// Write one line's panel of results, `columns` of them
+inline void finish(const float* line, const float* bias, float* y, int64_t columns, After after) {
+    static const float zeros[PANEL] = {};
+    bias = bias ? bias : zeros;
+    switch (after) {
+        case PLAIN: for (int64_t c = 0; c < columns; ++c) y[c] = line[c] + bias[c]; break;
+        case RELU: for (int64_t c = 0; c < columns; ++c) y[c] = std::max(line[c] + bias[c], 0.0f); break;
+        case GELU: for (int64_t c = 0; c < columns; ++c) y[c] = gelu(line[c] + bias[c]); break;
+        case ADD: for (int64_t c = 0; c < columns; ++c) y[c] += line[c] + bias[c]; break;
+    }
+}
+
+template <int R>
+void block_of_rows(const Product& p, int64_t panel, const void* x, int64_t line, const float* row_scale, float* y, After after) {
+    alignas(64) float results[R][PANEL];
+    int64_t first = panel * PANEL, columns = std::min<int64_t>(PANEL, p.out - first);
+    if (p.kind == FLOAT32) {
+        floats sums[R][VECTORS];
+        const float* weight = static_cast<const float*>(p.weight) + panel * p.in * PANEL;
+        panel_float<R>(static_cast<const float*>(x) + line * p.in, p.in, weight, p.in, sums);
+        std::memcpy(results, sums, sizeof(results));
+    } else {
+#if HAS_INT8
+        ints sums[R][VECTORS];
+        int64_t fours = p.in / 4;
+        const int32_t* weight = static_cast<const int32_t*>(p.weight) + panel * fours * PANEL;
+        panel_int8<R>(static_cast<const int32_t*>(x) + line * fours, fours, weight, fours, sums);
+        for (int r = 0; r < R; ++r) {
+            int32_t whole[PANEL];
+            std::memcpy(whole, sums[r], sizeof(whole));
+            for (int c = 0; c < PANEL; ++c)
+                results[r][c] = static_cast<float>(whole[c] - p.offset[first + c]) * (row_scale[line + r] * p.scale[first + c]);
+        }
+#endif
+    }
+    for (int r = 0; r < R; ++r)
+        finish(results[r], p.bias ? p.bias + first : nullptr, y + (line + r) * p.out + first, columns, after);
+}
+
+// Each line of x (lines, in) to unsigned 8 bits: round(x / scale) + 128, scale = largest magnitude / 127
+void quantise(const float* x, int64_t lines, int64_t in, uint8_t* out, float* scale) {
+#pragma omp parallel for schedule(static) if (lines * in > WORTH_THREADS / 16)
+    for (int64_t i = 0; i < lines; ++i) {
+        const float* from = x + i * in;
+        float largest = 0.0f;
+#pragma omp simd reduction(max : largest)
+        for (int64_t k = 0; k < in; ++k) largest = std::max(largest, std::fabs(from[k]));
+        float factor = largest > 0.0f ? 127.0f / largest : 0.0f;
+        scale[i] = largest / 127.0f;
+        for (int64_t k = 0; k < in; ++k) out[i * in + k] = static_cast<uint8_t>(static_cast<int32_t>(std::nearbyint(from[k] * factor)) + 128);
+    }
+}
+
+// y (lines, out) = x (lines, in) W' + bias
+void multiply(const Product& p, const float* x, int64_t lines, float* y, After after) {
+    static thread_local std::vector<uint8_t> bytes;
+    static thread_local std::vector<float> scales;
+    const void* input = x;
+    const float* row_scale = nullptr;
+    if (p.kind == INT8) {
+        uint8_t* quantised = scratch(bytes, lines * p.in);
+        float* scale = scratch(scales, lines);
+        quantise(x, lines, p.in, quantised, scale);
+        input = quantised;
+        row_scale = scale;
+    }
+    int64_t panels = (p.out + PANEL - 1) / PANEL;
+#pragma omp parallel for schedule(static) if (lines * p.in * p.out > WORTH_THREADS)
+    for (int64_t panel = 0; panel < panels; ++panel) {
+        int64_t line = 0;
+        for (; line + ROWS <= lines; line += ROWS) block_of_rows<ROWS>(p, panel, input, line, row_scale, y, after);
+        switch (lines - line) {
+            case 5: block_of_rows<5>(p, panel, input, line, row_scale, y, after); break;
+            case 4: block_of_rows<4>(p, panel, input, line, row_scale, y, after); break;
+            case 3: block_of_rows<3>(p, panel, input, line, row_scale, y, after); break;
+            case 2: block_of_rows<2>(p, panel, input, line, row_scale, y, after); break;
+            case 1: block_of_rows<1>(p, panel, input, line, row_scale, y, after); break;
+        }
+    }
+}
+
+}  // namespace

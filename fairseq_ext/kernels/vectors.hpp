@@ -1,0 +1,63 @@
+// Vectors as wide as the processor has them, and what every kernel needs. Plain C++17: no torch headers, so it builds in seconds and
+// does not depend on torch's version.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+namespace {
+
+#ifdef __AVX512F__
+constexpr int LANES = 16, VECTORS = 4;  // of a panel: with 6 rows, 24 of 32 registers are sums
+#else
+constexpr int LANES = 8, VECTORS = 2;
+#endif
+constexpr int PANEL = LANES * VECTORS, ROWS = 6;
+constexpr int64_t WORTH_THREADS = 1 << 20;  // multiplications below which starting threads costs more than it gains
+
+typedef float floats __attribute__((vector_size(LANES * 4)));
+typedef float loose_floats __attribute__((vector_size(LANES * 4), aligned(4)));
+typedef int32_t ints __attribute__((vector_size(LANES * 4)));
+typedef int32_t loose_ints __attribute__((vector_size(LANES * 4), aligned(4)));
+
+floats load(const float* from) { return *reinterpret_cast<const loose_floats*>(from); }
+void store(float* to, floats value) { *reinterpret_cast<loose_floats*>(to) = value; }
+
+// e^x to about 1e-7, for x <= 88; 0 below -87. Written so that compilers vectorise loops over it.
+inline float exponential(float x) {
+    float n = std::nearbyint(x * 1.44269504f);
+    float r = x - n * 0.693359375f + n * 2.12194440e-4f;
+    float p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    n = n < -126.0f ? -126.0f : n;
+    union {
+        int32_t bits;
+        float value;
+    } power = {(static_cast<int32_t>(n) + 127) << 23};
+    return x < -87.0f ? 0.0f : p * power.value;
+}
+
+// x times the normal distribution function, by Abramowitz and Stegun 7.1.26 (error below 2e-7)
+inline float gelu(float x) {
+    float z = std::fabs(x) * 0.70710678f;
+    float t = 1.0f / (1.0f + 0.3275911f * z);
+    float p = ((((1.061405429f * t - 1.453152027f) * t + 1.421413741f) * t - 0.284496736f) * t + 0.254829592f) * t;
+    float tail = 0.5f * p * exponential(-z * z);  // of the distribution, beyond |x|
+    return x * (x < 0 ? tail : 1.0f - tail);
+}
+
+template <class T>
+T* scratch(std::vector<T>& memory, int64_t size) {
+    if (static_cast<int64_t>(memory.size()) < size) memory.resize(size);
+    return memory.data();
+}
+
+}  // namespace
