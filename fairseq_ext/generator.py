@@ -9,27 +9,25 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from fairseq import search as stock_search
-from fairseq.sequence_generator import EnsembleModelWithAlignment, SequenceGenerator, SequenceGeneratorWithAlignment
+from fairseq.sequence_generator import EnsembleModelWithAlignment, SequenceGenerator
 from torch import Tensor
 
 from fairseq_ext import config, constraint_io
 from fairseq_ext.constraint_flags import is_ordered
 from fairseq_ext.constraint_report import report_constraints
 from fairseq_ext.decoders.choose import make_decoder
-from fairseq_ext.decoders.rereading import RereadingDecoder
 from fairseq_ext.errors import UsageError
 from fairseq_ext.progress import Progress
 from fairseq_ext.registry import PRUNERS, STRATEGIES
 from fairseq_ext.results_file import ResultsFile, checksum
-from fairseq_ext.search.beam import Pool
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.loop import beam_search
 from fairseq_ext.search.plugs import Plugs, Rescores
+from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.rules import Rules
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.stats import Stats
@@ -222,84 +220,3 @@ class BeamSearchGenerator(SequenceGenerator):
         # a sentence whose every continuation was forbidden still has an answer: an empty one that nothing can prefer
         lost = Hypothesis(torch.tensor([self.eos], device=device), -float("inf"), torch.tensor([-float("inf")], device=device))
         return [dictionary(h) for h in found or [lost]]
-
-
-class ParallelGenerator(BeamSearchGenerator):
-    """Greedy decoding by blocks (--decoding): the other driver, search/parallel.py, under the same contract."""
-
-    def __init__(self, models, tgt_dict, **rest):
-        super().__init__(models, tgt_dict, **rest)
-        if self.decoder.name == "fairseq":
-            self.decoder = RereadingDecoder(list(self.model.models))
-        build = STRATEGIES["decoding"][config.choice(self.flags, "decoding")].build
-        self.graphs = 0  # dependency graphs written
-        self.driver = build(self.flags, self.context)(self.decoder, self.plugs.softmax, self.rules, self.scoring, self.stats)
-
-    def pool(self, sample, prefix_tokens: Tensor | None, bos_token: int | None) -> Pool:
-        pool = super().pool(sample, prefix_tokens, bos_token)
-        if "draft_lines" in sample:  # an interactive session
-            pool.aux["draft_lines"] = sample["draft_lines"]
-        return pool
-
-    def decode(self, pool: Pool, answer: Callable[[int, list[Hypothesis]], None]) -> None:
-        if any(c.any_of or c.avoid or c.prefix for c in pool.aux.pop("constraints", ())):
-            raise UsageError("constraints need a beam of rows, and --decoding other than beam has one row: leave one of the two out")
-        if not self.flags.ddg_dir:
-            self.driver(pool, answer)
-            return
-        calls: dict[int, list] = {}
-        self.driver.trace = lambda call: calls.setdefault(call.sentence, []).append(call)
-
-        def drawn(sentence: int, found: list[Hypothesis]) -> None:
-            for hypothesis in found:
-                self.write_graph(pool, sentence, hypothesis, calls.pop(sentence))
-            answer(sentence, found)
-
-        self.driver(pool, drawn)
-
-    def write_graph(self, pool: Pool, sentence: int, hypothesis: Hypothesis, calls: list) -> None:
-        """The sentence's decoding dependency graph, into --ddg-dir."""
-        from fairseq_ext.viz.ddg import Graph, write  # needs matplotlib, and is a command of its own
-
-        words, symbols = self.tgt_dict, self.task.source_dictionary
-        source = [symbols[t] for t in pool.net_input["src_tokens"][sentence].tolist() if t not in (symbols.pad(), symbols.eos())]
-        output = [words[t] for t in hypothesis.tokens.tolist()]
-        number = int(pool.ids[sentence]) if self.numbered else self.graphs
-        graph = Graph.build(str(number), source, output, str(self.flags.decoding), calls, words.__getitem__)
-        write(graph, Path(self.flags.ddg_dir))
-        self.graphs += 1
-
-
-class AlignedBeamSearchGenerator(SequenceGeneratorWithAlignment, BeamSearchGenerator):
-    """The same with `--print-alignment`: alignments from the attention, or from a model trained to align."""
-
-    @torch.no_grad()
-    def generate(self, models, sample, **kwargs):
-        hypotheses = self._generate(sample, **kwargs)
-        source = sample["net_input"]["src_tokens"]
-        flat = [h for sentence in hypotheses for h in sentence]
-        owner = torch.tensor([i for i, sentence in enumerate(hypotheses) for _ in sentence], device=source.device)
-        if any(getattr(m, "full_context_alignment", False) for m in self.model.models):
-            attention = self.align_again(source[owner], sample["net_input"]["src_lengths"][owner], flat)
-        else:
-            attention = [h["attention"].t().cpu() for h in flat]  # (source, L) -> (L, source)
-        for hypothesis, weights, i in zip(flat, attention, owner.tolist(), strict=True):
-            tokens = hypothesis["tokens"].cpu()
-            hypothesis["alignment"] = self.extract_alignment(weights[: len(tokens)], source[i].cpu(), tokens, self.pad, self.eos)
-        return hypotheses
-
-    def align_again(self, source: Tensor, lengths: Tensor, hypotheses: list[dict[str, Tensor]]) -> list[Tensor]:
-        """Attention (L, source) of each hypothesis from one forced pass, for models trained to align with full context."""
-        width = max(h["tokens"].numel() for h in hypotheses)
-        previous = torch.full((len(hypotheses), width), self.pad, dtype=torch.long, device=source.device)
-        for row, h in zip(previous, hypotheses, strict=True):
-            row[0] = self.eos
-            row[1 : h["tokens"].numel()] = h["tokens"][:-1]
-        return list(self.model.forward_align(source, lengths, previous).cpu())
-
-
-def generator_class(print_alignment: Any, flags: Any = None) -> type[SequenceGenerator]:
-    """The generator that serves --decoding, and --print-alignment or its absence."""
-    if config.choice(flags, "decoding") != "beam":
-        return ParallelGenerator
-    return AlignedBeamSearchGenerator if print_alignment else BeamSearchGenerator

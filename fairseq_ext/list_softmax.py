@@ -22,8 +22,10 @@ from fairseq_ext.decoders.transformer_weights import Product
 from fairseq_ext.errors import UsageError
 from fairseq_ext.kernels import lsh_torch
 from fairseq_ext.kernels.lsh_torch import nonzero
-from fairseq_ext.search.beam import Beam, LogProbs, Pool
+from fairseq_ext.search.beam import Beam
+from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.plugs import Decoder
+from fairseq_ext.search.pool import Pool
 from fairseq_ext.stats import Stats
 
 Layer = tuple[Tensor, Tensor | None]  # weight (V, d), bias (V,)

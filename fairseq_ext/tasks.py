@@ -26,10 +26,12 @@ from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleE
 from torch import Tensor
 
 from fairseq_ext import config, constraint_io
+from fairseq_ext.aligned_generator import AlignedBeamSearchGenerator
 from fairseq_ext.constraint_flags import constrained
 from fairseq_ext.constraint_io import ConstraintSource, SentenceConstraints
 from fairseq_ext.errors import UsageError
-from fairseq_ext.generator import generator_class
+from fairseq_ext.generator import BeamSearchGenerator
+from fairseq_ext.parallel_generator import ParallelGenerator
 from fairseq_ext.results_file import ResultsFile, run_key
 from fairseq_ext.segmenter import NotingDictionary
 from fairseq_ext.stats import Stats
@@ -87,7 +89,9 @@ class Extended:
         print_alignment = getattr(args, "print_alignment", None)
         if print_alignment:
             extra["print_alignment"] = str(print_alignment)
-        generator = build(models, args, generator_class(print_alignment, flags), extra, prefix_allowed_tokens_fn)
+        parallel = config.choice(flags, "decoding") != "beam"
+        kind = ParallelGenerator if parallel else AlignedBeamSearchGenerator if print_alignment else BeamSearchGenerator
+        generator = build(models, args, kind, extra, prefix_allowed_tokens_fn)
         logger.info(generator.stats.signature)
         if flags.results_file:
             generator.results = ResultsFile(flags.results_file, flags.resume, run_key(generator.stats.signature, args, models))

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_ext.search.avoid import build_avoid
-from fairseq_ext.search.beam import LogProbs
+from fairseq_ext.search.log_probs import LogProbs
 
 V = 6
 letter = st.integers(1, 4)

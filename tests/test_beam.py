@@ -5,8 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_ext.search.beam import Beam, LogProbs, blockwise_topk
+from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.finished import Ended, Finished
+from fairseq_ext.search.log_probs import LogProbs, blockwise_topk
 
 INF = torch.inf
 SHORTLIST = torch.tensor([2, 3, 5, 9])  # of a vocabulary of 12

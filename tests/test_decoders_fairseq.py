@@ -7,7 +7,7 @@ import torch
 from models import ARCHITECTURES, alone, batch, build, dictionary, forced, generators
 
 from fairseq_ext.decoders.fairseq import FairseqDecoder
-from fairseq_ext.search.beam import Pool
+from fairseq_ext.search.pool import Pool
 
 LOOSE = {"lstm": 1e-4, "fconv": 1e-4}  # fairseq's attention of these masks in float32, and their scores are large
 EOS = dictionary().eos()

@@ -18,7 +18,7 @@ from fairseq_ext.decoders.transformer_encoder import fast_encoder
 from fairseq_ext.decoders.transformer_fits import unsupported
 from fairseq_ext.decoders.transformer_state import State
 from fairseq_ext.errors import UsageError
-from fairseq_ext.search.beam import Pool
+from fairseq_ext.search.pool import Pool
 
 EOS = dictionary().eos()
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}

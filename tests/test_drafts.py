@@ -13,8 +13,8 @@ from fairseq_ext.drafts.estimate import estimate
 from fairseq_ext.drafts.previous import Previous
 from fairseq_ext.drafts.source import Nothing
 from fairseq_ext.drafts.table import COVERED, EPS, LAMBDA, Ngram, Table
-from fairseq_ext.search.beam import Pool
 from fairseq_ext.search.parallel import NONE, Rows
+from fairseq_ext.search.pool import Pool
 
 D = dictionary()
 EOS, PAD, V = D.eos(), D.pad(), len(D)

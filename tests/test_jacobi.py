@@ -14,7 +14,7 @@ from fairseq_ext import UsageError
 from fairseq_ext.constraint_io import SentenceConstraints
 from fairseq_ext.decoders.rereading import RereadingDecoder
 from fairseq_ext.decoders.transformer import TransformerBackend
-from fairseq_ext.search.beam import Pool
+from fairseq_ext.search.pool import Pool
 
 METHODS = ["jacobi", "gs-jacobi", "hybrid-jacobi", "window"]
 LENGTHS = [7, 5, 3, 1, 0, 12]

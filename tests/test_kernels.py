@@ -16,7 +16,7 @@ from fairseq_ext.decoders.transformer import TransformerBackend
 from fairseq_ext.errors import UsageError
 from fairseq_ext.kernels import build as building
 from fairseq_ext.kernels import step
-from fairseq_ext.search import beam
+from fairseq_ext.search import log_probs
 
 needs_library = pytest.mark.skipif(step.kernel() is None, reason="there is no C++ compiler")
 needs_int8 = pytest.mark.skipif(not step.has_int8(), reason="no compiler, or a processor without 8-bit products")
@@ -39,7 +39,7 @@ def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
 @pytest.fixture
 def no_library(monkeypatch):
     """As on a machine without a compiler."""
-    for module in (transformer_weights, choose, beam):
+    for module in (transformer_weights, choose, log_probs):
         monkeypatch.setattr(module, "kernel", lambda: None)
     monkeypatch.setattr(choose, "has_int8", lambda: False)
 

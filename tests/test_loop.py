@@ -6,7 +6,7 @@ import pytest
 import torch
 from models import ARCHITECTURES, alone, batch, build, dictionary, generators, language_model, plain_beam_search, run, same, same_as_plain
 
-from fairseq_ext.search.beam import LogProbs
+from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.strategies.streaming import Stream
 
 MIXED = [3, 1, 7, 0, 12, 5]

@@ -138,7 +138,7 @@ def test_equals_stock_in_single_precision(architecture, seed):
 
 
 def test_equals_stock_with_a_vocabulary_that_is_sorted_in_blocks():
-    """1,500 words: the two-stage top-k of search/beam.py is in use."""
+    """1,500 words: the two-stage top-k of search/log_probs.py is in use."""
     pair = generators([build("transformer", words=1500, peak=2.0)], words=1500, beam=5, max_len_b=15)
     sample = batch(MIXED, words=1500)
     same(run(pair.stock, sample), run(pair.ours, sample))

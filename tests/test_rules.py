@@ -4,7 +4,9 @@ import pytest
 import torch
 from models import language_model
 
-from fairseq_ext.search.beam import Beam, LogProbs, Pool
+from fairseq_ext.search.beam import Beam
+from fairseq_ext.search.log_probs import LogProbs
+from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.rules import Rules
 
 BOS, PAD, EOS, UNK, V = 0, 1, 2, 3, 25  # fairseq's numbers

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from fairseq_ext.decoders.fairseq_join import State, join_attention, join_lstm, join_sources
 from fairseq_ext.decoders.transformer_fits import PLAIN_SOFTMAX
-from fairseq_ext.search.beam import Pool
+from fairseq_ext.search.pool import Pool
 
 FEW_SENTENCES = 2
 

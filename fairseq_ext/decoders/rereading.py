@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.decoders.fairseq import FairseqDecoder
-from fairseq_ext.search.beam import Pool
+from fairseq_ext.search.pool import Pool
 
 
 class RereadingDecoder(FairseqDecoder):

@@ -22,7 +22,7 @@ from fairseq_ext.decoders.transformer_encoder import FastEncoder, fast_encoder, 
 from fairseq_ext.decoders.transformer_state import ROOM, Folded, Memory, State
 from fairseq_ext.decoders.transformer_weights import Layer, Weights, attend, read
 from fairseq_ext.kernels.step import log_softmax_
-from fairseq_ext.search.beam import Pool
+from fairseq_ext.search.pool import Pool
 
 
 class TransformerBackend:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from fairseq_ext.drafts.source import Draft
-from fairseq_ext.search.beam import Pool
 from fairseq_ext.search.parallel import NONE, Rows
+from fairseq_ext.search.pool import Pool
 
 
 class Copy:

@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from fairseq_ext.drafts.source import Draft, Source
-from fairseq_ext.search.beam import Pool
 from fairseq_ext.search.parallel import NONE, Rows
+from fairseq_ext.search.pool import Pool
 
 TAIL = 3  # verified tokens that are looked for
 SURE = 0.9999  # probability that an old output which has been right so far stays right for a token more

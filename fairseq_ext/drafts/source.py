@@ -9,8 +9,8 @@ from typing import Protocol
 
 import numpy as np
 
-from fairseq_ext.search.beam import Pool
 from fairseq_ext.search.parallel import NONE, Rows
+from fairseq_ext.search.pool import Pool
 
 Draft = tuple[np.ndarray, np.ndarray]  # tokens (n, m) and the probability (n, m) that each is right if those before it are
 

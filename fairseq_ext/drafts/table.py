@@ -22,8 +22,8 @@ import numpy as np
 
 from fairseq_ext.drafts.source import Draft
 from fairseq_ext.errors import UsageError
-from fairseq_ext.search.beam import Pool
 from fairseq_ext.search.parallel import NONE, Rows
+from fairseq_ext.search.pool import Pool
 
 LAMBDA = 1.5
 EPS = 1e-3

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fairseq_ext.search.beam import LogProbs
+from fairseq_ext.search.log_probs import LogProbs
 
 
 @dataclass

@@ -1,145 +1,15 @@
-"""The data of a decoding step.
+"""The live hypotheses of a search, what may follow them, and what becomes of it.
 
-Shapes: N sentences in the pool, S live sentences, n live rows, k beam, c candidates a sentence, V vocabulary, L tokens so far.
+Shapes: N sentences in the pool, S live sentences, n live rows, k beam, c candidates a sentence, L tokens so far.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-
-from fairseq_ext.kernels.step import kernel, topk
-
-FEW = 64  # so many of each row the compiled top-k keeps sorted by insertion
-BLOCK = 64  # columns of one block of the two-stage top-k
-
-
-@dataclass
-class Pool:
-    """The sentences of one call, whether started or not."""
-
-    net_input: dict[str, Tensor]  # the model's encoder input, a row a sentence
-    length: Tensor  # (N,) source tokens of each sentence, EOS included, padding excluded
-    max_len: list[int]  # most target tokens before EOS, per sentence
-    ids: Tensor  # (N,) the data set's sentence numbers
-    bos: int  # first target token
-    prefix: Tensor | None = None  # (N, P) target tokens that are forced first, padded behind
-    min_len_beside_prefix: bool = False  # minimum length holds for sentences whose prefix is shorter (fairseq: for none)
-    aux: dict = field(default_factory=dict)  # what strategies know of each sentence
-    pad: int = 1
-    wanted: list[int] | None = None  # the sentences to decode, in the order in which they start; None: all
-    first_column: int = 0  # columns of padding that `inputs` has cut off in front of the last sentences it was asked for
-
-    def __len__(self) -> int:
-        return len(self.max_len)
-
-    def limit(self) -> Tensor:
-        """(N,) most target tokens before EOS, in double precision."""
-        if "limit" not in self.aux:
-            self.aux["limit"] = torch.tensor(self.max_len, dtype=torch.float64, device=self.length.device)
-        return self.aux["limit"]
-
-    def queue(self, started: int) -> Sequence[int]:
-        """The sentences that have not started yet."""
-        return range(started, len(self)) if self.wanted is None else self.wanted[started:]
-
-    def inputs(self, sentences: list[int]) -> dict[str, Tensor]:
-        """The encoder's input for these sentences, no wider than the longest of them (an LSTM insists on it)."""
-        self.first_column = 0
-        inputs = {name: value for name, value in self.net_input.items() if name != "prev_output_tokens"}
-        if len(sentences) == len(self) and sentences == list(range(len(self))):
-            return inputs
-        index = torch.tensor(sentences, device=self.length.device)
-        inputs = {name: value[index] if isinstance(value, Tensor) else value for name, value in inputs.items()}
-        used = inputs["src_tokens"].ne(self.pad).any(0).nonzero()[:, 0].tolist()
-        self.first_column = used[0]
-        inputs["src_tokens"] = inputs["src_tokens"][:, used[0] : used[-1] + 1]
-        return inputs
-
-
-@dataclass
-class LogProbs:
-    """Log-probabilities of the next token: of every word, or of a shortlist."""
-
-    value: Tensor  # (n, C) with C = V, or the length of the shortlist
-    ids: Tensor | None = None  # None: all words; (C,) ascending: the words of every row's shortlist; (n, C): each row's own, which
-    # may repeat its last word behind it, with -inf
-
-    def topk(self, k: int) -> tuple[Tensor, Tensor]:
-        """The k best of each row, best first: scores (n, k) and tokens (n, k)."""
-        score, column = blockwise_topk(self.value, k)
-        return score, self.words(column)
-
-    def words(self, column: Tensor) -> Tensor:
-        """The words that columns (n, m) hold."""
-        if self.ids is None:
-            return column
-        return self.ids[column] if self.ids.dim() == 1 else self.ids.gather(1, column)
-
-    def column(self, token: Tensor) -> tuple[Tensor, Tensor]:
-        """Columns that hold tokens (n or 1, m), and whether each token is on its row's shortlist at all."""
-        if self.ids is None:
-            return token, torch.ones_like(token, dtype=torch.bool)
-        if self.ids.dim() == 2:
-            token = token.expand(self.ids.size(0), -1)
-        column = torch.searchsorted(self.ids, token.contiguous()).clamp_(max=self.ids.size(-1) - 1)
-        return column, self.words(column) == token
-
-    def at(self, token: Tensor) -> Tensor:
-        """Log-probabilities (n, m) of tokens (n, m); -inf where a token is not on the shortlist."""
-        column, known = self.column(token)
-        return self.value.gather(1, column).masked_fill(~known, -torch.inf)
-
-    def ban_(self, token: int, rows: Tensor | None = None) -> None:
-        """Make a token impossible, in every row or where the mask rows (n,) is true."""
-        self.add_(token, -torch.inf, rows)
-
-    def add_(self, token: int, amount: float, rows: Tensor | None = None) -> None:
-        """Add to a token's log-probability, in every row or where the mask rows (n,) is true."""
-        if self.ids is None:
-            if rows is None:
-                self.value[:, token] += amount
-            else:
-                self.value[rows, token] += amount
-            return
-        column, known = self.column(torch.tensor([[token]], device=self.value.device))
-        column, known = (x.expand(self.value.size(0), -1) for x in (column, known))
-        known = known if rows is None else known & rows[:, None]
-        kept = self.value.gather(1, column)
-        self.value.scatter_(1, column, torch.where(known, kept + amount, kept))
-
-    def reorder_(self, row: Tensor) -> None:
-        """Row i becomes what row[i] was, among rows of one sentence."""
-        self.value = self.value[row]
-
-    def only_(self, token: Tensor, rows: Tensor) -> None:
-        """Make all but one token (n,) impossible where the mask rows (n,) is true."""
-        kept = self.at(token[:, None])
-        column, known = self.column(token[:, None])
-        alone = torch.full_like(self.value, -torch.inf).scatter_(1, column, kept.masked_fill(~known, -torch.inf))
-        self.value = torch.where(rows[:, None], alone, self.value)
-
-
-def blockwise_topk(value: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """torch.topk(value, k) along the last dimension of (n, C), faster for long rows: the k best of a row lie in the k blocks
-    whose maxima are best, so only those blocks are sorted."""
-    n, C = value.shape
-    if k <= FEW and value.device.type == "cpu" and value.dtype == torch.float32 and value.is_contiguous() and kernel() is not None:
-        return topk(value, k)
-    blocks = C // BLOCK
-    if value.device.type != "cpu" or blocks <= 2 * k:
-        return value.topk(k, dim=1)
-    head = value[:, : blocks * BLOCK].unflatten(1, (blocks, BLOCK))  # (n, C) -> (n, blocks, BLOCK)
-    best = head.amax(-1).topk(k, dim=1, sorted=False).indices  # (n, k)
-    inside = head.gather(1, best[:, :, None].expand(-1, -1, BLOCK)).flatten(1)  # (n, k, BLOCK) -> (n, k x BLOCK)
-    tail = value[:, blocks * BLOCK :]
-    score, place = torch.cat([inside, tail], dim=1).topk(k, dim=1)
-    column = best.gather(1, (place // BLOCK).clamp(max=k - 1)) * BLOCK + place % BLOCK
-    return score, torch.where(place < k * BLOCK, column, place - k * BLOCK + blocks * BLOCK)
-
 
 NOT_YET = -1  # stands before the first token of a row that is shorter than others
 

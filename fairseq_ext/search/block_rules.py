@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fairseq_ext.search.beam import LogProbs, Pool
+from fairseq_ext.search.log_probs import LogProbs
+from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.rules import Rules
 
 if TYPE_CHECKING:

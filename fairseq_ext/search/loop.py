@@ -10,10 +10,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fairseq_ext.search.beam import Beam, Candidates, Fate, Pool
+from fairseq_ext.search.beam import Beam, Candidates, Fate
 from fairseq_ext.search.finished import Ended, Finished, Hypothesis
 from fairseq_ext.search.groups import Groups
 from fairseq_ext.search.plugs import Decoder, Plugs
+from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.rules import Rules
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.stats import Stats

@@ -19,10 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_ext.search.beam import LogProbs, Pool
 from fairseq_ext.search.block_rules import apply_rules
 from fairseq_ext.search.finished import Hypothesis
+from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.plugs import Softmax
+from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.rules import Rules
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.stats import Stats

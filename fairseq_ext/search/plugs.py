@@ -13,8 +13,10 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from fairseq_ext.search.beam import Beam, Candidates, Fate, LogProbs, Pool
+from fairseq_ext.search.beam import Beam, Candidates, Fate
 from fairseq_ext.search.finished import Finished, Hypothesis
+from fairseq_ext.search.log_probs import LogProbs
+from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.scoring import Scoring
 
 

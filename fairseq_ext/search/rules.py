@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fairseq_ext.search.beam import NOT_YET, Beam, LogProbs, Pool
+from fairseq_ext.search.beam import NOT_YET, Beam
+from fairseq_ext.search.log_probs import LogProbs
+from fairseq_ext.search.pool import Pool
 
 
 @dataclass

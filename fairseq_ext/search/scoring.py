@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fairseq_ext.search.beam import Pool
+from fairseq_ext.search.pool import Pool
 
 
 @dataclass

@@ -34,9 +34,11 @@ from torch import Tensor
 from fairseq_ext.constraint_flags import ConstraintFlags
 from fairseq_ext.registry import register
 from fairseq_ext.search.avoid import AvoidTable, build_avoid
-from fairseq_ext.search.beam import Beam, Candidates, LogProbs, Pool
+from fairseq_ext.search.beam import Beam, Candidates
+from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.phrases import PhraseTable, build_table
 from fairseq_ext.search.plugs import best_of_rows
+from fairseq_ext.search.pool import Pool
 
 
 @dataclass

@@ -35,8 +35,8 @@ from fairseq_ext.drafts.choose import make_source
 from fairseq_ext.drafts.source import Source
 from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import STRATEGIES, register
-from fairseq_ext.search.beam import Pool
 from fairseq_ext.search.parallel import NONE, Guard, ParallelSearch, Rows
+from fairseq_ext.search.pool import Pool
 
 LENGTH_RATIO = 1.25  # predicted target tokens for each source token, EOS counted in both
 MEMORY = 0.95  # of the window's record of how good drafts have been, a call

@@ -32,9 +32,11 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.kernels import lsh_torch
 from fairseq_ext.list_softmax import ListSoftmax, needs_beam
 from fairseq_ext.registry import register
-from fairseq_ext.search.beam import Beam, LogProbs, Pool
+from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.finished import Hypothesis
+from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.plugs import Decoder
+from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.strategies.lsh_index import DIRECT_BITS, Parameters, load_or_build
 from fairseq_ext.strategies.shortlist import ListFlags, list_arguments

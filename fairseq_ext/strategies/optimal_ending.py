@@ -28,9 +28,10 @@ from torch import Tensor
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import register
-from fairseq_ext.search.beam import Beam, Candidates, Fate, Pool
+from fairseq_ext.search.beam import Beam, Candidates, Fate
 from fairseq_ext.search.finished import Finished
 from fairseq_ext.search.plugs import Count, ends_and_goes_on
+from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.stats import Stats
 

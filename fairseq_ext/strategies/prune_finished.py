@@ -15,8 +15,9 @@ from torch import Tensor
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import register
-from fairseq_ext.search.beam import Beam, Candidates, Pool
+from fairseq_ext.search.beam import Beam, Candidates
 from fairseq_ext.search.finished import Finished
+from fairseq_ext.search.pool import Pool
 
 
 @dataclass

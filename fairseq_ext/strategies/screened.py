@@ -35,8 +35,10 @@ from fairseq_ext.decoders.transformer_weights import Product
 from fairseq_ext.errors import UsageError
 from fairseq_ext.list_softmax import needs_beam
 from fairseq_ext.registry import register
-from fairseq_ext.search.beam import Beam, LogProbs, Pool, blockwise_topk
+from fairseq_ext.search.beam import Beam
+from fairseq_ext.search.log_probs import LogProbs, blockwise_topk
 from fairseq_ext.search.plugs import Decoder
+from fairseq_ext.search.pool import Pool
 from fairseq_ext.stats import Stats
 
 logger = logging.getLogger("fairseq_ext")
