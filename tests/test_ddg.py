@@ -8,7 +8,7 @@ import pytest
 from models import batch, build, dictionary, generators, run
 
 from fairseq_ext import UsageError
-from fairseq_ext.search.parallel import Iteration
+from fairseq_ext.search.rows import Iteration
 from fairseq_ext.viz.ddg import NEVER, Graph, main, waits, write
 
 

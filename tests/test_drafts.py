@@ -10,11 +10,12 @@ from models import batch, build, dictionary, generators, run, same
 from fairseq_ext import UsageError
 from fairseq_ext.drafts.copy import Copy
 from fairseq_ext.drafts.estimate import estimate
+from fairseq_ext.drafts.ngram import COVERED, EPS, LAMBDA, Ngram
 from fairseq_ext.drafts.previous import Previous
 from fairseq_ext.drafts.source import Nothing
-from fairseq_ext.drafts.table import COVERED, EPS, LAMBDA, Ngram, Table
-from fairseq_ext.search.parallel import NONE, Rows
+from fairseq_ext.drafts.table import Table
 from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.rows import NONE, Rows
 
 D = dictionary()
 EOS, PAD, V = D.eos(), D.pad(), len(D)

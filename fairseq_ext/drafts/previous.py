@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from fairseq_ext.drafts.source import Draft, Source
-from fairseq_ext.search.parallel import NONE, Rows
 from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.rows import NONE, Rows
 
 TAIL = 3  # verified tokens that are looked for
 SURE = 0.9999  # probability that an old output which has been right so far stays right for a token more
@@ -22,7 +22,7 @@ WEAK = 0.6  # below it the other source is asked as well
 FOUND = np.array([0.5, 0.8, 0.95, 0.97])  # the same by the length of the match where the outputs have parted
 
 
-class Previous:
+class Previous(Source):
     """See drafts/source.py, Source. old: every sentence's earlier output, EOS included; other: drafts for sentences without one."""
 
     def __init__(self, old: list[list[int]], other: Source):

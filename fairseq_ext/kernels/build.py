@@ -1,4 +1,4 @@
-"""Compiles step.cpp and scores.cpp for this processor, once: `python -m fairseq_ext.kernels` does it ahead of time.
+"""Compiles the .cpp files beside it for this processor, once: `python -m fairseq_ext.kernels` does it ahead of time.
 
 The library lies in the user's cache folder under a name that holds source, compiler, flags and processor, so a changed source or
 another machine with the same home folder gets its own. Without a compiler nothing breaks: the torch operations run instead.
@@ -22,7 +22,7 @@ from pathlib import Path
 
 logger = logging.getLogger("fairseq_ext")
 FOLDER = Path(__file__).parent
-SOURCES = [FOLDER / "step.cpp", FOLDER / "scores.cpp"]
+SOURCES = [FOLDER / "step.cpp", FOLDER / "scores.cpp", FOLDER / "row.cpp", FOLDER / "draft.cpp"]
 HEADERS = [FOLDER / "vectors.hpp", FOLDER / "products.hpp", FOLDER / "attention.hpp"]
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-shared", "-fopenmp", "-fno-math-errno", "-fno-trapping-math")
 
