@@ -43,6 +43,7 @@ class Window:
         self.source = source
         self.b = b  # 0: no limit
         self.cost = cost
+        self.prices: dict[int, list[float]] = {}  # of blocks with 1, 2, ... draft tokens, by the number of rows
         self.right, self.expected = 1.0, 1.0  # draft tokens that were right, and how many the source had expected
         self.useless = 0  # calls in a row whose drafts were not worth reading
         self.pause = 0  # calls that will not even ask for drafts
@@ -67,10 +68,14 @@ class Window:
         being right; 0 where no draft pays."""
         best = tokens = 1.0
         width = 0
-        for j, (chance, price) in enumerate(zip(likely, self.cost.of(len(likely), n), strict=True), 1):
+        prices = self.prices.get(n, [])
+        if len(prices) < len(likely):
+            prices = self.prices[n] = self.cost.of(2 * len(likely), n)
+        for j, chance in enumerate(likely):
             tokens += chance
-            if tokens / price > best or (tokens / price == best and not width):
-                best, width = tokens / price, j
+            gain = tokens / prices[j]
+            if gain > best or (gain == best and not width):
+                best, width = gain, j + 1
         self.useless = 0 if width else self.useless + 1
         if self.useless > PATIENCE:
             self.pause = min(self.useless, LONGEST_PAUSE)

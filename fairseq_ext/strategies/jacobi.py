@@ -38,7 +38,7 @@ from fairseq_ext.search.guard import Guard
 from fairseq_ext.search.parallel import ParallelSearch
 from fairseq_ext.search.window import Cost, Window
 
-COSTS = {"cpu": Cost(0.1, 0.13, 0.01, cheap=6, beyond=1.3), "cuda": Cost(0.1, 0.01, 0.0002)}
+COSTS = {"cpu": Cost(0.05, 0.16, 0.01, cheap=6, beyond=1.2), "cuda": Cost(0.1, 0.01, 0.0002)}
 MARGIN = {"float16": 0.1, "bfloat16": 0.8}  # nats; by experience single tokens and blocks differ by less
 
 
@@ -120,6 +120,8 @@ def check(flags, generation) -> None:
             raise UsageError(f"{flag} belongs to beam search, and {name} has no beam: leave one of the two out")
     if generation.lm_path is not None:
         raise UsageError(f"--lm-path reads one token a call, and {name} several: leave one of the two out")
+    if getattr(generation, "retain_dropout", False):
+        raise UsageError(f"--retain-dropout draws anew at every call, so drafts cannot be verified: leave it or {name} out")
     if generation.print_alignment:
         raise UsageError(f"--print-alignment needs every token's attention, which {name} does not keep: leave one of the two out")
     if flags.block_size < 0 or flags.parallel_length < 0:
@@ -131,9 +133,9 @@ def check(flags, generation) -> None:
         )
     if str(flags.decoding) in ("gs-jacobi", "window") and flags.parallel_length:
         raise UsageError(f"--parallel-length belongs to jacobi and hybrid-jacobi, not to {name}: leave it out")
-    if not -1 <= flags.draft_cost < math.inf or not -1 <= flags.parallel_margin < math.inf:
-        flag = "--draft-cost" if not -1 <= flags.draft_cost < math.inf else "--parallel-margin"
-        raise UsageError(f"{flag} is a number of 0 or more, or -1 for the default")
+    for flag, value in (("--draft-cost", flags.draft_cost), ("--parallel-margin", flags.parallel_margin)):
+        if value != -1 and not 0 <= value < math.inf:
+            raise UsageError(f"{flag} {value:g} means nothing: it is a number of 0 or more, or -1 for the default")
 
 
 for method_name in ("jacobi", "gs-jacobi", "hybrid-jacobi", "window"):
