@@ -30,6 +30,7 @@ import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from torch import Tensor
 
+from fairseq_ext.constraint_flags import select_flag
 from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam, Candidates, Fate
@@ -179,7 +180,8 @@ def check_children(flags, generation) -> None:
 def check_ranked(flags, generation) -> None:
     """Refuse banks, between which scores do not compare (raises UsageError)."""
     if str(flags.select or "topk") != "topk":  # where it is left out, constraints have made it dba already
-        raise UsageError(f"--stop ranked compares all hypotheses of a sentence, and --select {flags.select} has banks: use --stop count")
+        banks = select_flag(flags, generation)
+        raise UsageError(f"--stop ranked compares all hypotheses of a sentence, and {banks} has banks: use --stop count")
 
 
 @register("schedule", "stream", StreamFlags, check)
