@@ -100,7 +100,7 @@ def flags_dataclass() -> type:
             ChoiceEnum(list(BACKENDS)),
             field(
                 default="auto",
-                metadata={"help": "who runs the decoder: the fastest that fits the model, or fairseq's own modules (same results)"},
+                metadata={"help": "the decoder (same results): the fastest that fits the model, or fairseq's own modules (default: auto)"},
             ),
         ),
         (

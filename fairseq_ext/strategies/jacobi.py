@@ -61,7 +61,7 @@ class JacobiFlags(FairseqDataclass):
         default="auto",
         metadata={
             "help": "first guess of a block: pad (the paper), repeat (the last token), copy (of source tokens), ngram (a table made by "
-            "scripts/build_drafts.py), none; auto: ngram where there is a table, else repeat"
+            "scripts/build_drafts.py), none (default auto: ngram where there is a table, else repeat)"
         },
     )
     draft_file: Optional[str] = field(  # noqa: UP045

@@ -50,7 +50,10 @@ class StreamFlags(FairseqDataclass):
     )
     stream_order: ChoiceEnum(["shortest", "fifo"]) = field(  # type: ignore[valid-type]
         default="shortest",
-        metadata={"help": "whether the sentences with the fewest tokens are decoded until they are level with the others, or all in turn"},
+        metadata={
+            "help": "shortest: the sentences with the fewest tokens are decoded until they are level with the others; fifo: all in turn "
+            "(default: shortest, as the paper; same results)"
+        },
     )
     stream_rows: Optional[int] = field(  # noqa: UP045
         default=None,
