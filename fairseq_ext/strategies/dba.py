@@ -38,7 +38,7 @@ from fairseq_ext.search.avoid import AvoidTable, build_avoid
 from fairseq_ext.search.beam import Beam, Candidates
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.phrases import PhraseTable, build_table
-from fairseq_ext.search.plugs import best_of_rows
+from fairseq_ext.search.plugs import Best, best_of_rows
 from fairseq_ext.search.pool import Pool
 
 
@@ -116,7 +116,9 @@ class DBA:
         bank = phrases.bank(place, count)
         in_time = phrases.total[:, None] - bank <= steps_left[:, None] - 1
         in_time |= (token == self.eos) | (table.infeasible[live] | (done < table.forced[live]))[:, None]
-        valid = (score > -torch.inf) & in_time & first_of_equals(rank * self.vocabulary + token)
+        # an impossible copy must not hide a possible one: it has no key of its own
+        valid = (score > -torch.inf) & in_time
+        valid &= first_of_equals((rank * self.vocabulary + token).masked_fill(score == -torch.inf, -1))
 
         # subtle: where nothing may follow (avoided phrases can forbid it), the best row ends as it is, and is reported
         best = beam.by_sentence(eos_score, -torch.inf)
@@ -180,12 +182,16 @@ class DBA:
         order = order[:, : 2 * self.k]
         return order, score.gather(1, order)
 
+    def best(self, k: int, beam: Beam, log_probs: LogProbs, phrases: PhraseTable) -> Best:
+        """The 2k best continuations of each sentence."""
+        return best_of_rows(k, beam, log_probs, self.children, of_each_row=True)
+
     def continuations(
         self, k: int, beam: Beam, log_probs: LogProbs, phrases: PhraseTable, place: Tensor, count: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Algorithm 2, lines 6-12: row, token and score (S, c) of the 2k best of all rows, each row's best, and all next tokens of
         unmet phrases. The same continuation may occur more than once."""
-        best = best_of_rows(k, beam, log_probs, self.children, of_each_row=True)
+        best = self.best(k, beam, log_probs, phrases)
         assert best.row_token is not None and best.row_score is not None
         wanted = phrases.next_token(place, count)  # (S, width, Q)
         flat = wanted[beam.sentence_of_row(), beam.rank_of_row()]  # (n, Q)
