@@ -10,9 +10,11 @@ from fairseq.models.fairseq_model import BaseFairseqModel
 from torch import Tensor
 
 from fairseq_ext.decoders.fairseq import FairseqDecoder
-from fairseq_ext.decoders.transformer import TransformerBackend, read_tokens, remember
+from fairseq_ext.decoders.transformer import TransformerBackend
 from fairseq_ext.decoders.transformer_encoder import FastEncoder
 from fairseq_ext.decoders.transformer_fits import unsupported
+from fairseq_ext.decoders.transformer_layers import read_tokens
+from fairseq_ext.decoders.transformer_memory import remember
 from fairseq_ext.decoders.transformer_state import State
 from fairseq_ext.decoders.transformer_weights import Weights
 from fairseq_ext.errors import UsageError
