@@ -3,7 +3,8 @@
 On a CPU in float32 all layers of a step are one call of a compiled library (kernels/step.cpp); transformer_layers.py defines it, and
 runs everywhere else. Besides its products (products.py), three things make it fast. The source's keys and values are kept once per
 sentence, in the layout of attention (transformer_memory.py). So are the target's: all rows of a sentence are the queries of one
-product with the sentence's store (transformer_state.py). And there is little else: some twenty tensor operations a layer.
+product with the sentence's store (transformer_state.py). And there is little else: some twenty tensor operations a layer, which on
+a GPU are launched together (graphs.py).
 
 Shapes: S sentences, n rows, V words.
 """
@@ -16,6 +17,7 @@ import torch
 from fairseq.models.fairseq_model import BaseFairseqModel
 from torch import Tensor
 
+from fairseq_ext.decoders.graphs import MakeGraphs
 from fairseq_ext.decoders.transformer_encoder import FastEncoder, fast_encoder, is_plain_input
 from fairseq_ext.decoders.transformer_layers import read_tokens
 from fairseq_ext.decoders.transformer_memory import remember
@@ -31,10 +33,18 @@ class TransformerBackend:
     name = "transformer"
     joins = mixes = True  # every row has its own length and mask
 
-    def __init__(self, models: list[BaseFairseqModel], need_attention: bool = False, int8: bool = False):
+    def __init__(
+        self,
+        models: list[BaseFairseqModel],
+        need_attention: bool = False,
+        int8: bool = False,
+        make_graphs: MakeGraphs | None = None,
+    ):
+        """int8: products rounded to 8 bits. make_graphs: where steps are to be recorded (graphs.py, cuda_graphs)."""
         self.models = models
         self.need_attention = need_attention
-        self.int8 = int8  # products rounded to 8 bits
+        self.int8 = int8
+        self.make_graphs = None if need_attention else make_graphs
         self.name = "transformer,int8" if int8 else "transformer"
         self.read()
         self.state: State | None = None
@@ -43,6 +53,8 @@ class TransformerBackend:
     def read(self) -> None:
         """Take the weights from the models."""
         self.weights: list[Weights] = [read(model.decoder, self.int8) for model in self.models]
+        compiled = any(weights.compiled is not None for weights in self.weights)
+        self.graphs = None if self.make_graphs is None or compiled else self.make_graphs(self.weights)
         self.encoders: list[FastEncoder | None] = [fast_encoder(model, self.int8) for model in self.models]
 
     @property
@@ -65,7 +77,7 @@ class TransformerBackend:
             self.read()
         encoded = [self.encode_one(i, inputs) for i in range(len(self.models))]
         memories = [remember(w, out, self.may_fold(w)) for w, out in zip(self.weights, encoded, strict=True)]
-        return State.start(memories, leaves_gaps=all(self.runs_compiled(weights) for weights in self.weights))
+        return State.start(memories, self.graphs is not None or all(self.runs_compiled(weights) for weights in self.weights))
 
     def runs_compiled(self, weights: Weights) -> bool:
         """Whether this model's layers are one call of the compiled library, which keeps no attention weights."""
@@ -73,7 +85,9 @@ class TransformerBackend:
 
     def may_fold(self, weights: Weights) -> bool:
         """Whether attention weights are not asked for, and there are digits to spare for products in another order."""
-        return weights.compiled is None and not self.need_attention and weights.embedding.dtype in (torch.float32, torch.float64)
+        if weights.compiled is not None or self.graphs is not None or self.need_attention:
+            return False
+        return weights.embedding.dtype in (torch.float32, torch.float64)
 
     def encode_one(self, model: int, inputs: dict[str, Tensor]) -> dict:
         """One model's encoder output, as fairseq's encoders give it."""
@@ -92,7 +106,7 @@ class TransformerBackend:
         assert state is not None, "no sentence has been admitted"
         if length is not None:
             state.truncate_(length)
-        out, self.attentions = read_tokens(self.weights, state, tokens[:, -new:], self.need_attention)
+        out, self.attentions = read_tokens(self.weights, state, tokens[:, -new:], self.need_attention, self.graphs)
         return out if new == 1 else [x.view(state.rows, new, -1) for x in out]
 
     def truncate(self, length: int | Tensor) -> None:

@@ -6,6 +6,8 @@ row, d features, H heads, h = d / H, Q queries of a sentence.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -15,12 +17,24 @@ from fairseq_ext.decoders.transformer_memory import Memory
 from fairseq_ext.decoders.transformer_state import State
 from fairseq_ext.decoders.transformer_weights import Weights
 
+if TYPE_CHECKING:
+    from fairseq_ext.decoders.graphs import Graphs
 
-def read_tokens(weights: list[Weights], state: State, tokens: Tensor, need_attention: bool = False) -> tuple[list[Tensor], list[Tensor]]:
-    """Every row reads its tokens (n, b): each model's features (n x b, features), and its attention (n, source) if needed."""
+
+def read_tokens(
+    weights: list[Weights], state: State, tokens: Tensor, need_attention: bool = False, graphs: Graphs | None = None
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Every row reads its tokens (n, b): each model's features (n x b, features), and its attention (n, source) if needed.
+
+    graphs: recorded steps of these weights; for features alone."""
     b = tokens.size(1)
     position = state.length
     mask = state.append_(b)
+    if graphs is not None:
+        recorded = graphs.step(state, tokens, position, mask)
+        if recorded is not None:
+            return recorded, []
+        state.close_gaps_()
     features, attentions = [], []
     for model, memory in zip(weights, state.memories, strict=True):
         x = embed(model, tokens.reshape(-1), b, position, state.longest)
@@ -44,8 +58,13 @@ def decode_compiled(weights: Weights, memory: Memory, state: State, x: Tensor, b
     return x if weights.project_out is None else weights.project_out(x)
 
 
-def decode(weights: Weights, memory: Memory, state: State, x: Tensor, b: int, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """All layers, x (n x b, d) -> features (n x b, features) and the last layer's queries to the source (S, H, W x b, h)."""
+def decode(
+    weights: Weights, memory: Memory, state: State, x: Tensor, b: int, mask: Tensor | None, cell: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """All layers, x (n x b, d) -> features (n x b, features) and the last layer's queries to the source (S, H, W x b, h).
+
+    cell (W x b,): where in the store the new keys and values go; None: to the last cells in use.
+    """
     fill, place = state.row_of_place(), state.place
     shape = (state.sentences, state.width * b, weights.heads, -1)  # (S, W x b, H, h)
     before = state.cells - state.width * b
@@ -56,7 +75,10 @@ def decode(weights: Weights, memory: Memory, state: State, x: Tensor, b: int, ma
         y = layer.self_norm(x) if pre else x
         y = at_rows(layer.self_in(y), fill, b)  # (S x W x b, 3d)
         new = y.view(shape[0], shape[1], 3, shape[2], -1).permute(2, 0, 3, 1, 4)  # (3, S, H, W x b, h)
-        own.narrow(3, before, shape[1]).copy_(new[1:])
+        if cell is None:
+            own.narrow(3, before, shape[1]).copy_(new[1:])
+        else:
+            own.index_copy_(3, cell, new[1:])
         y = attend(new[0], own_key.narrow(2, 0, state.cells), own_value.narrow(2, 0, state.cells), mask)
         x = layer.self_out(at_rows(y, place, b)).add_(x)
         x = x if pre else layer.self_norm(x)
@@ -84,12 +106,9 @@ def embed(weights: Weights, ids: Tensor, b: int, position: int | Tensor, end: in
     x = F.embedding(ids, weights.embedding)
     if weights.project_in is not None:
         x = weights.project_in(x * weights.scale)
+    make_room(weights, position, b, end)
     if weights.positions is not None:
-        if end > weights.positions.size(0) and weights.grow_positions is not None:
-            weights.positions = weights.grow_positions(2 * end)
         if isinstance(position, int):
-            if position + b > weights.positions.size(0):
-                raise IndexError(f"target position {position + b} is beyond the model's {weights.positions.size(0)}")
             where = weights.positions[position : position + b]  # (b, d)
             where = where if b == 1 else where.repeat(ids.numel() // b, 1)
         else:
@@ -100,6 +119,16 @@ def embed(weights: Weights, ids: Tensor, b: int, position: int | Tensor, end: in
     elif weights.project_in is None:
         x = x * weights.scale
     return x if weights.embedding_norm is None else weights.embedding_norm(x)
+
+
+def make_room(weights: Weights, position: int | Tensor, b: int, end: int) -> None:
+    """Lengthen the table of positions, or raise IndexError where the model has a limit; arguments as of `embed`."""
+    if weights.positions is None:
+        return
+    if end > weights.positions.size(0) and weights.grow_positions is not None:
+        weights.positions = weights.grow_positions(2 * end)
+    if isinstance(position, int) and position + b > weights.positions.size(0):
+        raise IndexError(f"target position {position + b} is beyond the model's {weights.positions.size(0)}")
 
 
 def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:

@@ -141,6 +141,15 @@ class State:
         for memory in self.memories:
             memory.squeeze_(sentence, cell, max(new, ROOM_STEPS * self.width))
 
+    def close_gaps_(self) -> None:
+        """Drop the sentences that have left, for steps that do not ask for slots; cells stay where they are."""
+        if self.slot is None:
+            return
+        for memory in self.memories:
+            memory.own = memory.own.index_select(2, self.slot)
+            memory.keep_(self.slot)
+        self.slot = None
+
     def append_(self, b: int) -> Tensor | None:
         """Take b new cells for every place; return the mask (S or 1, 1, W x b, C) under which the new tokens attend."""
         if self.cells + self.width * b > self.memories[0].own.size(4):
