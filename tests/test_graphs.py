@@ -67,6 +67,20 @@ class Recorded(NoWaiting):
         return self.out
 
 
+class Frozen:
+    """A graph that does not read its inputs again."""
+
+    def __init__(self, compute):
+        self.out = compute()
+
+    def __call__(self):
+        return self.out
+
+
+def fails(compute):
+    raise RuntimeError("no such thing")
+
+
 @pytest.fixture(autouse=True)
 def plain_products(monkeypatch):
     """As on a GPU: no compiled step, no packed weights; and stores that begin small, so that they are outgrown."""
@@ -274,6 +288,15 @@ def test_what_an_earlier_group_left_in_the_buffers_harms_nobody(device):
     assert rows.graphs.buffers == [buffers]
 
 
+def test_features_of_a_step_outlive_the_next(device):
+    rows = Graphed([model_of(device=device)], [3, 5])
+    rows.start([0, 1])
+    first = rows.decoder.step(torch.full((2, 1), EOS, device=device))[0]
+    kept = first.clone()
+    rows.decoder.step(torch.full((2, 1), 7, device=device))
+    assert torch.equal(first, kept)
+
+
 # ---- positions
 
 
@@ -364,9 +387,6 @@ def test_a_step_too_wide_for_a_graph_runs_eagerly_between_recorded_ones(device):
 
 
 def test_a_recording_that_fails_is_told_and_steps_go_on(device, caplog):
-    def fails(compute):
-        raise RuntimeError("no such thing")
-
     rows = Graphed([model_of(device=device)], [3, 5, 2], capture=fails, patience=1)
     rows.start([0, 1, 2])
     for step in range(6):
@@ -448,14 +468,28 @@ def test_the_self_check_runs_recorded_steps(dtype):
     assert "differ from fairseq's" in choose.disagreement(model, weights, graphs=bad)
 
 
-class Frozen:
-    """A graph that does not read its inputs again."""
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    """make_decoder behaves as on a GPU whose graphs are what is put into this dictionary."""
+    settings = {"capture": Recorded, "limit": 1 << 30}
+    monkeypatch.setattr(choose, "on_this_gpu", lambda weights: True)
+    monkeypatch.setattr(choose, "cuda_graphs", lambda: functools.partial(Graphs, **settings))
+    return settings
 
-    def __init__(self, compute):
-        self.out = compute()
 
-    def __call__(self):
-        return self.out
+def test_steps_are_recorded_unless_the_flag_says_off_or_attention_is_asked_for(as_on_a_gpu):
+    models = [build("transformer")]
+    assert generators(models).ours.decoder.graphs is not None
+    assert generators(models, {"cuda_graphs": "off"}).ours.decoder.graphs is None
+    assert generators(models, print_alignment="hard").ours.decoder.graphs is None
+
+
+@pytest.mark.parametrize(("capture", "reason"), [(Frozen, "differ from fairseq's"), (fails, "no such thing")])
+def test_graphs_that_fail_at_start_up_are_left_out_with_a_warning(capture, reason, as_on_a_gpu, caplog):
+    as_on_a_gpu["capture"] = capture
+    decoder, why = make_decoder([model_of(), model_of(2)])
+    assert isinstance(decoder, TransformerBackend) and decoder.graphs is None and why is None
+    assert reason in caplog.text and "operation by operation" in caplog.text
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -48,8 +48,10 @@ def make_decoder(
                 raise UsageError(f"--int8 cannot be used, because {lacking}: leave it out")
             return TransformerBackend(models, need_attention, int8=True), None
         if reason is None:
-            make_graphs = usable_graphs(models, decoder.weights) if graphs == "auto" and not need_attention else None
-            return (decoder if make_graphs is None else TransformerBackend(models, make_graphs=make_graphs)), None
+            if graphs == "auto" and not need_attention and on_this_gpu(decoder.weights):
+                make_graphs = usable_graphs(models, decoder.weights)
+                return (decoder if make_graphs is None else TransformerBackend(models, make_graphs=make_graphs)), None
+            return decoder, None
         logger.warning("the fast decoder failed its self-check, fairseq's own modules run instead: %s", reason)
     if int8:
         raise UsageError(f"--int8 needs the transformer backend, which cannot run this model, because {reason}: leave it out")
@@ -60,11 +62,12 @@ def make_decoder(
 
 
 def usable_graphs(models: list[BaseFairseqModel], weights: list[Weights]) -> MakeGraphs | None:
-    """How decoder steps are recorded, if all weights lie on the present GPU and recorded steps agree with fairseq as well."""
-    devices = {each.embedding.device for each in weights}
-    if any(device.type != "cuda" for device in devices) or devices != {torch.device("cuda", torch.cuda.current_device())}:
+    """How decoder steps are recorded, if recorded steps agree with fairseq as well; else the log says why not."""
+    try:
+        make = cuda_graphs()
+    except RuntimeError as error:
+        logger.warning("decoder steps run operation by operation, because CUDA graphs do not work here: %s", error)
         return None
-    make = cuda_graphs()
     for model, each in zip(models, weights, strict=True):
         graphs = make([each], patience=0)
         reason = disagreement(model, each, graphs=graphs)
@@ -72,6 +75,12 @@ def usable_graphs(models: list[BaseFairseqModel], weights: list[Weights]) -> Mak
             logger.warning("decoder steps run operation by operation, not as CUDA graphs: %s", reason or "recording one failed")
             return None
     return make
+
+
+def on_this_gpu(weights: list[Weights]) -> bool:
+    """Whether all weights lie on the present GPU."""
+    devices = {each.embedding.device for each in weights}
+    return all(device.type == "cuda" for device in devices) and devices == {torch.device("cuda", torch.cuda.current_device())}
 
 
 def no_int8(decoder: TransformerBackend) -> str | None:

@@ -22,7 +22,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fairseq_ext.decoders.step_graph import Buffers, CudaGraph, Run, StepGraph
+from fairseq_ext.decoders.step_graph import Buffers, GraphPool, Run, StepGraph
 from fairseq_ext.decoders.transformer_layers import make_room
 from fairseq_ext.decoders.transformer_state import State
 from fairseq_ext.decoders.transformer_weights import Weights
@@ -89,10 +89,11 @@ class Graphs:
         if self.broken:
             return None
         if b > MOST_NEW or sentences * state.width * b > MOST_ROWS:
-            self.refuse(f"more than {MOST_NEW} tokens a row or {MOST_ROWS} a step")
+            self.refuse(f"it has more than {MOST_NEW} tokens a row, or {MOST_ROWS} in all")
             return None
-        fitting = [x for x in self.buffers if x.shape == shape and (x.is_free or all(x.has(state)))]
-        found = fitting[-1] if fitting else self.make(state, shape)
+        fitting = [x for x in self.buffers if x.shape == shape]
+        found = next((x for x in fitting if all(x.has(state))), None) or next((x for x in reversed(fitting) if x.is_free), None)
+        found = found or self.make(state, shape)
         if found is not None:
             self.buffers = [x for x in self.buffers if x is not found] + [found]
         return found
@@ -147,5 +148,4 @@ class MakeGraphs(Protocol):
 def cuda_graphs() -> MakeGraphs:
     """Graphs for weights on the present GPU: all in one pool of memory, their buffers within SHARE of it."""
     total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
-    capture = functools.partial(CudaGraph, pool=torch.cuda.graph_pool_handle())
-    return functools.partial(Graphs, capture=capture, limit=int(SHARE * total))
+    return functools.partial(Graphs, capture=GraphPool(), limit=int(SHARE * total))

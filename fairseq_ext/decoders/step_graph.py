@@ -33,8 +33,7 @@ class CudaGraph:
     """A function of static tensors, recorded; a call launches all of it at once and gives the same tensors each time."""
 
     def __init__(self, run: Run, pool: Any):
-        """pool: torch.cuda.graph_pool_handle(); graphs of one pool share the memory of what is computed between, since no two run
-        at once. So what a call gives must be read before another graph runs."""
+        """pool: torch.cuda.graph_pool_handle(), the memory of what is computed between."""
         with torch.cuda.stream(torch.cuda.current_stream()):  # a recording that fails may leave another stream behind
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
@@ -48,6 +47,18 @@ class CudaGraph:
     def __call__(self) -> list[Tensor]:
         self.graph.replay()
         return self.out
+
+
+class GraphPool:
+    """Records functions as CUDA graphs that share the memory of what is computed between, since no two run at once. So what a graph
+    gives must be read before another one runs."""
+
+    def __init__(self) -> None:
+        self.handle = torch.cuda.graph_pool_handle()
+        self.first = CudaGraph(lambda: [torch.zeros(1, device="cuda")], self.handle)  # a pool lives as long as one of its graphs
+
+    def __call__(self, run: Run) -> CudaGraph:
+        return CudaGraph(run, self.handle)
 
 
 class Buffers:
@@ -154,12 +165,8 @@ class StepGraph:
         out = []
         for x in self.run():
             sentences = x.view(self.ids.size(0), -1)  # (S, W x b x features)
-            if state.slot is None:
-                sentences = sentences[: state.sentences]
-            else:
-                sentences = sentences.index_select(0, state.slot)
-            places = sentences.reshape(-1, x.size(1))
-            out.append(at_rows(places, state.place, self.b) if state.place is not None else places.clone())
+            sentences = sentences[: state.sentences].clone() if state.slot is None else sentences.index_select(0, state.slot)
+            out.append(at_rows(sentences.view(-1, x.size(1)), state.place, self.b))
         return out
 
 
