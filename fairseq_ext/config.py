@@ -114,6 +114,11 @@ def flags_dataclass() -> type:
             field(default=False, metadata={"help": "products rounded to 8 bits: faster on a CPU, other results (default: off)"}),
         ),
         (
+            "cuda_graphs",
+            ChoiceEnum(["auto", "off"]),
+            field(default="auto", metadata={"help": "on a GPU a decoder step is one launch (auto) or many (off; same results)"}),
+        ),
+        (
             "results_file",
             Text,
             field(default=None, metadata={"help": "also write each sentence's results to this JSONL file as it finishes (default: none)"}),

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.decoders.output_layer import output_layers
-from fairseq_ext.decoders.transformer_weights import Product
+from fairseq_ext.decoders.products import Product
 from fairseq_ext.errors import UsageError
 from fairseq_ext.list_softmax import needs_beam
 from fairseq_ext.registry import register
