@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import torch.nn.functional as F
 
-from fairseq_ext.decoders.transformer_state import Memory, State
+from fairseq_ext.decoders.transformer_memory import Memory
+from fairseq_ext.decoders.transformer_state import State
 from fairseq_ext.decoders.transformer_weights import Weights
 from fairseq_ext.kernels.row import RowCall
 from fairseq_ext.kernels.step import StepStruct, store
