@@ -15,7 +15,7 @@ from fairseq_ext.drafts.previous import Previous
 from fairseq_ext.drafts.source import Nothing
 from fairseq_ext.drafts.table import Table
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.rows import NONE, Rows
+from fairseq_ext.search.rows import NONE, Row, Rows
 
 D = dictionary()
 EOS, PAD, V = D.eos(), D.pad(), len(D)
@@ -167,6 +167,26 @@ def test_behind_an_edit_the_old_output_is_found_again(verified, draft):
     source = previous([A, B, X, C, A, X])
     source.propose(rows([A]), 9, 0.0)
     assert source.propose(rows(verified), 9, 0.0)[0][0, : len(draft)].tolist() == draft
+
+
+def test_one_row_follows_its_earlier_output_as_among_others():
+    """A single row takes a way of its own: random outputs and random edits of them, a few tokens verified at a time."""
+    draw = np.random.default_rng(5)
+    differ = 0
+    for _ in range(60):
+        old = draw.integers(4, 9, draw.integers(0, 12)).tolist()
+        new = [int(draw.integers(4, 9)) if draw.random() < 0.25 else t for t in old if draw.random() > 0.15] + [A, B]
+        many, one = previous(old, [X]), previous(old, [X])
+        length = 0
+        while length <= len(new):
+            tokens, sure = many.propose(rows(new[:length], []), 5, 0.0)
+            drafted, certain = one.propose_one(Row(0, [EOS, *new[:length]]), 5, 0.0)
+            shown = [t for t in tokens[0].tolist() if t != NONE]
+            assert drafted == shown
+            np.testing.assert_allclose(certain, sure[0][: len(shown)])
+            differ += shown[:1] != new[length : length + 1]
+            length += int(draw.integers(1, 4))
+    assert differ > 30, "the outputs part"
 
 
 def test_sentences_without_an_earlier_output_ask_the_other_source():

@@ -189,8 +189,8 @@ class ParallelSearch:
     def finished(self, sentence: int, tokens: np.ndarray | list[int], score: np.ndarray | list[float], pool: Pool) -> Hypothesis:
         """A hypothesis of tokens and log-probabilities (L,)."""
         device = pool.length.device
-        total = torch.tensor(float(sum(score)), dtype=torch.float64, device=device)
-        wanted = self.scoring.wanted(pool, torch.tensor([sentence], device=device)) if self.scoring.reward else total
+        total = torch.tensor(float(sum(score)), dtype=torch.float64)
+        wanted = self.scoring.wanted(pool, torch.tensor([sentence], device=device)).cpu() if self.scoring.reward else total
         positional = torch.tensor(score, dtype=self.dtype, device=device)
         return Hypothesis(torch.tensor(tokens, device=device), float(self.scoring(total, len(tokens), wanted)), positional)
 
