@@ -14,6 +14,7 @@ from fairseq_ext.drafts.ngram import COVERED, EPS, LAMBDA, Ngram
 from fairseq_ext.drafts.previous import Previous
 from fairseq_ext.drafts.source import Nothing
 from fairseq_ext.drafts.table import Table
+from fairseq_ext.kernels.draft import functions
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.rows import NONE, Row, Rows
 
@@ -198,16 +199,24 @@ def test_sentences_without_an_earlier_output_ask_the_other_source():
     assert tokens.tolist() == [[X, Y, EOS], [A, B, EOS]]
 
 
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.skipif(functions() is None, reason="no compiler"))])
 @pytest.mark.parametrize("with_source", [False, True])
-def test_one_row_is_drafted_as_among_others(with_source):
-    """A single row takes a way of its own."""
+def test_one_row_is_drafted_as_among_others(with_source, compiled):
+    """A single row takes a way of its own, with a compiler and without one; so does a single sentence."""
     draw = np.random.default_rng(3)
     lines = [[*draw.integers(4, 12, draw.integers(1, 9)).tolist(), EOS] for _ in range(60)]
     table = estimate(lines, [line[::-1][1:] + [EOS] for line in lines] if with_source else None, D, D)
     verified = [draw.integers(4, 13, n).tolist() for n in (0, 1, 2, 5, 9)]
     sources = [draw.integers(4, 12, 5).tolist() for _ in verified]
     together, alone = Ngram(table, PAD, PAD), Ngram(table, PAD, PAD)
+    if not compiled:
+        alone.compiled = None
+    assert (alone.compiled is not None) == compiled
     together.start(pool(*sources))
+    if with_source:
+        for r, line in enumerate(sources):
+            alone.start(pool(line))
+            np.testing.assert_allclose(alone.factor, together.factor[r * V : (r + 1) * V], rtol=1e-5)
     alone.start(pool(*sources))
     tokens, sure = together.propose(rows(*verified), 6, 0.0)
     for r in range(len(verified)):

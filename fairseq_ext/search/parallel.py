@@ -4,7 +4,7 @@ A call reads a row's last verified token and draft tokens behind it. What it giv
 read before that position was right, so the first output always is, and each draft token that equals the output before it makes one
 more final. Which drafts are offered, how wide a block is and when tokens are committed is a method's business (strategies/jacobi.py).
 
-Bookkeeping is numpy on the host, whole rows at a time; the device is waited for once a call.
+Bookkeeping is numpy on the host, whole rows at a time; the device is waited for once a call. A sentence alone goes to single.py.
 
 Shapes: N sentences in the pool, n live rows, one a sentence, w block width, T most tokens, V vocabulary.
 """

@@ -4,7 +4,8 @@
     Translation via Parallel Decoding. ACL 2023. https://aclanthology.org/2023.acl-long.689/
 
 A block of positions is computed from a draft of them; outputs replace the draft until nothing changes. What stands before the first
-change is what greedy decoding gives, whatever the draft was (Proposition 1). The driver is search/parallel.py.
+change is what greedy decoding gives, whatever the draft was (Proposition 1). The driver is search/parallel.py, the
+methods are search/blocks.py and search/window.py.
 
 | algorithm | flag | block | tokens are committed |
 | --- | --- | --- | --- |
