@@ -91,7 +91,8 @@ def one_process(lines: list[str], flags: dict, threads: int, watch: Stopwatch, p
 def on_ray(text: Path, flags: dict, args: argparse.Namespace, workers: int, watch: Stopwatch, costs: list[tuple]) -> Contender:
     """A whole run of fairseq_ext.corpus; `costs` gets the share of time that workers waited, and the processor's seconds beside them."""
     from fairseq_ext.corpus import run as corpus
-    from fairseq_ext.corpus.run import Job, translate
+    from fairseq_ext.corpus.job import Job
+    from fairseq_ext.corpus.run import translate
 
     loaded: list[dict[int, float]] = []
 
