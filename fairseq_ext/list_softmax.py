@@ -9,9 +9,7 @@ Shapes: n rows, S live sentences, N sentences of the pool, V vocabulary, d featu
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -26,12 +24,10 @@ from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.plugs import Decoder
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.stats import Stats
+from fairseq_ext.softmax_stats import Measured
 
 Layer = tuple[Tensor, Tensor | None]  # weight (V, d), bias (V,)
-clock = time.perf_counter  # what stages are timed by
 SHAPES = 256  # a gathered part is filled up to a multiple of so many words
-STAGES = ("hash", "lookup", "compact", "gather", "matmul", "normalise")
 
 
 def required_words(pool: Pool) -> Tensor:
@@ -70,44 +66,6 @@ def mask_with(mask: Tensor, wanted: Tensor | None) -> Tensor:
     V = mask.size(1)
     mask = torch.cat([mask, mask[:, :1]], dim=1)  # a column for what only fills up
     return mask.scatter(1, wanted.masked_fill(wanted < 0, V), True)[:, :V]
-
-
-class Measured:
-    """The `softmax` section of the statistics: mean runtime vocabulary, recall of the full softmax's k best on a sample of the
-    calls, seconds of each stage (on a GPU: until its kernels are launched, or awaited where the list's length is needed)."""
-
-    def __init__(self, stats: Stats, k: int, every: int):
-        self.section = stats.extra.setdefault("softmax", {"vocab_mean": 0.0, "seconds": dict.fromkeys(STAGES, 0.0)})
-        self.k = k
-        self.every = every  # calls from one sample of the recall to the next, 0: none
-        self.calls = 0
-        self.lists = self.words = 0
-        self.found = torch.zeros(2)
-        self.sampled = 0
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        start = clock()
-        yield
-        self.section["seconds"][name] += clock() - start
-
-    def count(self, lists: int, words: int) -> None:
-        """So many lists that together hold so many words."""
-        self.lists, self.words = self.lists + lists, self.words + words
-        self.section["vocab_mean"] = self.words / self.lists
-
-    def wants_sample(self) -> bool:
-        self.calls += 1
-        return self.every > 0 and self.calls % self.every == min(4, self.every) % self.every
-
-    def sample(self, full: Tensor, listed: LogProbs) -> None:
-        """Note which of each row's best words under the full softmax (n, V) are listed."""
-        best = full.topk(min(self.k, full.size(1)), dim=1).indices
-        known = listed.column(best)[1].float()
-        self.found = self.found + torch.stack([known.mean(1).sum(), known[:, 0].sum()]).cpu()
-        self.sampled += full.size(0)
-        self.section["recall_at_k"], self.section["recall_at_1"] = (self.found / self.sampled).tolist()
-        self.section["recall_rows"] = self.sampled
 
 
 class ListSoftmax:

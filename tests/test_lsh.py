@@ -12,7 +12,7 @@ from models import alone, batch, build, dictionary, forced, generators, run, sam
 from fairseq_ext import UsageError
 from fairseq_ext.constraint_io import SentenceConstraints, met
 from fairseq_ext.kernels import lsh_torch
-from fairseq_ext.list_softmax import Measured
+from fairseq_ext.softmax_stats import Measured
 from fairseq_ext.stats import Stats
 from fairseq_ext.strategies import lsh_index
 from fairseq_ext.strategies.lsh import LSH
