@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fairseq_ext.decoders.transformer_weights import Product
 from fairseq_ext.errors import UsageError
-from fairseq_ext.kernels import lsh_torch
+from fairseq_ext.kernels import gathered, lsh_torch
 from fairseq_ext.kernels.lsh_torch import nonzero
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
@@ -29,7 +29,7 @@ from fairseq_ext.search.pool import Pool
 from fairseq_ext.stats import Stats
 
 Layer = tuple[Tensor, Tensor | None]  # weight (V, d), bias (V,)
-clock = time.perf_counter  # what stages are timed by
+CLOCK = time.CLOCK_MONOTONIC  # what stages are timed by, a number of the system's
 SHAPES = 256  # a gathered part is filled up to a multiple of so many words
 STAGES = ("hash", "lookup", "compact", "gather", "matmul", "normalise")
 
@@ -87,9 +87,14 @@ class Measured:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        start = clock()
+        start = time.clock_gettime(CLOCK)
         yield
-        self.section["seconds"][name] += clock() - start
+        self.section["seconds"][name] += time.clock_gettime(CLOCK) - start
+
+    def spent(self, names: tuple[str, ...], seconds: Iterable[float]) -> None:
+        """So long by stages, measured elsewhere."""
+        for name, value in zip(names, seconds, strict=True):
+            self.section["seconds"][name] += value
 
     def count(self, lists: int, words: int) -> None:
         """So many lists that together hold so many words."""
@@ -133,6 +138,10 @@ class ListSoftmax:
         self.is_prefix = bool(self.in_base[: self.base.numel()].all())
         self.place = self.in_base.long().cumsum(0) - 1  # column of a base word
         self.products = [Product(w[self.base].contiguous(), None if b is None else b[self.base]) for w, b in layers]
+        self.nothing = self.base[:0]
+        self.compiled = None
+        if len(layers) == 1 and gathered.takes(weight):
+            self.compiled = gathered.ListProduct(self.products[0].pack(), self.base, *layers[0], temperature)
 
     def words(self, features: list[Tensor], beam: Beam | None, pool: Pool | None) -> Tensor | None:
         """Words that a call's lists need besides the base: a mask (S, V) with a list for each sentence, or (1, V) for all rows
@@ -176,7 +185,11 @@ class ListSoftmax:
     def shared(self, features: list[Tensor], found: Tensor | None) -> LogProbs:
         """One list, the base and found (m,), for all rows."""
         self.measured.count(1, self.base.numel() + (0 if found is None else found.numel()))
-        scores = []
+        if self.compiled is not None:
+            ids, value = self.compiled(features[0], self.nothing if found is None else found, CLOCK)
+            self.measured.spent(("gather", "matmul", "normalise"), self.compiled.seconds)
+            return LogProbs(value, ids)
+        scores, ids = [], self.base
         for product, (weight, bias), x in zip(self.products, self.layers, features, strict=True):
             with self.measured.stage("matmul"):
                 logits = product(x)
@@ -189,7 +202,6 @@ class ListSoftmax:
                 with self.measured.stage("matmul"):
                     logits = torch.cat([logits, small_product(x, rows, shift)[:, : found.numel()]], dim=1)
             scores.append(logits)
-        ids = self.base
         with self.measured.stage("normalise"):
             value = mean_log_softmax(scores, self.temperature)
             if found is not None and found.numel():
