@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_ext.decoders.transformer_weights import Product
+from fairseq_ext.decoders.products import Product
 from fairseq_ext.errors import UsageError
 from fairseq_ext.kernels import gathered, lsh_torch
 from fairseq_ext.kernels.lsh_torch import nonzero

@@ -1,4 +1,4 @@
-"""Compiles the C++ files here for this processor into one library, once: `python -m fairseq_ext.kernels` does it ahead of time.
+"""Compiles the C++ files beside it for this processor, once: `python -m fairseq_ext.kernels` does it ahead of time.
 
 The library lies in the user's cache folder under a name that holds source, compiler, flags and processor, so a changed source or
 another machine with the same home folder gets its own. Without a compiler nothing breaks: the torch operations run instead.
@@ -22,8 +22,7 @@ from pathlib import Path
 
 logger = logging.getLogger("fairseq_ext")
 FOLDER = Path(__file__).parent
-SOURCES = [FOLDER / name for name in ("step.cpp", "scores.cpp", "hash.cpp", "gathered.cpp")]
-HEADERS = [FOLDER / "vectors.hpp", FOLDER / "products.hpp", FOLDER / "attention.hpp", FOLDER / "stages.hpp"]
+SOURCES, HEADERS = sorted(FOLDER.glob("*.cpp")), sorted(FOLDER.glob("*.hpp"))
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-shared", "-fopenmp", "-fno-math-errno", "-fno-trapping-math")
 
 TRY = "import ctypes, sys; sys.exit(0 if ctypes.CDLL(sys.argv[1]).works() else 1)"

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.decoders.output_layer import output_layers
-from fairseq_ext.decoders.transformer_weights import Product
+from fairseq_ext.decoders.products import Product
 from fairseq_ext.errors import UsageError
 from fairseq_ext.list_softmax import needs_beam
 from fairseq_ext.registry import register
@@ -145,6 +145,12 @@ class ScreenedLogProbs(LogProbs):
             self.complete_(unsure)
             score, token = super().topk(k)
         return score, token
+
+    def is_compiled(self) -> bool:
+        return False
+
+    def best_of_sentences(self, c: int, before: Tensor, first: Tensor, of_each_row: bool) -> None:
+        """`topk` decides which rows must be computed in full."""
 
     def at(self, token: Tensor) -> Tensor:
         value = super().at(token)

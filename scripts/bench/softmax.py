@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 import fairseq_ext  # noqa: F401
-from fairseq_ext.decoders.transformer_weights import Product
+from fairseq_ext.decoders.products import Product
 from fairseq_ext.list_softmax import ListSoftmax, Measured
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.stats import Stats
