@@ -1,4 +1,4 @@
-"""Scoring a part of the vocabulary: what every shortlist must hold, the product over its words, and what is measured of it.
+"""Scoring a part of the vocabulary: what every shortlist must hold, the product over its words.
 
 Strategies say which words are listed (`ListSoftmax.words`); the rest is here. Lists are shared by all rows of a call, or by the
 rows of a sentence.
@@ -16,9 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fairseq_ext import softmax_stats
 from fairseq_ext.decoders.products import Product
 from fairseq_ext.errors import UsageError
-from fairseq_ext.kernels import lsh_torch
+from fairseq_ext.kernels import gathered, lsh_torch
 from fairseq_ext.kernels.lsh_torch import nonzero
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
@@ -91,6 +92,10 @@ class ListSoftmax:
         self.is_prefix = bool(self.in_base[: self.base.numel()].all())
         self.place = self.in_base.long().cumsum(0) - 1  # column of a base word
         self.products = [Product(w[self.base].contiguous(), None if b is None else b[self.base]) for w, b in layers]
+        self.nothing = self.base[:0]
+        self.compiled = None
+        if len(layers) == 1 and gathered.takes(weight):
+            self.compiled = gathered.ListProduct(self.products[0].pack(), self.base, *layers[0], temperature)
 
     def words(self, features: list[Tensor], beam: Beam | None, pool: Pool | None) -> Tensor | None:
         """Words that a call's lists need besides the base: a mask (S, V) with a list for each sentence, or (1, V) for all rows
@@ -134,7 +139,11 @@ class ListSoftmax:
     def shared(self, features: list[Tensor], found: Tensor | None) -> LogProbs:
         """One list, the base and found (m,), for all rows."""
         self.measured.count(1, self.base.numel() + (0 if found is None else found.numel()))
-        scores = []
+        if self.compiled is not None:
+            ids, value = self.compiled(features[0], self.nothing if found is None else found, softmax_stats.CLOCK)
+            self.measured.spent(("gather", "matmul", "normalise"), self.compiled.seconds)
+            return LogProbs(value, ids)
+        scores, ids = [], self.base
         for product, (weight, bias), x in zip(self.products, self.layers, features, strict=True):
             with self.measured.stage("matmul"):
                 logits = product(x)
@@ -147,7 +156,6 @@ class ListSoftmax:
                 with self.measured.stage("matmul"):
                     logits = torch.cat([logits, small_product(x, rows, shift)[:, : found.numel()]], dim=1)
             scores.append(logits)
-        ids = self.base
         with self.measured.stage("normalise"):
             value = mean_log_softmax(scores, self.temperature)
             if found is not None and found.numel():

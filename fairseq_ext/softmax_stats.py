@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.stats import Stats
 
-clock = time.perf_counter  # what stages are timed by
+CLOCK = time.CLOCK_MONOTONIC  # what stages are timed by, a number of the system's
 STAGES = ("hash", "lookup", "compact", "gather", "matmul", "normalise")
 
 
@@ -31,9 +31,14 @@ class Measured:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        start = clock()
+        start = time.clock_gettime(CLOCK)
         yield
-        self.section["seconds"][name] += clock() - start
+        self.section["seconds"][name] += time.clock_gettime(CLOCK) - start
+
+    def spent(self, names: tuple[str, ...], seconds: Iterable[float]) -> None:
+        """So long by stages, measured elsewhere."""
+        for name, value in zip(names, seconds, strict=True):
+            self.section["seconds"][name] += value
 
     def count(self, lists: int, words: int) -> None:
         """So many lists that together hold so many words."""
