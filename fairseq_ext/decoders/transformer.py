@@ -21,6 +21,7 @@ from fairseq_ext.decoders.graphs import MakeGraphs
 from fairseq_ext.decoders.transformer_encoder import FastEncoder, fast_encoder, is_plain_input
 from fairseq_ext.decoders.transformer_layers import read_tokens
 from fairseq_ext.decoders.transformer_memory import remember
+from fairseq_ext.decoders.transformer_row import RowReader
 from fairseq_ext.decoders.transformer_state import State
 from fairseq_ext.decoders.transformer_weights import Weights, read
 from fairseq_ext.kernels.step import log_softmax_
@@ -128,6 +129,11 @@ class TransformerBackend:
         if len(scores) == 1:
             return scores[0]
         return torch.logsumexp(torch.stack(scores), dim=0) - math.log(len(scores))
+
+    def row_reader(self, pad: int, eos: int) -> RowReader | None:
+        """A quicker way to read the present row, where it is the only one and all is compiled; the state is the reader's from then on."""
+        assert self.state is not None, "no sentence has been admitted"
+        return None if self.need_attention else RowReader.of(self.weights, self.state, pad, eos)
 
     def output_weight(self) -> list[tuple[Tensor, Tensor | None]]:
         """Each model's output layer: weight (V, features), bias (V,) or None."""
