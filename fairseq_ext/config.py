@@ -116,7 +116,7 @@ def flags_dataclass() -> type:
         (
             "cuda_graphs",
             ChoiceEnum(["auto", "off"]),
-            field(default="auto", metadata={"help": "on a GPU a decoder step is one launch (auto) or many (off; same results)"}),
+            field(default="auto", metadata={"help": "decoder steps on a GPU: one launch each, or many (off; same results; default: auto)"}),
         ),
         (
             "results_file",

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 from fairseq_ext.decoders import choose, graphs, products
 from fairseq_ext.decoders.choose import make_decoder
 from fairseq_ext.decoders.graphs import Graphs, bucket, cuda_graphs
+from fairseq_ext.decoders.step_graph import Buffers
 from fairseq_ext.decoders.transformer import TransformerBackend
 from fairseq_ext.decoders.transformer_state import State
 
@@ -286,6 +287,26 @@ def test_what_an_earlier_group_left_in_the_buffers_harms_nobody(device):
     rows.start([0, 1, 2])
     rows.step()
     assert rows.graphs.buffers == [buffers]
+
+
+def test_groups_are_moved_into_buffers_once(device, monkeypatch):
+    moved = []
+    take = Buffers.take_
+    monkeypatch.setattr(Buffers, "take_", lambda self, state, cells: (moved.append(self), take(self, state, cells)))
+    rows = Graphed([model_of(device=device)], [3, 5])
+    groups = []
+    for _ in range(2):
+        rows.start([0, 1])
+        rows.step()
+        groups.append(rows.decoder.set_aside())
+    for i in (0, 1, 1, 0, 1):
+        rows.decoder.resume(groups[i])
+        rows.decoder.step(torch.full((2, 1), 7, device=device))
+    assert len(moved) == len(rows.graphs.buffers) == 2
+    del groups[1], rows.decoder.state  # now the buffers used last are free
+    rows.decoder.resume(groups[0])
+    rows.decoder.step(torch.full((2, 1), 7, device=device))
+    assert len(moved) == 2
 
 
 def test_features_of_a_step_outlive_the_next(device):
