@@ -104,6 +104,38 @@ def test_topk_equals_torchs(columns, k):
     assert all(len(set(line)) == k for line in column.tolist())
 
 
+@needs_library
+@pytest.mark.parametrize("c", [1, 2, 10, 60])
+@pytest.mark.parametrize("columns", [3, 64, 1000, 7801])
+def test_the_best_of_sentences_are_torchs_over_their_rows(columns, c, two_threads):
+    first = torch.tensor([0, 1, 4, 9, 9, 17])  # the fourth sentence has no row
+    x, before = numbers(17, columns), numbers(17, seed=1)
+    x[2, 1:] = -torch.inf
+    before[6] = -torch.inf
+    before[9:] = -torch.inf  # nothing of the last sentence is possible
+    row, column, score, top, top_score = step.best_of_sentences(x, before, first, c, tops=True)
+    for s in range(5):
+        rows = slice(first[s], first[s + 1])
+        all_scores = (x[rows] + before[rows, None]).flatten()
+        expected = all_scores[all_scores > -torch.inf].sort(descending=True).values[:c]
+        found = score[s, : len(expected)]
+        assert torch.equal(found, expected) and (score[s, len(expected) :] == -torch.inf).all()
+        assert torch.equal((x[row[s], column[s]] + before[row[s]])[: len(expected)], expected)
+        assert len(set(zip(row[s].tolist(), column[s].tolist(), strict=True)) - {(int(first[s]), 0)}) >= len(expected) - 1
+        assert len(expected) == 0 or ((first[s] <= row[s]) & (row[s] < first[s + 1])).all()
+    live = before > -torch.inf
+    assert torch.equal(x.gather(1, top[:, None])[live, 0], x.amax(1)[live]) and torch.equal(top_score, x.amax(1) + before)
+    without = step.best_of_sentences(x, before, first, c)
+    assert all(torch.equal(a, b) for a, b in zip(without, (row, column, score), strict=True))
+
+
+@needs_library
+def test_of_equal_continuations_the_first_come_first():
+    x = torch.zeros(4, 300)
+    row, column, _ = step.best_of_sentences(x, torch.zeros(4), torch.tensor([0, 2, 4]), 5)
+    assert row.tolist() == [[0] * 5, [2] * 5] and column.tolist() == [[0, 1, 2, 3, 4]] * 2
+
+
 # ---- layers
 
 

@@ -12,23 +12,11 @@ struct Seen {
     const int32_t* cell;
 };
 
-inline float sum(floats v) {
-    typedef float eight __attribute__((vector_size(32)));
-    typedef float four __attribute__((vector_size(16)));
-    eight half;
-    if constexpr (LANES == 16)
-        half = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) + __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
-    else
-        half = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7);
-    four quarter = __builtin_shufflevector(half, half, 0, 1, 2, 3) + __builtin_shufflevector(half, half, 4, 5, 6, 7);
-    return (quarter[0] + quarter[1]) + (quarter[2] + quarter[3]);
-}
-
-// One line's attention in one head of h features, h = V x LANES (V = 0: any h); score has room for seen.count numbers
+// One line's attention in one head of h features, h = V x LANES (V = 0: any h); score has room for seen.count numbers and a vector
 template <int V>
 void attend_head(const float* query, const float* key, const float* value, const Seen& seen, int64_t h, float* score, float* out) {
     auto cell = [&](int64_t i) { return (seen.cell ? seen.cell[i] : i) * seen.stride; };
-    float highest = -INFINITY, total = 0.0f;
+    float highest = -INFINITY;
     for (int64_t i = 0; i < seen.count; ++i) {
         const float* k = key + cell(i);
         float dot = 0.0f;
@@ -42,11 +30,15 @@ void attend_head(const float* query, const float* key, const float* value, const
         score[i] = dot;
         highest = std::max(highest, dot);
     }
-#pragma omp simd reduction(+ : total)
-    for (int64_t i = 0; i < seen.count; ++i) {
-        score[i] = exponential(score[i] - highest);
-        total += score[i];
+    int64_t whole = (seen.count + LANES - 1) / LANES * LANES;
+    for (int64_t i = seen.count; i < whole; ++i) score[i] = -INFINITY;
+    floats parts = {};
+    for (int64_t i = 0; i < whole; i += LANES) {
+        floats power = exponential(load(score + i) - highest);
+        store(score + i, power);
+        parts += power;
     }
+    float total = sum(parts);
     if constexpr (V > 0) {
         floats sums[V] = {};
         for (int64_t i = 0; i < seen.count; ++i)

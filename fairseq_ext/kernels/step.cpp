@@ -130,7 +130,7 @@ void encode(const Coder* coder_, float* x, const int64_t* start, int64_t sentenc
         multiply(layer->self_in, entering(coder, layer->self_norm, x, lines, y), lines, wide, PLAIN);
 #pragma omp parallel for schedule(dynamic) if (lines * longest * d > WORTH_THREADS)
         for (int64_t s = 0; s < sentences; ++s) {
-            float* score = scratch(memory_score, longest);
+            float* score = scratch(memory_score, longest + LANES);
             const float* first = wide + start[s] * 3 * d;
             Seen seen{first + d, first + 2 * d, h, 3 * d, start[s + 1] - start[s], nullptr};
             for (int64_t i = start[s]; i < start[s + 1]; ++i) attend(wide + i * 3 * d, seen, coder.heads, h, score, y + i * d);
@@ -170,7 +170,7 @@ void decode(const Coder* coder_, const Step* step_) {
     int64_t longest = std::max(cells, step.source.cells);
     auto all_lines = [&](auto line) {
 #pragma omp parallel for schedule(static) if (lines * longest * d > WORTH_THREADS)
-        for (int64_t i = 0; i < lines; ++i) line(i, scratch(memory_score, longest));
+        for (int64_t i = 0; i < lines; ++i) line(i, scratch(memory_score, longest + LANES));
     };
     const int64_t* sentence_of = sentence.data();
     const int64_t* cell_of = cell.data();

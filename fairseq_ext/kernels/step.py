@@ -64,7 +64,8 @@ def kernel() -> ctypes.CDLL | None:
         found.encode.argtypes = [c_void_p, c_void_p, c_void_p, c_int64]
         found.decode.argtypes = [c_void_p, c_void_p]
         found.topk.argtypes = [c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p]
-        for function in (found.linear, found.log_softmax, found.topk, found.encode, found.decode):
+        found.best_of_sentences.argtypes = [c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_int64, *[c_void_p] * 5]
+        for function in (found.linear, found.log_softmax, found.topk, found.best_of_sentences, found.encode, found.decode):
             function.restype = None
     return found
 
@@ -189,3 +190,21 @@ def topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     score, column = x.new_empty(x.size(0), k), torch.empty(x.size(0), k, dtype=torch.long)
     compiled().topk(x.data_ptr(), x.size(0), x.size(1), k, score.data_ptr(), column.data_ptr())  # type: ignore[union-attr]
     return score, column
+
+
+def best_of_sentences(x: Tensor, before: Tensor, first: Tensor, c: int, tops: bool = False) -> tuple[Tensor, ...]:
+    """The c best continuations of each sentence, best first: row, column and cumulative score (S, c).
+
+    x (n, V): scores of each row's next word; before (n,): the row's own; first (S + 1,): each sentence's first row, and n. Of equals
+    the first; where there are fewer than c, -inf and the sentence's first row. tops: also each row's best word and its cumulative
+    score (n,).
+    """
+    assert x.is_contiguous() and x.dtype == before.dtype == torch.float32 and before.is_contiguous() and first.dtype == torch.long
+    (n, V), S = x.shape, first.numel() - 1
+    row, column = torch.empty(2, S, c, dtype=torch.long)
+    found = [row, column, x.new_empty(S, c)]
+    if tops:
+        found += [torch.empty(n, dtype=torch.long), x.new_empty(n)]
+    pointers = [value.data_ptr() for value in found] + ([] if tops else [0, 0])
+    compiled().best_of_sentences(x.data_ptr(), V, before.data_ptr(), first.data_ptr(), S, c, *pointers)  # type: ignore[union-attr]
+    return tuple(found)

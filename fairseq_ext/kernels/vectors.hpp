@@ -26,6 +26,24 @@ typedef int32_t loose_ints __attribute__((vector_size(LANES * 4), aligned(4)));
 floats load(const float* from) { return *reinterpret_cast<const loose_floats*>(from); }
 void store(float* to, floats value) { *reinterpret_cast<loose_floats*>(to) = value; }
 
+// One number from the lanes of a vector, halves at a time; both(a, b) of two vectors
+template <class Both>
+inline float across(floats v, Both both) {
+    typedef float eight __attribute__((vector_size(32)));
+    typedef float four __attribute__((vector_size(16)));
+    eight half;
+    if constexpr (LANES == 16)
+        half = both(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7), __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
+    else
+        half = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7);
+    four q = both(__builtin_shufflevector(half, half, 0, 1, 2, 3), __builtin_shufflevector(half, half, 4, 5, 6, 7));
+    return both(both(q[0], q[1]), both(q[2], q[3]));
+}
+
+inline float sum(floats v) {
+    return across(v, [](auto a, auto b) { return a + b; });
+}
+
 // e^x to about 1e-7, for x <= 88; 0 below -87. Written so that compilers vectorise loops over it.
 inline float exponential(float x) {
     float n = std::nearbyint(x * 1.44269504f);
@@ -43,6 +61,21 @@ inline float exponential(float x) {
         float value;
     } power = {(static_cast<int32_t>(n) + 127) << 23};
     return x < -87.0f ? 0.0f : p * power.value;
+}
+
+// The same of a vector; below -87 it is e^-87. NaN stays NaN
+inline floats exponential(floats x) {
+    const float round = 12582912.0f;  // 1.5 x 2^23: what is added to it loses its fraction
+    x = x < -87.0f ? floats{} - 87.0f : x;
+    floats shifted = x * 1.44269504f + round, n = shifted - round;
+    floats r = x - n * 0.693359375f + n * 2.12194440e-4f;
+    floats p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    return p * (floats)((ints)((ints)shifted - (ints)(floats{} + round) + 127) << 23);
 }
 
 // x times the normal distribution function, by Abramowitz and Stegun 7.1.26 (error below 2e-7)

@@ -93,6 +93,10 @@ class Beam:
         counts = self.counts
         return self.once("first", lambda: counts.cumsum(0) - counts)
 
+    def bounds(self) -> Tensor:
+        """(S + 1,) first row of each sentence, and the number of all."""
+        return self.once("bounds", lambda: torch.cat([self.first_row(), self.first_row().new_tensor([self.rows])]))
+
     def by_sentence(self, value: Tensor, fill: float) -> Tensor:
         """Lay row values (n, ...) out as (S, width, ...), filled up where a sentence has fewer rows."""
         if self.counts is None:

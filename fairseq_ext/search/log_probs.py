@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.step import kernel, topk
+from fairseq_ext.kernels.step import best_of_sentences, kernel, topk
 
-FEW = 64  # so many of each row the compiled top-k keeps sorted by insertion
+FEW, MANY = 64, 256  # so many of each row, and of each sentence, the compiled top-k keeps sorted by insertion
 BLOCK = 64  # columns of one block of the two-stage top-k
 
 
@@ -28,6 +28,17 @@ class LogProbs:
         """The k best of each row, best first: scores (n, k) and tokens (n, k)."""
         score, column = blockwise_topk(self.value, k)
         return score, self.words(column)
+
+    def best_of_sentences(self, c: int, before: Tensor, first: Tensor, of_each_row: bool) -> tuple[Tensor, ...] | None:
+        """See kernels/step.py, with words for columns; None where that does not run."""
+        value = self.value
+        if c > MANY or value.dtype != torch.float32 or not is_compiled(value):
+            return None
+        row, column, score, *tops = best_of_sentences(value, before.contiguous(), first, c, of_each_row)
+        if self.ids is None:
+            return row, column, score, *tops
+        token = self.ids[column] if self.ids.dim() == 1 else self.ids[row, column]
+        return row, token, score, *([self.words(tops[0][:, None])[:, 0], tops[1]] if tops else [])
 
     def words(self, column: Tensor) -> Tensor:
         """The words that columns (n, m) hold."""
@@ -79,11 +90,16 @@ class LogProbs:
         self.value = torch.where(rows[:, None], alone, self.value)
 
 
+def is_compiled(value: Tensor) -> bool:
+    """Whether the compiled library can read this."""
+    return value.device.type == "cpu" and value.is_contiguous() and kernel() is not None
+
+
 def blockwise_topk(value: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """torch.topk(value, k) along the last dimension of (n, C), faster for long rows: the k best of a row lie in the k blocks
     whose maxima are best, so only those blocks are sorted."""
     n, C = value.shape
-    if k <= FEW and value.device.type == "cpu" and value.dtype == torch.float32 and value.is_contiguous() and kernel() is not None:
+    if k <= FEW and value.dtype == torch.float32 and is_compiled(value):
         return topk(value, k)
     blocks = C // BLOCK
     if value.device.type != "cpu" or blocks <= 2 * k:

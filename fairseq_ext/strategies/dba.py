@@ -158,12 +158,13 @@ class DBA:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Algorithm 2, lines 6-12: row, token and score (S, c) of the 2k best of all rows, each row's best, and all next tokens of
         unmet phrases. The same continuation may occur more than once."""
-        best = best_of_rows(k, beam, log_probs, self.children)
+        best = best_of_rows(k, beam, log_probs, self.children, of_each_row=True)
+        assert best.row_token is not None and best.row_score is not None
         wanted = phrases.next_token(place, count)  # (S, width, Q)
         flat = wanted[beam.sentence_of_row(), beam.rank_of_row()]  # (n, Q)
         score = log_probs.at(flat.clamp(min=0)).masked_fill(flat < 0, -torch.inf) + beam.last_score()[:, None]
-        score = torch.cat([best.row_score[:, :1], score], dim=1)  # (n, 1 + Q)
-        token = torch.cat([best.row_token[:, :1], flat.clamp(min=0)], dim=1)
+        score = torch.cat([best.row_score[:, None], score], dim=1)  # (n, 1 + Q)
+        token = torch.cat([best.row_token[:, None], flat.clamp(min=0)], dim=1)
         row = torch.arange(beam.rows, device=beam.device)[:, None].expand_as(token)
         more = [beam.by_sentence(x, fill).flatten(1) for x, fill in ((row, 0), (token, 0), (score, -torch.inf))]
         more[0] = torch.where(more[2] > -torch.inf, more[0], beam.first_row()[:, None])
