@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import copy
 import functools
-from dataclasses import dataclass, field
+import weakref
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from fairseq_ext.decoders import transformer_slots as slots
 
 ROOM = 32  # cells that a store has at first
 ROOM_STEPS = 4  # a store that has no room for so many steps of all its rows, after squeezing, grows
@@ -51,6 +54,7 @@ class Memory:
     source_mask: Tensor | None  # (S, 1, 1, source width) 0, or -inf at padding; None when there is none
     folded: list[Folded] | None = None  # per layer, instead of the source's keys and values where that is quicker
     views: list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = field(default_factory=list)
+    groups: weakref.WeakSet[State] | None = None  # all whose sentences lie in slots of this memory (transformer_slots.py); None: one's
 
     def layers(self) -> list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
         """Per layer: own keys and values together (2, S, H, capacity, h) and apart, source keys, source values (S, H, ., h)."""
@@ -74,6 +78,9 @@ class Memory:
 
         In place, a layer at a time: fresh memory for all of it would cost more than the copying.
         """
+        if self.groups is not None:
+            slots.squeeze_(self, sentence, cell, room)
+            return
         heads, capacity, h = self.own.shape[3:]
         kept, cells = cell.shape
         index = (sentence[:, None] * heads + torch.arange(heads, device=cell.device)) * capacity  # (S', H)
@@ -87,7 +94,7 @@ class Memory:
         self.views = []
 
 
-@dataclass
+@dataclass(eq=False)
 class State:
     """A group of rows: bookkeeping that all models share, and each model's memory."""
 
@@ -101,7 +108,7 @@ class State:
     longest: int  # no row's history is longer
     memories: list[Memory]
     leaves_gaps: bool = False  # sentences that leave stay in the memories for a while: the compiled step asks for slots
-    slot: Tensor | None = None  # (S,) where each sentence lies in the memories, ascending; None: without gaps
+    slot: Tensor | None = None  # (S,) where each sentence lies in the memories; None: without gaps
 
     @staticmethod
     def start(memories: list[Memory], leaves_gaps: bool = False) -> State:
@@ -110,7 +117,13 @@ class State:
         return State(sentences, sentences, 1, None, 0, None, 0, 0, memories, leaves_gaps)
 
     def copy(self) -> State:
-        """A group of its own with the same rows."""
+        """A group of its own with the same rows; where the step asks for slots, in the same memories, so that only one of the two may
+        go on with a sentence."""
+        if self.leaves_gaps:
+            slots.share_(self)
+            group = replace(self)
+            slots.share_(group)
+            return group
         for memory in self.memories:
             memory.views = []  # made anew when asked for
         return copy.deepcopy(self)
@@ -182,7 +195,8 @@ class State:
             self.mask = self.at_places(histories, -torch.inf).view(kept, self.width, self.cells)
         if sentence is not None:
             self.slot = sentence if self.slot is None else self.slot[sentence]
-            if not self.leaves_gaps or 2 * kept < self.memories[0].source.size(2):
+            in_slots = self.memories[0].groups is not None
+            if not self.leaves_gaps or (2 * kept < self.memories[0].source.size(2) and not in_slots):
                 self.squeeze_()
 
     def squeeze_(self, new: int = 0) -> None:
@@ -191,7 +205,7 @@ class State:
         sentence = self.slot
         if sentence is None:
             sentence = torch.arange(self.sentences, device=device)
-        else:
+        elif self.memories[0].groups is None:
             for memory in self.memories:
                 memory.keep_(sentence)
             self.slot = None
@@ -234,8 +248,13 @@ class State:
     @staticmethod
     def merge(a: State, b: State) -> State:
         """Both groups' rows as one, a's first."""
-        for state in (a, b):
-            state.squeeze_()
+        in_slots = a.leaves_gaps and b.leaves_gaps
+        if in_slots:
+            memories, slot = slots.together_(a, b)
+        else:
+            for state in (a, b):
+                state.squeeze_()
+            memories, slot = [merged(x, y, a.cells, b.cells) for x, y in zip(a.memories, b.memories, strict=True)], None
         width, cells = max(a.width, b.width), max(a.cells, b.cells)
         uniform = a.place is None and b.place is None and a.width == b.width
         place = None
@@ -249,7 +268,7 @@ class State:
         plain = a.mask is None and b.mask is None and width == 1 and a.cells == b.cells
         masks = [F.pad(s.full_mask(), (0, cells - s.cells, 0, width - s.width), value=-torch.inf) for s in (a, b)]
         same_length = isinstance(a.length, int) and isinstance(b.length, int) and a.length == b.length
-        return State(
+        both = State(
             sentences=a.sentences + b.sentences,
             rows=a.rows + b.rows,
             width=width,
@@ -258,9 +277,13 @@ class State:
             mask=None if plain else torch.cat(masks),
             length=a.length if same_length else torch.cat([a.lengths(), b.lengths()]),
             longest=max(a.longest, b.longest),
-            memories=[merged(x, y, a.cells, b.cells) for x, y in zip(a.memories, b.memories, strict=True)],
-            leaves_gaps=a.leaves_gaps and b.leaves_gaps,
+            memories=memories,
+            leaves_gaps=in_slots,
+            slot=slot,
         )
+        if in_slots:
+            slots.share_(both)
+        return both
 
 
 @functools.lru_cache(maxsize=64)
