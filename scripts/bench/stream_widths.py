@@ -1,6 +1,6 @@
 """At which widths does the stream pay? Our own batches against streams, by the sentences of a batch.
 
-    python scripts/bench/stream_widths.py --model DIR --text PREFIX [--n 2 4 8 16 32] [--rows] --out results/stream_widths
+    python scripts/bench/stream_widths.py --model DIR --text PREFIX [--n 2 4 8 16 32] [--rows] [--eps 0.5] --out results/stream_widths
 
 Fixed width (FIXED-OURS, FIXED-STREAM) and variable width (VAR-BATCH, VAR-STREAM), same output, on a length-mixed text: lines of 3 to
 --longest words, every number of words equally often, lines above 20 words joined of two. --rows: the stream is limited to n x k rows
@@ -53,17 +53,18 @@ def even_lengths(text: str, languages: list[str], lines: int, longest: int, seed
 def race(kind: str, n: int, text: Text, args: argparse.Namespace) -> tuple[object, list[str]]:
     """One width: the comparison, and a line of the summary."""
     flags = methods(Setting(args.k, n, args.delta, args.children, args.eps, n * args.k if args.rows else None))
-    both = [Decoding(name, ["--cpu", *flags[name]], text) for name in PAIRS[kind]]
+    batch, stream = PAIRS[kind]
+    flags[stream] += ["--stream-order", args.order]
+    both = [Decoding(name, ["--cpu", *flags[name]], text) for name in (batch, stream)]
     contenders = [decoding.contender() for decoding in both]
     contenders[1].exact = True
     done = compare(contenders, args.repeats, threads=1, title=f"{kind}, n = {n}", clock=time.process_time)
-    batch, stream = both
-    ratio = done.speed_up(stream.name, batch.name)
+    ratio = done.speed_up(stream, batch)
     shown = "outputs differ" if ratio is None else f"{ratio.median:.2f}x ({ratio.low:.2f}-{ratio.high:.2f})"
     cells = [kind, n, shown]
     for d in both:
         cells += [f"{d.timesteps:,}", f"{d.expansions / d.timesteps:.1f}"]
-    return done, [*map(str, cells), f"{stream.expansions / stream.rows:.3f}"]
+    return done, [*map(str, cells), f"{both[1].expansions / both[1].rows:.3f}"]
 
 
 def main() -> int:
@@ -79,7 +80,8 @@ def main() -> int:
     parse.add_argument("--n", type=int, nargs="+", default=[2, 4, 8, 16, 32], help="sentences of a batch (2 4 8 16 32)")
     parse.add_argument("--k", type=int, default=5, help="beam (5)")
     parse.add_argument("--rows", action="store_true", help="streams of at most n x k rows instead of n sentences")
-    parse.add_argument("--eps", type=float, default=1 / 6, help="--refill-threshold (1/6)")
+    parse.add_argument("--order", choices=["shortest", "fifo"], default="fifo", help="--stream-order (fifo)")
+    parse.add_argument("--eps", type=float, default=1 / 2, help="--refill-threshold (1/2)")
     parse.add_argument("--delta", type=float, default=1.5, help="--prune-threshold (1.5)")
     parse.add_argument("--children", type=int, default=5, help="--prune-children (5)")
     parse.add_argument("--repeats", type=int, default=5, help="timed rounds (5)")
