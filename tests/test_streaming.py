@@ -1,8 +1,11 @@
 """Streaming and variable width: nothing changes by the stream; pruning and the finishing rule against brute force."""
 
+import gc
 import math
 import random
+import weakref
 
+import models
 import pytest
 import torch
 from models import alone, batch, build, dictionary, generators, run, same
@@ -246,6 +249,24 @@ def test_fifo_advances_all_sentences_where_the_decoder_can():
 def test_no_decoder_call_has_more_rows_than_allowed(rows, order):
     watch = watched(**stream(stream_rows=rows, stream_order=order))
     assert max(watch.rows) <= rows
+
+
+def test_lines_of_an_interactive_session_are_not_kept():
+    """fairseq's tasks remember the batches of every data set they were asked for, and so its sentences."""
+    task = models.task("translation_ext")
+
+    def ask(dataset) -> None:
+        list(task.get_batch_iterator(dataset=dataset, max_sentences=2).next_epoch_itr(shuffle=False))
+
+    typed = task.build_dataset_for_inference([torch.tensor([5, 6, 2])], [3])
+    ask(typed)
+    seen = weakref.ref(typed)
+    del typed
+    gc.collect()
+    assert seen() is None
+    task.datasets["test"] = task.build_dataset_for_inference([torch.tensor([5, 6, 2])], [3])
+    ask(task.datasets["test"])
+    assert list(task.dataset_to_epoch_iter) == [task.datasets["test"]]
 
 
 # ---- pruning and the finishing rule, by brute force
