@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
-from fairseq_ext.constraint_flags import refuse_constraints
+from fairseq_ext.constraint_flags import refuse_constraints, select_flag
 from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import POINTS, PRUNERS, STRATEGIES, Strategy, load_strategies, register
 from fairseq_ext.search import plugs
@@ -100,7 +100,7 @@ def flags_dataclass() -> type:
             ChoiceEnum(list(BACKENDS)),
             field(
                 default="auto",
-                metadata={"help": "who runs the decoder: the fastest that fits the model, or fairseq's own modules (same results)"},
+                metadata={"help": "the decoder (same results): the fastest that fits the model, or fairseq's own modules (default: auto)"},
             ),
         ),
         (
@@ -197,7 +197,8 @@ def validate(flags: Any, generation: Any) -> None:
     active = chosen(flags)
     other = stock_search(generation)
     if active and other:
-        raise UsageError(f"{other} replaces beam search, so {flag_of(active[0])} cannot work with it: leave one of the two out")
+        ours = select_flag(flags, generation) if active[0].point == "select" else flag_of(active[0])
+        raise UsageError(f"{other} replaces beam search, so {ours} cannot work with it: leave one of the two out")
     named = [STRATEGIES[point][choice(flags, point)] for point in POINTS] + active
     in_use = {f.name for s in named if s.flags is not None for f in dataclasses.fields(s.flags)}
     for strategy in all_strategies():
@@ -231,6 +232,7 @@ def signature(flags: Any, generation: Any, backend: str) -> str:
     for point in POINTS:
         strategy = STRATEGIES[point][choice(flags, point)]
         settings = [strategy.name] + [f"{name}={value}" for name, value in changed(flags, strategy).items()]
+        settings += [strategy.tell(flags, generation)] if strategy.tell is not None else []
         if point != "decoding" or strategy.name != "beam":
             parts.append(f"{point}:{','.join(settings)}")
     prunes = [changed(flags, strategy) for strategy in PRUNERS.values()]

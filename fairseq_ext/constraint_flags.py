@@ -29,9 +29,23 @@ class ConstraintFlags(FairseqDataclass):
     )
 
 
+def constraint_flag(flags: Any, generation: Any) -> str | None:
+    """A flag by which the command gives constraints of any kind; None where there is none."""
+    # files first: where there are any, the task has set the stock flag itself
+    own = ("constraints_file", "avoid_file", "glossary")
+    given = [name for name in own if getattr(flags, name, None)] + ["constraints"] * bool(getattr(generation, "constraints", None))
+    return "--" + given[0].replace("_", "-") if given else None
+
+
 def constrained(flags: Any, generation: Any) -> bool:
     """Whether the command gives constraints of any kind."""
-    return bool(getattr(generation, "constraints", None) or flags.constraints_file or flags.avoid_file or flags.glossary)
+    return constraint_flag(flags, generation) is not None
+
+
+def select_flag(flags: Any, generation: Any) -> str:
+    """How the user asked for the present selection: constraints ask for dba by themselves."""
+    own = f"--select {flags.select}"
+    return constraint_flag(flags, generation) or own if str(flags.select) == "dba" else own
 
 
 def refuse_constraints(flags: Any, generation: Any) -> None:

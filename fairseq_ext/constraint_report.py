@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fairseq_ext.constraint_io import SentenceConstraints, met
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.stats import Stats
@@ -11,12 +13,12 @@ def report_constraints(
     number: int, found: list[Hypothesis], constraints: SentenceConstraints, ordered: bool, limit: int, stats: Stats
 ) -> list[Hypothesis]:
     """Add a sentence's constraints to the statistics. Returns its hypotheses that meet all of them; where none does, all, the one that
-    meets most first. limit: most target tokens."""
+    meets most first, each flagged with what it lacks. limit: most target tokens."""
     total = stats.extra.setdefault("constraints", {"given": 0, "met": 0, "unmet": []})
     total["given"] += len(constraints.any_of) + len(constraints.unmet) + bool(constraints.prefix)
     total["unmet"] += [[number, text, reason] for text, reason in constraints.unmet]
     if not (constraints.any_of or constraints.prefix):
-        return found
+        return [replace(h, unmet=constraints.unmet) for h in found] if constraints.unmet else found
     which = [met_with_prefix(h.tokens.tolist(), constraints, ordered) for h in found]
     # subtle: a search that ran into a dead end ends a row as it is, also where complete hypotheses were found before
     complete = [i for i, of_hypothesis in enumerate(which) if all(of_hypothesis)]
@@ -24,8 +26,9 @@ def report_constraints(
     best = which[kept[0]] if kept else met_with_prefix([], constraints, ordered)
     total["met"] += sum(best)
     reason, texts = why(constraints, limit), constraints.text + ((constraints.prefix_text,) if constraints.prefix else ())
-    total["unmet"] += [[number, text, reason] for text, is_met in zip(texts, best, strict=True) if not is_met]
-    return [found[i] for i in kept]
+    lacks = [tuple((text, reason) for text, is_met in zip(texts, each, strict=True) if not is_met) for each in (best, *which)]
+    total["unmet"] += [[number, text, reason] for text, reason in lacks[0]]
+    return [replace(found[i], unmet=constraints.unmet + lacks[1 + i]) for i in kept]
 
 
 def met_with_prefix(tokens: list[int], constraints: SentenceConstraints, ordered: bool) -> list[bool]:

@@ -5,7 +5,7 @@ Here too is what needs no text: merging, fairseq's packed tensors, and which con
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -122,10 +122,14 @@ def unusable(phrase: Phrase, pieces: Sequence[str], dictionary: Dictionary) -> s
     return None
 
 
-def pack(sentences: Sequence[SentenceConstraints], keys: Sequence[int]) -> Tensor:
-    """fairseq's packed constraints (N, W) of each constraint's first phrase, with key + 1 as the last column, which
+def pack(
+    sentences: Sequence[SentenceConstraints],
+    keys: Sequence[int],
+    shown: Callable[[tuple[Phrase, ...]], Phrase] = lambda alternatives: alternatives[0],
+) -> Tensor:
+    """fairseq's packed constraints (N, W) of what is shown of each constraint, with key + 1 as the last column, which
     `unpack_constraints` does not read: so C- lines come out as fairseq prints them and `keys_of` finds the rest."""
-    packed = pack_constraints([[torch.tensor(alternatives[0]) for alternatives in s.any_of] for s in sentences])
+    packed = pack_constraints([[torch.tensor(shown(alternatives)) for alternatives in s.any_of] for s in sentences])
     return torch.cat([packed, torch.tensor(keys, dtype=torch.long)[:, None] + 1], dim=1)
 
 

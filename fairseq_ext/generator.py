@@ -113,7 +113,7 @@ class BeamSearchGenerator(SequenceGenerator):
         return most if most is not None and most < self.beam_size else None
 
     @torch.no_grad()
-    def _generate(self, sample, prefix_tokens=None, constraints=None, bos_token=None) -> list[list[dict[str, Tensor]]]:
+    def _generate(self, sample, prefix_tokens=None, constraints=None, bos_token=None) -> list[list[dict[str, Any]]]:
         start = time.perf_counter()
         if self.runs_stock_loop or "src_tokens" not in sample["net_input"]:
             out = super()._generate(sample, prefix_tokens, constraints, bos_token)
@@ -128,11 +128,11 @@ class BeamSearchGenerator(SequenceGenerator):
         self.stats.seconds += time.perf_counter() - start
         return out
 
-    def search_pool(self, pool: Pool) -> list[list[dict[str, Tensor]]]:
+    def search_pool(self, pool: Pool) -> list[list[dict[str, Any]]]:
         """Every sentence's hypotheses as fairseq's commands read them; those of an earlier run come from the results file."""
         device = pool.length.device
         ids = pool.ids.tolist()
-        out: list[list[dict[str, Tensor]]] = [[] for _ in ids]
+        out: list[list[dict[str, Any]]] = [[] for _ in ids]
         if self.results is not None:
             for i, number in enumerate(ids):
                 out[i] = self.results.hypotheses(number, self.checksum(pool, i), device) or []
@@ -204,12 +204,13 @@ class BeamSearchGenerator(SequenceGenerator):
             prefix = torch.tensor([[*c.prefix, *[self.pad] * (width - len(c.prefix))] for c in given], device=pool.length.device)
             pool.prefix, pool.min_len_beside_prefix = prefix, True
 
-    def as_dictionaries(self, found: list[Hypothesis], device: torch.device) -> list[dict[str, Tensor]]:
-        """A sentence's hypotheses as fairseq's commands read them."""
+    def as_dictionaries(self, found: list[Hypothesis], device: torch.device) -> list[dict[str, Any]]:
+        """A sentence's hypotheses as fairseq's commands read them; one that lacks constraints is flagged, "unmet": [(text, reason)]."""
         nothing = torch.empty(0)
 
-        def dictionary(h: Hypothesis) -> dict[str, Tensor]:
-            return {
+        def dictionary(h: Hypothesis) -> dict[str, Any]:
+            flag = {"unmet": list(h.unmet)} if h.unmet else {}  # a key that fairseq's commands do not look at
+            return flag | {
                 "tokens": h.tokens,
                 "score": torch.tensor(h.score, dtype=h.positional_scores.dtype, device=device),
                 "attention": nothing if h.attention is None else h.attention,

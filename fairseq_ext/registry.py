@@ -23,18 +23,21 @@ class Strategy:
     build: Callable  # (flags, Context) -> the plug
     flags: type | None = None  # dataclass of its flags; several strategies may share one
     check: Callable | None = None  # (flags, generation config) -> None; raises ValueError with one sentence
+    tell: Callable | None = None  # (flags, generation config) -> what the signature says of it besides its name and flags
 
 
 STRATEGIES: dict[str, dict[str, Strategy]] = {point: {} for point in POINTS}
 PRUNERS: dict[str, Strategy] = {}  # pruning is on when its flags are set, not by name
 
 
-def register(point: str, name: str, flags: type | None = None, check: Callable | None = None) -> Callable:
+def register(
+    point: str, name: str, flags: type | None = None, check: Callable | None = None, tell: Callable | None = None
+) -> Callable:
     """Register a builder under a plug point ('prune' for one that its flags switch on)."""
 
     def add(build: Callable) -> Callable:
         table = PRUNERS if point == "prune" else STRATEGIES[point]
-        table[name] = Strategy(point, name, build, flags, check)
+        table[name] = Strategy(point, name, build, flags, check, tell)
         return build
 
     return add

@@ -70,15 +70,16 @@ class ResultsFile:
         self.file.write(json.dumps(record, ensure_ascii=False) + "\n")
         self.file.flush()
 
-    def add(self, number: int, source: str, text: str, hypotheses: list[dict[str, Tensor]]) -> None:
+    def add(self, number: int, source: str, text: str, hypotheses: list[dict[str, Any]]) -> None:
         """A sentence is done: its checksum, the best translation as text, its hypotheses as fairseq's commands read them."""
         kept = [
             {"tokens": h["tokens"].tolist(), "score": float(h["score"]), "positional_scores": h["positional_scores"].tolist()}
+            | ({"unmet": h["unmet"]} if "unmet" in h else {})
             for h in hypotheses
         ]
         self.write({"id": number, "source": source, "text": text, "hypotheses": kept})
 
-    def hypotheses(self, number: int, source: str, device: torch.device) -> list[dict[str, Tensor]] | None:
+    def hypotheses(self, number: int, source: str, device: torch.device) -> list[dict[str, Any]] | None:
         """The hypotheses of a sentence, given its checksum, that is done already; None if it is not."""
         record = self.done.get(number)
         if record is None:
@@ -96,6 +97,7 @@ class ResultsFile:
                 "alignment": nothing,
                 "positional_scores": torch.tensor(h["positional_scores"], device=device),
             }
+            | ({"unmet": [tuple(each) for each in h["unmet"]]} if "unmet" in h else {})
             for h in record["hypotheses"]
         ]
 

@@ -18,25 +18,6 @@ from fairseq_ext.constraints import Phrase, end_of, unusable
 from fairseq_ext.errors import UsageError
 
 
-class NotingDictionary(Dictionary):
-    """A dictionary that remembers the words it was asked for and lacks: fairseq encodes typed phrases before we see them."""
-
-    unknown: list[str]
-
-    @classmethod
-    def of(cls, dictionary: Dictionary) -> NotingDictionary:
-        """The same dictionary, not a copy of its words."""
-        noting = cls.__new__(cls)
-        noting.__dict__ = {**dictionary.__dict__, "unknown": []}
-        return noting
-
-    def index(self, sym: str) -> int:
-        found = super().index(sym)
-        if found == self.unk_index:
-            self.unknown.append(sym)
-        return found
-
-
 class Segmenter:
     """Text to target tokens and back, by the task's tokenizer and bpe; either may be None."""
 

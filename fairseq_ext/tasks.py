@@ -7,7 +7,6 @@ stock task loads as it is.
 from __future__ import annotations
 
 import atexit
-import functools
 import logging
 import os
 import sys
@@ -16,7 +15,6 @@ from argparse import Namespace
 from functools import partial
 from typing import Any
 
-import torch
 from fairseq.data import Dictionary
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.tasks import TASK_REGISTRY, FairseqTask, register_task
@@ -25,17 +23,17 @@ from fairseq.tasks.translation_from_pretrained_bart import TranslationFromPretra
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 from torch import Tensor
 
-from fairseq_ext import config, constraint_io
+from fairseq_ext import config
 from fairseq_ext.aligned_generator import AlignedBeamSearchGenerator
 from fairseq_ext.constraint_flags import constrained
-from fairseq_ext.constraint_io import ConstraintSource, SentenceConstraints
 from fairseq_ext.errors import UsageError
 from fairseq_ext.generator import BeamSearchGenerator
 from fairseq_ext.kernels.build import give_back_memory
 from fairseq_ext.parallel_generator import ParallelGenerator
 from fairseq_ext.results_file import ResultsFile, run_key
-from fairseq_ext.segmenter import NotingDictionary
+from fairseq_ext.sentences import Sentences
 from fairseq_ext.stats import Stats
+from fairseq_ext.target_dictionary import TargetDictionary
 from fairseq_ext.workers import Workers
 
 logger = logging.getLogger("fairseq_ext")
@@ -46,33 +44,22 @@ POOL = 10_000  # sentences among which a stream finds its next ones
 Flags = config.flags_dataclass()
 
 
-class Extended:
+class Extended(Sentences):
     """What an *_ext task adds to its stock task."""
 
     cfg: Any
     args: Any
-    source_dictionary: Any
-    target_dictionary: Any
     tgt_dict: Any = None
-    tokenizer_used: Any = None
-    bpe_used: Any = None
-    source: ConstraintSource | None = None
     datasets: dict[str, Any]
     dataset_to_epoch_iter: dict[Any, Any]  # batches that fairseq keeps
-    constrained = False
-    numbered = False  # lines of an interactive session carry their numbers
-    corpus_size = 0  # sentences of the data set that fairseq-generate translates
-    draft_lines_read = 0
     since_trim = 0  # sentences decoded since memory was given back
-    lines_read = 0  # of an interactive session
     checkpoint: str | None = None  # --path, where it is not the command's
-    of_line: dict[int, SentenceConstraints]
     workers: Workers | None = None
 
-    @functools.cached_property
-    def draft_line(self) -> dict[tuple[int, ...], int]:
-        """Line number of each source of an interactive session with --draft-file."""
-        return {}
+    def __init__(self, *arguments, **more):
+        super().__init__(*arguments, **more)
+        if isinstance(self.tgt_dict, Dictionary):
+            self.tgt_dict = TargetDictionary.of(self.tgt_dict)
 
     def flags(self) -> Any:
         """Our flags: the task's configuration, or the legacy tasks' namespace."""
@@ -102,9 +89,11 @@ class Extended:
             generator.results = ResultsFile(flags.results_file, flags.resume, run_key(generator.stats.signature, args, models))
             generator.text = lambda tokens: self.text(tokens, generator)
         self.numbered = self.constrained or bool(flags.results_file) or bool(getattr(flags, "ddg_dir", None))
+        atexit.register(self.leave_with_held)  # first, so that it runs last
         self.stats, self.written = generator.stats, time.monotonic()
         if self.constrained:
-            self.note_unknown_words()
+            if isinstance(self.tgt_dict, TargetDictionary):
+                self.tgt_dict.noting = True
             atexit.register(self.tell_unmet)
         if flags.stats_file:
             try:
@@ -120,6 +109,7 @@ class Extended:
         for i, argument in enumerate(sys.argv[:-1] if named is None else []):
             named = sys.argv[i + 1] if argument == "--path" else named
         return None if named is None else named.split(os.pathsep)[0]
+
     def text(self, tokens: Tensor, generator) -> str:
         """Target tokens (L,) as text, without segmentation where the command undoes it by --bpe and --tokenizer."""
         out = self.target_dictionary.string(tokens.int().cpu(), extra_symbols_to_ignore=generator.symbols_to_strip_from_output)
@@ -146,85 +136,9 @@ class Extended:
         self.bpe_used = super().build_bpe(args)  # type: ignore[misc]
         return self.bpe_used
 
-    def note_unknown_words(self) -> None:
-        """Have the words remembered that the target dictionary lacks, for messages about typed phrases."""
-        if isinstance(self.tgt_dict, Dictionary):
-            self.tgt_dict = NotingDictionary.of(self.tgt_dict)
-
-    def constraint_source(self) -> ConstraintSource:
-        """The command's constraint files, segmented as its tokenizer and bpe segment text (read when first needed)."""
-        if self.source is None:
-            flags = self.flags()
-            files = (flags.constraints_file, flags.avoid_file, flags.glossary)
-            self.source = ConstraintSource(*files, self.target_dictionary, self.source_dictionary, self.tokenizer_used, self.bpe_used)
-        return self.source
-
-    def get_interactive_tokens_and_lengths(self, lines, encode_fn):
-        for line in lines:
-            if not line.isascii() and any("\ud800" <= character <= "\udfff" for character in line):
-                # in many locales Python lets such bytes through, each as a lone surrogate
-                raise UsageError(f"a line of the input is not valid UTF-8 ({line[:60]!a}): convert it, for example with iconv -t utf-8")
-        return super().get_interactive_tokens_and_lengths(lines, encode_fn)  # type: ignore[misc]
-
-    def draft_lines(self, rows: Tensor) -> list[int]:
-        """Lines of the draft file that belong to these sources (S, T) of an interactive session; of equal sources, the last one's."""
-        pad = self.source_dictionary.pad()
-        return [self.draft_line.get(tuple(row[row != pad].tolist()), -1) for row in rows]
-
-    def tell_unmet(self) -> None:
-        """At the end: warn of constraints that were not met, and of lines of the constraints file that no sentence has asked for."""
-        unmet = self.stats.extra.get("constraints", {}).get("unmet", [])
-        if unmet:
-            number, phrase, reason = unmet[0]
-            given = self.stats.extra["constraints"]["given"]
-            logger.warning(
-                "%d of %d constraints are not met, the first in sentence %d, '%s': %s (all: --stats-file)",
-                len(unmet), given, number, phrase, reason,
-            )  # fmt: skip
-        if self.source is not None and 0 < self.lines_read < len(self.source):
-            logger.warning("the constraints file has %d lines, and %d sentences were read", len(self.source), self.lines_read)
-
     def load_dataset(self, split, *args, **kwargs):
         super().load_dataset(split, *args, **kwargs)  # type: ignore[misc]
         self.corpus_size = len(self.datasets[split])
-
-    def build_dataset_for_inference(self, src_tokens, src_lengths, constraints=None):
-        """The lines of an interactive session; their constraints travel by number, in a last column that fairseq does not read."""
-        if self.flags().draft_file:
-            self.draft_line |= {tuple(tokens.tolist()): self.draft_lines_read + i for i, tokens in enumerate(src_tokens)}
-            self.draft_lines_read += len(src_tokens)
-        if self.numbered:
-            source, first = self.constraint_source(), self.lines_read
-            self.lines_read += len(src_tokens)
-            self.of_line = {first + i: source.sentence(first + i, tokens) for i, tokens in enumerate(src_tokens)}
-            if constraints is not None:
-                unknown = getattr(self.target_dictionary, "unknown", [])
-                for i, packed in enumerate(constraints):
-                    typed = constraint_io.from_packed(packed, self.target_dictionary, first + i, source.segmenter, unknown)
-                    self.of_line[first + i] = constraint_io.merge(self.of_line[first + i], typed)
-                if unknown:
-                    unknown.clear()
-            constraints = constraint_io.pack(list(self.of_line.values()), list(self.of_line))
-        return super().build_dataset_for_inference(src_tokens, src_lengths, constraints=constraints)  # type: ignore[misc]
-
-    def add_constraints(self, sample: dict, packed: Tensor | None) -> dict:
-        """The batch with each sentence's constraints and number."""
-        if packed is not None:
-            numbers = constraint_io.keys_of(packed)
-            given = [self.of_line[n] for n in numbers]
-            if not self.constrained:
-                return {**sample, "sentence_numbers": torch.tensor(numbers)}
-        else:
-            source, numbers = self.constraint_source(), sample["id"].tolist()
-            if self.corpus_size:
-                source.check_size(self.corpus_size)
-            rows = sample["net_input"]["src_tokens"]
-            given = [source.sentence(n, row[row != self.source_dictionary.pad()]) for n, row in zip(numbers, rows, strict=True)]
-            if self.corpus_size:
-                for number, constraints in zip(numbers, given, strict=True):
-                    for text in constraints.text:
-                        print(f"C-{number}\t{text}")
-        return {**sample, "sentence_constraints": given, "sentence_numbers": torch.tensor(numbers)}
 
     def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
         """One batch; the statistics file follows along."""

@@ -7,7 +7,7 @@ import contextlib
 import io
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ class Translation:
     score: float  # natural logarithm; length-normalised unless unnormalized=True
     positional_scores: list[float]  # of each token, EOS included
     alignment: list[tuple[int, int]] | None = None  # (source, target) positions, with print_alignment="hard"
+    unmet: list[tuple[str, str]] = field(default_factory=list)  # constraints that it does not meet: text, reason
 
 
 class Translator:
@@ -181,6 +182,7 @@ class Translator:
             score=float(hypothesis["score"]),
             positional_scores=hypothesis["positional_scores"].tolist(),
             alignment=pairs,  # type: ignore[arg-type]
+            unmet=hypothesis.get("unmet", []),
         )
 
 

@@ -63,6 +63,8 @@ def main() -> None:
     if not args.no_stock:
         stock = measure(search(sources, **flags).answers(normalised(1.0)), references)
         print(f"{'fairseq, no flag':>25} {stock.bleu:7.2f} {stock.ratio:10.3f}")
+        if tried[best, wanted].bleu <= stock.bleu:
+            print("\nNo gain over fairseq on these sentences: keep its own search.")
     if best == most:
         print(f"\nThe largest reward is the best so far: try --max-reward {2 * most:g}.")
     reward = f" --length-reward {best:g} --length-ratio {wanted.ratio:g}" if best else ""

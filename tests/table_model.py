@@ -79,6 +79,7 @@ class TableDecoder:
 
     joins = mixes = True
     need_attention = False
+    dtype = torch.float64
 
     def __init__(self, tables: Sequence[Table]):
         self.tables = tables
@@ -95,7 +96,7 @@ class TableDecoder:
     def step(self, tokens: Tensor) -> list[Tensor]:
         assert tokens.size(0) == self.rows
         rows = zip(self.sentence.tolist(), tokens[:, 1:].tolist(), strict=True)
-        return [torch.tensor([self.tables[s](tuple(prefix)) for s, prefix in rows], dtype=torch.float64)]
+        return [torch.tensor([self.tables[s](tuple(prefix)) for s, prefix in rows], dtype=self.dtype)]
 
     def log_probs(self, features: list[Tensor], temperature: float) -> Tensor:
         return features[0] if temperature == 1.0 else (features[0] / temperature).log_softmax(-1)

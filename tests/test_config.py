@@ -1,16 +1,20 @@
 """Flags: each once, with fairseq's own behaviour as default; wrong combinations refused; the signature tells what differs."""
 
-from argparse import Namespace
+import re
+from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass, fields
+from fractions import Fraction
 
 import pytest
 from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.configs import GenerationConfig
+from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from models import batch, build, generators, run, task
 
 from fairseq_ext import UsageError, config, registry
 from fairseq_ext.registry import POINTS, PRUNERS, STRATEGIES
+from fairseq_ext.tasks import Flags
 
 NEUTRAL = {"select": "topk", "stop": "count", "schedule": "batch", "softmax": "full", "decoding": "beam"}
 
@@ -60,6 +64,21 @@ def test_every_flag_has_a_help_text():
     stock = {f.name for f in fields(TASK_DATACLASS_REGISTRY["translation"])}
     for f in fields(TASK_DATACLASS_REGISTRY["translation_ext"]):
         assert f.name in stock or f.metadata["help"]
+
+
+def test_every_flag_of_ours_tells_its_default():
+    """As argparse shows it: "(default: x)", "default x: what that is", or "neutral: x" where the default changes nothing."""
+    parser = ArgumentParser(add_help=False)
+    gen_parser_from_dataclass(parser, Flags())
+    assert len(parser._actions) > 40
+    for action in parser._actions:
+        told = re.findall(r"\b(?:default|neutral):? ([^;)]*)", action.help)
+        assert told, action.dest
+        if action.default in (None, False):  # off, or none, or what stands in for it
+            continue
+        values = {word for text in told[:1] + re.findall(r"\bdefault:? ([^;)]*)", action.help) for word in re.split(r"[\s,:]+", text)}
+        numbers = {float(Fraction(word)) for word in values if re.fullmatch(r"-?[\d.]+(/\d+)?", word)}
+        assert str(action.default) in values or action.default in numbers, (action.dest, action.default, told)
 
 
 def test_chosen_names_what_is_switched_on(made_up):

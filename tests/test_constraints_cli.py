@@ -137,6 +137,14 @@ def test_glossary_terms_apply_where_the_source_has_them(tiny, tmp_path):
     assert json.loads(stats.read_text())["constraints"] == {"given": 3, "met": 3, "unmet": []}
 
 
+def test_c_lines_show_all_alternatives(tiny, tmp_path):
+    lines = [json.dumps(entry) if entry else "" for entry in JSONL]
+    done = interactive(tiny, *EXT, "--constraints-file", write(tmp_path / "c.jsonl", lines[:3]), stdin="de1 de2\nde3\nde4 de5\n")
+    assert constraint_lines(done) == {0: ["en5 en7", "en3"], 1: ["en4|en2 en9"]}
+    done = generate(tiny, *EXT, "--constraints-file", write(tmp_path / "c.jsonl", lines))
+    assert constraint_lines(done) == {0: ["en5 en7", "en3"], 1: ["en4|en2 en9"]}
+
+
 # ---- the report
 
 
@@ -175,10 +183,25 @@ BAD = {
 def test_a_bad_line_is_refused_by_number_and_earlier_output_is_kept(tiny, tmp_path, what):
     bad, message = BAD[what]
     file = write(tmp_path / ("c.jsonl" if bad.startswith("{") else "c.tsv"), ["", "", bad])
-    done = interactive(tiny, *EXT, "--constraints-file", file, "--buffer-size", 1, stdin="de1\nde2\nde3\n", check=False)
+    text = "de1\nde2\nde3\nde4\n"
+    done = interactive(tiny, *EXT, "--constraints-file", file, "--buffer-size", 3, "--batch-size", 3, stdin=text, check=False)
     said = sentence(done)
     assert message in said and "line 3 of " in said
     assert sorted(hypotheses(done)) == [0, 1]
+
+
+@pytest.mark.parametrize("buffer", [3, 4, 11])
+def test_sentences_before_the_end_of_the_constraints_file_are_printed_before_the_error(tiny, tmp_path, buffer):
+    """The file ends at the start, in the middle and in the middle of the last buffer; one sentence tells of it, after the output."""
+    source = (tiny / "test.de").read_text()
+    stats = tmp_path / "stats.json"
+    whole = hypotheses(interactive(tiny, *EXT, "--constraints-file", write(tmp_path / "c.tsv", PHRASES), stdin=source))
+    file = write(tmp_path / "short.tsv", PHRASES[:6])
+    flags = ("--constraints-file", file, "--buffer-size", buffer, "--batch-size", 2, "--stats-file", stats)
+    done = interactive(tiny, *EXT, *flags, stdin=source, check=False)
+    assert "short.tsv has 6 lines and the input has at least 7 sentences" in sentence(done)
+    assert hypotheses(done) == {number: whole[number] for number in range(6)}
+    assert json.loads(stats.read_text())["sentences"] == 6
 
 
 TYPED = [
@@ -190,10 +213,12 @@ TYPED = [
 
 @pytest.mark.parametrize("typed, message", TYPED)
 def test_a_bad_field_is_refused_by_number_and_earlier_output_is_kept(tiny, typed, message):
-    done = interactive(tiny, *EXT, "--constraints", "--buffer-size", 1, stdin=f"de1\ten1\nde2\n{typed}\n", check=False)
+    text = f"de1\ten1\nde2\n{typed}\nde4\n"
+    done = interactive(tiny, *EXT, "--constraints", "--buffer-size", 2, "--batch-size", 2, stdin=text, check=False)
     said = sentence(done)
     assert message in said and "line 3 of the input" in said
     assert sorted(hypotheses(done)) == [0, 1]
+    assert hypotheses(interactive(tiny, *EXT, "--constraints", "--buffer-size", 4, stdin=text, check=False)) == hypotheses(done)
 
 
 @pytest.mark.parametrize("count", [SENTENCES - 1, SENTENCES + 1])
@@ -227,4 +252,10 @@ def test_a_missing_file_is_named(tiny, flag):
 def test_a_stock_search_of_another_kind_is_refused(tiny, tmp_path):
     file = write(tmp_path / "c.tsv", PHRASES)
     said = sentence(generate(tiny, *EXT, "--constraints-file", file, "--diverse-beam-groups", 2, check=False))
-    assert "--diverse-beam-groups" in said and "--select dba" in said
+    assert "--diverse-beam-groups" in said and "--constraints-file" in said and "--select" not in said
+
+
+@pytest.mark.parametrize("flags", [("--decoding", "window", "--beam", 1), ("--stop", "ranked"), ("--diverse-beam-groups", 2)])
+def test_a_refusal_beside_constraints_names_the_flags_that_were_given(tiny, flags):
+    said = sentence(interactive(tiny, *EXT, "--constraints", *flags, stdin="de1\ten1\n", check=False))
+    assert "--constraints " in said and flags[0] in said and "--select" not in said

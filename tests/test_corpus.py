@@ -11,7 +11,7 @@ import pytest
 from corpus_jobs import FLAGS, finals, job, one_process, parts, records, source_lines, write_text
 
 from fairseq_ext import UsageError
-from fairseq_ext.corpus import reading
+from fairseq_ext.corpus import cluster, reading
 from fairseq_ext.corpus.__main__ import decoding_flags, job_of, main
 from fairseq_ext.corpus.reading import Reader, Shard, Unreadable, shards_of
 from fairseq_ext.corpus.run import translate
@@ -185,6 +185,15 @@ def test_shards_keep_their_place_below_the_common_folder(tmp_path):
             shards_of([str(tmp_path / path) for path in paths], constraints)
 
 
+@pytest.mark.parametrize("flag", ["path", "data"])
+def test_a_missing_model_is_found_before_ray_starts(tmp_path, monkeypatch, flag):
+    monkeypatch.setattr(cluster, "ray_for", lambda job: pytest.fail("Ray was started"))
+    given = job([write_text(tmp_path / "a.txt", ["eins"])], tmp_path / "out")
+    setattr(given, flag, str(tmp_path / "absent"))
+    with pytest.raises(UsageError, match=f"--{flag} .*absent"):
+        translate(given)
+
+
 # ---- translating a unit
 
 
@@ -193,7 +202,7 @@ def test_a_unit_is_translated_as_the_translator_does_and_refuses_sentence_by_sen
     lines[1]["constraints"] = ["hospital"]
     lines[2]["constraints"] = ["\u4e2d"]  # not in the dictionary
     lines[3]["source"] = "und " * 2000
-    lines[4] |= {"constraints": ["hospital"], "avoid": ["hospital"]}
+    lines[4] |= {"constraints": ["hospital"], "avoid": ["hospital"], "prefix": "Today"}
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     shard = Shard(str(tmp_path / "a.jsonl"), "a")
     result = demo.translate(shard, read(tmp_path / "a.jsonl"))
@@ -201,13 +210,14 @@ def test_a_unit_is_translated_as_the_translator_does_and_refuses_sentence_by_sen
     expected = demo.translator.translate([lines[0]["source"], lines[1]["source"]], constraints=[[], ["hospital"]])
     assert [r["hypotheses"] for r in found[:2]] == [[h.text for h in nbest] for nbest in expected]
     assert [r["scores"][0] for r in found[:2]] == pytest.approx([nbest[0].score for nbest in expected], abs=1e-4)
-    met, unmet = ([{"phrase": "hospital", "met": value}] for value in (True, False))
-    assert [r.get("constraints") for r in found] == [[], met, None, None, unmet]
+    met, unmet = ({"phrase": "hospital", "met": value} for value in (True, False))
+    assert [r.get("constraints") for r in found] == [[], [met], None, None, [{"phrase": "Today", "met": True}, unmet]]
+    assert found[4]["hypotheses"][0].startswith("Today")
     assert [bool(r["hypotheses"]) for r in found] == [True, True, False, False, True]
     assert [(e["line"], e["kind"]) for e in result.errors] == [(3, "constraint"), (4, "too long"), (5, "constraint not met")]
     assert "line 3 of" in result.errors[0]["reason"] and "conflicts with the avoided phrase" in result.errors[2]["reason"]
     assert result.translated == result.stats["sentences"] == 3
-    assert result.stats["constraints"] == {"given": 2, "met": 1}
+    assert result.stats["constraints"] == {"given": 3, "met": 2}
     # the statistics are the unit's own
     assert demo.translate(shard, read(tmp_path / "a.jsonl")[:1]).stats["sentences"] == 1
 

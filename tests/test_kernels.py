@@ -216,7 +216,7 @@ def test_a_compiler_that_fails_is_no_error_either(monkeypatch, caplog, tmp_path)
     monkeypatch.setenv("CXX", "false")
     with caplog.at_level(logging.INFO, "fairseq_ext"):
         assert building.library.__wrapped__() is None
-    assert "could not compile step.cpp and scores.cpp" in caplog.text
+    assert "false could not compile " in caplog.text
     assert not list((tmp_path / "fairseq_ext").iterdir())
 
 

@@ -25,6 +25,23 @@ def test_flags_reach_the_search():
     assert sum(ours.stats.as_dict()["certificates"][key] for key in ("proved", "open")) == 3
 
 
+@pytest.mark.parametrize(
+    "flags, generation, told",
+    [
+        ({}, {}, "normalised"),
+        ({}, {"lenpen": 0.0}, "raw"),
+        ({}, {"unnormalized": True}, "raw"),
+        ({"length_reward": 0.5}, {"unnormalized": True}, "reward"),
+    ],
+    ids=str,
+)
+def test_the_signature_tells_which_certificate_it_is(flags, generation, told):
+    ours = generators([build("transformer")], strategy={"stop": "optimal", **flags}, beam=4, **generation).ours
+    [stop] = [part for part in ours.stats.signature.split("|") if part.startswith("stop:")]
+    assert stop.endswith(f",certificate={told}")
+    assert "certificate" not in generators([build("transformer")], beam=4, **generation).ours.stats.signature
+
+
 @pytest.mark.parametrize("flags", [{}, {"patience": 1}, {"stop": "count", "patience": -1}], ids=str)
 def test_neutral_settings_are_fairseq(flags):
     pair = generators([build("transformer")], strategy=flags, beam=4, max_len_b=8)

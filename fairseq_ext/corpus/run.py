@@ -79,6 +79,16 @@ def translate(job: Job) -> Progress:
         store.unlock()
 
 
+def check_model(job: Job) -> None:
+    """UsageError for a checkpoint or a data folder that is not there."""
+    if not {"checkpoint_suffix", "checkpoint_shard_count"} & set(job.flags):  # which change the file names
+        for part in job.path.split(":"):
+            if not os.path.isfile(part):
+                raise UsageError(f"--path {part} is no file: name one checkpoint, or several joined by colons")
+    if not os.path.isdir(job.data.split(":")[0]):
+        raise UsageError(f"--data {job.data} is no folder: name the one with the model's dictionaries")
+
+
 class Run:
     """A job under way. Everything is done in the calling thread, save the joining of finished shards."""
 
@@ -154,6 +164,7 @@ class Run:
 
     def work(self, todo: list[Shard]) -> None:
         """Translate what is missing of these shards."""
+        check_model(self.job)  # Ray takes seconds to start, and the workers longer to find it missing
         with cluster.ray_for(self.job) as workers:
             from fairseq_ext.corpus.pool import Pool, remote_worker
 

@@ -204,7 +204,7 @@ class Unit:
         wanted = self.wanted.get(sentence.number)
         if wanted is not None and nbest:
             left = Counter(phrase for phrase, _ in self.unmet.get(sentence.number, []))
-            given = [*wanted.text, *(text for text, _ in wanted.unmet)]
+            given = [*[wanted.prefix_text] * bool(wanted.prefix), *wanted.text, *(text for text, _ in wanted.unmet)]
             record["constraints"] = []
             for text in reversed(given):  # of equal phrases, the last ones are those that are not met
                 record["constraints"].insert(0, {"phrase": text, "met": not left[text]})

@@ -82,7 +82,6 @@ class TransformerBackend:
             return self.models[model].encoder.forward_torchscript(inputs)
         return encoder(inputs["src_tokens"])
 
-    @torch.no_grad()
     def step(self, tokens: Tensor, new: int = 1, length: int | Tensor | None = None) -> list[Tensor]:
         """Read the last `new` of tokens (n, T) in every row; return each model's features, (n, d), or (n, new, d) when new > 1.
 
@@ -100,7 +99,6 @@ class TransformerBackend:
         assert self.state is not None, "no sentence has been admitted"
         self.state.truncate_(length)
 
-    @torch.no_grad()
     def log_probs(self, features: list[Tensor], temperature: float) -> Tensor:
         scores = []
         for weights, x in zip(self.weights, features, strict=True):
@@ -121,7 +119,6 @@ class TransformerBackend:
         """Each model's output layer: weight (V, features), bias (V,) or None."""
         return [(weights.output.weight, weights.output.bias) for weights in self.weights]
 
-    @torch.no_grad()
     def select(self, row: Tensor, sentence: Tensor | None, width: int, sentence_of_row: Tensor) -> None:
         """See search/plugs.py. width: rows of every sentence, 0 when they differ."""
         assert self.state is not None, "no sentence has been admitted"
@@ -142,7 +139,6 @@ class TransformerBackend:
         assert self.state is not None, "no sentence has been admitted"
         self.state = State.merge(self.state, group)
 
-    @torch.no_grad()
     def part(self, row: Tensor, sentence: Tensor, width: int, sentence_of_row: Tensor) -> State:
         """A copy of some rows as a group; arguments as in `select`. The present rows stay."""
         assert self.state is not None, "no sentence has been admitted"

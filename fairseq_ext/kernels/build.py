@@ -1,4 +1,4 @@
-"""Compiles step.cpp and scores.cpp for this processor, once: `python -m fairseq_ext.kernels` does it ahead of time.
+"""Compiles the C++ files beside it for this processor, once: `python -m fairseq_ext.kernels` does it ahead of time.
 
 The library lies in the user's cache folder under a name that holds source, compiler, flags and processor, so a changed source or
 another machine with the same home folder gets its own. Without a compiler nothing breaks: the torch operations run instead.
@@ -22,8 +22,7 @@ from pathlib import Path
 
 logger = logging.getLogger("fairseq_ext")
 FOLDER = Path(__file__).parent
-SOURCES = [FOLDER / "step.cpp", FOLDER / "scores.cpp"]
-HEADERS = [FOLDER / "vectors.hpp", FOLDER / "products.hpp", FOLDER / "attention.hpp"]
+SOURCES, HEADERS = sorted(FOLDER.glob("*.cpp")), sorted(FOLDER.glob("*.hpp"))
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-shared", "-fopenmp", "-fno-math-errno", "-fno-trapping-math")
 
 TRY = "import ctypes, sys; sys.exit(0 if ctypes.CDLL(sys.argv[1]).works() else 1)"
@@ -55,7 +54,7 @@ def build() -> Path:
     command = compiler()
     if command is None:
         raise RuntimeError("there is no C++ compiler (g++, c++, clang++ or the one that CXX names)")
-    names = " and ".join(path.name for path in SOURCES)
+    names = ", ".join(path.name for path in SOURCES)
     version = subprocess.run([command, "--version"], capture_output=True, text=True, check=False).stdout
     parts = (*(path.read_text(encoding="utf-8") for path in SOURCES + HEADERS), command, version, *FLAGS, platform.machine(), processor())
     target = cache_folder() / f"step-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}.so"

@@ -1,18 +1,8 @@
 // From logits to the best next words: log-softmax, and the best of every line or of every sentence's lines.
 
-#include "vectors.hpp"
+#include "best.hpp"
 
 namespace {
-
-constexpr int64_t BLOCK = 4 * LANES;  // columns that a search for the best looks at together
-
-floats greater(floats a, floats b) { return a > b ? a : b; }
-
-// The largest of a block; NaN is not seen
-inline float block_max(const float* line) {
-    floats high = greater(greater(load(line), load(line + LANES)), greater(load(line + 2 * LANES), load(line + 3 * LANES)));
-    return across(high, [](auto a, auto b) { return a > b ? a : b; });
-}
 
 inline float largest(const float* line, int64_t V) {
     floats high[4];
@@ -40,30 +30,6 @@ inline float sum_of_powers(const float* line, int64_t V, float highest) {
     for (; k < V; ++k) total += exponential(line[k] - highest);
     return total;
 }
-
-// The c highest scores so far, best first, of equals those that came first, and where each was
-struct Best {
-    float* score;
-    int64_t *where, c, found;
-
-    bool takes(float value) const { return found < c || value > score[c - 1]; }
-    void add(float value, int64_t place) {
-        int64_t i = found < c ? found++ : c - 1;
-        for (; i > 0 && value > score[i - 1]; --i) score[i] = score[i - 1], where[i] = where[i - 1];
-        score[i] = value, where[i] = place;
-    }
-    // every column of a line of V scores, each plus `before`; its first column is place `first`
-    void add_line(const float* line, int64_t V, float before, int64_t first) {
-        int64_t k = 0;
-        for (; k + BLOCK <= V; k += BLOCK) {
-            if (!takes(block_max(line + k) + before)) continue;  // as most blocks
-            for (int64_t i = k; i < k + BLOCK; ++i)
-                if (takes(line[i] + before)) add(line[i] + before, first + i);
-        }
-        for (; k < V; ++k)
-            if (takes(line[k] + before)) add(line[k] + before, first + k);
-    }
-};
 
 }  // namespace
 

@@ -95,6 +95,8 @@ class Beam:
 
     def bounds(self) -> Tensor:
         """(S + 1,) first row of each sentence, and the number of all."""
+        if self.counts is None:
+            return self.once("bounds", lambda: torch.arange(0, self.rows + 1, self.width, device=self.device))
         return self.once("bounds", lambda: torch.cat([self.first_row(), self.first_row().new_tensor([self.rows])]))
 
     def by_sentence(self, value: Tensor, fill: float) -> Tensor:

@@ -19,6 +19,7 @@ class Hypothesis:
     score: float
     positional_scores: Tensor  # (L,)
     attention: Tensor | None = None  # (source width, L)
+    unmet: tuple[tuple[str, str], ...] = ()  # constraints that it does not meet: text, reason
 
 
 @dataclass

@@ -24,6 +24,10 @@ class LogProbs:
     ids: Tensor | None = None  # None: all words; (C,) ascending: the words of every row's shortlist; (n, C): each row's own, which
     # may repeat its last word behind it, with -inf
 
+    def is_compiled(self) -> bool:
+        """Whether the compiled library can read the scores of all words as they are."""
+        return self.ids is None and self.value.dtype == torch.float32 and is_compiled(self.value)
+
     def topk(self, k: int) -> tuple[Tensor, Tensor]:
         """The k best of each row, best first: scores (n, k) and tokens (n, k)."""
         score, column = blockwise_topk(self.value, k)
@@ -62,7 +66,10 @@ class LogProbs:
 
     def ban_(self, token: int, rows: Tensor | None = None) -> None:
         """Make a token impossible, in every row or where the mask rows (n,) is true."""
-        self.add_(token, -torch.inf, rows)
+        if self.ids is None and rows is None:
+            self.value.select(1, token).fill_(-torch.inf)
+        else:
+            self.add_(token, -torch.inf, rows)
 
     def add_(self, token: int, amount: float, rows: Tensor | None = None) -> None:
         """Add to a token's log-probability, in every row or where the mask rows (n,) is true."""

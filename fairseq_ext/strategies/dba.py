@@ -32,12 +32,13 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.constraint_flags import ConstraintFlags
+from fairseq_ext.kernels.banks import PhrasesStruct, phrases_struct, select_by_banks
 from fairseq_ext.registry import register
 from fairseq_ext.search.avoid import AvoidTable, build_avoid
 from fairseq_ext.search.beam import Beam, Candidates
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.phrases import PhraseTable, build_table
-from fairseq_ext.search.plugs import best_of_rows
+from fairseq_ext.search.plugs import Best, best_of_rows
 from fairseq_ext.search.pool import Pool
 
 
@@ -51,6 +52,7 @@ class Tables:
     forced: Tensor  # (N,) tokens of the prefix
     infeasible: Tensor  # (N,) more tokens than the sentence may have
     banks: int  # of the sentence with the most constraint tokens
+    struct: PhrasesStruct | None = None  # the phrases as the compiled library reads them
 
 
 def tables(pool: Pool, vocabulary: int) -> Tables:
@@ -72,6 +74,8 @@ def tables(pool: Pool, vocabulary: int) -> Tables:
 class DBA:
     """The select plug. Row state rides in beam.aux: place, count (search/phrases.py) and avoid (search/avoid.py)."""
 
+    is_compiled = True  # where the library can: kernels/banks.cpp computes what follows
+
     def __init__(self, k: int, eos: int, vocabulary: int, children: int | None = None):
         self.k = k
         self.eos = eos
@@ -88,15 +92,17 @@ class DBA:
     def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
         table = tables(pool, self.vocabulary)
         live = beam.live_index()
+        if table.avoid is not None:
+            table.avoid.ban_(log_probs, beam.aux["avoid"])
+        done = beam.longest - (0 if beam.lags is None else beam.lag())  # (S,) or the same for all
+        steps_left = table.max_len[live] - done  # (S,) tokens that may still come before EOS
+        if self.is_compiled and log_probs.is_compiled() and self.children is None:
+            return self.compiled(beam, log_probs, table, live, done, steps_left)
         sentence = beam.sentence_of_row()
         phrases = table.phrases.of(live)
         place, count = (beam.by_sentence(beam.aux[name], 0) for name in ("place", "count"))  # (S, width, Q), (S, width, G)
-        if table.avoid is not None:
-            table.avoid.ban_(log_probs, beam.aux["avoid"])
 
         # EOS only when all constraints are met; a sentence that cannot meet them may end at its limit
-        done = beam.longest - (0 if beam.lags is None else beam.lag())  # (S,) or the same for all
-        steps_left = table.max_len[live] - done  # (S,) tokens that may still come before EOS
         free = table.infeasible[live] & (steps_left <= 0)
         unmet = phrases.total[:, None] - phrases.bank(place, count)  # (S, width)
         gate = (unmet > 0) & ~free[:, None]
@@ -110,7 +116,9 @@ class DBA:
         bank = phrases.bank(place, count)
         in_time = phrases.total[:, None] - bank <= steps_left[:, None] - 1
         in_time |= (token == self.eos) | (table.infeasible[live] | (done < table.forced[live]))[:, None]
-        valid = (score > -torch.inf) & in_time & first_of_equals(rank * self.vocabulary + token)
+        # an impossible copy must not hide a possible one: it has no key of its own
+        valid = (score > -torch.inf) & in_time
+        valid &= first_of_equals((rank * self.vocabulary + token).masked_fill(score == -torch.inf, -1))
 
         # subtle: where nothing may follow (avoided phrases can forbid it), the best row ends as it is, and is reported
         best = beam.by_sentence(eos_score, -torch.inf)
@@ -129,6 +137,27 @@ class DBA:
         if table.avoid is not None:
             aux["avoid"] = table.avoid.advance(beam.aux["avoid"][row], token)
         return Candidates(row, token, score, self.width(table), self.widths(phrases), phrases.total, group, aux)
+
+    def compiled(
+        self, beam: Beam, log_probs: LogProbs, table: Tables, live: Tensor, done: int | Tensor, steps_left: Tensor
+    ) -> Candidates:
+        """What __call__ defines, in one call of the compiled library."""
+        if table.struct is None:
+            table.struct = phrases_struct(table.phrases)
+        place, count = beam.aux["place"], beam.aux["count"]
+        infeasible = table.infeasible[live]
+        excused = infeasible | (done < table.forced[live])
+        best = min(2 * self.k, beam.width * log_probs.value.size(1) - 1)
+        out = min(2 * self.k, best + beam.width * (1 + place.size(1)) + 1)
+        before = beam.last_score().contiguous()
+        state = (place.contiguous(), count.contiguous(), beam.bounds(), live, steps_left, excused, infeasible)
+        row, token, group, score, place, count = select_by_banks(
+            table.struct, log_probs.value, before, *state, eos=self.eos, k=self.k, best=best, out=out
+        )
+        aux = {"place": place, "count": count}
+        if table.avoid is not None:
+            aux["avoid"] = table.avoid.advance(beam.aux["avoid"][row], token)
+        return Candidates(row, token, score, self.k, None, table.phrases.total[live], group, aux)
 
     def width(self, table: Tables) -> int:
         """Rows a sentence may go on with."""
@@ -153,12 +182,16 @@ class DBA:
         order = order[:, : 2 * self.k]
         return order, score.gather(1, order)
 
+    def best(self, k: int, beam: Beam, log_probs: LogProbs, phrases: PhraseTable) -> Best:
+        """The 2k best continuations of each sentence."""
+        return best_of_rows(k, beam, log_probs, self.children, of_each_row=True)
+
     def continuations(
         self, k: int, beam: Beam, log_probs: LogProbs, phrases: PhraseTable, place: Tensor, count: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Algorithm 2, lines 6-12: row, token and score (S, c) of the 2k best of all rows, each row's best, and all next tokens of
         unmet phrases. The same continuation may occur more than once."""
-        best = best_of_rows(k, beam, log_probs, self.children, of_each_row=True)
+        best = self.best(k, beam, log_probs, phrases)
         assert best.row_token is not None and best.row_score is not None
         wanted = phrases.next_token(place, count)  # (S, width, Q)
         flat = wanted[beam.sentence_of_row(), beam.rank_of_row()]  # (n, Q)

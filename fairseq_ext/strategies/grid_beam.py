@@ -17,7 +17,7 @@ the allocation.
 Neutral setting: no constraints; then gbs is beam search with beam b, and cbs with --beam.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam, Candidates
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.phrases import PhraseTable
+from fairseq_ext.search.plugs import Best
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.strategies.dba import DBA, Tables, by_banks
 
@@ -45,6 +46,7 @@ class GridBeam(DBA):
     """A fixed number of slots for every bank; a sentence has as many rows as its banks can fill."""
 
     variable = True
+    is_compiled = False
 
     def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
         found = super().__call__(beam, log_probs, pool)
@@ -60,6 +62,16 @@ class GridBeam(DBA):
 
     def widths(self, phrases: PhraseTable) -> Tensor | None:
         return self.k * (phrases.total + 1)
+
+    def own_width(self, phrases: PhraseTable) -> Tensor:
+        """(S,) what `width` is for a sentence by itself."""
+        return self.k * (phrases.total + 1)
+
+    def best(self, k: int, beam: Beam, log_probs: LogProbs, phrases: PhraseTable) -> Best:
+        """No sentence looks further than it does by itself, whatever the widest one of its batch needs."""
+        best = super().best(k, beam, log_probs, phrases)
+        beyond = torch.arange(best.score.size(1), device=beam.device) >= 2 * self.own_width(phrases)[:, None]
+        return replace(best, score=best.score.masked_fill(beyond, -torch.inf))
 
     def order(
         self, phrases: PhraseTable, table: Tables, place: Tensor, count: Tensor, bank: Tensor, score: Tensor
@@ -86,6 +98,9 @@ class ConstrainedBeam(GridBeam):
 
     def widths(self, phrases: PhraseTable) -> Tensor | None:
         return self.k * 2 ** (phrases.need > 0).sum(1)
+
+    def own_width(self, phrases: PhraseTable) -> Tensor:
+        return self.k * 2 ** (phrases.need > 0).sum(1) * phrases.length.amax(1).clamp(min=1)
 
     def states(self, phrases: PhraseTable) -> int:
         """Banks of the sentence that has the most."""

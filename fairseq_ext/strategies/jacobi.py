@@ -31,6 +31,7 @@ import numpy as np
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
 from fairseq_ext import config
+from fairseq_ext.constraint_flags import select_flag
 from fairseq_ext.drafts.choose import make_source
 from fairseq_ext.drafts.source import Source
 from fairseq_ext.errors import UsageError
@@ -60,7 +61,7 @@ class JacobiFlags(FairseqDataclass):
         default="auto",
         metadata={
             "help": "first guess of a block: pad (the paper), repeat (the last token), copy (of source tokens), ngram (a table made by "
-            "scripts/build_drafts.py), none; auto: ngram where there is a table, else repeat"
+            "scripts/build_drafts.py), none (default auto: ngram where there is a table, else repeat)"
         },
     )
     draft_file: Optional[str] = field(  # noqa: UP045
@@ -206,7 +207,7 @@ def check(flags, generation) -> None:
         raise UsageError(f"{name} finds one hypothesis a sentence, and --nbest is {generation.nbest}: use --nbest 1")
     for point in ("select", "stop", "schedule"):
         if config.choice(flags, point) != next(iter(STRATEGIES[point])):
-            flag = f"--{point} {config.choice(flags, point)}"
+            flag = select_flag(flags, generation) if point == "select" else f"--{point} {config.choice(flags, point)}"
             raise UsageError(f"{flag} belongs to beam search, and {name} has no beam: leave one of the two out")
     beam_only = [s for s in config.all_strategies() if s.point in ("prune", "stop", "schedule", "select")]
     for strategy in beam_only:

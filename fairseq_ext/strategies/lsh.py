@@ -54,14 +54,18 @@ class LSHFlags(ListFlags):
     lsh_hits: int = field(default=2, metadata={"help": "t: equal bands that make a word a candidate (default: 2; neutral: 0, every word)"})
     lsh_top: int = field(default=4000, metadata={"help": "T: most frequent words on every list (default: 4000; neutral: the vocabulary)"})
     lsh_share: ChoiceEnum(["batch", "sentence"]) = field(  # type: ignore[valid-type]
-        default="batch", metadata={"help": "one list for all rows that are decoded together (the paper), or one for each sentence"}
+        default="batch",
+        metadata={"help": "batch: one list for all rows decoded together; sentence: one for each sentence (default: batch, as the paper)"},
     )
     lsh_normalise: ChoiceEnum(["list", "exact"]) = field(  # type: ignore[valid-type]
         default="list",
-        metadata={"help": "scores of hypotheses: normalised over the lists (the paper), or over all words in one more pass at the end"},
+        metadata={
+            "help": "what hypotheses' scores are normalised over: list, or exact, all words, in one more pass at the end "
+            "(default: list, as the paper)"
+        },
     )
     lsh_table: ChoiceEnum(["auto", "direct", "cuckoo"]) = field(  # type: ignore[valid-type]
-        default="auto", metadata={"help": "how codes are looked up (the same lists; default: by address up to 16 bits, else cuckoo)"}
+        default="auto", metadata={"help": "how codes are looked up (the same lists; default auto: by address up to 16 bits, else cuckoo)"}
     )
     lsh_seed: int = field(default=1, metadata={"help": "of the permutations (default: 1)"})
     lsh_index: Optional[str] = field(  # noqa: UP045

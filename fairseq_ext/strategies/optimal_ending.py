@@ -204,12 +204,20 @@ def check(flags, generation) -> None:
         raise UsageError("--lm-path adds a language model whose scores no bound covers: use --stop count with it, or leave --lm-path out")
 
 
+def certificate(flags, generation) -> str:
+    """What the certificate of --stop optimal holds for: sums of log-probabilities, those with the reward, or either over length**lenpen
+    (whose bound is exact and loose)."""
+    if not generation.unnormalized and generation.lenpen:
+        return "certificate=normalised"
+    return "certificate=reward" if flags.length_reward else "certificate=raw"
+
+
 @register("stop", "count", StopFlags, check)
 def count(flags, context) -> Count:
     return Count(context.eos, context.scoring, None if flags.patience == -1 else flags.patience)
 
 
-@register("stop", "optimal", StopFlags, check)
+@register("stop", "optimal", StopFlags, check, certificate)
 def optimal(flags, context) -> OptimalEnding:
     paper = str(flags.stop_expansion) == "paper"
     return OptimalEnding(context.eos, context.scoring, context.stats, paper, flags.prune_bound)

@@ -146,6 +146,9 @@ class ScreenedLogProbs(LogProbs):
             score, token = super().topk(k)
         return score, token
 
+    def is_compiled(self) -> bool:
+        return False
+
     def best_of_sentences(self, c: int, before: Tensor, first: Tensor, of_each_row: bool) -> None:
         """`topk` decides which rows must be computed in full."""
 

@@ -45,16 +45,20 @@ class ListFlags(FairseqDataclass):
         metadata={"help": "lines 'word count' of the target side, for the most frequent words (default: the target dictionary's counts)"},
     )
     shortlist_recall_every: int = field(
-        default=128, metadata={"help": "look up the full softmax's best words in one list of so many (0: never), for --stats-file"}
+        default=128,
+        metadata={"help": "for --stats-file: calls from one check against the full softmax to the next (default: 128; neutral: 0, never)"},
     )
 
 
 @dataclass
 class ShortlistFlags(ListFlags):
     shortlist_file: Text = field(
-        default=None, metadata={"help": "--softmax lexical: lines 'source word, target word, probability' of a lexical table"}
+        default=None,
+        metadata={"help": "--softmax lexical: lines 'source word, target word, probability' of a lexical table (default: none)"},
     )
-    shortlist_top: int = field(default=2000, metadata={"help": "most frequent target words on every list (neutral: the vocabulary's size)"})
+    shortlist_top: int = field(
+        default=2000, metadata={"help": "most frequent target words on every list (default: 2000; neutral: the vocabulary's size)"}
+    )
     shortlist_words: int = field(default=20, metadata={"help": "--softmax lexical: translations of each source word (default: 20)"})
     shortlist_share: ChoiceEnum(["batch", "sentence"]) = field(  # type: ignore[valid-type]
         default="batch", metadata={"help": "one list for all rows that are decoded together, or one for each sentence (default: batch)"}

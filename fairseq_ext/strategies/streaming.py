@@ -30,6 +30,7 @@ import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from torch import Tensor
 
+from fairseq_ext.constraint_flags import select_flag
 from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam, Candidates, Fate
@@ -49,7 +50,10 @@ class StreamFlags(FairseqDataclass):
     )
     stream_order: ChoiceEnum(["shortest", "fifo"]) = field(  # type: ignore[valid-type]
         default="shortest",
-        metadata={"help": "whether the sentences with the fewest tokens are decoded until they are level with the others, or all in turn"},
+        metadata={
+            "help": "shortest: the sentences with the fewest tokens are decoded until they are level with the others; fifo: all in turn "
+            "(default: shortest, as the paper; same results)"
+        },
     )
     stream_rows: Optional[int] = field(  # noqa: UP045
         default=None,
@@ -179,7 +183,8 @@ def check_children(flags, generation) -> None:
 def check_ranked(flags, generation) -> None:
     """Refuse banks, between which scores do not compare (raises UsageError)."""
     if str(flags.select or "topk") != "topk":  # where it is left out, constraints have made it dba already
-        raise UsageError(f"--stop ranked compares all hypotheses of a sentence, and --select {flags.select} has banks: use --stop count")
+        banks = select_flag(flags, generation)
+        raise UsageError(f"--stop ranked compares all hypotheses of a sentence, and {banks} has banks: use --stop count")
 
 
 @register("schedule", "stream", StreamFlags, check)

@@ -6,9 +6,9 @@
 sets: unconstrained search against DBA with constraints from the references (rand1..rand4, phr4), alone, with --prune-finished, and with
 --stop optimal. "time" is over the unconstrained search, "rows" the decoder's rows over its rows, "a row" their quotient: what is left of
 the time when extra steps are taken out; "rows after the best" is the share of the rows that were spent once the best hypothesis was
-finished (Section 6.4 of the paper: garbage), which pruning and --stop optimal cut. constant: the same sentences with one constraint
-token and with ten or more. interactive: the complete command fairseq-interactive --constraints, stock and ours, batches of 32;
-"decoding" is what the command itself reports as its translation time.
+finished (Section 6.4 of the paper: garbage), which pruning and --stop optimal cut; "tokens" the outputs' length over the first's.
+constant: the same sentences with one constraint token and with ten or more. interactive: the complete command fairseq-interactive
+--constraints, stock and ours, batches of 32; "decoding" is what the command itself reports as its translation time.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments" / "dba"))
 
 from contenders import OURS
-from counted import TIMES, Row, after_the_best, markdown, race, ratios, searching, text_arguments, write_tables
+from counted import TIMES, Counted, Row, after_the_best, markdown, race, ratios, searching, text_arguments, write_tables
 from extract import SETS, extract
 from harness import BenchError, Spread, fix_threads
 from report import cores
@@ -38,6 +38,11 @@ SEARCHES = {
     "DBA, raw scores, --stop optimal": ["--unnormalized", "--stop", "optimal"],
 }
 FEW, MANY = "1 constraint token", "10 or more"
+
+
+def tokens(c: Counted) -> int:
+    """Of all best hypotheses."""
+    return sum(len(hypotheses[0][0]) for hypotheses in c.outputs)
 
 
 class Bench:
@@ -81,7 +86,8 @@ class Bench:
         rows = []
         for c, times, result in zip(counted, ratios(races, counted), races.results, strict=True):
             met = f"{c.stats['met']} of {c.stats['given']}" if "given" in c.stats else ""
-            rows.append([c.contender.name, *times, after_the_best(c, self.args.beam), f"{result.bleu:.2f}", met])
+            length = f"{tokens(c) / tokens(counted[0]):.3f}"
+            rows.append([c.contender.name, *times, after_the_best(c, self.args.beam), length, f"{result.bleu:.2f}", met])
         return rows
 
     def sets(self) -> list[tuple[str, list[Row]]]:
@@ -153,7 +159,7 @@ def timed(command: Sequence[str]) -> tuple[float, float]:
 
 
 HEADS = {
-    "sets": ["search", *TIMES, "rows after the best", "BLEU", "met"],
+    "sets": ["search", *TIMES, "rows after the best", "tokens", "BLEU", "met"],
     "interactive": ["command", "seconds", "decoding", "times stock", "decoding, times stock"],
 }
 HEADS["constant"] = HEADS["sets"]

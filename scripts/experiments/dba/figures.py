@@ -3,7 +3,6 @@
 python scripts/experiments/dba/figures.py --out DIR       writes DIR/figure4.png, figure5.png, figure7.png, figure8.png
 """
 
-import statistics
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,8 @@ matplotlib.use("Agg")
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import matplotlib.pyplot as plt  # noqa: E402
+from matplotlib.ticker import LogLocator, NullFormatter  # noqa: E402
+from tables import pearson  # noqa: E402
 from write_up import MARKERS, draw_figures  # noqa: E402
 
 LINES = {"DBA": "-", "GBS": "--", "CBS": ":"}
@@ -30,9 +31,9 @@ def figure_4(runs: dict[str, Any], file: Path) -> None:
         points = [(time["tokens"], 1000 * time["seconds"]) for time in runs["times"] if time["method"] == method]
         axes.plot(*zip(*points, strict=True), LINES[method[:3]], marker=marker, markersize=5, label=method)
     axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter("{x:g}")
-    axes.tick_params(axis="y", which="minor", labelsize="x-small")
+    axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_xticks(sorted({time["tokens"] for time in runs["times"]}))
     axes.set_xlabel("constraint tokens")
     axes.set_ylabel("milliseconds a sentence")
@@ -68,8 +69,7 @@ def figure_7(runs: dict[str, Any], file: Path) -> None:
     axes.set_xlabel("place in the reference, % of its words")
     axes.set_ylabel("place in the output, % of its words")
     axes.set_aspect("equal")
-    r = statistics.correlation(reference, output) if len(set(reference)) > 1 and len(set(output)) > 1 else float("nan")
-    axes.set_title(f"First word of {runs['placed']}: Pearson r = {r:.2f}")
+    axes.set_title(f"First word of {runs['placed']}: Pearson r = {pearson(runs['placement']):.2f}")
     figure.savefig(file, dpi=150)
 
 

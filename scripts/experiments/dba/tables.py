@@ -3,6 +3,7 @@
 python scripts/experiments/dba/tables.py --out DIR        writes DIR/tables.md and prints it
 """
 
+import statistics
 import sys
 from collections import Counter
 from pathlib import Path
@@ -71,7 +72,21 @@ def times(runs: dict[str, Any]) -> str:
     title = (
         f"### Figure 4: milliseconds a sentence by number of constraint tokens, {runs['timed']}, --prune-finished {runs['time_prune']:g}"
     )
+    many = Counter(runs["tokens"][runs["timed"]])
+    rows.append(["sentences", *(str(many[n]) for n in columns)])
     return title + "\n\n" + table(["search", *map(str, columns)], rows)
+
+
+def pearson(placement: list[tuple[float, float]]) -> float:
+    """Correlation of the places in reference and output; NaN where one of the two is always the same."""
+    reference, output = zip(*placement, strict=True)
+    return statistics.correlation(reference, output) if len(set(reference)) > 1 and len(set(output)) > 1 else float("nan")
+
+
+def placement(runs: dict[str, Any]) -> str:
+    """Figure 7 in one number."""
+    r, many = pearson(runs["placement"]), len(runs["placement"])
+    return f"### Figure 7: place of the first word of {runs['placed']} in reference and output\n\nPearson r = {r:.2f}, {many} constraints\n"
 
 
 def markdown(runs: dict[str, Any]) -> str:
@@ -81,7 +96,7 @@ def markdown(runs: dict[str, Any]) -> str:
         f"extraction seed {runs['seed']}, batches of {runs['batch_size']}. "
         f"{facts['torch_threads']} threads, {made_by(facts)}\n"
     )
-    return "\n".join([note, table_2(runs), table_3(runs), search(runs), times(runs)])
+    return "\n".join([note, table_2(runs), table_3(runs), search(runs), times(runs), placement(runs)])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,215 @@
+// Dynamic beam allocation on the CPU: which continuations of constrained rows go on.
+//
+// strategies/dba.py and search/phrases.py are the definition, and say what everything means. One sentence after the other here: what is
+// saved are some hundred small tensor operations a step.
+//
+// Shapes: N sentences in the tables, S live ones, n rows, V vocabulary, Q phrases, G constraints, L tokens of a phrase, c candidates.
+
+#include "best.hpp"
+
+namespace {
+
+// mirrored by ctypes structures in banks.py
+struct Phrases {
+    const int64_t *token, *fail;            // (N, Q, L)
+    const int64_t *length, *group;          // (N, Q)
+    const int64_t *need, *size, *total;     // (N, G), (N, G), (N,)
+    int64_t Q, G, L, ordered;
+};
+
+struct Rows {
+    float* x;             // (n, V) log-probabilities of the next word; EOS becomes impossible where constraints are open
+    const float* before;  // (n,)
+    const int64_t *place, *count;  // (n, Q), (n, G)
+    const int64_t* first;          // (S + 1,) each sentence's first row
+    const int64_t* sentence;       // (S,) its number in the tables
+    const int64_t* left;           // (S,) tokens that may still come before EOS
+    const bool* excused;           // (S,) need not be in time: it cannot be, or a prefix is being forced
+    const bool* infeasible;        // (S,)
+    int64_t S, V, eos, k, best, out;  // best: continuations looked at, out: candidates returned
+};
+
+struct Found {
+    int64_t *row, *token, *group;  // (S, out)
+    float* score;
+    int64_t *place, *count;  // (S, out, Q), (S, out, G)
+};
+
+struct Candidate {
+    int64_t row, token, bank;
+    float score;
+};
+
+// One sentence's phrases, and what a hypothesis has of them
+struct Table {
+    const Phrases& p;
+    int64_t s;
+
+    int64_t length(int64_t q) const { return p.length[s * p.Q + q]; }
+    int64_t group(int64_t q) const { return p.group[s * p.Q + q]; }
+    int64_t token(int64_t q, int64_t at) const { return p.token[(s * p.Q + q) * p.L + at]; }
+    int64_t need(int64_t g) const { return p.need[s * p.G + g]; }
+    int64_t size(int64_t g) const { return p.size[s * p.G + g]; }
+    bool active(const int64_t* count, int64_t q) const {
+        int64_t g = group(q);
+        if (length(q) == 0 || count[g] >= need(g)) return false;
+        for (int64_t earlier = 0; p.ordered && earlier < g; ++earlier)
+            if (count[earlier] < need(earlier)) return false;
+        return true;
+    }
+    int64_t bank(const int64_t* place, const int64_t* count) const {
+        int64_t sum = 0, partial = 0;
+        for (int64_t g = 0; g < p.G; ++g) sum += count[g] * size(g);
+        for (int64_t q = 0; q < p.Q; ++q)
+            if (active(count, q)) partial = std::max(partial, size(group(q)) - length(q) + place[q]);
+        return sum + partial;
+    }
+    // place and count after a token, from those before
+    void advance(const int64_t* place, const int64_t* count, int64_t word, int64_t* place_, int64_t* count_) const {
+        std::copy(count, count + p.G, count_);
+        std::vector<int64_t>& hit = hits;
+        hit.assign(p.G, 0);
+        for (int64_t q = 0; q < p.Q; ++q) {
+            place_[q] = 0;
+            if (!active(count, q)) continue;
+            int64_t at = place[q];
+            while (token(q, at) != word && at) at = p.fail[(s * p.Q + q) * p.L + at];
+            place_[q] = token(q, at) == word ? at + 1 : 0;
+            if (place_[q] == length(q)) hit[group(q)] = 1;
+        }
+        for (int64_t g = 0; g < p.G; ++g) count_[g] += hit[g];
+        for (int64_t q = 0; q < p.Q; ++q)
+            if (hit[group(q)]) place_[q] = 0;
+    }
+    static thread_local std::vector<int64_t> hits;
+};
+thread_local std::vector<int64_t> Table::hits;
+
+// Section 3.2 of the paper: slots of the banks 0 to `top`, given how many candidates each has
+void allocate(int64_t k, int64_t top, const std::vector<int64_t>& have, std::vector<int64_t>& slots) {
+    static thread_local std::vector<int64_t> extra, lack;
+    slots.assign(top + 1, k / (top + 1));
+    slots[top] += k % (top + 1);
+    extra.assign(top + 1, 0), lack.assign(top + 1, 0);
+    for (int64_t b = 0; b <= top; ++b) {
+        extra[b] = std::max<int64_t>(slots[b] - have[b], 0);
+        slots[b] -= extra[b];
+        lack[b] = have[b] - slots[b];
+    }
+    auto give = [&](int64_t from, int64_t to) {
+        if (to < 0 || to > top) return;
+        int64_t given = std::min(extra[from], lack[to]);
+        extra[from] -= given, lack[to] -= given, slots[to] += given;
+    };
+    for (int64_t b = top; b >= 0; --b)
+        for (int64_t away = 1; extra[b] && away <= top; ++away) give(b, b - away), give(b, b + away);
+}
+
+struct Scratch {
+    std::vector<Candidate> candidate;
+    std::vector<int64_t> place, count;  // of each candidate
+    std::vector<int64_t> order, sizes, slots, rank, where;
+    std::vector<std::pair<int64_t, int64_t>> turn;
+    std::vector<float> best;
+};
+
+// The candidates of one sentence: the best of all rows, each row's best, and the next tokens of open phrases
+void collect(const Table& table, const Rows& rows, int64_t s, Scratch& m) {
+    const Phrases& p = table.p;
+    m.candidate.clear(), m.place.clear(), m.count.clear();
+    int64_t from = rows.first[s], to = rows.first[s + 1];
+    auto add = [&](int64_t row, int64_t token, float score) {
+        if (!(score > -INFINITY)) return;
+        for (const Candidate& other : m.candidate)
+            if (other.row == row && other.token == token) return;
+        int64_t at = static_cast<int64_t>(m.candidate.size());
+        m.place.resize((at + 1) * p.Q), m.count.resize((at + 1) * p.G);
+        int64_t *place = m.place.data() + at * p.Q, *count = m.count.data() + at * p.G;
+        table.advance(rows.place + row * p.Q, rows.count + row * p.G, token, place, count);
+        int64_t bank = table.bank(place, count);
+        bool in_time = p.total[table.s] - bank <= rows.left[s] - 1 || token == rows.eos || rows.excused[s];
+        m.candidate.push_back({row, token, bank, in_time ? score : -INFINITY});
+    };
+    scratch(m.best, rows.best), scratch(m.where, rows.best);
+    Best best{m.best.data(), m.where.data(), rows.best, 0};
+    for (int64_t r = from; r < to; ++r)
+        if (rows.before[r] > -INFINITY) best.add_line(rows.x + r * rows.V, rows.V, rows.before[r], r * rows.V);
+    for (int64_t i = 0; i < best.found; ++i) add(best.where[i] / rows.V, best.where[i] % rows.V, best.score[i]);
+    for (int64_t r = from; r < to; ++r) {
+        if (!(rows.before[r] > -INFINITY)) continue;
+        float score;
+        int64_t token;
+        Best top{&score, &token, 1, 0};
+        top.add_line(rows.x + r * rows.V, rows.V, rows.before[r], 0);
+        add(r, token, score);
+        for (int64_t q = 0; q < p.Q; ++q)
+            if (table.active(rows.count + r * p.G, q)) {
+                int64_t word = table.token(q, rows.place[r * p.Q + q]);
+                add(r, word, rows.x[r * rows.V + word] + rows.before[r]);
+            }
+    }
+}
+
+// Places of the candidates as they are returned: those that the banks' slots admit, best first; then each bank's next best in turn
+// from the highest bank down
+void by_banks(int64_t top, int64_t k, Scratch& m) {
+    m.order.clear(), m.turn.clear();
+    m.sizes.assign(top + 1, 0), m.rank.assign(top + 1, 0), m.slots.assign(top + 1, 0);
+    for (int64_t i = 0; i < static_cast<int64_t>(m.candidate.size()); ++i)
+        if (m.candidate[i].score > -INFINITY) m.order.push_back(i), ++m.sizes[m.candidate[i].bank];
+    if (top < k) allocate(k, top, m.sizes, m.slots);  // with more banks than slots every bank only has its turn
+    std::stable_sort(m.order.begin(), m.order.end(), [&](int64_t a, int64_t b) { return m.candidate[a].score > m.candidate[b].score; });
+    size_t admitted = 0;
+    for (int64_t i : m.order) {
+        int64_t bank = m.candidate[i].bank, rank = m.rank[bank]++;
+        if (rank < m.slots[bank]) m.order[admitted++] = i;
+        else m.turn.push_back({rank * (top + 1) + top - bank, i});
+    }
+    m.order.resize(admitted);
+    std::sort(m.turn.begin(), m.turn.end());
+    for (auto& [_, i] : m.turn) m.order.push_back(i);
+}
+
+}  // namespace
+
+extern "C" void select_by_banks(const Phrases* phrases, const Rows* rows_, const Found* found_) {
+    const Phrases& p = *phrases;
+    const Rows& rows = *rows_;
+    const Found& found = *found_;
+#pragma omp parallel for schedule(dynamic) if (rows.first[rows.S] * rows.V > WORTH_THREADS / 8)
+    for (int64_t s = 0; s < rows.S; ++s) {
+        static thread_local Scratch m;
+        Table table{p, rows.sentence[s]};
+        int64_t top = p.total[table.s], from = rows.first[s], ending = from;
+        float end_score = -INFINITY;
+        for (int64_t r = from; r < rows.first[s + 1]; ++r) {
+            float& eos = rows.x[r * rows.V + rows.eos];
+            if (eos + rows.before[r] > end_score) end_score = eos + rows.before[r], ending = r;
+            bool open = table.bank(rows.place + r * p.Q, rows.count + r * p.G) < top;
+            if (open && !(rows.infeasible[s] && rows.left[s] <= 0)) eos = -INFINITY;
+        }
+        collect(table, rows, s, m);
+        by_banks(top, rows.k, m);
+        if (m.order.empty() && end_score > -INFINITY) {  // nothing may follow: the best row ends as it is
+            int64_t at = static_cast<int64_t>(m.candidate.size());
+            m.place.resize((at + 1) * p.Q), m.count.resize((at + 1) * p.G);
+            std::copy_n(rows.place + ending * p.Q, p.Q, m.place.data() + at * p.Q);
+            std::copy_n(rows.count + ending * p.G, p.G, m.count.data() + at * p.G);
+            m.candidate.push_back({ending, rows.eos, table.bank(m.place.data() + at * p.Q, m.count.data() + at * p.G), end_score});
+            m.order.push_back(at);
+        }
+        for (int64_t i = 0; i < rows.out; ++i) {
+            int64_t to = s * rows.out + i;
+            if (i < static_cast<int64_t>(m.order.size())) {
+                const Candidate& c = m.candidate[m.order[i]];
+                found.row[to] = c.row, found.token[to] = c.token, found.group[to] = c.bank, found.score[to] = c.score;
+                std::copy_n(m.place.data() + m.order[i] * p.Q, p.Q, found.place + to * p.Q);
+                std::copy_n(m.count.data() + m.order[i] * p.G, p.G, found.count + to * p.G);
+            } else {
+                found.row[to] = from, found.token[to] = 0, found.group[to] = 0, found.score[to] = -INFINITY;
+                std::fill_n(found.place + to * p.Q, p.Q, 0);
+                std::fill_n(found.count + to * p.G, p.G, 0);
+            }
+        }
+    }
+}

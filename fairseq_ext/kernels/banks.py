@@ -1,0 +1,67 @@
+"""The selection of strategies/dba.py on the CPU (`banks.cpp`), float32; what it computes is defined there."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from ctypes import c_int64, c_void_p
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fairseq_ext.kernels.step import kernel
+
+if TYPE_CHECKING:
+    from fairseq_ext.search.phrases import PhraseTable
+
+
+class PhrasesStruct(ctypes.Structure):
+    _fields_ = [(name, c_void_p) for name in ("token", "fail", "length", "group", "need", "size", "total")]
+    _fields_ += [(name, c_int64) for name in ("Q", "G", "L", "ordered")]
+
+
+class RowsStruct(ctypes.Structure):
+    _fields_ = [(name, c_void_p) for name in ("x", "before", "place", "count", "first", "sentence", "left", "excused", "infeasible")]
+    _fields_ += [(name, c_int64) for name in ("S", "V", "eos", "k", "best", "out")]
+
+
+class FoundStruct(ctypes.Structure):
+    _fields_ = [(name, c_void_p) for name in ("row", "token", "group", "score", "place", "count")]
+
+
+@functools.cache
+def function():
+    """The compiled function, None where there is no library."""
+    library = kernel()
+    if library is None:
+        return None
+    library.select_by_banks.argtypes, library.select_by_banks.restype = [c_void_p] * 3, None
+    return library.select_by_banks
+
+
+def phrases_struct(phrases: PhraseTable) -> PhrasesStruct:
+    """The whole pool's table, whose tensors must live as long."""
+    parts = [getattr(phrases, name) for name in ("token", "fail", "length", "group", "need", "size", "total")]
+    assert all(part.is_contiguous() and part.dtype == torch.long for part in parts)
+    return PhrasesStruct(*(part.data_ptr() for part in parts), *phrases.token.shape[1:2], phrases.need.size(1), phrases.token.size(2),
+                         int(phrases.ordered))  # fmt: skip
+
+
+def select_by_banks(
+    phrases: PhrasesStruct, x: Tensor, before: Tensor, place: Tensor, count: Tensor, first: Tensor, sentence: Tensor, left: Tensor,
+    excused: Tensor, infeasible: Tensor, eos: int, k: int, best: int, out: int,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Row, token, bank and score (S, out), place (S, out, Q) and count (S, out, G) of the candidates of each sentence, in the order of
+    DBA.order. x (n, V), whose EOS column is changed; before (n,); place (n, Q); count (n, G); first (S + 1,); the rest (S,)."""
+    floats, longs, flags = (x, before), (place, count, first, sentence, left), (excused, infeasible)
+    assert all(t.is_contiguous() for t in (*floats, *longs, *flags)) and all(t.dtype == torch.float32 for t in floats)
+    assert all(t.dtype == torch.long for t in longs) and all(t.dtype == torch.bool for t in flags)
+    S = sentence.numel()
+    row, token, bank = torch.empty(3, S, out, dtype=torch.long)
+    score = x.new_empty(S, out)
+    place_, count_ = (torch.empty(S, out, t.size(1), dtype=torch.long) for t in (place, count))
+    rows = RowsStruct(*(t.data_ptr() for t in (*floats, *longs, *flags)), S, x.size(1), eos, k, best, out)
+    found = FoundStruct(*(t.data_ptr() for t in (row, token, bank, score, place_, count_)))
+    function()(ctypes.addressof(phrases), ctypes.addressof(rows), ctypes.addressof(found))
+    return row, token, bank, score, place_, count_
