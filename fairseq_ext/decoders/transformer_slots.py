@@ -29,13 +29,11 @@ def share_(state: State) -> None:
 
 
 def free_slots(state: State) -> Tensor:
-    """(free slots,) of the memories of this group, all of which have the same."""
+    """(free slots,) of the memories of this group (see share_), all of which have the same."""
     memory = state.memories[0]
     taken = torch.zeros(memory.source.size(2), dtype=torch.bool, device=memory.own.device)
-    for group in [state] if memory.groups is None else memory.groups:
-        taken[: group.sentences if group.slot is None else 0] = True
-        if group.slot is not None:
-            taken[group.slot] = True
+    for group in memory.groups or ():
+        taken[group.slot] = True
     return (~taken).nonzero()[:, 0]
 
 
