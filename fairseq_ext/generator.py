@@ -64,7 +64,8 @@ class BeamSearchGenerator(SequenceGenerator):
         ours = (stock_search.BeamSearch, stock_search.LexicallyConstrainedBeamSearch)
         self.runs_stock_loop = type(self.search) not in ours
         backend = "fairseq" if self.runs_stock_loop else str(getattr(flags, "decoder_backend", None) or "auto")
-        self.decoder, _ = make_decoder(list(self.model.models), self.need_attention, backend, bool(getattr(flags, "int8", False)))
+        int8, graphs = bool(getattr(flags, "int8", False)), str(getattr(flags, "cuda_graphs", "auto"))
+        self.decoder, _ = make_decoder(list(self.model.models), self.need_attention, backend, int8, graphs)
         self.rules = Rules(
             self.pad,
             self.unk,

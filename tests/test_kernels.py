@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from models import batch, build, generators, run, same
 from test_decoders_transformer import MODELS, Rows, model_of
 
-from fairseq_ext.decoders import choose, transformer_weights
+from fairseq_ext.decoders import choose, products
 from fairseq_ext.decoders.choose import make_decoder
 from fairseq_ext.decoders.transformer import TransformerBackend
 from fairseq_ext.errors import UsageError
@@ -39,7 +39,7 @@ def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
 @pytest.fixture
 def no_library(monkeypatch):
     """As on a machine without a compiler."""
-    for module in (transformer_weights, choose, log_probs):
+    for module in (products, choose, log_probs):
         monkeypatch.setattr(module, "kernel", lambda: None)
     monkeypatch.setattr(choose, "has_int8", lambda: False)
 

@@ -8,7 +8,7 @@ import weakref
 import models as made
 import pytest
 import torch
-from models import alone, batch, build, dictionary, generators, run, same
+from models import alone, batch, build, dictionary, forced, generators, near_ties, run, same
 from table_model import EOS, lattice, random_table, search, stop_plug, words
 
 from fairseq_ext import UsageError
@@ -140,6 +140,49 @@ def test_single_precision_agrees_within_rounding(order, limit):
         fixed = generators([model], variable, beam=4, max_len_b=12).ours
         streamed = generators([model], variable | stream(stream_order=order, **limit), beam=4, max_len_b=12).ours
         same(run(fixed, sample), run(streamed, sample), 1e-4)
+
+
+@pytest.mark.parametrize("order", ["shortest", "fifo"])
+def test_single_precision_agrees_but_for_near_ties(order):
+    """What is listed as a near-tie must be a hypothesis with its true score, and rare."""
+    ties = hypotheses = 0
+    for seed in range(3, 9):
+        model, sample = build("transformer", seed, torch.float32), batch(LENGTHS, seed)
+        fixed, got = (
+            run(generators([model], flags, beam=4, max_len_b=12).ours, sample) for flags in ({}, stream(stream_order=order))
+        )
+        hypotheses += sum(map(len, fixed))
+        found = near_ties(fixed, got)
+        ties += len(found)
+        for i, rank in [*found, (0, 0)]:
+            tokens = got[i][rank]["tokens"].tolist()
+            scores = forced(model, alone(sample, i), [[EOS, *tokens[:-1]]])[0]
+            true = sum(float(scores[place, token]) for place, token in enumerate(tokens)) / len(tokens)
+            assert float(got[i][rank]["score"]) == pytest.approx(true, abs=1e-4), (seed, i, rank)
+    assert ties <= 0.02 * hypotheses
+
+
+def test_a_difference_that_is_no_near_tie_fails():
+    sample = batch([4, 2], 3)
+    expected = run(ours(), sample)
+
+    def changed(rank: int, **values) -> list[list[dict]]:
+        return [expected[0], [{**h, **values} if i == rank else h for i, h in enumerate(expected[1])]]
+
+    first, second = expected[1][:2]
+    assert abs(float(first["score"]) - float(second["score"])) > 1e-3
+    assert near_ties(expected, expected) == []
+    assert near_ties(expected, changed(0, tokens=second["tokens"], score=first["score"] + 5e-5)) == [(1, 0)]
+    wrong = [
+        changed(0, tokens=second["tokens"], score=second["score"]),  # another hypothesis, as far off as it is
+        changed(0, score=first["score"] + 1e-3),
+        changed(1, positional_scores=second["positional_scores"] + 1e-3),
+        [expected[0], expected[1][:-1]],
+        [expected[0], [second, first, *expected[1][2:]]],
+    ]
+    for got in wrong:
+        with pytest.raises(AssertionError):
+            near_ties(expected, got)
 
 
 def test_single_precision_ensembles_agree_within_rounding():

@@ -10,9 +10,12 @@ from fairseq.models.fairseq_model import BaseFairseqModel
 from torch import Tensor
 
 from fairseq_ext.decoders.fairseq import FairseqDecoder
-from fairseq_ext.decoders.transformer import TransformerBackend, read_tokens, remember
+from fairseq_ext.decoders.graphs import Graphs, MakeGraphs, cuda_graphs
+from fairseq_ext.decoders.transformer import TransformerBackend
 from fairseq_ext.decoders.transformer_encoder import FastEncoder
 from fairseq_ext.decoders.transformer_fits import unsupported
+from fairseq_ext.decoders.transformer_layers import read_tokens
+from fairseq_ext.decoders.transformer_memory import remember
 from fairseq_ext.decoders.transformer_state import State
 from fairseq_ext.decoders.transformer_weights import Weights
 from fairseq_ext.errors import UsageError
@@ -25,11 +28,11 @@ TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 2e-2, torc
 
 
 def make_decoder(
-    models: list[BaseFairseqModel], need_attention: bool = False, backend: str = "auto", int8: bool = False
+    models: list[BaseFairseqModel], need_attention: bool = False, backend: str = "auto", int8: bool = False, graphs: str = "auto"
 ) -> tuple[TransformerBackend | FairseqDecoder, str | None]:
     """The decoder that --decoder-backend names, and why it is fairseq's where the fast one was possible by the flag.
 
-    int8: products rounded to 8 bits; the self-check is made without.
+    int8: products rounded to 8 bits; the self-check is made without. graphs: --cuda-graphs.
     Raises UsageError when `transformer` or int8 is demanded and the models cannot run on it.
     """
     if backend == "fairseq":
@@ -45,6 +48,9 @@ def make_decoder(
                 raise UsageError(f"--int8 cannot be used, because {lacking}: leave it out")
             return TransformerBackend(models, need_attention, int8=True), None
         if reason is None:
+            if graphs == "auto" and not need_attention and on_this_gpu(decoder.weights):
+                make_graphs = usable_graphs(models, decoder.weights)
+                return (decoder if make_graphs is None else TransformerBackend(models, make_graphs=make_graphs)), None
             return decoder, None
         logger.warning("the fast decoder failed its self-check, fairseq's own modules run instead: %s", reason)
     if int8:
@@ -53,6 +59,28 @@ def make_decoder(
         raise UsageError(f"--decoder-backend transformer cannot run this model, because {reason}: use auto or fairseq")
     logger.info("decoder backend: fairseq, because %s", reason)
     return FairseqDecoder(models, need_attention), reason
+
+
+def usable_graphs(models: list[BaseFairseqModel], weights: list[Weights]) -> MakeGraphs | None:
+    """How decoder steps are recorded, if recorded steps agree with fairseq as well; else the log says why not."""
+    try:
+        make = cuda_graphs()
+    except RuntimeError as error:
+        logger.warning("decoder steps run operation by operation, because CUDA graphs do not work here: %s", error)
+        return None
+    for model, each in zip(models, weights, strict=True):
+        graphs = make([each], patience=0)
+        reason = disagreement(model, each, graphs=graphs)
+        if reason or graphs.broken:
+            logger.warning("decoder steps run operation by operation, not as CUDA graphs: %s", reason or "recording one failed")
+            return None
+    return make
+
+
+def on_this_gpu(weights: list[Weights]) -> bool:
+    """Whether all weights lie on the present GPU."""
+    devices = {each.embedding.device for each in weights}
+    return all(device.type == "cuda" for device in devices) and devices == {torch.device("cuda", torch.cuda.current_device())}
 
 
 def no_int8(decoder: TransformerBackend) -> str | None:
@@ -67,10 +95,13 @@ def no_int8(decoder: TransformerBackend) -> str | None:
 
 
 @torch.no_grad()
-def disagreement(model: BaseFairseqModel, weights: Weights, encoder: FastEncoder | None = None) -> str | None:
+def disagreement(
+    model: BaseFairseqModel, weights: Weights, encoder: FastEncoder | None = None, graphs: Graphs | None = None
+) -> str | None:
     """Compare three steps, and the encoder, with fairseq's own forward on made-up input; None when they agree.
 
-    Two sentences of which one is padded, two rows each, the rows of a sentence swapped before the last step.
+    Two sentences of which one is padded, two rows each, the rows of a sentence swapped before the last step. graphs: the steps are
+    recorded ones; the last one repeats what was recorded for the one before.
     """
     words = (torch.arange(12, device=weights.embedding.device).view(4, 3) * 7 + 5) % weights.embedding.size(0)
     words = words.masked_fill(words == model.decoder.padding_idx, model.decoder.dictionary.eos())
@@ -78,11 +109,11 @@ def disagreement(model: BaseFairseqModel, weights: Weights, encoder: FastEncoder
     state = State.start([remember(weights, made_up_source(weights, 1))])
     swap = torch.tensor([1, 0, 3, 2], device=words.device)
     sentence_of_row = torch.tensor([0, 0, 1, 1], device=words.device)
-    read_tokens([weights], state, words[::2, :1])
+    read_tokens([weights], state, words[::2, :1], graphs=graphs)
     state.select_(sentence_of_row, None, 2, sentence_of_row)
-    read_tokens([weights], state, words[:, 1:2])
+    read_tokens([weights], state, words[:, 1:2], graphs=graphs)
     state.select_(swap, None, 2, sentence_of_row)
-    ours = read_tokens([weights], state, words[:, 2:])[0][0]
+    ours = read_tokens([weights], state, words[:, 2:], graphs=graphs)[0][0]
     read = torch.cat([words[swap, :2], words[:, 2:]], dim=1)
     stock = at_rest(model, lambda: model.decoder.extract_features(read, encoder_out=made_up_source(weights, 2))[0])
     differences = [relative(ours, stock[:, -1])]

@@ -1,4 +1,4 @@
-"""fairseq's plain Transformer encoder with the products of transformer_weights.py: the first step of every batch, made cheaper.
+"""fairseq's plain Transformer encoder with the products of products.py: the first step of every batch, made cheaper.
 
 Only what the cross-attention reads is computed: the last layer's output, at positions that are not padding. An encoder of any
 other kind runs as fairseq's own module.
@@ -16,8 +16,9 @@ from fairseq.models.transformer import TransformerEncoder, TransformerEncoderBas
 from fairseq.modules.transformer_layer import TransformerEncoderLayer, TransformerEncoderLayerBase
 from torch import Tensor
 
+from fairseq_ext.decoders.products import Norm, attend
 from fairseq_ext.decoders.transformer_fits import odd_attention, odd_linear, odd_module, odd_norm
-from fairseq_ext.decoders.transformer_weights import EncoderLayer, Norm, Watch, attend, compiled_coder, read_encoder_layer, read_positions
+from fairseq_ext.decoders.transformer_weights import EncoderLayer, Watch, compiled_coder, read_encoder_layer, read_positions
 
 
 class FastEncoder:

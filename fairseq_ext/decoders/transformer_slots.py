@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from fairseq_ext.decoders.transformer_state import Memory, State
+    from fairseq_ext.decoders.transformer_memory import Memory
+    from fairseq_ext.decoders.transformer_state import State
 
 
 def share_(state: State) -> None:

@@ -1,97 +1,27 @@
-"""What the fast backend remembers of a group of rows, apart from any weights, so that groups can be merged.
+"""The rows of a group in the fast backend: which cells of the memory (transformer_memory.py) each row may see.
 
 Every sentence has one store of cells, a cell being the keys and values of one token that some row has read, and a mask says
 which cells are a row's own history. So reordering the beam moves a mask, never keys and values; cells that belong to no row any
 more are squeezed out now and then, when the store is full or sentences leave. A row's cells lie in the order of its tokens.
 
 Shapes: S sentences, n rows, W places for rows in each sentence's part of the store (its width), C cells in use, b new tokens a
-row, H heads, h features a head, L layers.
+row.
 """
 
 from __future__ import annotations
 
 import copy
 import functools
-import weakref
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_ext.decoders import transformer_slots as slots
+from fairseq_ext.decoders.transformer_memory import Memory, merged
 
-ROOM = 32  # cells that a store has at first
 ROOM_STEPS = 4  # a store that has no room for so many steps of all its rows, after squeezing, grows
-
-
-@dataclass
-class Folded:
-    """One layer's attention to the source with the query and output weights multiplied into keys and values."""
-
-    key: Tensor  # (S, d, H x source width)
-    bias: Tensor  # (S, 1, H x source width) of the query; -inf at padding
-    value: Tensor  # (S, H x source width, d) the output bias included
-
-    def keep(self, sentence: Tensor) -> Folded:
-        """Only these sentences (S',)."""
-        return Folded(*(part.index_select(0, sentence) for part in (self.key, self.bias, self.value)))
-
-    def attend(self, x: Tensor, heads: int) -> Tensor:
-        """x (S x Q, d) -> (S x Q, d), out of the output layer."""
-        S, d, cells = self.key.shape
-        score = torch.baddbmm(self.bias, x.view(S, -1, d), self.key)  # (S, Q, H x source width)
-        weight = score.unflatten(2, (heads, -1)).softmax(-1).flatten(2)
-        return torch.bmm(weight, self.value).view(-1, d)
-
-
-@dataclass
-class Memory:
-    """What one model remembers of its sentences."""
-
-    own: Tensor  # (L, 2, S, H, capacity, h) keys and values of the target cells
-    source: Tensor  # (L, 2, S, H, source width, h) keys and values of the source
-    source_mask: Tensor | None  # (S, 1, 1, source width) 0, or -inf at padding; None when there is none
-    folded: list[Folded] | None = None  # per layer, instead of the source's keys and values where that is quicker
-    views: list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = field(default_factory=list)
-    groups: weakref.WeakSet[State] | None = None  # all whose sentences lie in slots of this memory (transformer_slots.py); None: one's
-
-    def layers(self) -> list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
-        """Per layer: own keys and values together (2, S, H, capacity, h) and apart, source keys, source values (S, H, ., h)."""
-        if not self.views:
-            self.views = [(own, own[0], own[1], source[0], source[1]) for own, source in zip(self.own, self.source, strict=True)]
-        return self.views
-
-    def keep_(self, sentence: Tensor) -> None:
-        """Leave only these sentences' source (S',), ascending."""
-        for block in self.source.flatten(0, 1):  # (S, H, source width, h)
-            block[: sentence.numel()] = block.index_select(0, sentence)
-        self.source = self.source.narrow(2, 0, sentence.numel())
-        if self.source_mask is not None:
-            self.source_mask = self.source_mask.index_select(0, sentence)
-        if self.folded is not None:
-            self.folded = [layer.keep(sentence) for layer in self.folded]
-        self.views = []
-
-    def squeeze_(self, sentence: Tensor, cell: Tensor, room: int) -> None:
-        """Sentence i's cells become cells cell[i] (S', C') of sentence[i] (S',), ascending, with room for so many more.
-
-        In place, a layer at a time: fresh memory for all of it would cost more than the copying.
-        """
-        if self.groups is not None:
-            slots.squeeze_(self, sentence, cell, room)
-            return
-        heads, capacity, h = self.own.shape[3:]
-        kept, cells = cell.shape
-        index = (sentence[:, None] * heads + torch.arange(heads, device=cell.device)) * capacity  # (S', H)
-        index = (index[:, :, None] + cell[:, None]).flatten()  # (S', H, C')
-        target = self.own.narrow(2, 0, kept)
-        if cells + room > capacity:
-            target = self.own.new_empty(*self.own.shape[:2], kept, heads, max(2 * capacity, cells + room), h)
-        for before, after in zip(self.own.flatten(0, 1), target.flatten(0, 1), strict=True):  # (S, H, capacity, h)
-            after[:, :, :cells] = before.view(-1, h).index_select(0, index).view(kept, heads, cells, h)
-        self.own = target
-        self.views = []
 
 
 @dataclass(eq=False)
@@ -107,19 +37,20 @@ class State:
     length: int | Tensor  # tokens in each row's history, (n,) when they differ
     longest: int  # no row's history is longer
     memories: list[Memory]
-    leaves_gaps: bool = False  # sentences that leave stay in the memories for a while: the compiled step asks for slots
+    leaves_gaps: bool = False  # sentences that leave stay in the memories for a while: the step asks for slots
+    may_share: bool = False  # and these may be of memories that other groups lie in too: the compiled step (transformer_slots.py)
     slot: Tensor | None = None  # (S,) where each sentence lies in the memories; None: without gaps
 
     @staticmethod
-    def start(memories: list[Memory], leaves_gaps: bool = False) -> State:
+    def start(memories: list[Memory], leaves_gaps: bool = False, may_share: bool = False) -> State:
         """One row a sentence, nothing read yet."""
         sentences = memories[0].source.size(2)
-        return State(sentences, sentences, 1, None, 0, None, 0, 0, memories, leaves_gaps)
+        return State(sentences, sentences, 1, None, 0, None, 0, 0, memories, leaves_gaps, may_share)
 
     def copy(self) -> State:
-        """A group of its own with the same rows; where the step asks for slots, in the same memories, so that only one of the two may
-        go on with a sentence."""
-        if self.leaves_gaps:
+        """A group of its own with the same rows; where memories may be shared, in the same ones, so that only one of the two may go on
+        with a sentence."""
+        if self.may_share:
             slots.share_(self)
             group = replace(self)
             slots.share_(group)
@@ -219,6 +150,15 @@ class State:
         for memory in self.memories:
             memory.squeeze_(sentence, cell, max(new, ROOM_STEPS * self.width))
 
+    def close_gaps_(self) -> None:
+        """Drop the sentences that have left, for steps that do not ask for slots; cells stay where they are."""
+        if self.slot is None:
+            return
+        for memory in self.memories:
+            memory.own = memory.own.index_select(2, self.slot)
+            memory.keep_(self.slot)
+        self.slot = None
+
     def append_(self, b: int) -> Tensor | None:
         """Take b new cells for every place; return the mask (S or 1, 1, W x b, C) under which the new tokens attend."""
         if self.cells + self.width * b > self.memories[0].own.size(4):
@@ -248,8 +188,8 @@ class State:
     @staticmethod
     def merge(a: State, b: State) -> State:
         """Both groups' rows as one, a's first."""
-        in_slots = a.leaves_gaps and b.leaves_gaps
-        if in_slots:
+        may_share = a.may_share and b.may_share
+        if may_share:
             memories, slot = slots.together_(a, b)
         else:
             for state in (a, b):
@@ -278,10 +218,11 @@ class State:
             length=a.length if same_length else torch.cat([a.lengths(), b.lengths()]),
             longest=max(a.longest, b.longest),
             memories=memories,
-            leaves_gaps=in_slots,
+            leaves_gaps=a.leaves_gaps and b.leaves_gaps,
+            may_share=may_share,
             slot=slot,
         )
-        if in_slots:
+        if may_share:
             slots.share_(both)
         return both
 
@@ -293,15 +234,3 @@ def own_cells(W: int, b: int, dtype: torch.dtype, device: torch.device) -> Tenso
     before = torch.ones(b, b, dtype=torch.bool, device=device).tril()[None, :, None, :]
     sees = (same_row & before).view(W, b, W * b)
     return torch.zeros(W, b, W * b, dtype=dtype, device=device).masked_fill_(~sees, -torch.inf)
-
-
-def merged(a: Memory, b: Memory, cells_a: int, cells_b: int) -> Memory:
-    """Two memories as one, nothing folded: for many sentences that is no quicker."""
-    cells, width = max(cells_a, cells_b), max(a.source.size(4), b.source.size(4))
-    own = [F.pad(m.own[..., :used, :], (0, 0, 0, cells - used)) for m, used in ((a, cells_a), (b, cells_b))]
-    source = [F.pad(m.source, (0, 0, 0, width - m.source.size(4))) for m in (a, b)]
-    mask = None
-    if a.source_mask is not None or b.source_mask is not None or a.source.size(4) != b.source.size(4):
-        masks = [m.source.new_zeros(m.source.size(2), 1, 1, m.source.size(4)) if m.source_mask is None else m.source_mask for m in (a, b)]
-        mask = torch.cat([F.pad(m, (0, width - m.size(3)), value=-torch.inf) for m in masks])
-    return Memory(torch.cat(own, dim=2), torch.cat(source, dim=2), mask)

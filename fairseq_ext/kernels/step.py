@@ -1,6 +1,6 @@
 """The compiled step (`step.cpp`) behind torch tensors: packed products, and a decoder's or encoder's layers in one call.
 
-float32 on a CPU only. The definition of everything here is the torch path of decoders/transformer.py and transformer_encoder.py.
+float32 on a CPU only. The definition of everything here is the torch path of decoders/transformer_layers.py and transformer_encoder.py.
 
 Shapes: N lines, d features, S sentences, P columns of a panel (a number of the processor's).
 """
@@ -119,7 +119,7 @@ class Packed:
 
 
 def norm_struct(norm: Any) -> NormStruct:
-    """norm: decoders/transformer_weights.py, Norm, or None."""
+    """norm: decoders/products.py, Norm, or None."""
     if norm is None:
         return NormStruct(0, 0, 0.0)
     _, weight, bias, eps = norm.arguments

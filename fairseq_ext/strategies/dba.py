@@ -183,7 +183,7 @@ class DBA:
         return order, score.gather(1, order)
 
     def best(self, k: int, beam: Beam, log_probs: LogProbs, phrases: PhraseTable) -> Best:
-        """The 2k best continuations of each sentence."""
+        """The 2k best continuations of each sentence, and the best of each row."""
         return best_of_rows(k, beam, log_probs, self.children, of_each_row=True)
 
     def continuations(
