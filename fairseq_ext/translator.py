@@ -141,6 +141,11 @@ class Translator:
     def use_constraints(self) -> None:
         """Search with constraints from now on, whatever the flags said; a line without any is translated as before."""
         if not self.task.constrained:
+            if self.generator.results is not None:
+                raise UsageError(
+                    "results_file holds the results of one search, and the first constraints change the search: "
+                    'make the Translator with constraints="unordered"'
+                )
             self.cfg.generation.constraints = "unordered"
             self.generator = self.task.build_generator(
                 self.models, self.cfg.generation, extra_gen_cls_kwargs={"stats": self.generator.stats}

@@ -67,6 +67,14 @@ def test_hypotheses_that_cannot_meet_their_constraints_are_flagged_also_when_rea
     assert again.translate(LINES, constraints=wishes, avoid=["en2"]) == found and again.stats.decoder_calls == 0
 
 
+def test_first_constraints_beside_a_results_file_are_refused(tiny, tmp_path):
+    """The file's results would be of two searches."""
+    translator = make(tiny, results_file=str(tmp_path / "results.jsonl"))
+    with pytest.raises(UsageError, match='make the Translator with constraints="unordered"'):
+        translator.translate(LINES, constraints=[["en3"], [], [], []])
+    assert len(translator.translate(LINES)) == len(LINES)  # and nothing is broken
+
+
 def test_they_add_to_those_of_the_flags(tiny, tmp_path):
     (tmp_path / "g.tsv").write_text("de3\ten9\n")
     both = make(tiny, glossary=str(tmp_path / "g.tsv")).translate(LINES, constraints=[["en8"], ["en7"], [], []])
