@@ -28,6 +28,7 @@ from fairseq_ext.aligned_generator import AlignedBeamSearchGenerator
 from fairseq_ext.constraint_flags import constrained
 from fairseq_ext.errors import UsageError
 from fairseq_ext.generator import BeamSearchGenerator
+from fairseq_ext.kernels.build import give_back_memory
 from fairseq_ext.parallel_generator import ParallelGenerator
 from fairseq_ext.results_file import ResultsFile, run_key
 from fairseq_ext.sentences import Sentences
@@ -37,6 +38,7 @@ from fairseq_ext.workers import Workers
 
 logger = logging.getLogger("fairseq_ext")
 SECONDS_BETWEEN_WRITES = 20.0  # of the statistics file
+SENTENCES_BETWEEN_TRIMS = 4_000  # after so many the memory that is kept for the next step goes back to the system, which costs some 50 ms
 POOL = 10_000  # sentences among which a stream finds its next ones
 
 Flags = config.flags_dataclass()
@@ -48,6 +50,9 @@ class Extended(Sentences):
     cfg: Any
     args: Any
     tgt_dict: Any = None
+    datasets: dict[str, Any]
+    dataset_to_epoch_iter: dict[Any, Any]  # batches that fairseq keeps
+    since_trim = 0  # sentences decoded since memory was given back
     checkpoint: str | None = None  # --path, where it is not the command's
     workers: Workers | None = None
 
@@ -117,7 +122,11 @@ class Extended(Sentences):
         if config.choice(self.flags(), "schedule") == "stream":  # fairseq-generate asks for batches before it builds a generator
             max_tokens, max_sentences = None, max(POOL, max_sentences or 0)
             kwargs["required_batch_size_multiple"] = 1  # else the last few sentences are a batch of their own
-        return super().get_batch_iterator(dataset, max_tokens, max_sentences, *args, **kwargs)  # type: ignore[misc]
+        batches = super().get_batch_iterator(dataset, max_tokens, max_sentences, *args, **kwargs)  # type: ignore[misc]
+        if not any(dataset is known for known in self.datasets.values()):
+            # lines of an interactive session, never asked for again: fairseq would keep all of them to the end
+            self.dataset_to_epoch_iter.pop(dataset, None)
+        return batches
 
     def build_tokenizer(self, args):
         self.tokenizer_used = super().build_tokenizer(args)  # type: ignore[misc]
@@ -145,6 +154,10 @@ class Extended(Sentences):
             out = self.workers(sample, prefix_tokens, constraints)
         else:
             out = decode(generator, models, sample, prefix_tokens, constraints)
+        self.since_trim += len(out)
+        if self.since_trim >= SENTENCES_BETWEEN_TRIMS:
+            give_back_memory()
+            self.since_trim = 0
         path = self.flags().stats_file
         if path and time.monotonic() - self.written > SECONDS_BETWEEN_WRITES:
             self.stats.write(path)

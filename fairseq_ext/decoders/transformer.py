@@ -78,7 +78,8 @@ class TransformerBackend:
             self.read()
         encoded = [self.encode_one(i, inputs) for i in range(len(self.models))]
         memories = [remember(w, out, self.may_fold(w)) for w, out in zip(self.weights, encoded, strict=True)]
-        return State.start(memories, self.graphs is not None or all(self.runs_compiled(weights) for weights in self.weights))
+        compiled = all(self.runs_compiled(weights) for weights in self.weights)
+        return State.start(memories, self.graphs is not None or compiled, may_share=self.graphs is None and compiled)
 
     def runs_compiled(self, weights: Weights) -> bool:
         """Whether this model's layers are one call of the compiled library, which keeps no attention weights."""

@@ -153,7 +153,7 @@ void decode(const Coder* coder_, const Step* step_) {
     static thread_local std::vector<int64_t> sentence, cell;
     static thread_local std::vector<const float*> where, source_where;
     static thread_local Lists history, source;
-    int64_t slots = step.slot ? step.slot[step.sentences - 1] + 1 : step.sentences;
+    int64_t slots = step.slot ? *std::max_element(step.slot, step.slot + step.sentences) + 1 : step.sentences;
     scratch(sentence, lines), scratch(cell, lines), scratch(where, lines), scratch(source_where, slots);
     for (int64_t i = 0; i < lines; ++i) {
         int64_t place = step.place ? step.place[i / b] : i / b, inside = place % step.width * b + i % b;
