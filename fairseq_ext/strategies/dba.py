@@ -127,7 +127,8 @@ class DBA:
         token = torch.cat([token, torch.full_like(token[:, :1], self.eos)], dim=1)
         score = torch.cat([score, best.amax(1, keepdim=True)], dim=1)
         valid = torch.cat([valid, dead[:, None]], dim=1)
-        place, count, bank = (torch.cat([x, x[:, :1]], dim=1) for x in (place, count, bank))
+        # its sentence is final: nobody looks at what it has any more
+        place, count, bank = (torch.cat([x, torch.zeros_like(x[:, :1])], dim=1) for x in (place, count, bank))
 
         score = score.masked_fill(~valid, -torch.inf)
         order, score = self.order(phrases, table, place, count, bank, score)  # (S, 2k)
