@@ -55,6 +55,10 @@ class Extended(Sentences):
     since_trim = 0  # sentences decoded since memory was given back
     checkpoint: str | None = None  # --path, where it is not the command's
     workers: Workers | None = None
+    # flags that every batch asks for, as plain values: a look into fairseq's configuration takes 40 us
+    draft_file: str | None = None
+    stats_file: str | None = None
+    cpu_workers = 1
 
     def __init__(self, *arguments, **more):
         super().__init__(*arguments, **more)
@@ -90,6 +94,7 @@ class Extended(Sentences):
             generator.text = lambda tokens: self.text(tokens, generator)
         self.numbered = self.constrained or bool(flags.results_file) or bool(getattr(flags, "ddg_dir", None))
         atexit.register(self.leave_with_held)  # first, so that it runs last
+        self.draft_file, self.stats_file, self.cpu_workers = flags.draft_file, flags.stats_file, getattr(flags, "cpu_workers", 1)
         self.stats, self.written = generator.stats, time.monotonic()
         if self.constrained:
             if isinstance(self.tgt_dict, TargetDictionary):
@@ -144,10 +149,10 @@ class Extended(Sentences):
         """One batch; the statistics file follows along."""
         if (self.constrained or (self.numbered and constraints is not None)) and "sentence_constraints" not in sample:
             sample, constraints = self.add_constraints(sample, constraints), None
-        if self.flags().draft_file and "id" not in sample:
+        if self.draft_file and "id" not in sample:
             sample = {**sample, "draft_lines": self.draft_lines(sample["net_input"]["src_tokens"])}
         decode = super().inference_step  # type: ignore[misc]
-        count = getattr(self.flags(), "cpu_workers", 1)
+        count = self.cpu_workers
         if count > 1 and isinstance(getattr(generator, "stats", None), Stats):
             if self.workers is None or self.workers.stats is not generator.stats:
                 self.workers = Workers(count, models, self.source_dictionary.pad(), generator.stats, partial(decode, generator, models))
@@ -158,7 +163,7 @@ class Extended(Sentences):
         if self.since_trim >= SENTENCES_BETWEEN_TRIMS:
             give_back_memory()
             self.since_trim = 0
-        path = self.flags().stats_file
+        path = self.stats_file
         if path and time.monotonic() - self.written > SECONDS_BETWEEN_WRITES:
             self.stats.write(path)
             self.written = time.monotonic()

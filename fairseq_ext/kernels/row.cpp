@@ -3,15 +3,13 @@
 // decoders/transformer.py and search/single.py define what is computed. Log-probabilities, which need an exponential for every word,
 // are those of positions that count.
 
-#include "vectors.hpp"
+#include "best.hpp"
 
 // of step.cpp; what they are given is made in step.py
 extern "C" void decode(const void* coder, const void* step);
 extern "C" void linear(const void* product, const float* x, int64_t lines, float* y, int64_t after);
 
 namespace {
-
-constexpr int64_t BLOCK = 64;  // columns that the search for the best looks at together
 
 // mirrored by a ctypes structure in row.py
 struct Row {
@@ -29,24 +27,20 @@ struct Row {
 int64_t best_word(const float* line, int64_t V, int64_t pad, int64_t eos) {
     float best = -INFINITY;
     int64_t found = 0;
-    for (int64_t first = 0; first < V; first += BLOCK) {
-        int64_t end = std::min(first + BLOCK, V);
-        float highest = -INFINITY;
-#pragma omp simd reduction(max : highest)
-        for (int64_t c = first; c < end; ++c) highest = std::max(highest, line[c]);
-        if (!(highest > best)) continue;  // most blocks end here
+    auto look = [&](int64_t first, int64_t end) {
         for (int64_t c = first; c < end; ++c)
             if (line[c] > best && c != pad && c != eos) best = line[c], found = c;
-    }
+    };
+    int64_t c = 0;
+    for (; c + BLOCK <= V; c += BLOCK)
+        if (block_max(line + c) > best) look(c, c + BLOCK);  // most blocks are not
+    look(c, V);
     return found;
 }
 
 // log P of word as log_softmax computes it: (x - max) - log sum
 float log_probability(const float* line, int64_t V, int64_t word, float highest) {
-    float total = 0.0f;
-#pragma omp simd reduction(+ : total)
-    for (int64_t c = 0; c < V; ++c) total += exponential(line[c] - highest);
-    return (line[word] - highest) - std::log(total);
+    return (line[word] - highest) - std::log(sum_of_powers(line, V, highest));
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ from fairseq_ext.search.guard import Guard
 from fairseq_ext.search.parallel import ParallelSearch
 from fairseq_ext.search.window import Cost, Window
 
-COSTS = {"cpu": Cost(0.05, 0.16, 0.01, cheap=6, beyond=1.2), "cuda": Cost(0.1, 0.01, 0.0002)}
+COSTS = {"cpu": Cost(0.05, 0.07, 0.005, cheap=6, beyond=2.5), "cuda": Cost(0.1, 0.01, 0.0002)}
 MARGIN = {"float16": 0.1, "bfloat16": 0.8}  # nats; by experience single tokens and blocks differ by less
 
 
