@@ -160,7 +160,7 @@ class Translator:
             phrases = items((constraints[number] or ()) if constraints is not None else (), f"constraints of {where}")
             avoided = (avoid[number] or ()) if avoid is not None else ()
             prefix = (prefixes[number] or "") if prefixes is not None else ""
-            fields = {
+            fields: dict[str, list[Any]] = {
                 "constraints": [],
                 "any_of": [texts([p] if isinstance(p, str) else p, f"a constraint of {where}") for p in phrases],
                 "avoid": texts(avoided, f"avoid of {where}"),
