@@ -99,6 +99,12 @@ def test_ordered_when_made_so(tiny):
         ({"constraints": [[], ["no-such-word"], [], []]}, "in line 2, the phrase 'no-such-word' .* dictionary lacks"),
         ({"constraints": [[], [], [" "], []]}, "line 3 has an empty phrase"),
         ({"avoid": ["</s>"]}, "in line 1, the phrase '</s>'"),
+        ({"constraints": ["en1", [], [], []]}, "constraints of line 1 is 'en1': give a list"),
+        ({"constraints": [[None], [], [], []]}, "a constraint of line 1 is None: give a list"),
+        ({"constraints": [["en1", ["en2", 3]], [], [], []]}, "a constraint of line 1 has 3 for a phrase"),
+        ({"constraints": [[], [[]], [], []]}, "a constraint of line 2 is an empty list"),
+        ({"avoid": [[], [7], [], []]}, "avoid of line 2 has 7 for a phrase"),
+        ({"prefixes": [None, 5, None, None]}, "prefixes of line 2 has 5 for a phrase"),
     ],
 )
 def test_bad_arguments_are_named(translator, arguments, message):
