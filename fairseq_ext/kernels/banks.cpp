@@ -105,7 +105,28 @@ void allocate(int64_t k, int64_t top, const std::vector<int64_t>& have, std::vec
         for (int64_t away = 1; extra[b] && away <= top; ++away) give(b, b - away), give(b, b + away);
 }
 
+// Whole numbers that have been seen, none of them negative
+struct Seen {
+    std::vector<int64_t> slot;  // -1: free; a power of two of them, at least twice as many as numbers
+
+    void clear(int64_t most) {
+        size_t size = 64;
+        while (size < 2 * static_cast<size_t>(most)) size *= 2;
+        slot.assign(size, -1);
+    }
+    // whether it is new
+    bool add(int64_t number) {
+        size_t at = static_cast<uint64_t>(number) * 0x9E3779B97F4A7C15u >> 20;  // Fibonacci hashing
+        for (;; ++at) {
+            int64_t& found = slot[at & (slot.size() - 1)];
+            if (found == number) return false;
+            if (found == -1) return found = number, true;
+        }
+    }
+};
+
 struct Scratch {
+    Seen seen;
     std::vector<Candidate> candidate;
     std::vector<int64_t> place, count;  // of each candidate
     std::vector<int64_t> order, sizes, slots, rank, where;
@@ -118,10 +139,10 @@ void collect(const Table& table, const Rows& rows, int64_t s, Scratch& m) {
     const Phrases& p = table.p;
     m.candidate.clear(), m.place.clear(), m.count.clear();
     int64_t from = rows.first[s], to = rows.first[s + 1];
+    m.seen.clear(rows.best + (to - from) * (1 + p.Q));
     auto add = [&](int64_t row, int64_t token, float score) {
         if (!(score > -INFINITY)) return;
-        for (const Candidate& other : m.candidate)
-            if (other.row == row && other.token == token) return;
+        if (!m.seen.add(row * rows.V + token)) return;
         int64_t at = static_cast<int64_t>(m.candidate.size());
         m.place.resize((at + 1) * p.Q), m.count.resize((at + 1) * p.G);
         int64_t *place = m.place.data() + at * p.Q, *count = m.count.data() + at * p.G;
