@@ -210,7 +210,9 @@ def validate(flags: Any, generation: Any) -> None:
         unused = [name for name in changed(flags, strategy) if name not in in_use]
         if unused:
             flag = "--" + unused[0].replace("_", "-")
-            raise UsageError(f"{flag} belongs to {flag_of(strategy)}, which is not switched on: add it or leave {flag} out")
+            # several strategies of one point may share their flags
+            owners = " or ".join(flag_of(s) for s in all_strategies() if s.flags is strategy.flags)
+            raise UsageError(f"{flag} belongs to {owners}, which is not switched on: add it or leave {flag} out")
     if getattr(flags, "int8", False):
         if other:
             raise UsageError(f"{other} is decoded by fairseq's own loop, which has no 8-bit products: leave it or --int8 out")

@@ -26,7 +26,7 @@ from fairseq_ext.registry import PRUNERS, STRATEGIES
 from fairseq_ext.results_file import ResultsFile, checksum
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.loop import beam_search
-from fairseq_ext.search.plugs import Plugs, Rescores
+from fairseq_ext.search.plugs import Plugs
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.rules import Rules
 from fairseq_ext.search.scoring import Scoring
@@ -141,9 +141,11 @@ class BeamSearchGenerator(SequenceGenerator):
         wanted = len(pool.queue(0))
         progress = Progress(wanted, self.stats) if self.stats.refills is not None and wanted > 1 else None
 
+        rescore = getattr(self.plugs.softmax, "rescore", None)  # Rescores
+
         def answer(sentence: int, found: list[Hypothesis]) -> None:
-            if isinstance(self.plugs.softmax, Rescores):
-                found = self.plugs.softmax.rescore(sentence, found, pool, self.scoring)
+            if rescore is not None:
+                found = rescore(sentence, found, pool, self.scoring)
             constraints = pool.aux["constraints"][sentence] if "constraints" in pool.aux else None
             if constraints is not None:
                 limit = pool.max_len[sentence]

@@ -1,4 +1,4 @@
-"""Scoring a part of the vocabulary: what every shortlist must hold, the product over its words, and what is measured of it.
+"""Scoring a part of the vocabulary: what every shortlist must hold, the product over its words.
 
 Strategies say which words are listed (`ListSoftmax.words`); the rest is here. Lists are shared by all rows of a call, or by the
 rows of a sentence.
@@ -9,29 +9,26 @@ Shapes: n rows, S live sentences, N sentences of the pool, V vocabulary, d featu
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fairseq_ext import softmax_stats
 from fairseq_ext.decoders.products import Product
 from fairseq_ext.errors import UsageError
-from fairseq_ext.kernels import lsh_torch
+from fairseq_ext.kernels import gathered, lsh_torch
 from fairseq_ext.kernels.lsh_torch import nonzero
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.plugs import Decoder
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.stats import Stats
+from fairseq_ext.softmax_stats import Measured
 
 Layer = tuple[Tensor, Tensor | None]  # weight (V, d), bias (V,)
-clock = time.perf_counter  # what stages are timed by
 SHAPES = 256  # a gathered part is filled up to a multiple of so many words
-STAGES = ("hash", "lookup", "compact", "gather", "matmul", "normalise")
 
 
 def required_words(pool: Pool) -> Tensor:
@@ -72,44 +69,6 @@ def mask_with(mask: Tensor, wanted: Tensor | None) -> Tensor:
     return mask.scatter(1, wanted.masked_fill(wanted < 0, V), True)[:, :V]
 
 
-class Measured:
-    """The `softmax` section of the statistics: mean runtime vocabulary, recall of the full softmax's k best on a sample of the
-    calls, seconds of each stage (on a GPU: until its kernels are launched, or awaited where the list's length is needed)."""
-
-    def __init__(self, stats: Stats, k: int, every: int):
-        self.section = stats.extra.setdefault("softmax", {"vocab_mean": 0.0, "seconds": dict.fromkeys(STAGES, 0.0)})
-        self.k = k
-        self.every = every  # calls from one sample of the recall to the next, 0: none
-        self.calls = 0
-        self.lists = self.words = 0
-        self.found = torch.zeros(2)
-        self.sampled = 0
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        start = clock()
-        yield
-        self.section["seconds"][name] += clock() - start
-
-    def count(self, lists: int, words: int) -> None:
-        """So many lists that together hold so many words."""
-        self.lists, self.words = self.lists + lists, self.words + words
-        self.section["vocab_mean"] = self.words / self.lists
-
-    def wants_sample(self) -> bool:
-        self.calls += 1
-        return self.every > 0 and self.calls % self.every == min(4, self.every) % self.every
-
-    def sample(self, full: Tensor, listed: LogProbs) -> None:
-        """Note which of each row's best words under the full softmax (n, V) are listed."""
-        best = full.topk(min(self.k, full.size(1)), dim=1).indices
-        known = listed.column(best)[1].float()
-        self.found = self.found + torch.stack([known.mean(1).sum(), known[:, 0].sum()]).cpu()
-        self.sampled += full.size(0)
-        self.section["recall_at_k"], self.section["recall_at_1"] = (self.found / self.sampled).tolist()
-        self.section["recall_rows"] = self.sampled
-
-
 class ListSoftmax:
     """A softmax over a shortlist: `base`, the words that are always on it, and those that `words` names for the call.
 
@@ -133,6 +92,10 @@ class ListSoftmax:
         self.is_prefix = bool(self.in_base[: self.base.numel()].all())
         self.place = self.in_base.long().cumsum(0) - 1  # column of a base word
         self.products = [Product(w[self.base].contiguous(), None if b is None else b[self.base]) for w, b in layers]
+        self.nothing = self.base[:0]
+        self.compiled = None
+        if len(layers) == 1 and gathered.takes(weight):
+            self.compiled = gathered.ListProduct(self.products[0].pack(), self.base, *layers[0], temperature)
 
     def words(self, features: list[Tensor], beam: Beam | None, pool: Pool | None) -> Tensor | None:
         """Words that a call's lists need besides the base: a mask (S, V) with a list for each sentence, or (1, V) for all rows
@@ -176,7 +139,11 @@ class ListSoftmax:
     def shared(self, features: list[Tensor], found: Tensor | None) -> LogProbs:
         """One list, the base and found (m,), for all rows."""
         self.measured.count(1, self.base.numel() + (0 if found is None else found.numel()))
-        scores = []
+        if self.compiled is not None:
+            ids, value = self.compiled(features[0], self.nothing if found is None else found, softmax_stats.CLOCK)
+            self.measured.spent(("gather", "matmul", "normalise"), self.compiled.seconds)
+            return LogProbs(value, ids)
+        scores, ids = [], self.base
         for product, (weight, bias), x in zip(self.products, self.layers, features, strict=True):
             with self.measured.stage("matmul"):
                 logits = product(x)
@@ -189,7 +156,6 @@ class ListSoftmax:
                 with self.measured.stage("matmul"):
                     logits = torch.cat([logits, small_product(x, rows, shift)[:, : found.numel()]], dim=1)
             scores.append(logits)
-        ids = self.base
         with self.measured.stage("normalise"):
             value = mean_log_softmax(scores, self.temperature)
             if found is not None and found.numel():

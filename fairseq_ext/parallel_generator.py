@@ -25,6 +25,7 @@ class ParallelGenerator(BeamSearchGenerator):
             self.decoder = RereadingDecoder(list(self.model.models))
         build = STRATEGIES["decoding"][config.choice(self.flags, "decoding")].build
         self.graphs = 0  # dependency graphs written
+        self.ddg_dir: str | None = self.flags.ddg_dir
         self.driver = build(self.flags, self.context)(self.decoder, self.plugs.softmax, self.rules, self.scoring, self.stats)
 
     def pool(self, sample, prefix_tokens: Tensor | None, bos_token: int | None) -> Pool:
@@ -36,7 +37,7 @@ class ParallelGenerator(BeamSearchGenerator):
     def decode(self, pool: Pool, answer: Callable[[int, list[Hypothesis]], None]) -> None:
         if any(c.any_of or c.avoid or c.prefix for c in pool.aux.pop("constraints", ())):
             raise UsageError("constraints need a beam of rows, and --decoding other than beam has one row: leave one of the two out")
-        if not self.flags.ddg_dir:
+        if not self.ddg_dir:
             self.driver(pool, answer)
             return
         calls: dict[int, list] = {}
@@ -58,5 +59,5 @@ class ParallelGenerator(BeamSearchGenerator):
         output = [words[t] for t in hypothesis.tokens.tolist()]
         number = int(pool.ids[sentence]) if self.numbered else self.graphs
         graph = Graph.build(str(number), source, output, str(self.flags.decoding), calls, words.__getitem__)
-        write(graph, Path(self.flags.ddg_dir))
+        write(graph, Path(self.ddg_dir or ""))
         self.graphs += 1

@@ -133,6 +133,11 @@ class Sentences:
                 return {**sample, "sentence_numbers": torch.tensor(numbers)}
         else:
             source, numbers = self.constraint_source(), sample["id"].tolist()
+            if self.corpus_size and not source:
+                raise UsageError(
+                    "--constraints alone gives fairseq-generate no phrases: add --constraints-file, --avoid-file or --glossary, "
+                    "or leave --constraints out"
+                )
             if self.corpus_size:
                 source.check_size(self.corpus_size)
             rows = sample["net_input"]["src_tokens"]

@@ -28,6 +28,7 @@ from fairseq_ext.aligned_generator import AlignedBeamSearchGenerator
 from fairseq_ext.constraint_flags import constrained
 from fairseq_ext.errors import UsageError
 from fairseq_ext.generator import BeamSearchGenerator
+from fairseq_ext.kernels.build import give_back_memory
 from fairseq_ext.parallel_generator import ParallelGenerator
 from fairseq_ext.results_file import ResultsFile, run_key
 from fairseq_ext.sentences import Sentences
@@ -37,6 +38,7 @@ from fairseq_ext.workers import Workers
 
 logger = logging.getLogger("fairseq_ext")
 SECONDS_BETWEEN_WRITES = 20.0  # of the statistics file
+SENTENCES_BETWEEN_TRIMS = 4_000  # after so many the memory that is kept for the next step goes back to the system, which costs some 50 ms
 POOL = 10_000  # sentences among which a stream finds its next ones
 
 Flags = config.flags_dataclass()
@@ -48,8 +50,15 @@ class Extended(Sentences):
     cfg: Any
     args: Any
     tgt_dict: Any = None
+    datasets: dict[str, Any]
+    dataset_to_epoch_iter: dict[Any, Any]  # batches that fairseq keeps
+    since_trim = 0  # sentences decoded since memory was given back
     checkpoint: str | None = None  # --path, where it is not the command's
     workers: Workers | None = None
+    # flags that every batch asks for, as plain values: a look into fairseq's configuration takes 40 us
+    draft_file: str | None = None
+    stats_file: str | None = None
+    cpu_workers = 1
 
     def __init__(self, *arguments, **more):
         super().__init__(*arguments, **more)
@@ -85,6 +94,7 @@ class Extended(Sentences):
             generator.text = lambda tokens: self.text(tokens, generator)
         self.numbered = self.constrained or bool(flags.results_file) or bool(getattr(flags, "ddg_dir", None))
         atexit.register(self.leave_with_held)  # first, so that it runs last
+        self.draft_file, self.stats_file, self.cpu_workers = flags.draft_file, flags.stats_file, getattr(flags, "cpu_workers", 1)
         self.stats, self.written = generator.stats, time.monotonic()
         if self.constrained:
             if isinstance(self.tgt_dict, TargetDictionary):
@@ -117,7 +127,11 @@ class Extended(Sentences):
         if config.choice(self.flags(), "schedule") == "stream":  # fairseq-generate asks for batches before it builds a generator
             max_tokens, max_sentences = None, max(POOL, max_sentences or 0)
             kwargs["required_batch_size_multiple"] = 1  # else the last few sentences are a batch of their own
-        return super().get_batch_iterator(dataset, max_tokens, max_sentences, *args, **kwargs)  # type: ignore[misc]
+        batches = super().get_batch_iterator(dataset, max_tokens, max_sentences, *args, **kwargs)  # type: ignore[misc]
+        if not any(dataset is known for known in self.datasets.values()):
+            # lines of an interactive session, never asked for again: fairseq would keep all of them to the end
+            self.dataset_to_epoch_iter.pop(dataset, None)
+        return batches
 
     def build_tokenizer(self, args):
         self.tokenizer_used = super().build_tokenizer(args)  # type: ignore[misc]
@@ -135,17 +149,21 @@ class Extended(Sentences):
         """One batch; the statistics file follows along."""
         if (self.constrained or (self.numbered and constraints is not None)) and "sentence_constraints" not in sample:
             sample, constraints = self.add_constraints(sample, constraints), None
-        if self.flags().draft_file and "id" not in sample:
+        if self.draft_file and "id" not in sample:
             sample = {**sample, "draft_lines": self.draft_lines(sample["net_input"]["src_tokens"])}
         decode = super().inference_step  # type: ignore[misc]
-        count = getattr(self.flags(), "cpu_workers", 1)
+        count = self.cpu_workers
         if count > 1 and isinstance(getattr(generator, "stats", None), Stats):
             if self.workers is None or self.workers.stats is not generator.stats:
                 self.workers = Workers(count, models, self.source_dictionary.pad(), generator.stats, partial(decode, generator, models))
             out = self.workers(sample, prefix_tokens, constraints)
         else:
             out = decode(generator, models, sample, prefix_tokens, constraints)
-        path = self.flags().stats_file
+        self.since_trim += len(out)
+        if self.since_trim >= SENTENCES_BETWEEN_TRIMS:
+            give_back_memory()
+            self.since_trim = 0
+        path = self.stats_file
         if path and time.monotonic() - self.written > SECONDS_BETWEEN_WRITES:
             self.stats.write(path)
             self.written = time.monotonic()

@@ -6,7 +6,7 @@ import ast
 import contextlib
 import io
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -141,6 +141,11 @@ class Translator:
     def use_constraints(self) -> None:
         """Search with constraints from now on, whatever the flags said; a line without any is translated as before."""
         if not self.task.constrained:
+            if self.generator.results is not None:
+                raise UsageError(
+                    "results_file holds the results of one search, and the first constraints change the search: "
+                    'make the Translator with constraints="unordered"'
+                )
             self.cfg.generation.constraints = "unordered"
             self.generator = self.task.build_generator(
                 self.models, self.cfg.generation, extra_gen_cls_kwargs={"stats": self.generator.stats}
@@ -156,18 +161,19 @@ class Translator:
         source = self.task.constraint_source()
         out = []
         for number, line in enumerate(tokens):
-            phrases = (constraints[number] or ()) if constraints is not None else ()
+            where = f"line {number + 1}"
+            phrases = items((constraints[number] or ()) if constraints is not None else (), f"constraints of {where}")
             avoided = (avoid[number] or ()) if avoid is not None else ()
-            for name, given in (("constraints", phrases), ("avoid", avoided)):
-                if isinstance(given, (str, Mapping)):
-                    raise UsageError(f"{name} of line {number + 1} is {given!r}: give a list of phrases")
-            fields = {
+            prefix = (prefixes[number] or "") if prefixes is not None else ""
+            fields: dict[str, list[Any]] = {
                 "constraints": [],
-                "any_of": [[phrase] if isinstance(phrase, str) else list(phrase) for phrase in phrases],
-                "avoid": list(avoided),
-                "prefix": [prefixes[number]] if prefixes is not None and prefixes[number] else [],
+                "any_of": [texts([p] if isinstance(p, str) else p, f"a constraint of {where}") for p in phrases],
+                "avoid": texts(avoided, f"avoid of {where}"),
+                "prefix": texts([prefix] if prefix else [], f"prefixes of {where}"),
             }
-            out.append(merge(source.sentence(number, line), source.of_fields(fields, f"line {number + 1}")))
+            if [] in fields["any_of"]:
+                raise UsageError(f"a constraint of {where} is an empty list: remove it")
+            out.append(merge(source.sentence(number, line), source.of_fields(fields, where)))
         return out
 
     def translation(self, hypothesis: dict) -> Translation:
@@ -184,6 +190,22 @@ class Translator:
             alignment=pairs,  # type: ignore[arg-type]
             unmet=hypothesis.get("unmet", []),
         )
+
+
+def items(given: Any, what: str) -> list[Any]:
+    """What a list holds; UsageError for what is no list."""
+    if isinstance(given, (str, Mapping)) or not isinstance(given, Iterable):
+        raise UsageError(f"{what} is {given!r}: give a list of phrases")
+    return list(given)
+
+
+def texts(given: Any, what: str) -> list[str]:
+    """A list of phrases; UsageError for one that is not text."""
+    found = items(given, what)
+    for phrase in found:
+        if not isinstance(phrase, str):
+            raise UsageError(f"{what} has {phrase!r} for a phrase: give text")
+    return found
 
 
 def parse(parser: ArgumentParser, argv: list[str]) -> Namespace:

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from fairseq_ext.corpus import run
-from fairseq_ext.corpus.run import Job
+from fairseq_ext.corpus.job import Job
 from fairseq_ext.corpus.worker import Worker
 
 ROOT = Path(__file__).resolve().parent.parent

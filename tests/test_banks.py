@@ -73,3 +73,10 @@ def test_rows_that_pruning_has_thinned_out():
 
 def test_ten_constraint_tokens_with_five_rows():
     decode([random_table(3)], [wanted("abcd", "dcba", "aa")], 5, 16, select=Both)
+
+
+@pytest.mark.parametrize("k", [1, 4])
+def test_dead_ends_behind_words_that_count(k):
+    """Rows that have begun or met a phrase and may not go on: their sentence ends as it is, in both alike."""
+    constraints = [wanted("aab", "d", avoid=("aab", "b", "c")), wanted("ab", "cd", avoid=("b", "d"))]
+    decode([random_table(i) for i in range(2)], constraints, k, 5, select=Both)

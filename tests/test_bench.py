@@ -1,10 +1,12 @@
 """The benchmark harness: right statistics from made-up times, no speed for outputs that differ, JSON that others can read."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 BENCH = Path(__file__).resolve().parents[1] / "scripts" / "bench"
 sys.path.insert(0, str(BENCH))
@@ -160,3 +162,18 @@ def test_errors_are_one_sentence(clock):
         harness.run_command(["no-such-command"])
     with pytest.raises(BenchError, match="short returned 1 sentences and the reference 2"):
         race(clock, clock.contender("stock", [1] * 4), clock.contender("short", [1], REFERENCE[:1]))
+
+
+@pytest.mark.parametrize(
+    "flags, ways",
+    [([], ["full", "screened", "screened, as used", "lsh", "top"]), (["--engines"], ["float32", "half", "int8", "int8, two bytes"])],
+    ids=["ways", "engines"],
+)
+def test_the_output_layers_script_times_every_way(flags, ways, tmp_path):
+    if "fbgemm" not in torch.backends.quantized.supported_engines:
+        pytest.skip("no half-precision product")
+    small = ["--words", "5000", "--rows", "1", "3", "--dim", "32", "--threads", "1", "--times", "1", "--out", str(tmp_path / "out.json")]
+    subprocess.run([sys.executable, BENCH / "softmax.py", *small, *flags], check=True, capture_output=True)
+    found = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
+    assert [(run["words"], run["rows"]) for run in found] == [(5000, 1), (5000, 3)]
+    assert all(list(run["ms"]) == ways and min(run["ms"].values()) > 0 for run in found)

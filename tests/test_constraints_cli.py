@@ -228,6 +228,10 @@ def test_a_file_of_another_length_than_the_corpus_is_refused(tiny, tmp_path, cou
     assert f"has {count} lines and there are {SENTENCES} sentences" in said
 
 
+def test_the_stock_flag_alone_gives_generate_no_phrases(tiny):
+    assert "--constraints alone" in sentence(generate(tiny, *EXT, "--constraints", check=False))
+
+
 def test_more_phrases_than_cbs_can_hold_are_refused(tiny, tmp_path):
     file = write(tmp_path / "c.tsv", ["\t".join(f"en{i}" for i in range(7))] * SENTENCES)
     said = sentence(generate(tiny, *EXT, "--select", "cbs", "--constraints-file", file, check=False))

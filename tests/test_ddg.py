@@ -1,6 +1,7 @@
 """Decoding dependency graphs: what the JSON says is what the iterations were, and the pictures are there and whole."""
 
 import json
+import random
 import xml.etree.ElementTree
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from models import batch, build, dictionary, generators, run
 
 from fairseq_ext import UsageError
-from fairseq_ext.search.parallel import Iteration
+from fairseq_ext.search.rows import Iteration
 from fairseq_ext.viz.ddg import NEVER, Graph, main, waits, write
 
 
@@ -62,6 +63,36 @@ def test_a_graph_is_drawn_again_from_its_json(tmp_path, length):
     assert (again / "7.svg").read_text() == (tmp_path / "7.svg").read_text()
     xml.etree.ElementTree.parse(again / "7.svg")
     assert Graph.load(again / "7.json") == graph
+
+
+WORDS = "▁The ▁competition ▁WWWWWWWW @@ization ▁Mannschaftsmeister , . ▁young ▁mountainbiking ▁$5 ▁$ </s>".split()
+
+
+@pytest.mark.parametrize("length, block", [(5, 5), (14, 14), (20, 3), (60, 60), (60, 5)])
+def test_no_label_covers_another_or_leaves_the_picture(length, block):
+    """Short and long outputs, wide and narrow words: the boxes that matplotlib draws the texts in, at the size of the file."""
+    draw = pytest.importorskip("fairseq_ext.viz.draw").draw
+    chance, calls, first = random.Random(length), [], 0
+    tokens = [chance.choice(WORDS) for _ in range(length)]
+    while first < length:
+        w = min(block, length - first)
+        right = chance.randint(1, min(4, w))
+        out = [first + j if j < right or chance.random() < 0.3 else 1000 + chance.randrange(len(WORDS)) for j in range(w)]
+        calls.append(iteration(first, out, right))
+        first += right
+    graph = Graph.build("0", ["a"], tokens, "gs-jacobi", calls, lambda t: tokens[t] if t < 1000 else WORDS[t - 1000])
+    figure = draw(graph)
+    figure.canvas.draw()
+    renderer = figure.canvas.get_renderer()
+    texts = [text for axes in figure.axes for text in axes.texts] + figure.texts
+    boxes = np.array([text.get_window_extent(renderer).extents for text in texts])  # left, bottom, right, top
+    assert len(texts) > 2 * length
+    assert (boxes[:, :2] >= 0).all() and (boxes[:, 2:] <= [figure.bbox.width, figure.bbox.height]).all()
+    apart = (boxes[:, None, :2] >= boxes[None, :, 2:]) | (boxes[None, :, :2] >= boxes[:, None, 2:])  # (texts, texts, x and y)
+    covering = ~apart.any(-1) & ~np.eye(len(boxes), dtype=bool)
+    assert not covering.any(), [(texts[i].get_text(), texts[j].get_text()) for i, j in zip(*covering.nonzero(), strict=True)][:5]
+    fonts = [text.get_fontsize() for text in texts]
+    assert min(fonts) >= 6, "small, but to be read at the file's size"
 
 
 def test_what_is_no_graph_is_refused(tmp_path):

@@ -10,11 +10,13 @@ from models import batch, build, dictionary, generators, run, same
 from fairseq_ext import UsageError
 from fairseq_ext.drafts.copy import Copy
 from fairseq_ext.drafts.estimate import estimate
+from fairseq_ext.drafts.ngram import COVERED, EPS, LAMBDA, Ngram
 from fairseq_ext.drafts.previous import Previous
 from fairseq_ext.drafts.source import Nothing
-from fairseq_ext.drafts.table import COVERED, EPS, LAMBDA, Ngram, Table
-from fairseq_ext.search.parallel import NONE, Rows
+from fairseq_ext.drafts.table import Table
+from fairseq_ext.kernels.draft import functions
 from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.rows import NONE, Row, Rows
 
 D = dictionary()
 EOS, PAD, V = D.eos(), D.pad(), len(D)
@@ -168,6 +170,26 @@ def test_behind_an_edit_the_old_output_is_found_again(verified, draft):
     assert source.propose(rows(verified), 9, 0.0)[0][0, : len(draft)].tolist() == draft
 
 
+def test_one_row_follows_its_earlier_output_as_among_others():
+    """A single row takes a way of its own: random outputs and random edits of them, a few tokens verified at a time."""
+    draw = np.random.default_rng(5)
+    differ = 0
+    for _ in range(60):
+        old = draw.integers(4, 9, draw.integers(0, 12)).tolist()
+        new = [int(draw.integers(4, 9)) if draw.random() < 0.25 else t for t in old if draw.random() > 0.15] + [A, B]
+        many, one = previous(old, [X]), previous(old, [X])
+        length = 0
+        while length <= len(new):
+            tokens, sure = many.propose(rows(new[:length], []), 5, 0.0)
+            drafted, certain = one.propose_one(Row(0, [EOS, *new[:length]]), 5, 0.0)
+            shown = [t for t in tokens[0].tolist() if t != NONE]
+            assert drafted == shown
+            np.testing.assert_allclose(certain, sure[0][: len(shown)])
+            differ += shown[:1] != new[length : length + 1]
+            length += int(draw.integers(1, 4))
+    assert differ > 30, "the outputs part"
+
+
 def test_sentences_without_an_earlier_output_ask_the_other_source():
     table = estimate([[A, B, EOS]], None, D, D)
     source = Previous([[X, Y, EOS]], Ngram(table, PAD, PAD))
@@ -177,16 +199,24 @@ def test_sentences_without_an_earlier_output_ask_the_other_source():
     assert tokens.tolist() == [[X, Y, EOS], [A, B, EOS]]
 
 
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.skipif(functions() is None, reason="no compiler"))])
 @pytest.mark.parametrize("with_source", [False, True])
-def test_one_row_is_drafted_as_among_others(with_source):
-    """A single row takes a way of its own."""
+def test_one_row_is_drafted_as_among_others(with_source, compiled):
+    """A single row takes a way of its own, with a compiler and without one; so does a single sentence."""
     draw = np.random.default_rng(3)
     lines = [[*draw.integers(4, 12, draw.integers(1, 9)).tolist(), EOS] for _ in range(60)]
     table = estimate(lines, [line[::-1][1:] + [EOS] for line in lines] if with_source else None, D, D)
     verified = [draw.integers(4, 13, n).tolist() for n in (0, 1, 2, 5, 9)]
     sources = [draw.integers(4, 12, 5).tolist() for _ in verified]
     together, alone = Ngram(table, PAD, PAD), Ngram(table, PAD, PAD)
+    if not compiled:
+        alone.compiled = None
+    assert (alone.compiled is not None) == compiled
     together.start(pool(*sources))
+    if with_source:
+        for r, line in enumerate(sources):
+            alone.start(pool(line))
+            np.testing.assert_allclose(alone.factor, together.factor[r * V : (r + 1) * V], rtol=1e-5)
     alone.start(pool(*sources))
     tokens, sure = together.propose(rows(*verified), 6, 0.0)
     for r in range(len(verified)):

@@ -14,6 +14,8 @@ from fairseq_ext import UsageError
 from fairseq_ext.constraint_io import SentenceConstraints
 from fairseq_ext.decoders.rereading import RereadingDecoder
 from fairseq_ext.decoders.transformer import TransformerBackend
+from fairseq_ext.decoders.transformer_row import RowReader
+from fairseq_ext.kernels.step import kernel
 from fairseq_ext.search.pool import Pool
 
 METHODS = ["jacobi", "gs-jacobi", "hybrid-jacobi", "window"]
@@ -55,6 +57,60 @@ def test_every_method_equals_greedy_for_random_models_drafts_and_blocks(method, 
         pair = generators([build(name, seed)], flags, beam=1, max_len_b=chance.choice([1, 3, 20]), unnormalized=seed % 2 == 0)
         same(run(pair.stock, sample), run(pair.ours, sample))
         assert pair.ours.decoder.name == backend
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_sentence_alone_equals_greedy(method, dtype, tmp_path):
+    """A row that is alone takes a way of its own; in single precision on a CPU, through the compiled library."""
+    chance, read = random.Random(f"{method} {dtype}"), RowReader.__call__
+    compiled = 0
+
+    def counted(*arguments):
+        nonlocal compiled
+        compiled += 1
+        return read(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RowReader, "__call__", counted)
+        for seed in range(12):
+            name = chance.choice(["transformer", "transformer-pre-norm", "transformer-tied"])
+            flags = blocks(method, draft=chance.choice(["auto", "none", "pad", "repeat", "copy"]))
+            if method != "jacobi":
+                flags["block_size"] = chance.choice([1, 2, 3, 7, 60])
+            if method in ("jacobi", "hybrid-jacobi"):
+                flags["parallel_length"] = chance.choice([0, 1, 4, 50])
+            if seed % 3 == 0:
+                flags["draft_file"] = drafts(tmp_path, [[chance.randrange(4, 25) for _ in range(chance.randint(0, 40))]])
+            longest = chance.choice([1, 3, 50])
+            limits = {"max_len_b": longest, "min_len": 3 if seed % 2 and longest >= 3 else 1}
+            pair = generators([build(name, seed, dtype, eos=0.5)], flags, beam=1, unnormalized=seed % 2 == 0, **limits)
+            sample = batch([chance.choice(LENGTHS)], seed)
+            same(run(pair.stock, sample), run(pair.ours, sample), 1e-9 if dtype == torch.float64 else 1e-4)
+            if flags["draft"] != "none":
+                assert counts(pair.ours)["drafts_offered"] > 0 or flags.get("block_size") == 1 or flags.get("parallel_length") == 1
+    assert (compiled > 0) == (dtype == torch.float32 and kernel() is not None)
+
+
+def test_a_sentence_alone_has_the_scores_of_its_verified_tokens_and_of_all_when_they_are_traced():
+    """The compiled way computes log-probabilities of what is kept; a trace shows every position's."""
+    model, sample = build("transformer", 3, torch.float32, eos=0.5), batch([9])
+    traced = generators([model], blocks("jacobi", draft="pad"), beam=1, max_len_b=20).ours
+    calls: list = []
+    traced.driver.trace = calls.append
+    same(run(traced, sample), run(generators([model], blocks("jacobi", draft="pad"), beam=1, max_len_b=20).ours, sample), 0.0)
+    [[found]] = run(traced, sample)
+    tokens = [EOS, *found["tokens"].tolist()]
+    source = {name: sample["net_input"][name] for name in ("src_tokens", "src_lengths")}
+    for call in calls:
+        block = [PAD if t < 0 else t for t in call.draft.tolist()]
+        with torch.no_grad():  # what fairseq's own model gives for this history and draft
+            logits, _ = model(**source, prev_output_tokens=torch.tensor([tokens[: call.length + 1] + block]))
+        log_probs = logits[0, call.length :].log_softmax(-1)
+        expected = log_probs.gather(1, torch.from_numpy(call.out)[:, None])[:, 0].numpy()
+        if PAD not in block:  # fairseq masks padding in a history
+            np.testing.assert_allclose(call.score, expected, atol=1e-4)
+    assert any(PAD not in call.draft.tolist() and len(call.draft) for call in calls)
 
 
 OF_GRID = {name: case for name, case in GRID.items() if case.lm is None and case.flags["beam"] in (3, 4, 5)}
@@ -264,6 +320,11 @@ def test_nan_is_an_error():
         ({"patience": 2}, {}, "--patience"),
         ({}, {"print_alignment": "hard"}, "--print-alignment"),
         ({"block_size": -1}, {}, "--block-size"),
+        ({"draft_cost": -0.5}, {}, "--draft-cost -0.5"),
+        ({"parallel_margin": -0.2}, {}, "--parallel-margin -0.2"),
+        ({"parallel_margin": float("nan")}, {}, "--parallel-margin nan"),
+        ({}, {"retain_dropout": True}, "--retain-dropout"),
+        ({"decoding": "beam", "block_size": 4}, {}, "--decoding jacobi or --decoding gs-jacobi or .* or --decoding window"),
         ({"parallel_length": 5}, {}, "--parallel-length"),
         ({"decoding": "jacobi", "block_size": 5}, {}, "--parallel-length"),
         ({"draft": "ngram"}, {}, "build_drafts.py"),

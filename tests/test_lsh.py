@@ -11,8 +11,8 @@ from models import alone, batch, build, dictionary, forced, generators, run, sam
 
 from fairseq_ext import UsageError
 from fairseq_ext.constraint_io import SentenceConstraints, met
-from fairseq_ext.kernels import lsh_torch
-from fairseq_ext.list_softmax import Measured
+from fairseq_ext.kernels import gathered, lsh_compiled, lsh_torch
+from fairseq_ext.softmax_stats import Measured
 from fairseq_ext.stats import Stats
 from fairseq_ext.strategies import lsh_index
 from fairseq_ext.strategies.lsh import LSH
@@ -30,6 +30,17 @@ def plug(t: int, T: int = 0, share: str = "batch", parameters: Parameters = PARA
     layer = torch.randn(V, 16, generator=generator), torch.randn(V, generator=generator) if bias else None
     base = torch.cat([torch.arange(min(T, V)), torch.tensor([2, 3])])
     return LSH(parameters, t, None, layers=[layer], base=base, temperature=1.0, share=share, measured=Measured(Stats(), 5, 0))
+
+
+@pytest.fixture(params=["compiled", "torch"])
+def way(request, monkeypatch) -> str:
+    """The compiled library, or as without it."""
+    if request.param == "torch":
+        monkeypatch.setattr(gathered, "takes", lambda weight: False)
+        monkeypatch.setattr(lsh_compiled, "library", lambda: None)
+    elif lsh_compiled.library() is None:
+        pytest.skip("no compiler")
+    return request.param
 
 
 def decoder(softmax: LSH) -> SimpleNamespace:
@@ -56,8 +67,9 @@ def listed(softmax: LSH, x: torch.Tensor) -> list[set[int]]:
 @pytest.mark.parametrize("table", ["direct", "cuckoo"])
 @pytest.mark.parametrize("share", ["batch", "sentence"])
 @pytest.mark.parametrize("t", [1, 3, 6])
-def test_lists_are_those_of_equations_3_9_and_10(share, t, table, bias):
+def test_lists_are_those_of_equations_3_9_and_10(way, share, t, table, bias):
     softmax, x = plug(t, 20, share, Parameters(4, 2, 30, 1, table), bias=bias), states(5)
+    assert (softmax.compiled is not None) == (way == "compiled")
     weight, shift = softmax.layers[0]
     words, rows = (weight, x) if shift is None else (torch.cat([weight, shift[:, None]], 1), torch.cat([x, torch.ones(5, 1)], 1))
     codes = [lsh_torch.wta_hash(each, softmax.index.dimensions, 2) for each in (words, rows)]
@@ -79,14 +91,14 @@ def test_lists_shrink_with_t_and_grow_with_T_and_W():
     assert by_W == sorted(by_W) and by_W[0] < by_W[-1]
 
 
-def test_an_empty_candidate_list_leaves_eos_and_unk():
+def test_an_empty_candidate_list_leaves_eos_and_unk(way):
     log_probs = plug(31)(None, [states(2)])
     assert log_probs.ids.tolist() == [2, 3]
     assert log_probs.value.exp().sum(1).tolist() == pytest.approx([1.0, 1.0])
 
 
 @pytest.mark.parametrize("share", ["batch", "sentence"])
-def test_probabilities_are_the_full_ones_over_the_lists_sum(share):
+def test_probabilities_are_the_full_ones_over_the_lists_sum(way, share):
     softmax, x = plug(3, 10, share), states(4)
     full, log_probs = decoder(softmax).log_probs([x], 1.0), softmax(None, [x])
     for i, words in enumerate(listed(softmax, x)):
@@ -138,7 +150,7 @@ def test_hypotheses_hold_listed_words_only():
 
 @pytest.mark.parametrize("share", ["batch", "sentence"])
 @pytest.mark.parametrize("select", ["dba", "gbs", "cbs"])
-def test_constraints_and_prefixes_are_on_the_list(select, share):
+def test_constraints_and_prefixes_are_on_the_list(way, select, share):
     flags = {"softmax": "lsh", "lsh_k": 4, "lsh_u": 2, "lsh_bands": 10, "lsh_hits": 11, "lsh_top": 0, "lsh_share": share, "select": select}
     ours = generators([build("transformer", words=WORDS)], flags, words=WORDS, beam=3, max_len_b=8).ours
     phrase = (300, 301)
@@ -167,7 +179,7 @@ def test_exact_scores_are_those_of_the_whole_vocabulary():
         assert max(float(a["score"]) for a in approximate) > float(nbest[0]["score"])  # a list's probabilities are larger
 
 
-def test_statistics_and_recall():
+def test_statistics_and_recall(way):
     flags = {"softmax": "lsh", "lsh_k": 4, "lsh_u": 2, "lsh_bands": 20, "lsh_hits": 4, "lsh_top": 20, "shortlist_recall_every": 1}
     ours = generators([build("transformer", words=WORDS)], flags, words=WORDS, beam=4, max_len_b=12).ours
     run(ours, batch(LENGTHS, words=WORDS))

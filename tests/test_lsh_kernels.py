@@ -1,4 +1,4 @@
-"""The functions of LSH softmax against their definitions; with --device cuda also the CUDA twins against torch's."""
+"""The functions of LSH softmax against their definitions: torch's and the compiled ones; with --device cuda the CUDA twins."""
 
 import shutil
 import subprocess
@@ -9,8 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_ext.kernels import lsh_cuda, lsh_torch
+from fairseq_ext.kernels import gathered, lsh_compiled, lsh_cuda, lsh_torch
 from fairseq_ext.kernels.lsh_torch import PRIME
+from fairseq_ext.kernels.step import Packed
+from fairseq_ext.strategies import lsh_index
 
 SOURCE = Path(lsh_torch.__file__).with_name("lsh.cu")
 
@@ -22,6 +24,16 @@ def kernels(device):
         return lsh_torch
     assert lsh_cuda.unavailable() is None, lsh_cuda.unavailable()
     return lsh_cuda
+
+
+@pytest.fixture(params=["torch", "compiled"])
+def twins(request, kernels):
+    """The same, and the compiled ones on a CPU."""
+    if request.param == "torch":
+        return kernels
+    if kernels is lsh_cuda or lsh_compiled.library() is None:
+        pytest.skip("a GPU" if kernels is lsh_cuda else "no compiler")
+    return lsh_compiled
 
 
 def case(seed: int = 1, V: int = 300, D: int = 12, K: int = 4, u: int = 2, W: int = 9, n: int = 4):
@@ -40,29 +52,29 @@ def codes_by_hand(x, dimensions, u):
     return torch.tensor(out, dtype=torch.int32)
 
 
-def test_the_papers_example_of_equation_5(kernels, device):
+def test_the_papers_example_of_equation_5(twins, device):
     """H and the permutations of Table 5 with K = 2: places 2, 1, 2, 1 by Eq. 5 (the table as printed has 1, 2, 2, 1)."""
     H = torch.tensor([[0.32, 0.48, -0.57, 0.63]], device=device)
     dimensions = torch.tensor([[1, 2], [1, 3], [3, 2], [4, 1]], device=device) - 1
-    assert kernels.wta_hash(H, dimensions, 1).tolist() == [[1, 0, 1, 0]]
-    assert kernels.wta_hash(H, dimensions, 2).tolist() == [[0b10, 0b10]]
+    assert twins.wta_hash(H, dimensions, 1).tolist() == [[1, 0, 1, 0]]
+    assert twins.wta_hash(H, dimensions, 2).tolist() == [[0b10, 0b10]]
 
 
 @pytest.mark.parametrize("K, u", [(2, 1), (3, 2), (4, 3), (8, 3), (12, 2)])
-def test_codes_are_those_of_the_definition(kernels, device, K, u):
+def test_codes_are_those_of_the_definition(twins, device, K, u):
     words, _, dimensions = case(K=K, u=u)
-    assert torch.equal(kernels.wta_hash(words.to(device), dimensions.to(device), u).cpu(), codes_by_hand(words, dimensions, u))
+    assert torch.equal(twins.wta_hash(words.to(device), dimensions.to(device), u).cpu(), codes_by_hand(words, dimensions, u))
 
 
-def test_the_first_of_equal_dimensions_wins(kernels, device):
+def test_the_first_of_equal_dimensions_wins(twins, device):
     x = torch.zeros(3, 12, device=device)
-    assert not kernels.wta_hash(x, case()[2].to(device), 2).any()
+    assert not twins.wta_hash(x, case()[2].to(device), 2).any()
 
 
-def test_a_strictly_increasing_map_leaves_codes_unchanged(kernels, device):
+def test_a_strictly_increasing_map_leaves_codes_unchanged(twins, device):
     words, _, dimensions = case()
     words, dimensions = words.to(device), dimensions.to(device)
-    assert torch.equal(kernels.wta_hash(words, dimensions, 2), kernels.wta_hash(words.exp() * 3 + 1, dimensions, 2))
+    assert torch.equal(twins.wta_hash(words, dimensions, 2), twins.wta_hash(words.exp() * 3 + 1, dimensions, 2))
 
 
 def test_dimensions_are_drawn_without_repetition_and_by_seed():
@@ -85,23 +97,23 @@ def tables(kernels, codes, bits):
 
 @pytest.mark.parametrize("n", [1, 4])
 @pytest.mark.parametrize("table", ["direct", "cuckoo"])
-def test_hits_equal_equation_9(kernels, device, table, n):
+def test_hits_equal_equation_9(twins, device, table, n):
     words, rows, dimensions = (x.to(device) for x in case(n=n))
     V = words.size(0)
-    of_words, of_rows = kernels.wta_hash(words, dimensions, 2), kernels.wta_hash(rows, dimensions, 2)
-    spans, direct, cuckoo = tables(kernels, of_words, 4)
-    start, length = kernels.lookup_direct(of_rows, direct) if table == "direct" else kernels.lookup_cuckoo(of_rows, cuckoo, V)
+    of_words, of_rows = twins.wta_hash(words, dimensions, 2), twins.wta_hash(rows, dimensions, 2)
+    spans, direct, cuckoo = tables(twins, of_words, 4)
+    start, length = twins.lookup_direct(of_rows, direct) if table == "direct" else twins.lookup_cuckoo(of_rows, cuckoo, V)
     expected = (of_rows[:, None] == of_words[None]).sum(-1)
-    assert torch.equal(kernels.count_hits(start, length, spans.words.view(-1), V).long(), expected)
-    if kernels is lsh_cuda:
+    assert torch.equal(twins.count_hits(start, length, spans.words.view(-1), V).long(), expected)
+    if twins is lsh_cuda:
         assert torch.equal(lsh_cuda.count_hits(start, length, spans.words.view(-1), V, warp=False).long(), expected)
     assert expected.max() > 2 and expected.min() == 0  # there is something to see
 
 
-def test_every_code_is_found_in_two_probes_and_no_other_is(kernels, device):
+def test_every_code_is_found_in_two_probes_and_no_other_is(twins, device):
     words, _, dimensions = case(V=2000, D=20, K=8, u=3, W=5)
-    of_words = kernels.wta_hash(words.to(device), dimensions.to(device), 3)
-    spans, direct, cuckoo = tables(kernels, of_words, 9)
+    of_words = twins.wta_hash(words.to(device), dimensions.to(device), 3)
+    spans, direct, cuckoo = tables(twins, of_words, 9)
     for band in range(5):
         there = set(of_words[:, band].tolist())
         slots = {int(k): s for s, k in enumerate(cuckoo.key[band].tolist()) if k >= 0}
@@ -110,8 +122,8 @@ def test_every_code_is_found_in_two_probes_and_no_other_is(kernels, device):
             a, b, c, d = cuckoo.hashes[band].tolist()
             assert slot in ((a * code + b) % PRIME % cuckoo.size, (c * code + d) % PRIME % cuckoo.size)
     every = torch.arange(512, dtype=torch.int32, device=device)[:, None].expand(-1, 5).contiguous()
-    start, length = kernels.lookup_direct(every, direct)
-    other_start, other_length = kernels.lookup_cuckoo(every, cuckoo, 2000)
+    start, length = twins.lookup_direct(every, direct)
+    other_start, other_length = twins.lookup_cuckoo(every, cuckoo, 2000)
     assert torch.equal(length, other_length) and (length == 0).any()
     assert torch.equal(start[length > 0], other_start[length > 0])
 
@@ -149,11 +161,54 @@ def test_compaction_equals_a_filter(device, n, V, t, seed):
     kernels = lsh_cuda if device.type == "cuda" else lsh_torch
     generator = torch.Generator().manual_seed(seed)
     hits = torch.randint(4, (n, V), generator=generator, dtype=torch.int32).to(device)
-    always = (torch.rand(V, generator=generator) < 0.1).to(device)
+    always, never = (torch.rand(2, V, generator=generator) < 0.1).to(device)
     expected = [j for j in range(V) if always[j] or any(hits[i, j] >= t for i in range(n))]
     assert kernels.compact(hits, t, always).tolist() == expected
+    assert kernels.compact(hits, t, always, never).tolist() == [j for j in expected if not never[j]]
+    assert kernels.compact(hits, t, None).tolist() == [j for j in range(V) if any(hits[i, j] >= t for i in range(n))]
     if kernels is lsh_cuda:
         assert lsh_cuda.compact(hits, t, always, optimised=False).tolist() == expected
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    n=st.integers(1, 6), V=st.integers(1, 900), W=st.sampled_from([1, 7, 60, 300]), t=st.integers(1, 9),
+    shape=st.sampled_from([(2, 1), (4, 2), (6, 3)]), table=st.sampled_from(["direct", "cuckoo"]),
+    bias=st.booleans(), wanted=st.booleans(), seed=st.integers(0, 99),
+)  # fmt: skip
+def test_the_words_found_in_one_call_are_those_of_the_functions(n, V, W, t, shape, table, bias, wanted, seed):
+    if lsh_compiled.library() is None:
+        pytest.skip("no compiler")
+    generator = torch.Generator().manual_seed(seed)
+    weight, x = torch.randn(V, 12, generator=generator), torch.randn(n, 12, generator=generator)
+    shift = torch.randn(V, generator=generator) if bias else None
+    always, never = torch.rand(2, V, generator=generator) < 0.1
+    index = lsh_index.build(weight, shift, lsh_index.Parameters(*shape, W, seed, table))
+    of_words = lsh_torch.wta_hash(weight if shift is None else torch.cat([weight, shift[:, None]], 1), index.dimensions, index.u)
+    finder = lsh_compiled.Finder(index, never, int(bias))
+    for rows in (x, -x):  # what it counts with is clean again
+        padded = rows if shift is None else torch.cat([rows, torch.ones(n, 1)], 1)
+        hits = (lsh_torch.wta_hash(padded, index.dimensions, index.u)[:, None] == of_words).sum(-1).amax(0)  # Eq. 9 by brute force
+        listed = (hits >= t) | (always if wanted else torch.zeros_like(always))
+        assert finder(rows, t, always if wanted else None, 1).tolist() == [j for j in range(V) if listed[j] and not never[j]]
+    assert all(seconds >= 0 for seconds in finder.seconds) and sum(finder.seconds) > 0
+
+
+@pytest.mark.parametrize("found", [[], [0], [9], [30, 31, 32, 33, 34], [0, 5, 6, 7, 20, 29, 33, 69]], ids=str)
+@pytest.mark.parametrize("n", [1, 2, 5, 6, 7, 19])
+@pytest.mark.parametrize("d, bias, temperature", [(7, False, 1.0), (16, True, 1.0), (53, True, 2.5)])
+def test_log_probabilities_over_a_list_equal_double_precision(n, d, bias, temperature, found):
+    weight, x = torch.randn(70, d), torch.randn(n, d)
+    if not gathered.takes(weight):
+        pytest.skip("no compiler")
+    shift = torch.randn(70) if bias else None
+    base = torch.tensor([2, 3, *range(10, 20), 40, 68])
+    product = Packed(weight[base], None if shift is None else shift[base])
+    ids, value = gathered.ListProduct(product, base, weight, shift, temperature)(x, torch.tensor(found, dtype=torch.long), 1)
+    assert ids.tolist() == sorted([*base.tolist(), *found])
+    logits = torch.nn.functional.linear(x.double(), weight.double(), None if shift is None else shift.double())
+    expected = (logits[:, ids] / temperature).log_softmax(-1)
+    torch.testing.assert_close(value.double(), expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])

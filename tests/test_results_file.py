@@ -84,9 +84,18 @@ def test_killed_and_resumed_gives_the_same_file(tiny, tmp_path):
         if run.returncode == 0:
             break
     assert kills == 3 and run.returncode == 0
-    expected = command("fairseq-interactive", *arguments[1:-2], stdin=lines)
+    undisturbed = tmp_path / "undisturbed.jsonl"
+    expected = command("fairseq-interactive", *arguments[1:-1], undisturbed, stdin=lines)
     assert agree(results(expected.stdout), results((tmp_path / "out").read_text()))
-    assert sorted(r["id"] for r in records(path)[1:]) == list(range(660))
+    wanted, got = records(undisturbed), records(path)
+    assert got[0] == wanted[0]  # the signature
+    by_id = [sorted(file[1:], key=lambda record: record["id"]) for file in (wanted, got)]
+    assert [r["id"] for r in by_id[1]] == list(range(660))
+    for a, b in zip(*by_id, strict=True):
+        assert {**a, "hypotheses": None} == {**b, "hypotheses": None}  # number, checksum of the source, text
+        assert [h["tokens"] for h in a["hypotheses"]] == [h["tokens"] for h in b["hypotheses"]]
+        for h, g in zip(a["hypotheses"], b["hypotheses"], strict=True):  # beside other sentences: single precision rounds otherwise
+            assert [g["score"], *g["positional_scores"]] == pytest.approx([h["score"], *h["positional_scores"]], abs=1e-4)
 
 
 def test_lines_of_an_interactive_session_are_numbered_through(tiny, tmp_path):

@@ -67,6 +67,14 @@ def test_hypotheses_that_cannot_meet_their_constraints_are_flagged_also_when_rea
     assert again.translate(LINES, constraints=wishes, avoid=["en2"]) == found and again.stats.decoder_calls == 0
 
 
+def test_first_constraints_beside_a_results_file_are_refused(tiny, tmp_path):
+    """The file's results would be of two searches."""
+    translator = make(tiny, results_file=str(tmp_path / "results.jsonl"))
+    with pytest.raises(UsageError, match='make the Translator with constraints="unordered"'):
+        translator.translate(LINES, constraints=[["en3"], [], [], []])
+    assert len(translator.translate(LINES)) == len(LINES)  # and nothing is broken
+
+
 def test_they_add_to_those_of_the_flags(tiny, tmp_path):
     (tmp_path / "g.tsv").write_text("de3\ten9\n")
     both = make(tiny, glossary=str(tmp_path / "g.tsv")).translate(LINES, constraints=[["en8"], ["en7"], [], []])
@@ -91,6 +99,12 @@ def test_ordered_when_made_so(tiny):
         ({"constraints": [[], ["no-such-word"], [], []]}, "in line 2, the phrase 'no-such-word' .* dictionary lacks"),
         ({"constraints": [[], [], [" "], []]}, "line 3 has an empty phrase"),
         ({"avoid": ["</s>"]}, "in line 1, the phrase '</s>'"),
+        ({"constraints": ["en1", [], [], []]}, "constraints of line 1 is 'en1': give a list"),
+        ({"constraints": [[None], [], [], []]}, "a constraint of line 1 is None: give a list"),
+        ({"constraints": [["en1", ["en2", 3]], [], [], []]}, "a constraint of line 1 has 3 for a phrase"),
+        ({"constraints": [[], [[]], [], []]}, "a constraint of line 2 is an empty list"),
+        ({"avoid": [[], [7], [], []]}, "avoid of line 2 has 7 for a phrase"),
+        ({"prefixes": [None, 5, None, None]}, "prefixes of line 2 has 5 for a phrase"),
     ],
 )
 def test_bad_arguments_are_named(translator, arguments, message):

@@ -7,7 +7,8 @@ import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from typing import Any
 
-from fairseq_ext.corpus.run import SUFFIXES, Job, translate
+from fairseq_ext.corpus.job import SUFFIXES, Job
+from fairseq_ext.corpus.run import translate
 from fairseq_ext.errors import UsageError
 
 EXIT_CODES = """

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fairseq_ext.errors import UsageError
 
 if TYPE_CHECKING:
-    from fairseq_ext.corpus.run import Job
+    from fairseq_ext.corpus.job import Job
 
 SECONDS_TO_ANSWER = 10
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_DEDUP_LOGS": "1"}

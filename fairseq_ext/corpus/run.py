@@ -7,15 +7,15 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq import options
 
 from fairseq_ext.corpus import cluster
+from fairseq_ext.corpus.job import SUFFIXES, Job, absolute, check_model
 from fairseq_ext.corpus.manifest import Manifest, arguments, fingerprint
 from fairseq_ext.corpus.output import Store, replace
 from fairseq_ext.corpus.progress import Progress
@@ -29,30 +29,7 @@ if TYPE_CHECKING:
     from fairseq_ext.corpus.pool import Unit
 
 logger = logging.getLogger("fairseq_ext.corpus")
-SUFFIXES = {"jsonl": ".jsonl", "text": ".txt"}
 SECONDS_BETWEEN_WRITES = 30.0  # of the statistics file
-
-
-@dataclass
-class Job:
-    """The arguments of a run, as on the command line. flags: decoding flags, keywords of `Translator`."""
-
-    path: str
-    data: str
-    input: Sequence[str]
-    output: str
-    flags: dict[str, Any] = field(default_factory=dict)
-    constraints_file: Sequence[str] | None = None
-    format: str = "jsonl"
-    source_field: str | None = None
-    unit: int = 500  # sentences
-    workers: int | None = None  # as many as there is room for
-    threads: int = 1  # of a worker, on the CPU
-    address: str | None = None  # of a running Ray cluster
-    object_store: int = 512  # MiB, of a Ray that is started here
-    dashboard: bool = False
-    progress: float = 10.0  # seconds between two lines
-    stats_file: str | None = None
 
 
 def translate(job: Job) -> Progress:
@@ -77,16 +54,6 @@ def translate(job: Job) -> Progress:
         ) from error
     finally:
         store.unlock()
-
-
-def check_model(job: Job) -> None:
-    """UsageError for a checkpoint or a data folder that is not there."""
-    if not {"checkpoint_suffix", "checkpoint_shard_count"} & set(job.flags):  # which change the file names
-        for part in job.path.split(":"):
-            if not os.path.isfile(part):
-                raise UsageError(f"--path {part} is no file: name one checkpoint, or several joined by colons")
-    if not os.path.isdir(job.data.split(":")[0]):
-        raise UsageError(f"--data {job.data} is no folder: name the one with the model's dictionaries")
 
 
 class Run:
@@ -272,10 +239,3 @@ class Run:
         if self.job.stats_file:
             stats = {"signature": self.manifest.signature, **self.stats}
             replace(Path(self.job.stats_file), [json.dumps(stats, indent=1).encode() + b"\n"])
-
-
-def absolute(value: Any) -> Any:
-    """A flag's value, files and folders with their whole paths: workers may be started elsewhere."""
-    if not isinstance(value, str):
-        return value
-    return ":".join(os.path.abspath(part) if os.path.exists(part) else part for part in value.split(":"))

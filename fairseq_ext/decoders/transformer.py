@@ -21,6 +21,7 @@ from fairseq_ext.decoders.graphs import MakeGraphs
 from fairseq_ext.decoders.transformer_encoder import FastEncoder, fast_encoder, is_plain_input
 from fairseq_ext.decoders.transformer_layers import read_tokens
 from fairseq_ext.decoders.transformer_memory import remember
+from fairseq_ext.decoders.transformer_row import RowReader
 from fairseq_ext.decoders.transformer_state import State
 from fairseq_ext.decoders.transformer_weights import Weights, read
 from fairseq_ext.kernels.step import log_softmax_
@@ -77,7 +78,8 @@ class TransformerBackend:
             self.read()
         encoded = [self.encode_one(i, inputs) for i in range(len(self.models))]
         memories = [remember(w, out, self.may_fold(w)) for w, out in zip(self.weights, encoded, strict=True)]
-        return State.start(memories, self.graphs is not None or all(self.runs_compiled(weights) for weights in self.weights))
+        compiled = all(self.runs_compiled(weights) for weights in self.weights)
+        return State.start(memories, self.graphs is not None or compiled, may_share=self.graphs is None and compiled)
 
     def runs_compiled(self, weights: Weights) -> bool:
         """Whether this model's layers are one call of the compiled library, which keeps no attention weights."""
@@ -128,6 +130,11 @@ class TransformerBackend:
         if len(scores) == 1:
             return scores[0]
         return torch.logsumexp(torch.stack(scores), dim=0) - math.log(len(scores))
+
+    def row_reader(self, pad: int, eos: int) -> RowReader | None:
+        """A quicker way to read the present row, where it is the only one and all is compiled; the state is the reader's from then on."""
+        assert self.state is not None, "no sentence has been admitted"
+        return None if self.need_attention else RowReader.of(self.weights, self.state, pad, eos)
 
     def output_weight(self) -> list[tuple[Tensor, Tensor | None]]:
         """Each model's output layer: weight (V, features), bias (V,) or None."""

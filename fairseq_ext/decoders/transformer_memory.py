@@ -6,13 +6,19 @@ features, H heads, h features a head, L layers.
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fairseq_ext.decoders import transformer_slots as slots
 from fairseq_ext.decoders.transformer_weights import Layer, Weights
+
+if TYPE_CHECKING:
+    from fairseq_ext.decoders.transformer_state import State
 
 ROOM = 32  # cells that a store has at first
 
@@ -46,6 +52,7 @@ class Memory:
     source_mask: Tensor | None  # (S, 1, 1, source width) 0, or -inf at padding; None when there is none
     folded: list[Folded] | None = None  # per layer, instead of the source's keys and values where that is quicker
     views: list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = field(default_factory=list)
+    groups: weakref.WeakSet[State] | None = None  # all whose sentences lie in slots of this memory (transformer_slots.py); None: one's
 
     def layers(self) -> list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
         """Per layer: own keys and values together (2, S, H, capacity, h) and apart, source keys, source values (S, H, ., h)."""
@@ -69,6 +76,9 @@ class Memory:
 
         In place, a layer at a time: fresh memory for all of it would cost more than the copying.
         """
+        if self.groups is not None:
+            slots.squeeze_(self, sentence, cell, room)
+            return
         heads, capacity, h = self.own.shape[3:]
         kept, cells = cell.shape
         index = (sentence[:, None] * heads + torch.arange(heads, device=cell.device)) * capacity  # (S', H)

@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import copy
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fairseq_ext.decoders import transformer_slots as slots
 from fairseq_ext.decoders.transformer_memory import Memory, merged
 
 ROOM_STEPS = 4  # a store that has no room for so many steps of all its rows, after squeezing, grows
 
 
-@dataclass
+@dataclass(eq=False)
 class State:
     """A group of rows: bookkeeping that all models share, and each model's memory."""
 
@@ -36,17 +37,24 @@ class State:
     length: int | Tensor  # tokens in each row's history, (n,) when they differ
     longest: int  # no row's history is longer
     memories: list[Memory]
-    leaves_gaps: bool = False  # sentences that leave stay in the memories for a while: the compiled step asks for slots
-    slot: Tensor | None = None  # (S,) where each sentence lies in the memories, ascending; None: without gaps
+    leaves_gaps: bool = False  # sentences that leave stay in the memories for a while: the step asks for slots
+    may_share: bool = False  # and these may be of memories that other groups lie in too: the compiled step (transformer_slots.py)
+    slot: Tensor | None = None  # (S,) where each sentence lies in the memories; None: without gaps
 
     @staticmethod
-    def start(memories: list[Memory], leaves_gaps: bool = False) -> State:
+    def start(memories: list[Memory], leaves_gaps: bool = False, may_share: bool = False) -> State:
         """One row a sentence, nothing read yet."""
         sentences = memories[0].source.size(2)
-        return State(sentences, sentences, 1, None, 0, None, 0, 0, memories, leaves_gaps)
+        return State(sentences, sentences, 1, None, 0, None, 0, 0, memories, leaves_gaps, may_share)
 
     def copy(self) -> State:
-        """A group of its own with the same rows."""
+        """A group of its own with the same rows; where memories may be shared, in the same ones, so that only one of the two may go on
+        with a sentence."""
+        if self.may_share:
+            slots.share_(self)
+            group = replace(self)
+            slots.share_(group)
+            return group
         for memory in self.memories:
             memory.views = []  # made anew when asked for
         return copy.deepcopy(self)
@@ -118,7 +126,8 @@ class State:
             self.mask = self.at_places(histories, -torch.inf).view(kept, self.width, self.cells)
         if sentence is not None:
             self.slot = sentence if self.slot is None else self.slot[sentence]
-            if not self.leaves_gaps or 2 * kept < self.memories[0].source.size(2):
+            in_slots = self.memories[0].groups is not None
+            if not self.leaves_gaps or (2 * kept < self.memories[0].source.size(2) and not in_slots):
                 self.squeeze_()
 
     def squeeze_(self, new: int = 0) -> None:
@@ -127,7 +136,7 @@ class State:
         sentence = self.slot
         if sentence is None:
             sentence = torch.arange(self.sentences, device=device)
-        else:
+        elif self.memories[0].groups is None:
             for memory in self.memories:
                 memory.keep_(sentence)
             self.slot = None
@@ -179,8 +188,13 @@ class State:
     @staticmethod
     def merge(a: State, b: State) -> State:
         """Both groups' rows as one, a's first."""
-        for state in (a, b):
-            state.squeeze_()
+        may_share = a.may_share and b.may_share
+        if may_share:
+            memories, slot = slots.together_(a, b)
+        else:
+            for state in (a, b):
+                state.squeeze_()
+            memories, slot = [merged(x, y, a.cells, b.cells) for x, y in zip(a.memories, b.memories, strict=True)], None
         width, cells = max(a.width, b.width), max(a.cells, b.cells)
         uniform = a.place is None and b.place is None and a.width == b.width
         place = None
@@ -194,7 +208,7 @@ class State:
         plain = a.mask is None and b.mask is None and width == 1 and a.cells == b.cells
         masks = [F.pad(s.full_mask(), (0, cells - s.cells, 0, width - s.width), value=-torch.inf) for s in (a, b)]
         same_length = isinstance(a.length, int) and isinstance(b.length, int) and a.length == b.length
-        return State(
+        both = State(
             sentences=a.sentences + b.sentences,
             rows=a.rows + b.rows,
             width=width,
@@ -203,9 +217,14 @@ class State:
             mask=None if plain else torch.cat(masks),
             length=a.length if same_length else torch.cat([a.lengths(), b.lengths()]),
             longest=max(a.longest, b.longest),
-            memories=[merged(x, y, a.cells, b.cells) for x, y in zip(a.memories, b.memories, strict=True)],
+            memories=memories,
             leaves_gaps=a.leaves_gaps and b.leaves_gaps,
+            may_share=may_share,
+            slot=slot,
         )
+        if may_share:
+            slots.share_(both)
+        return both
 
 
 @functools.lru_cache(maxsize=64)

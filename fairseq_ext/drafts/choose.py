@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext.drafts.copy import Copy
+from fairseq_ext.drafts.ngram import Ngram
 from fairseq_ext.drafts.previous import Previous
 from fairseq_ext.drafts.source import Nothing, Source, Trajectory
-from fairseq_ext.drafts.table import Ngram, Table
+from fairseq_ext.drafts.table import Table
 from fairseq_ext.errors import UsageError
 
 

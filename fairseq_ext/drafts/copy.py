@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from fairseq_ext.drafts.source import Draft
-from fairseq_ext.search.parallel import NONE, Rows
+from fairseq_ext.drafts.source import Draft, Source
 from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.rows import NONE, Rows
 
 
-class Copy:
+class Copy(Source):
     """See drafts/source.py, Source. translate (source vocabulary,): target id of each source id, NONE where there is none; pad: the
     source's."""
 

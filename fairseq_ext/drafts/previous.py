@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from fairseq_ext.drafts.source import Draft, Source
-from fairseq_ext.search.parallel import NONE, Rows
+from fairseq_ext.drafts.source import Draft, DraftOfOne, Source
 from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.rows import NONE, Row, Rows
 
 TAIL = 3  # verified tokens that are looked for
 SURE = 0.9999  # probability that an old output which has been right so far stays right for a token more
@@ -22,7 +22,7 @@ WEAK = 0.6  # below it the other source is asked as well
 FOUND = np.array([0.5, 0.8, 0.95, 0.97])  # the same by the length of the match where the outputs have parted
 
 
-class Previous:
+class Previous(Source):
     """See drafts/source.py, Source. old: every sentence's earlier output, EOS included; other: drafts for sentences without one."""
 
     def __init__(self, old: list[list[int]], other: Source):
@@ -33,6 +33,7 @@ class Previous:
         self.other.start(pool)
         numbers = pool.aux.get("draft_lines", pool.ids.tolist())
         lines = [self.old[i] if 0 <= i < len(self.old) else [] for i in numbers]
+        self.lines = lines
         width = max((len(line) for line in lines), default=0) + 1
         self.text = np.array([line + [NONE] * (width - len(line)) for line in lines])  # (N, M)
         self.next = np.zeros(len(lines), np.int64)  # place in the old output behind the verified tokens
@@ -84,6 +85,39 @@ class Previous:
             if others.shape[1]:
                 tokens, sure = filled(tokens, sure, weak, others, others_sure)
         return tokens, sure
+
+    def propose_one(self, row: Row, most: int, least: float) -> DraftOfOne:
+        """The same for a row that is alone."""
+        s = row.sentence
+        old, first, sure = self.lines[s], int(self.next[s]), float(self.sure[s])
+        if fresh := row.tokens[1 + int(self.told[s]) :]:
+            parted = old[first : first + len(fresh)] != fresh
+            first += len(fresh)
+            if parted:
+                first, sure = find(old, row.tokens[-TAIL:], first)
+            else:
+                sure = 1 - (1 - sure) * REGAINED ** len(fresh)
+            self.next[s], self.told[s], self.sure[s] = first, row.length, sure
+        tokens = old[first : first + most]
+        if not tokens or sure < WEAK:
+            others, others_sure = self.other.propose_one(row, most, least)
+            if others:
+                return others, others_sure
+        return tokens, [sure] * len(tokens)
+
+
+def find(old: list[int], tail: list[int], expected: int) -> tuple[int, float]:
+    """Where the old output goes on behind the longest end of `tail` that it holds, the place nearest to the expected one if there are
+    several, and how sure that is."""
+    best, longest, distance = expected, 0, 0
+    for end in range(1, len(old) + 1):
+        length = 0
+        while length < min(end, len(tail)) and old[end - 1 - length] == tail[-1 - length]:
+            length += 1
+        away = abs(end - expected)
+        if length > longest or (length and length == longest and away < distance):
+            best, longest, distance = end, length, away
+    return best, float(FOUND[longest])
 
 
 def filled(tokens: np.ndarray, sure: np.ndarray, rows: np.ndarray, others: np.ndarray, others_sure: np.ndarray) -> Draft:

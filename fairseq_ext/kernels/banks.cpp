@@ -193,9 +193,7 @@ extern "C" void select_by_banks(const Phrases* phrases, const Rows* rows_, const
         if (m.order.empty() && end_score > -INFINITY) {  // nothing may follow: the best row ends as it is
             int64_t at = static_cast<int64_t>(m.candidate.size());
             m.place.resize((at + 1) * p.Q), m.count.resize((at + 1) * p.G);
-            std::copy_n(rows.place + ending * p.Q, p.Q, m.place.data() + at * p.Q);
-            std::copy_n(rows.count + ending * p.G, p.G, m.count.data() + at * p.G);
-            m.candidate.push_back({ending, rows.eos, table.bank(m.place.data() + at * p.Q, m.count.data() + at * p.G), end_score});
+            m.candidate.push_back({ending, rows.eos, 0, end_score});
             m.order.push_back(at);
         }
         for (int64_t i = 0; i < rows.out; ++i) {

@@ -1,4 +1,4 @@
-// The best of many scores.
+// The best of many scores, and their normaliser.
 #pragma once
 
 #include "vectors.hpp"
@@ -13,6 +13,33 @@ floats greater(floats a, floats b) { return a > b ? a : b; }
 inline float block_max(const float* line) {
     floats high = greater(greater(load(line), load(line + LANES)), greater(load(line + 2 * LANES), load(line + 3 * LANES)));
     return across(high, [](auto a, auto b) { return a > b ? a : b; });
+}
+
+inline float largest(const float* line, int64_t V) {
+    floats high[4];
+    int64_t k = BLOCK;
+    float highest = -INFINITY;
+    if (V >= BLOCK) {
+        for (int v = 0; v < 4; ++v) high[v] = load(line + v * LANES);
+        for (; k + BLOCK <= V; k += BLOCK)
+            for (int v = 0; v < 4; ++v) high[v] = greater(load(line + k + v * LANES), high[v]);
+        highest = across(greater(greater(high[0], high[1]), greater(high[2], high[3])), [](auto a, auto b) { return a > b ? a : b; });
+    } else {
+        k = 0;
+    }
+    for (; k < V; ++k) highest = std::max(highest, line[k]);
+    return highest;
+}
+
+// Sum of e^(x - highest) over a line; NaN if any is
+inline float sum_of_powers(const float* line, int64_t V, float highest) {
+    floats sums[4] = {};
+    int64_t k = 0;
+    for (; k + BLOCK <= V; k += BLOCK)
+        for (int v = 0; v < 4; ++v) sums[v] += exponential(load(line + k + v * LANES) - highest);
+    float total = sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
+    for (; k < V; ++k) total += exponential(line[k] - highest);
+    return total;
 }
 
 // The c highest scores so far, best first, of equals those that came first, and where each was

@@ -97,6 +97,15 @@ def keep_freed_memory() -> None:
         mallopt(M_MMAP_MAX, 0)
 
 
+def give_back_memory() -> None:
+    """Let glibc give back the pages that hold nothing. What is kept (see keep_freed_memory) falls to pieces over many sentences: blocks
+    of all sizes lie between results that live on, and glibc before 2.38 hardly uses again what its aligned blocks leave over
+    (https://sourceware.org/bugzilla/show_bug.cgi?id=14581), so that the process would grow with every batch of large blocks."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 @functools.cache
 def library() -> ctypes.CDLL | None:
     """The library, loaded; None where it is switched off or cannot be had, which is logged once."""

@@ -126,10 +126,13 @@ def count_hits(start: Tensor, length: Tensor, words: Tensor, V: int, warp: bool 
     return hits
 
 
-def compact(hits: Tensor, t: int, always: Tensor, optimised: bool = True) -> Tensor:
+def compact(hits: Tensor, t: int, always: Tensor | None, never: Tensor | None = None, optimised: bool = True) -> Tensor:
     """optimised: through shared memory, in order; else by one counter and a sort."""
     n, V = hits.shape
-    always = always.byte()
+    if never is not None:
+        ids = compact(hits, t, always, None, optimised)
+        return ids[~never[ids]]
+    always = torch.zeros(V, dtype=torch.uint8, device=hits.device) if always is None else always.byte()
     ids = torch.empty(V, dtype=torch.long, device=hits.device)
     if not optimised:
         counter = torch.zeros(1, dtype=torch.int32, device=hits.device)

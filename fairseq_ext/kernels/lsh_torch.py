@@ -1,4 +1,5 @@
-"""The functions of LSH softmax in torch: the definition, the CPU path, and the oracle of the CUDA kernels (lsh_cuda.py).
+"""The functions of LSH softmax in torch: the definition, and the oracle of the compiled ones for the CPU
+(lsh_compiled.py) and of the CUDA kernels (lsh_cuda.py).
 
     X. Shi, S. Xu and K. Knight. Fast Locality Sensitive Hashing for Beam Search on GPU. AAAI 2019 (https://arxiv.org/abs/1806.00588)
 
@@ -211,10 +212,12 @@ def count_hits(start: Tensor, length: Tensor, words: Tensor, V: int) -> Tensor:
     return torch.zeros(n * V, dtype=torch.int16, device=device).index_add_(0, found, one.expand(total)).view(n, V)
 
 
-def compact(hits: Tensor, t: int, always: Tensor) -> Tensor:
-    """Eq. 10: ascending ids of words with t hits in any row, and those of the mask always (V,). hits (n, V)."""
-    best = hits[0] if hits.size(0) == 1 else hits.amax(0)
-    return nonzero((best >= t) | always)
+def compact(hits: Tensor, t: int, always: Tensor | None, never: Tensor | None = None) -> Tensor:
+    """Eq. 10: ascending ids of words with t hits in any row, and those of the mask always (V,), without those of never (V,).
+    hits (n, V)."""
+    mask = (hits[0] if hits.size(0) == 1 else hits.amax(0)) >= t
+    mask = mask if always is None else mask | always
+    return nonzero(mask if never is None else mask & ~never)
 
 
 def nonzero(mask: Tensor) -> Tensor:

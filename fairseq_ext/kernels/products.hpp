@@ -3,6 +3,8 @@
 // magnitude.
 #pragma once
 
+#include <type_traits>
+
 #include "vectors.hpp"
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 #include <immintrin.h>
@@ -12,6 +14,8 @@
 #endif
 
 namespace {
+
+constexpr int64_t AHEAD = 48;  // inputs of a panel: 12 KiB
 
 // mirrored by ctypes structures in step.py
 enum Kind : int64_t { FLOAT32, INT8 };
@@ -25,12 +29,15 @@ struct Product {
     int64_t in, out, kind;
 };
 
-// R lines of x times one panel: in x PANEL weights -> sums[R][VECTORS]
-template <int R>
+// R lines of x times one panel: in x PANEL weights -> sums[R][VECTORS]. FIRST: of the lines that meet the panel, so that its weights come
+// from afar: they are asked for early, since with several lines the processor does not look far enough ahead by itself
+template <int R, bool FIRST>
 inline void panel_float(const float* x, int64_t stride, const float* weight, int64_t in, floats sums[R][VECTORS]) {
     for (int r = 0; r < R; ++r)
         for (int v = 0; v < VECTORS; ++v) sums[r][v] = floats{};
     for (int64_t k = 0; k < in; ++k, weight += PANEL) {
+        if constexpr (FIRST)
+            for (int v = 0; v < VECTORS; ++v) __builtin_prefetch(weight + AHEAD * PANEL + v * LANES);
         floats w[VECTORS];
         for (int v = 0; v < VECTORS; ++v) w[v] = load(weight + v * LANES);
         for (int r = 0; r < R; ++r)
@@ -73,14 +80,14 @@ inline void finish(const float* line, const float* bias, float* y, int64_t colum
     }
 }
 
-template <int R>
+template <int R, bool FIRST>
 void block_of_rows(const Product& p, int64_t panel, const void* x, int64_t line, const float* row_scale, float* y, After after) {
     alignas(64) float results[R][PANEL];
     int64_t first = panel * PANEL, columns = std::min<int64_t>(PANEL, p.out - first);
     if (p.kind == FLOAT32) {
         floats sums[R][VECTORS];
         const float* weight = static_cast<const float*>(p.weight) + panel * p.in * PANEL;
-        panel_float<R>(static_cast<const float*>(x) + line * p.in, p.in, weight, p.in, sums);
+        panel_float<R, FIRST>(static_cast<const float*>(x) + line * p.in, p.in, weight, p.in, sums);
         std::memcpy(results, sums, sizeof(results));
     } else {
 #if HAS_INT8
@@ -131,14 +138,26 @@ void multiply(const Product& p, const float* x, int64_t lines, float* y, After a
 #pragma omp parallel for schedule(static) if (lines * p.in * p.out > WORTH_THREADS)
     for (int64_t panel = 0; panel < panels; ++panel) {
         int64_t line = 0;
-        for (; line + ROWS <= lines; line += ROWS) block_of_rows<ROWS>(p, panel, input, line, row_scale, y, after);
-        switch (lines - line) {
-            case 5: block_of_rows<5>(p, panel, input, line, row_scale, y, after); break;
-            case 4: block_of_rows<4>(p, panel, input, line, row_scale, y, after); break;
-            case 3: block_of_rows<3>(p, panel, input, line, row_scale, y, after); break;
-            case 2: block_of_rows<2>(p, panel, input, line, row_scale, y, after); break;
-            case 1: block_of_rows<1>(p, panel, input, line, row_scale, y, after); break;
+        auto block = [&](auto rows, auto first) {
+            block_of_rows<decltype(rows)::value, decltype(first)::value>(p, panel, input, line, row_scale, y, after);
+            line += decltype(rows)::value;
+        };
+        auto rest = [&](auto first) {
+            switch (lines - line) {
+                case 5: return block(std::integral_constant<int, 5>(), first);
+                case 4: return block(std::integral_constant<int, 4>(), first);
+                case 3: return block(std::integral_constant<int, 3>(), first);
+                case 2: return block(std::integral_constant<int, 2>(), first);
+                case 1: return block(std::integral_constant<int, 1>(), first);
+            }
+        };
+        if (lines < ROWS) {
+            rest(std::true_type());
+            continue;
         }
+        block(std::integral_constant<int, ROWS>(), std::true_type());
+        while (line + ROWS <= lines) block(std::integral_constant<int, ROWS>(), std::false_type());
+        rest(std::false_type());
     }
 }
 

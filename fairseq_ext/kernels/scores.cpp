@@ -2,37 +2,6 @@
 
 #include "best.hpp"
 
-namespace {
-
-inline float largest(const float* line, int64_t V) {
-    floats high[4];
-    int64_t k = BLOCK;
-    float highest = -INFINITY;
-    if (V >= BLOCK) {
-        for (int v = 0; v < 4; ++v) high[v] = load(line + v * LANES);
-        for (; k + BLOCK <= V; k += BLOCK)
-            for (int v = 0; v < 4; ++v) high[v] = greater(load(line + k + v * LANES), high[v]);
-        highest = across(greater(greater(high[0], high[1]), greater(high[2], high[3])), [](auto a, auto b) { return a > b ? a : b; });
-    } else {
-        k = 0;
-    }
-    for (; k < V; ++k) highest = std::max(highest, line[k]);
-    return highest;
-}
-
-// Sum of e^(x - highest) over a line; NaN if any is
-inline float sum_of_powers(const float* line, int64_t V, float highest) {
-    floats sums[4] = {};
-    int64_t k = 0;
-    for (; k + BLOCK <= V; k += BLOCK)
-        for (int v = 0; v < 4; ++v) sums[v] += exponential(load(line + k + v * LANES) - highest);
-    float total = sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
-    for (; k < V; ++k) total += exponential(line[k] - highest);
-    return total;
-}
-
-}  // namespace
-
 extern "C" {
 
 // x (lines, V) -> log-probabilities of x / temperature, in place

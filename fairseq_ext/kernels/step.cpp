@@ -44,7 +44,7 @@ struct Step {
     int64_t rows, block, sentences, width, before;  // before: cells in use before this step, which adds width x block
     const int64_t* place;  // (n,) place of each row among sentences x width; null: in order
     const int64_t* slot;   // (sentences,) where each lies in the stores and the source mask; null: in order
-    const float* mask;     // (sentences or 1, width x block, cells) 0 where a token sees a cell; null: it sees all
+    const float* mask;     // (sentences or 1, width x block, cells) 0 where a token sees a cell; null: it sees all up to its own
     int64_t mask_sentence;  // elements from one sentence's mask to the next; 0: they share one
     const float* source_mask;  // (sentences, source cells); null: none is padded
     Store own, source;
@@ -153,7 +153,7 @@ void decode(const Coder* coder_, const Step* step_) {
     static thread_local std::vector<int64_t> sentence, cell;
     static thread_local std::vector<const float*> where, source_where;
     static thread_local Lists history, source;
-    int64_t slots = step.slot ? step.slot[step.sentences - 1] + 1 : step.sentences;
+    int64_t slots = step.slot ? *std::max_element(step.slot, step.slot + step.sentences) + 1 : step.sentences;
     scratch(sentence, lines), scratch(cell, lines), scratch(where, lines), scratch(source_where, slots);
     for (int64_t i = 0; i < lines; ++i) {
         int64_t place = step.place ? step.place[i / b] : i / b, inside = place % step.width * b + i % b;
@@ -188,7 +188,7 @@ void decode(const Coder* coder_, const Step* step_) {
             }
         all_lines([&](int64_t i, float* score) {
             const float* key = own + sentence_of[i] * step.own.sentence;
-            Seen seen{key, key + step.own.value, step.own.head, h, cells, nullptr};
+            Seen seen{key, key + step.own.value, step.own.head, h, step.width == 1 ? cell_of[i] + 1 : cells, nullptr};
             if (step.mask) seen.count = histories->count[i], seen.cell = histories->cells.data() + i * cells;
             attend(wide + i * 3 * d, seen, heads, h, score, y + i * d);
         });

@@ -18,7 +18,7 @@ from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.rules import Rules
 
 if TYPE_CHECKING:
-    from fairseq_ext.search.parallel import Rows
+    from fairseq_ext.search.rows import Rows
 
 
 def apply_rules(rules: Rules, log_probs: LogProbs, pool: Pool, rows: Rows, draft: np.ndarray) -> LogProbs:

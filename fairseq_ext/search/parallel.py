@@ -4,7 +4,7 @@ A call reads a row's last verified token and draft tokens behind it. What it giv
 read before that position was right, so the first output always is, and each draft token that equals the output before it makes one
 more final. Which drafts are offered, how wide a block is and when tokens are committed is a method's business (strategies/jacobi.py).
 
-Bookkeeping is numpy on the host, whole rows at a time; the device is waited for once a call.
+Bookkeeping is numpy on the host, whole rows at a time; the device is waited for once a call. A sentence alone goes to single.py.
 
 Shapes: N sentences in the pool, n live rows, one a sentence, w block width, T most tokens, V vocabulary.
 """
@@ -21,14 +21,15 @@ from torch import Tensor
 
 from fairseq_ext.search.block_rules import apply_rules
 from fairseq_ext.search.finished import Hypothesis
+from fairseq_ext.search.guard import Guard
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.plugs import Softmax
 from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.rows import NONE, Iteration, Row, Rows
 from fairseq_ext.search.rules import Rules
 from fairseq_ext.search.scoring import Scoring
+from fairseq_ext.search.single import search_one
 from fairseq_ext.stats import Stats
-
-NONE = -1  # no guess at this position
 
 
 class BlockDecoder(Protocol):
@@ -48,58 +49,6 @@ class BlockDecoder(Protocol):
         """As in search/plugs.py."""
 
 
-@dataclass
-class Rows:
-    """The live rows, on the host."""
-
-    live: np.ndarray  # (n,) pool number of each row
-    tokens: np.ndarray  # (n, T + 2) the first token, then the verified ones
-    score: np.ndarray  # (n, T + 2) log-probability of each verified token
-    length: np.ndarray  # (n,) verified tokens
-    limit: np.ndarray  # (n,) most tokens before EOS
-    guess: np.ndarray  # (n, g) what the last call gave for the positions behind the verified ones; NONE where it gave nothing
-    redo: np.ndarray  # (n,) the next position wants the one-token path (see Guard)
-
-    @staticmethod
-    def start(pool: Pool, sentences: list[int]) -> Rows:
-        n, most = len(sentences), max(pool.max_len) + 2
-        tokens = np.full((n, most), pool.bos)
-        nothing = np.full((n, 0), NONE)
-        zeros = np.zeros(n, np.int64)
-        limit = np.array([pool.max_len[s] for s in sentences])
-        return Rows(np.array(sentences), tokens, np.zeros((n, most)), zeros, limit, nothing, zeros.astype(bool))
-
-    def __len__(self) -> int:
-        return len(self.live)
-
-    def last(self, m: int) -> np.ndarray:
-        """(n, m) the last m tokens of each row, the first token counted; NONE before it."""
-        column = self.length[:, None] + np.arange(1 - m, 1)
-        return np.where(column >= 0, np.take_along_axis(self.tokens, np.maximum(column, 0), 1), NONE)
-
-    def room(self) -> int:
-        """No row can take more tokens than this, EOS counted."""
-        return int((self.limit + 1 - self.length).max())
-
-    def append_(self, out: np.ndarray, score: np.ndarray, count: np.ndarray) -> None:
-        """The first count (n,) of outputs (n, w) are verified."""
-        if len(self) == 1:
-            k, at = int(count[0]), int(self.length[0]) + 1
-            self.tokens[0, at : at + k] = out[0, :k]
-            self.score[0, at : at + k] = score[0, :k]
-        else:
-            row, place = (np.arange(out.shape[1]) < count[:, None]).nonzero()
-            column = self.length[row] + 1 + place
-            self.tokens[row, column] = out[row, place]
-            self.score[row, column] = score[row, place]
-        self.length = self.length + count
-
-    def keep(self, row: np.ndarray) -> Rows:
-        """These rows (n',)."""
-        parts = (self.live, self.tokens, self.score, self.length, self.limit, self.guess, self.redo)
-        return Rows(*(part[row] for part in parts))
-
-
 class Method(Protocol):
     """How wide blocks are, what is drafted, what is committed."""
 
@@ -115,40 +64,12 @@ class Method(Protocol):
     def learn(self, rows: Rows, out: np.ndarray, verified: np.ndarray, w: int) -> None:
         """Told before the commit what came of the draft: outputs (n, w), of which the first verified (n,) are right."""
 
+    def draft_one(self, row: Row, most: int) -> list[int]:
+        """`draft` for a row that is alone; so are the others."""
 
-@dataclass
-class Guard:
-    """Half precision: a block and a single token round differently, so a position whose two best words are closer than `margin` (nats)
-    is read again alone, as greedy decoding would read it. 0: off.
+    def commit_one(self, row: Row, verified: int, ended: bool, w: int) -> int: ...
 
-    subtle: rows that stand at different lengths are read under a mask, which rounds differently again; so in half precision near-ties
-    can still differ from greedy's in a batch, while one sentence at a time they do not.
-    """
-
-    margin: float = 0.0
-    checked: int = 0  # positions verified in blocks
-    redone: int = 0  # of those, read again
-
-    def trusted(self, verified: np.ndarray, margin: np.ndarray) -> np.ndarray:
-        """(n,) verified outputs before the first close one. margin (n, w): best less second best."""
-        place = np.arange(margin.shape[1])
-        close = (margin < self.margin) & (place < verified[:, None])
-        first = np.where(close.any(1), close.argmax(1), verified)
-        self.checked += int(np.minimum(first + 1, verified).sum())
-        self.redone += int((first < verified).sum())
-        return first
-
-
-@dataclass
-class Iteration:
-    """One call, for the visualiser; arrays are a row of the block each."""
-
-    sentence: int  # pool number
-    length: int  # verified tokens before the call
-    draft: np.ndarray  # (w - 1,)
-    out: np.ndarray  # (w,)
-    score: np.ndarray  # (w,)
-    verified: int
+    def learn_one(self, row: Row, out: list[int], verified: int) -> None: ...
 
 
 @dataclass
@@ -174,9 +95,25 @@ class ParallelSearch:
         self.decoder.admit(pool, sentences)
         self.stats.encoder_calls += 1
         self.method.start(pool)
+        if len(sentences) == 1:
+            search_one(self, pool, sentences[0], answer)
+        else:
+            self.search(pool, sentences, answer)
+        tally = self.tally()
+        tally["tokens_per_call"] = tally["tokens"] / max(self.stats.decoder_rows, 1)  # of a row
+        if self.guard.margin:
+            rate = self.guard.redone / max(self.guard.checked, 1)
+            tally["guard"] = dict(margin=self.guard.margin, checked=self.guard.checked, redone=self.guard.redone, rate=rate)
+
+    def tally(self) -> dict[str, Any]:
+        """The statistics' section."""
+        return self.stats.extra.setdefault("parallel", dict(calls=0, tokens=0, tokens_per_call=0.0, drafts_offered=0, drafts_taken=0))
+
+    def search(self, pool: Pool, sentences: list[int], answer: Callable[[int, list[Hypothesis]], None]) -> None:
+        """Sentences side by side, a row each."""
         rows = Rows.start(pool, sentences)
         read = rows.length  # tokens that each row of the decoder has read
-        tally = self.stats.extra.setdefault("parallel", dict(calls=0, tokens=0, tokens_per_call=0.0, drafts_offered=0, drafts_taken=0))
+        tally = self.tally()
         while len(rows):
             # (1) the method drafts; a position that must be read alone is
             draft = self.method.draft(rows, 0 if rows.redo.any() else rows.room() - 1)
@@ -221,10 +158,6 @@ class ParallelSearch:
                 for r in done.nonzero()[0].tolist():
                     answer(int(rows.live[r]), [] if lost[r] else [self.hypothesis(rows, r, pool)])
                 rows, read = self.leave(rows, read, ~done)
-        tally["tokens_per_call"] = tally["tokens"] / max(self.stats.decoder_rows, 1)  # of a row
-        if self.guard.margin:
-            rate = self.guard.redone / max(self.guard.checked, 1)
-            tally["guard"] = dict(margin=self.guard.margin, checked=self.guard.checked, redone=self.guard.redone, rate=rate)
 
     def best(self, pool: Pool, rows: Rows, draft: np.ndarray, read: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """One call: each position's best word (n, w), its log-probability, and how far it is before the second best (with a guard)."""
@@ -250,12 +183,16 @@ class ParallelSearch:
 
     def hypothesis(self, rows: Rows, r: int, pool: Pool) -> Hypothesis:
         """The finished row r."""
-        L = int(rows.length[r])
+        end = int(rows.length[r]) + 1
+        return self.finished(int(rows.live[r]), rows.tokens[r, 1:end], rows.score[r, 1:end], pool)
+
+    def finished(self, sentence: int, tokens: np.ndarray | list[int], score: np.ndarray | list[float], pool: Pool) -> Hypothesis:
+        """A hypothesis of tokens and log-probabilities (L,)."""
         device = pool.length.device
-        positional = torch.from_numpy(rows.score[r, 1 : L + 1]).to(device, self.dtype, copy=True)
-        wanted = self.scoring.wanted(pool, torch.tensor([int(rows.live[r])], device=device))
-        score = float(self.scoring(torch.tensor(rows.score[r, 1 : L + 1].sum(), device=device), L, wanted))
-        return Hypothesis(torch.from_numpy(rows.tokens[r, 1 : L + 1]).to(device, copy=True), score, positional)
+        total = torch.tensor(float(sum(score)), dtype=torch.float64)
+        wanted = self.scoring.wanted(pool, torch.tensor([sentence], device=device)).cpu() if self.scoring.reward else total
+        positional = torch.tensor(score, dtype=self.dtype, device=device)
+        return Hypothesis(torch.tensor(tokens, device=device), float(self.scoring(total, len(tokens), wanted)), positional)
 
     def leave(self, rows: Rows, read: np.ndarray, stays: np.ndarray) -> tuple[Rows, np.ndarray]:
         """The rows that stay (n,); the decoder's follow."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -77,7 +77,6 @@ class Softmax(Protocol):
         """Log-probabilities of the next token of rows; beam and pool (None: not known) say what else must be scored for them."""
 
 
-@runtime_checkable
 class Rescores(Protocol):
     """A softmax that scores finished hypotheses anew."""
 

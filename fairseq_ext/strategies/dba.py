@@ -127,7 +127,8 @@ class DBA:
         token = torch.cat([token, torch.full_like(token[:, :1], self.eos)], dim=1)
         score = torch.cat([score, best.amax(1, keepdim=True)], dim=1)
         valid = torch.cat([valid, dead[:, None]], dim=1)
-        place, count, bank = (torch.cat([x, x[:, :1]], dim=1) for x in (place, count, bank))
+        # its sentence is final: nobody looks at what it has any more
+        place, count, bank = (torch.cat([x, torch.zeros_like(x[:, :1])], dim=1) for x in (place, count, bank))
 
         score = score.masked_fill(~valid, -torch.inf)
         order, score = self.order(phrases, table, place, count, bank, score)  # (S, 2k)
@@ -183,7 +184,7 @@ class DBA:
         return order, score.gather(1, order)
 
     def best(self, k: int, beam: Beam, log_probs: LogProbs, phrases: PhraseTable) -> Best:
-        """The 2k best continuations of each sentence."""
+        """The 2k best continuations of each sentence, and the best of each row."""
         return best_of_rows(k, beam, log_probs, self.children, of_each_row=True)
 
     def continuations(

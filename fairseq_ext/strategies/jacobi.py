@@ -4,7 +4,8 @@
     Translation via Parallel Decoding. ACL 2023. https://aclanthology.org/2023.acl-long.689/
 
 A block of positions is computed from a draft of them; outputs replace the draft until nothing changes. What stands before the first
-change is what greedy decoding gives, whatever the draft was (Proposition 1). The driver is search/parallel.py.
+change is what greedy decoding gives, whatever the draft was (Proposition 1). The driver is search/parallel.py, the
+methods are search/blocks.py and search/window.py.
 
 | algorithm | flag | block | tokens are committed |
 | --- | --- | --- | --- |
@@ -27,23 +28,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Optional
 
-import numpy as np
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
 from fairseq_ext import config
 from fairseq_ext.constraint_flags import select_flag
 from fairseq_ext.drafts.choose import make_source
-from fairseq_ext.drafts.source import Source
 from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import STRATEGIES, register
-from fairseq_ext.search.parallel import NONE, Guard, ParallelSearch, Rows
-from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.blocks import Blocks
+from fairseq_ext.search.guard import Guard
+from fairseq_ext.search.parallel import ParallelSearch
+from fairseq_ext.search.window import Cost, Window
 
-LENGTH_RATIO = 1.25  # predicted target tokens for each source token, EOS counted in both
-MEMORY = 0.95  # of the window's record of how good drafts have been, a call
-# what drafts cost, in calls of one token: any draft at all, each position, and what each row adds to a position
-COST = {"cpu": (0.1, 0.05, 0.01), "cuda": (0.1, 0.01, 0.0002)}
-PATIENCE, LONGEST_PAUSE = 4, 32  # calls whose drafts are not worth reading before the window stops asking, and for how long it does
+COSTS = {"cpu": Cost(0.05, 0.07, 0.005, cheap=6, beyond=2.5), "cuda": Cost(0.1, 0.01, 0.0002)}
 MARGIN = {"float16": 0.1, "bfloat16": 0.8}  # nats; by experience single tokens and blocks differ by less
 
 
@@ -87,98 +84,6 @@ class JacobiFlags(FairseqDataclass):
     )
 
 
-class Blocks:
-    """PJ, PGJ and HGJ: a block is computed again and again until its draft is right."""
-
-    def __init__(self, source: Source, b: int, h: int, whole: bool, hybrid: bool):
-        self.source = source
-        self.b = b
-        self.h = h  # 0: predicted
-        self.whole = whole  # PJ: the block is m = h
-        self.hybrid = hybrid  # HGJ: single tokens behind h
-
-    def start(self, pool: Pool) -> None:
-        self.source.start(pool)
-        predicted = np.ceil(LENGTH_RATIO * pool.length.cpu().numpy()).astype(np.int64)
-        self.length = np.full_like(predicted, self.h) if self.h else predicted  # (N,) m or h
-
-    def parallel(self, rows: Rows) -> np.ndarray:
-        """(n,) whether the row still decodes in blocks."""
-        return rows.length < self.length[rows.live] if self.hybrid else np.ones(len(rows), bool)
-
-    def draft(self, rows: Rows, most: int) -> np.ndarray:
-        b = int(self.length[rows.live].max()) if self.whole else self.b
-        m = min(b - 1, most) if self.parallel(rows).any() else 0
-        tokens = rows.guess[:, :m]
-        if tokens.shape[1] < m or (tokens == NONE).any():  # a new block in some row
-            first = self.source.propose(rows, m, 0.0)[0]
-            first = np.concatenate([first, np.full((len(rows), m - first.shape[1]), NONE)], 1)
-            tokens = np.concatenate([tokens, np.full((len(rows), m - tokens.shape[1]), NONE)], 1)
-            tokens = np.where((tokens == NONE).any(1, keepdims=True), first, tokens)
-        return tokens
-
-    def learn(self, rows: Rows, out: np.ndarray, verified: np.ndarray, w: int) -> None:
-        pass
-
-    def commit(self, rows: Rows, verified: np.ndarray, ended: np.ndarray, w: int) -> np.ndarray:
-        converged = np.where(ended | (verified == w), verified, 0)
-        return np.where(self.parallel(rows), converged, 1)
-
-
-class Window:
-    """Every verified token is committed; the block is as wide as its drafts are likely to be worth, down to one token."""
-
-    def __init__(self, source: Source, b: int, cost: tuple[float, float, float]):
-        self.source = source
-        self.b = b  # 0: no limit
-        self.cost = cost
-        self.right, self.expected = 1.0, 1.0  # draft tokens that were right, and how many the source had expected
-        self.useless = 0  # calls in a row whose drafts were not worth reading
-        self.pause = 0  # calls that will not even ask for drafts
-
-    def start(self, pool: Pool) -> None:
-        self.source.start(pool)
-
-    def draft(self, rows: Rows, most: int) -> np.ndarray:
-        if self.pause:
-            self.pause -= 1
-            self.offered = np.zeros((len(rows), 0), np.int64)
-            return self.offered
-        most = min(most, self.b - 1) if self.b else most
-        any_draft, position, row = self.cost
-        each = position + row * len(rows)
-        trust = min(1.5, self.right / self.expected)
-        # a draft token that is right less often than it costs is worth nothing, however cheap tokens are at present
-        self.offered, self.confidence = self.source.propose(rows, most, min(1.0, each / trust))
-        m = self.offered.shape[1]
-        if not m:
-            return self.offered
-        # the width with the most tokens for its price, in calls of one token
-        likely = np.minimum(self.confidence * trust, 1.0).cumprod(1).mean(0)
-        tokens = 1 + likely.cumsum()
-        price = 1 + any_draft + each * np.arange(1, m + 1)
-        best = int((tokens / price).argmax())
-        pays = bool(tokens[best] >= price[best])
-        self.useless = 0 if pays else self.useless + 1
-        if self.useless > PATIENCE:
-            self.pause = min(self.useless, LONGEST_PAUSE)
-        return self.offered[:, : best + 1 if pays else 0]
-
-    def learn(self, rows: Rows, out: np.ndarray, verified: np.ndarray, w: int) -> None:
-        # one draft token behind the block can be judged as well, so that the record goes on when the block is one token wide
-        m = min(w, self.offered.shape[1])
-        if not m:
-            return
-        reached = np.arange(m) < verified[:, None]
-        right = (self.offered[:, :m] == out[:, :m]) & reached
-        n = len(rows)
-        self.right = MEMORY * self.right + right.sum() / n
-        self.expected = max(1e-3, MEMORY * self.expected + (self.confidence[:, :m] * reached).sum() / n)
-
-    def commit(self, rows: Rows, verified: np.ndarray, ended: np.ndarray, w: int) -> np.ndarray:
-        return verified
-
-
 def build(flags, context, name: str):
     """A function from the search's parts to the driver."""
     source = make_source(flags, context)
@@ -187,7 +92,7 @@ def build(flags, context, name: str):
     def driver(decoder, softmax, rules, scoring, stats) -> ParallelSearch:
         parameter = next(context.models[0].parameters())
         if name == "window":
-            cost = COST["cpu" if parameter.device.type == "cpu" else "cuda"] if flags.draft_cost < 0 else (0.0, flags.draft_cost, 0.0)
+            cost = COSTS["cpu" if parameter.device.type == "cpu" else "cuda"] if flags.draft_cost < 0 else Cost(0.0, flags.draft_cost, 0.0)
             method: Blocks | Window = Window(source, b, cost)
         else:
             method = Blocks(source, b or 3, flags.parallel_length, name == "jacobi", name == "hybrid-jacobi")
@@ -217,6 +122,8 @@ def check(flags, generation) -> None:
             raise UsageError(f"{flag} belongs to beam search, and {name} has no beam: leave one of the two out")
     if generation.lm_path is not None:
         raise UsageError(f"--lm-path reads one token a call, and {name} several: leave one of the two out")
+    if getattr(generation, "retain_dropout", False):
+        raise UsageError(f"--retain-dropout draws anew at every call, so drafts cannot be verified: leave it or {name} out")
     if generation.print_alignment:
         raise UsageError(f"--print-alignment needs every token's attention, which {name} does not keep: leave one of the two out")
     if flags.block_size < 0 or flags.parallel_length < 0:
@@ -228,9 +135,9 @@ def check(flags, generation) -> None:
         )
     if str(flags.decoding) in ("gs-jacobi", "window") and flags.parallel_length:
         raise UsageError(f"--parallel-length belongs to jacobi and hybrid-jacobi, not to {name}: leave it out")
-    if not -1 <= flags.draft_cost < math.inf or not -1 <= flags.parallel_margin < math.inf:
-        flag = "--draft-cost" if not -1 <= flags.draft_cost < math.inf else "--parallel-margin"
-        raise UsageError(f"{flag} is a number of 0 or more, or -1 for the default")
+    for flag, value in (("--draft-cost", flags.draft_cost), ("--parallel-margin", flags.parallel_margin)):
+        if value != -1 and not 0 <= value < math.inf:
+            raise UsageError(f"{flag} {value:g} means nothing: it is a number of 0 or more, or -1 for the default")
 
 
 for method_name in ("jacobi", "gs-jacobi", "hybrid-jacobi", "window"):

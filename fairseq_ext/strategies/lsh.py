@@ -28,8 +28,9 @@ import torch
 from fairseq.dataclass import ChoiceEnum
 from torch import Tensor
 
+from fairseq_ext import softmax_stats
 from fairseq_ext.errors import UsageError
-from fairseq_ext.kernels import lsh_torch
+from fairseq_ext.kernels import lsh_compiled, lsh_torch
 from fairseq_ext.list_softmax import ListSoftmax, needs_beam
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam
@@ -87,6 +88,8 @@ class LSH(ListSoftmax):
         self.calls = 0
         if not self.everything:
             self.index = load_or_build(weight, bias, parameters, kept_beside, self.kernels)
+            if self.compiled is not None:
+                self.finder = lsh_compiled.Finder(self.index, self.in_base, int(self.has_bias))
 
     def hits(self, features: list[Tensor]) -> Tensor:
         """L (n, V) of Eq. 9."""
@@ -110,11 +113,13 @@ class LSH(ListSoftmax):
             return (hits if beam is None else beam.by_sentence(hits, 0).amax(1)) >= self.t
 
     def found(self, features: list[Tensor], beam: Beam | None, pool: Pool | None, always: Tensor | None) -> Tensor | None:
+        if self.compiled is not None:
+            ids = self.finder(features[0], self.t, always, softmax_stats.CLOCK)
+            self.measured.spent(("hash", "lookup", "compact"), self.finder.seconds)
+            return ids
         hits = self.hits(features)
         with self.measured.stage("compact"):
-            ids = self.kernels.compact(hits, self.t, self.in_base if always is None else always)
-            # base words come first where they are a prefix of the vocabulary
-            return ids[self.base.numel() :] if self.is_prefix else ids[~self.in_base[ids]]
+            return self.kernels.compact(hits, self.t, always, self.in_base)
 
     def __call__(self, decoder: Decoder, features: list[Tensor], beam: Beam | None = None, pool: Pool | None = None) -> LogProbs:
         out = super().__call__(decoder, features, beam, pool)
@@ -181,9 +186,9 @@ class ExactLSH(LSH):
 
 
 def kernels_for(weight: Tensor) -> Any:
-    """The CUDA twins where they can run, else torch's, with a line that says why."""
+    """The compiled twins or those in CUDA where they can run, else torch's, on a GPU with a line that says why."""
     if not weight.is_cuda:
-        return lsh_torch
+        return lsh_torch if lsh_compiled.library() is None else lsh_compiled
     from fairseq_ext.kernels import lsh_cuda
 
     reason = lsh_cuda.unavailable()

@@ -27,10 +27,11 @@ from torch import Tensor
 
 from fairseq_ext.decoders.output_layer import output_layers
 from fairseq_ext.errors import UsageError
-from fairseq_ext.list_softmax import ListSoftmax, Measured, most_frequent, needs_beam
+from fairseq_ext.list_softmax import ListSoftmax, most_frequent, needs_beam
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.pool import Pool
+from fairseq_ext.softmax_stats import Measured
 
 logger = logging.getLogger("fairseq_ext")
 Text = Optional[str]  # noqa: UP045

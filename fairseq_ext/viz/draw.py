@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairseq_ext.errors import UsageError
 
@@ -12,10 +12,21 @@ if TYPE_CHECKING:
 
 MANY = 14  # with more positions cells are small, and colour alone tells the probability
 LONGEST = 10  # characters of a token that are shown
+DPI = 110
 
 
 def picture(graph: Graph, files: list[Path]) -> None:
     """Draw into every file, in the format of its ending. Raises UsageError without matplotlib."""
+    figure = draw(graph)
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.hashsalt": "ddg", "svg.fonttype": "none"}):
+        for file in files:
+            figure.savefig(file, dpi=DPI, metadata={"Date": None} if file.suffix == ".svg" else None)
+
+
+def draw(graph: Graph) -> Any:
+    """The matplotlib figure. Raises UsageError without matplotlib."""
     try:
         import matplotlib
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -25,9 +36,11 @@ def picture(graph: Graph, files: list[Path]) -> None:
         raise UsageError("dependency graphs are drawn by matplotlib, which is not installed: pip install matplotlib") from error
     L, K = len(graph.tokens), len(graph.iterations)
     small = L > MANY
-    longest = max(len(cell["token"]) for iteration in graph.iterations for cell in iteration["cells"])
+    name_size, size = (7, 6) if small else (9, 8)  # of the tokens above and in the table
+    shown = {shortened(cell["token"]) for iteration in graph.iterations for cell in iteration["cells"]}
     # inches
-    cell = (0.2 if small else 0.3) + (0.06 if small else 0.08) * min(longest, LONGEST)
+    cell = 0.12 + max(widest({shortened(token) for token in graph.tokens}, name_size, "bold"), widest(shown, size))
+    cell = max(cell, 0.26 if small else 0.38)
     row = 0.2 if small else 0.42
     reach = [0.0 if j < 0 else min(0.2 + 0.1 * (i - j), 1.6) for i, j in enumerate(graph.waits_for)]  # height of each arrow
     arcs, names = 0.2 + max(reach), 0.3
@@ -49,9 +62,10 @@ def picture(graph: Graph, files: list[Path]) -> None:
             shortened(token),
             ha="center",
             va="center",
-            fontsize=7 if small else 9,
+            fontsize=name_size,
             fontweight="bold",
             color=colour,
+            parse_math=False,
         )
         j = graph.waits_for[i]
         if j >= 0:
@@ -70,8 +84,8 @@ def picture(graph: Graph, files: list[Path]) -> None:
             edge: dict = dict(edgecolor="#1b7837", linewidth=1.8, zorder=3) if solved else dict(edgecolor="white", linewidth=0.6)
             axes.add_patch(Rectangle((place + 0.04, k + 0.06), 0.92, 0.88, facecolor=face, **edge))
             middle = 0.5 if small else 0.38
-            token, size = shortened(content["token"]), 6 if small else 8
-            axes.text(place + 0.5, k + middle, token, ha="center", va="center", fontsize=size, zorder=4)
+            centred: dict = dict(ha="center", va="center", zorder=4, parse_math=False)
+            axes.text(place + 0.5, k + middle, shortened(content["token"]), fontsize=size, **centred)
             if not small:
                 axes.text(
                     place + 0.5, k + 0.76, f"{content['probability']:.2f}", ha="center", va="center", fontsize=6, color="#555", zorder=4
@@ -86,9 +100,16 @@ def picture(graph: Graph, files: list[Path]) -> None:
         fontsize=7,
         color="#555",
     )
-    with matplotlib.rc_context({"svg.hashsalt": "ddg", "svg.fonttype": "none"}):
-        for file in files:
-            figure.savefig(file, dpi=110, metadata={"Date": None} if file.suffix == ".svg" else None)
+    return figure
+
+
+def widest(texts: set[str], size: int, weight: str = "normal") -> float:
+    """The widest of the texts at this font size, in inches."""
+    from matplotlib.backends.backend_agg import RendererAgg
+    from matplotlib.font_manager import FontProperties
+
+    font, renderer = FontProperties(size=size, weight=weight), RendererAgg(1, 1, dpi=72)
+    return max(renderer.get_text_width_height_descent(text, font, ismath=False)[0] for text in texts) / 72
 
 
 def shortened(token: str) -> str:

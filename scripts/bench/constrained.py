@@ -23,11 +23,11 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments" / "dba"))
 
+from arguments import command_line, run_script, text_arguments, timing_arguments
 from contenders import OURS
-from counted import TIMES, Counted, Row, after_the_best, markdown, race, ratios, searching, text_arguments, write_tables
+from counted import TIMES, Counted, Row, after_the_best, print_tables, race, ratios, searching
 from extract import SETS, extract
 from harness import BenchError, Spread, fix_threads
-from report import cores
 from text import Text, prepare
 
 SEARCHES = {
@@ -166,7 +166,7 @@ HEADS["constant"] = HEADS["sets"]
 
 
 def main() -> None:
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parse = command_line(__doc__)
     text_arguments(parse)
     parse.add_argument("--limit-interactive", type=int, default=320, help="sentences for fairseq-interactive (320)")
     parse.add_argument("--beam", type=int, default=10, help="(10)")
@@ -175,24 +175,13 @@ def main() -> None:
     parse.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
     parse.add_argument("--interactive-sets", nargs="+", choices=SETS, default=["rand1", "rand3"])
     parse.add_argument("--parts", nargs="+", choices=HEADS, default=["sets", "constant", "interactive"])
-    parse.add_argument("--repeats", type=int, default=5, help="timed rounds (5)")
-    parse.add_argument("--threads", type=int, default=cores(), help="torch threads (all cores)")
-    parse.add_argument("--out", type=Path, help="write OUT.md and OUT.json")
+    timing_arguments(parse)
     args = parse.parse_args()
     fix_threads(args.threads)
-    tables: dict[str, tuple[Row, list[Row]]] = {}
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(args, Path(folder))
-        for part in args.parts:
-            for title, rows in getattr(bench, part)():
-                tables[title] = (HEADS[part], rows)
-                print(markdown(title, *tables[title]), flush=True)
-                if args.out:
-                    write_tables(args.out, tables)
+        print_tables(((title, HEADS[part], rows) for part in args.parts for title, rows in getattr(bench, part)()), args.out)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except BenchError as error:
-        sys.exit(f"error: {error}")
+    run_script(main)

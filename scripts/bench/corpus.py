@@ -16,14 +16,14 @@ import json
 import logging
 import multiprocessing
 import os
-import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+from arguments import command_line, run_script, text_arguments
 from harness import BenchError, Comparison, Contender, Spread, compare
-from report import ROOT, cores, markdown, write
+from report import cores, markdown, write
 
 
 class Stopwatch:
@@ -91,7 +91,8 @@ def one_process(lines: list[str], flags: dict, threads: int, watch: Stopwatch, p
 def on_ray(text: Path, flags: dict, args: argparse.Namespace, workers: int, watch: Stopwatch, costs: list[tuple]) -> Contender:
     """A whole run of fairseq_ext.corpus; `costs` gets the share of time that workers waited, and the processor's seconds beside them."""
     from fairseq_ext.corpus import run as corpus
-    from fairseq_ext.corpus.run import Job, translate
+    from fairseq_ext.corpus.job import Job
+    from fairseq_ext.corpus.run import translate
 
     loaded: list[dict[int, float]] = []
 
@@ -174,13 +175,8 @@ def told(comparison: Comparison, used: list[float], costs: dict[int, list[tuple]
 
 
 def parser() -> argparse.ArgumentParser:
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
-    demo = ROOT / "checkpoints" / "demo"
-    parse.add_argument("--model", type=Path, default=demo, help="folder with checkpoint.pt, dict.*.txt, spm.model (the demo model)")
-    parse.add_argument("--text", default=str(ROOT / "data" / "demo" / "test"), help="prefix of the source file (the demo test set)")
-    parse.add_argument("--src", default="de", help="source language and suffix (de)")
-    parse.add_argument("--tgt", default="en", help="target language (en)")
-    parse.add_argument("--limit", type=int, help="sentences (all)")
+    parse = command_line(__doc__)
+    text_arguments(parse)
     parse.add_argument("--copies", type=int, default=1, help="how often the text is repeated (1)")
     parse.add_argument("--beam", type=int, default=5, help="beam size (5)")
     parse.add_argument("--unit", type=int, default=250, help="sentences that a worker gets at once (250)")
@@ -193,7 +189,4 @@ def parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except BenchError as error:
-        sys.exit(f"error: {error}")
+    run_script(main)

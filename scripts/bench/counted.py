@@ -1,10 +1,9 @@
 """Races of our own searches against each other whose decoder rows are counted too, as rows of a Markdown table."""
 
-import argparse
 import contextlib
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 from contenders import OURS, load, read
 from equality import Outputs
 from harness import Comparison, Contender, Spread, as_json, compare
-from report import ROOT, machine
+from report import machine
 from text import Text
 
 Row = list[str]
@@ -77,13 +76,14 @@ def markdown(title: str, head: Row, rows: Sequence[Row]) -> str:
     return f"### {title}\n\n" + "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
 
-def text_arguments(parse: argparse.ArgumentParser) -> None:
-    """Model and text; without arguments the demo's."""
-    parse.add_argument("--model", type=Path, default=ROOT / "checkpoints" / "demo", help="folder with checkpoint.pt, dict.*.txt, spm.model")
-    parse.add_argument("--text", default=str(ROOT / "data" / "demo" / "test"), help="prefix of the two text files (the demo test set)")
-    parse.add_argument("--src", default="de", help="source language and suffix (de)")
-    parse.add_argument("--tgt", default="en", help="target language and suffix (en)")
-    parse.add_argument("--limit", type=int, help="first sentences only (all)")
+def print_tables(tables: Iterable[tuple[str, Row, list[Row]]], out: Path | None) -> None:
+    """Print each table, of title, head and rows, as soon as it is there; with `out`, write all that are there."""
+    found: dict[str, tuple[Row, list[Row]]] = {}
+    for title, head, rows in tables:
+        found[title] = (head, rows)
+        print(markdown(title, head, rows), flush=True)
+        if out:
+            write_tables(out, found)
 
 
 def write_tables(out: Path, tables: Mapping[str, tuple[Row, list[Row]]]) -> None:

@@ -18,10 +18,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from arguments import command_line, run_script, text_arguments, timing_arguments
 from contenders import ours, stock, stock_set_beam_size
 from ct2 import ctranslate2
 from harness import BenchError, Comparison, Contender, compare, fix_threads, report_peak
-from report import ROOT, cores, markdown, write
+from report import markdown, write
 from text import Text, prepare
 
 MODES = {"bulk": ["--max-tokens", "4000"], "one": ["--batch-size", "1"]}
@@ -90,29 +91,19 @@ def memory_command(args: argparse.Namespace, mode: str, beam: int, name: str) ->
 
 
 def parser() -> argparse.ArgumentParser:
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
-    demo = ROOT / "checkpoints" / "demo"
-    parse.add_argument("--model", type=Path, default=demo, help="folder with checkpoint.pt, dict.*.txt, spm.model (the demo model)")
-    parse.add_argument("--text", default=str(ROOT / "data" / "demo" / "test"), help="prefix of the two text files (the demo test set)")
-    parse.add_argument("--src", default="de", help="source language and suffix (de)")
-    parse.add_argument("--tgt", default="en", help="target language and suffix (en)")
-    parse.add_argument("--limit", type=int, help="sentences in bulk (all)")
+    parse = command_line(__doc__)
+    text_arguments(parse)  # --limit: in bulk
     parse.add_argument("--limit-one", type=int, default=100, help="sentences one at a time (100)")
     parse.add_argument("--beams", type=int, nargs="+", default=[1, 5, 20], help="beam sizes (1 5 20)")
     parse.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES), help="bulk, one (both)")
     contenders = ["stock", "set_beam_size", "ours", "ours --decoder-backend fairseq"]
     parse.add_argument("--contenders", nargs="+", default=contenders, help=f"the first is the reference ({contenders})")
     parse.add_argument("--over", nargs="+", default=["stock", "set_beam_size"], help="contenders that speed-ups are shown over")
-    parse.add_argument("--repeats", type=int, default=5, help="timed rounds (5)")
-    parse.add_argument("--threads", type=int, default=cores(), help="torch threads (all cores)")
+    timing_arguments(parse)
     parse.add_argument("--no-memory", action="store_true", help="do not measure peak memory")
-    parse.add_argument("--out", type=Path, help="write OUT.md and OUT.json")
     parse.add_argument("--memory-child", action="store_true", help=argparse.SUPPRESS)
     return parse
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except BenchError as error:
-        sys.exit(f"error: {error}")
+    run_script(main)

@@ -10,14 +10,13 @@ counts that stock decodes k equal rows a sentence at the first step. "better" an
 """
 
 import argparse
-import sys
 import tempfile
 from pathlib import Path
 
+from arguments import command_line, run_script, text_arguments, timing_arguments
 from contenders import stock
-from counted import TIMES, Counted, Row, after_the_best, markdown, race, ratios, searching, text_arguments, write_tables
-from harness import BenchError, fix_threads
-from report import cores
+from counted import TIMES, Counted, Row, after_the_best, print_tables, race, ratios, searching
+from harness import fix_threads
 from text import Text, prepare
 
 RAW = ["--unnormalized"]
@@ -63,30 +62,20 @@ def table(text: Text, part: str, beam: int, args: argparse.Namespace) -> list[Ro
 
 
 def main() -> None:
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parse = command_line(__doc__)
     text_arguments(parse)
     parse.add_argument("--beams", type=int, nargs="+", default=[5, 20], help="(5 20)")
     parse.add_argument("--parts", nargs="+", choices=SEARCHES, default=list(SEARCHES))
     parse.add_argument("--max-tokens", type=int, default=4000, help="of a batch (4000)")
-    parse.add_argument("--repeats", type=int, default=5, help="timed rounds (5)")
-    parse.add_argument("--threads", type=int, default=cores(), help="torch threads (all cores)")
-    parse.add_argument("--out", type=Path, help="write OUT.md and OUT.json")
+    timing_arguments(parse)
     args = parse.parse_args()
     fix_threads(args.threads)
-    tables = {}
     with tempfile.TemporaryDirectory() as folder:
         text = prepare(Path(folder), args.model, args.text, args.src, args.tgt, args.limit)
-        for part in args.parts:
-            for beam in args.beams:
-                title = f"{part} scores, beam {beam}, {len(text.references)} sentences, {args.threads} threads"
-                tables[title] = (HEAD, table(text, part, beam, args))
-                print(markdown(title, *tables[title]), flush=True)
-                if args.out:
-                    write_tables(args.out, tables)
+        size = f"{len(text.references)} sentences, {args.threads} threads"
+        settings = ((part, beam) for part in args.parts for beam in args.beams)
+        print_tables(((f"{part} scores, beam {beam}, {size}", HEAD, table(text, part, beam, args)) for part, beam in settings), args.out)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except BenchError as error:
-        sys.exit(f"error: {error}")
+    run_script(main)

@@ -19,10 +19,11 @@ from typing import Any
 
 import default_vs_stock
 import torch
+from arguments import run_script
 from contenders import OURS, load
 from ct2 import convert
 from default_vs_stock import MODES, TITLES, decode_only
-from harness import BenchError, Comparison, ProcessContender, compare, fix_threads
+from harness import Comparison, ProcessContender, compare, fix_threads
 from report import markdown, write
 from text import Text, prepare
 
@@ -152,7 +153,4 @@ def parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except BenchError as error:
-        sys.exit(f"error: {error}")
+    run_script(main)

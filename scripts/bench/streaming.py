@@ -17,10 +17,11 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments" / "streaming"))
 
-from harness import BenchError, Comparison, compare
+from arguments import command_line, run_script, text_arguments, timing_arguments
+from harness import Comparison, compare
 from methods import Decoding, Setting, clock_of, methods
 from mixed_corpus import mix
-from report import ROOT, cores, markdown, write
+from report import markdown, write
 from text import Text, prepare
 
 USEFUL = 0.9  # share of rows that hold live hypotheses
@@ -80,22 +81,16 @@ def verdict(claim: Claim, done: Comparison, fast: Decoding) -> str:
 
 
 def main() -> int:
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
-    parse.add_argument("--model", type=Path, default=ROOT / "checkpoints" / "demo", help="folder with checkpoint.pt, dict.*.txt, spm.model")
-    parse.add_argument("--text", default=str(ROOT / "data" / "demo" / "test"), help="prefix of the two text files (the demo test set)")
-    parse.add_argument("--src", default="de", help="source language and suffix (de)")
-    parse.add_argument("--tgt", default="en", help="target language and suffix (en)")
-    parse.add_argument("--limit", type=int, help="first sentences only (all)")
+    parse = command_line(__doc__)
+    text_arguments(parse)
     parse.add_argument("--mixed-limit", type=int, help="first lines of the length-mixed text only (all: a quarter of the sentences)")
     parse.add_argument("--seed", type=int, default=1, help="of the length-mixed text (1)")
     parse.add_argument("--parts", nargs="+", choices=dict.fromkeys(c.part for c in CLAIMS), default=["fixed", "stock", "variable"])
     parse.add_argument("--n", type=int, default=64, help="sentences of a batch (64)")
     parse.add_argument("--delta", type=float, default=1.5, help="--prune-threshold (1.5)")
     parse.add_argument("--children", type=int, default=5, help="--prune-children (5)")
-    parse.add_argument("--repeats", type=int, default=5, help="timed rounds (5)")
-    parse.add_argument("--threads", type=int, default=cores(), help="torch threads (all cores)")
+    timing_arguments(parse)
     parse.add_argument("--cpu-time", action="store_true", help="seconds of processor time, for a machine with other work on it")
-    parse.add_argument("--out", type=Path, help="write OUT.md and OUT.json")
     args = parse.parse_args()
     comparisons, verdicts = [], []
     with tempfile.TemporaryDirectory() as folder:
@@ -117,7 +112,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except BenchError as error:
-        sys.exit(f"error: {error}")
+    run_script(main)

@@ -24,9 +24,19 @@ def about(runs: dict[str, Any]) -> str:
     return f"{runs['text']}, {runs['sentences']} sentences"
 
 
+def finish(axes: Any, x: str, y: str, title: str, file: Path, which: str = "major") -> None:
+    """Labels, grid and the legend beside the axes; written to the file."""
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.set_title(title)
+    axes.grid(alpha=0.3, which=which)
+    axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
+    axes.figure.savefig(file, dpi=150)
+
+
 def figure_4(runs: dict[str, Any], file: Path) -> None:
     """Time against the number of constraint tokens."""
-    figure, axes = plt.subplots(figsize=(6.5, 4.2), layout="constrained")
+    _, axes = plt.subplots(figsize=(6.5, 4.2), layout="constrained")
     for method, marker in zip(dict.fromkeys(time["method"] for time in runs["times"]), MARKERS, strict=False):
         points = [(time["tokens"], 1000 * time["seconds"]) for time in runs["times"] if time["method"] == method]
         axes.plot(*zip(*points, strict=True), LINES[method[:3]], marker=marker, markersize=5, label=method)
@@ -35,29 +45,19 @@ def figure_4(runs: dict[str, Any], file: Path) -> None:
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_xticks(sorted({time["tokens"] for time in runs["times"]}))
-    axes.set_xlabel("constraint tokens")
-    axes.set_ylabel("milliseconds a sentence")
-    axes.set_title(f"Time by number of constraints, {runs['timed']}")
-    axes.grid(alpha=0.3, which="both")
-    axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
-    figure.savefig(file, dpi=150)
+    finish(axes, "constraint tokens", "milliseconds a sentence", f"Time by number of constraints, {runs['timed']}", file, which="both")
 
 
 def figure_5(runs: dict[str, Any], file: Path) -> None:
     """BLEU against the beam."""
-    figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
+    _, axes = plt.subplots(figsize=(6, 4), layout="constrained")
     beams = sorted({run["beam"] for run in runs["grid"]})
     for name, marker in zip(dict.fromkeys(run["set"] for run in runs["grid"]), MARKERS, strict=False):
         bleu = {run["beam"]: run["bleu"] for run in runs["grid"] if run["set"] == name}
         style = {"none": ":", "phr4": "--"}.get(name, "-")
         axes.plot(range(len(beams)), [bleu[beam] for beam in beams], style, marker=marker, markersize=5, label=name)
     axes.set_xticks(range(len(beams)), [str(beam) for beam in beams])
-    axes.set_xlabel("beam")
-    axes.set_ylabel("BLEU")
-    axes.set_title(f"BLEU by beam, {about(runs)}")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
-    figure.savefig(file, dpi=150)
+    finish(axes, "beam", "BLEU", f"BLEU by beam, {about(runs)}", file)
 
 
 def figure_7(runs: dict[str, Any], file: Path) -> None:
@@ -75,17 +75,12 @@ def figure_7(runs: dict[str, Any], file: Path) -> None:
 
 def figure_8(runs: dict[str, Any], file: Path) -> None:
     """Model score against BLEU; of each set a line over the beams, the smallest marked."""
-    figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
+    _, axes = plt.subplots(figsize=(6, 4), layout="constrained")
     for name, marker in zip(dict.fromkeys(run["set"] for run in runs["grid"]), MARKERS, strict=False):
         points = sorted((run["beam"], run["total"], run["bleu"]) for run in runs["grid"] if run["set"] == name)
         axes.plot([total for _, total, _ in points], [bleu for *_, bleu in points], marker=marker, markersize=5, label=name)
         axes.annotate(f"k = {points[0][0]}", points[0][1:], textcoords="offset points", xytext=(5, -9), fontsize="x-small")
-    axes.set_xlabel("model score (sum of log-probabilities)")
-    axes.set_ylabel("BLEU")
-    axes.set_title(f"BLEU by model score, {about(runs)}")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
-    figure.savefig(file, dpi=150)
+    finish(axes, "model score (sum of log-probabilities)", "BLEU", f"BLEU by model score, {about(runs)}", file)
 
 
 FIGURES = {"figure4.png": figure_4, "figure5.png": figure_5, "figure7.png": figure_7, "figure8.png": figure_8}

@@ -19,7 +19,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[1] / "optimal_ending"))  # behind this folder: both have tables.py, figures.py
 
 from extract import SETS, extract
-from searches import ROOT, BenchError, Measure, machine, measure, model_flags, quiet, read_text
+from searches import Measure, command_line, machine, measure, model_flags, quiet, read_text, run_script, text_arguments
 
 from fairseq_ext.translator import Translator
 
@@ -128,12 +128,8 @@ def place_of(phrase: str, line: str) -> float | None:
 
 
 def main() -> None:
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
-    parse.add_argument("--model", type=Path, default=ROOT / "checkpoints" / "demo", help="folder with checkpoint.pt, dict.*.txt, spm.model")
-    parse.add_argument("--text", default=str(ROOT / "data" / "demo" / "test"), help="prefix of the two text files (the demo's test set)")
-    parse.add_argument("--src", default="de", help="source language and suffix (de)")
-    parse.add_argument("--tgt", default="en", help="target language and suffix (en)")
-    parse.add_argument("--limit", type=int, help="first sentences only (all)")
+    parse = command_line(__doc__)
+    text_arguments(parse)
     parse.add_argument("--seed", type=int, default=1, help="of the extraction (1)")
     parse.add_argument("--beams", type=int, nargs="+", default=[5, 10, 20], help="for Figures 4, 5 and 8 (5 10 20)")
     parse.add_argument("--gbs", type=int, nargs="+", default=[1, 5, 10], help="base beams for Figure 4 (1 5 10)")
@@ -160,7 +156,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except BenchError as error:
-        sys.exit(f"error: {error}")
+    run_script(main)

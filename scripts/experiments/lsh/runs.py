@@ -19,7 +19,7 @@ import sacrebleu
 import torch
 
 import fairseq_ext
-from fairseq_ext import list_softmax
+from fairseq_ext import softmax_stats
 
 BEAM, PAPER_BEAM = 5, 12
 BEST = dict(softmax="lsh", lsh_k=16, lsh_u=3, lsh_bands=100, lsh_hits=2, lsh_top=4000)
@@ -93,7 +93,7 @@ def search(args: argparse.Namespace, flags: dict[str, Any], every: int) -> dict[
     if flags["softmax"] not in ("full", "screened"):
         translator.generator.plugs.softmax.measured.every = 0  # recall is measured in a run of its own
     translator.translate(source[:2])
-    translator.stats.extra.get("softmax", {}).get("seconds", {}).update(dict.fromkeys(list_softmax.STAGES, 0.0))
+    translator.stats.extra.get("softmax", {}).get("seconds", {}).update(dict.fromkeys(softmax_stats.STAGES, 0.0))
     parts = Parts(translator.generator)
     calls, start = translator.stats.decoder_calls, time.thread_time()
     found = translator.translate(source)
@@ -117,7 +117,7 @@ def main() -> None:
     parse.add_argument("--few", type=int, default=20, help="sentences for beams above 12 (20)")
     args = parse.parse_args()
     torch.set_num_threads(1)
-    list_softmax.clock = time.thread_time
+    softmax_stats.CLOCK = time.CLOCK_THREAD_CPUTIME_ID
     (args.out / "searches").mkdir(parents=True, exist_ok=True)
     found = {}
     for label, (flags, which) in settings().items():

@@ -23,6 +23,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 logging.getLogger("fairseq").setLevel(logging.WARNING)  # it talks while it is imported
 
+from arguments import command_line, run_script, text_arguments  # noqa: E402, F401  for the scripts beside this one
 from harness import BenchError  # noqa: E402
 from report import ROOT, machine  # noqa: E402, F401  for the scripts beside this one
 from sacrebleu.metrics import BLEU  # noqa: E402

@@ -16,13 +16,13 @@ from typing import Any
 
 from searches import (
     ROOT,
-    BenchError,
     Measure,
     Score,
     Search,
     Wanted,
     bounded,
     cached,
+    command_line,
     machine,
     measure,
     model_flags,
@@ -31,6 +31,8 @@ from searches import (
     reach,
     read_text,
     reward_flags,
+    run_script,
+    text_arguments,
     unbounded,
     wanted_lengths,
 )
@@ -175,15 +177,12 @@ def best_of(choices: list[Choice]) -> list[Choice]:
 
 
 def add_model_arguments(parse: argparse.ArgumentParser) -> None:
-    parse.add_argument("--model", type=Path, default=ROOT / "checkpoints" / "demo", help="folder with checkpoint.pt, dict.*.txt, spm.model")
-    parse.add_argument("--dev", default=str(ROOT / "data" / "demo" / "dev"), help="prefix of the two files to tune on (the demo's dev set)")
-    parse.add_argument("--src", default="de", help="source language and suffix (de)")
-    parse.add_argument("--tgt", default="en", help="target language and suffix (en)")
-    parse.add_argument("--limit", type=int, help="first sentences only (all)")
+    """The model, and the text to tune on."""
+    text_arguments(parse, "--dev", "dev")
 
 
 def main() -> None:
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parse = command_line(__doc__)
     add_model_arguments(parse)
     parse.add_argument("--text", default=str(ROOT / "data" / "demo" / "test"), help="the same for the test set")
     parse.add_argument("--beams", type=int, nargs="+", default=[1, 2, 5, 10, 20, 50])
@@ -214,7 +213,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except BenchError as error:
-        sys.exit(f"error: {error}")
+    run_script(main)

@@ -67,7 +67,8 @@ class Translation:
 
     def grid(self) -> None:
         """Tables 1, 3 and 4: every method at every beam."""
-        for name, text in self.texts.items():
+        for name in self.args.texts:
+            text = self.texts[name]
             for models, members in self.models.items():
                 for k in self.args.beams:
                     s = self.setting(k)
@@ -129,6 +130,7 @@ def main() -> None:
     parse.add_argument("--src", default="de", help="source language and suffix (de)")
     parse.add_argument("--tgt", default="en", help="target language and suffix (en)")
     parse.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="Tables 1, 3 and 4; Table 5; Figure 2 (all)")
+    parse.add_argument("--texts", nargs="+", choices=["test", "mixed"], default=["test", "mixed"], help="of Tables 1, 3 and 4 (both)")
     parse.add_argument("--limit", type=int, help="first sentences only (all)")
     parse.add_argument("--mixed-limit", type=int, help="first lines only of the length-mixed corpus (all)")
     parse.add_argument("--longest", type=int, default=8, help="sentences of the longest lines of the length-mixed corpus (8)")

@@ -1,0 +1,173 @@
+// From states to the words that hashing finds (--softmax lsh) on the CPU. lsh_torch.py is the definition, integer for integer.
+//
+// Shapes: n rows, D dimensions, P = u x W hash functions of K dimensions, W bands, V words.
+
+#include "stages.hpp"
+#include "vectors.hpp"
+
+namespace {
+
+constexpr int64_t PRIME = 2147483647;
+constexpr int64_t CHECKED = 64;  // marks that are looked at together
+constexpr int64_t FEW = 16;      // counters of one word in so many are cleared one by one, more all together
+
+int64_t slot_of(int32_t key, const int64_t* hash, int64_t size) { return (hash[0] * key + hash[1]) % PRIME % size; }
+
+// Sets marks (V,) of words that reach t hits in any of n rows. Counters lie side by side in the nearest cache and are 0 between calls
+template <class Count>
+void mark(const int32_t* start, const int32_t* length, int64_t n, int64_t W, const int32_t* words, int64_t V, int64_t t, uint8_t* marks) {
+    static thread_local std::vector<Count> counters;
+    Count* hits = scratch(counters, V);
+    for (int64_t i = 0; i < n; ++i) {
+        const int32_t *from = start + i * W, *many = length + i * W;
+        for (int64_t w = 0; w < W; ++w) __builtin_prefetch(words + from[w]);
+        int64_t total = 0;
+        for (int64_t w = 0; w < W; ++w) {
+            total += many[w];
+            for (const int32_t *word = words + from[w], *end = word + many[w]; word < end; ++word) marks[*word] |= ++hits[*word] == t;
+        }
+        if (total * FEW > V) {
+            std::memset(hits, 0, V * sizeof(Count));
+            continue;
+        }
+        for (int64_t w = 0; w < W; ++w)
+            for (const int32_t *word = words + from[w], *end = word + many[w]; word < end; ++word) hits[*word] = 0;
+    }
+}
+
+// Ascending ids of what is marked or always (V,) listed, or null, but not of never (V,); marks are cleared. How many
+int64_t compact(uint8_t* marks, int64_t V, const uint8_t* always, const uint8_t* never, int64_t* ids) {
+    if (always)
+        for (int64_t word = 0; word < V; ++word) marks[word] |= always[word];
+    int64_t found = 0;
+    const auto take = [&](int64_t word) {
+        ids[found] = word;
+        found += marks[word] & !never[word];
+    };
+    const int64_t whole = V - V % CHECKED;
+    for (int64_t first = 0; first < whole; first += CHECKED) {
+        uint64_t eights[CHECKED / 8], any = 0;
+        std::memcpy(eights, marks + first, CHECKED);
+        for (uint64_t eight : eights) any |= eight;
+        if (!any) continue;
+        for (int64_t j = 0; j < CHECKED / 8; ++j)
+            if (eights[j])
+                for (int64_t word = first + j * 8; word < first + j * 8 + 8; ++word) take(word);
+    }
+    for (int64_t word = whole; word < V; ++word) take(word);
+    std::memset(marks, 0, V);
+    return found;
+}
+
+// mirrored by a ctypes structure in lsh_compiled.py
+struct Index {
+    const int64_t* dimensions;           // (K, P)
+    const int32_t* words;                // (W x V,)
+    const int32_t* offsets;              // (W, size), null with a cuckoo table
+    const int32_t *key, *first, *many;   // (W, size) each
+    const int64_t* hashes;               // (W, 4)
+    int64_t K, P, u, bits, V, size;
+    int64_t ones;  // dimensions beyond the states' own, where they are 1: a bias
+};
+
+}  // namespace
+
+extern "C" {
+
+// Band codes (n, W) of x (n, D): which of K dimensions is the largest, the first of equals; u answers a band, the first in the highest
+// bits. dimensions (K, P)
+void wta_hash(const float* x, int64_t n, int64_t D, const int64_t* dimensions, int64_t K, int64_t P, int64_t u, int64_t bits, int32_t* codes) {
+#pragma omp parallel for schedule(static) if (n * P * K > WORTH_THREADS)
+    for (int64_t i = 0; i < n; ++i) {
+        static thread_local std::vector<float> values;
+        static thread_local std::vector<int32_t> places;
+        const float* line = x + i * D;
+        float* best = scratch(values, P);
+        int32_t* winner = scratch(places, P);
+        for (int64_t p = 0; p < P; ++p) best[p] = line[dimensions[p]], winner[p] = 0;
+        for (int64_t k = 1; k < K; ++k) {
+            const int64_t* dimension = dimensions + k * P;
+            const int32_t place = static_cast<int32_t>(k);
+#pragma omp simd
+            for (int64_t p = 0; p < P; ++p) {
+                float value = line[dimension[p]];
+                winner[p] = value > best[p] ? place : winner[p];
+                best[p] = value > best[p] ? value : best[p];
+            }
+        }
+        for (int64_t w = 0; w < P / u; ++w) {
+            int32_t code = 0;
+            for (int64_t j = 0; j < u; ++j) code = (code << bits) | winner[w * u + j];
+            codes[i * (P / u) + w] = code;
+        }
+    }
+}
+
+// Spans of codes (n, W): where they begin in the flat (W x V) words, and their lengths. offsets (W, size)
+void lookup_direct(const int32_t* codes, int64_t n, int64_t W, const int32_t* offsets, int64_t size, int32_t* start, int32_t* length) {
+    for (int64_t i = 0; i < n; ++i)
+        for (int64_t w = 0; w < W; ++w) {
+            const int32_t* place = offsets + w * size + codes[i * W + w];
+            start[i * W + w] = place[0];
+            length[i * W + w] = place[1] - place[0];
+        }
+}
+
+// The same from a cuckoo table: key, first, many (W, size), hashes (W, 4); length 0 where no word has the code
+void lookup_cuckoo(const int32_t* codes, int64_t n, int64_t W, const int32_t* key, const int32_t* first, const int32_t* many,
+                   const int64_t* hashes, int64_t size, int64_t V, int32_t* start, int32_t* length) {
+    for (int64_t i = 0; i < n; ++i)
+        for (int64_t w = 0; w < W; ++w) {
+            const int32_t code = codes[i * W + w];
+            int64_t slot = w * size + slot_of(code, hashes + w * 4, size);
+            if (key[slot] != code) slot = w * size + slot_of(code, hashes + w * 4 + 2, size);
+            const bool is_there = key[slot] == code && many[slot] > 0;
+            start[i * W + w] = is_there ? static_cast<int32_t>(w * V + first[slot]) : 0;
+            length[i * W + w] = is_there ? many[slot] : 0;
+        }
+}
+
+// Adds to hits (n, V) in how many bands a word's code is the row's
+void count_hits(const int32_t* start, const int32_t* length, int64_t n, int64_t W, const int32_t* words, int64_t V, int16_t* hits) {
+#pragma omp parallel for schedule(static) if (n * V > WORTH_THREADS)
+    for (int64_t i = 0; i < n; ++i)
+        for (int64_t s = i * W; s < (i + 1) * W; ++s)
+            for (const int32_t *word = words + start[s], *end = word + length[s]; word < end; ++word) ++hits[i * V + *word];
+}
+
+// The words that share t or more bands with any row of x (n, d): ascending ids, as `compact` says; t > 0. How many, and the seconds (3,)
+// that hashing, counting and listing took by the given clock
+int64_t find_words(const Index* index, const float* x, int64_t n, int64_t d, int64_t t, const uint8_t* always, const uint8_t* never,
+                   int64_t* ids, int64_t clock, double* seconds) {
+    static thread_local std::vector<float> with_ones;
+    static thread_local std::vector<int32_t> spans;
+    static thread_local std::vector<uint8_t> marked;
+    const int64_t W = index->P / index->u, D = d + index->ones;
+    Stages stages(clock);
+    if (index->ones) {
+        float* wide = scratch(with_ones, n * D);
+        for (int64_t i = 0; i < n; ++i) {
+            std::memcpy(wide + i * D, x + i * d, d * sizeof(float));
+            std::fill(wide + i * D + d, wide + (i + 1) * D, 1.0f);
+        }
+        x = wide;
+    }
+    int32_t *codes = scratch(spans, 3 * n * W), *start = codes + n * W, *length = start + n * W;
+    wta_hash(x, n, D, index->dimensions, index->K, index->P, index->u, index->bits, codes);
+    seconds[0] = stages.next();
+    if (index->offsets)
+        lookup_direct(codes, n, W, index->offsets, index->size, start, length);
+    else
+        lookup_cuckoo(codes, n, W, index->key, index->first, index->many, index->hashes, index->size, index->V, start, length);
+    uint8_t* marks = scratch(marked, index->V);
+    if (W <= 255)
+        mark<uint8_t>(start, length, n, W, index->words, index->V, t, marks);
+    else
+        mark<uint16_t>(start, length, n, W, index->words, index->V, t, marks);
+    seconds[1] = stages.next();
+    const int64_t found = compact(marks, index->V, always, never, ids);
+    seconds[2] = stages.next();
+    return found;
+}
+
+}  // extern "C"

@@ -1,0 +1,29 @@
+// Seconds of a kernel's stages, by one of the system's clocks.
+#pragma once
+
+#include <cstdint>
+#include <ctime>
+
+namespace {
+
+struct Stages {
+    clockid_t clock;
+    double last;
+
+    explicit Stages(int64_t id) : clock(static_cast<clockid_t>(id)) { last = now(); }
+
+    double now() const {
+        timespec time;
+        clock_gettime(clock, &time);
+        return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+    }
+
+    // since the last time it was asked
+    double next() {
+        const double before = last;
+        last = now();
+        return last - before;
+    }
+};
+
+}  // namespace
