@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -220,9 +223,27 @@ def test_a_compiler_that_fails_is_no_error_either(monkeypatch, caplog, tmp_path)
     assert not list((tmp_path / "fairseq_ext").iterdir())
 
 
-def test_the_library_can_be_switched_off(monkeypatch):
+def test_the_library_can_be_switched_off_and_the_log_says_so(monkeypatch, caplog):
     monkeypatch.setenv("FAIRSEQ_EXT_KERNELS", "off")
-    assert building.library.__wrapped__() is None
+    with caplog.at_level(logging.INFO, "fairseq_ext"):
+        assert building.library.__wrapped__() is None
+    assert "FAIRSEQ_EXT_KERNELS=off" in caplog.text
+
+
+@needs_library
+def test_the_command_that_builds_it_says_when_it_is_switched_off(monkeypatch):
+    monkeypatch.setenv("FAIRSEQ_EXT_KERNELS", "off")
+    done = subprocess.run([sys.executable, "-m", "fairseq_ext.kernels"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith(".so")
+    assert "FAIRSEQ_EXT_KERNELS=off" in done.stderr
+
+
+@pytest.mark.skipif(shutil.which("env") is None, reason="there is no env command")
+def test_a_compiler_may_be_named_with_what_is_to_come_before_it_or_behind(monkeypatch, tmp_path):
+    monkeypatch.setenv("CXX", "env no-such-compiler -O2")
+    assert building.compiler() == [shutil.which("env"), "no-such-compiler", "-O2"]
+    monkeypatch.setenv("CXX", "no-such-compiler -O2")
+    assert building.compiler() is None
 
 
 # ---- --int8

@@ -2,9 +2,11 @@
 
 import sys
 
-from fairseq_ext.kernels.build import build
+from fairseq_ext.kernels.build import OFF, build, is_off
 
 try:
     print(build())
+    if is_off():
+        print(f"not used, torch operations run instead: {OFF}", file=sys.stderr)
 except RuntimeError as error:
     sys.exit(f"not built, torch operations will run instead: {error}")

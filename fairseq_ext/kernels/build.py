@@ -14,6 +14,7 @@ import hashlib
 import logging
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -26,13 +27,18 @@ SOURCES, HEADERS = sorted(FOLDER.glob("*.cpp")), sorted(FOLDER.glob("*.hpp"))
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-shared", "-fopenmp", "-fno-math-errno", "-fno-trapping-math")
 
 TRY = "import ctypes, sys; sys.exit(0 if ctypes.CDLL(sys.argv[1]).works() else 1)"
+OFF = "FAIRSEQ_EXT_KERNELS=off switches it off"
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of malloc.h
 
 
-def compiler() -> str | None:
-    """The C++ compiler's path, None if there is none."""
-    named = os.environ.get("CXX")
-    return next((path for path in map(shutil.which, [named] if named else ["g++", "c++", "clang++"]) if path), None)
+def compiler() -> list[str] | None:
+    """The C++ compiler's path, and what CXX gives it along (`ccache g++`); None if there is none."""
+    named = os.environ.get("CXX", "").strip()
+    for name, *others in [[named], named.split()] if named else [["g++"], ["c++"], ["clang++"]]:
+        path = shutil.which(name)
+        if path is not None:
+            return [path, *others]
+    return None
 
 
 def processor() -> str:
@@ -49,14 +55,19 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "fairseq_ext"
 
 
+def is_off() -> bool:
+    """Whether the user has switched the library off."""
+    return os.environ.get("FAIRSEQ_EXT_KERNELS") == "off"
+
+
 def build() -> Path:
     """The compiled library, made if it is not there. Errors: RuntimeError in one sentence."""
     command = compiler()
     if command is None:
         raise RuntimeError("there is no C++ compiler (g++, c++, clang++ or the one that CXX names)")
-    names = ", ".join(path.name for path in SOURCES)
-    version = subprocess.run([command, "--version"], capture_output=True, text=True, check=False).stdout
-    parts = (*(path.read_text(encoding="utf-8") for path in SOURCES + HEADERS), command, version, *FLAGS, platform.machine(), processor())
+    names, called = ", ".join(path.name for path in SOURCES), shlex.join(command)
+    version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False).stdout
+    parts = (*(path.read_text(encoding="utf-8") for path in SOURCES + HEADERS), called, version, *FLAGS, platform.machine(), processor())
     target = cache_folder() / f"step-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}.so"
     if target.exists():
         return target
@@ -64,13 +75,13 @@ def build() -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
             made = Path(folder) / target.name
-            done = subprocess.run([command, *FLAGS, "-o", str(made), *map(str, SOURCES)], capture_output=True, text=True, check=False)
+            done = subprocess.run([*command, *FLAGS, "-o", str(made), *map(str, SOURCES)], capture_output=True, text=True, check=False)
             if done.returncode:
                 said = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[-200:])
-                raise RuntimeError(f"{command} could not compile {names} ({said.strip()})")
+                raise RuntimeError(f"{called} could not compile {names} ({said.strip()})")
             tried = subprocess.run([sys.executable, "-c", TRY, str(made)], capture_output=True, check=False)
             if tried.returncode:
-                raise RuntimeError(f"what {command} made of {names} does not work on this processor (status {tried.returncode})")
+                raise RuntimeError(f"what {called} made of {names} does not work on this processor (status {tried.returncode})")
             os.replace(made, target)  # in one move: another process may be doing the same
     except OSError as error:
         raise RuntimeError(f"{target.parent} cannot be written ({error.strerror})") from error
@@ -98,7 +109,8 @@ def give_back_memory() -> None:
 @functools.cache
 def library() -> ctypes.CDLL | None:
     """The library, loaded; None where it is switched off or cannot be had, which is logged once."""
-    if os.environ.get("FAIRSEQ_EXT_KERNELS") == "off":
+    if is_off():
+        logger.info("no compiled decoder step, torch operations run instead, which take longer: %s", OFF)
         return None
     try:
         found = ctypes.CDLL(str(build()))

@@ -55,7 +55,7 @@ inline float exponential(float x) {
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * r * r + r + 1.0f;
-    n = n < -126.0f ? -126.0f : n;
+    n = n > -126.0f ? n : -126.0f;  // so for NaN, which no integer holds and p keeps
     union {
         int32_t bits;
         float value;
