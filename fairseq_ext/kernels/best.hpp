@@ -9,7 +9,7 @@ constexpr int64_t BLOCK = 4 * LANES;  // columns that a search for the best look
 
 floats greater(floats a, floats b) { return a > b ? a : b; }
 
-// The largest of a block; NaN is not seen
+// The largest of a block that has no NaN
 inline float block_max(const float* line) {
     floats high = greater(greater(load(line), load(line + LANES)), greater(load(line + 2 * LANES), load(line + 3 * LANES)));
     return across(high, [](auto a, auto b) { return a > b ? a : b; });

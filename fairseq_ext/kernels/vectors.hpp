@@ -31,12 +31,16 @@ template <class Both>
 inline float across(floats v, Both both) {
     typedef float eight __attribute__((vector_size(32)));
     typedef float four __attribute__((vector_size(16)));
-    eight half;
-    if constexpr (LANES == 16)
-        half = both(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7), __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
-    else
-        half = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7);
-    four q = both(__builtin_shufflevector(half, half, 0, 1, 2, 3), __builtin_shufflevector(half, half, 4, 5, 6, 7));
+    eight low8, high8;
+    std::memcpy(&low8, &v, sizeof low8);  // a register's parts, once optimised
+    if constexpr (LANES == 16) {
+        std::memcpy(&high8, reinterpret_cast<const char*>(&v) + sizeof low8, sizeof high8);
+        low8 = both(low8, high8);
+    }
+    four low, high;
+    std::memcpy(&low, &low8, sizeof low);
+    std::memcpy(&high, reinterpret_cast<const char*>(&low8) + sizeof low, sizeof high);
+    four q = both(low, high);
     return both(both(q[0], q[1]), both(q[2], q[3]));
 }
 
