@@ -22,11 +22,17 @@ class ParallelGenerator(BeamSearchGenerator):
     def __init__(self, models, tgt_dict, **rest):
         super().__init__(models, tgt_dict, **rest)
         if self.decoder.name == "fairseq":
+            if config.choice(self.flags, "schedule") == "stream":
+                raise UsageError(
+                    f"--schedule stream with --decoding {self.flags.decoding} needs rows of different lengths in one call, which only the "
+                    "transformer backend can read: leave one of the two out"
+                )
             self.decoder = RereadingDecoder(list(self.model.models))
         build = STRATEGIES["decoding"][config.choice(self.flags, "decoding")].build
         self.graphs = 0  # dependency graphs written
         self.ddg_dir: str | None = self.flags.ddg_dir
-        self.driver = build(self.flags, self.context)(self.decoder, self.plugs.softmax, self.rules, self.scoring, self.stats)
+        make, plugs = build(self.flags, self.context), self.plugs
+        self.driver = make(self.decoder, plugs.softmax, self.rules, self.scoring, self.stats, plugs.schedule)
 
     def pool(self, sample, prefix_tokens: Tensor | None, bos_token: int | None) -> Pool:
         pool = super().pool(sample, prefix_tokens, bos_token)

@@ -81,12 +81,12 @@ STRATEGIES: dict[str, Row] = {
 REFUSED = {frozenset(("patience", name)) for name, row in STRATEGIES.items() if "stop" in row.flags}
 # scores of different banks do not compare
 REFUSED |= {frozenset(("ranked", name)) for name in ("dba", "gbs", "cbs")}
-# a driver without a beam has nothing to select from, to prune or to stop
+# a driver without a beam has nothing to select from, to prune or to stop; a stream's new rows are read beside longer ones
 REFUSED |= {
     frozenset((parallel, name))
     for parallel in ("window", "gs-jacobi")
     for name, row in STRATEGIES.items()
-    if name not in ("window", "gs-jacobi") and not {"decoder_backend"}.issuperset(row.flags)
+    if name not in ("window", "gs-jacobi") and not {"decoder_backend"}.issuperset(row.flags) and "schedule" not in row.flags
 }
 
 

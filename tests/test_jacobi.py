@@ -61,6 +61,36 @@ def test_every_method_equals_greedy_for_random_models_drafts_and_blocks(method, 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("method", METHODS)
+def test_a_stream_of_rows_equals_greedy(method, dtype, tmp_path):
+    """New sentences join rows that are longer, at every share of the width that is left."""
+    chance, refills = random.Random(f"stream {method} {dtype}"), 0
+    for seed in range(8):
+        flags = blocks(method, draft=chance.choice(["none", "pad", "repeat", "copy"]), schedule="stream")
+        flags |= {"stream_width": chance.choice([1, 2, 3]), "refill_threshold": chance.choice([0.1, 0.5, 0.7])}
+        if method != "jacobi":
+            flags["block_size"] = chance.choice([1, 2, 3, 7])
+        lengths = [chance.choice(LENGTHS) for _ in range(chance.randint(2, 9))]
+        sample = batch(lengths, seed)
+        if seed % 3 == 0:
+            lines = [[chance.randrange(4, 25) for _ in range(chance.randint(0, 9))] for _ in lengths]
+            flags["draft_file"] = drafts(tmp_path, lines)
+        model = build(chance.choice(["transformer", "transformer-pre-norm"]), seed, dtype, eos=0.5)
+        pair = generators([model], flags, beam=1, max_len_b=chance.choice([3, 20]))
+        same(run(pair.stock, sample), run(pair.ours, sample), 1e-9 if dtype == torch.float64 else 1e-4)
+        stats = pair.ours.stats
+        refills += stats.refills
+        assert stats.refills == stats.encoder_calls - 1 and stats.sentences == len(lengths)
+        assert stats.decoder_rows <= stats.decoder_calls * max(1, flags["stream_width"])
+    assert refills >= 8
+
+
+def test_a_stream_is_refused_where_rows_of_different_lengths_cannot_be_read_together():
+    with pytest.raises(UsageError, match="--schedule stream with --decoding window needs"):
+        generators([build("transformer")], blocks("window", decoder_backend="fairseq", schedule="stream"), beam=1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("method", METHODS)
 def test_a_sentence_alone_equals_greedy(method, dtype, tmp_path):
     """A row that is alone takes a way of its own; in single precision on a CPU, through the compiled library."""
     chance, read = random.Random(f"{method} {dtype}"), RowReader.__call__

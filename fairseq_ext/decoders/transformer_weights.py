@@ -30,11 +30,16 @@ class Watch:
         layers = module.layers
         small = [p for layer in layers for p in (layer.final_layer_norm.weight, layer.fc1.bias, layer.self_attn.out_proj.bias)]
         self.parameters = [p for p in small if p is not None]
-        self.seen = [p.detach().clone() for p in self.parameters]
+        self.seen = self.together()
+
+    @torch.no_grad()
+    def together(self) -> Tensor:
+        """All of them, one behind the other: to compare them one by one would be a call each, and on a GPU a wait."""
+        return torch.cat(self.parameters) if self.parameters else torch.zeros(0)
 
     def stale(self) -> bool:
-        pairs = zip(self.parameters, self.seen, strict=True)
-        return any(p.device != q.device or p.dtype != q.dtype or not torch.equal(p, q) for p, q in pairs)
+        now = self.together()
+        return now.device != self.seen.device or now.dtype != self.seen.dtype or not torch.equal(now, self.seen)
 
 
 @dataclass

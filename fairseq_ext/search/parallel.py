@@ -23,7 +23,7 @@ from fairseq_ext.search.block_rules import apply_rules
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.guard import Guard
 from fairseq_ext.search.log_probs import LogProbs
-from fairseq_ext.search.plugs import Softmax
+from fairseq_ext.search.plugs import Schedule, Softmax, WholeBatch
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.rows import NONE, Iteration, Row, Rows
 from fairseq_ext.search.rules import Rules
@@ -85,17 +85,18 @@ class ParallelSearch:
     stats: Stats
     guard: Guard = field(default_factory=Guard)
     trace: Callable[[Iteration], None] | None = None
+    schedule: Schedule = field(default_factory=WholeBatch)
 
     @torch.no_grad()
     def __call__(self, pool: Pool, answer: Callable[[int, list[Hypothesis]], None]) -> None:
         self.device = pool.length.device
-        sentences = list(pool.queue(0))
+        sentences = list(self.schedule(pool, 0, 0, 0))
         if not sentences:
             return
         self.decoder.admit(pool, sentences)
         self.stats.encoder_calls += 1
         self.method.start(pool)
-        if len(sentences) == 1:
+        if len(sentences) == len(pool.queue(0)) == 1:
             search_one(self, pool, sentences[0], answer)
         else:
             self.search(pool, sentences, answer)
@@ -111,7 +112,7 @@ class ParallelSearch:
 
     def search(self, pool: Pool, sentences: list[int], answer: Callable[[int, list[Hypothesis]], None]) -> None:
         """Sentences side by side, a row each."""
-        rows = Rows.start(pool, sentences)
+        rows, started = Rows.start(pool, sentences), len(sentences)
         read = rows.length  # tokens that each row of the decoder has read
         tally = self.tally()
         while len(rows):
@@ -158,6 +159,10 @@ class ParallelSearch:
                 for r in done.nonzero()[0].tolist():
                     answer(int(rows.live[r]), [] if lost[r] else [self.hypothesis(rows, r, pool)])
                 rows, read = self.leave(rows, read, ~done)
+                # (8) new sentences start when the schedule says so
+                if sentences := list(self.schedule(pool, started, len(rows), len(rows))):
+                    rows, read = self.refill(pool, rows, read, sentences)
+                    started += len(sentences)
 
     def best(self, pool: Pool, rows: Rows, draft: np.ndarray, read: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """One call: each position's best word (n, w), its log-probability, and how far it is before the second best (with a guard)."""
@@ -201,6 +206,20 @@ class ParallelSearch:
             index = torch.from_numpy(kept).to(self.device)
             self.decoder.select(index, index, 1, torch.arange(len(kept), device=index.device))
         return rows.keep(kept), read[kept]
+
+
+    def refill(self, pool: Pool, rows: Rows, read: np.ndarray, sentences: list[int]) -> tuple[Rows, np.ndarray]:
+        """A row more for each of these sentences, in front of those that go on."""
+        if self.stats.refills is not None:
+            self.stats.refills += 1
+        group = self.decoder.set_aside() if len(rows) else None
+        self.decoder.admit(pool, sentences)
+        self.stats.encoder_calls += 1
+        fresh = Rows.start(pool, sentences)
+        if group is None:
+            return fresh, fresh.length
+        self.decoder.join(group)
+        return Rows.join(fresh, rows), np.concatenate([fresh.length, read])
 
 
 def fetch(log_probs: LogProbs) -> tuple[np.ndarray, np.ndarray]:

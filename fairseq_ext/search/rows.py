@@ -65,6 +65,18 @@ class Rows:
         parts = (self.live, self.tokens, self.score, self.length, self.limit, self.guess, self.redo)
         return Rows(*(part[row] for part in parts))
 
+    @staticmethod
+    def join(a: Rows, b: Rows) -> Rows:
+        """Both, a's first."""
+        wide = max(a.guess.shape[1], b.guess.shape[1])
+        guess = [np.pad(x.guess, ((0, 0), (0, wide - x.guess.shape[1])), constant_values=NONE) for x in (a, b)]
+
+        def both(name: str) -> np.ndarray:
+            return np.concatenate([getattr(a, name), getattr(b, name)])
+
+        state = [both(name) for name in ("live", "tokens", "score", "length", "limit")]
+        return Rows(*state, np.concatenate(guess), both("redo"))  # type: ignore[call-arg]
+
     def alone(self) -> Row:
         """The only row, as lists."""
         end = int(self.length[0]) + 1

@@ -89,7 +89,7 @@ def build(flags, context, name: str):
     source = make_source(flags, context)
     b = flags.block_size
 
-    def driver(decoder, softmax, rules, scoring, stats) -> ParallelSearch:
+    def driver(decoder, softmax, rules, scoring, stats, schedule) -> ParallelSearch:
         parameter = next(context.models[0].parameters())
         if name == "window":
             cost = COSTS["cpu" if parameter.device.type == "cpu" else "cuda"] if flags.draft_cost < 0 else Cost(0.0, flags.draft_cost, 0.0)
@@ -98,7 +98,7 @@ def build(flags, context, name: str):
             method = Blocks(source, b or 3, flags.parallel_length, name == "jacobi", name == "hybrid-jacobi")
         automatic = MARGIN.get(str(parameter.dtype).removeprefix("torch."), 0.0)
         guard = Guard(automatic if flags.parallel_margin < 0 else flags.parallel_margin)
-        return ParallelSearch(decoder, method, softmax, rules, scoring, stats, guard)
+        return ParallelSearch(decoder, method, softmax, rules, scoring, stats, guard, schedule=schedule)
 
     return driver
 
@@ -110,11 +110,11 @@ def check(flags, generation) -> None:
         raise UsageError(f"{name} gives greedy decoding's output, and --beam is {generation.beam}: add --beam 1 or leave --decoding out")
     if generation.nbest != 1:
         raise UsageError(f"{name} finds one hypothesis a sentence, and --nbest is {generation.nbest}: use --nbest 1")
-    for point in ("select", "stop", "schedule"):
+    for point in ("select", "stop"):
         if config.choice(flags, point) != next(iter(STRATEGIES[point])):
             flag = select_flag(flags, generation) if point == "select" else f"--{point} {config.choice(flags, point)}"
             raise UsageError(f"{flag} belongs to beam search, and {name} has no beam: leave one of the two out")
-    beam_only = [s for s in config.all_strategies() if s.point in ("prune", "stop", "schedule", "select")]
+    beam_only = [s for s in config.all_strategies() if s.point in ("prune", "stop", "select")]
     for strategy in beam_only:
         unused = [n for n in config.changed(flags, strategy)]
         if unused and not (unused == ["patience"] and flags.patience == 1):
