@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_ext.strategies.dba import allocate, bank_sizes, by_banks, first_of_equals
+from fairseq_ext.search.banks import allocate, bank_sizes, by_banks
+from fairseq_ext.strategies.dba import first_of_equals
 
 
 @pytest.mark.parametrize(

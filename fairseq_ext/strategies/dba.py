@@ -5,7 +5,7 @@
 
 The beam of one size k is divided anew at every step among *banks*: bank i holds hypotheses that have i of the C constraint
 tokens. Candidates (Algorithm 2, `continuations`) are the best of all rows, each row's best, and the next token of every unmet
-phrase; `allocate` gives each bank k / (C + 1) slots and hands what a bank cannot fill to the nearest that can (Section 3.2).
+phrase; `allocate` (search/banks.py) gives each bank k / (C + 1) slots and hands what a bank cannot fill to the nearest that can (3.2).
 Phrases, unwinding and overlaps are in search/phrases.py, avoided phrases in search/avoid.py.
 
 | symbol | flag |
@@ -26,7 +26,6 @@ sentence is final: plugs.Count.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -35,6 +34,7 @@ from fairseq_ext.constraint_flags import ConstraintFlags
 from fairseq_ext.kernels.banks import PhrasesStruct, phrases_struct, select_by_banks
 from fairseq_ext.registry import register
 from fairseq_ext.search.avoid import AvoidTable, build_avoid
+from fairseq_ext.search.banks import allocate, bank_sizes, by_banks
 from fairseq_ext.search.beam import Beam, Candidates
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.phrases import PhraseTable, build_table
@@ -217,63 +217,6 @@ def first_of_equals(key: Tensor) -> Tensor:
     first = torch.ones_like(sorted_key, dtype=torch.bool)
     first[:, 1:] = sorted_key[:, 1:] != sorted_key[:, :-1]
     return torch.zeros_like(first).scatter(1, order, first)
-
-
-def allocate(k: int, candidates: Tensor, top: Tensor) -> Tensor:
-    """Slots (S, B) for each bank, given how many candidates (S, B) it has and each sentence's highest bank top (S,).
-
-    Every bank up to the highest has k // (top + 1) slots, the highest also the remainder. Going down from the highest, a bank
-    that cannot fill its slots hands the rest to the nearest banks with candidates left over, the lower of two first.
-    """
-    B = candidates.size(1)
-    bank = torch.arange(B, device=candidates.device)
-    share = k // (top + 1)
-    slots = torch.where(bank <= top[:, None], share[:, None], 0)
-    slots = slots + torch.where(bank == top[:, None], (k - share * (top + 1))[:, None], 0)
-    extra = (slots - candidates).clamp(min=0)
-    slots = slots - extra
-    lack = candidates - slots
-    near = nearest_banks(B, candidates.device)
-    # on a CPU it is cheap to ask which banks have anything to hand out
-    giving = extra.any(0).tolist() if candidates.device.type == "cpu" else [True] * B
-    for b in reversed(range(B)):
-        if giving[b]:
-            wants = lack[:, near[b]]
-            given = (extra[:, b, None] - (wants.cumsum(1) - wants)).clamp(min=0).minimum(wants)
-            slots.index_add_(1, near[b], given)
-            lack.index_add_(1, near[b], -given)
-    return slots
-
-
-@lru_cache(maxsize=64)
-def nearest_banks(B: int, device: torch.device) -> Tensor:
-    """(B, B - 1): the other banks of each, nearest first, the lower one first at equal distance."""
-    order = [sorted((x for x in range(B) if x != b), key=lambda x: (abs(x - b), x)) for b in range(B)]
-    return torch.tensor(order, dtype=torch.long, device=device).view(B, B - 1)
-
-
-def bank_sizes(bank: Tensor, score: Tensor, B: int) -> Tensor:
-    """(S, B): possible candidates (score above -inf) of each bank."""
-    possible = (score > -torch.inf).long()
-    return torch.zeros(bank.size(0), B, dtype=torch.long, device=bank.device).scatter_add_(1, bank, possible)
-
-
-def by_banks(slots: Tensor, bank: Tensor, score: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
-    """The order (S, c) of candidates: first those that the banks' slots (S, B) admit, best score first; then the others, each
-    bank's next best in turn from the highest bank top (S,) down; impossible ones last. Also how many are admitted (S,)."""
-    c, B = bank.size(1), slots.size(1)
-    bank = bank.masked_fill(score == -torch.inf, B)
-    by_score = score.argsort(dim=1, descending=True, stable=True)
-    by_bank = bank.gather(1, by_score).argsort(dim=1, stable=True)  # places in by_score: a candidate's rank by score
-    order = by_score.gather(1, by_bank)
-    bank = bank.gather(1, order)
-    size = torch.zeros(bank.size(0), B + 1, dtype=torch.long, device=bank.device).scatter_add_(1, bank, torch.ones_like(bank))
-    rank = torch.arange(c, device=bank.device) - (size.cumsum(1) - size).gather(1, bank)  # within the bank
-    slots = torch.cat([slots, torch.zeros_like(slots[:, :1])], dim=1)
-    admitted = rank < slots.gather(1, bank)
-    turn = c + rank * (B + 1) + (top[:, None] - bank)
-    key = torch.where(admitted, by_bank, torch.where(bank < B, turn, c * (B + 3)))
-    return order.gather(1, key.argsort(dim=1, stable=True)), admitted.sum(1)
 
 
 @register("select", "dba", ConstraintFlags)

@@ -25,12 +25,13 @@ from torch import Tensor
 from fairseq_ext.constraint_flags import ConstraintFlags
 from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import register
+from fairseq_ext.search.banks import by_banks
 from fairseq_ext.search.beam import Beam, Candidates
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.phrases import PhraseTable
 from fairseq_ext.search.plugs import Best
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.strategies.dba import DBA, Tables, by_banks
+from fairseq_ext.strategies.dba import DBA, Tables
 
 MAX_CBS_PHRASES = 6
 
