@@ -89,11 +89,28 @@ def test_translated_words_lose_their_factor():
     table = estimate([[A, B, EOS], [A, C, EOS]] * 5, [[X, EOS], [Y, EOS]] * 5, D, D)
     drafts = Ngram(table, PAD, PAD)
     drafts.start(pool([X]))
-    before = drafts.factor.copy()
+    before = drafts.factors(np.array([0]))
     drafts.propose(rows([B]), 1, 0.0)
     floor = (EPS / (table.unigram[B] + EPS)) ** LAMBDA
     assert drafts.factor[B] == pytest.approx(max(before[B] * COVERED, floor))
     assert (np.delete(drafts.factor, B) == np.delete(before, B)).all()
+
+
+def test_factors_are_kept_of_live_sentences_only():
+    """A stream's pool has thousands of sentences, of which few are live."""
+    target, source = [[A, B, EOS], [A, C, EOS]] * 5, [[X, EOS], [Y, EOS]] * 5
+    lines = [[X], [Y], [X, Y], [Y, Y], [X, X]]
+    drafts, whole = (Ngram(estimate(target, source, D, D), PAD, PAD) for _ in range(2))
+    drafts.start(pool(*lines))
+    for live in ([0, 1], [1, 2, 3], [4, 2]):
+        found = rows(*[[A]] * len(live))
+        found.live = np.array(live)
+        tokens, sure = drafts.propose(found, 2, 0.0)
+        assert drafts.factor.size <= 3 * V
+        whole.start(pool(*[lines[s] for s in live]))
+        expected = whole.propose(rows(*[[A]] * len(live)), 2, 0.0)
+        np.testing.assert_array_equal(tokens, expected[0])
+        np.testing.assert_allclose(sure, expected[1], rtol=1e-5)
 
 
 def test_a_table_survives_its_file_and_knows_its_dictionaries(tmp_path):

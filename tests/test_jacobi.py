@@ -84,6 +84,17 @@ def test_a_stream_of_rows_equals_greedy(method, dtype, tmp_path):
     assert refills >= 8
 
 
+def test_a_stream_fills_up_before_a_sentence_has_finished():
+    """At a threshold of 0.75 a quarter of the width starts at a time, and goes on starting until three quarters are live."""
+    flags = blocks("window", draft="none", schedule="stream", stream_width=4, refill_threshold=0.75)
+    pair = generators([build("transformer")], flags, beam=1, min_len=20, max_len_b=20)
+    sample = batch([5] * 8, 1)
+    same(run(pair.stock, sample), run(pair.ours, sample))
+    stats = pair.ours.stats
+    assert stats.decoder_rows == 8 * 21, "no sentence ends before the limit"
+    assert stats.decoder_calls <= 2 * 21 + 3 * 2, "two times four sentences, each one call behind the last"
+
+
 def test_a_stream_is_refused_where_rows_of_different_lengths_cannot_be_read_together():
     with pytest.raises(UsageError, match="--schedule stream with --decoding window needs"):
         generators([build("transformer")], blocks("window", decoder_backend="fairseq", schedule="stream"), beam=1)

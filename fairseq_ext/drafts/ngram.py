@@ -39,7 +39,7 @@ class Ngram(Source):
         self.token = np.concatenate([table.token, table.any_token[None]]).astype(np.int64)
         self.prob = np.concatenate([table.prob, table.unigram[table.any_token][None].astype(np.float16)]).astype(np.float32)
         self.key = table.key
-        self.factor: np.ndarray | None = None  # (N x V,)
+        self.factor: np.ndarray | None = None  # (slots x V,); only of sentences that have been drafted: a stream's pool has thousands
         self.floor = (EPS / (table.unigram + EPS)) ** LAMBDA  # of a word that the source does not speak of
         self.seen: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # what `entry` has found
         self.compiled = self.compile() if functions() is not None else None
@@ -55,18 +55,40 @@ class Ngram(Source):
 
     def start(self, pool: Pool) -> None:
         if self.table.lexical_start.size:
-            self.factor = self.factors(pool)
-            self.address = self.factor.ctypes.data  # asking each time would cost as much as a draft
+            self.source = pool.net_input["src_tokens"].cpu().numpy()
+            self.length = np.maximum(pool.length.cpu().numpy(), 1)
+            self.told = np.zeros(len(pool), np.int64)  # verified tokens of each sentence that the factors know of
+            self.slot = np.full(len(pool), NONE)  # of each sentence in `factor`
+            self.factor = np.zeros(0, np.float32)
 
-    def factors(self, pool: Pool) -> np.ndarray:
-        """(N x V,) how much more than by chance each sentence speaks of each word."""
+    def know_(self, live: np.ndarray) -> None:
+        """Give these sentences (n,) slots; others lose theirs when a new one comes."""
+        old = self.slot[live]
+        fresh = live[old == NONE]
+        if not len(fresh):
+            return
+        assert self.factor is not None
+        factor, kept = self.factors(fresh), live[old != NONE]
+        if len(kept):
+            factor = np.concatenate([self.factor.reshape(-1, self.V)[old[old != NONE]].ravel(), factor])
+        self.factor, self.address = factor, factor.ctypes.data  # asking each time would cost as much as a draft
+        self.slot[:] = NONE
+        self.told[fresh] = 0
+        self.slot[np.concatenate([kept, fresh])] = np.arange(len(live))
+
+    def place(self, sentence: int) -> int:
+        """The sentence's slot."""
+        if self.slot[sentence] == NONE:
+            self.know_(np.array([sentence]))
+        return int(self.slot[sentence])
+
+    def factors(self, sentences: np.ndarray) -> np.ndarray:
+        """(n x V,) how much more than by chance each of the sentences (n,) speaks of each word."""
         table = self.table
-        tokens = pool.net_input["src_tokens"].cpu().numpy()
-        N = len(tokens)
-        self.told = np.zeros(N, np.int64)  # verified tokens of each sentence that the factors know of
-        if N == 1 and self.compiled is not None:
+        tokens, lengths = self.source[sentences], self.length[sentences]
+        if len(sentences) == 1 and self.compiled is not None:
             factor = np.empty(self.V, np.float32)
-            self.compiled.factors_(tokens[0], max(1, int(pool.length[0])), factor)
+            self.compiled.factors_(tokens[0], int(lengths[0]), factor)
             return factor
         sentence, place = ((tokens != self.source_pad) & (tokens < len(table.lexical_start) - 1)).nonzero()
         word = tokens[sentence, place]
@@ -75,8 +97,8 @@ class Ngram(Source):
         target = np.repeat(sentence, count) * self.V + table.lexical_token[entry]
         spoken, which = np.unique(target, return_inverse=True)  # few of all words, so the power is taken of few
         lexical = np.bincount(which, table.lexical_prob[entry], len(spoken))
-        length = np.maximum(pool.length.cpu().numpy(), 1)[spoken // self.V]
-        factor = np.tile(self.floor, N)
+        length = lengths[spoken // self.V]
+        factor = np.tile(self.floor, len(tokens))
         factor[spoken] = ((lexical / length + EPS) / (table.unigram[spoken % self.V] + EPS)) ** LAMBDA
         return factor
 
@@ -87,7 +109,7 @@ class Ngram(Source):
         for back in range(int(fresh.max()), 0, -1):
             row = (fresh >= back).nonzero()[0]
             token = rows.tokens[row, rows.length[row] + 1 - back]
-            at = rows.live[row] * self.V + token
+            at = self.slot[rows.live[row]] * self.V + token
             self.factor[at] = np.maximum(self.factor[at] * COVERED, self.floor[token])
         self.told[rows.live] = rows.length
 
@@ -97,11 +119,12 @@ class Ngram(Source):
             words, certain = self.propose_one(rows.alone(), most, least)
             return np.array([words], np.int64), np.array([certain])
         if self.factor is not None:
+            self.know_(rows.live)
             self.cover_(rows)
+            base = (self.slot[rows.live] * self.V)[:, None]
         history = rows.last(2)
         before, last = history[:, 0], history[:, 1]
         before = np.where(before == NONE, self.pad, before)
-        base = (rows.live * self.V)[:, None]
         every, likely = np.arange(n), np.ones(n)
         tokens: list[np.ndarray] = []
         confidence: list[np.ndarray] = []
@@ -131,7 +154,8 @@ class Ngram(Source):
             return self.propose_compiled(row, most, least)
         factor = None
         if self.factor is not None:
-            factor = self.factor[row.sentence * self.V : (row.sentence + 1) * self.V]
+            slot = self.place(row.sentence)
+            factor = self.factor[slot * self.V : (slot + 1) * self.V]
             for token in row.tokens[1 + int(self.told[row.sentence]) :]:
                 factor[token] = max(factor[token] * COVERED, self.floor[token])
             self.told[row.sentence] = row.length
@@ -163,9 +187,10 @@ class Ngram(Source):
         assert self.compiled is not None
         address, fresh = 0, 0
         if self.factor is not None:
+            slot = self.place(row.sentence)  # may move the factors
             fresh = row.length - int(self.told[row.sentence])
             self.told[row.sentence] = row.length
-            address = self.address + row.sentence * self.V * self.factor.itemsize
+            address = self.address + slot * self.V * self.factor.itemsize
         text = row.tokens[-max(2, fresh) :]
         return self.compiled.draft(address, [self.pad, *text] if row.length == 0 else text, fresh, most, least)
 

@@ -159,10 +159,10 @@ class ParallelSearch:
                 for r in done.nonzero()[0].tolist():
                     answer(int(rows.live[r]), [] if lost[r] else [self.hypothesis(rows, r, pool)])
                 rows, read = self.leave(rows, read, ~done)
-                # (8) new sentences start when the schedule says so
-                if sentences := list(self.schedule(pool, started, len(rows), len(rows))):
-                    rows, read = self.refill(pool, rows, read, sentences)
-                    started += len(sentences)
+            # (8) new sentences start when the schedule says so, also beside others that have just done so: a stream fills up in turns
+            if sentences := list(self.schedule(pool, started, len(rows), len(rows))):
+                rows, read = self.refill(pool, rows, read, sentences)
+                started += len(sentences)
 
     def best(self, pool: Pool, rows: Rows, draft: np.ndarray, read: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """One call: each position's best word (n, w), its log-probability, and how far it is before the second best (with a guard)."""
@@ -206,7 +206,6 @@ class ParallelSearch:
             index = torch.from_numpy(kept).to(self.device)
             self.decoder.select(index, index, 1, torch.arange(len(kept), device=index.device))
         return rows.keep(kept), read[kept]
-
 
     def refill(self, pool: Pool, rows: Rows, read: np.ndarray, sentences: list[int]) -> tuple[Rows, np.ndarray]:
         """A row more for each of these sentences, in front of those that go on."""
