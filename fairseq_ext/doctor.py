@@ -179,37 +179,8 @@ def user_dir() -> str:
 
 
 def tiny_decode() -> str:
-    """Two sentences through a small random Transformer: the generator of translation_ext must give what fairseq's own gives."""
-    import torch
-    from fairseq.data import Dictionary
-    from fairseq.dataclass.configs import GenerationConfig
-    from fairseq.models.transformer import TransformerConfig, TransformerModelBase
-    from fairseq.sequence_generator import SequenceGenerator
-    from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
-
-    importlib.import_module("fairseq_ext.tasks")
-    words = Dictionary()
-    ids = [words.add_symbol(f"w{i}") for i in range(20)]
-    task = TASK_REGISTRY["translation_ext"](TASK_DATACLASS_REGISTRY["translation_ext"](), words, words)
-
-    config = TransformerConfig()
-    for side in (config.encoder, config.decoder):
-        side.embed_dim, side.ffn_embed_dim, side.layers, side.attention_heads = 16, 32, 2, 2
-    config.decoder.input_dim = config.decoder.output_dim = 16
-    config.share_all_embeddings = True
-    config.max_source_positions = config.max_target_positions = 64
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
-        models = [TransformerModelBase.build_model(config, task).eval()]
-
-    source = torch.tensor([[*ids[:5], words.eos()], [words.pad(), words.pad(), *ids[7:10], words.eos()]])  # (2, 6), left-padded
-    sample = {"id": torch.arange(2), "net_input": {"src_tokens": source, "src_lengths": torch.tensor([6, 4])}}
-    generation = GenerationConfig(beam=3, max_len_b=12)
-    stock = SequenceGenerator(models, words, beam_size=3, max_len_b=12)
-    ours, theirs = (
-        [sentence[0]["tokens"].tolist() for sentence in task.inference_step(generator, models, sample)]
-        for generator in (task.build_generator(models, generation), stock)
-    )
+    """The generator of translation_ext must give what fairseq's own gives."""
+    ours, theirs = importlib.import_module("fairseq_ext.tiny_decode").both()
     if ours != theirs:
         raise Failed(f"{ours} instead of fairseq's {theirs}", "this is an error of fairseq_ext: please report it with this page")
     return f"{len(ours)} sentences, equal to fairseq's own generator"

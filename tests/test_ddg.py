@@ -65,6 +65,17 @@ def test_a_graph_is_drawn_again_from_its_json(tmp_path, length):
     assert Graph.load(again / "7.json") == graph
 
 
+@pytest.mark.parametrize("part, value", [("iterations", [{"first": 0}]), ("iterations", [1]), ("solved", []), ("tokens", 3)])
+def test_a_graph_with_a_part_that_is_none_is_refused(part, value, tmp_path):
+    whole = {"name": "7", "source": ["s"], "tokens": ["a"], "method": "jacobi", "solved": [0], "waits_for": [-1]}
+    whole["iterations"] = [{"first": 0, "verified": 1, "cells": [{"token": "a", "probability": 1.0, "right": True}]}]
+    (tmp_path / "7.json").write_text(json.dumps(whole))
+    assert Graph.load(tmp_path / "7.json").tokens == ["a"]
+    (tmp_path / "7.json").write_text(json.dumps(whole | {part: value}))
+    with pytest.raises(UsageError, match="7.json is no dependency graph"):
+        Graph.load(tmp_path / "7.json")
+
+
 WORDS = "▁The ▁competition ▁WWWWWWWW @@ization ▁Mannschaftsmeister , . ▁young ▁mountainbiking ▁$5 ▁$ </s>".split()
 
 

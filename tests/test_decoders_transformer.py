@@ -89,6 +89,43 @@ class Rows:
             expected = torch.stack([f[-new:] for s, rows in self.rows.items() for f in self.expected(model, s, rows)])
             torch.testing.assert_close(got, expected if new > 1 else expected[:, 0], rtol=0, atol=self.tolerance)
 
+    def all_rows(self) -> list[list[int]]:
+        return [row for rows in self.rows.values() for row in rows]
+
+    def become(self, rows: list[list[int]]) -> None:
+        """The sentences' rows, in order, are these now."""
+        left = iter(rows)
+        self.rows = {s: [next(left) for _ in each] for s, each in self.rows.items()}
+
+    def read_blocks(self, turns: int, width: int) -> None:
+        """Start with all sentences, read blocks of random drafts, and keep the first of each and some of the draft; the next is new."""
+        self.start(list(range(len(self.pool))))
+        if width > 1:
+            self.step()
+            self.select(uniform=True, may_drop=False, width=width)
+        length = torch.tensor([len(row) - 1 for row in self.all_rows()], device=self.device)
+        for _ in range(turns):
+            b = self.random.choice([2, 3, 5])
+            self.become([[*row, *[self.token() for _ in range(b - 1)]] for row in self.all_rows()])
+            self.step(new=b, length=length)
+            taken = [self.random.randint(1, b) for _ in self.all_rows()]
+            self.become([[*row[: len(row) - b + k], self.token()] for row, k in zip(self.all_rows(), taken, strict=True)])
+            length = torch.tensor([len(row) - 1 for row in self.all_rows()], device=self.device)
+
+    def cut_and_reorder(self, turns: int, uniform: bool) -> None:
+        """Forget the end of every row, at lengths of their own, and go on token by token, reordered."""
+        self.start(list(range(len(self.pool))))
+        for _ in range(4):
+            self.step()
+            self.select(uniform=uniform, may_drop=False)
+        for _ in range(turns):
+            cut = [row[: self.random.randint(1, len(row) - 1)] for row in self.all_rows()]
+            self.decoder.truncate(torch.tensor([len(row) for row in cut], device=self.device))
+            self.become([[*row, self.token()] for row in cut])
+            for _ in range(3):
+                self.step()
+                self.select(uniform=uniform, may_drop=False)
+
     def select(self, uniform: bool, may_drop: bool, width: int | None = None, grow: bool = True) -> None:
         """Continue random rows of each sentence by a random token; drop some sentences."""
         live = list(self.rows)
@@ -186,42 +223,13 @@ def test_sinusoidal_positions_go_on_beyond_the_table(device):
 @pytest.mark.parametrize("sentences", [1, 3, 20])
 @pytest.mark.parametrize("name", ["pre-norm", "learned positions, all tied", "no positions"])
 def test_blocks_equal_teacher_forcing_though_drafts_are_taken_in_part(name, sentences, width, dtype, device):
-    rows = Rows([model_of(4, dtype, device, **MODELS[name])], [i % 6 for i in range(sentences)], 2)
-    rows.start(list(range(sentences)))
-    length = torch.zeros(sentences, dtype=torch.long, device=device)
-    if width > 1:
-        rows.step()
-        rows.select(uniform=True, may_drop=False, width=width)
-        length = torch.ones(sentences * width, dtype=torch.long, device=device)
-    for _ in range(6):
-        b = rows.random.choice([2, 3, 5])
-        verified = [row for each in rows.rows.values() for row in each]
-        drafted = [[*row, *[rows.token() for _ in range(b - 1)]] for row in verified]
-        rows.rows = {s: [drafted.pop(0) for _ in each] for s, each in rows.rows.items()}
-        rows.step(new=b, length=length)
-        # keep the first of the block and some of the draft; the next token is new
-        taken = [rows.random.randint(1, b) for _ in verified]
-        blocks = [row for each in rows.rows.values() for row in each]
-        kept = [[*row[: len(row) - b + k], rows.token()] for row, k in zip(blocks, taken, strict=True)]
-        length = torch.tensor([len(row) - 1 for row in kept], device=device)
-        rows.rows = {s: [kept.pop(0) for _ in each] for s, each in rows.rows.items()}
+    Rows([model_of(4, dtype, device, **MODELS[name])], [i % 6 for i in range(sentences)], 2).read_blocks(6, width)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("uniform", [True, False])
 def test_rows_at_different_lengths_can_be_reordered_and_read_token_by_token(uniform, dtype, device):
-    rows = Rows([model_of(5, dtype, device, **MODELS["pre-norm"])], [3, 1, 7, 2], 3)
-    rows.start([0, 1, 2, 3])
-    for _ in range(4):
-        rows.step()
-        rows.select(uniform=uniform, may_drop=False)
-    for _ in range(5):
-        cut = {s: [row[: rows.random.randint(1, len(row) - 1)] for row in each] for s, each in rows.rows.items()}
-        rows.decoder.truncate(torch.tensor([len(row) for each in cut.values() for row in each], device=device))
-        rows.rows = {s: [[*row, rows.token()] for row in each] for s, each in cut.items()}
-        for _ in range(3):
-            rows.step()
-            rows.select(uniform=uniform, may_drop=False)
+    Rows([model_of(5, dtype, device, **MODELS["pre-norm"])], [3, 1, 7, 2], 3).cut_and_reorder(5, uniform)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)

@@ -190,41 +190,14 @@ def test_sentences_that_leave_stay_in_the_buffers_until_half_have_left(device):
 @pytest.mark.parametrize("name", ["pre-norm", "learned positions, all tied", "no positions"])
 def test_recorded_blocks_equal_teacher_forcing_though_drafts_are_taken_in_part(name, sentences, width, dtype, device):
     rows = Graphed([model_of(4, dtype, device, **MODELS[name])], [i % 6 for i in range(sentences)], 2)
-    rows.start(list(range(sentences)))
-    length = torch.zeros(sentences, dtype=torch.long, device=device)
-    if width > 1:
-        rows.step()
-        rows.select(uniform=True, may_drop=False, width=width)
-        length = torch.ones(sentences * width, dtype=torch.long, device=device)
-    for _ in range(8):
-        b = rows.random.choice([2, 3, 5])
-        verified = [row for each in rows.rows.values() for row in each]
-        drafted = [[*row, *[rows.token() for _ in range(b - 1)]] for row in verified]
-        rows.rows = {s: [drafted.pop(0) for _ in each] for s, each in rows.rows.items()}
-        rows.step(new=b, length=length)
-        taken = [rows.random.randint(1, b) for _ in verified]
-        blocks = [row for each in rows.rows.values() for row in each]
-        kept = [[*row[: len(row) - b + k], rows.token()] for row, k in zip(blocks, taken, strict=True)]
-        length = torch.tensor([len(row) - 1 for row in kept], device=device)
-        rows.rows = {s: [kept.pop(0) for _ in each] for s, each in rows.rows.items()}
+    rows.read_blocks(8, width)
     assert device.type == "cuda" or rows.replays() >= 8
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("uniform", [True, False])
 def test_rows_at_different_lengths_can_be_reordered(uniform, dtype, device):
-    rows = Graphed([model_of(5, dtype, device, **MODELS["pre-norm"])], [3, 1, 7, 2], 3)
-    rows.start([0, 1, 2, 3])
-    for _ in range(4):
-        rows.step()
-        rows.select(uniform=uniform, may_drop=False)
-    for _ in range(4):
-        cut = {s: [row[: rows.random.randint(1, len(row) - 1)] for row in each] for s, each in rows.rows.items()}
-        rows.decoder.truncate(torch.tensor([len(row) for each in cut.values() for row in each], device=device))
-        rows.rows = {s: [[*row, rows.token()] for row in each] for s, each in cut.items()}
-        for _ in range(3):
-            rows.step()
-            rows.select(uniform=uniform, may_drop=False)
+    Graphed([model_of(5, dtype, device, **MODELS["pre-norm"])], [3, 1, 7, 2], 3).cut_and_reorder(4, uniform)
 
 
 # ---- groups of rows

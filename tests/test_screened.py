@@ -7,9 +7,10 @@ import torch
 from models import batch, build, generators, run, same
 
 from fairseq_ext import UsageError
+from fairseq_ext.half_screen import Screen
 from fairseq_ext.stats import Stats
 from fairseq_ext.strategies import screened
-from fairseq_ext.strategies.screened import Screen, Screened
+from fairseq_ext.strategies.screened import Screened
 
 V, D = 3000, 32
 pytestmark = pytest.mark.skipif("fbgemm" not in torch.backends.quantized.supported_engines, reason="this torch has no FBGEMM")

@@ -5,6 +5,8 @@ Shapes: n live rows, m draft tokens of each.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import numpy as np
 
 from fairseq_ext.search.pool import Pool
@@ -14,15 +16,15 @@ Draft = tuple[np.ndarray, np.ndarray]  # tokens (n, m) and the probability (n, m
 DraftOfOne = tuple[list[int], list[float]]  # the same for one row
 
 
-class Source:
+class Source(ABC):
     """Proposes the tokens that follow each row's verified ones."""
 
-    def start(self, pool: Pool) -> None:
+    def start(self, pool: Pool) -> None:  # noqa: B027  most need not know
         """A new pool."""
 
+    @abstractmethod
     def propose(self, rows: Rows, most: int, least: float) -> Draft:
         """At most `most` tokens a row; it may stop where no row's draft is right with probability `least` any more. NONE: no proposal."""
-        raise NotImplementedError
 
     def propose_one(self, row: Row, most: int, least: float) -> DraftOfOne:
         """The same for a row that is alone."""

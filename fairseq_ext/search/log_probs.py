@@ -6,6 +6,7 @@ Shapes: n live rows, V vocabulary, C = V or the length of a shortlist.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,10 +24,11 @@ class LogProbs:
     value: Tensor  # (n, C) with C = V, or the length of the shortlist
     ids: Tensor | None = None  # None: all words; (C,) ascending: the words of every row's shortlist; (n, C): each row's own, which
     # may repeat its last word behind it, with -inf
+    settled: ClassVar[bool] = True  # `value` is what a search may take; else only what the methods give is
 
     def is_compiled(self) -> bool:
-        """Whether the compiled library can read the scores of all words as they are."""
-        return self.ids is None and self.value.dtype == torch.float32 and is_compiled(self.value)
+        """Whether the compiled library can read `value`, in float32."""
+        return self.settled and self.value.dtype == torch.float32 and is_compiled(self.value)
 
     def topk(self, k: int) -> tuple[Tensor, Tensor]:
         """The k best of each row, best first: scores (n, k) and tokens (n, k)."""
@@ -35,10 +37,9 @@ class LogProbs:
 
     def best_of_sentences(self, c: int, before: Tensor, first: Tensor, of_each_row: bool) -> tuple[Tensor, ...] | None:
         """See kernels/step.py, with words for columns; None where that does not run."""
-        value = self.value
-        if c > MANY or value.dtype != torch.float32 or not is_compiled(value):
+        if c > MANY or not self.is_compiled():
             return None
-        row, column, score, *tops = best_of_sentences(value, before.contiguous(), first, c, of_each_row)
+        row, column, score, *tops = best_of_sentences(self.value, before.contiguous(), first, c, of_each_row)
         if self.ids is None:
             return row, column, score, *tops
         token = self.ids[column] if self.ids.dim() == 1 else self.ids[row, column]

@@ -96,7 +96,7 @@ class DBA:
             table.avoid.ban_(log_probs, beam.aux["avoid"])
         done = beam.longest - (0 if beam.lags is None else beam.lag())  # (S,) or the same for all
         steps_left = table.max_len[live] - done  # (S,) tokens that may still come before EOS
-        if self.is_compiled and log_probs.is_compiled() and self.children is None:
+        if self.is_compiled and self.children is None and log_probs.ids is None and log_probs.is_compiled():
             return self.compiled(beam, log_probs, table, live, done, steps_left)
         sentence = beam.sentence_of_row()
         phrases = table.phrases.of(live)

@@ -18,8 +18,8 @@ computed in full as well. High and low bytes of weights and states would do, and
 product is 2.5 to 3.0 times as fast as float32, three together 1.8 times at one row, 1.1 at 16 and 0.9 at 64, about what half precision
 gives (scripts/bench/softmax.py --engines).
 
-FBGEMM's kernels run the product; they use no AMX. Where they are missing, on a GPU, for weights other than float32, and for numbers
-of rows at which a start-up probe finds it slower, the full softmax runs.
+The product and the bounds are in half_screen.py. FBGEMM's kernels run the product; they use no AMX. Where they are missing, on a GPU,
+for weights other than float32, and for numbers of rows at which a start-up probe finds it slower, the full softmax runs.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.decoders.output_layer import output_layers
-from fairseq_ext.decoders.products import Product
 from fairseq_ext.errors import UsageError
+from fairseq_ext.half_screen import Screen
 from fairseq_ext.list_softmax import needs_beam
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam
@@ -49,68 +49,6 @@ GAIN = 0.97  # the share of the full softmax's time that half precision must sta
 MOST_OPEN = 0.2  # share of rows computed in full from which screening no longer pays
 ENOUGH = 200  # rows to judge it by
 LEAST = 256  # words of a row that are scored again, at least: what they leave makes the interval
-SAFETY = 1.001  # for the rounding of the bounds themselves
-
-
-class HalfProduct:
-    """x (n, d) -> logits (n, V) from weights in half precision, float32 sums. Raises RuntimeError where torch cannot."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None):
-        if float(weight.abs().max()) > torch.finfo(torch.float16).max:
-            raise RuntimeError("the weights are beyond half precision")
-        engine = torch.backends.quantized.engine
-        try:
-            torch.backends.quantized.engine = "fbgemm"
-            self.packed = torch.ops.quantized.linear_prepack_fp16(weight, bias)
-        finally:
-            torch.backends.quantized.engine = engine
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return torch.ops.quantized.linear_dynamic_fp16(x, self.packed)
-
-
-class Screen:
-    """The output layer in half precision and the bounds of its errors."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None, temperature: float):
-        self.weight, self.bias = weight, bias
-        self.temperature = temperature
-        self.half = HalfProduct(weight, bias)
-        self.full = Product(weight, bias)
-        error = weight - weight.half().float()  # (V, d)
-        self.largest = float(error.norm(dim=1).max()) * SAFETY
-        self.exact = self.largest == 0.0
-        # largest singular value, from the (d, d) products
-        gram = error.t() @ error
-        self.spread = 0.0 if self.exact else float(torch.linalg.eigvalsh(gram.double())[-1].clamp(min=0).sqrt()) * SAFETY
-        self.self_check()
-
-    def self_check(self) -> None:
-        """The product must be the half weights' own, to the rounding of float32."""
-        x = torch.arange(3 * self.weight.size(1), dtype=torch.float32).mul(0.37).sin().view(3, -1)
-        some = slice(0, min(512, self.weight.size(0)))
-        expected = torch.nn.functional.linear(x.double(), self.weight[some].half().double())
-        expected = expected if self.bias is None else expected + self.bias[some]
-        worst = float((self.half(x)[:, some] - expected).abs().max() / expected.abs().max().clamp(min=1e-30))
-        if worst > 1e-5:
-            raise RuntimeError(f"the half-precision product is off by {worst:.0e}")
-
-    def logits(self, x: Tensor, ids: Tensor) -> Tensor:
-        """Exact logits (n, m) of words ids (n, m)."""
-        rows = self.weight.index_select(0, ids.flatten()).view(*ids.shape, -1)  # (n, m, d)
-        out = torch.bmm(rows, x[:, :, None])[:, :, 0]
-        out = out if self.bias is None else out + self.bias[ids]
-        return out / self.temperature
-
-    def log_z_error(self, norm: Tensor, p: Tensor) -> Tensor:
-        """Bound (n,) of the error of log Z. norm (n,): |x| / temperature; p (n, V): probabilities of the words that were not scored
-        again, 0 for the others."""
-        rest = p.sum(1) + 1e-6  # the rounding of float32
-        b = norm * self.largest
-        each = rest * torch.expm1(b)
-        together = norm * self.spread * p.norm(dim=1) + 0.5 * b.exp() * b.square() * rest
-        share = torch.minimum(each, together)
-        return torch.where(share < 0.5, -torch.log1p(-share.clamp(max=0.5)) * SAFETY, torch.inf)  # |Z / Z' - 1| <= share
 
 
 class ScreenedLogProbs(LogProbs):
@@ -118,6 +56,8 @@ class ScreenedLogProbs(LogProbs):
 
     subtle: what rules do to `value` is kept where a row is computed in full, by adding the difference of the logits.
     """
+
+    settled = False  # `topk` decides which rows must be computed in full
 
     def __init__(self, value: Tensor, logits: Tensor, x: Tensor, screen: Screen, ceiling: Tensor, count: Any):
         super().__init__(value)
@@ -146,12 +86,6 @@ class ScreenedLogProbs(LogProbs):
             self.complete_(unsure)
             score, token = super().topk(k)
         return score, token
-
-    def is_compiled(self) -> bool:
-        return False
-
-    def best_of_sentences(self, c: int, before: Tensor, first: Tensor, of_each_row: bool) -> None:
-        """`topk` decides which rows must be computed in full."""
 
     def at(self, token: Tensor) -> Tensor:
         value = super().at(token)

@@ -70,10 +70,15 @@ class Graph:
     def load(path: Path) -> Graph:
         """Raises UsageError for a file that is not one."""
         try:
-            return Graph(**json.loads(path.read_text(encoding="utf-8")))
+            graph = Graph(**json.loads(path.read_text(encoding="utf-8")))
+            for iteration in graph.iterations:
+                int(iteration["first"]), int(iteration["verified"]), [Cell(**cell) for cell in iteration["cells"]]
+            if not len(graph.tokens) == len(graph.solved) == len(graph.waits_for):
+                raise ValueError("positions")
+            return graph
         except OSError as error:
             raise UsageError(f"{path} cannot be read ({error.strerror}): name a file that --ddg-dir has written") from error
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, KeyError) as error:
             raise UsageError(f"{path} is no dependency graph: name a JSON file that --ddg-dir has written") from error
 
 

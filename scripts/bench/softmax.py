@@ -21,13 +21,14 @@ import torch
 
 import fairseq_ext  # noqa: F401
 from fairseq_ext.decoders.products import Product
+from fairseq_ext.half_screen import HalfProduct, Screen
 from fairseq_ext.list_softmax import ListSoftmax
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.softmax_stats import Measured
 from fairseq_ext.stats import Stats
 from fairseq_ext.strategies.lsh import LSH
 from fairseq_ext.strategies.lsh_index import Parameters
-from fairseq_ext.strategies.screened import HalfProduct, Screen, Screened
+from fairseq_ext.strategies.screened import Screened
 
 BEST = 10
 Ways = dict[str, Callable[[], Any]]

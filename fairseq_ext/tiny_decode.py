@@ -1,0 +1,38 @@
+"""Two sentences through a small random Transformer, for doctor.py."""
+
+from __future__ import annotations
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.dataclass.configs import GenerationConfig
+from fairseq.models.transformer import TransformerConfig, TransformerModelBase
+from fairseq.sequence_generator import SequenceGenerator
+from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
+
+import fairseq_ext.tasks  # noqa: F401
+
+
+def both() -> tuple[list[list[int]], ...]:
+    """Each sentence's best tokens, by our generator and by fairseq's."""
+    words = Dictionary()
+    ids = [words.add_symbol(f"w{i}") for i in range(20)]
+    task = TASK_REGISTRY["translation_ext"](TASK_DATACLASS_REGISTRY["translation_ext"](), words, words)
+
+    config = TransformerConfig()
+    for side in (config.encoder, config.decoder):
+        side.embed_dim, side.ffn_embed_dim, side.layers, side.attention_heads = 16, 32, 2, 2
+    config.decoder.input_dim = config.decoder.output_dim = 16
+    config.share_all_embeddings = True
+    config.max_source_positions = config.max_target_positions = 64
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        models = [TransformerModelBase.build_model(config, task).eval()]
+
+    source = torch.tensor([[*ids[:5], words.eos()], [words.pad(), words.pad(), *ids[7:10], words.eos()]])  # (2, 6), left-padded
+    sample = {"id": torch.arange(2), "net_input": {"src_tokens": source, "src_lengths": torch.tensor([6, 4])}}
+    generation = GenerationConfig(beam=3, max_len_b=12)
+    stock = SequenceGenerator(models, words, beam_size=3, max_len_b=12)
+    return tuple(
+        [sentence[0]["tokens"].tolist() for sentence in task.inference_step(generator, models, sample)]
+        for generator in (task.build_generator(models, generation), stock)
+    )
