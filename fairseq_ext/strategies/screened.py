@@ -15,7 +15,7 @@ Neutral setting: every one; the output is that of --softmax full. Only the round
 Why not int8: the k best words can be certified from int8 products, but scores need log Z of all words to 1e-4. By estimate
 the errors of int8 weights bound it to 1e-3 to 1e-2 where a model was trained with label smoothing, so that nearly every row would be
 computed in full as well. High and low bytes of weights and states would do, and take three int8 products: at 40,000 words one int8
-product is 2.5 to 3.0 times as fast as float32, three together 1.8 times at one row, 1.1 at 16 and 0.9 at 64, about what half precision
+product is 2.5 to 3.4 times as fast as float32, three together 2.2 times at one row, 1.0 at 16 and 0.9 at 64, about what half precision
 gives (scripts/bench/softmax.py --engines).
 
 The product and the bounds are in half_screen.py. FBGEMM's kernels run the product; they use no AMX. Where they are missing, on a GPU,
