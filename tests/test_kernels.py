@@ -73,13 +73,25 @@ def test_int8_products_are_those_of_the_rounded_numbers(shape, two_threads):
     scale_w = weight.abs().amax(1) / 127
     whole_w = (weight / scale_w[:, None]).round().double()
     expected = whole_x @ whole_w.t() * scale_x.double() * scale_w.double() + bias.double()
-    torch.testing.assert_close(step.Packed(weight, bias, int8=True)(x).double(), expected, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(step.Packed(weight, bias, bits=8)(x).double(), expected, rtol=1e-5, atol=1e-4)
+
+
+@needs_library
+@pytest.mark.parametrize("shape", [*SHAPES, LARGE])
+def test_16_bit_products_are_those_of_the_rounded_weights(shape, two_threads):
+    lines, inputs, out = shape
+    x, weight, bias = numbers(lines, inputs), numbers(out, inputs, seed=1), numbers(out, seed=2)
+    weight[0] = 0.0  # nothing to take a scale from
+    scale = weight.abs().amax(1) / 32767
+    near = torch.where(scale[:, None] > 0, (weight / scale[:, None]).round(), 0).double() * scale[:, None]
+    expected = x.double() @ near.t() + bias.double()
+    torch.testing.assert_close(step.Packed(weight, bias, bits=16)(x).double(), expected, rtol=1e-6, atol=1e-4)
 
 
 @needs_library
 def test_int8_products_whose_inputs_do_not_come_in_fours_stay_float32():
     x, weight = numbers(3, 7), numbers(5, 7, seed=1)
-    torch.testing.assert_close(step.Packed(weight, None, int8=True)(x), x @ weight.t())
+    torch.testing.assert_close(step.Packed(weight, None, bits=8)(x), x @ weight.t())
 
 
 @needs_library

@@ -59,7 +59,7 @@ class Product:
         """The packed weights: a compiled product (`Packed`), or a tensor in oneDNN's layout."""
         if self.packed is None:
             if self.is_compiled:
-                self.packed = Packed(self.weight, self.bias, self.int8)
+                self.packed = Packed(self.weight, self.bias, 8 if self.int8 else 32)
                 if self.is_copy:
                     del self.weight
             else:

@@ -1,6 +1,6 @@
-// Products x W' + b, float32 or 8 bits. Weights are packed into panels of PANEL columns, all inputs of a panel together (step.py,
-// Packed), so that a step reads every weight once, in order. With int8 weights each line of x is rounded to 8 bits by its largest
-// magnitude.
+// Products x W' + b with weights of 32, 16 or 8 bits. Weights are packed into panels of PANEL columns, all inputs of a panel together
+// (step.py, Packed), so that a step reads every weight once, in order. With int8 weights each line of x is rounded to 8 bits by its
+// largest magnitude; whole numbers of 16 bits become floats as they are read.
 #pragma once
 
 #include <type_traits>
@@ -15,29 +15,30 @@
 
 namespace {
 
-constexpr int64_t AHEAD = 48;  // inputs of a panel: 12 KiB
+constexpr int64_t AHEAD = 12 << 10;  // bytes of a panel: 48 inputs in float32
 
 // mirrored by ctypes structures in step.py
-enum Kind : int64_t { FLOAT32, INT8 };
+enum Kind : int64_t { FLOAT32, INT8, INT16 };
 enum After : int64_t { PLAIN, RELU, GELU, ADD };  // ADD: the result is added to what y holds
 
 struct Product {
-    const void* weight;     // (panels, in, PANEL) float32, or (panels, in / 4, PANEL, 4) int8
+    const void* weight;     // (panels, in, PANEL) float32 or int16, or (panels, in / 4, PANEL, 4) int8
     const float* bias;      // (out,) or null
-    const float* scale;     // int8: (panels x PANEL,) of each column
+    const float* scale;     // int8 and int16: (panels x PANEL,) of each column
     const int32_t* offset;  // int8: (panels x PANEL,) 128 x the column's sum, which x's shift to unsigned adds
     int64_t in, out, kind;
 };
 
 // R lines of x times one panel: in x PANEL weights -> sums[R][VECTORS]. FIRST: of the lines that meet the panel, so that its weights come
 // from afar: they are asked for early, since with several lines the processor does not look far enough ahead by itself
-template <int R, bool FIRST>
-inline void panel_float(const float* x, int64_t stride, const float* weight, int64_t in, floats sums[R][VECTORS]) {
+template <int R, bool FIRST, class Weight>
+inline void panel_float(const float* x, int64_t stride, const Weight* weight, int64_t in, floats sums[R][VECTORS]) {
     for (int r = 0; r < R; ++r)
         for (int v = 0; v < VECTORS; ++v) sums[r][v] = floats{};
     for (int64_t k = 0; k < in; ++k, weight += PANEL) {
         if constexpr (FIRST)
-            for (int v = 0; v < VECTORS; ++v) __builtin_prefetch(weight + AHEAD * PANEL + v * LANES);
+            for (int64_t b = 0; b < PANEL * static_cast<int64_t>(sizeof(Weight)); b += 64)
+                __builtin_prefetch(reinterpret_cast<const char*>(weight) + AHEAD + b);
         floats w[VECTORS];
         for (int v = 0; v < VECTORS; ++v) w[v] = load(weight + v * LANES);
         for (int r = 0; r < R; ++r)
@@ -84,10 +85,17 @@ template <int R, bool FIRST>
 void block_of_rows(const Product& p, int64_t panel, const void* x, int64_t line, const float* row_scale, float* y, After after) {
     alignas(64) float results[R][PANEL];
     int64_t first = panel * PANEL, columns = std::min<int64_t>(PANEL, p.out - first);
-    if (p.kind == FLOAT32) {
+    if (p.kind != INT8) {
         floats sums[R][VECTORS];
-        const float* weight = static_cast<const float*>(p.weight) + panel * p.in * PANEL;
-        panel_float<R, FIRST>(static_cast<const float*>(x) + line * p.in, p.in, weight, p.in, sums);
+        const float* from = static_cast<const float*>(x) + line * p.in;
+        const int64_t start = panel * p.in * PANEL;
+        if (p.kind == FLOAT32) {
+            panel_float<R, FIRST>(from, p.in, static_cast<const float*>(p.weight) + start, p.in, sums);
+        } else {
+            panel_float<R, FIRST>(from, p.in, static_cast<const int16_t*>(p.weight) + start, p.in, sums);
+            for (int v = 0; v < VECTORS; ++v)
+                for (int r = 0; r < R; ++r) sums[r][v] *= load(p.scale + first + v * LANES);
+        }
         std::memcpy(results, sums, sizeof(results));
     } else {
 #if HAS_INT8

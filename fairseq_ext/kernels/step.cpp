@@ -104,12 +104,15 @@ int64_t has_int8() { return HAS_INT8; }
 // processor ends the process
 int64_t works() {
     std::vector<float> weight(4 * PANEL, 1.0f), x(ROWS * 4, 1.0f), y(ROWS * PANEL);
-    std::vector<int8_t> rounded(4 * PANEL, 1);
+    std::vector<int8_t> bytes(4 * PANEL, 1);
+    std::vector<int16_t> shorts(4 * PANEL, 1);
     std::vector<float> scale(PANEL, 1.0f);
     std::vector<int32_t> offset(PANEL, 4 * 128);
     bool good = true;
-    for (int64_t kind = FLOAT32; kind <= (HAS_INT8 ? INT8 : FLOAT32); ++kind) {
-        const void* data = kind == INT8 ? static_cast<const void*>(rounded.data()) : weight.data();
+    for (int64_t kind : {FLOAT32, INT16, HAS_INT8 ? INT8 : INT16}) {
+        const void* data = weight.data();
+        if (kind == INT16) data = shorts.data();
+        if (kind == INT8) data = bytes.data();
         multiply({data, nullptr, scale.data(), offset.data(), 4, PANEL, kind}, x.data(), ROWS, y.data(), PLAIN);
         for (float value : y) good = good && std::fabs(value - 4.0f) < 1e-5f;
     }

@@ -21,6 +21,7 @@ from torch import Tensor
 from fairseq_ext.kernels.build import library as compiled
 
 AFTER = {"none": 0, "relu": 1, "gelu": 2}
+KIND = {32: 0, 8: 1, 16: 2}  # by bits of the weights
 
 
 class ProductStruct(ctypes.Structure):
@@ -85,28 +86,31 @@ def panels(weight: Tensor) -> Tensor:
     return F.pad(weight, (0, 0) * (weight.dim() - 1) + (0, missing)).unflatten(0, (-1, P))
 
 
-def quantised(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """(out, in) -> whole numbers of 8 bits, and the scale of each output: weight = number x scale."""
-    scale = (weight.abs().amax(1) / 127).clamp_(min=torch.finfo(weight.dtype).tiny)
-    return (weight / scale[:, None]).round_().to(torch.int8), scale
+def quantised(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """(out, in) -> whole numbers of 8 or 16 bits, and the scale (out,) of each output: weight is about number x scale."""
+    scale = (weight.abs().amax(1) / (2 ** (bits - 1) - 1)).clamp_(min=torch.finfo(weight.dtype).tiny)
+    return (weight / scale[:, None]).round_().to(torch.int8 if bits == 8 else torch.int16), scale
 
 
 class Packed:
-    """x -> x W' + b by the compiled library. weight (out, in), bias (out,) or None, both float32; int8: rounded to 8 bits."""
+    """x -> x W' + b by the compiled library. weight (out, in), bias (out,) or None, both float32; bits: 32, or 16 or 8 that the weights
+    are rounded to (8: where inputs come in fours)."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, int8: bool = False):
+    def __init__(self, weight: Tensor, bias: Tensor | None, bits: int = 32):
         out, inputs = weight.shape
         self.inputs, self.outputs, self.bias = inputs, out, None if bias is None else bias.contiguous()
         self.scale = self.offset = None
-        if int8 and inputs % 4 == 0:
-            whole, scale = quantised(weight)
+        bits = 32 if bits == 8 and inputs % 4 else bits
+        if bits != 32:
+            weight, scale = quantised(weight, bits)
             self.scale = panels(scale).contiguous()
-            self.offset = panels(whole.sum(1, dtype=torch.int32) * 128).contiguous()
-            self.weight = panels(whole).unflatten(2, (-1, 4)).transpose(1, 2).contiguous()  # (panels, in / 4, P, 4)
+        if bits == 8:
+            self.offset = panels(weight.sum(1, dtype=torch.int32) * 128).contiguous()
+            self.weight = panels(weight).unflatten(2, (-1, 4)).transpose(1, 2).contiguous()  # (panels, in / 4, P, 4)
         else:
             self.weight = panels(weight).transpose(1, 2).contiguous()  # (panels, in, P)
         pointers = [0 if part is None else part.data_ptr() for part in (self.weight, self.bias, self.scale, self.offset)]
-        self.struct = ProductStruct(*pointers, inputs, out, int(self.scale is not None))
+        self.struct = ProductStruct(*pointers, inputs, out, KIND[bits])
         self.address = ctypes.addressof(self.struct)
 
     def __call__(self, x: Tensor, after: str = "none") -> Tensor:

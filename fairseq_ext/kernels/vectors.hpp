@@ -22,8 +22,12 @@ typedef float floats __attribute__((vector_size(LANES * 4)));
 typedef float loose_floats __attribute__((vector_size(LANES * 4), aligned(4)));
 typedef int32_t ints __attribute__((vector_size(LANES * 4)));
 typedef int32_t loose_ints __attribute__((vector_size(LANES * 4), aligned(4)));
+typedef int16_t loose_shorts __attribute__((vector_size(LANES * 2), aligned(2)));
 
 floats load(const float* from) { return *reinterpret_cast<const loose_floats*>(from); }
+floats load(const int16_t* from) {
+    return __builtin_convertvector(__builtin_convertvector(*reinterpret_cast<const loose_shorts*>(from), ints), floats);
+}
 void store(float* to, floats value) { *reinterpret_cast<loose_floats*>(to) = value; }
 
 // One number from the lanes of a vector, halves at a time; both(a, b) of two vectors

@@ -39,6 +39,10 @@ class LogProbs:
         """See kernels/step.py, with words for columns; None where that does not run."""
         if c > MANY or not self.is_compiled():
             return None
+        return self.compiled_best(c, before, first, of_each_row)
+
+    def compiled_best(self, c: int, before: Tensor, first: Tensor, of_each_row: bool) -> tuple[Tensor, ...]:
+        """The same of `value` as it is."""
         row, column, score, *tops = best_of_sentences(self.value, before.contiguous(), first, c, of_each_row)
         if self.ids is None:
             return row, column, score, *tops

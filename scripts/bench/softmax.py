@@ -9,7 +9,9 @@ LSH at its default {K, u, W} with T = 4,000 and the t whose list is nearest to -
 """
 
 import argparse
+import functools
 import json
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -21,14 +23,15 @@ import torch
 
 import fairseq_ext  # noqa: F401
 from fairseq_ext.decoders.products import Product
-from fairseq_ext.half_screen import HalfProduct, Screen
+from fairseq_ext.kernels.step import Packed, log_softmax_
 from fairseq_ext.list_softmax import ListSoftmax
+from fairseq_ext.screen import Screen
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.softmax_stats import Measured
 from fairseq_ext.stats import Stats
 from fairseq_ext.strategies.lsh import LSH
 from fairseq_ext.strategies.lsh_index import Parameters
-from fairseq_ext.strategies.screened import Screened
+from fairseq_ext.strategies.screened import TOLERANCE, Screened, ScreenedLogProbs, words_scored_again
 
 BEST = 10
 Ways = dict[str, Callable[[], Any]]
@@ -52,16 +55,16 @@ class OutputLayer:
     def __init__(self, V: int, d: int, near: int):
         generator = torch.Generator().manual_seed(1)
         self.V, self.near = V, near
-        self.weight = (torch.randn(V, d, generator=generator) * d**-0.5).half().float()  # as fp16 checkpoints hold it
+        self.weight = torch.randn(V, d, generator=generator) * d**-0.5
         product = Product(self.weight)
 
         def log_probs(features, temperature):
             logits = product(features[0])
-            return torch.log_softmax(logits, dim=-1, out=logits)
+            return log_softmax_(logits) if product.is_compiled else torch.log_softmax(logits, dim=-1, out=logits)
 
         self.decoder: Any = SimpleNamespace(log_probs=log_probs)
-        self.screen = Screen(self.weight, None, 1.0)
-        self.screened = Screened(self.screen, 1.0, 5, [2, 3], Stats())
+        self.screen = Screen(self.weight, None, 1.0, words_scored_again(BEST // 2), [2, 3], TOLERANCE)
+        self.screened = Screened(self.screen, 1.0, Stats())
         common = dict(layers=[(self.weight, None)], base=torch.arange(min(4000, V)), temperature=1.0, share="batch")
         self.top = ListSoftmax(measured=Measured(Stats(), 5, 0), **common)  # type: ignore[arg-type]
         self.lsh = LSH(Parameters(16, 3, 100, 1, "direct"), 2, None, measured=Measured(Stats(), 5, 0), **common)
@@ -72,25 +75,36 @@ class OutputLayer:
         self.lsh.t = min(range(1, 12), key=lambda t: abs(int((hits >= t).sum()) - self.near))
         return {
             "full": lambda: LogProbs(self.decoder.log_probs([x], 1.0)).topk(BEST),
-            "screened": lambda: self.screened.screened(x, self.screen).topk(BEST),
+            "screened": lambda: ScreenedLogProbs(self.screened, self.decoder, x, self.screen).topk(BEST),
             "screened, as used": lambda: self.screened(self.decoder, [x]).topk(BEST),
             "lsh": lambda: self.lsh(self.decoder, [x]).topk(BEST),
             "top": lambda: self.top(self.decoder, [x]).topk(BEST),
         }
 
 
+def states(weight: torch.Tensor, rows: int) -> torch.Tensor:
+    """Features (rows, d) as those of a trained model: near a word's embedding, so that the word has a probability of about 0.7 and the
+    others share the rest (label smoothing leaves them as much)."""
+    generator = torch.Generator().manual_seed(rows)
+    word = weight[torch.randint(weight.size(0), (rows,), generator=generator)]
+    x = word / word.norm(dim=1, keepdim=True).square() * (math.log(weight.size(0)) + 1.2)
+    return x + 0.7 * torch.randn(x.shape, generator=generator)
+
+
 def engines(weight: torch.Tensor, x: torch.Tensor) -> Ways:
-    """Products of all words: float32 as packed by oneDNN, half-precision and int8 weights of FBGEMM."""
-    full, half = Product(weight), HalfProduct(weight, None)
+    """Products of all words: by the compiled library with weights of 32, 16 and 8 bits, and by FBGEMM in half precision and int8."""
+    engine = torch.backends.quantized.engine
+    torch.backends.quantized.engine = "fbgemm"
+    half = torch.ops.quantized.linear_prepack_fp16(weight, None)
     scale = (weight.abs().amax(1) / 127).double()
     quantised = torch.quantize_per_channel(weight, scale, torch.zeros(weight.size(0), dtype=torch.long), 0, torch.qint8)
-    torch.backends.quantized.engine = "fbgemm"
     int8 = torch.ops.quantized.linear_prepack(quantised, None)
+    torch.backends.quantized.engine = engine
     twice = torch.cat([x, x])
-    return {
-        "float32": lambda: full(x),
-        "half": lambda: half(x),
-        "int8": lambda: torch.ops.quantized.linear_dynamic(x, int8, False),
+    compiled = {name: Packed(weight, None, bits) for name, bits in (("float32", 32), ("16 bits", 16), ("8 bits", 8))}
+    return {name: functools.partial(product, x) for name, product in compiled.items()} | {
+        "half, FBGEMM": lambda: torch.ops.quantized.linear_dynamic_fp16(x, half),
+        "int8, FBGEMM": lambda: torch.ops.quantized.linear_dynamic(x, int8, False),
         # high and low bytes of weights and states: high x (high, low), low x high
         "int8, two bytes": lambda: (
             torch.ops.quantized.linear_dynamic(twice, int8, False), torch.ops.quantized.linear_dynamic(x, int8, False)
@@ -117,7 +131,7 @@ def main() -> None:
         layer = OutputLayer(V, args.dim, args.list) if not args.engines else None
         weight = torch.randn(V, args.dim) * args.dim**-0.5 if layer is None else layer.weight
         for rows in args.rows:
-            x = torch.randn(rows, args.dim, generator=torch.Generator().manual_seed(rows)) * 4
+            x = states(weight, rows)
             with torch.no_grad():
                 spent = in_turns(engines(weight, x) if layer is None else layer.ways(x), args.times, clock)
             base = next(iter(spent.values()))

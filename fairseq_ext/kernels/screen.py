@@ -1,0 +1,64 @@
+"""Screened log-probabilities by the compiled library (`screen.cpp`), for float32 on a CPU. Definition: the torch path of screen.py.
+
+Shapes: n rows, V words, d features.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from ctypes import c_double, c_int64, c_void_p
+
+import torch
+from torch import Tensor
+
+from fairseq_ext.kernels.build import library as compiled
+from fairseq_ext.kernels.step import Packed
+
+MORE = 2048  # words of a row that are scored again where the best of them do not make the bound
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The compiled library with the signature of its function here; None where there is none."""
+    found = compiled()
+    if found is not None:
+        found.screen.argtypes = [c_void_p, c_void_p, c_int64, *[c_void_p] * 4]
+        found.screen.restype = None
+    return found
+
+
+class ScreenStruct(ctypes.Structure):
+    _fields_ = [("product", c_void_p), ("weight", c_void_p), ("bias", c_void_p), ("always", c_void_p)]
+    _fields_ += [(name, c_int64) for name in ("kept", "V", "d", "m", "more")]
+    _fields_ += [(name, c_double) for name in ("temperature", "largest", "spread", "tolerance")]
+
+
+class ScreenedProduct:
+    """From features to screened log-probabilities, in one call."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, always: Tensor, m: int, temperature: float, largest: float, spread: float,
+                 tolerance: float):  # fmt: skip
+        """weight (V, d), bias (V,) or None; the rest as in screen.py, Screen."""
+        assert weight.is_contiguous() and weight.dtype == torch.float32 and always.dtype == torch.long and 0 < m < weight.size(0)
+        assert bias is None or (bias.dtype == torch.float32 and bias.is_contiguous())
+        product = Packed(weight, bias, bits=16)
+        self.kept = (product, weight, bias, always)
+        self.V, self.d = weight.shape
+        shift = None if bias is None else bias.data_ptr()
+        self.struct = ScreenStruct(
+            product.address, weight.data_ptr(), shift, always.data_ptr(), always.numel(), self.V, self.d, m, MORE, temperature, largest,
+            spread, tolerance,
+        )  # fmt: skip
+        self.address = ctypes.addressof(self.struct)
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """x (n, d) -> what `Screen.log_probs` gives."""
+        x = x.contiguous()
+        assert x.dtype == torch.float32 and x.size(1) == self.d
+        n = x.size(0)
+        value, known = x.new_empty(n, self.V), torch.zeros(n, self.V, dtype=torch.bool)
+        ceiling, error = x.new_empty(2, n)
+        pointers = [part.data_ptr() for part in (value, known, ceiling, error)]
+        compiled().screen(self.address, x.data_ptr(), n, *pointers)  # type: ignore[union-attr]
+        return value, known, ceiling, error
