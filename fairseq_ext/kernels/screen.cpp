@@ -15,14 +15,15 @@ namespace {
 
 constexpr float SAFETY = 1.001f;    // for the rounding of the bounds themselves
 constexpr float ROUNDING = 1e-6f;   // of float32, in sums of probabilities
-constexpr float FURTHER = 3.0f;     // nats below the last word scored again, down to where more are if need be
+constexpr float STEP = 1.0f;        // nats by which more words are scored again, if need be
+constexpr int STEPS = 4;            // at most
 
 // mirrored by a ctypes structure in screen.py
 struct Screen {
     const void* product;          // (V, d) rounded to 16 bits, packed
     const float *weight, *bias;   // (V, d); (V,) or null
     const int64_t* always;        // (kept,) ids that are scored again in every row
-    int64_t kept, V, d, m, more;  // m best words are scored again, and up to `more` where these do not do
+    int64_t kept, V, d, m, more;  // m best words are scored again, up to `more` where they do not do
     double temperature, largest, spread, tolerance;  // norms of the rounding: largest row's, and the matrix's (largest singular value)
 };
 
@@ -78,7 +79,7 @@ struct Row {
         }
     }
 
-    // The words above a logit, unless they are too many; those already taken are not among them
+    // The words above a logit, unless that makes too many; those already taken are not among them
     bool add_above(float logit) {
         const size_t before = ids.size();
         for (int64_t k = 0; k < s.V; k += BLOCK) {
@@ -86,7 +87,7 @@ struct Row {
             if (end - k == BLOCK && !(block_max(line + k) > logit)) continue;
             for (int64_t i = k; i < end; ++i)
                 if (line[i] > logit) ids.push_back(i);
-            if (ids.size() - before > static_cast<size_t>(s.more)) {
+            if (ids.size() > static_cast<size_t>(s.more)) {
                 ids.resize(before);
                 return false;
             }
@@ -123,9 +124,11 @@ struct Row {
             error = error_of_log_z(s, norm, rest.first / Z, rest.second / (Z * Z));
         };
         normalise();
-        const size_t before = ids.size();
-        if (!(error <= s.tolerance) && add_above(reach - FURTHER)) {
-            reach -= FURTHER;
+        for (int step = 0; step < STEPS && !(error <= s.tolerance); ++step) {
+            const size_t before = ids.size();
+            if (!add_above(reach - STEP)) break;
+            reach -= STEP;
+            if (ids.size() == before) continue;
             score(before);
             normalise();
         }

@@ -15,7 +15,7 @@ from torch import Tensor
 from fairseq_ext.kernels.build import library as compiled
 from fairseq_ext.kernels.step import Packed
 
-MORE = 2048  # words of a row that are scored again where the best of them do not make the bound
+MORE = 2048  # words of a row that are scored again at most, where the best of them do not make the bound
 
 
 @functools.cache

@@ -6,7 +6,8 @@ D = W - rounded(W), a logit of a state x is wrong by at most |D_j| |x|. So
 1. the m words that look best, EOS and unk are scored again with the full weights;
 2. the others' sum of probabilities is wrong by at most the smaller of sum_j p_j (exp(|D_j| |x|) - 1) and, by the largest singular
    value s of D, s |x| (sum_j p_j^2)^1/2 + exp(b) b^2 / 2 sum_j p_j with b = max_j |D_j| |x|: an interval for log Z;
-3. where that interval is wider than TOLERANCE, all words within three nats of the m-th are scored again too (2,048 at most);
+3. where that interval is wider than TOLERANCE, all words within one nat of the m-th are scored again too, then within two, three and
+   four (2,048 words at most);
 4. a row whose interval is still wider, or whose k best words are not all above what any word left out can reach, is computed in
    full, and counted (recomputed_rows of --stats-file). Where that becomes more than one row in five, the full softmax takes over.
 
@@ -48,7 +49,7 @@ PROBE_TIMES = 5
 GAIN = 0.97  # the share of the full softmax's time that screening must stay under to be used
 MOST_OPEN = 0.2  # share of rows computed in full from which screening no longer pays
 ENOUGH = 200  # rows to judge it by
-LEAST = 64  # words of a row that are scored again, at least
+LEAST = 24  # words of a row that are scored again, at least
 
 
 def words_scored_again(k: int) -> int:
