@@ -179,6 +179,19 @@ def flag_of(strategy: Strategy) -> str:
     return f"--prune-{strategy.name}" if strategy.point == "prune" else f"--{strategy.point} {strategy.name}"
 
 
+UNUSED_BY_REFERENCE = ("constraints_file", "avoid_file", "glossary", "results_file", "stats_file")
+
+
+def refuse_reference(flags: Any) -> None:
+    """Refuse what --score-reference would leave out, as it searches nothing (raises UsageError)."""
+    load_strategies()
+    named = [flag_of(s) for s in chosen(flags)]
+    named += ["--" + name.replace("_", "-") for name in UNUSED_BY_REFERENCE if getattr(flags, name, None)]
+    if named:
+        given = "--score-reference scores translations that are there already"
+        raise UsageError(f"{given}, so {named[0]} has nothing to do: leave one of the two out")
+
+
 def check_workers(flags: Any, generation: Any) -> None:
     """Refuse --cpu-workers where it cannot work (raises UsageError)."""
     count = getattr(flags, "cpu_workers", 1)

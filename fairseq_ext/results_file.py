@@ -36,9 +36,9 @@ class ResultsFile:
             whole = self.read(signature)
         try:
             self.file: IO[str] = open(self.path, "a", encoding="utf-8")
+            self.file.truncate(whole)  # a line that was cut short is done again
         except OSError as error:
             raise UsageError(f"--results-file {path} cannot be written ({error.strerror}): name another file") from error
-        self.file.truncate(whole)  # a line that was cut short is done again
         if not whole:
             self.write({"signature": signature})
 
@@ -67,8 +67,11 @@ class ResultsFile:
 
     def write(self, record: dict[str, Any]) -> None:
         """Add one line, on disk as far as this process goes."""
-        self.file.write(json.dumps(record, ensure_ascii=False) + "\n")
-        self.file.flush()
+        try:
+            self.file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            self.file.flush()
+        except OSError as error:
+            raise UsageError(f"--results-file {self.path} takes no more ({error.strerror}): make room, and go on with --resume") from error
 
     def add(self, number: int, source: str, text: str, hypotheses: list[dict[str, Any]]) -> None:
         """A sentence is done: its checksum, the best translation as text, its hypotheses as fairseq's commands read them."""

@@ -72,6 +72,8 @@ class Extended(Sentences):
     def build_generator(self, models, args, seq_gen_cls=None, extra_gen_cls_kwargs=None, prefix_allowed_tokens_fn=None):
         """Our generator under the stock signature. A class that the caller brings, or scoring a reference, stays stock."""
         build = super().build_generator  # type: ignore[misc]
+        if getattr(args, "score_reference", False):
+            config.refuse_reference(self.flags())
         if seq_gen_cls is not None or getattr(args, "score_reference", False):
             return build(models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)
         flags = self.flags()

@@ -101,6 +101,23 @@ def test_what_cannot_work_is_refused_in_a_sentence(made_up, ours, stock, sentenc
         config.validate(flags(**ours), GenerationConfig(**stock))
 
 
+@pytest.mark.parametrize(
+    "ours, flag",
+    [
+        ({"stop": "patient"}, "--stop patient"),
+        ({"trim_below": 0.1, "results_file": "x"}, "--prune-trim"),
+        ({"results_file": "x"}, "--results-file"),
+        ({"glossary": "x"}, "--glossary"),
+        ({"stats_file": "x"}, "--stats-file"),
+    ],
+    ids=str,
+)
+def test_scoring_a_reference_leaves_no_flag_out_silently(made_up, ours, flag):
+    with pytest.raises(UsageError, match=f"--score-reference scores translations that are there already, so {flag} has nothing to do"):
+        config.refuse_reference(flags(**ours))
+    config.refuse_reference(flags())
+
+
 @pytest.mark.parametrize("ours", [{}, {"stop": "patient"}, {"stop": "patient", "patient_steps": 5}, {"trim_below": 0.5}], ids=str)
 def test_what_works_is_let_through(made_up, ours):
     config.validate(flags(**ours), GenerationConfig())

@@ -1,8 +1,10 @@
 """--results-file and --resume: what was done is never done again, and the output is that of an undisturbed run."""
 
+import contextlib
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import time
@@ -137,6 +139,28 @@ def test_files_that_cannot_be_continued_are_refused(tmp_path):
         ResultsFile(str(path), True, "ours")
     with pytest.raises(UsageError, match="cannot be written"):
         ResultsFile(str(tmp_path / "nowhere" / "x"), False, "ours")
+
+
+def test_a_disk_that_is_full_is_told_in_a_sentence(tmp_path):
+    """The sentences before are on disk, and the same command goes on with them."""
+    path, device = tmp_path / "results.jsonl", torch.device("cpu")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    found = [{"tokens": torch.tensor([5, 2]), "score": torch.tensor(-1.5), "positional_scores": torch.tensor([-0.5, -1.0])}]
+    results = ResultsFile(str(path), False, "ours")
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, limits[1]))
+        with pytest.raises(UsageError, match="takes no more .*: make room, and go on with --resume"):
+            for number in range(100):
+                results.add(number, "source", "text", found)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    os.close(results.file.fileno())  # what the full disk has not taken is lost
+    with contextlib.suppress(OSError):
+        results.file.close()
+    again = ResultsFile(str(path), True, "ours")
+    assert 1 < number == len(again.done) and again.hypotheses(0, "source", device) is not None
+    with pytest.raises(UsageError, match="/dev/full cannot be written"):
+        ResultsFile("/dev/full", False, "ours")
 
 
 @pytest.mark.parametrize("stock", [{"sampling": True}, {"print_alignment": "hard"}], ids=str)

@@ -17,6 +17,7 @@ from fairseq_ext.search.plugs import TopK
 from fairseq_ext.strategies.streaming import PruneThreshold, Ranked, Stream
 
 LENGTHS = [9, 8, 7, 7, 6, 5, 4, 4, 3, 2, 1, 1, 0]  # longest first, as fairseq's batches are
+STOCK = ("unnormalized", "min_len", "no_repeat_ngram_size", "lenpen", "score_reference")
 LOOSE = {"lstm": 1e-5, "fconv": 1e-5}
 JOINED = ["transformer", "transformer-tied", "bart", "lstm"]  # groups can become one
 APART = ["fconv", "lightconv"]  # they cannot
@@ -24,7 +25,7 @@ PRUNED = {"prune_threshold": 1.0, "prune_children": 3}
 
 
 def ours(architecture: str = "transformer", seed: int = 2, **flags):
-    stock = {name: flags.pop(name) for name in list(flags) if name in ("unnormalized", "min_len", "no_repeat_ngram_size", "lenpen")}
+    stock = {name: flags.pop(name) for name in list(flags) if name in STOCK}
     beam = flags.pop("beam", 4)
     return generators([build(architecture, seed)], flags, **({"beam": beam, "max_len_b": 12} | stock)).ours
 
@@ -419,6 +420,14 @@ def test_delta_of_zero_is_greedy():
 def test_bad_flags_are_refused_in_one_sentence(flags, said):
     with pytest.raises(UsageError, match=said):
         ours(**flags)
+
+
+def test_references_are_not_scored_in_one_batch_of_the_whole_pool():
+    """A stream's batches have thousands of sentences, which nothing but a search takes a few at a time."""
+    with pytest.raises(UsageError, match="--score-reference .* so --schedule stream has nothing to do"):
+        ours(**stream(), score_reference=True)
+    pair = generators([build("transformer", 1)], {}, score_reference=True)
+    assert type(pair.ours) is type(pair.stock)
 
 
 def test_schedule_of_algorithm_1():

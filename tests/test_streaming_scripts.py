@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -169,6 +170,13 @@ def test_the_figure_is_drawn(tmp_path):
     (tmp_path / "translation" / "steps.json").write_text(json.dumps({"rows": steps}), encoding="utf-8")
     done = subprocess.run([sys.executable, str(HERE / "figures.py"), "--out", str(tmp_path)], capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith("figure2.png") and (tmp_path / "figure2.png").stat().st_size > 1000
+
+
+def test_tables_are_written_where_the_figure_is_not_asked_for(tmp_path):
+    flags = ["--limit", "3", "--parts", "grid", "--texts", "test", "--beams", "1", "--n", "2", "--repeats", "1"]
+    environment = os.environ | {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
+    subprocess.run([str(HERE / "run.sh"), "--out", str(tmp_path), *flags], env=environment, check=True, capture_output=True)
+    assert "VAR-STR-FIFO" in (tmp_path / "tables.md").read_text(encoding="utf-8") and not (tmp_path / "figure2.png").exists()
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,8 @@ if [[ -n $RAW ]]; then
 fi
 if [[ -z $ONLY ]]; then
     "$PYTHON" "$HERE/translation.py" --out "$OUT" ${TRANSLATION[@]+"${TRANSLATION[@]}"}
-    "$PYTHON" "$HERE/figures.py" --out "$OUT"
 fi
 "$PYTHON" "$HERE/tables.py" --out "$OUT"
+if [[ -z $ONLY && -f $OUT/translation/steps.json ]]; then # --parts may leave it out
+    "$PYTHON" "$HERE/figures.py" --out "$OUT"
+fi
