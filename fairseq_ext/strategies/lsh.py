@@ -53,7 +53,7 @@ class LSHFlags(ListFlags):
     lsh_u: int = field(default=3, metadata={"help": "u: hash codes of a band (default: 3, as the paper)"})
     lsh_bands: int = field(default=100, metadata={"help": "W: bands (default: 100; the paper: 500)"})
     lsh_hits: int = field(default=2, metadata={"help": "t: equal bands that make a word a candidate (default: 2; neutral: 0, every word)"})
-    lsh_top: int = field(default=4000, metadata={"help": "T: most frequent words on every list (default: 4000; neutral: the vocabulary)"})
+    lsh_top: int = field(default=6000, metadata={"help": "T: most frequent words on every list (default: 6000; neutral: the vocabulary)"})
     lsh_share: ChoiceEnum(["batch", "sentence"]) = field(  # type: ignore[valid-type]
         default="batch",
         metadata={"help": "batch: one list for all rows decoded together; sentence: one for each sentence (default: batch, as the paper)"},

@@ -4,7 +4,7 @@
     python scripts/bench/softmax.py --engines      the products that screening could use, instead
 
 From features to the 10 best words of each row. Weights and features are random, so hits and recall say nothing here: what is timed is
-LSH at its default {K, u, W} with T = 4,000 and the t whose list is nearest to --list words. Ways are timed in turns, medians of
+LSH at its default {K, u, W} with T = 6,000 and the t whose list is nearest to --list words. Ways are timed in turns, medians of
 --times; seconds of the process (--clock cpu, with one thread) where the machine does other work.
 """
 
@@ -65,7 +65,7 @@ class OutputLayer:
         self.decoder: Any = SimpleNamespace(log_probs=log_probs)
         self.screen = Screen(self.weight, None, 1.0, words_scored_again(BEST // 2), [2, 3], TOLERANCE)
         self.screened = Screened(self.screen, 1.0, Stats())
-        common = dict(layers=[(self.weight, None)], base=torch.arange(min(4000, V)), temperature=1.0, share="batch")
+        common = dict(layers=[(self.weight, None)], base=torch.arange(min(6000, V)), temperature=1.0, share="batch")
         self.top = ListSoftmax(measured=Measured(Stats(), 5, 0), **common)  # type: ignore[arg-type]
         self.lsh = LSH(Parameters(16, 3, 100, 1, "direct"), 2, None, measured=Measured(Stats(), 5, 0), **common)
         self.lsh.probed = True

@@ -34,7 +34,7 @@ def main() -> None:
         ],
         "figure7": [(f"full beam={12}", [f"{kind} beam={b}" for b in (12, 6, 3, 1)], label)
                     for kind, label in (("full", "BEAM"), ("lsh", "BEAM + LSH"))],  # fmt: skip
-        "figure8": [("full", [f"lsh T={T} t={t}" for t in (1, 2, 3)], f"T = {T}") for T in (1000, 2000, 4000)],
+        "figure8": [("full", [f"lsh T={T} t={t}" for t in (1, 2, 3)], f"T = {T}") for T in (2000, 4000, 6000)],
     }
     for name, curves in figures.items():
         figure, axes = pyplot.subplots(figsize=(5, 3.6), layout="constrained")

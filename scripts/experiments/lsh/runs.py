@@ -22,18 +22,18 @@ import fairseq_ext
 from fairseq_ext import softmax_stats
 
 BEAM, PAPER_BEAM = 5, 12
-BEST = dict(softmax="lsh", lsh_k=16, lsh_u=3, lsh_bands=100, lsh_hits=2, lsh_top=4000)
+BEST = dict(softmax="lsh", lsh_k=16, lsh_u=3, lsh_bands=100, lsh_hits=2, lsh_top=6000)
 FULL: dict[str, Any] = dict(softmax="full")
 
 
 def settings() -> dict[str, tuple[dict[str, Any], str]]:
     """Label -> flags and which sentences: many, or few."""
     out: dict[str, tuple[dict[str, Any], str]] = {"full": (FULL, "many"), "screened": (dict(softmax="screened"), "many")}
-    for T in (1000, 2000, 4000):
+    for T in (2000, 4000, 6000):
         for t in (1, 2, 3):
             out[f"lsh T={T} t={t}"] = (BEST | dict(lsh_top=T, lsh_hits=t), "many")
-    out["lsh paper T=4000 t=4"] = (BEST | dict(lsh_k=8, lsh_bands=500, lsh_hits=4), "many")
-    for T in (1000, 2000, 4000, 8000):
+    out["lsh paper T=6000 t=4"] = (BEST | dict(lsh_k=8, lsh_bands=500, lsh_hits=4), "many")
+    for T in (2000, 4000, 6000, 8000):
         out[f"top T={T}"] = (dict(softmax="top", shortlist_top=T), "many")
     for words in (5, 20, 50):
         out[f"lexical N={words}"] = (dict(softmax="lexical", shortlist_top=200, shortlist_words=words), "many")
@@ -103,7 +103,7 @@ def search(args: argparse.Namespace, flags: dict[str, Any], every: int) -> dict[
     out["softmax"] = copy.deepcopy(translator.stats.as_dict().get("softmax", {}))  # the recall's run adds to both
     out["texts"] = [nbest[0].text for nbest in found]
     if flags["softmax"] not in ("full", "screened"):
-        translator.generator.plugs.softmax.inner.measured.every = 3
+        translator.generator.plugs.softmax.inner.measured.every = 1
         translator.translate(source[:: max(1, len(source) // 15)])
         out["recall"] = {key: translator.stats.extra["softmax"].get(key) for key in ("recall_at_k", "recall_at_1", "recall_rows")}
     return out

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-BEST = "lsh T=4000 t=2"
+BEST = "lsh T=6000 t=2"
 PARTS = ("source side", "decoder layers", "softmax", "beam expansion", "hidden states reorder")
 
 
