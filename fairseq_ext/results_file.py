@@ -112,7 +112,11 @@ def checksum(*given: Any) -> str:
 
 
 def run_key(signature: str, generation: Any, models: list) -> str:
-    """One line for all that results depend on besides the sentences: the signature, fairseq's own generation flags, the weights."""
+    """One line for all that results depend on besides the sentences: the signature, fairseq's own generation flags, the weights.
+
+    Not the schedule: a run that was too large for the machine may go on with fewer sentences at once.
+    """
+    signature = "|".join(part for part in signature.split("|") if not part.startswith("schedule:"))
     settings = generation if isinstance(generation, Mapping) else vars(generation)
     told = {name: str(value) for name, value in sorted(settings.items()) if name not in ONLY_OUTPUT}
     digest = hashlib.sha256()

@@ -64,6 +64,15 @@ def test_a_run_cut_short_anywhere_ends_with_the_same_output(tiny, tmp_path, flag
         assert json.loads(stats.read_text())["sentences"] == 11 - (content[:cut].count(b"\n") - 1)  # work really done
 
 
+def test_a_run_goes_on_with_another_schedule(tiny, tmp_path):
+    path = tmp_path / "results.jsonl"
+    expected = results(generate(tiny, *STREAM, "--results-file", path).stdout)
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:6]))
+    for flags in (["--schedule", "stream", "--stream-rows", "7"], ["--schedule", "batch", "--batch-size", "2"]):
+        assert agree(expected, results(generate(tiny, *flags, "--results-file", path, "--resume").stdout))
+    assert sorted(r["id"] for r in records(path)[1:]) == list(range(11))
+
+
 def test_killed_and_resumed_gives_the_same_file(tiny, tmp_path):
     lines = (tiny / "test.de").read_text() * 60
     path = tmp_path / "results.jsonl"
@@ -174,8 +183,10 @@ def test_what_results_depend_on_is_in_the_key():
     from fairseq.dataclass.configs import GenerationConfig
 
     model, other = build("transformer", 1), build("transformer", 2)
-    key = run_key("ours", GenerationConfig(beam=3), [model])
+    same = (GenerationConfig(beam=3), [model])
+    key = run_key("ours", *same)
     assert key == run_key("ours", GenerationConfig(beam=3), [build("transformer", 1)])
     for changed in ({"beam": 4}, {"beam": 3, "lenpen": 0.5}, {"beam": 3, "nbest": 2}, {"beam": 3, "max_len_b": 9}):
         assert run_key("ours", GenerationConfig(**changed), [model]) != key
+    assert run_key("ours|schedule:stream,stream_width=9|x", *same) == run_key("ours|schedule:batch|x", *same) != key
     assert run_key("ours", GenerationConfig(beam=3), [other]) != key and run_key("theirs", GenerationConfig(beam=3), [model]) != key
