@@ -166,6 +166,16 @@ def previous(*old: list[int]) -> Previous:
     return source
 
 
+def test_sentences_beyond_the_old_outputs_are_told_once(caplog):
+    source = previous([A, B])
+    for ids in ([0], [1, 2], [3]):
+        later = pool(*[[A]] * len(ids))
+        later.ids = torch.tensor(ids)
+        source.start(later)
+    [told] = caplog.messages
+    assert "--draft-file has 1 lines and there is a sentence number 3" in told
+
+
 def test_an_earlier_output_is_offered_whole_and_followed():
     source = previous([A, B, C, X])
     assert source.propose(rows([]), 9, 0.0)[0][0, :5].tolist() == [A, B, C, X, EOS]

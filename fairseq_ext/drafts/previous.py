@@ -9,12 +9,15 @@ Shapes: N sentences, n live rows, M old tokens.
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 
 from fairseq_ext.drafts.source import Draft, DraftOfOne, Source
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.rows import NONE, Row, Rows
 
+logger = logging.getLogger("fairseq_ext")
 TAIL = 3  # verified tokens that are looked for
 SURE = 0.9999  # probability that an old output which has been right so far stays right for a token more
 REGAINED = 0.7  # of the doubt, after each token that the old output had right again
@@ -28,12 +31,19 @@ class Previous(Source):
     def __init__(self, old: list[list[int]], other: Source):
         self.old = old
         self.other = other
+        self.is_told = False  # that sentences have no line
 
     def start(self, pool: Pool) -> None:
         self.other.start(pool)
         numbers = pool.aux.get("draft_lines", pool.ids.tolist())
         lines = [self.old[i] if 0 <= i < len(self.old) else [] for i in numbers]
         self.lines = lines
+        if max(numbers, default=-1) >= len(self.old) and not self.is_told:
+            logger.warning(
+                "--draft-file has %d lines and there is a sentence number %d: sentences without a line are drafted as without the file",
+                len(self.old), max(numbers) + 1,
+            )  # fmt: skip
+            self.is_told = True
         width = max((len(line) for line in lines), default=0) + 1
         self.text = np.array([line + [NONE] * (width - len(line)) for line in lines])  # (N, M)
         self.next = np.zeros(len(lines), np.int64)  # place in the old output behind the verified tokens
