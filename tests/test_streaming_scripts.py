@@ -18,6 +18,7 @@ sys.path += [str(HERE), str(SCRIPTS / "bench")]
 import methods  # noqa: E402
 import mixed_corpus  # noqa: E402
 import parsing  # noqa: E402
+import stream_widths  # noqa: E402
 import streaming as bench  # noqa: E402
 import train_parsing  # noqa: E402
 import translation  # noqa: E402
@@ -194,3 +195,29 @@ def test_the_benchmark_says_what_was_reached(seconds, useful, bleu, said):
     assert bench.verdict(claim, Comparison("", results, 1, 2, 0.0), Fast()).strip() == (
         f"{ratio} (asked: 3.0x): {word}; useful rows {share} (asked: 0.9): {word}; BLEU {loss} (asked: within 0.3): {word}."
     )
+
+
+def test_lines_of_every_length_are_drawn_alike(tmp_path):
+    """Of each number of words from 3 to 40 there are about as many; the two sides stay parallel."""
+    sides = {"de": "wort", "en": "word"}
+    for language, word in sides.items():
+        lines = [" ".join(f"{word}{i}" for i in range(3 + n % 18)) for n in range(2000)]
+        (tmp_path / f"text.{language}").write_text("".join(line + "\n" for line in lines))
+    stream_widths.even_lengths(str(tmp_path / "text"), [*sides], 380, 40, 1, tmp_path / "even")
+    made = {language: (tmp_path / f"even.{language}").read_text().splitlines() for language in sides}
+    assert [line.replace("wort", "word") for line in made["de"]] == made["en"]
+    counts = [0] * 41
+    for line in made["de"]:
+        counts[len(line.split())] += 1
+    assert sum(counts[3:]) == 380 and min(counts[3:]) > 0 and max(counts) < 30
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_widths_are_raced_by_one_process_or_two(workers, tmp_path):
+    flags = ["--lines", "6", "--n", "4", "--repeats", "1", "--kinds", "fixed", "--workers", str(workers), "--out", str(tmp_path / "out")]
+    script = SCRIPTS / "bench" / "stream_widths.py"
+    done = subprocess.run([sys.executable, str(script), *flags], capture_output=True, text=True, check=True)
+    [row] = [line for line in done.stdout.splitlines() if line.startswith("| fixed | 4 |")]
+    cells = row.split(" | ")
+    assert cells[2].endswith(")") and int(cells[3]) >= int(cells[5]) and cells[-1] == "1.000 |"
+    assert ("by the clock" if workers == 2 else "processor time") in (tmp_path / "out.md").read_text()

@@ -5,7 +5,7 @@
 Fixed width (FIXED-OURS, FIXED-STREAM) and variable width (VAR-BATCH, VAR-STREAM), same output, on a length-mixed text: lines of 3 to
 --longest words, every number of words equally often, lines above 20 words joined of two. --rows: the stream is limited to n x k rows
 instead of n sentences, so that beams which pruning has narrowed leave room for more sentences; a step of either has at most as many rows.
-Seconds are processor time.
+Seconds are processor time; with --workers, which share every batch's sentences, or the whole stream's, they are the clock's.
 """
 
 import argparse
@@ -52,13 +52,20 @@ def even_lengths(text: str, languages: list[str], lines: int, longest: int, seed
 
 def race(kind: str, n: int, text: Text, args: argparse.Namespace) -> tuple[object, list[str]]:
     """One width: the comparison, and a line of the summary."""
-    flags = methods(Setting(args.k, n, args.delta, args.children, args.eps, n * args.k if args.rows else None))
     batch, stream = PAIRS[kind]
+    share = max(1, n // args.workers)  # a stream's width is each worker's own
+    flags = {
+        name: methods(Setting(args.k, many, args.delta, args.children, args.eps, many * args.k if args.rows else None))[name]
+        for name, many in ((batch, n), (stream, share))
+    }
     flags[stream] += ["--stream-order", args.order]
+    if args.workers > 1:
+        flags = {name: [*each, "--cpu-workers", str(args.workers)] for name, each in flags.items()}
     both = [Decoding(name, ["--cpu", *flags[name]], text) for name in (batch, stream)]
     contenders = [decoding.contender() for decoding in both]
     contenders[1].exact = True
-    done = compare(contenders, args.repeats, threads=1, title=f"{kind}, n = {n}", clock=time.process_time)
+    clock = time.process_time if args.workers == 1 else time.perf_counter
+    done = compare(contenders, args.repeats, threads=1, title=f"{kind}, n = {n}", clock=clock)
     ratio = done.speed_up(stream, batch)
     shown = "outputs differ" if ratio is None else f"{ratio.median:.2f}x ({ratio.low:.2f}-{ratio.high:.2f})"
     cells = [kind, n, shown]
@@ -84,6 +91,7 @@ def main() -> int:
     parse.add_argument("--eps", type=float, default=1 / 2, help="--refill-threshold (1/2)")
     parse.add_argument("--delta", type=float, default=1.5, help="--prune-threshold (1.5)")
     parse.add_argument("--children", type=int, default=5, help="--prune-children (5)")
+    parse.add_argument("--workers", type=int, default=1, help="--cpu-workers of both, each with its share of the stream's width (1)")
     parse.add_argument("--repeats", type=int, default=5, help="timed rounds (5)")
     parse.add_argument("--out", type=Path, help="write OUT.md and OUT.json")
     args = parse.parse_args()
@@ -104,7 +112,8 @@ def main() -> int:
                 lines.append("| " + " | ".join(cells) + " |")
                 print(lines[-1], flush=True)
     if args.out:
-        note = f"Model {args.model.name}, {args.lines} lines of {Path(args.text).name}.{args.src}, k = {args.k}, processor time.\n\n"
+        clock = "processor time" if args.workers == 1 else f"{args.workers} workers, by the clock"
+        note = f"Model {args.model.name}, {args.lines} lines of {Path(args.text).name}.{args.src}, k = {args.k}, {clock}.\n\n"
         write(args.out, comparisons, None, note + "\n".join(lines) + "\n")
     return 1 if any(done.refused for done in comparisons) else 0
 
