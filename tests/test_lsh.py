@@ -267,12 +267,25 @@ def test_where_the_checkpoint_cannot_be_written_beside_the_cache_folder_is_used(
         (("transformer",), {"lsh_k": 1}, {}, "--lsh-k"),
         (("transformer",), {"lsh_k": 40}, {}, "dimensions"),
         (("transformer",), {"lsh_u": 9}, {}, "bits"),
+        (("transformer",), {"lsh_bands": 32768}, {}, "--lsh-bands 32768 is more than hits are counted to"),
+        (("transformer",), {"lsh_top": -1}, {}, "--lsh-top -1 is no number"),
         (("transformer",), {"lsh_normalise": "exact"}, {"lm_path": "lm.pt"}, "--lm-path"),
     ],
 )
 def test_what_cannot_work_is_refused(models, flags, generation, said):
     with pytest.raises(UsageError, match=said):
         generators([build(name, seed=i) for i, name in enumerate(models)], {"softmax": "lsh"} | flags, beam=2, **generation)
+
+
+def test_an_index_that_a_full_disk_does_not_take_is_not_kept(tmp_path, monkeypatch, caplog):
+    def save(*args):
+        raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 30592 vs 30544")
+
+    monkeypatch.setattr(torch, "save", save)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with caplog.at_level(logging.INFO):
+        lsh_index.load_or_build(torch.randn(50, 8), None, PARAMETERS, str(tmp_path / "checkpoint.pt"))
+    assert "not kept" in caplog.text and not list(tmp_path.glob("*.part"))
 
 
 def test_parameters_without_lsh_are_refused():

@@ -196,6 +196,35 @@ def test_the_best_of_sentences_equal_the_full_softmaxs(banned, of_each_row):
     assert ours.recomputed > 0 or not banned
 
 
+@needs_library
+def test_rows_that_come_in_once_others_are_computed_in_full_are_too():
+    """Rounding lifts the words of the first row, so that it looks as if none of the second's could be among the best."""
+    W = torch.zeros(600, 3)
+    W[:, 2], W[:20, 0], W[20:, 1] = 32767.0, 2000.0, 0.49  # 16 bits hold no 0.49 beside it
+    x = torch.tensor([[0.01, -1.0, 0.0], [0.01, 0.3, 0.0]])
+    ours = Plug(W)
+    log_probs, full = ours(x), exact(W, x)
+    assert ours.recomputed == 0
+    log_probs.value.masked_fill_(log_probs.known, -torch.inf)
+    full.masked_fill_(log_probs.known, -torch.inf)
+    before = torch.tensor([0.0, -0.3])
+    score = log_probs.best_of_sentences(10, before, torch.tensor([0, 2]), False)[2]
+    torch.testing.assert_close(score[0].double(), (full + before[:, None]).flatten().topk(10)[0], rtol=0, atol=1e-4)
+
+
+@needs_library
+def test_many_equal_words_are_summed_without_drift():
+    """Two thousand words beside a likely one, each a few units of what float32 holds of their sum."""
+    W = torch.zeros(9000, 8)
+    W[:, 0] = -12 + 1e-3 * torch.randn(9000, generator=torch.Generator().manual_seed(1))
+    W[0, 0], W[2000:, 0], W[:, 1] = 0.0, -21.0, 300.0
+    x = torch.eye(8)[:1]
+    value, known, _, error = Plug(W).screen.log_probs(x)
+    assert known.sum() >= 2000
+    wrong = (value.double() - exact(W, x)).masked_fill(~known, 0.0).abs().max()
+    assert wrong <= error[0] + 2e-6
+
+
 def test_states_that_are_no_numbers_are_computed_in_full(plug):
     x = states(3, 1.0)
     x[1, 4] = torch.nan

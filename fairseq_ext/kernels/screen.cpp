@@ -119,8 +119,9 @@ struct Row {
             highest = reach;
             for (float logit : exact) highest = std::max(highest, logit);
             const Sums rest = sums_of_powers(line, s.V, highest);
-            Z = rest.first;
-            for (float logit : exact) Z += std::exp(logit - highest);
+            double total = rest.first;  // of up to thousands of numbers, one after the other
+            for (float logit : exact) total += std::exp(logit - highest);
+            Z = static_cast<float>(total);
             error = error_of_log_z(s, norm, rest.first / Z, rest.second / (Z * Z));
         };
         normalise();

@@ -45,6 +45,7 @@ from fairseq_ext.strategies.shortlist import ListFlags, list_arguments
 logger = logging.getLogger("fairseq_ext")
 PROBE_CALL = 3  # the call whose states the start-up probe times
 PROBE_TIMES = 5
+MOST_BANDS = torch.iinfo(torch.int16).max
 
 
 @dataclass
@@ -203,6 +204,10 @@ def check(flags, generation) -> None:
     needs_beam(flags)
     if flags.lsh_k < 2 or flags.lsh_u < 1 or flags.lsh_bands < 1:
         raise UsageError("--lsh-k takes 2 or more, --lsh-u and --lsh-bands 1 or more")
+    if flags.lsh_bands > MOST_BANDS:
+        raise UsageError(f"--lsh-bands {flags.lsh_bands} is more than hits are counted to, {MOST_BANDS}: lower it")
+    if flags.lsh_top < 0:
+        raise UsageError(f"--lsh-top {flags.lsh_top} is no number of words: use 0 or more")
     bits = flags.lsh_u * lsh_torch.bits_of(flags.lsh_k)
     if bits > 30:
         raise UsageError(f"--lsh-u {flags.lsh_u} codes of --lsh-k {flags.lsh_k} take {bits} bits and a band holds 30: lower one of them")
@@ -220,6 +225,8 @@ def build(flags, context) -> LSH:
     weight, bias = arguments["layers"][0]
     if flags.lsh_k > weight.size(1) + (bias is not None):
         raise UsageError(f"--lsh-k {flags.lsh_k} is above the output layer's {weight.size(1)} dimensions: lower it")
+    if flags.lsh_bands * weight.size(0) >= 1 << 31:
+        raise UsageError(f"--lsh-bands {flags.lsh_bands} of {weight.size(0):,} words are more than an index numbers (2^31): lower it")
     table = str(flags.lsh_table)
     if table == "auto":
         table = "direct" if flags.lsh_u * lsh_torch.bits_of(flags.lsh_k) <= DIRECT_BITS else "cuckoo"

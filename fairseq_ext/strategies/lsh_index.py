@@ -145,5 +145,5 @@ def write(index: Index, key: str, file: Path) -> bool:
             os.unlink(part)
             raise
         return True
-    except OSError:
+    except (OSError, RuntimeError):  # torch makes the latter of a full disk
         return False
