@@ -69,8 +69,8 @@ class Screen:
         value, known, _, _ = self.log_probs(x)
         some = slice(0, min(512, near.size(0)))
         logits = F.linear(x.double(), near[some].double(), None if self.bias is None else self.bias[some].double()) / self.temperature
-        unknown = ~known[:, some]
-        difference = (value[:, some] - logits) * unknown  # all by as much, log Z
+        unknown = ~known[:, some] & logits.isfinite()  # a bias may rule words out
+        difference = (value[:, some] - logits).masked_fill(~unknown, 0.0)  # all by as much, log Z
         difference = (difference - difference.sum(1, keepdim=True) / unknown.sum(1, keepdim=True).clamp(min=1)) * unknown
         worst = float(difference.abs().max() / logits.abs().max().clamp(min=1e-30))
         if not worst <= 1e-5:

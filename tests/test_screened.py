@@ -144,6 +144,15 @@ def test_bias_and_temperature(plug):
     assert torch.equal(token, best)
 
 
+def test_words_that_a_bias_rules_out_stay_out(plug):
+    W, x, bias = weights("random"), states(6, 1.0), torch.zeros(V)
+    bias[5:400:3] = -torch.inf
+    score, token = plug(W, bias)(x).topk(10)
+    expected, best = exact(W, x, bias).topk(10)
+    torch.testing.assert_close(score.double(), expected, rtol=0, atol=1e-4)
+    assert torch.equal(token, best)
+
+
 def test_any_word_that_is_asked_for_is_exact(plug):
     W, x = weights("random"), states(6, 1.0)
     wanted = torch.arange(0, 600).view(6, 100)
