@@ -45,7 +45,7 @@ class StreamFlags(FairseqDataclass):
     refill_threshold: float = field(
         default=1 / 6,
         metadata={
-            "help": "new sentences start when at most this share of the stream's width is left (default: 0.1667, a sixth)"
+            "help": "new sentences start when at most this share of the stream's width is left (default: 1/6)"
         },
     )
     stream_order: ChoiceEnum(["shortest", "fifo"]) = field(  # type: ignore[valid-type]

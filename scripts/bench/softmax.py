@@ -3,9 +3,10 @@
     python scripts/bench/softmax.py [--words 32000 64000] [--rows 1 5 16 64] [--dim 512] [--threads 2] [--out FILE.json]
     python scripts/bench/softmax.py --engines      the products that screening could use, instead
 
-From features to the 10 best words of each row. Weights and features are random, so hits and recall say nothing here: what is timed is
-LSH at its default {K, u, W} with T = 6,000 and the t whose list is nearest to --list words. Ways are timed in turns, medians of
---times; seconds of the process (--clock cpu, with one thread) where the machine does other work.
+From features to the 10 best words of each row. Weights are random and features lie near a word's embedding, so hits and recall say
+nothing here: what is timed is LSH at its default {K, u, W} with T = 6,000 (half of the words, if they are fewer than 12,000) and the t
+whose list is nearest to --list words. Ways are timed in turns, medians of --times; seconds of the process (--clock cpu, with one
+thread) where the machine does other work.
 """
 
 import argparse
@@ -65,7 +66,7 @@ class OutputLayer:
         self.decoder: Any = SimpleNamespace(log_probs=log_probs)
         self.screen = Screen(self.weight, None, 1.0, words_scored_again(BEST // 2), [2, 3], TOLERANCE)
         self.screened = Screened(self.screen, 1.0, Stats())
-        common = dict(layers=[(self.weight, None)], base=torch.arange(min(6000, V)), temperature=1.0, share="batch")
+        common = dict(layers=[(self.weight, None)], base=torch.arange(min(6000, V // 2)), temperature=1.0, share="batch")
         self.top = ListSoftmax(measured=Measured(Stats(), 5, 0), **common)  # type: ignore[arg-type]
         self.lsh = LSH(Parameters(16, 3, 100, 1, "direct"), 2, None, measured=Measured(Stats(), 5, 0), **common)
         self.lsh.probed = True
