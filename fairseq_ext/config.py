@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
+from fairseq_ext import workers
 from fairseq_ext.constraint_flags import refuse_constraints, select_flag
 from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import POINTS, PRUNERS, STRATEGIES, Strategy, load_strategies, register
@@ -158,6 +159,7 @@ def changed(flags: Any, strategy: Strategy) -> dict[str, Any]:
     return {name: getattr(flags, name) for name, neutral in defaults.items() if getattr(flags, name, neutral) != neutral}
 
 
+UNUSED_BY_REFERENCE = ("constraints_file", "avoid_file", "glossary", "results_file", "stats_file")
 STOCK_SEARCHES = {
     "sampling": ("--sampling", False),
     "diverse_beam_groups": ("--diverse-beam-groups", -1),
@@ -179,9 +181,6 @@ def flag_of(strategy: Strategy) -> str:
     return f"--prune-{strategy.name}" if strategy.point == "prune" else f"--{strategy.point} {strategy.name}"
 
 
-UNUSED_BY_REFERENCE = ("constraints_file", "avoid_file", "glossary", "results_file", "stats_file")
-
-
 def refuse_reference(flags: Any) -> None:
     """Refuse what --score-reference would leave out, as it searches nothing (raises UsageError)."""
     load_strategies()
@@ -190,21 +189,6 @@ def refuse_reference(flags: Any) -> None:
     if named:
         given = "--score-reference scores translations that are there already"
         raise UsageError(f"{given}, so {named[0]} has nothing to do: leave one of the two out")
-
-
-def check_workers(flags: Any, generation: Any) -> None:
-    """Refuse --cpu-workers where it cannot work (raises UsageError)."""
-    count = getattr(flags, "cpu_workers", 1)
-    if count < 1:
-        raise UsageError(f"--cpu-workers {count}: at least 1 is needed")
-    if count == 1:
-        return
-    if not hasattr(os, "fork"):
-        raise UsageError("--cpu-workers forks processes, which this system cannot: leave it out")
-    if getattr(flags, "results_file", None):
-        raise UsageError("--results-file is written by one process, and --cpu-workers starts several: leave one of the two out")
-    if getattr(generation, "sampling", False):
-        raise UsageError("--sampling draws random numbers, which every process of --cpu-workers would draw alike: leave one of the two out")
 
 
 def validate(flags: Any, generation: Any) -> None:
@@ -233,7 +217,7 @@ def validate(flags: Any, generation: Any) -> None:
             raise UsageError("--int8 is for the transformer backend, and --decoder-backend fairseq is another: leave one of the two out")
         if getattr(generation, "print_alignment", None):
             raise UsageError("--int8 keeps no attention, from which --print-alignment reads: leave one of the two out")
-    check_workers(flags, generation)
+    workers.check(flags, generation)
     if getattr(flags, "resume", False) and not flags.results_file:
         raise UsageError("--resume goes on with a results file and none is named: add --results-file")
     if getattr(flags, "results_file", None):

@@ -96,7 +96,7 @@ struct Row {
     }
 
     // Log-probabilities into the line and 1 into known (V,) at those that are exact; returns a log-probability that no other word
-    // reaches, and the bound of log Z's error
+    // exceeds, and the bound of log Z's error
     std::pair<float, float> finish(uint8_t* known) {
         const float temperature = static_cast<float>(s.temperature);
         if (temperature != 1.0f)
