@@ -60,6 +60,7 @@ class OneModel:
         modules = [m for m in self.decoder.modules() if hasattr(m, "reorder_incremental_state") and m is not self.decoder]
         self.attentions = [m for m in modules if isinstance(m, MultiheadAttention)]
         self.others = [m for m in modules if not isinstance(m, MultiheadAttention)]
+        self.beam_sized = [m for m in self.decoder.modules() if hasattr(m, "set_beam_size") and m is not self.decoder]
         if type(self.decoder).reorder_incremental_state is not FairseqIncrementalDecoder.reorder_incremental_state:
             self.others.append(self.decoder)
         # features and output layer apart, so that a softmax plug can score a part of the vocabulary; else the model's own scores
@@ -75,8 +76,10 @@ class OneModel:
 
     def admit(self, net_input: dict[str, Tensor], sentences: int) -> None:
         """Encode a batch of this many sentences; each has one row."""
-        for module in self.attentions:
-            module.set_beam_size(1)  # a stock generator may have left its own sharing of source keys switched on
+        # fairseq's commands (BeamableMM of convolutional decoders) or a stock generator (BART) have told these that every sentence has
+        # `beam` neighbouring rows; here the number changes from step to step, and 1 is right for any
+        for module in self.beam_sized:
+            module.set_beam_size(1)
         source = self.model.encoder.forward_torchscript(net_input)
         # with very few sentences a copy a row costs less than the wider product that shares keys
         self.at = Rows(source, source, {}, not self.keeps_source_once or sentences <= FEW_SENTENCES)
