@@ -36,7 +36,7 @@ setup(
     package_data={"fairseq_ext.compat": ["*.pth"], "fairseq_ext.kernels": ["*.cpp", "*.hpp", "*.cu"]},
     # fairseq's own pins cannot be met today, so it is installed by itself: pip install --no-deps fairseq==0.12.2
     install_requires=[
-        "torch>=2.4",
+        "torch>=2.6",
         "numpy",
         "hydra-core==1.3.2",
         "omegaconf==2.3.0",

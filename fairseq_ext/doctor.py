@@ -20,7 +20,7 @@ PACKAGE = Path(__file__).resolve().parent
 SET_UP = "run scripts/setup.sh again, and start Python from the environment that it names"
 FAIRSEQ = "0.12.2"
 OLDEST_PYTHON = (3, 10)
-OLDEST_TORCH = (2, 4)
+OLDEST_TORCH = (2, 6)
 ISA = "ONEDNN_MAX_CPU_ISA"
 
 HOOK_PROBE = "import sys; sys.exit(not any(type(f).__name__ == 'Hook' and hasattr(f, 'ready') for f in sys.meta_path))"

@@ -26,6 +26,10 @@ def explain(error: BaseException) -> str | None:
         return f"{text}: --path names one checkpoint, or several joined by colons"
     if isinstance(error, OSError) and ("is not a checkpoint" in text or "unpickling a class can run code" in text):
         return text
+    if isinstance(error, OSError) and "runs code from checkpoints" in text:
+        return text
+    if type(error).__name__ == "Refused" and "is not evaluated because" in text:
+        return text
     if isinstance(error, FileNotFoundError) and "dict." in text:
         return f"no dictionary at {error.filename}: the data directory needs dict.SOURCE.txt and dict.TARGET.txt of the model"
     if isinstance(error, FileNotFoundError) and "Dataset not found" in text:

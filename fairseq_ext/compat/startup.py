@@ -7,20 +7,24 @@ imports nothing heavy: it only registers `Hook`, which wakes up when `fairseq` i
 2. lets `torch.load` read the plain containers that fairseq checkpoints hold, still without running pickled code
    (`allow_checkpoint_globals`), and names the class and the way out when a checkpoint holds something else;
 3. keeps its Transformer encoder from a fused layer of torch that it calls in an outdated way (`avoid_fused_encoder_layer`);
-4. silences the two deprecation warnings that hydra 1.3 prints at every start, and no others.
+4. lets fairseq read a checkpoint's settings as literals instead of running them through `eval` (`read_settings_as_literals`);
+5. silences the two deprecation warnings that hydra 1.3 prints at every start, and no others.
 
 A fairseq that needs none of this is left as it is.
 """
 
 import dataclasses
+import functools
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import os
 import sys
 import warnings
 from types import ModuleType
 
 ALLOW = "FAIRSEQ_EXT_ALLOW_GLOBALS"
+SAFE_TORCH = (2, 6)  # the first whose torch.load runs no code unless told to (CVE-2025-32434 is of those before)
 
 
 def allow_dataclass_defaults() -> None:
@@ -75,6 +79,8 @@ def explain_refused_checkpoints(checkpoint_utils: ModuleType) -> None:
     stock = checkpoint_utils.load_checkpoint_to_cpu
 
     def load_checkpoint_to_cpu(path, *args, **kwargs):
+        if tuple(int(part) for part in re.findall(r"\d+", checkpoint_utils.torch.__version__)[:2]) < SAFE_TORCH:
+            raise OSError(f"torch {checkpoint_utils.torch.__version__} runs code from checkpoints: install torch 2.6 or later")
         try:
             return stock(path, *args, **kwargs)
         except (OSError, MemoryError):
@@ -112,6 +118,21 @@ def avoid_fused_encoder_layer(transformer_layer: ModuleType) -> None:
     transformer_layer.TransformerEncoderLayerBase.can_use_fastpath = never  # type: ignore[attr-defined]
 
 
+def read_settings_as_literals(module: ModuleType) -> None:
+    """Give a module of fairseq another `eval`, before it runs: the strings that fairseq evaluates come from checkpoints."""
+    module.eval = literals().literal  # type: ignore[attr-defined]
+
+
+@functools.cache
+def literals() -> ModuleType:
+    """literals.py beside this file, loaded by its path: importing the package would import fairseq, which is being imported."""
+    spec = importlib.util.spec_from_file_location("_fairseq_ext_literals", os.path.join(os.path.dirname(__file__), "literals.py"))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def silence_hydra() -> None:
     """Ignore what hydra 1.3 says at every start about the way fairseq calls it."""
     for message in (
@@ -143,16 +164,16 @@ class Hook(importlib.abc.MetaPathFinder):
             allow_dataclass_defaults()
             allow_checkpoint_globals()
             silence_hydra()
-        if fullname not in AFTER_IMPORT:
+        if not fullname.startswith("fairseq."):
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path)
         if spec is not None and spec.loader is not None:
-            spec.loader = Loader(spec.loader, AFTER_IMPORT[fullname])
+            spec.loader = Loader(spec.loader, AFTER_IMPORT.get(fullname))
         return spec
 
 
 class Loader(importlib.abc.Loader):
-    """Runs the module's own loader, then one function on the finished module."""
+    """Runs the module's own loader with a harmless `eval`, then one function, if any, on the finished module."""
 
     def __init__(self, loader, then) -> None:
         self.loader, self.then = loader, then
@@ -161,8 +182,10 @@ class Loader(importlib.abc.Loader):
         return self.loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
+        read_settings_as_literals(module)
         self.loader.exec_module(module)
-        self.then(module)
+        if self.then is not None:
+            self.then(module)
 
     def __getattr__(self, name: str):
         return getattr(self.loader, name)
