@@ -2,19 +2,19 @@
 
 | flag | paper | file |
 | --- | --- | --- |
-| (none) | fairseq's own beam search, in one loop with plug points | search/loop.py, search/plugs.py |
-| --select dba | Post and Vilar 2018, dynamic beam allocation | strategies/dba.py |
-| --select gbs, cbs | Hokamp and Liu 2017; Anderson et al. 2017 | strategies/grid_beam.py |
-| --prune-finished | Post and Vilar 2018, Table 3 | strategies/prune_finished.py |
-| --stop optimal, first, shrink | Huang, Zhao and Ma 2017, optimal ending | strategies/optimal_ending.py |
-| --decoding jacobi, gs-jacobi, hybrid-jacobi, window | Santilli et al. 2023, parallel decoding | strategies/jacobi.py, search/parallel.py |
-| --draft, --draft-file | drafts of parallel decoding | drafts/ |
+| (none) | fairseq's own beam search, in one loop with plug points | search/loop.py, search/protocols.py |
+| --select dba | Post and Vilar 2018, dynamic beam allocation | strategies/select/dba.py |
+| --select gbs, cbs | Hokamp and Liu 2017; Anderson et al. 2017 | strategies/select/gbs.py |
+| --prune-finished | Post and Vilar 2018, Table 3 | strategies/prune/finished.py |
+| --stop optimal, first, shrink | Huang, Zhao and Ma 2017, optimal ending | strategies/stop/optimal.py |
+| --decoding jacobi, gs-jacobi, hybrid-jacobi, window | Santilli et al. 2023, parallel decoding | strategies/decoding/, parallel/  |
+| --draft, --draft-file | drafts of parallel decoding | parallel/drafts/ |
 | --ddg-dir | Santilli et al. 2023, DDGviz | viz/ddg.py |
-| --schedule stream, --prune-threshold, --prune-children, --stop ranked | Yang et al. 2020 | strategies/streaming.py |
-| --softmax lsh | Shi, Xu and Knight 2019, locality sensitive hashing | strategies/lsh.py, lsh_index.py, kernels/ |
-| --softmax top, lexical | its baselines; Shi and Knight 2017 | strategies/shortlist.py |
-| --softmax screened | the full softmax from half the bytes, checked | strategies/screened.py |
-| --patience | Kasai et al. 2022 | search/plugs.py (Count) |
+| --schedule stream, --prune-threshold, --prune-children, --stop ranked | Yang et al. 2020 | strategies/schedule/stream.py |
+| --softmax lsh | Shi, Xu and Knight 2019, locality sensitive hashing | strategies/softmax/lsh.py, lsh_index.py, kernels/ |
+| --softmax top, lexical | its baselines; Shi and Knight 2017 | strategies/softmax/top.py |
+| --softmax screened | the full softmax from half the bytes, checked | strategies/softmax/screened.py |
+| --patience | Kasai et al. 2022 | search/protocols.py (Count) |
 """
 
 import sys

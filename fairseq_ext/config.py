@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
-from fairseq_ext import workers
-from fairseq_ext.constraint_flags import refuse_constraints, select_flag
+from fairseq_ext.constraints.flags import refuse_constraints, select_flag
 from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import POINTS, PRUNERS, STRATEGIES, Strategy, load_strategies, register
-from fairseq_ext.search import plugs
+from fairseq_ext.search import protocols as plugs
+from fairseq_ext.session import cpu_workers as workers
 
 if TYPE_CHECKING:
     from fairseq.data import Dictionary

@@ -164,7 +164,8 @@ def onednn() -> str:
 
 
 def compiled_step() -> str:
-    done = probe("from fairseq_ext.kernels.build import build; from fairseq_ext.kernels.step import has_int8; print(build(), has_int8())")
+    imports = "from fairseq_ext.kernels.library import build; from fairseq_ext.kernels.transformer import has_int8"
+    done = probe(f"{imports}; print(build(), has_int8())")
     if done.returncode:
         raise Failed(last_line(done), "the fast decoder runs as torch operations, which take longer: install a C++ compiler (g++)")
     path, _, int8 = done.stdout.strip().rpartition("\n")[2].rpartition(" ")
@@ -180,7 +181,7 @@ def user_dir() -> str:
 
 def tiny_decode() -> str:
     """The generator of translation_ext must give what fairseq's own gives."""
-    ours, theirs = importlib.import_module("fairseq_ext.tiny_decode").both()
+    ours, theirs = importlib.import_module("fairseq_ext.compat.tiny_decode").both()
     if ours != theirs:
         raise Failed(f"{ours} instead of fairseq's {theirs}", "this is an error of fairseq_ext: please report it with this page")
     return f"{len(ours)} sentences, equal to fairseq's own generator"

@@ -16,20 +16,21 @@ from fairseq import search as stock_search
 from fairseq.sequence_generator import EnsembleModelWithAlignment, SequenceGenerator
 from torch import Tensor
 
-from fairseq_ext import config, constraint_io
-from fairseq_ext.constraint_flags import is_ordered
-from fairseq_ext.constraint_report import report_constraints
-from fairseq_ext.decoders.choose import make_decoder
+from fairseq_ext import config
+from fairseq_ext.constraints import files as constraint_io
+from fairseq_ext.constraints.flags import is_ordered
+from fairseq_ext.constraints.report import report_constraints
+from fairseq_ext.decoders.factory import make_decoder
 from fairseq_ext.errors import UsageError
-from fairseq_ext.progress import Progress
 from fairseq_ext.registry import PRUNERS, STRATEGIES
-from fairseq_ext.results_file import ResultsFile, checksum
 from fairseq_ext.search.finished import Hypothesis
+from fairseq_ext.search.logits_processors import Rules
 from fairseq_ext.search.loop import beam_search
-from fairseq_ext.search.plugs import Plugs
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.rules import Rules
+from fairseq_ext.search.protocols import Plugs
 from fairseq_ext.search.scoring import Scoring
+from fairseq_ext.session.progress import Progress
+from fairseq_ext.session.results_file import ResultsFile, checksum
 from fairseq_ext.stats import Stats
 
 logger = logging.getLogger("fairseq_ext")

@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from fairseq_ext import config
-from fairseq_ext.decoders.rereading import RereadingDecoder
+from fairseq_ext.decoders.fairseq.uncached import RereadingDecoder
 from fairseq_ext.errors import UsageError
 from fairseq_ext.generator import BeamSearchGenerator
 from fairseq_ext.registry import STRATEGIES
@@ -17,7 +17,7 @@ from fairseq_ext.search.pool import Pool
 
 
 class ParallelGenerator(BeamSearchGenerator):
-    """Greedy decoding by blocks (--decoding): the other driver, search/parallel.py, under the same contract."""
+    """Greedy decoding by blocks (--decoding): the other driver, parallel/driver.py, under the same contract."""
 
     def __init__(self, models, tgt_dict, **rest):
         super().__init__(models, tgt_dict, **rest)

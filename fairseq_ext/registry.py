@@ -44,7 +44,9 @@ def register(
 
 
 def load_strategies() -> None:
-    """Import every file of fairseq_ext/strategies, so that each registers itself."""
+    """Import every strategy file, one folder a plug point, so that each registers itself. A name with a leading underscore is shared
+    code."""
     package = importlib.import_module("fairseq_ext.strategies")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"fairseq_ext.strategies.{module.name}")
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        if not module.name.rpartition(".")[2].startswith("_"):
+            importlib.import_module(module.name)

@@ -25,16 +25,16 @@ from torch import Tensor
 
 from fairseq_ext import config
 from fairseq_ext.aligned_generator import AlignedBeamSearchGenerator
-from fairseq_ext.constraint_flags import constrained
+from fairseq_ext.constraints.flags import constrained
 from fairseq_ext.errors import UsageError
 from fairseq_ext.generator import BeamSearchGenerator
-from fairseq_ext.kernels.build import give_back_memory
+from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.parallel_generator import ParallelGenerator
-from fairseq_ext.results_file import ResultsFile, run_key
-from fairseq_ext.sentences import Sentences
+from fairseq_ext.session.cpu_workers import Workers
+from fairseq_ext.session.interactive import Sentences
+from fairseq_ext.session.results_file import ResultsFile, run_key
+from fairseq_ext.session.target_dictionary import TargetDictionary
 from fairseq_ext.stats import Stats
-from fairseq_ext.target_dictionary import TargetDictionary
-from fairseq_ext.workers import Workers
 
 logger = logging.getLogger("fairseq_ext")
 SECONDS_BETWEEN_WRITES = 20.0  # of the statistics file

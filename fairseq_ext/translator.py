@@ -15,7 +15,7 @@ from fairseq import checkpoint_utils, options, tasks, utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from torch import Tensor
 
-from fairseq_ext.constraints import SentenceConstraints, merge
+from fairseq_ext.constraints.sentence import SentenceConstraints, merge
 from fairseq_ext.errors import UsageError
 from fairseq_ext.stats import Stats
 

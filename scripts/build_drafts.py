@@ -16,8 +16,8 @@ from pathlib import Path
 from fairseq.data import Dictionary
 
 import fairseq_ext  # noqa: F401  lets fairseq be imported
-from fairseq_ext.drafts.estimate import estimate
-from fairseq_ext.drafts.table import Table
+from fairseq_ext.parallel.drafts.estimate import estimate
+from fairseq_ext.parallel.drafts.table import Table
 
 
 def read(path: Path, dictionary: Dictionary, spm: Path | None, limit: int | None) -> list[list[int]]:

@@ -11,7 +11,7 @@ from fairseq_ext.corpus import run
 from fairseq_ext.corpus.job import Job
 from fairseq_ext.corpus.worker import Worker
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[1]
 DEMO = ROOT / "checkpoints" / "demo"
 FLAGS = {
     "source_lang": "de",

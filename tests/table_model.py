@@ -24,10 +24,10 @@ from torch import Tensor
 
 from fairseq_ext.registry import STRATEGIES
 from fairseq_ext.search.finished import Hypothesis
+from fairseq_ext.search.logits_processors import Rules
 from fairseq_ext.search.loop import beam_search
-from fairseq_ext.search.plugs import Plugs, TopK
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.rules import Rules
+from fairseq_ext.search.protocols import Plugs, TopK
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.stats import Stats
 from fairseq_ext.tasks import Flags

@@ -12,7 +12,7 @@ import pytest
 from models import alone, batch, build, dictionary, generators, run
 
 from fairseq_ext import UsageError
-from fairseq_ext.constraint_io import SentenceConstraints, met
+from fairseq_ext.constraints.files import SentenceConstraints, met
 
 Check = Callable[[list[list[dict]], list[list[dict]]], None]  # (n-best lists of the pair, those of stock)
 

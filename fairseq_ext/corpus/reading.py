@@ -23,9 +23,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairseq_ext.constraint_io import KEYS, fields_of, is_json, json_object, parse_json, parse_tabs
+from fairseq_ext.constraints.files import KEYS, fields_of, is_json, json_object, parse_json, parse_tabs
 from fairseq_ext.errors import UsageError
-from fairseq_ext.lines import Lines
+from fairseq_ext.files import Lines
 
 CODECS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 KINDS = {".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}

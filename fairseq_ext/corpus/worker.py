@@ -154,7 +154,7 @@ class Unit:
         """The sentence's constraints, those of glossary and avoid file included."""
         if not self.translator.task.constrained:
             return
-        from fairseq_ext.constraints import merge
+        from fairseq_ext.constraints.sentence import merge
 
         source = self.translator.task.constraint_source()
         found = source.sentence(sentence.number, tokens)

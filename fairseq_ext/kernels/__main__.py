@@ -2,7 +2,7 @@
 
 import sys
 
-from fairseq_ext.kernels.build import OFF, build, is_off
+from fairseq_ext.kernels.library import OFF, build, is_off
 
 try:
     print(build())

@@ -1,11 +1,11 @@
 // Dynamic beam allocation on the CPU: which continuations of constrained rows go on.
 //
-// strategies/dba.py and search/phrases.py are the definition, and say what everything means. One sentence after the other here: what is
+// strategies/select/dba.py and constraints/required.py are the definition, and say what everything means. One sentence after the other here: what is
 // saved are some hundred small tensor operations a step.
 //
 // Shapes: N sentences in the tables, S live ones, n rows, V vocabulary, Q phrases, G constraints, L tokens of a phrase, c candidates.
 
-#include "best.hpp"
+#include "topk.hpp"
 
 namespace {
 

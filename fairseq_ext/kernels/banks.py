@@ -1,4 +1,4 @@
-"""The selection of strategies/dba.py on the CPU (`banks.cpp`), float32; what it computes is defined there."""
+"""The selection of strategies/select/dba.py on the CPU (`banks.cpp`), float32; what it computes is defined there."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.step import kernel
+from fairseq_ext.kernels.transformer import kernel
 
 if TYPE_CHECKING:
-    from fairseq_ext.search.phrases import PhraseTable
+    from fairseq_ext.constraints.required import PhraseTable
 
 
 class PhrasesStruct(ctypes.Structure):

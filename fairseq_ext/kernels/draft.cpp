@@ -1,4 +1,4 @@
-// Draft tokens of one row from a table of word sequences; drafts/ngram.py is the definition.
+// Draft tokens of one row from a table of word sequences; parallel/drafts/ngram.py is the definition.
 
 #include "vectors.hpp"
 

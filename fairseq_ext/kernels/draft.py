@@ -1,4 +1,4 @@
-"""The compiled table of drafts for one row (`draft.cpp`) behind arrays and lists; drafts/ngram.py is the definition.
+"""The compiled table of drafts for one row (`draft.cpp`) behind arrays and lists; parallel/drafts/ngram.py is the definition.
 
 Shapes: m histories, K listed words, V target vocabulary.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_ext.kernels.build import library
+from fairseq_ext.kernels.library import library
 
 
 class TableStruct(ctypes.Structure):

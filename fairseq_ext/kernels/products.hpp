@@ -1,5 +1,5 @@
 // Products x W' + b with weights of 32, 16 or 8 bits. Weights are packed into panels of PANEL columns, all inputs of a panel together
-// (step.py, Packed), so that a step reads every weight once, in order. With int8 weights each line of x is rounded to 8 bits by its
+// (transformer.py, Packed), so that a step reads every weight once, in order. With int8 weights each line of x is rounded to 8 bits by its
 // largest magnitude; whole numbers of 16 bits become floats as they are read.
 #pragma once
 
@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t AHEAD = 12 << 10;  // bytes of a panel: 48 inputs in float32
 
-// mirrored by ctypes structures in step.py
+// mirrored by ctypes structures in transformer.py
 enum Kind : int64_t { FLOAT32, INT8, INT16 };
 enum After : int64_t { PLAIN, RELU, GELU, ADD };  // ADD: the result is added to what y holds
 

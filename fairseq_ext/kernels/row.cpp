@@ -1,11 +1,11 @@
 // Greedy decoding's one row: a block of tokens in, each position's best word and its log-probability out, in one call.
 //
-// decoders/transformer.py and search/single.py define what is computed. Log-probabilities, which need an exponential for every word,
+// decoders/transformer/decoder.py and parallel/one_sentence.py define what is computed. Log-probabilities, which need an exponential for every word,
 // are those of positions that count.
 
-#include "best.hpp"
+#include "topk.hpp"
 
-// of step.cpp; what they are given is made in step.py
+// of transformer.cpp; what they are given is made in transformer.py
 extern "C" void decode(const void* coder, const void* step);
 extern "C" void linear(const void* product, const float* x, int64_t lines, float* y, int64_t after);
 

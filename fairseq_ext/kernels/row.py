@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.build import library
-from fairseq_ext.kernels.step import Coder, Packed, StepStruct
+from fairseq_ext.kernels.library import library
+from fairseq_ext.kernels.transformer import Coder, Packed, StepStruct
 
 
 class RowStruct(ctypes.Structure):
@@ -34,7 +34,8 @@ def functions() -> tuple[Any, Any]:
 
 
 class RowCall:
-    """A model's row, and memory for its blocks. step: of the row's stores (kernels/step.py); the rest as in decoders/transformer.py."""
+    """A model's row, and memory for its blocks. step: of the row's stores (kernels/transformer.py); the rest as in
+    decoders/transformer/decoder.py."""
 
     def __init__(self, coder: Coder, output: Packed, embedding: Tensor, scale: float, step: StepStruct, pad: int, eos: int):
         assert embedding.is_contiguous() and embedding.dtype == torch.float32

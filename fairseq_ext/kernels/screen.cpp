@@ -1,15 +1,15 @@
 // Log-probabilities of all words from weights of 16 bits, the best words' from the weights themselves, and bounds of what the others'
-// rounding changes (strategies/screened.py says what for; screen.py holds the definition).
+// rounding changes (strategies/softmax/screened.py says what for; softmax/error_bounds.py holds the definition).
 //
 // Shapes: n rows, V words, d features.
 
 #include <tuple>
 #include <utility>
 
-#include "best.hpp"
-#include "gathered.hpp"
+#include "topk.hpp"
+#include "shortlist.hpp"
 
-extern "C" void linear(const void* product, const float* x, int64_t lines, float* y, int64_t after);  // step.cpp
+extern "C" void linear(const void* product, const float* x, int64_t lines, float* y, int64_t after);  // transformer.cpp
 
 namespace {
 

@@ -1,4 +1,5 @@
-"""Screened log-probabilities by the compiled library (`screen.cpp`), for float32 on a CPU. Definition: the torch path of screen.py.
+"""Screened log-probabilities by the compiled library (`screen.cpp`), for float32 on a CPU. Definition: the torch path of
+softmax/error_bounds.py.
 
 Shapes: n rows, V words, d features.
 """
@@ -12,8 +13,8 @@ from ctypes import c_double, c_int64, c_void_p
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.build import library as compiled
-from fairseq_ext.kernels.step import Packed
+from fairseq_ext.kernels.library import library as compiled
+from fairseq_ext.kernels.transformer import Packed
 
 MORE = 2048  # words of a row that are scored again at most, where the best of them do not make the bound
 
@@ -39,7 +40,7 @@ class ScreenedProduct:
 
     def __init__(self, weight: Tensor, bias: Tensor | None, always: Tensor, m: int, temperature: float, largest: float, spread: float,
                  tolerance: float):  # fmt: skip
-        """weight (V, d), bias (V,) or None; the rest as in screen.py, Screen."""
+        """weight (V, d), bias (V,) or None; the rest as in softmax/error_bounds.py, Screen."""
         assert weight.is_contiguous() and weight.dtype == torch.float32 and always.dtype == torch.long and 0 < m < weight.size(0)
         assert bias is None or (bias.dtype == torch.float32 and bias.is_contiguous())
         product = Packed(weight, bias, bits=16)

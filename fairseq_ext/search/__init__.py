@@ -1,2 +1,2 @@
-"""The engine: data that flows through a decoding step (beam.py), its plug points (plugs.py), the rules every search obeys
-(rules.py) and the one loop (loop.py). No paper lives here, and nothing here imports a strategy."""
+"""The engine: data that flows through a decoding step (beam.py), its plug points (protocols.py), the rules every search obeys
+(logits_processors.py) and the one loop (loop.py). No paper lives here, and nothing here imports a strategy."""

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.step import best_of_sentences, kernel, topk
+from fairseq_ext.kernels.transformer import best_of_sentences, kernel, topk
 
 FEW, MANY = 64, 256  # so many of each row, and of each sentence, the compiled top-k keeps sorted by insertion
 BLOCK = 64  # columns of one block of the two-stage top-k
@@ -36,7 +36,7 @@ class LogProbs:
         return score, self.words(column)
 
     def best_of_sentences(self, c: int, before: Tensor, first: Tensor, of_each_row: bool) -> tuple[Tensor, ...] | None:
-        """See kernels/step.py, with words for columns; None where that does not run."""
+        """See kernels/transformer.py, with words for columns; None where that does not run."""
         if c > MANY or not self.is_compiled():
             return None
         return self.compiled_best(c, before, first, of_each_row)

@@ -1,4 +1,4 @@
-"""The one decoding loop: beam search over flat rows, with the plug points of plugs.py.
+"""The one decoding loop: beam search over flat rows, with the plug points of protocols.py.
 
 One pass through the numbered steps grows every live row by one token. The host waits for the device once a pass, in step (8).
 """
@@ -10,12 +10,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from fairseq_ext.search.batch_groups import Groups
 from fairseq_ext.search.beam import Beam, Candidates, Fate
 from fairseq_ext.search.finished import Ended, Finished, Hypothesis
-from fairseq_ext.search.groups import Groups
-from fairseq_ext.search.plugs import Decoder, Plugs
+from fairseq_ext.search.logits_processors import Rules
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.rules import Rules
+from fairseq_ext.search.protocols import Decoder, Plugs
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.stats import Stats
 

@@ -50,7 +50,7 @@ class Graph:
 
     @staticmethod
     def build(name: str, source: Sequence[str], tokens: Sequence[str], method: str, calls: Sequence[Any], symbol: Any) -> Graph:
-        """calls: the sentence's Iterations (search/parallel.py); symbol: token id -> text; tokens as texts, EOS included."""
+        """calls: the sentence's Iterations (parallel/driver.py); symbol: token id -> text; tokens as texts, EOS included."""
         L = len(tokens)
         solved = np.full(L, NEVER)
         iterations = []

@@ -28,9 +28,9 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from torch import Tensor
 
 import fairseq_ext  # noqa: F401
-from fairseq_ext.decoders.choose import TOLERANCE, relative
-from fairseq_ext.decoders.graphs import MakeGraphs, cuda_graphs
-from fairseq_ext.decoders.transformer import TransformerBackend
+from fairseq_ext.decoders.factory import TOLERANCE, relative
+from fairseq_ext.decoders.transformer.cuda_graph_cache import MakeGraphs, cuda_graphs
+from fairseq_ext.decoders.transformer.decoder import TransformerBackend
 from fairseq_ext.search.pool import Pool
 
 BIG = "transformer_vaswani_wmt_en_de_big"

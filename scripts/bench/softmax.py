@@ -23,16 +23,16 @@ from typing import Any
 import torch
 
 import fairseq_ext  # noqa: F401
-from fairseq_ext.decoders.products import Product
-from fairseq_ext.kernels.step import Packed, log_softmax_
-from fairseq_ext.list_softmax import ListSoftmax
-from fairseq_ext.screen import Screen
+from fairseq_ext.decoders.linear import Product
+from fairseq_ext.kernels.transformer import Packed, log_softmax_
 from fairseq_ext.search.log_probs import LogProbs
-from fairseq_ext.softmax_stats import Measured
+from fairseq_ext.softmax.error_bounds import Screen
+from fairseq_ext.softmax.lsh_index import Parameters
+from fairseq_ext.softmax.shortlist import ListSoftmax
+from fairseq_ext.softmax.shortlist_stats import Measured
 from fairseq_ext.stats import Stats
-from fairseq_ext.strategies.lsh import LSH
-from fairseq_ext.strategies.lsh_index import Parameters
-from fairseq_ext.strategies.screened import TOLERANCE, Screened, ScreenedLogProbs, words_scored_again
+from fairseq_ext.strategies.softmax.lsh import LSH
+from fairseq_ext.strategies.softmax.screened import TOLERANCE, Screened, ScreenedLogProbs, words_scored_again
 
 BEST = 10
 Ways = dict[str, Callable[[], Any]]

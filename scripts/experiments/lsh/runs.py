@@ -19,7 +19,7 @@ import sacrebleu
 import torch
 
 import fairseq_ext
-from fairseq_ext import softmax_stats
+from fairseq_ext.softmax import shortlist_stats as softmax_stats
 
 BEAM, PAPER_BEAM = 5, 12
 BEST = dict(softmax="lsh", lsh_k=16, lsh_u=3, lsh_bands=100, lsh_hits=2, lsh_top=6000)

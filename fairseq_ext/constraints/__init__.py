@@ -1,0 +1,1 @@
+"""Required and banned phrases: flags, files, segmentation, automata, and the report."""

@@ -1,0 +1,242 @@
+"""Constraints from where users have them: `--constraints-file`, `--avoid-file`, `--glossary`, as target tokens of each sentence.
+
+Formats
+- Constraints file, tab-separated: one line a sentence in corpus order, phrases parted by tabs; an empty line for none. A phrase
+  that starts with the word `<s>` is what the translation must start with.
+- Constraints file, JSONL (a name in .jsonl or .json; or any name but .tsv and a first line that starts with "{"): an object a
+  line, or an empty line. `{"constraints": [["two", "words"], "two words"], "any_of": [["x", "y z"]], "avoid": ["w"], "prefix": "p"}`:
+  a phrase is a string or its list of words; an entry of any_of is one constraint, met by any one of its phrases.
+- Avoid file: a phrase a line, for every sentence; blank lines are skipped.
+- Glossary: glossary.py.
+A sentence's constraints are ordered as written: `constraints`, `any_of`, then glossary terms as they stand in the source.
+
+How text becomes tokens: segmenter.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fairseq.data import Dictionary
+from torch import Tensor
+
+from fairseq_ext.constraints.glossary import Glossary, words_of
+from fairseq_ext.constraints.segmenter import Segmenter
+from fairseq_ext.constraints.sentence import (
+    EMPTY,
+    MAX_CONSTRAINTS,
+    MAX_TOKENS,
+    Phrase,
+    SentenceConstraints,
+    from_packed,
+    keys_of,
+    merge,
+    met,
+    pack,
+    size,
+    within_limits,
+    without_conflicts,
+)
+from fairseq_ext.errors import UsageError
+from fairseq_ext.files import Lines
+
+__all__ = ["EMPTY", "ConstraintSource", "Phrase", "Segmenter", "SentenceConstraints", "from_packed", "keys_of", "merge", "met", "pack"]
+KEYS = ("constraints", "any_of", "avoid", "prefix")
+
+
+class ConstraintSource:
+    """The constraints of every sentence of a corpus, or of an interactive session. Lines of the constraints file are read and
+    checked when their sentence is asked for; avoid file and glossary at once.
+
+    Files that are None give nothing. `len` counts the lines of the constraints file.
+    Errors: UsageError, one sentence that names file and line, for everything in a file that cannot be used.
+    """
+
+    def __init__(
+        self,
+        constraints_file: str | None,
+        avoid_file: str | None,
+        glossary: str | None,
+        target: Dictionary,
+        source: Dictionary,
+        tokenizer: Any = None,
+        bpe: Any = None,
+    ):
+        self.source = source
+        self.segmenter = Segmenter(target, tokenizer, bpe)
+        self.lines = Lines(constraints_file, "--constraints-file") if constraints_file else None
+        self.parse = parse_json if self.lines is not None and is_json(self.lines) else parse_tabs
+        avoid: dict[Phrase, str] = {}
+        if avoid_file:
+            Lines(avoid_file, "--avoid-file").for_each(lambda line, where: avoid.update(self.avoided(line, where)))
+        self.common = SentenceConstraints((), (), tuple(avoid), tuple(avoid.values())) if avoid else EMPTY
+        self.glossary = Glossary(glossary, self.term_words, self.segmenter.phrases) if glossary else None
+
+    def __len__(self) -> int:
+        return 0 if self.lines is None else len(self.lines)
+
+    def __bool__(self) -> bool:
+        return self.lines is not None or self.glossary is not None or self.common is not EMPTY
+
+    def check_size(self, sentences: int) -> None:
+        """UsageError unless the constraints file, if there is one, has a line for each of so many sentences."""
+        if self.lines is not None and len(self.lines) != sentences:
+            raise UsageError(
+                f"--constraints-file {self.lines.path} has {len(self.lines)} lines and there are {sentences} sentences: "
+                "write one line for each, an empty one for no constraints"
+            )
+
+    def sentence(self, number: int, source_tokens: Tensor | Sequence[int]) -> SentenceConstraints:
+        """All constraints of sentence `number` (from 0, fairseq's sample id), whose source is source_tokens (L,), padded or not."""
+        found = self.common
+        if self.lines is not None:
+            if number >= len(self.lines):
+                raise UsageError(
+                    f"--constraints-file {self.lines.path} has {len(self.lines)} lines and the input has at least {number + 1} sentences: "
+                    "write one line for each, an empty one for no constraints"
+                )
+            found = self.of_line(self.lines[number], self.lines.where(number))
+        if self.glossary is not None:
+            found = self.with_terms(found, self.source_words(source_tokens))
+        return without_conflicts(found)
+
+    def of_line(self, line: str, where: str) -> SentenceConstraints:
+        """The constraints of a line of the file, and the avoid file's."""
+        if not line.strip(" "):
+            return self.common
+        return self.of_fields(self.parse(line, where), where)
+
+    def of_fields(self, fields: dict[str, Any], where: str) -> SentenceConstraints:
+        """The constraints of what `parse_json` returns, and the avoid file's."""
+        # a phrase that starts with <s> is a prefix as well
+        bos = self.segmenter.dictionary.bos_word
+        plain = [text for text in fields["constraints"] if text.split()[0] != bos]
+        starts = [text for text in fields["constraints"] if text.split()[0] == bos] + fields["prefix"]
+        starts = list(dict.fromkeys(" ".join(text.split()[text.split()[0] == bos :]) for text in starts))
+        if len(starts) > 1:
+            raise UsageError(f"{where} has two target prefixes, '{starts[0]}' and '{starts[1]}': give one")
+        alternatives = [[text] for text in plain] + fields["any_of"]
+        any_of = (dict.fromkeys(form for text in texts for form in self.segmenter.phrases(text, where)) for texts in alternatives)
+        avoid = {form: text for phrase in fields["avoid"] for form, text in self.avoided(phrase, where).items()}
+        if avoid:
+            avoid = dict(zip(self.common.avoid, self.common.avoid_text, strict=True)) | avoid
+        found = SentenceConstraints(
+            any_of=tuple(tuple(forms) for forms in any_of),
+            text=tuple("|".join(texts) for texts in alternatives),
+            avoid=tuple(avoid) or self.common.avoid,
+            avoid_text=tuple(avoid.values()) or self.common.avoid_text,
+            prefix=self.segmenter.phrases(starts[0], where, leads=[""])[0] if starts else (),
+            prefix_text=starts[0] if starts else "",
+        )
+        return within_limits(found, where)
+
+    def avoided(self, text: str, where: str) -> dict[Phrase, str]:
+        """The forms of an avoided phrase."""
+        return dict.fromkeys(self.segmenter.phrases(text.strip(), where), text.strip())
+
+    def with_terms(self, given: SentenceConstraints, words: Sequence[str]) -> SentenceConstraints:
+        """The glossary terms of a source added. One that the line itself asks for already is left out; where the limits are
+        reached, further terms are unmet: a long line is no reason to stop a corpus."""
+        assert self.glossary is not None
+        own = {frozenset(alternatives) for alternatives in given.any_of}
+        any_of, text, unmet = list(given.any_of), list(given.text), list(given.unmet)
+        for term in self.glossary.terms_in(words):
+            if frozenset(term.phrases) in own:
+                continue
+            if len(any_of) == MAX_CONSTRAINTS or size([*any_of, term.phrases]) > MAX_TOKENS:
+                unmet.append((term.text, f"more than {MAX_CONSTRAINTS} phrases or {MAX_TOKENS} tokens in the sentence"))
+                continue
+            any_of.append(term.phrases)
+            text.append(term.text)
+        if len(any_of) == len(given.any_of) and len(unmet) == len(given.unmet):
+            return given
+        return replace(given, any_of=tuple(any_of), text=tuple(text), unmet=tuple(unmet))
+
+    def source_words(self, tokens: Tensor | Sequence[int]) -> list[str]:
+        """The words of a source sentence, recovered from its tokens (L,)."""
+        ids = tokens.tolist() if isinstance(tokens, Tensor) else list(tokens)
+        text = self.source.string([i for i in ids if i != self.source.pad()])
+        return words_of(self.segmenter.decode(text), self.segmenter.takes_pieces)
+
+    def term_words(self, term: str) -> list[str]:
+        """The words of a glossary's source term, sent through the encoders as the source was (they may normalise)."""
+        return words_of(self.segmenter.decode(" ".join(self.segmenter.pieces(term))), self.segmenter.takes_pieces)
+
+
+def is_json(lines: Lines) -> bool:
+    """Whether a constraints file is JSONL: by its name, else by its first character."""
+    suffix = Path(lines.path).suffix.lower()
+    if suffix in (".jsonl", ".json", ".tsv"):
+        return suffix != ".tsv"
+    number = next((i for i in range(len(lines)) if lines[i].strip()), None)
+    return number is not None and lines[number].lstrip().startswith("{")
+
+
+def parse_tabs(line: str, where: str) -> dict[str, Any]:
+    """A line of phrases parted by tabs, in the form of `parse_json`."""
+    phrases = [text.strip() for text in line.split("\t")]
+    if not all(phrases):
+        raise UsageError(f"{where} has an empty phrase: remove one of the tabs around it")
+    return {"constraints": phrases, "any_of": [], "avoid": [], "prefix": []}
+
+
+def parse_json(line: str, where: str) -> dict[str, Any]:
+    """A JSON line: constraints, avoid and prefix as lists of phrases, any_of as a list of lists; a phrase as one string."""
+    value = json_object(line, where)
+    unknown = [key for key in value if key not in KEYS]
+    if unknown:
+        raise UsageError(f"{where} has the unknown key '{unknown[0]}': the keys are {', '.join(KEYS)}")
+    return fields_of(value, where)
+
+
+def json_object(line: str, where: str, keys: Sequence[str] = KEYS) -> dict[str, Any]:
+    """The object of a JSON line; UsageError for anything else, and for a key given twice."""
+
+    def no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(pairs)) < len(pairs):
+            raise UsageError(f"{where} has a key twice: join their values")
+        return dict(pairs)
+
+    try:
+        value = json.loads(line, object_pairs_hook=no_key_twice)
+    except UsageError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{where} is not valid JSON ({error}): write an object with the keys {', '.join(keys)}") from None
+    if not isinstance(value, dict):
+        raise UsageError(f"{where} is not a JSON object: write one with the keys {', '.join(keys)}")
+    return value
+
+
+def fields_of(value: dict[str, Any], where: str) -> dict[str, Any]:
+    """The constraint fields of an object, checked, in the form of `parse_json`; other keys are not looked at."""
+
+    def phrase(item: Any, key: str) -> str:
+        words = [item] if isinstance(item, str) else item
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            raise UsageError(f"{where} has {json.dumps(item)} for a phrase in \"{key}\": write a string or a list of words")
+        if not all(word.strip() for word in words) or not words:
+            raise UsageError(f"{where} has an empty phrase in \"{key}\": remove it")
+        return " ".join(word.strip() for word in words)
+
+    def listed(key: str, read: Callable[[Any, str], Any]) -> list[Any]:
+        items = value.get(key, [])
+        if not isinstance(items, list):
+            raise UsageError(f"{where} has {json.dumps(items)} for \"{key}\": write a list of phrases")
+        return [read(item, key) for item in items]
+
+    def alternatives(item: Any, key: str) -> list[str]:
+        if not isinstance(item, list) or not item:
+            raise UsageError(f"{where} has {json.dumps(item)} for a constraint in \"{key}\": write a list of phrases")
+        return [phrase(alternative, key) for alternative in item]
+
+    return {
+        "constraints": listed("constraints", phrase),
+        "any_of": listed("any_of", alternatives),
+        "avoid": listed("avoid", phrase),
+        "prefix": [phrase(value["prefix"], "prefix")] if "prefix" in value else [],
+    }

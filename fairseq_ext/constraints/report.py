@@ -1,0 +1,48 @@
+"""Which constraints the best hypotheses meet: counted on the finished tokens, not taken from the search's word."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fairseq_ext.constraints.files import SentenceConstraints, met
+from fairseq_ext.search.finished import Hypothesis
+from fairseq_ext.stats import Stats
+
+
+def report_constraints(
+    number: int, found: list[Hypothesis], constraints: SentenceConstraints, ordered: bool, limit: int, stats: Stats
+) -> list[Hypothesis]:
+    """Add a sentence's constraints to the statistics. Returns its hypotheses that meet all of them; where none does, all, the one that
+    meets most first, each flagged with what it lacks. limit: most target tokens."""
+    total = stats.extra.setdefault("constraints", {"given": 0, "met": 0, "unmet": []})
+    total["given"] += len(constraints.any_of) + len(constraints.unmet) + bool(constraints.prefix)
+    total["unmet"] += [[number, text, reason] for text, reason in constraints.unmet]
+    if not (constraints.any_of or constraints.prefix):
+        return [replace(h, unmet=constraints.unmet) for h in found] if constraints.unmet else found
+    which = [met_with_prefix(h.tokens.tolist(), constraints, ordered) for h in found]
+    # subtle: a search that ran into a dead end ends a row as it is, also where complete hypotheses were found before
+    complete = [i for i, of_hypothesis in enumerate(which) if all(of_hypothesis)]
+    kept = complete or sorted(range(len(found)), key=lambda i: -sum(which[i]))
+    best = which[kept[0]] if kept else met_with_prefix([], constraints, ordered)
+    total["met"] += sum(best)
+    reason, texts = why(constraints, limit), constraints.text + ((constraints.prefix_text,) if constraints.prefix else ())
+    lacks = [tuple((text, reason) for text, is_met in zip(texts, each, strict=True) if not is_met) for each in (best, *which)]
+    total["unmet"] += [[number, text, reason] for text, reason in lacks[0]]
+    return [replace(found[i], unmet=constraints.unmet + lacks[1 + i]) for i in kept]
+
+
+def met_with_prefix(tokens: list[int], constraints: SentenceConstraints, ordered: bool) -> list[bool]:
+    """Which constraints these tokens meet; last the prefix, if there is one, which counts as one constraint."""
+    starts = [tuple(tokens[: len(constraints.prefix)]) == constraints.prefix] if constraints.prefix else []
+    return met(tokens, constraints, ordered) + starts
+
+
+def why(constraints: SentenceConstraints, limit: int) -> str:
+    """The reason why a sentence's constraints cannot all be met."""
+    prefix = constraints.prefix
+    left = [alternatives for alternatives, done in zip(constraints.any_of, met(prefix, constraints, False), strict=True) if not done]
+    begun = max((n for a in left for p in a for n in range(len(p)) if n and prefix[-n:] == p[:n]), default=0)
+    needed = sum(min(len(p) for p in alternatives) for alternatives in left) + len(prefix) - begun
+    if needed > limit:
+        return f"the constraints take {needed} tokens and the sentence may have {limit}"
+    return "what would follow is forbidden (avoided phrases, prefix or other rules)"

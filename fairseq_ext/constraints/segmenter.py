@@ -1,0 +1,67 @@
+"""Phrases to target tokens, as the model's own text became tokens (tokenizer, bpe, dictionary), and back.
+
+Where the command has neither --tokenizer nor --bpe, text is taken as segmented already. Byte-level BPE (gpt2, hf_byte_bpe,
+byte_bpe) writes a word inside a sentence otherwise than alone, since the space before it is part of its first piece: a phrase then
+has two forms, alternatives of each other, and both are avoided. Encoders whose space is a piece of its own (bytes, characters)
+need no second form, as the phrase alone is inside it. A phrase is a row of tokens and nothing more: it is also met, or avoided,
+where a longer word begins with the same pieces (or, for bytes and characters, holds them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fairseq.data import Dictionary
+
+from fairseq_ext.constraints.sentence import Phrase, end_of, unusable
+from fairseq_ext.errors import UsageError
+
+
+class Segmenter:
+    """Text to target tokens and back, by the task's tokenizer and bpe; either may be None."""
+
+    def __init__(self, dictionary: Dictionary, tokenizer: Any = None, bpe: Any = None):
+        self.dictionary, self.tokenizer, self.bpe = dictionary, tokenizer, bpe
+
+    @property
+    def takes_pieces(self) -> bool:
+        """Whether text is taken as segmented already."""
+        return self.tokenizer is None and self.bpe is None
+
+    def pieces(self, text: str, lead: str = "") -> list[str]:
+        """Text as the dictionary's symbols; lead: what stands before it once it is tokenized."""
+        text = self.tokenizer.encode(text) if self.tokenizer is not None else text
+        return (self.bpe.encode(lead + text) if self.bpe is not None else text).split()
+
+    def decode(self, text: str) -> str:
+        """Pieces parted by spaces to plain text."""
+        for step in (self.bpe, self.tokenizer):
+            text = step.decode(text) if step is not None else text
+        return text
+
+    def phrases(self, text: str, where: str, leads: Sequence[str] = ("", " ")) -> tuple[Phrase, ...]:
+        """A phrase's forms: as at the start of a text, and as after a space where that differs. A form that contains the
+        first is left out (the first says the same), and so is one that the dictionary cannot write, as long as another is left.
+
+        Errors: UsageError, naming `where`, for an empty phrase, a piece outside the dictionary, `<s>`, `</s>` and `<pad>`.
+        """
+        if not text.strip():
+            raise UsageError(f"{where} has an empty phrase: write it, or remove its separator")
+        dictionary = self.dictionary
+        symbols = {dictionary.bos_word, dictionary.eos_word, dictionary.pad_word}.intersection(text.split())
+        if symbols:
+            raise UsageError(f"in {where}, the phrase '{text}' contains '{symbols.pop()}', a symbol that no translation holds: remove it")
+        forms: list[Phrase] = []
+        reason = None
+        for lead in leads:
+            pieces = self.pieces(text, lead)
+            form = tuple(dictionary.index(piece) for piece in pieces)
+            problem = unusable(form, pieces, dictionary) if form else "is nothing once it is segmented: remove it"
+            reason = reason or problem
+            if not problem and not any(end_of(other, form, 0) >= 0 for other in forms):
+                forms.append(form)
+        if not forms:
+            hint = "; without --bpe and --tokenizer, phrases are taken as segmented already" * self.takes_pieces
+            raise UsageError(f"in {where}, the phrase '{text}' {reason}{hint}")
+        return tuple(forms)

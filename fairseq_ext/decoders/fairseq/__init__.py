@@ -1,0 +1,1 @@
+"""The reference backend: fairseq's own modules."""

@@ -1,0 +1,98 @@
+"""The reference decoder: any fairseq encoder-decoder, or an ensemble, through its own incremental state (fairseq_model.py)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from fairseq.models.fairseq_model import BaseFairseqModel
+from torch import Tensor
+
+from fairseq_ext.decoders.fairseq.model import Moves, OneModel, Rows
+from fairseq_ext.search.pool import Pool
+
+
+@dataclass
+class Group:
+    """Rows that were set aside: what each model knows of them."""
+
+    models: list[Rows]
+    rows: int
+    width: int  # rows of every sentence, 0 when they differ
+
+
+class FairseqDecoder:
+    """The loop's view of one or several fairseq models (see search/protocols.py, Decoder)."""
+
+    name = "fairseq"
+
+    def __init__(self, models: list[BaseFairseqModel], need_attention: bool = False):
+        self.models = [OneModel(model) for model in models]
+        self.need_attention = need_attention
+        self.rows = 0
+        self.width = 1
+        self.joins = all(model.joins for model in self.models)
+        self.mixes = all(model.mixes for model in self.models)
+
+    def admit(self, pool: Pool, sentences: list[int]) -> None:
+        inputs = pool.inputs(sentences)
+        for model in self.models:
+            model.admit(inputs, len(sentences))
+        self.rows = len(sentences)
+        self.width = 1
+
+    def step(self, tokens: Tensor) -> list[Tensor]:
+        return [model.step(tokens, self.need_attention) for model in self.models]
+
+    def log_probs(self, features: list[Tensor], temperature: float) -> Tensor:
+        scores = [model.log_probs(x, temperature) for model, x in zip(self.models, features, strict=True)]
+        if len(scores) == 1:
+            return scores[0]
+        return torch.logsumexp(torch.stack(scores), dim=0) - math.log(len(scores))
+
+    def select(self, row: Tensor, sentence: Tensor | None, width: int, sentence_of_row: Tensor) -> None:
+        """See search/protocols.py. width: rows of every sentence, 0 when they differ."""
+        same_layout = width == self.width and width > 0 and sentence is None
+        moves = Moves(rows=not (same_layout and width == 1), sources=not same_layout)
+        for model in self.models:
+            model.select(row, sentence, sentence_of_row if width == 0 else None, moves)
+            if not model.keeps_source_once and moves.sources:
+                model.move_source(sentence, sentence_of_row)
+        self.rows = row.numel()
+        self.width = width
+
+    def set_aside(self) -> Group:
+        """Give away the present rows as a group; none are left."""
+        group = Group([model.at for model in self.models], self.rows, self.width)
+        self.rows = 0
+        return group
+
+    def resume(self, group: Group) -> None:
+        """Go on with a group that was set aside."""
+        for model, rows in zip(self.models, group.models, strict=True):
+            model.at = rows
+        self.rows, self.width = group.rows, group.width
+
+    def join(self, group: Group) -> None:
+        """Add a group's rows behind the present ones."""
+        for model, rows in zip(self.models, group.models, strict=True):
+            model.join(rows, self.width, group.width)
+        self.rows += group.rows
+        self.width = self.width if self.width == group.width else 0
+
+    def part(self, row: Tensor, sentence: Tensor, width: int, sentence_of_row: Tensor) -> Group:
+        """A copy of some rows as a group; arguments as in `select`. The present rows stay."""
+        copies = Group([model.copy() for model in self.models], self.rows, self.width)
+        present = self.set_aside()
+        self.resume(copies)
+        self.select(row, sentence, width, sentence_of_row)
+        group = self.set_aside()
+        self.resume(present)
+        return group
+
+    def attention(self) -> Tensor | None:
+        if not self.need_attention:
+            return None
+        weights = [model.attention for model in self.models if model.attention is not None]
+        return torch.stack(weights).mean(0) if weights else None

@@ -1,0 +1,169 @@
+"""One fairseq model and what it knows of each row: encoder output and incremental state.
+
+It adds two things to what fairseq does itself. Rows are reordered here, never through the row-count shortcut of
+`MultiheadAttention.reorder_incremental_state`, which leaves the cross-attention cache alone whenever the number of rows happens
+to fit. And what depends on the source alone is kept once per sentence where the model allows it: encoder output, and the keys
+and values of the cross-attention, which fairseq's attention accepts as (sentences, ...) under (sentences x width, ...) queries.
+
+Shapes: S live sentences, n rows, d features, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from fairseq.models import FairseqDecoder as StockDecoder
+from fairseq.models import FairseqEncoderDecoderModel, FairseqIncrementalDecoder
+from fairseq.models.fairseq_model import BaseFairseqModel
+from fairseq.models.lstm import LSTMDecoder
+from fairseq.models.transformer import TransformerDecoder, TransformerDecoderBase
+from fairseq.modules import MultiheadAttention
+from torch import Tensor
+
+from fairseq_ext.decoders.fairseq.join import State, join_attention, join_lstm, join_sources
+from fairseq_ext.decoders.transformer.supported import PLAIN_SOFTMAX
+
+FEW_SENTENCES = 2
+
+
+@dataclass(frozen=True)
+class Moves:
+    """What a selection of rows really changes."""
+
+    rows: bool  # some row may continue another one
+    sources: bool  # some row may belong to another sentence than before
+
+
+@dataclass
+class Rows:
+    """What a model knows of a group of rows."""
+
+    source: Any  # its encoder output
+    row_source: Any  # what its decoder is given: per sentence, or per row
+    state: State  # fairseq's incremental state
+    cross_per_row: bool  # the cross-attention cache is per row, not per sentence
+
+
+class OneModel:
+    """One model's encoder output and incremental state, row by row."""
+
+    def __init__(self, model: BaseFairseqModel):
+        self.model = model
+        self.decoder = model.decoder
+        self.incremental = isinstance(self.decoder, FairseqIncrementalDecoder)
+        # a plain Transformer decoder reads the encoder output only to fill its cross-attention cache, in the first step
+        self.keeps_source_once = type(self.decoder) in (TransformerDecoder, TransformerDecoderBase)
+        modules = [m for m in self.decoder.modules() if hasattr(m, "reorder_incremental_state") and m is not self.decoder]
+        self.attentions = [m for m in modules if isinstance(m, MultiheadAttention)]
+        self.others = [m for m in modules if not isinstance(m, MultiheadAttention)]
+        self.beam_sized = [m for m in self.decoder.modules() if hasattr(m, "set_beam_size") and m is not self.decoder]
+        if type(self.decoder).reorder_incremental_state is not FairseqIncrementalDecoder.reorder_incremental_state:
+            self.others.append(self.decoder)
+        # features and output layer apart, so that a softmax plug can score a part of the vocabulary; else the model's own scores
+        self.has_output_layer = (
+            self.keeps_source_once
+            and getattr(self.decoder, "adaptive_softmax", None) is None
+            and type(model).get_normalized_probs in PLAIN_SOFTMAX
+        )
+        self.attention: Tensor | None = None
+        # whether groups of rows can be joined, and whether at different lengths, too
+        self.mixes = type(self.decoder) is LSTMDecoder
+        self.joins = self.mixes or (self.keeps_source_once and self.incremental)
+
+    def admit(self, net_input: dict[str, Tensor], sentences: int) -> None:
+        """Encode a batch of this many sentences; each has one row."""
+        # fairseq's commands (BeamableMM of convolutional decoders) or a stock generator (BART) have told these that every sentence has
+        # `beam` neighbouring rows; here the number changes from step to step, and 1 is right for any
+        for module in self.beam_sized:
+            module.set_beam_size(1)
+        source = self.model.encoder.forward_torchscript(net_input)
+        # with very few sentences a copy a row costs less than the wider product that shares keys
+        self.at = Rows(source, source, {}, not self.keeps_source_once or sentences <= FEW_SENTENCES)
+
+    def step(self, tokens: Tensor, need_attention: bool) -> Tensor:
+        """Features (n, d) of the last of tokens (n, L); the model's own output scores where it has no separate output layer."""
+        state = {"incremental_state": self.at.state} if self.incremental else {}
+        if self.has_output_layer:
+            out, extra = self.decoder.extract_features(tokens, encoder_out=self.at.row_source, **state)
+        else:
+            out, extra = self.decoder(tokens, encoder_out=self.at.row_source, **state)[:2]
+        if need_attention:
+            attention = extra["attn"] if isinstance(extra, dict) else extra
+            attention = attention[0] if isinstance(attention, (list, tuple)) else attention
+            self.attention = None if attention is None else attention[:, -1, :]
+        return out[:, -1, :]
+
+    def log_probs(self, features: Tensor, temperature: float) -> Tensor:
+        """(n, d) -> (n, V), in float32 or better."""
+        logits = self.decoder.output_layer(features) if self.has_output_layer else features
+        if temperature != 1.0:
+            logits = logits / temperature
+        if self.plain_softmax():
+            return torch.log_softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+        return self.model.get_normalized_probs((logits[:, None], None), log_probs=True, sample=None)[:, -1]
+
+    def plain_softmax(self) -> bool:
+        """Whether the model's probabilities are the softmax of its output, computed by fairseq's common code."""
+        return (
+            isinstance(self.model, FairseqEncoderDecoderModel)
+            and type(self.model).get_normalized_probs in PLAIN_SOFTMAX
+            and type(self.decoder).get_normalized_probs is StockDecoder.get_normalized_probs
+            and getattr(self.decoder, "adaptive_softmax", None) is None
+        )
+
+    def select(self, row: Tensor, sentence: Tensor | None, sentence_of_row: Tensor | None, moves: Moves) -> None:
+        """Reorder all per-row state by row (n',). sentence (S',): places of the sentences kept, None for all;
+        sentence_of_row (n',): place among the kept; None when every sentence has the same number of rows."""
+        if moves.rows:
+            for module in self.others:
+                module.reorder_incremental_state(self.at.state, row)
+        cross = self.cross_index(row, sentence, sentence_of_row, moves)
+        for module in self.attentions:
+            index = cross if module.encoder_decoder_attention else row if moves.rows else None
+            buffer = module._get_input_buffer(self.at.state)
+            if buffer and index is not None:
+                buffer = {name: None if value is None else value.index_select(0, index) for name, value in buffer.items()}
+                module._set_input_buffer(self.at.state, buffer)
+        self.at.cross_per_row = self.at.cross_per_row or sentence_of_row is not None
+
+    def cross_index(self, row: Tensor, sentence: Tensor | None, sentence_of_row: Tensor | None, moves: Moves) -> Tensor | None:
+        """Index for the cross-attention cache, which is per sentence while all sentences have equally many rows; None: leave it."""
+        if self.at.cross_per_row:
+            return row if moves.sources else None
+        if sentence_of_row is not None:
+            return sentence_of_row if sentence is None else sentence[sentence_of_row]
+        return sentence
+
+    def move_source(self, sentence: Tensor | None, sentence_of_row: Tensor) -> None:
+        """Give a decoder that reads the encoder output at every step one copy a row."""
+        # subtle: the convolutional encoder changes the dictionary it is given, so it is given a copy
+        if sentence is not None:
+            self.at.source = self.model.encoder.reorder_encoder_out(copy.copy(self.at.source), sentence)
+        self.at.row_source = self.model.encoder.reorder_encoder_out(copy.copy(self.at.source), sentence_of_row)
+
+    def copy(self) -> Rows:
+        """The present rows, to be selected from without a trace here: buffers are replaced, never changed in place."""
+        return dataclasses.replace(self.at, state={name: copy.copy(buffer) for name, buffer in self.at.state.items()})
+
+    def join(self, group: Rows, width: int, group_width: int) -> None:
+        """Add a group's rows behind the present ones. width: rows of every sentence of each, 0 when they differ."""
+        a, b = self.at, group
+        if isinstance(self.decoder, LSTMDecoder):
+            source = join_sources(a.source, b.source)
+            joined = join_lstm(self.decoder, (a.state, a.row_source), (b.state, b.row_source)) if a.state or b.state else {}
+            self.at = Rows(source, join_sources(a.row_source, b.row_source), joined, True)
+            return
+        per_row = a.cross_per_row or b.cross_per_row or width != group_width or not width
+        # a cache that is still per sentence is brought to rows where the joined one must be
+        times = [each if per_row and not rows.cross_per_row else 1 for rows, each in ((a, width), (b, group_width))]
+        state: State = {}
+        for module in self.attentions if a.state else ():
+            of_source = module.encoder_decoder_attention
+            module._set_input_buffer(state, join_attention(module, a.state, b.state, times if of_source else [1, 1]))
+        # once the cache is filled the encoder output is not read any more
+        source = a.source if a.state else join_sources(a.source, b.source)
+        self.at = Rows(source, source, state, per_row)

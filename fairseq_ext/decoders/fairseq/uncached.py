@@ -1,0 +1,52 @@
+"""Blocks for any fairseq decoder: every call reads each row's whole history again, as in training, and keeps no cache.
+
+It serves the parallel driver (parallel/driver.py) where the fast decoder cannot: recurrent and convolutional decoders, and
+Transformers with parts of their own. What it computes is the model's own forward pass, so it is also the reference for blocks; the
+price is that a call costs as much as the history is long.
+
+Shapes: n rows, one a sentence, w new tokens a row, T longest history, block included.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fairseq_ext.decoders.fairseq.decoder import FairseqDecoder
+from fairseq_ext.search.pool import Pool
+
+
+class RereadingDecoder(FairseqDecoder):
+    """See parallel/driver.py, BlockDecoder."""
+
+    def admit(self, pool: Pool, sentences: list[int]) -> None:
+        super().admit(pool, sentences)
+        self.text = torch.zeros(self.rows, 0, dtype=torch.long, device=pool.length.device)  # (n, T) what each row has read
+        self.length = self.text.new_zeros(self.rows)  # (n,)
+        self.pad = self.models[0].decoder.dictionary.pad()
+        self.longest = min(int(model.model.max_decoder_positions()) for model in self.models)
+
+    def step(self, tokens: Tensor, new: int = 1, length: int | Tensor | None = None) -> list[Tensor]:
+        if length is not None:
+            self.length = torch.as_tensor(length, device=tokens.device).expand(self.rows).minimum(self.length)
+        end = int(self.length.max()) + new
+        column = torch.arange(end, device=tokens.device)
+        text = self.text.new_full((self.rows, end), self.pad)
+        text[:, : self.text.size(1)] = self.text[:, :end]
+        where = self.length[:, None] + column[:new]  # (n, w)
+        text = text.masked_fill_(column >= self.length[:, None], self.pad).scatter_(1, where, tokens[:, -new:])
+        self.text, self.length = text, self.length + new
+        # positions beyond the model's last belong to no row's answer
+        text, where = text[:, : self.longest], where.clamp(max=self.longest - 1)
+        out = []
+        for model in self.models:
+            forward = model.decoder.extract_features if model.has_output_layer else model.decoder
+            features = forward(text, encoder_out=model.at.row_source)[0]  # (n, T, d)
+            features = features.gather(1, where[:, :, None].expand(-1, -1, features.size(2)))
+            out.append(features[:, -1] if new == 1 else features)
+        return out
+
+    def select(self, row: Tensor, sentence: Tensor | None, width: int, sentence_of_row: Tensor) -> None:
+        for model in self.models:
+            model.move_source(sentence, sentence_of_row)
+        self.text, self.length, self.rows = self.text[row], self.length[row], row.numel()

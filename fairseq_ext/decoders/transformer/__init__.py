@@ -1,0 +1,1 @@
+"""The fast backend for Transformers."""

@@ -1,0 +1,118 @@
+"""fairseq's plain Transformer encoder with the products of linear.py: the first step of every batch, made cheaper.
+
+Only what the cross-attention reads is computed: the last layer's output, at positions that are not padding. An encoder of any
+other kind runs as fairseq's own module.
+
+Shapes: S sentences, T source width, e features, H heads, h = e / H.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from fairseq.models.transformer import TransformerEncoder, TransformerEncoderBase
+from fairseq.modules.transformer_layer import TransformerEncoderLayer, TransformerEncoderLayerBase
+from torch import Tensor
+
+from fairseq_ext.decoders.linear import Norm, attend
+from fairseq_ext.decoders.transformer.supported import odd_attention, odd_linear, odd_module, odd_norm
+from fairseq_ext.decoders.transformer.weights import EncoderLayer, Watch, compiled_coder, read_encoder_layer, read_positions
+
+
+class FastEncoder:
+    """Called with source tokens (S, T), gives what fairseq's encoder gives to a decoder."""
+
+    def __init__(self, encoder: TransformerEncoderBase, int8: bool = False):
+        self.embedding = encoder.embed_tokens.weight.detach()
+        self.pad = encoder.padding_idx
+        self.scale = float(encoder.embed_scale)
+        self.positions, self.grow_positions = read_positions(encoder)
+        self.embedding_norm = None if encoder.layernorm_embedding is None else Norm(encoder.layernorm_embedding)
+        self.layers = [EncoderLayer(**read_encoder_layer(layer, int8)) for layer in encoder.layers]
+        self.pre_norm = encoder.layers[0].normalize_before
+        self.final_norm = None if encoder.layer_norm is None else Norm(encoder.layer_norm)
+        self.heads = encoder.layers[0].self_attn.num_heads
+        self.watch = Watch(encoder)
+        self.compiled = compiled_coder(self.layers, encoder.embed_tokens.embedding_dim, self.heads, self.pre_norm, self.final_norm)
+
+    def __call__(self, tokens: Tensor) -> dict[str, list[Tensor]]:
+        S, T = tokens.shape
+        padding = tokens.eq(self.pad)  # (S, T)
+        x = self.embed(tokens, padding)
+        x = self.run_layers(x, padding) if self.compiled is None else self.run_compiled(x, padding)
+        return {"encoder_out": [x.view(S, T, -1).transpose(0, 1)], "encoder_padding_mask": [padding]}
+
+    def run_compiled(self, x: Tensor, padding: Tensor) -> Tensor:
+        """All layers, x (S x T, e), in one call that leaves padding out."""
+        assert self.compiled is not None
+        start = F.pad((~padding).sum(1).cumsum(0), (1, 0))
+        if int(start[-1]) == x.size(0):
+            self.compiled.encode_(x, start)
+            return x
+        is_word = ~padding.flatten()
+        words = x[is_word]
+        self.compiled.encode_(words, start)
+        return torch.zeros_like(x).masked_scatter_(is_word[:, None], words)
+
+    def run_layers(self, x: Tensor, padding: Tensor) -> Tensor:
+        """All layers, x (S x T, e), as torch operations."""
+        S, T = padding.shape
+        mask = None
+        # where asking costs nothing, a batch without padding is spared the mask
+        if padding.device.type != "cpu" or padding.any():
+            x = x.masked_fill(padding.view(-1, 1), 0.0)
+            mask = x.new_zeros(S, 1, 1, T).masked_fill_(padding[:, None, None], -torch.inf)
+        for layer in self.layers:
+            y = layer.self_norm(x) if self.pre_norm else x
+            query, key, value = layer.self_in(y).view(S, T, 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # (3, S, H, T, h)
+            x = layer.self_out(attend(query, key, value, mask)).add_(x)
+            x = x if self.pre_norm else layer.self_norm(x)
+            y = layer.ffn_norm(x) if self.pre_norm else x
+            y = layer.ffn_in.relu(y) if layer.activation is None else layer.activation(layer.ffn_in(y))
+            x = layer.ffn_out(y).add_(x)
+            x = x if self.pre_norm else layer.ffn_norm(x)
+        return x if self.final_norm is None else self.final_norm(x)
+
+    def embed(self, tokens: Tensor, padding: Tensor) -> Tensor:
+        """(S x T, e); whatever stands at padding is overwritten."""
+        x = F.embedding(tokens.flatten(), self.embedding)
+        if self.positions is None:
+            x = x * self.scale
+        else:
+            if tokens.size(1) > self.positions.size(0) and self.grow_positions is not None:
+                self.positions = self.grow_positions(tokens.size(1))
+            position = (~padding).cumsum(1).sub_(1).clamp_(min=0)  # padding is not counted
+            x = torch.add(self.positions.index_select(0, position.flatten()), x, alpha=self.scale)
+        return x if self.embedding_norm is None else self.embedding_norm(x)
+
+
+def fast_encoder(model: Any, int8: bool = False) -> FastEncoder | None:
+    """The model's encoder, if it is a plain Transformer."""
+    encoder = model.encoder
+    if type(encoder) not in (TransformerEncoder, TransformerEncoderBase) or odd_module(encoder) or not len(encoder.layers):
+        return None
+    if encoder.quant_noise is not None or odd_norm([encoder.layernorm_embedding, encoder.layer_norm]):
+        return None
+    if any(odd_layer(layer, encoder) for layer in encoder.layers):
+        return None
+    return FastEncoder(encoder, int8)
+
+
+def odd_layer(layer: Any, encoder: Any) -> bool:
+    """Whether this is not fairseq's own encoder layer with plain parts."""
+    first = encoder.layers[0]
+    if type(layer) not in (TransformerEncoderLayer, TransformerEncoderLayerBase) or layer.return_fc:
+        return True
+    return bool(
+        layer.normalize_before != first.normalize_before
+        or odd_attention(layer.self_attn, first.self_attn.num_heads, encoder.embed_tokens.embedding_dim)
+        or odd_linear([layer.fc1, layer.fc2])
+        or odd_norm([layer.self_attn_layer_norm, layer.final_layer_norm])
+    )
+
+
+def is_plain_input(inputs: dict) -> bool:
+    """Whether an encoder is given source tokens and their number, and nothing else."""
+    return set(inputs) <= {"src_tokens", "src_lengths"}

@@ -1,0 +1,64 @@
+"""Log-probabilities over a list by the compiled library (`shortlist.cpp`), for float32 on a CPU. Definition: the torch path of
+softmax/shortlist.py.
+
+Shapes: n rows, V words, d features, m words that were found, T words of the fixed part.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from ctypes import c_double, c_int64, c_void_p
+
+import torch
+from torch import Tensor
+
+from fairseq_ext.kernels.library import library as compiled
+from fairseq_ext.kernels.transformer import Packed
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The compiled library with the signatures of its functions here; None where there is none."""
+    found = compiled()
+    if found is not None:
+        found.list_log_probs.argtypes = [c_void_p, c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_void_p]
+        found.list_log_probs.restype = None
+    return found
+
+
+def takes(weight: Tensor) -> bool:
+    """Whether the library is there and reads such weights."""
+    return weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.is_contiguous() and library() is not None
+
+
+class ListStruct(ctypes.Structure):
+    _fields_ = [("product", c_void_p), ("base", c_void_p), ("T", c_int64), ("weight", c_void_p), ("bias", c_void_p), ("d", c_int64)]
+    _fields_ += [("temperature", c_double)]
+
+
+class ListProduct:
+    """From features to log-probabilities over a list, in one call."""
+
+    def __init__(self, product: Packed, base: Tensor, weight: Tensor, bias: Tensor | None, temperature: float):
+        """product: of the words base (T,) alone; weight (V, d), bias (V,) of all."""
+        assert takes(weight) and base.is_contiguous() and product.outputs == base.numel() and product.inputs == weight.size(1)
+        assert bias is None or (bias.dtype == torch.float32 and bias.is_contiguous())
+        self.kept = (product, base, weight, bias)
+        shift = None if bias is None else bias.data_ptr()
+        self.T = base.numel()
+        self.struct = ListStruct(product.address, base.data_ptr(), self.T, weight.data_ptr(), shift, weight.size(1), temperature)
+        self.address = ctypes.addressof(self.struct)
+        self.seconds = (c_double * 3)()
+
+    def __call__(self, x: Tensor, found: Tensor, clock: int) -> tuple[Tensor, Tensor]:
+        """x (n, d), found (m,) ascending -> ids (T + m,) ascending, log-probabilities (n, T + m); `seconds` of the found words' scores,
+        of the base's and of what follows by the system's clock of that number."""
+        x, found = x.contiguous(), found.contiguous()
+        assert x.dtype == torch.float32 and found.dtype == torch.long
+        n, m = x.size(0), found.numel()
+        ids, y = found.new_empty(self.T + m), x.new_empty(n, self.T + m)
+        library().list_log_probs(  # type: ignore[union-attr]
+            self.address, x.data_ptr(), n, found.data_ptr(), m, ids.data_ptr(), y.data_ptr(), clock, self.seconds
+        )
+        return ids, y

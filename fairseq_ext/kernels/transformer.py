@@ -1,0 +1,214 @@
+"""The compiled step (`transformer.cpp`) behind torch tensors: packed products, and a decoder's or encoder's layers in one call.
+
+float32 on a CPU only. The definition of everything here is the torch path of decoders/transformer/layers.py and encoder.py.
+
+Shapes: N lines, d features, S sentences, P columns of a panel (a number of the processor's).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from ctypes import c_double, c_float, c_int64, c_void_p
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fairseq_ext.kernels.library import library as compiled
+
+AFTER = {"none": 0, "relu": 1, "gelu": 2}
+KIND = {32: 0, 8: 1, 16: 2}  # by bits of the weights
+
+
+class ProductStruct(ctypes.Structure):
+    _fields_ = [("weight", c_void_p), ("bias", c_void_p), ("scale", c_void_p), ("offset", c_void_p)]
+    _fields_ += [("inputs", c_int64), ("outputs", c_int64), ("kind", c_int64)]
+
+
+class NormStruct(ctypes.Structure):
+    _fields_ = [("weight", c_void_p), ("bias", c_void_p), ("eps", c_double)]
+
+
+class LayerStruct(ctypes.Structure):
+    _fields_ = [("self_norm", NormStruct), ("self_in", ProductStruct), ("self_out", ProductStruct)]
+    _fields_ += [("cross_norm", NormStruct), ("cross_query", ProductStruct), ("cross_out", ProductStruct)]
+    _fields_ += [("ffn_norm", NormStruct), ("ffn_in", ProductStruct), ("ffn_out", ProductStruct), ("activation", c_int64)]
+
+
+class CoderStruct(ctypes.Structure):
+    _fields_ = [("layers", ctypes.POINTER(LayerStruct)), ("count", c_int64), ("d", c_int64), ("heads", c_int64)]
+    _fields_ += [("pre_norm", c_int64), ("final_norm", NormStruct)]
+
+
+class StoreStruct(ctypes.Structure):
+    _fields_ = [("data", c_void_p)] + [(name, c_int64) for name in ("layer", "value", "sentence", "head", "cells")]
+
+
+class StepStruct(ctypes.Structure):
+    _fields_ = [("x", c_void_p)] + [(name, c_int64) for name in ("rows", "block", "sentences", "width", "before")]
+    _fields_ += [("place", c_void_p), ("slot", c_void_p), ("mask", c_void_p), ("mask_sentence", c_int64), ("source_mask", c_void_p)]
+    _fields_ += [("own", StoreStruct), ("source", StoreStruct)]
+
+
+@functools.cache
+def kernel() -> ctypes.CDLL | None:
+    """The compiled library with its signatures; None where there is none."""
+    found = compiled()
+    if found is not None:
+        found.panel_columns.restype = found.has_int8.restype = c_int64
+        found.linear.argtypes = [c_void_p, c_void_p, c_int64, c_void_p, c_int64]
+        found.log_softmax.argtypes = [c_void_p, c_int64, c_int64, c_float]
+        found.encode.argtypes = [c_void_p, c_void_p, c_void_p, c_int64]
+        found.decode.argtypes = [c_void_p, c_void_p]
+        found.topk.argtypes = [c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p]
+        found.best_of_sentences.argtypes = [c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_int64, *[c_void_p] * 5]
+        for function in (found.linear, found.log_softmax, found.topk, found.best_of_sentences, found.encode, found.decode):
+            function.restype = None
+    return found
+
+
+def has_int8() -> bool:
+    """Whether this processor multiplies 8-bit numbers in one instruction, and the library is there."""
+    found = kernel()
+    return found is not None and bool(found.has_int8())
+
+
+def panels(weight: Tensor) -> Tensor:
+    """(out, ...) -> (panels, P, ...), filled up with zeros."""
+    library = kernel()
+    assert library is not None, "the compiled library is not there"
+    P = library.panel_columns()
+    missing = -weight.size(0) % P
+    return F.pad(weight, (0, 0) * (weight.dim() - 1) + (0, missing)).unflatten(0, (-1, P))
+
+
+def quantised(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """(out, in) -> whole numbers of 8 or 16 bits, and the scale (out,) of each output: weight is about number x scale."""
+    scale = (weight.abs().amax(1) / (2 ** (bits - 1) - 1)).clamp_(min=torch.finfo(weight.dtype).tiny)
+    return (weight / scale[:, None]).round_().to(torch.int8 if bits == 8 else torch.int16), scale
+
+
+class Packed:
+    """x -> x W' + b by the compiled library. weight (out, in), bias (out,) or None, both float32; bits: 32, or 16 or 8 that the weights
+    are rounded to (8: where inputs come in fours)."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, bits: int = 32):
+        out, inputs = weight.shape
+        self.inputs, self.outputs, self.bias = inputs, out, None if bias is None else bias.contiguous()
+        self.scale = self.offset = None
+        bits = 32 if bits == 8 and inputs % 4 else bits
+        if bits != 32:
+            weight, scale = quantised(weight, bits)
+            self.scale = panels(scale).contiguous()
+        if bits == 8:
+            self.offset = panels(weight.sum(1, dtype=torch.int32) * 128).contiguous()
+            self.weight = panels(weight).unflatten(2, (-1, 4)).transpose(1, 2).contiguous()  # (panels, in / 4, P, 4)
+        else:
+            self.weight = panels(weight).transpose(1, 2).contiguous()  # (panels, in, P)
+        pointers = [0 if part is None else part.data_ptr() for part in (self.weight, self.bias, self.scale, self.offset)]
+        self.struct = ProductStruct(*pointers, inputs, out, KIND[bits])
+        self.address = ctypes.addressof(self.struct)
+
+    def __call__(self, x: Tensor, after: str = "none") -> Tensor:
+        """x (N, in) -> (N, out); after: none, relu or gelu."""
+        x = x.contiguous()
+        assert x.dtype == torch.float32 and x.dim() == 2 and x.size(1) == self.inputs
+        y = x.new_empty(x.size(0), self.outputs)
+        compiled().linear(self.address, x.data_ptr(), x.size(0), y.data_ptr(), AFTER[after])  # type: ignore[union-attr]
+        return y
+
+
+def norm_struct(norm: Any) -> NormStruct:
+    """norm: decoders/linear.py, Norm, or None."""
+    if norm is None:
+        return NormStruct(0, 0, 0.0)
+    _, weight, bias, eps = norm.arguments
+    return NormStruct(weight.data_ptr(), bias.data_ptr(), eps)
+
+
+@dataclass
+class Coder:
+    """All layers of an encoder or decoder, ready to be called."""
+
+    struct: CoderStruct
+    kept: Any  # what the structures point to
+
+    @staticmethod
+    def of(layers: Sequence[Any], d: int, heads: int, pre_norm: bool, final_norm: Any) -> Coder:
+        """layers: of weights.py or encoder.py, their products packed."""
+        table = (LayerStruct * len(layers))()
+        for struct, layer in zip(table, layers, strict=True):
+            for name in ("self_in", "self_out", "cross_query", "cross_out", "ffn_in", "ffn_out"):
+                if hasattr(layer, name):
+                    setattr(struct, name, getattr(layer, name).pack().struct)
+            for name in ("self_norm", "cross_norm", "ffn_norm"):
+                if hasattr(layer, name):
+                    setattr(struct, name, norm_struct(getattr(layer, name)))
+            struct.activation = AFTER[layer.activation_name]
+        return Coder(CoderStruct(table, len(layers), d, heads, int(pre_norm), norm_struct(final_norm)), (table, layers, final_norm))
+
+    def encode_(self, x: Tensor, start: Tensor) -> None:
+        """x (N, d), in place: embedded tokens of all sentences without padding; sentence s has lines start[s] to start[s + 1]."""
+        assert x.is_contiguous() and x.dtype == torch.float32 and start.dtype == torch.long
+        compiled().encode(ctypes.addressof(self.struct), x.data_ptr(), start.data_ptr(), start.numel() - 1)  # type: ignore[union-attr]
+
+    def decode_(self, x: Tensor, b: int, sentences: int, width: int, place: Tensor | None, slot: Tensor | None, before: int,
+                mask: Tensor | None, source_mask: Tensor | None, own: Tensor, source: Tensor) -> None:  # fmt: skip
+        """x (n x b, d), in place: embedded tokens in, features out. The rest as in decoders/transformer/rows.py: own and source
+        (L, 2, S, H, cells, h), mask (S or 1, 1, width x b, cells), source_mask (S, 1, 1, source cells)."""
+        assert x.is_contiguous() and x.dtype == torch.float32
+        mask, slot = (None if value is None else value.contiguous() for value in (mask, slot))
+        step = StepStruct(
+            x.data_ptr(), x.size(0) // b, b, sentences, width, before,
+            None if place is None else place.data_ptr(),
+            None if slot is None else slot.data_ptr(),
+            None if mask is None else mask.data_ptr(),
+            0 if mask is None or mask.size(0) == 1 else mask.stride(0),
+            None if source_mask is None else source_mask.data_ptr(),
+            store(own), store(source),
+        )  # fmt: skip
+        compiled().decode(ctypes.addressof(self.struct), ctypes.addressof(step))  # type: ignore[union-attr]
+
+
+def store(value: Tensor) -> StoreStruct:
+    """(L, 2, S, H, cells, h), cells and features dense."""
+    layer, pair, sentence, head, _, _ = value.stride()
+    assert value.stride()[4:] == (value.size(5), 1) and value.dtype == torch.float32
+    return StoreStruct(value.data_ptr(), layer, pair, sentence, head, value.size(4))
+
+
+def log_softmax_(x: Tensor, temperature: float = 1.0) -> Tensor:
+    """Log-probabilities of logits x (..., V), in place."""
+    assert x.is_contiguous() and x.dtype == torch.float32
+    compiled().log_softmax(x.data_ptr(), x.numel() // x.size(-1), x.size(-1), temperature)  # type: ignore[union-attr]
+    return x
+
+
+def topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """torch.topk(x, k) of x (N, V) along its last dimension, scores and columns (N, k), best first; of equals the first columns."""
+    assert x.is_contiguous() and x.dtype == torch.float32 and 0 < k <= x.size(1)
+    score, column = x.new_empty(x.size(0), k), torch.empty(x.size(0), k, dtype=torch.long)
+    compiled().topk(x.data_ptr(), x.size(0), x.size(1), k, score.data_ptr(), column.data_ptr())  # type: ignore[union-attr]
+    return score, column
+
+
+def best_of_sentences(x: Tensor, before: Tensor, first: Tensor, c: int, tops: bool = False) -> tuple[Tensor, ...]:
+    """The c best continuations of each sentence, best first: row, column and cumulative score (S, c).
+
+    x (n, V): scores of each row's next word; before (n,): the row's own; first (S + 1,): each sentence's first row, and n. Of equals
+    the first; where there are fewer than c, -inf and the sentence's first row. tops: also each row's best word and its cumulative
+    score (n,).
+    """
+    assert x.is_contiguous() and x.dtype == before.dtype == torch.float32 and before.is_contiguous() and first.dtype == torch.long
+    (n, V), S = x.shape, first.numel() - 1
+    row, column = torch.empty(2, S, c, dtype=torch.long)
+    found = [row, column, x.new_empty(S, c)]
+    if tops:
+        found += [torch.empty(n, dtype=torch.long), x.new_empty(n)]
+    pointers = [value.data_ptr() for value in found] + ([] if tops else [0, 0])
+    compiled().best_of_sentences(x.data_ptr(), V, before.data_ptr(), first.data_ptr(), S, c, *pointers)  # type: ignore[union-attr]
+    return tuple(found)

@@ -1,0 +1,56 @@
+"""The draft source that --draft, --draft-file and --draft-table name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fairseq_ext.errors import UsageError
+from fairseq_ext.parallel.drafts.copy import Copy
+from fairseq_ext.parallel.drafts.ngram import Ngram
+from fairseq_ext.parallel.drafts.previous import Previous
+from fairseq_ext.parallel.drafts.source import Nothing, Source, Trajectory
+from fairseq_ext.parallel.drafts.table import Table
+
+
+def make_source(flags: Any, context: Any) -> Source:
+    """Raises UsageError for a table or file that cannot be used."""
+    name = str(flags.draft)
+    table = table_path(flags, context)
+    if name == "auto":
+        name = "ngram" if table is not None else "repeat"
+    if name == "none":
+        source: Source = Nothing()
+    elif name == "copy":
+        source = Copy.between(context.task.source_dictionary, context.dictionary)
+    elif name == "ngram":
+        if table is None:
+            raise UsageError(
+                "--draft ngram needs a table: build CHECKPOINT.drafts.npz with scripts/build_drafts.py, or name one with --draft-table"
+            )
+        loaded = Table.load(table)
+        loaded.check(table, context.dictionary, context.task.source_dictionary)
+        source = Ngram(loaded, context.pad, context.task.source_dictionary.pad())
+    else:
+        source = Trajectory(context.pad if name == "pad" else None)
+    return source if flags.draft_file is None else Previous(read_drafts(flags.draft_file, context.dictionary), source)
+
+
+def table_path(flags: Any, context: Any) -> str | None:
+    """The table that the flags name, else the one beside the first checkpoint (model.pt: model.drafts.npz), else None."""
+    if flags.draft_table is not None:
+        return flags.draft_table
+    checkpoint = context.task.checkpoint_path() if hasattr(context.task, "checkpoint_path") else None
+    beside = None if checkpoint is None else Path(checkpoint).with_suffix(".drafts.npz")
+    return str(beside) if beside is not None and beside.is_file() else None
+
+
+def read_drafts(path: str, dictionary: Any) -> list[list[int]]:
+    """A file of segmented lines as token ids, EOS behind each."""
+    try:
+        with open(path, encoding="utf-8") as lines:
+            return [[dictionary.index(word) for word in line.split()] + [dictionary.eos()] for line in lines]
+    except OSError as error:
+        raise UsageError(f"--draft-file {path} cannot be read ({error.strerror}): name another file") from error
+    except UnicodeError as error:
+        raise UsageError(f"--draft-file {path} is not valid UTF-8 ({error}): convert it first") from error

@@ -1,0 +1,140 @@
+"""An earlier translation as the draft, for translating again after an edit of the source or of the model.
+
+As long as the output follows the old one, the rest of the old one is the draft. Where they part, the last verified tokens are looked
+for in the old output, the longest match nearest to the expected place first, and the draft goes on behind it; without a match the
+old output is taken to have other words in the same number. So an edit in the middle costs a few calls, not the rest.
+
+Shapes: N sentences, n live rows, M old tokens.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+
+from fairseq_ext.parallel.drafts.source import Draft, DraftOfOne, Source
+from fairseq_ext.parallel.rows import NONE, Row, Rows
+from fairseq_ext.search.pool import Pool
+
+logger = logging.getLogger("fairseq_ext")
+TAIL = 3  # verified tokens that are looked for
+SURE = 0.9999  # probability that an old output which has been right so far stays right for a token more
+REGAINED = 0.7  # of the doubt, after each token that the old output had right again
+WEAK = 0.6  # below it the other source is asked as well
+FOUND = np.array([0.5, 0.8, 0.95, 0.97])  # the same by the length of the match where the outputs have parted
+
+
+class Previous(Source):
+    """See parallel/drafts/source.py, Source. old: every sentence's earlier output, EOS included; other: drafts for sentences without
+    one."""
+
+    def __init__(self, old: list[list[int]], other: Source):
+        self.old = old
+        self.other = other
+        self.is_told = False  # that sentences have no line
+
+    def start(self, pool: Pool) -> None:
+        self.other.start(pool)
+        numbers = pool.aux.get("draft_lines", pool.ids.tolist())
+        lines = [self.old[i] if 0 <= i < len(self.old) else [] for i in numbers]
+        self.lines = lines
+        if max(numbers, default=-1) >= len(self.old) and not self.is_told:
+            logger.warning(
+                "--draft-file has %d lines and there is a sentence number %d: sentences without a line are drafted as without the file",
+                len(self.old), max(numbers) + 1,
+            )  # fmt: skip
+            self.is_told = True
+        width = max((len(line) for line in lines), default=0) + 1
+        self.text = np.array([line + [NONE] * (width - len(line)) for line in lines])  # (N, M)
+        self.next = np.zeros(len(lines), np.int64)  # place in the old output behind the verified tokens
+        self.told = np.zeros(len(lines), np.int64)  # verified tokens that `next` knows of
+        self.sure = np.full(len(lines), SURE)
+
+    def follow_(self, rows: Rows) -> None:
+        """Move `next` behind the newly verified tokens."""
+        live = rows.live
+        fresh = rows.length - self.told[live]
+        if not fresh.any():
+            return
+        m = int(fresh.max())
+        column = np.arange(m)
+        place = np.minimum(self.next[live][:, None] + column, self.text.shape[1] - 1)
+        new = rows.tokens[np.arange(len(rows))[:, None], np.minimum(self.told[live][:, None] + 1 + column, rows.tokens.shape[1] - 1)]
+        parted = ((self.text[live[:, None], place] != new) & (column < fresh[:, None])).any(1)
+        self.sure[live] = 1 - (1 - self.sure[live]) * REGAINED ** (fresh * ~parted)
+        self.next[live] += fresh
+        self.told[live] = rows.length
+        if parted.any():
+            self.find_(live[parted], rows.last(TAIL)[parted])
+
+    def find_(self, live: np.ndarray, tail: np.ndarray) -> None:
+        """Look for the last verified tokens (n', TAIL) in the old outputs."""
+        text = self.text[live]
+        match = np.zeros(text.shape, np.int64)  # tokens of the tail that end here
+        going = np.ones(text.shape, bool)
+        for back in range(TAIL):
+            shifted = np.concatenate([np.full((len(live), back), NONE), text[:, : text.shape[1] - back]], 1)
+            going &= (shifted == tail[:, TAIL - 1 - back, None]) & (shifted != NONE)
+            match += going
+        distance = np.abs(np.arange(text.shape[1]) + 1 - self.next[live][:, None])
+        best = (match * 4 * text.shape[1] - distance).argmax(1)
+        length = match[np.arange(len(live)), best]
+        self.next[live] = np.where(length > 0, best + 1, self.next[live])
+        self.sure[live] = FOUND[length]
+
+    def propose(self, rows: Rows, most: int, least: float) -> Draft:
+        self.follow_(rows)
+        first, live = self.next[rows.live], rows.live
+        left = self.text.shape[1] - int(first.min())
+        place = first[:, None] + np.arange(max(0, min(most, left)))
+        tokens = np.where(place < self.text.shape[1], self.text[live[:, None], np.minimum(place, self.text.shape[1] - 1)], NONE)
+        sure = np.where(tokens == NONE, 0.0, self.sure[live][:, None])
+        weak: np.ndarray = np.all(sure[:, :1] < WEAK, axis=1)
+        if weak.any():  # rows whose old output is used up, was never there or has been lost track of
+            others, others_sure = self.other.propose(rows, most, least)
+            if others.shape[1]:
+                tokens, sure = filled(tokens, sure, weak, others, others_sure)
+        return tokens, sure
+
+    def propose_one(self, row: Row, most: int, least: float) -> DraftOfOne:
+        """The same for a row that is alone."""
+        s = row.sentence
+        old, first, sure = self.lines[s], int(self.next[s]), float(self.sure[s])
+        if fresh := row.tokens[1 + int(self.told[s]) :]:
+            parted = old[first : first + len(fresh)] != fresh
+            first += len(fresh)
+            if parted:
+                first, sure = find(old, row.tokens[-TAIL:], first)
+            else:
+                sure = 1 - (1 - sure) * REGAINED ** len(fresh)
+            self.next[s], self.told[s], self.sure[s] = first, row.length, sure
+        tokens = old[first : first + most]
+        if not tokens or sure < WEAK:
+            others, others_sure = self.other.propose_one(row, most, least)
+            if others:
+                return others, others_sure
+        return tokens, [sure] * len(tokens)
+
+
+def find(old: list[int], tail: list[int], expected: int) -> tuple[int, float]:
+    """Where the old output goes on behind the longest end of `tail` that it holds, the place nearest to the expected one if there are
+    several, and how sure that is."""
+    best, longest, distance = expected, 0, 0
+    for end in range(1, len(old) + 1):
+        length = 0
+        while length < min(end, len(tail)) and old[end - 1 - length] == tail[-1 - length]:
+            length += 1
+        away = abs(end - expected)
+        if length > longest or (length and length == longest and away < distance):
+            best, longest, distance = end, length, away
+    return best, float(FOUND[longest])
+
+
+def filled(tokens: np.ndarray, sure: np.ndarray, rows: np.ndarray, others: np.ndarray, others_sure: np.ndarray) -> Draft:
+    """Where the mask rows (n,) is set, the other draft; the wider of the two decides the width."""
+    m = max(tokens.shape[1], others.shape[1])
+    pad = ((0, 0), (0, m - tokens.shape[1])), ((0, 0), (0, m - others.shape[1]))
+    tokens, others = np.pad(tokens, pad[0], constant_values=NONE), np.pad(others, pad[1], constant_values=NONE)
+    sure, others_sure = np.pad(sure, pad[0]), np.pad(others_sure, pad[1])
+    return np.where(rows[:, None], others, tokens), np.where(rows[:, None], others_sure, sure)

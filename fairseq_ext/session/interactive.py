@@ -1,0 +1,175 @@
+"""What a task knows of each sentence besides its source: its number, its constraints, its line of a draft file.
+
+`fairseq-interactive` reads a buffer of lines, makes batches of it and prints when all of them are decoded. An error in the middle of
+a buffer would lose the lines before it, so it is held until those are printed.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_ext.constraints import files as constraint_io
+from fairseq_ext.constraints.files import ConstraintSource, Phrase, SentenceConstraints
+from fairseq_ext.errors import UsageError, report
+from fairseq_ext.session.target_dictionary import TargetDictionary
+from fairseq_ext.stats import Stats
+
+logger = logging.getLogger("fairseq_ext")
+
+
+class Sentences:
+    """The part of an *_ext task that gives sentences their numbers, constraints and drafts."""
+
+    source_dictionary: Any
+    target_dictionary: Any
+    tokenizer_used: Any = None
+    bpe_used: Any = None
+    stats: Stats
+    source: ConstraintSource | None = None
+    constrained = False
+    corpus_size = 0  # sentences of the data set that fairseq-generate translates
+    numbered = False  # lines of an interactive session carry their numbers
+    lines_read = 0  # of such a session
+    draft_lines_read = 0
+    talks = False  # this is fairseq-interactive
+    held: UsageError | None = None  # what the first line that was not translated is to blame for
+    of_line: dict[int, SentenceConstraints]
+
+    def flags(self) -> Any:
+        raise NotImplementedError
+
+    def constraint_source(self) -> ConstraintSource:
+        """The command's constraint files, segmented as its tokenizer and bpe segment text (read when first needed)."""
+        if self.source is None:
+            flags = self.flags()
+            files = (flags.constraints_file, flags.avoid_file, flags.glossary)
+            self.source = ConstraintSource(*files, self.target_dictionary, self.source_dictionary, self.tokenizer_used, self.bpe_used)
+        return self.source
+
+    @functools.cached_property
+    def draft_line(self) -> dict[tuple[int, ...], int]:
+        """Line number of each source of an interactive session with --draft-file."""
+        return {}
+
+    def draft_lines(self, rows: Tensor) -> list[int]:
+        """Lines of the draft file that belong to these sources (S, T); of equal sources, the last one's."""
+        pad = self.source_dictionary.pad()
+        return [self.draft_line.get(tuple(row[row != pad].tolist()), -1) for row in rows]
+
+    def get_interactive_tokens_and_lengths(self, lines, encode_fn):
+        """A buffer's lines, those behind one that cannot be used left out."""
+        self.talks = True
+        if self.held is not None:
+            held, self.held = self.held, None
+            raise held
+        for i, line in enumerate(lines):
+            if not line.isascii() and any("\ud800" <= character <= "\udfff" for character in line):
+                # in many locales Python lets such bytes through, each as a lone surrogate
+                said = f"a line of the input is not valid UTF-8 ({line[:60]!a}): convert it, for example with iconv -t utf-8"
+                self.hold(UsageError(said), i)
+                lines = lines[:i]
+                break
+        return super().get_interactive_tokens_and_lengths(lines, encode_fn)  # type: ignore[misc]
+
+    def build_dataset_for_inference(self, src_tokens, src_lengths, constraints=None):
+        """The lines' constraints travel by number, in a last column that fairseq does not read."""
+        if self.numbered:
+            src_tokens, constraints = self.number(src_tokens, constraints)
+        n = len(src_tokens)
+        if self.flags().draft_file:
+            self.draft_line |= {tuple(tokens.tolist()): self.draft_lines_read + i for i, tokens in enumerate(src_tokens)}
+            self.draft_lines_read += n
+        constraints = None if constraints is None else constraints[:n]
+        return super().build_dataset_for_inference(src_tokens, src_lengths[:n], constraints=constraints)  # type: ignore[misc]
+
+    def number(self, src_tokens: list[Tensor], typed: Tensor | None) -> tuple[list[Tensor], Tensor]:
+        """The lines up to the first that cannot be used, and their packed constraints; typed: fairseq's, of the lines' own fields."""
+        first, of_line = self.lines_read, {}
+        unknown = getattr(self.target_dictionary, "unknown", [])
+        for i, tokens in enumerate(src_tokens):
+            try:
+                of_line[first + i] = self.constraints_of_line(first + i, tokens, None if typed is None else typed[i], unknown)
+            except UsageError as error:
+                self.hold(error, i)
+                src_tokens = src_tokens[:i]
+                break
+        unknown.clear()
+        self.of_line, self.lines_read = of_line, first + len(src_tokens)
+        if isinstance(self.target_dictionary, TargetDictionary):
+            self.target_dictionary.alternatives.clear()
+        return src_tokens, constraint_io.pack(list(of_line.values()), list(of_line), self.shown)
+
+    def constraints_of_line(self, number: int, tokens: Tensor, typed: Tensor | None, unknown: list[str]) -> SentenceConstraints:
+        """Those of the command's files, and those that were typed behind the line."""
+        source = self.constraint_source()
+        found = source.sentence(number, tokens)
+        if typed is None:
+            return found
+        return constraint_io.merge(found, constraint_io.from_packed(typed, self.target_dictionary, number, source.segmenter, unknown))
+
+    def shown(self, alternatives: tuple[Phrase, ...]) -> Phrase:
+        """What stands for a constraint in fairseq's C- lines: its phrase, or a number that is printed as all of them."""
+        dictionary = self.target_dictionary
+        if len(alternatives) == 1 or not isinstance(dictionary, TargetDictionary):
+            return alternatives[0]
+        decode = self.constraint_source().segmenter.decode
+        # forms of one phrase (segmenter.py) are the same text, and shown once
+        distinct = {decode(dictionary.string(torch.tensor(phrase))).strip(): phrase for phrase in reversed(alternatives)}
+        return alternatives[0] if len(distinct) == 1 else (dictionary.number_of(tuple(reversed(distinct.values()))),)
+
+    def add_constraints(self, sample: dict, packed: Tensor | None) -> dict:
+        """The batch with each sentence's constraints and number."""
+        if packed is not None:
+            numbers = constraint_io.keys_of(packed)
+            given = [self.of_line[n] for n in numbers]
+            if not self.constrained:
+                return {**sample, "sentence_numbers": torch.tensor(numbers)}
+        else:
+            source, numbers = self.constraint_source(), sample["id"].tolist()
+            if self.corpus_size and not source:
+                raise UsageError(
+                    "--constraints alone gives fairseq-generate no phrases: add --constraints-file, --avoid-file or --glossary, "
+                    "or leave --constraints out"
+                )
+            if self.corpus_size:
+                source.check_size(self.corpus_size)
+            rows = sample["net_input"]["src_tokens"]
+            given = [source.sentence(n, row[row != self.source_dictionary.pad()]) for n, row in zip(numbers, rows, strict=True)]
+            if self.corpus_size:
+                for number, constraints in zip(numbers, given, strict=True):
+                    for text in constraints.text:
+                        print(f"C-{number}\t{text}")
+        return {**sample, "sentence_constraints": given, "sentence_numbers": torch.tensor(numbers)}
+
+    def hold(self, error: UsageError, before: int) -> None:
+        """Raise the error; in a session whose buffer has lines before it, later: with the next buffer, or at the end."""
+        if not (self.talks and before):
+            raise error
+        self.held = error
+
+    def leave_with_held(self) -> None:
+        """At the end of the process: an error that is still held is told, and the status is 1."""
+        if self.held is not None:
+            report(type(self.held), self.held, None)
+            sys.stderr.flush()
+            os._exit(1)
+
+    def tell_unmet(self) -> None:
+        """At the end: warn of constraints that were not met, and of lines of the constraints file that no sentence has asked for."""
+        unmet = self.stats.extra.get("constraints", {}).get("unmet", [])
+        if unmet:
+            number, phrase, reason = unmet[0]
+            given = self.stats.extra["constraints"]["given"]
+            logger.warning(
+                "%d of %d constraints are not met, the first in sentence %d, '%s': %s (all: --stats-file)",
+                len(unmet), given, number, phrase, reason,
+            )  # fmt: skip
+        if self.source is not None and 0 < self.lines_read < len(self.source):
+            logger.warning("the constraints file has %d lines, and %d sentences were read", len(self.source), self.lines_read)

@@ -1,0 +1,224 @@
+"""Scoring a part of the vocabulary: what every shortlist must hold, the product over its words.
+
+Strategies say which words are listed (`ListSoftmax.words`); the rest is here. Lists are shared by all rows of a call, or by the
+rows of a sentence.
+
+Shapes: n rows, S live sentences, N sentences of the pool, V vocabulary, d features, C listed words, T words of the fixed part.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fairseq_ext.decoders.linear import Product
+from fairseq_ext.errors import UsageError
+from fairseq_ext.kernels import lsh_torch
+from fairseq_ext.kernels import shortlist as gathered
+from fairseq_ext.kernels.lsh_torch import nonzero
+from fairseq_ext.search.beam import Beam
+from fairseq_ext.search.log_probs import LogProbs
+from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.protocols import Decoder
+from fairseq_ext.softmax import shortlist_stats as softmax_stats
+from fairseq_ext.softmax.shortlist_stats import Measured
+
+Layer = tuple[Tensor, Tensor | None]  # weight (V, d), bias (V,)
+SHAPES = 256  # a gathered part is filled up to a multiple of so many words
+
+
+def required_words(pool: Pool) -> Tensor:
+    """(N, R) ids that each sentence's prefix and constraints need, padded with -1; made once a pool."""
+    if "required words" not in pool.aux:
+        given = pool.aux.get("constraints") or [None] * len(pool)
+        wanted = [{t for alternatives in c.any_of for phrase in alternatives for t in phrase} if c is not None else set() for c in given]
+        if pool.prefix is not None:
+            wanted = [w | set(row) for w, row in zip(wanted, pool.prefix.tolist(), strict=True)]
+        width = max(map(len, wanted), default=0)
+        rows = [[*sorted(w), *[-1] * (width - len(w))] for w in wanted]
+        pool.aux["required words"] = torch.tensor(rows, dtype=torch.long, device=pool.length.device).view(len(pool), width)
+    return pool.aux["required words"]
+
+
+def needs_beam(flags: Any) -> None:
+    """Refuse parallel decoding, whose drafts would change the lists (raises UsageError)."""
+    if str(getattr(flags, "decoding", None) or "beam") != "beam":
+        raise UsageError(
+            f"--softmax {flags.softmax} scores what the rows of a beam search need, and --decoding {flags.decoding} reads drafts: "
+            "use --softmax full, or --decoding beam with --beam 1"
+        )
+
+
+def wanted_words(beam: Beam | None, pool: Pool | None) -> Tensor | None:
+    """(S, R) what the live sentences need, padded with -1; None for nothing."""
+    if pool is None or not (wanted := required_words(pool)).size(1):
+        return None
+    return wanted if beam is None else wanted[beam.live_index()]
+
+
+def mask_with(mask: Tensor, wanted: Tensor | None) -> Tensor:
+    """mask (G, V) with the ids wanted (G, R) set, -1 left out."""
+    if wanted is None:
+        return mask
+    V = mask.size(1)
+    mask = torch.cat([mask, mask[:, :1]], dim=1)  # a column for what only fills up
+    return mask.scatter(1, wanted.masked_fill(wanted < 0, V), True)[:, :V]
+
+
+class ListSoftmax:
+    """A softmax over a shortlist: `base`, the words that are always on it, and those that `words` names for the call.
+
+    Probabilities are normalised over the list. An ensemble averages its models' probabilities over one list.
+    """
+
+    def __init__(self, layers: list[Layer], base: Tensor, temperature: float, share: str, measured: Measured):
+        self.layers = layers
+        self.kernels: Any = lsh_torch
+        self.buffer: Tensor | None = None
+        self.temperature = temperature
+        self.by_sentence = share == "sentence"
+        self.measured = measured
+        weight = layers[0][0]
+        self.V = weight.size(0)
+        self.base = base.to(weight.device).unique()  # (T,) ascending
+        self.in_base = torch.zeros(self.V, dtype=torch.bool, device=weight.device)
+        self.in_base[self.base] = True
+        self.everything = self.base.numel() == self.V
+        # a fixed part that is a prefix of the vocabulary keeps the list in order by itself
+        self.is_prefix = bool(self.in_base[: self.base.numel()].all())
+        self.place = self.in_base.long().cumsum(0) - 1  # column of a base word
+        self.products = [Product(w[self.base].contiguous(), None if b is None else b[self.base]) for w, b in layers]
+        self.nothing = self.base[:0]
+        self.compiled = None
+        if len(layers) == 1 and gathered.takes(weight):
+            self.compiled = gathered.ListProduct(self.products[0].pack(), self.base, *layers[0], temperature)
+
+    def words(self, features: list[Tensor], beam: Beam | None, pool: Pool | None) -> Tensor | None:
+        """Words that a call's lists need besides the base: a mask (S, V) with a list for each sentence, or (1, V) for all rows
+        together, as `by_sentence` says; None for none."""
+        return None
+
+    def found(self, features: list[Tensor], beam: Beam | None, pool: Pool | None, always: Tensor | None) -> Tensor | None:
+        """The same for one list: ascending ids (m,), base words left out, those of the mask always (V,) included."""
+        mask = self.words(features, beam, pool)
+        if mask is None and always is None:
+            return None
+        with self.measured.stage("compact"):
+            either = always if mask is None else mask[0] if always is None else mask[0] | always
+            assert either is not None
+            return nonzero(either & ~self.in_base)
+
+    def __call__(self, decoder: Decoder, features: list[Tensor], beam: Beam | None = None, pool: Pool | None = None) -> LogProbs:
+        if self.everything:
+            out = self.full(decoder, features)
+        elif self.by_sentence and (features[0].size(0) if beam is None else len(beam.live)) > 1:
+            mask = self.words(features, beam, pool)
+            wanted = wanted_words(beam, pool)
+            if mask is None:
+                mask = self.in_base.expand(features[0].size(0) if beam is None else len(beam.live), -1)
+            out = self.separate(features, mask_with(mask | self.in_base, wanted), beam)
+        else:
+            wanted = wanted_words(beam, pool)
+            always = None if wanted is None else mask_with(self.in_base[None], wanted.reshape(1, -1))[0]
+            found = self.found(features, beam, pool, always)
+            size = self.base.numel() + (0 if found is None else found.numel())
+            out = self.full(decoder, features) if size == self.V else self.shared(features, found)
+        if self.measured.wants_sample():
+            self.measured.sample(decoder.log_probs(features, self.temperature), out)
+        return out
+
+    def full(self, decoder: Decoder, features: list[Tensor]) -> LogProbs:
+        self.measured.count(1, self.V)
+        with self.measured.stage("matmul"):
+            return LogProbs(decoder.log_probs(features, self.temperature))
+
+    def shared(self, features: list[Tensor], found: Tensor | None) -> LogProbs:
+        """One list, the base and found (m,), for all rows."""
+        self.measured.count(1, self.base.numel() + (0 if found is None else found.numel()))
+        if self.compiled is not None:
+            ids, value = self.compiled(features[0], self.nothing if found is None else found, softmax_stats.CLOCK)
+            self.measured.spent(("gather", "matmul", "normalise"), self.compiled.seconds)
+            return LogProbs(value, ids)
+        scores, ids = [], self.base
+        for product, (weight, bias), x in zip(self.products, self.layers, features, strict=True):
+            with self.measured.stage("matmul"):
+                logits = product(x)
+            if found is not None and found.numel():
+                with self.measured.stage("gather"):
+                    # subtle: oneDNN makes a new kernel for every shape it meets, so shapes are kept few
+                    filled = F.pad(found, (0, -found.numel() % SHAPES)) if x.device.type == "cpu" else found
+                    rows = self.gathered(weight, filled)
+                    shift = None if bias is None else bias[filled]
+                with self.measured.stage("matmul"):
+                    logits = torch.cat([logits, small_product(x, rows, shift)[:, : found.numel()]], dim=1)
+            scores.append(logits)
+        with self.measured.stage("normalise"):
+            value = mean_log_softmax(scores, self.temperature)
+            if found is not None and found.numel():
+                ids = torch.cat([ids, found])
+                if not self.is_prefix:
+                    ids, order = ids.sort()
+                    value = value.index_select(1, order)
+        return LogProbs(value, ids)
+
+    def gathered(self, weight: Tensor, ids: Tensor) -> Tensor:
+        """Rows ids (m,) of weight; on a CPU in memory that is used again, since fresh pages cost more than the copy."""
+        if weight.device.type != "cpu":
+            return self.kernels.gather(weight, ids)
+        if self.buffer is None or self.buffer.size(0) < ids.numel():
+            self.buffer = weight.new_empty(2 * ids.numel(), weight.size(1))
+        return torch.index_select(weight, 0, ids, out=self.buffer[: ids.numel()])
+
+    def separate(self, features: list[Tensor], mask: Tensor, beam: Beam | None) -> LogProbs:
+        """A list of its own for each sentence, mask (S, V); rows of ids are filled up with their last word."""
+        with self.measured.stage("compact"):
+            length = mask.sum(1)
+            C = int(length.max())
+            column = torch.arange(C, device=mask.device)
+            fills = column >= length[:, None]  # (S, C)
+            first = length.cumsum(0) - length
+            flat = mask.nonzero()[:, 1]
+            ids = flat[first[:, None] + torch.minimum(column, length[:, None] - 1)]  # (S, C)
+            self.measured.count(mask.size(0), int(length.sum()))
+        S = mask.size(0)
+        sentence = torch.arange(S, device=mask.device) if beam is None else beam.sentence_of_row()
+        rank = torch.zeros_like(sentence) if beam is None else beam.rank_of_row()
+        scores = []
+        for (weight, bias), x in zip(self.layers, features, strict=True):
+            with self.measured.stage("gather"):
+                rows = weight.index_select(0, ids.flatten()).view(S, C, -1)
+                shift = None if bias is None else bias[ids][:, None]
+            with self.measured.stage("matmul"):
+                laid_out = x[:, None] if beam is None else beam.by_sentence(x, 0.0)  # (n, d) -> (S, width, d)
+                logits = torch.bmm(laid_out, rows.transpose(1, 2))
+                logits = (logits if shift is None else logits + shift)[sentence, rank]  # (n, C)
+            scores.append(logits.masked_fill(fills[sentence], -torch.inf))
+        with self.measured.stage("normalise"):
+            return LogProbs(mean_log_softmax(scores, self.temperature), ids[sentence])
+
+
+def small_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x (n, d), weight (C, d) -> (n, C); on a CPU in float32 by oneDNN, for weights that are used once and so not packed."""
+    if Product.packs and x.device.type == "cpu" and x.dtype == torch.float32:
+        return torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, "none", [], "")
+    return F.linear(x, weight, bias)
+
+
+def mean_log_softmax(scores: list[Tensor], temperature: float) -> Tensor:
+    """Log of the models' mean probabilities over the columns of their scores (n, C) each."""
+    parts = []
+    for logits in scores:
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        parts.append((logits if temperature == 1.0 else logits / temperature).log_softmax(-1))
+    return parts[0] if len(parts) == 1 else torch.logsumexp(torch.stack(parts), dim=0) - math.log(len(parts))
+
+
+def most_frequent(counts: Iterable[int], T: int, always: Iterable[int]) -> Tensor:
+    """The T most frequent words, those first in the dictionary where counts are equal, and what must always be there."""
+    order = torch.tensor(list(counts)).argsort(descending=True, stable=True)[: max(0, T)]
+    return torch.cat([order, torch.tensor(list(always), dtype=torch.long)]).unique()

@@ -1,0 +1,1 @@
+"""`--decoding`: what drives the decoder."""

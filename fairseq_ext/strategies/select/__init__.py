@@ -1,0 +1,1 @@
+"""`--select`: which continuations of a sentence go on."""

@@ -1,0 +1,70 @@
+"""Banks of a beam: how many slots each gets, and the order of candidates that follows (strategies/select/dba.py, gbs.py).
+
+Section 3.2 of M. Post and D. Vilar, NAACL 2018.
+
+Shapes: S sentences, B banks, c candidates of a sentence.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+
+def allocate(k: int, candidates: Tensor, top: Tensor) -> Tensor:
+    """Slots (S, B) for each bank, given how many candidates (S, B) it has and each sentence's highest bank top (S,).
+
+    Every bank up to the highest has k // (top + 1) slots, the highest also the remainder. Going down from the highest, a bank
+    that cannot fill its slots hands the rest to the nearest banks with candidates left over, the lower of two first.
+    """
+    B = candidates.size(1)
+    bank = torch.arange(B, device=candidates.device)
+    share = k // (top + 1)
+    slots = torch.where(bank <= top[:, None], share[:, None], 0)
+    slots = slots + torch.where(bank == top[:, None], (k - share * (top + 1))[:, None], 0)
+    extra = (slots - candidates).clamp(min=0)
+    slots = slots - extra
+    lack = candidates - slots
+    near = nearest_banks(B, candidates.device)
+    # on a CPU it is cheap to ask which banks have anything to hand out
+    giving = extra.any(0).tolist() if candidates.device.type == "cpu" else [True] * B
+    for b in reversed(range(B)):
+        if giving[b]:
+            wants = lack[:, near[b]]
+            given = (extra[:, b, None] - (wants.cumsum(1) - wants)).clamp(min=0).minimum(wants)
+            slots.index_add_(1, near[b], given)
+            lack.index_add_(1, near[b], -given)
+    return slots
+
+
+@lru_cache(maxsize=64)
+def nearest_banks(B: int, device: torch.device) -> Tensor:
+    """(B, B - 1): the other banks of each, nearest first, the lower one first at equal distance."""
+    order = [sorted((x for x in range(B) if x != b), key=lambda x: (abs(x - b), x)) for b in range(B)]
+    return torch.tensor(order, dtype=torch.long, device=device).view(B, B - 1)
+
+
+def bank_sizes(bank: Tensor, score: Tensor, B: int) -> Tensor:
+    """(S, B): possible candidates (score above -inf) of each bank."""
+    possible = (score > -torch.inf).long()
+    return torch.zeros(bank.size(0), B, dtype=torch.long, device=bank.device).scatter_add_(1, bank, possible)
+
+
+def by_banks(slots: Tensor, bank: Tensor, score: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
+    """The order (S, c) of candidates: first those that the banks' slots (S, B) admit, best score first; then the others, each
+    bank's next best in turn from the highest bank top (S,) down; impossible ones last. Also how many are admitted (S,)."""
+    c, B = bank.size(1), slots.size(1)
+    bank = bank.masked_fill(score == -torch.inf, B)
+    by_score = score.argsort(dim=1, descending=True, stable=True)
+    by_bank = bank.gather(1, by_score).argsort(dim=1, stable=True)  # places in by_score: a candidate's rank by score
+    order = by_score.gather(1, by_bank)
+    bank = bank.gather(1, order)
+    size = torch.zeros(bank.size(0), B + 1, dtype=torch.long, device=bank.device).scatter_add_(1, bank, torch.ones_like(bank))
+    rank = torch.arange(c, device=bank.device) - (size.cumsum(1) - size).gather(1, bank)  # within the bank
+    slots = torch.cat([slots, torch.zeros_like(slots[:, :1])], dim=1)
+    admitted = rank < slots.gather(1, bank)
+    turn = c + rank * (B + 1) + (top[:, None] - bank)
+    key = torch.where(admitted, by_bank, torch.where(bank < B, turn, c * (B + 3)))
+    return order.gather(1, key.argsort(dim=1, stable=True)), admitted.sum(1)

@@ -1,0 +1,225 @@
+"""Dynamic beam allocation: words and phrases that must appear, any number of them at constant cost (`--select dba`).
+
+    M. Post and D. Vilar. Fast Lexically Constrained Decoding with Dynamic Beam Allocation for Neural Machine Translation.
+    NAACL 2018. https://aclanthology.org/N18-1119/     Batching after J. E. Hu et al., NAACL 2019, https://aclanthology.org/N19-1090/
+
+The beam of one size k is divided anew at every step among *banks*: bank i holds hypotheses that have i of the C constraint
+tokens. Candidates (Algorithm 2, `continuations`) are the best of all rows, each row's best, and the next token of every unmet
+phrase; `allocate` (strategies/select/_banks.py) gives each bank k / (C + 1) slots and hands what a bank cannot fill to the nearest that
+can (3.2).
+Phrases, unwinding and overlaps are in constraints/required.py, avoided phrases in constraints/banned.py.
+
+| symbol | flag |
+| --- | --- |
+| k | --beam |
+| constraints | --constraints, --constraints-file, --glossary; --avoid-file |
+| pruning of Table 3 | --prune-finished (prune_finished.py) |
+
+Neutral setting: no constraints; a sentence without any is searched as fairseq does, also beside constrained ones.
+Here, other than in the paper: remainders of k / (C + 1) go to bank C. With more banks than k, the banks that have candidates get a
+slot each in turn, from the highest down; the paper's rule would give all k to the highest, 10 BLEU less at k = 5 with four random
+words. A hypothesis whose remaining steps just suffice for its missing tokens may only take those, so a feasible sentence always
+meets its constraints. Missing phrases are taken to come one behind the other: that two of them may overlap is used where it happens
+but not counted on, so {[1, 2], [2, 3]} counts as infeasible where the sentence may have three tokens only. When a constrained
+sentence is final: plugs.Count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fairseq_ext.constraints.banned import AvoidTable, build_avoid
+from fairseq_ext.constraints.flags import ConstraintFlags
+from fairseq_ext.constraints.required import PhraseTable, build_table
+from fairseq_ext.kernels.banks import PhrasesStruct, phrases_struct, select_by_banks
+from fairseq_ext.registry import register
+from fairseq_ext.search.beam import Beam, Candidates
+from fairseq_ext.search.log_probs import LogProbs
+from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.protocols import Best, best_of_rows
+from fairseq_ext.strategies.select._banks import allocate, bank_sizes, by_banks
+
+
+@dataclass
+class Tables:
+    """What the search knows of the pool's constraints."""
+
+    phrases: PhraseTable
+    avoid: AvoidTable | None
+    max_len: Tensor  # (N,)
+    forced: Tensor  # (N,) tokens of the prefix
+    infeasible: Tensor  # (N,) more tokens than the sentence may have
+    banks: int  # of the sentence with the most constraint tokens
+    struct: PhrasesStruct | None = None  # the phrases as the compiled library reads them
+
+
+def tables(pool: Pool, vocabulary: int) -> Tables:
+    """Built once a pool, from pool.aux["constraints"]: a SentenceConstraints (constraints/files.py) for every sentence."""
+    if "tables" not in pool.aux:
+        device = pool.length.device
+        given = pool.aux.get("constraints") or [None] * len(pool)
+        phrases = build_table([c.any_of if c else () for c in given], pool.aux.get("ordered", False), device)
+        avoided = [c.avoid if c else () for c in given]
+        avoid = build_avoid(avoided, vocabulary, device) if any(avoided) else None
+        max_len = torch.tensor(pool.max_len, device=device)
+        prefixes = [c.prefix if c else () for c in given]
+        forced = torch.tensor([len(prefix) for prefix in prefixes], device=device)
+        missing = phrases.total - phrases.bank_after(prefixes)
+        pool.aux["tables"] = Tables(phrases, avoid, max_len, forced, missing + forced > max_len, int(phrases.total.max()) + 1)
+    return pool.aux["tables"]
+
+
+class DBA:
+    """The select plug. Row state rides in beam.aux: place, count (constraints/required.py) and avoid (constraints/banned.py)."""
+
+    is_compiled = True  # where the library can: kernels/banks.cpp computes what follows
+
+    def __init__(self, k: int, eos: int, vocabulary: int, children: int | None = None):
+        self.k = k
+        self.eos = eos
+        self.vocabulary = vocabulary
+        self.children = children  # most continuations of one row, those for the sake of constraints left out; None: no limit
+
+    def start(self, beam: Beam, pool: Pool) -> None:
+        """No token has been chosen yet: no phrase has begun."""
+        table = tables(pool, self.vocabulary)
+        beam.aux["place"], beam.aux["count"] = table.phrases.start(beam.rows)
+        if table.avoid is not None:
+            beam.aux["avoid"] = table.avoid.root[beam.live_index()]
+
+    def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
+        table = tables(pool, self.vocabulary)
+        live = beam.live_index()
+        if table.avoid is not None:
+            table.avoid.ban_(log_probs, beam.aux["avoid"])
+        done = beam.longest - (0 if beam.lags is None else beam.lag())  # (S,) or the same for all
+        steps_left = table.max_len[live] - done  # (S,) tokens that may still come before EOS
+        if self.is_compiled and self.children is None and log_probs.ids is None and log_probs.is_compiled():
+            return self.compiled(beam, log_probs, table, live, done, steps_left)
+        sentence = beam.sentence_of_row()
+        phrases = table.phrases.of(live)
+        place, count = (beam.by_sentence(beam.aux[name], 0) for name in ("place", "count"))  # (S, width, Q), (S, width, G)
+
+        # EOS only when all constraints are met; a sentence that cannot meet them may end at its limit
+        free = table.infeasible[live] & (steps_left <= 0)
+        unmet = phrases.total[:, None] - phrases.bank(place, count)  # (S, width)
+        gate = (unmet > 0) & ~free[:, None]
+        eos_score = log_probs.at(torch.full((beam.rows, 1), self.eos, device=beam.device))[:, 0] + beam.last_score()
+        log_probs.ban_(self.eos, gate[sentence, beam.rank_of_row()])
+
+        row, token, score = self.continuations(self.width(table), beam, log_probs, phrases, place, count)
+        # the state after each candidate (S, c, ...), and whether the steps left suffice for what it then lacks
+        rank = row - beam.first_row()[:, None]
+        place, count = phrases.advance(pick(place, rank), pick(count, rank), token)
+        bank = phrases.bank(place, count)
+        in_time = phrases.total[:, None] - bank <= steps_left[:, None] - 1
+        in_time |= (token == self.eos) | (table.infeasible[live] | (done < table.forced[live]))[:, None]
+        # an impossible copy must not hide a possible one: it has no key of its own
+        valid = (score > -torch.inf) & in_time
+        valid &= first_of_equals((rank * self.vocabulary + token).masked_fill(score == -torch.inf, -1))
+
+        # subtle: where nothing may follow (avoided phrases can forbid it), the best row ends as it is, and is reported
+        best = beam.by_sentence(eos_score, -torch.inf)
+        dead = ~valid.any(1)
+        row = torch.cat([row, beam.first_row()[:, None] + best.argmax(1, keepdim=True)], dim=1)
+        token = torch.cat([token, torch.full_like(token[:, :1], self.eos)], dim=1)
+        score = torch.cat([score, best.amax(1, keepdim=True)], dim=1)
+        valid = torch.cat([valid, dead[:, None]], dim=1)
+        # its sentence is final: nobody looks at what it has any more
+        place, count, bank = (torch.cat([x, torch.zeros_like(x[:, :1])], dim=1) for x in (place, count, bank))
+
+        score = score.masked_fill(~valid, -torch.inf)
+        order, score = self.order(phrases, table, place, count, bank, score)  # (S, 2k)
+        row, token = row.gather(1, order), token.gather(1, order)
+        group = bank.gather(1, order)
+        aux = {"place": pick(place, order), "count": pick(count, order)}
+        if table.avoid is not None:
+            aux["avoid"] = table.avoid.advance(beam.aux["avoid"][row], token)
+        return Candidates(row, token, score, self.width(table), self.widths(phrases), phrases.total, group, aux)
+
+    def compiled(
+        self, beam: Beam, log_probs: LogProbs, table: Tables, live: Tensor, done: int | Tensor, steps_left: Tensor
+    ) -> Candidates:
+        """What __call__ defines, in one call of the compiled library."""
+        if table.struct is None:
+            table.struct = phrases_struct(table.phrases)
+        place, count = beam.aux["place"], beam.aux["count"]
+        infeasible = table.infeasible[live]
+        excused = infeasible | (done < table.forced[live])
+        best = min(2 * self.k, beam.width * log_probs.value.size(1) - 1)
+        out = min(2 * self.k, best + beam.width * (1 + place.size(1)) + 1)
+        before = beam.last_score().contiguous()
+        state = (place.contiguous(), count.contiguous(), beam.bounds(), live, steps_left, excused, infeasible)
+        row, token, group, score, place, count = select_by_banks(
+            table.struct, log_probs.value, before, *state, eos=self.eos, k=self.k, best=best, out=out
+        )
+        aux = {"place": place, "count": count}
+        if table.avoid is not None:
+            aux["avoid"] = table.avoid.advance(beam.aux["avoid"][row], token)
+        return Candidates(row, token, score, self.k, None, table.phrases.total[live], group, aux)
+
+    def width(self, table: Tables) -> int:
+        """Rows a sentence may go on with."""
+        return self.k
+
+    def widths(self, phrases: PhraseTable) -> Tensor | None:
+        """(S,) the same for each sentence where they differ."""
+        return None
+
+    def order(
+        self, phrases: PhraseTable, table: Tables, place: Tensor, count: Tensor, bank: Tensor, score: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The 2k candidates of each sentence, the k that the banks admit first: their places and scores (S, 2k)."""
+        # only sentences with at most k banks are divided this way, so that the work stays the same however many constraints there are
+        few = min(table.banks, self.k)
+        slots = torch.zeros_like(sizes := bank_sizes(bank, score, table.banks))
+        slots[:, :few] = allocate(self.k, sizes[:, :few], phrases.total)
+        # subtle: a beam with fewer slots than banks has a share of none, and all it has would go to the highest bank it reaches, so as
+        # to cram constraints in as early as it can; those slots are not among the few, and by_banks deals them out one a bank
+        # instead, from the highest down
+        order, _ = by_banks(slots, bank, score, phrases.total)
+        order = order[:, : 2 * self.k]
+        return order, score.gather(1, order)
+
+    def best(self, k: int, beam: Beam, log_probs: LogProbs, phrases: PhraseTable) -> Best:
+        """The 2k best continuations of each sentence, and the best of each row."""
+        return best_of_rows(k, beam, log_probs, self.children, of_each_row=True)
+
+    def continuations(
+        self, k: int, beam: Beam, log_probs: LogProbs, phrases: PhraseTable, place: Tensor, count: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Algorithm 2, lines 6-12: row, token and score (S, c) of the 2k best of all rows, each row's best, and all next tokens of
+        unmet phrases. The same continuation may occur more than once."""
+        best = self.best(k, beam, log_probs, phrases)
+        assert best.row_token is not None and best.row_score is not None
+        wanted = phrases.next_token(place, count)  # (S, width, Q)
+        flat = wanted[beam.sentence_of_row(), beam.rank_of_row()]  # (n, Q)
+        score = log_probs.at(flat.clamp(min=0)).masked_fill(flat < 0, -torch.inf) + beam.last_score()[:, None]
+        score = torch.cat([best.row_score[:, None], score], dim=1)  # (n, 1 + Q)
+        token = torch.cat([best.row_token[:, None], flat.clamp(min=0)], dim=1)
+        row = torch.arange(beam.rows, device=beam.device)[:, None].expand_as(token)
+        more = [beam.by_sentence(x, fill).flatten(1) for x, fill in ((row, 0), (token, 0), (score, -torch.inf))]
+        more[0] = torch.where(more[2] > -torch.inf, more[0], beam.first_row()[:, None])
+        row, token, score = (torch.cat(pair, dim=1) for pair in zip((best.row, best.token, best.score), more, strict=True))
+        return row, token, score
+
+
+def pick(value: Tensor, index: Tensor) -> Tensor:
+    """value (S, m, ...) at index (S, c) along its second dimension."""
+    return value[torch.arange(value.size(0), device=value.device)[:, None], index]
+
+
+def first_of_equals(key: Tensor) -> Tensor:
+    """(S, c): false for every key that stands further left in its line already."""
+    sorted_key, order = key.sort(dim=1, stable=True)
+    first = torch.ones_like(sorted_key, dtype=torch.bool)
+    first[:, 1:] = sorted_key[:, 1:] != sorted_key[:, :-1]
+    return torch.zeros_like(first).scatter(1, order, first)
+
+
+@register("select", "dba", ConstraintFlags)
+def build(flags, context) -> DBA:
+    return DBA(context.k, context.eos, len(context.dictionary), context.children)

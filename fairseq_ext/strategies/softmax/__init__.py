@@ -1,0 +1,1 @@
+"""`--softmax`: which words are scored, and how."""

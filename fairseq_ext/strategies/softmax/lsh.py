@@ -1,0 +1,243 @@
+"""LSH softmax: score the words whose weights look like the decoder's state, found by hashing (`--softmax lsh`).
+
+    X. Shi, S. Xu and K. Knight. Fast Locality Sensitive Hashing for Beam Search on GPU. AAAI 2019, https://arxiv.org/abs/1806.00588
+
+Every word's output weights are hashed once by winner-take-all (Eq. 4-8): which of K randomly drawn dimensions is the largest, u such
+answers a band, W bands. At each step the rows' states are hashed too; a word that shares at least t bands with any row is a candidate
+(Eq. 9, 10), and so are the T most frequent words (Eq. 3). A bias is one more dimension, where the state has a 1. The list is shared
+by all rows of a call, as in the paper, or by those of a sentence. EOS, unk and what prefixes and constraints need are always on it.
+
+| symbol | flag |
+| --- | --- |
+| K, u, W | --lsh-k, --lsh-u, --lsh-bands |
+| t, T | --lsh-hits, --lsh-top |
+| cuckoo table (Algorithm 1), or one by address | --lsh-table cuckoo, direct |
+| normalised over the list (the paper), or over all words | --lsh-normalise list, exact |
+
+Neutral setting: --softmax full; or t = 0; or a T of the vocabulary's size or more. Probabilities over a list are at most 1, so
+the certificates of --stop optimal hold for the search over the lists, as the signature says.
+Left out: ensembles, whose models would each want a list (refused).
+"""
+
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import torch
+from fairseq.dataclass import ChoiceEnum
+from torch import Tensor
+
+from fairseq_ext.errors import UsageError
+from fairseq_ext.kernels import lsh as lsh_compiled
+from fairseq_ext.kernels import lsh_torch
+from fairseq_ext.registry import register
+from fairseq_ext.search.beam import Beam
+from fairseq_ext.search.finished import Hypothesis
+from fairseq_ext.search.log_probs import LogProbs
+from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.protocols import Decoder
+from fairseq_ext.search.scoring import Scoring
+from fairseq_ext.softmax import shortlist_stats as softmax_stats
+from fairseq_ext.softmax.lsh_index import DIRECT_BITS, Parameters, load_or_build
+from fairseq_ext.softmax.shortlist import ListSoftmax, needs_beam
+from fairseq_ext.strategies.softmax.top import ListFlags, list_arguments
+
+logger = logging.getLogger("fairseq_ext")
+PROBE_CALL = 3  # the call whose states the start-up probe times
+PROBE_TIMES = 5
+MOST_BANDS = torch.iinfo(torch.int16).max
+
+
+@dataclass
+class LSHFlags(ListFlags):
+    lsh_k: int = field(default=16, metadata={"help": "K: dimensions that each hash function compares (default: 16; the paper: 8, 16)"})
+    lsh_u: int = field(default=3, metadata={"help": "u: hash codes of a band (default: 3, as the paper)"})
+    lsh_bands: int = field(default=100, metadata={"help": "W: bands (default: 100; the paper: 500)"})
+    lsh_hits: int = field(default=2, metadata={"help": "t: equal bands that make a word a candidate (default: 2; neutral: 0, every word)"})
+    lsh_top: int = field(default=6000, metadata={"help": "T: most frequent words on every list (default: 6000; neutral: the vocabulary)"})
+    lsh_share: ChoiceEnum(["batch", "sentence"]) = field(  # type: ignore[valid-type]
+        default="batch",
+        metadata={"help": "batch: one list for all rows decoded together; sentence: one for each sentence (default: batch, as the paper)"},
+    )
+    lsh_normalise: ChoiceEnum(["list", "exact"]) = field(  # type: ignore[valid-type]
+        default="list",
+        metadata={
+            "help": "what hypotheses' scores are normalised over: list, or exact, all words, in one more pass at the end "
+            "(default: list, as the paper)"
+        },
+    )
+    lsh_table: ChoiceEnum(["auto", "direct", "cuckoo"]) = field(  # type: ignore[valid-type]
+        default="auto", metadata={"help": "how codes are looked up (the same lists; default auto: by address up to 16 bits, else cuckoo)"}
+    )
+    lsh_seed: int = field(default=1, metadata={"help": "of the permutations (default: 1)"})
+    lsh_index: Optional[str] = field(  # noqa: UP045
+        default=None, metadata={"help": "keep the index beside this file (default: the checkpoint; off: keep none)"}
+    )
+
+
+class LSH(ListSoftmax):
+    """The list softmax whose further words are found by hashing."""
+
+    def __init__(self, parameters: Parameters, t: int, kept_beside: str | None, **arguments: Any):
+        super().__init__(**arguments)
+        weight, bias = self.layers[0]
+        self.t = t
+        self.kernels = kernels_for(weight)
+        self.has_bias = bias is not None
+        self.everything = self.everything or t <= 0
+        self.probed = self.everything
+        self.calls = 0
+        if not self.everything:
+            self.index = load_or_build(weight, bias, parameters, kept_beside, self.kernels)
+            if self.compiled is not None:
+                self.finder = lsh_compiled.Finder(self.index, self.in_base, int(self.has_bias))
+
+    def hits(self, features: list[Tensor]) -> Tensor:
+        """L (n, V) of Eq. 9."""
+        x, index = features[0], self.index
+        with self.measured.stage("hash"):
+            if self.has_bias:
+                x = torch.cat([x, x.new_ones(x.size(0), 1)], dim=1)
+            codes = self.kernels.wta_hash(x, index.dimensions, index.u)
+        with self.measured.stage("lookup"):
+            if index.cuckoo is not None:
+                start, length = self.kernels.lookup_cuckoo(codes, index.cuckoo, index.V)
+            else:
+                start, length = self.kernels.lookup_direct(codes, index.offsets)
+            return self.kernels.count_hits(start, length, index.words, index.V)
+
+    def words(self, features: list[Tensor], beam: Beam | None, pool: Pool | None) -> Tensor | None:
+        hits = self.hits(features)  # (n, V)
+        with self.measured.stage("compact"):
+            if not self.by_sentence:
+                return hits.amax(0, keepdim=True) >= self.t
+            return (hits if beam is None else beam.by_sentence(hits, 0).amax(1)) >= self.t
+
+    def found(self, features: list[Tensor], beam: Beam | None, pool: Pool | None, always: Tensor | None) -> Tensor | None:
+        if self.compiled is not None:
+            ids = self.finder(features[0], self.t, always, softmax_stats.CLOCK)
+            self.measured.spent(("hash", "lookup", "compact"), self.finder.seconds)
+            return ids
+        hits = self.hits(features)
+        with self.measured.stage("compact"):
+            return self.kernels.compact(hits, self.t, always, self.in_base)
+
+    def __call__(self, decoder: Decoder, features: list[Tensor], beam: Beam | None = None, pool: Pool | None = None) -> LogProbs:
+        out = super().__call__(decoder, features, beam, pool)
+        self.calls += 1
+        if not self.probed and self.calls >= PROBE_CALL:
+            self.probed = True
+            self.probe(decoder, features, beam, pool)
+        return out
+
+    def probe(self, decoder: Decoder, features: list[Tensor], beam: Beam | None, pool: Pool | None) -> None:
+        """Time the full softmax against this one at the run's shapes, in turns, and warn if it is the faster."""
+        section, seconds = self.measured.section, dict(self.measured.section["seconds"])
+        counts = (self.measured.lists, self.measured.words, self.measured.calls)
+        times: tuple[list[float], list[float]] = ([], [])
+        for _ in range(PROBE_TIMES):
+            for place, run in enumerate((lambda: decoder.log_probs(features, self.temperature),
+                                         lambda: super(LSH, self).__call__(decoder, features, beam, pool))):  # fmt: skip
+                start = time.perf_counter()
+                run()
+                if features[0].is_cuda:
+                    torch.cuda.synchronize()
+                times[place].append(time.perf_counter() - start)
+        self.measured.lists, self.measured.words, self.measured.calls = counts
+        full, lsh = (sorted(t)[PROBE_TIMES // 2] for t in times)
+        section["seconds"].update(seconds)
+        section["vocab_mean"] = counts[1] / counts[0]
+        section["probe"] = {"rows": features[0].size(0), "full": full, "lsh": lsh}
+        if lsh > full:
+            logger.warning(
+                "--softmax lsh is slower here than --softmax full: %.2f ms against %.2f ms for %d rows and %d words; "
+                "fewer bands (--lsh-bands), more hits (--lsh-hits) or fewer rows in a batch make it faster",
+                1e3 * lsh, 1e3 * full, features[0].size(0), self.V,
+            )  # fmt: skip
+
+
+class ExactLSH(LSH):
+    """The same, its hypotheses scored anew over the whole vocabulary once they are finished."""
+
+    model: Any
+    unk_penalty: float
+    unk: int
+    pad: int
+
+    def rescore(self, sentence: int, found: list[Hypothesis], pool: Pool, scoring: Scoring) -> list[Hypothesis]:
+        """One teacher-forced pass of the model over a sentence's hypotheses."""
+        if not found:
+            return found
+        if hasattr(self.model, "set_beam_size"):
+            self.model.set_beam_size(1)  # a stock generator may have left BART's sharing of source keys switched on
+        tokens = torch.nn.utils.rnn.pad_sequence([h.tokens for h in found], batch_first=True, padding_value=self.pad)
+        previous = torch.cat([torch.full_like(tokens[:, :1], pool.bos), tokens[:, :-1]], dim=1)
+        owner = torch.full((len(found),), sentence, device=tokens.device)
+        inputs = {name: value[owner] for name, value in pool.net_input.items() if name != "prev_output_tokens"}
+        logits = self.model(**inputs, prev_output_tokens=previous)[0]
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / self.temperature
+        exact = logits.log_softmax(-1).gather(2, tokens[:, :, None])[:, :, 0] - self.unk_penalty * (tokens == self.unk)
+        out = []
+        wanted = scoring.wanted(pool, owner[:1])
+        for h, row in zip(found, exact, strict=True):
+            positional = row[: h.tokens.numel()].clone()
+            score = float(scoring(positional.double().sum(), h.tokens.numel(), wanted))
+            out.append(Hypothesis(h.tokens, score, positional, h.attention))
+        return sorted(out, key=lambda h: -h.score)
+
+
+def kernels_for(weight: Tensor) -> Any:
+    """The compiled twins or those in CUDA where they can run, else torch's, on a GPU with a line that says why."""
+    if not weight.is_cuda:
+        return lsh_torch if lsh_compiled.library() is None else lsh_compiled
+    from fairseq_ext.kernels import lsh_cuda
+
+    reason = lsh_cuda.unavailable()
+    if reason is None:
+        return lsh_cuda
+    logger.info("LSH softmax runs on torch's functions instead of its CUDA kernels, because %s", reason)
+    return lsh_torch
+
+
+def check(flags, generation) -> None:
+    """Refuse parameters without sense, and exact scores beside what they would leave out (raises UsageError)."""
+    needs_beam(flags)
+    if flags.lsh_k < 2 or flags.lsh_u < 1 or flags.lsh_bands < 1:
+        raise UsageError("--lsh-k takes 2 or more, --lsh-u and --lsh-bands 1 or more")
+    if flags.lsh_bands > MOST_BANDS:
+        raise UsageError(f"--lsh-bands {flags.lsh_bands} is more than hits are counted to, {MOST_BANDS}: lower it")
+    if flags.lsh_top < 0:
+        raise UsageError(f"--lsh-top {flags.lsh_top} is no number of words: use 0 or more")
+    bits = flags.lsh_u * lsh_torch.bits_of(flags.lsh_k)
+    if bits > 30:
+        raise UsageError(f"--lsh-u {flags.lsh_u} codes of --lsh-k {flags.lsh_k} take {bits} bits and a band holds 30: lower one of them")
+    if flags.lsh_table == "direct" and bits > 22:
+        raise UsageError(f"--lsh-table direct would need 2^{bits} addresses a band: use cuckoo")
+    if flags.lsh_normalise == "exact" and getattr(generation, "lm_path", None):
+        raise UsageError("--lsh-normalise exact does not know the language model of --lm-path: leave one of the two out")
+
+
+@register("softmax", "lsh", LSHFlags, check)
+def build(flags, context) -> LSH:
+    if len(context.models) > 1:
+        raise UsageError("--softmax lsh has one index and an ensemble has several output layers: use one model, or --softmax full")
+    arguments = list_arguments(flags, context, flags.lsh_top, "--softmax lsh")
+    weight, bias = arguments["layers"][0]
+    if flags.lsh_k > weight.size(1) + (bias is not None):
+        raise UsageError(f"--lsh-k {flags.lsh_k} is above the output layer's {weight.size(1)} dimensions: lower it")
+    if flags.lsh_bands * weight.size(0) >= 1 << 31:
+        raise UsageError(f"--lsh-bands {flags.lsh_bands} of {weight.size(0):,} words are more than an index numbers (2^31): lower it")
+    table = str(flags.lsh_table)
+    if table == "auto":
+        table = "direct" if flags.lsh_u * lsh_torch.bits_of(flags.lsh_k) <= DIRECT_BITS else "cuckoo"
+    parameters = Parameters(flags.lsh_k, flags.lsh_u, flags.lsh_bands, flags.lsh_seed, table)
+    beside = None if flags.lsh_index == "off" else flags.lsh_index or context.checkpoint
+    exact = str(flags.lsh_normalise) == "exact"
+    out = (ExactLSH if exact else LSH)(parameters, flags.lsh_hits, beside, share=str(flags.lsh_share), **arguments)
+    if isinstance(out, ExactLSH):
+        out.model, out.unk, out.pad = context.models[0], context.unk, context.pad
+        out.unk_penalty = getattr(context.generation, "unkpen", 0.0)
+    return out
+
+

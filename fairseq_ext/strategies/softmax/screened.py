@@ -1,0 +1,204 @@
+"""The full softmax from weights of half the bytes, checked: each score provably within TOLERANCE of it (`--softmax screened`).
+
+All logits come from one product with the output weights rounded to 16 bits, which at few rows is bound by the bytes it reads. With
+D = W - rounded(W), a logit of a state x is wrong by at most |D_j| |x|. So
+
+1. the m words that look best, EOS and unk are scored again with the full weights;
+2. the others' sum of probabilities is wrong by at most the smaller of sum_j p_j (exp(|D_j| |x|) - 1) and, by the largest singular
+   value s of D, s |x| (sum_j p_j^2)^1/2 + exp(b) b^2 / 2 sum_j p_j with b = max_j |D_j| |x|: an interval for log Z;
+3. where that interval is wider than TOLERANCE, all words within one nat of the m-th are scored again too, then within two, three and
+   four (2,048 words at most);
+4. a row whose interval is still wider, or whose k best words are not all above what any word left out can reach, is computed in
+   full, and counted (recomputed_rows of --stats-file). Where that becomes more than one row in five, the full softmax takes over.
+
+Neutral setting: every one; the output is that of --softmax full, each token's score to within TOLERANCE by the bounds, and to some 1e-6
+as measured. So two hypotheses whose sums lie closer together than that can change places, as they do between two ways of summing in
+float32.
+Why not int8: the k best words can be certified from int8 products, but scores need log Z of all words to 1e-4. Measured on a model
+trained with label smoothing, int8 weights bound it to 1e-3 and leave every row open, 12 bits 60%, 14 bits 11%, 16 bits none, with 256
+words scored again. High and low bytes of weights and states would do, and take three int8 products: at 40,000 words one int8
+product is 2.5 to 3.8 times as fast as float32, three together 2.0 times at one row, 1.0 at 16 and 0.9 at 64
+(scripts/bench/softmax.py --engines).
+Where it ends: with many rows a product is bound by its multiplications, of which there are as many as before.
+
+The bounds and their definition are in softmax/error_bounds.py; on a CPU kernels/screen.cpp computes them. Where the compiled library is
+missing, for
+weights other than float32, and for numbers of rows at which a start-up probe finds it slower, the full softmax runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import torch
+from torch import Tensor
+
+from fairseq_ext.errors import UsageError
+from fairseq_ext.kernels.screen import library
+from fairseq_ext.registry import register
+from fairseq_ext.search.beam import Beam
+from fairseq_ext.search.log_probs import MANY, LogProbs, is_compiled
+from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.protocols import Decoder
+from fairseq_ext.softmax.error_bounds import Screen
+from fairseq_ext.softmax.output_layer import output_layers
+from fairseq_ext.softmax.shortlist import needs_beam
+from fairseq_ext.stats import Stats
+
+logger = logging.getLogger("fairseq_ext")
+TOLERANCE = 5e-5  # of log Z, in nats
+PROBE_TIMES = 5
+GAIN = 0.97  # the share of the full softmax's time that screening must stay under to be used
+MOST_OPEN = 0.2  # share of rows computed in full from which screening no longer pays
+ENOUGH = 200  # rows to judge it by
+LEAST = 24  # words of a row that are scored again, at least
+
+
+def words_scored_again(k: int) -> int:
+    """m for a beam of k: twice the candidates of a row, or some more for words that rules forbid."""
+    return max(LEAST, 4 * k)
+
+
+class ScreenedLogProbs(LogProbs):
+    """Log-probabilities of which the best words' are exact; what the search asks for is exact, or made so.
+
+    subtle: what rules do to `value` is kept where a row is computed in full, by adding the difference to what it was at first.
+    """
+
+    settled = False  # `topk` and `best_of_sentences` decide which rows must be computed in full
+
+    def __init__(self, softmax: Screened, decoder: Decoder, x: Tensor, screen: Screen):
+        value, self.known, self.ceiling, error = screen.log_probs(x)  # known (n, V), ceiling (n,): see there
+        super().__init__(value)
+        self.softmax, self.decoder, self.x, self.screen = softmax, decoder, x, screen
+        self.complete_(~(error <= TOLERANCE), fresh=True)
+
+    def complete_(self, rows: Tensor, fresh: bool = False) -> None:
+        """Compute rows (a mask (n,)) in full; fresh: no rule has been at `value` yet."""
+        which = rows.nonzero()[:, 0]
+        if not which.numel():
+            return
+        self.softmax.recomputed(which.numel())
+        x = self.x[which]
+        full = self.decoder.log_probs([x], self.screen.temperature)
+        if not fresh:
+            first = self.screen.log_probs(x)[0]
+            full = self.value[which] + torch.where(first > -torch.inf, full - first, 0.0)
+        self.value[which] = full
+        self.known[which] = True
+        self.ceiling[which] = -torch.inf
+
+    def topk(self, k: int) -> tuple[Tensor, Tensor]:
+        score, token = super().topk(k)
+        unsure = (score[:, -1] <= self.ceiling) & (self.ceiling > -torch.inf)
+        if bool(unsure.any()):
+            self.complete_(unsure)
+            score, token = super().topk(k)
+        return score, token
+
+    def best_of_sentences(self, c: int, before: Tensor, first: Tensor, of_each_row: bool) -> tuple[Tensor, ...] | None:
+        if c > MANY or self.value.dtype != torch.float32 or not is_compiled(self.value):
+            return None
+        # subtle: rows computed in full can lower the last candidate's score, and so let other rows in
+        while True:
+            found = self.compiled_best(c, before, first, of_each_row)
+            last = found[2][:, -1].repeat_interleave(first.diff(), output_size=before.numel())  # (n,)
+            reached = before + self.ceiling
+            unsure = reached >= (last.minimum(found[4]) if of_each_row else last)
+            unsure &= reached > -torch.inf
+            if not bool(unsure.any()):
+                return found
+            self.complete_(unsure)
+
+    def at(self, token: Tensor) -> Tensor:
+        token = token.expand(self.value.size(0), -1)
+        return super().at(token) + self.screen.change(self.x, token).masked_fill_(self.known.gather(1, token), 0.0)
+
+    def only_(self, token: Tensor, rows: Tensor) -> None:
+        super().only_(token, rows)
+        # what is left in those rows is exact, and nothing else is possible there
+        self.known |= rows[:, None]
+        self.ceiling = self.ceiling.masked_fill(rows, -torch.inf)
+
+    def reorder_(self, row: Tensor) -> None:
+        super().reorder_(row)
+        self.x, self.known, self.ceiling = self.x[row], self.known[row], self.ceiling[row]
+
+
+class Screened:
+    """The softmax plug."""
+
+    def __init__(self, screen: Screen | None, temperature: float, stats: Stats):
+        self.screen, self.temperature = screen, temperature
+        self.section = stats.extra.setdefault("softmax", {"rows": 0, "screened_rows": 0, "recomputed_rows": 0})
+        self.faster: dict[int, bool] = {}  # by the power of two that the number of rows rounds up to
+
+    def __call__(self, decoder: Decoder, features: list[Tensor], beam: Beam | None = None, pool: Pool | None = None) -> LogProbs:
+        x = features[0]
+        self.section["rows"] += x.size(0)
+        screen = self.screen
+        if screen is None or not self.is_faster(decoder, x, screen):
+            return LogProbs(decoder.log_probs(features, self.temperature))
+        self.section["screened_rows"] += x.size(0)
+        if self.section["screened_rows"] > ENOUGH and self.section["recomputed_rows"] > MOST_OPEN * self.section["screened_rows"]:
+            logger.info("--softmax screened leaves too many rows open for this model: the full softmax takes over")
+            self.screen = None
+        return ScreenedLogProbs(self, decoder, x, screen)
+
+    def is_faster(self, decoder: Decoder, x: Tensor, screen: Screen) -> bool:
+        """Whether screening pays for so many rows: both timed in turns when that number first comes up."""
+        size = (x.size(0) - 1).bit_length()
+        if size not in self.faster:
+            ways = (lambda: decoder.log_probs([x], screen.temperature), lambda: ScreenedLogProbs(self, decoder, x, screen))
+            times: list[list[float]] = [[], []]
+            recomputed = self.section["recomputed_rows"]
+            for turn in range(PROBE_TIMES + 1):
+                for way, spent in zip(ways, times, strict=True):
+                    if x.is_cuda:
+                        torch.cuda.synchronize(x.device)
+                    start = time.perf_counter()
+                    way()
+                    if x.is_cuda:
+                        torch.cuda.synchronize(x.device)
+                    if turn:
+                        spent.append(time.perf_counter() - start)
+            self.section["recomputed_rows"] = recomputed
+            self.faster[size] = min(times[1]) < GAIN * min(times[0])
+        return self.faster[size]
+
+    def recomputed(self, rows: int) -> None:
+        self.section["recomputed_rows"] += rows
+
+
+def unavailable(weight: Tensor, m: int) -> str | None:
+    """Why weights cannot be screened, in words; None when they can."""
+    if weight.dtype != torch.float32:
+        return f"the weights are {str(weight.dtype).removeprefix('torch.')}"
+    if weight.size(0) < 4 * m:
+        return f"there are only {weight.size(0):,} words"
+    return "there is no compiled library" if weight.device.type == "cpu" and library() is None else None
+
+
+def check(flags, generation) -> None:
+    """Refuse what raises words that were screened out (raises UsageError)."""
+    needs_beam(flags)
+    if getattr(generation, "lm_path", None):
+        raise UsageError("--lm-path can raise words that --softmax screened has ruled out: use --softmax full")
+
+
+@register("softmax", "screened", check=check)
+def build(flags, context) -> Screened:
+    if len(context.models) > 1:
+        raise UsageError("--softmax screened bounds one output layer and an ensemble has several: use one model, or --softmax full")
+    [(weight, bias)] = output_layers(context.models, "--softmax screened")
+    temperature, m = getattr(context.generation, "temperature", 1.0), words_scored_again(context.k)
+    reason, screen = unavailable(weight, m), None
+    if reason is None:
+        try:
+            screen = Screen(weight, bias, temperature, m, [context.eos, context.unk], TOLERANCE)
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+    if reason is not None:
+        logger.info("--softmax screened computes every word in full precision, because %s", reason)
+    return Screened(screen, temperature, context.stats)

@@ -1,0 +1,1 @@
+"""`--stop`: when a sentence is final."""

@@ -1,0 +1,496 @@
+"""The fast decoder gives the features of fairseq's teacher forcing, whatever happens to its rows, or says why it cannot."""
+
+from __future__ import annotations
+
+import random
+from argparse import Namespace
+
+import pytest
+import torch
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from models import ARCHITECTURES, TRANSFORMER, alone, batch, build, dictionary, forced, generators, run, same, task
+
+from fairseq_ext.decoders import factory as choose
+from fairseq_ext.decoders.factory import make_decoder
+from fairseq_ext.decoders.fairseq.decoder import FairseqDecoder
+from fairseq_ext.decoders.transformer import weights as transformer_weights
+from fairseq_ext.decoders.transformer.decoder import TransformerBackend
+from fairseq_ext.decoders.transformer.encoder import fast_encoder
+from fairseq_ext.decoders.transformer.rows import State
+from fairseq_ext.decoders.transformer.supported import unsupported
+from fairseq_ext.errors import UsageError
+from fairseq_ext.search.pool import Pool
+
+EOS = dictionary().eos()
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
+MODELS = {
+    "post-norm": {},
+    "pre-norm": dict(encoder_normalize_before=True, decoder_normalize_before=True),
+    "pre-norm without final norm": dict(decoder_normalize_before=True, no_decoder_final_norm=True),
+    "learned positions, all tied": dict(share_all_embeddings=True, decoder_learned_pos=True),
+    "output tied": dict(share_decoder_input_output_embed=True, no_scale_embedding=True),
+    "normalised embeddings": dict(layernorm_embedding=True, activation_fn="gelu"),
+    "no positions": dict(no_token_positional_embeddings=True, activation_fn="relu_squared"),
+    "other encoder width": dict(encoder_embed_dim=24, encoder_attention_heads=3, encoder_ffn_embed_dim=20),
+    "other output width": dict(decoder_output_dim=12),
+    "other embedding width": dict(decoder_input_dim=12),
+    "four heads, one layer": dict(decoder_attention_heads=4, decoder_layers=1, activation_fn="tanh"),
+    "layer drop": dict(decoder_layerdrop=0.5, decoder_layers=3),
+}
+
+
+def model_of(seed: int = 1, dtype: torch.dtype = torch.float64, device: str | torch.device = "cpu", arch: str = "transformer", **flags):
+    """A random Transformer; its biases and norms are random too, so that none can be forgotten."""
+    torch.manual_seed(seed)
+    args = Namespace(arch=arch, **(TRANSFORMER | flags))
+    ARCH_CONFIG_REGISTRY[arch](args)
+    model = ARCH_MODEL_REGISTRY[arch].build_model(args, task())
+    if "decoder_input_dim" in flags:  # fairseq's decoder provides for it, its models do not
+        model.decoder.embed_tokens = torch.nn.Embedding(len(dictionary()), flags["decoder_input_dim"], dictionary().pad())
+        model.decoder.project_in_dim = torch.nn.Linear(flags["decoder_input_dim"], model.decoder.embed_dim, bias=False)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.dim() == 1:
+                weight += torch.randn_like(weight) * 0.3
+    return model.to(dtype).to(device).eval()
+
+
+class Rows:
+    """Rows of tokens beside a decoder; every step is compared with teacher forcing, one sentence at a time."""
+
+    def __init__(self, models: list, lengths: list[int], seed: int = 0, need_attention: bool = False):
+        self.random = random.Random(seed)
+        self.models = models
+        self.device = next(models[0].parameters()).device
+        self.sample = batch(lengths, seed)
+        self.sample["net_input"] = {name: value.to(self.device) for name, value in self.sample["net_input"].items()}
+        net_input = self.sample["net_input"]
+        self.pool = Pool(net_input, net_input["src_lengths"], [50] * len(lengths), self.sample["id"], EOS)
+        self.decoder = TransformerBackend(models, need_attention)
+        self.tolerance = TOLERANCE[next(models[0].parameters()).dtype]
+
+    def start(self, sentences: list[int]) -> None:
+        self.decoder.admit(self.pool, sentences)
+        self.rows = {s: [[EOS]] for s in sentences}  # sentence -> its rows of tokens
+
+    def expected(self, model, sentence: int, rows: list[list[int]]) -> list[torch.Tensor]:
+        """Features (L, d) of each row, rows of any lengths."""
+        out = []
+        with torch.no_grad():
+            source = model.encoder.forward_torchscript(alone(self.sample, sentence)["net_input"])
+            for row in rows:
+                out.append(model.decoder.extract_features(torch.tensor([row], device=self.device), encoder_out=source)[0][0])
+        return out
+
+    def step(self, new: int = 1, length: torch.Tensor | None = None) -> None:
+        """Read the last `new` tokens of every row and compare their features."""
+        tokens = torch.tensor([row[-new:] for rows in self.rows.values() for row in rows], device=self.device)
+        features = self.decoder.step(tokens, new, length) if new > 1 or length is not None else self.decoder.step(tokens)
+        for model, got in zip(self.models, features, strict=True):
+            expected = torch.stack([f[-new:] for s, rows in self.rows.items() for f in self.expected(model, s, rows)])
+            torch.testing.assert_close(got, expected if new > 1 else expected[:, 0], rtol=0, atol=self.tolerance)
+
+    def all_rows(self) -> list[list[int]]:
+        return [row for rows in self.rows.values() for row in rows]
+
+    def become(self, rows: list[list[int]]) -> None:
+        """The sentences' rows, in order, are these now."""
+        left = iter(rows)
+        self.rows = {s: [next(left) for _ in each] for s, each in self.rows.items()}
+
+    def read_blocks(self, turns: int, width: int) -> None:
+        """Start with all sentences, read blocks of random drafts, and keep the first of each and some of the draft; the next is new."""
+        self.start(list(range(len(self.pool))))
+        if width > 1:
+            self.step()
+            self.select(uniform=True, may_drop=False, width=width)
+        length = torch.tensor([len(row) - 1 for row in self.all_rows()], device=self.device)
+        for _ in range(turns):
+            b = self.random.choice([2, 3, 5])
+            self.become([[*row, *[self.token() for _ in range(b - 1)]] for row in self.all_rows()])
+            self.step(new=b, length=length)
+            taken = [self.random.randint(1, b) for _ in self.all_rows()]
+            self.become([[*row[: len(row) - b + k], self.token()] for row, k in zip(self.all_rows(), taken, strict=True)])
+            length = torch.tensor([len(row) - 1 for row in self.all_rows()], device=self.device)
+
+    def cut_and_reorder(self, turns: int, uniform: bool) -> None:
+        """Forget the end of every row, at lengths of their own, and go on token by token, reordered."""
+        self.start(list(range(len(self.pool))))
+        for _ in range(4):
+            self.step()
+            self.select(uniform=uniform, may_drop=False)
+        for _ in range(turns):
+            cut = [row[: self.random.randint(1, len(row) - 1)] for row in self.all_rows()]
+            self.decoder.truncate(torch.tensor([len(row) for row in cut], device=self.device))
+            self.become([[*row, self.token()] for row in cut])
+            for _ in range(3):
+                self.step()
+                self.select(uniform=uniform, may_drop=False)
+
+    def select(self, uniform: bool, may_drop: bool, width: int | None = None, grow: bool = True) -> None:
+        """Continue random rows of each sentence by a random token; drop some sentences."""
+        live = list(self.rows)
+        kept = [s for s in live if not may_drop or self.random.random() < 0.8] or live[:1]
+        counts = [len(rows) for rows in self.rows.values()]
+        first = {s: sum(counts[:i]) for i, s in enumerate(live)}
+        width = width or self.random.randint(1, 4)
+        chosen = {s: self.random.choices(range(len(self.rows[s])), k=width if uniform else self.random.randint(1, 4)) for s in kept}
+        row = torch.tensor([first[s] + i for s in kept for i in chosen[s]], device=self.device)
+        sentence = None if len(kept) == len(live) else torch.tensor([live.index(s) for s in kept], device=self.device)
+        sentence_of_row = torch.tensor([place for place, s in enumerate(kept) for _ in chosen[s]], device=self.device)
+        self.decoder.select(row, sentence, width if uniform else 0, sentence_of_row)
+        self.rows = {s: [[*self.rows[s][i], *([self.token()] if grow else [])] for i in chosen[s]] for s in kept}
+        assert self.decoder.rows == row.numel()
+        assert self.decoder.width == (width if uniform else 0)
+
+    def token(self) -> int:
+        return self.random.randrange(4, len(dictionary()))
+
+
+# ---- one token a step
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("widths", ["uniform", "ragged", "mixed"])
+@pytest.mark.parametrize("name", MODELS)
+def test_steps_equal_teacher_forcing_in_a_reordering_storm(name, widths, dtype, device):
+    seed = sorted(MODELS).index(name)
+    rows = Rows([model_of(seed, dtype, device, **MODELS[name])], [3, 1, 7, 0, 5], seed)
+    rows.start([0, 1, 2, 3, 4])
+    for step in range(8):
+        rows.step()
+        ragged = widths == "ragged" or (widths == "mixed" and rows.random.random() < 0.3)
+        rows.select(uniform=not ragged, may_drop=step > 2)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_bart_and_transformer_align_run_on_it(seed, device):
+    for architecture in ("bart", "transformer-align"):
+        rows = Rows([build(architecture, seed).to(device)], [3, 1, 7], seed)
+        rows.start([0, 1, 2])
+        for _ in range(5):
+            rows.step()
+            rows.select(uniform=True, may_drop=True)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("sentences", [1, 20])
+@pytest.mark.parametrize("width", [1, 5])
+def test_long_rows_equal_teacher_forcing_while_the_store_is_squeezed_many_times(sentences, width, dtype, device):
+    """20 sentences with 2 heads use batched products, one sentence the fused attention."""
+    rows = Rows([model_of(3, dtype, device, decoder_layers=1)], [i % 6 for i in range(sentences)], 1)
+    rows.start(list(range(sentences)))
+    for step in range(40):
+        if step % 8 == 0 or sentences == 1:
+            rows.step()
+        else:
+            rows.decoder.step(torch.tensor([r for each in rows.rows.values() for r in each], device=device))
+        rows.select(uniform=True, may_drop=step > 30, width=width)
+    assert rows.decoder.state.memories[0].own.size(4) < max(65, 40 * width)  # cells that nobody needs have been used again
+
+
+def test_some_of_the_pool_can_be_admitted_and_a_decoder_used_again():
+    rows = Rows([model_of()], [3, 1, 7, 5])
+    for sentences in ([1, 3], [0], [0, 1, 2]):
+        rows.start(sentences)
+        for _ in range(3):
+            rows.step()
+            rows.select(uniform=False, may_drop=False)
+
+
+def test_learned_positions_work_up_to_the_models_limit_and_not_beyond(device):
+    rows = Rows([model_of(device=device, decoder_learned_pos=True, max_target_positions=7)], [3, 1])
+    rows.start([0, 1])
+    for _ in range(7):
+        rows.step()
+        rows.select(uniform=True, may_drop=False)
+    with pytest.raises(IndexError, match="beyond the model's 7"):
+        rows.decoder.step(torch.full((rows.decoder.rows, 1), EOS, device=device))
+
+
+def test_sinusoidal_positions_go_on_beyond_the_table(device):
+    rows = Rows([model_of(device=device, max_target_positions=5)], [3])
+    rows.start([0])
+    for _ in range(16):
+        rows.step()
+        rows.select(uniform=True, may_drop=False, width=2)
+
+
+# ---- blocks, and rows at different lengths
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("sentences", [1, 3, 20])
+@pytest.mark.parametrize("name", ["pre-norm", "learned positions, all tied", "no positions"])
+def test_blocks_equal_teacher_forcing_though_drafts_are_taken_in_part(name, sentences, width, dtype, device):
+    Rows([model_of(4, dtype, device, **MODELS[name])], [i % 6 for i in range(sentences)], 2).read_blocks(6, width)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("uniform", [True, False])
+def test_rows_at_different_lengths_can_be_reordered_and_read_token_by_token(uniform, dtype, device):
+    Rows([model_of(5, dtype, device, **MODELS["pre-norm"])], [3, 1, 7, 2], 3).cut_and_reorder(5, uniform)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_a_single_row_forgets_drafts_without_using_more_cells(dtype):
+    """What greedy parallel decoding of one sentence does: the store must not grow by what is thrown away."""
+    rows = Rows([model_of(dtype=dtype)], [4])
+    rows.start([0])
+    for length in range(0, 40, 2):
+        rows.rows = {0: [[*rows.rows[0][0], *[rows.token() for _ in range(3)]]]}
+        rows.step(new=4, length=torch.tensor([length]))
+        rows.rows = {0: [[*rows.rows[0][0][: length + 2], rows.token()]]}
+    assert rows.decoder.state.cells <= 42
+
+
+# ---- groups of rows
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("seed", range(4))
+def test_merged_groups_go_on_as_if_they_had_been_alone(seed, dtype, device):
+    """Groups of different source widths, at different lengths, uniform and ragged."""
+    rows = Rows([model_of(6, dtype, device), model_of(7, dtype, device, **MODELS["pre-norm"])], [9, 7, 2, 1, 0], seed)
+    groups = []
+    for sentences, steps in (([3, 4], 3), ([0, 2], seed), ([1], 0)):
+        rows.start(sentences)
+        for _ in range(steps):
+            rows.step()
+            rows.select(uniform=seed % 2 == 0, may_drop=False, width=2)
+        groups.append((rows.decoder.state, rows.rows))
+    state, tokens = groups[0]
+    for other, more in groups[1:]:
+        state, tokens = State.merge(state, other), tokens | more
+        rows.decoder.state, rows.rows = state, tokens
+        for _ in range(3):
+            rows.step()
+            rows.select(uniform=seed < 2, may_drop=seed == 3)
+        state, tokens = rows.decoder.state, rows.rows
+
+
+def test_groups_of_equal_lengths_merge_too():
+    rows = Rows([model_of()], [4, 4])
+    groups = []
+    for sentence in (0, 1):
+        rows.start([sentence])
+        rows.step()
+        rows.select(uniform=True, may_drop=False, width=1)
+        groups.append((rows.decoder.state, rows.rows))
+    rows.decoder.state, rows.rows = State.merge(groups[0][0], groups[1][0]), groups[0][1] | groups[1][1]
+    assert rows.decoder.state.length == 1
+    rows.step()
+
+
+# ---- the encoder
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {},
+        dict(encoder_normalize_before=True, encoder_layers=3),
+        dict(encoder_learned_pos=True, layernorm_embedding=True, activation_fn="gelu"),
+        dict(no_token_positional_embeddings=True, no_scale_embedding=True),
+        dict(encoder_attention_heads=4, max_source_positions=4, encoder_layerdrop=0.5),
+    ],
+)
+def test_the_fast_encoder_gives_what_fairseqs_gives_wherever_there_is_a_word(flags, dtype, device):
+    model = model_of(3, dtype, device, **flags)
+    for lengths in ([3, 1, 7, 0], [4, 4], [9] * 20):
+        net_input = {name: value.to(device) for name, value in batch(lengths)["net_input"].items()}
+        with torch.no_grad():
+            expected = model.encoder.forward_torchscript(net_input)["encoder_out"][0]
+        got = fast_encoder(model)(net_input["src_tokens"])
+        is_word = ~got["encoder_padding_mask"][0].t()
+        torch.testing.assert_close(got["encoder_out"][0][is_word], expected[is_word], rtol=0, atol=TOLERANCE[dtype])
+
+
+def test_other_encoders_run_as_fairseqs_own_modules():
+    model = model_of()
+    model.encoder.layers[0].register_forward_hook(lambda *_: None)
+    assert fast_encoder(model) is None and unsupported(model) is None
+    rows = Rows([model], [3, 1])
+    rows.start([0, 1])
+    rows.step()
+
+
+# ---- what the search sees
+
+
+@pytest.mark.parametrize("beam", [1, 5, 20])
+@pytest.mark.parametrize("architecture", ["transformer", "transformer-pre-norm", "transformer-tied", "bart"])
+def test_beam_search_over_it_equals_fairseqs(architecture, beam):
+    models = [build(architecture, 2)]
+    pair = generators(models, beam=beam, max_len_b=12)
+    pair.ours.decoder = TransformerBackend(models)
+    same(run(pair.stock, batch([6, 3, 0, 9])), run(pair.ours, batch([6, 3, 0, 9])))
+
+
+def test_an_ensemble_averages_probabilities():
+    models = [build("transformer", 1), build("transformer-pre-norm", 2), build("bart", 3)]
+    pair = generators(models, beam=4, max_len_b=10)
+    pair.ours.decoder = TransformerBackend(models)
+    same(run(pair.stock, batch([6, 3, 9])), run(pair.ours, batch([6, 3, 9])))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
+def test_log_probabilities_equal_the_reference_backends(temperature):
+    rows = Rows([model_of()], [3, 5])
+    reference = FairseqDecoder(rows.models)
+    outs = []
+    for decoder in (rows.decoder, reference):
+        decoder.admit(rows.pool, [0, 1])
+        outs.append(decoder.log_probs(decoder.step(torch.tensor([[EOS], [EOS]])), temperature))
+    torch.testing.assert_close(*outs, rtol=0, atol=1e-9)
+
+
+def test_a_block_has_its_log_probabilities_position_by_position():
+    for dtype in TOLERANCE:
+        rows = Rows([model_of(dtype=dtype)], [3])
+        rows.start([0])
+        features = rows.decoder.step(torch.tensor([[EOS, 5, 6]]), new=3)
+        got = rows.decoder.log_probs(features, 1.0)
+        expected = forced(rows.models[0], rows.sample, [[EOS, 5, 6]])
+        torch.testing.assert_close(got, expected.to(dtype), rtol=0, atol=1e-5)
+
+
+def test_output_weights_give_the_same_scores_as_the_full_softmax():
+    rows = Rows([model_of(share_all_embeddings=True)], [3])
+    rows.start([0])
+    features = rows.decoder.step(torch.tensor([[EOS]]))
+    weight, bias = rows.decoder.output_weight()[0]
+    assert bias is None
+    torch.testing.assert_close((features[0] @ weight.t()).log_softmax(-1), rows.decoder.log_probs(features, 1.0))
+
+
+@pytest.mark.parametrize("ragged", [True, False])
+def test_attention_equals_the_reference_backends(ragged):
+    models = [build("transformer", 1), build("transformer-pre-norm", 2)]
+    rows = Rows(models, [4, 2], need_attention=True)
+    reference = FairseqDecoder(models, need_attention=True)
+    row, owner = (torch.tensor([0, 1, 1]), torch.tensor([0, 1, 1])) if ragged else (torch.tensor([0, 0, 1, 1]), torch.tensor([0, 0, 1, 1]))
+    got = []
+    for decoder in (rows.decoder, reference):
+        decoder.admit(rows.pool, [0, 1])
+        decoder.step(torch.tensor([[EOS], [EOS]]))
+        decoder.select(row, None, 0 if ragged else 2, owner)
+        decoder.step(torch.tensor([[EOS, 5 + i] for i in range(row.numel())]))
+        got.append(decoder.attention())
+    torch.testing.assert_close(got[0].float(), got[1].float(), rtol=0, atol=1e-6)
+
+
+def test_attention_is_not_collected_unless_asked_for():
+    rows = Rows([model_of()], [3])
+    rows.start([0])
+    rows.step()
+    assert rows.decoder.attention() is None
+
+
+def test_half_precision_models_get_a_float32_softmax(device):
+    model = model_of(dtype=torch.float16, device=device)
+    assert choose.disagreement(model, transformer_weights.read(model.decoder)) is None
+    decoder = TransformerBackend([model])
+    net_input = {name: value.to(device) for name, value in batch([3, 5])["net_input"].items()}
+    decoder.admit(Pool(net_input, net_input["src_lengths"], [9, 9], torch.arange(2), EOS), [0, 1])
+    features = decoder.step(torch.tensor([[EOS], [EOS]], device=device))
+    assert features[0].dtype == torch.float16
+    assert decoder.log_probs(features, 1.0).dtype == torch.float32
+
+
+def test_a_model_trained_further_is_read_again():
+    rows = Rows([model_of()], [3, 1])
+    rows.start([0, 1])
+    rows.step()
+    for weight in rows.models[0].parameters():
+        weight.data.add_(torch.randn_like(weight), alpha=0.1)  # .data, as optimisers do: no version counter tells
+    rows.start([0, 1])
+    rows.step()
+
+
+# ---- which models
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (dict(adaptive_softmax_cutoff="8,16"), "adaptive softmax"),
+        (dict(cross_self_attention=True), "--cross-self-attention"),
+        (dict(scale_fc=True), "NormFormer"),
+        (dict(scale_heads=True), "NormFormer"),
+        (dict(scale_resids=True), "NormFormer"),
+        (dict(quant_noise_pq=0.1, quant_noise_pq_block_size=4), "quantisation noise"),
+    ],
+)
+def test_what_it_cannot_run_goes_to_fairseqs_modules_with_the_reason(flags, reason):
+    model = model_of(**flags)
+    decoder, why = make_decoder([model], False, "auto")
+    assert isinstance(decoder, FairseqDecoder)
+    assert reason in why
+    with pytest.raises(UsageError, match="--decoder-backend transformer cannot run this model"):
+        make_decoder([model], False, "transformer")
+
+
+@pytest.mark.parametrize("architecture", ["lstm", "fconv", "lightconv"])
+def test_other_architectures_go_to_fairseqs_modules(architecture):
+    assert "no encoder-decoder with a plain Transformer decoder" in unsupported(build(architecture))
+
+
+def test_one_foreign_model_sends_the_ensemble_to_fairseqs_modules():
+    decoder, why = make_decoder([build("transformer"), build("lstm")])
+    assert isinstance(decoder, FairseqDecoder) and "LSTMModel" in why
+
+
+def test_replaced_modules_are_noticed():
+    def quantised(model):
+        model.decoder.layers[0].fc1 = torch.nn.Sequential(model.decoder.layers[0].fc1)
+
+    def hooked(model):
+        model.decoder.layers[0].register_forward_hook(lambda *_: None)
+
+    def pruned(model):
+        model.decoder.layers[1].encoder_attn.num_heads = 1
+
+    for change, reason in ((quantised, "Sequential"), (hooked, "hooks"), (pruned, "heads")):
+        model = model_of()
+        change(model)
+        assert reason in unsupported(model)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_plain_transformers_pass_the_self_check(name, dtype):
+    model = model_of(2, dtype, **MODELS[name])
+    decoder, why = make_decoder([model], False, "auto")
+    assert isinstance(decoder, TransformerBackend) and why is None
+    assert decoder.name == "transformer"
+
+
+def test_the_self_check_leaves_a_model_in_training_as_it_was():
+    model = build("bart").train()
+    model.decoder.layers[0].encoder_attn.set_beam_size(5)
+    seed = torch.get_rng_state()
+    decoder, _ = make_decoder([model])
+    assert isinstance(decoder, TransformerBackend)
+    assert model.decoder.training and model.decoder.layers[0].encoder_attn.beam_size == 5
+    assert torch.equal(seed, torch.get_rng_state())
+
+
+def test_a_failed_self_check_falls_back_with_a_warning(caplog):
+    model = model_of()
+    model.decoder.layers[1].residual_connection = lambda x, residual: x + 2 * residual  # its parts do not say so
+    decoder, why = make_decoder([model])
+    assert isinstance(decoder, FairseqDecoder) and "differ from fairseq's" in why
+    assert "self-check" in caplog.text
+
+
+def test_fairseqs_modules_can_be_demanded():
+    decoder, why = make_decoder([build("transformer")], True, "fairseq")
+    assert isinstance(decoder, FairseqDecoder) and decoder.need_attention and why is None
+
+
+def test_the_table_of_architectures_is_served_where_it_is_a_plain_transformer():
+    served = {name for name in ARCHITECTURES if unsupported(build(name)) is None}
+    assert served == {"transformer", "transformer-pre-norm", "transformer-tied", "transformer-align", "bart"}

@@ -1,0 +1,305 @@
+"""The compiled step computes what torch computes, and nothing depends on its being there."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+from decoders.test_decoders_transformer import MODELS, Rows, model_of
+from models import batch, build, generators, run, same
+
+from fairseq_ext.decoders import factory as choose
+from fairseq_ext.decoders import linear as products
+from fairseq_ext.decoders.factory import make_decoder
+from fairseq_ext.decoders.transformer.decoder import TransformerBackend
+from fairseq_ext.errors import UsageError
+from fairseq_ext.kernels import library as building
+from fairseq_ext.kernels import transformer as step
+from fairseq_ext.search import log_probs
+
+needs_library = pytest.mark.skipif(step.kernel() is None, reason="there is no C++ compiler")
+needs_int8 = pytest.mark.skipif(not step.has_int8(), reason="no compiler, or a processor without 8-bit products")
+SHAPES = [(1, 4, 1), (2, 7, 63), (3, 64, 64), (4, 20, 65), (5, 16, 130), (7, 12, 200), (13, 32, 96)]  # lines, in, out
+LARGE = (50, 256, 1024)  # worth several threads
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture
+def no_library(monkeypatch):
+    """As on a machine without a compiler."""
+    for module in (products, choose, log_probs):
+        monkeypatch.setattr(module, "kernel", lambda: None)
+    monkeypatch.setattr(choose, "has_int8", lambda: False)
+
+
+# ---- products, softmax, top-k
+
+
+@needs_library
+@pytest.mark.parametrize("after", ["none", "relu", "gelu"])
+@pytest.mark.parametrize("with_bias", [True, False])
+@pytest.mark.parametrize("shape", [*SHAPES, LARGE])
+def test_products_equal_torchs(shape, with_bias, after, two_threads):
+    lines, inputs, out = shape
+    x, weight, bias = numbers(lines, inputs), numbers(out, inputs, seed=1) / inputs**0.5, numbers(out, seed=2) if with_bias else None
+    expected = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
+    expected = {"none": lambda v: v, "relu": F.relu, "gelu": F.gelu}[after](expected)
+    torch.testing.assert_close(step.Packed(weight, bias)(x, after).double(), expected, rtol=0, atol=5e-6)
+
+
+@needs_int8
+@pytest.mark.parametrize("shape", [s for s in [*SHAPES, LARGE] if s[1] % 4 == 0])
+def test_int8_products_are_those_of_the_rounded_numbers(shape, two_threads):
+    lines, inputs, out = shape
+    x, weight, bias = numbers(lines, inputs), numbers(out, inputs, seed=1), numbers(out, seed=2)
+    x[0] = 0.0  # nothing to take a scale from
+    scale_x = x.abs().amax(1, keepdim=True) / 127
+    whole_x = torch.where(scale_x > 0, x * (1 / scale_x), 0).round().double()
+    scale_w = weight.abs().amax(1) / 127
+    whole_w = (weight / scale_w[:, None]).round().double()
+    expected = whole_x @ whole_w.t() * scale_x.double() * scale_w.double() + bias.double()
+    torch.testing.assert_close(step.Packed(weight, bias, bits=8)(x).double(), expected, rtol=1e-5, atol=1e-4)
+
+
+@needs_library
+@pytest.mark.parametrize("shape", [*SHAPES, LARGE])
+def test_16_bit_products_are_those_of_the_rounded_weights(shape, two_threads):
+    lines, inputs, out = shape
+    x, weight, bias = numbers(lines, inputs), numbers(out, inputs, seed=1), numbers(out, seed=2)
+    weight[0] = 0.0  # nothing to take a scale from
+    scale = weight.abs().amax(1) / 32767
+    near = torch.where(scale[:, None] > 0, (weight / scale[:, None]).round(), 0).double() * scale[:, None]
+    expected = x.double() @ near.t() + bias.double()
+    torch.testing.assert_close(step.Packed(weight, bias, bits=16)(x).double(), expected, rtol=1e-6, atol=1e-4)
+
+
+@needs_library
+def test_int8_products_whose_inputs_do_not_come_in_fours_stay_float32():
+    x, weight = numbers(3, 7), numbers(5, 7, seed=1)
+    torch.testing.assert_close(step.Packed(weight, None, bits=8)(x), x @ weight.t())
+
+
+@needs_library
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("spread", [0.01, 3.0, 200.0])
+def test_log_softmax_equals_torchs(spread, temperature, two_threads):
+    x = numbers(9, 20_000) * spread
+    x[0, 3] = -torch.inf
+    expected = (x.double() / temperature).log_softmax(-1)
+    atol = 2e-6 * max(1.0, spread / temperature)  # of the rounding of x itself
+    torch.testing.assert_close(step.log_softmax_(x.clone(), temperature).double(), expected, rtol=1e-6, atol=atol)
+
+
+@needs_library
+@pytest.mark.parametrize("k", [1, 2, 10, 40])
+@pytest.mark.parametrize("columns", [40, 64, 1000, 7801])
+def test_topk_equals_torchs(columns, k):
+    x = numbers(17, columns)
+    x[1] = x[1].sort().values
+    x[2] = x[2].sort(descending=True).values
+    x[3, k - 1 :] = -torch.inf
+    score, column = step.topk(x, k)
+    assert torch.equal(score, x.topk(k).values)
+    assert torch.equal(x.gather(1, column), score)
+    assert all(len(set(line)) == k for line in column.tolist())
+
+
+@needs_library
+@pytest.mark.parametrize("c", [1, 2, 10, 60])
+@pytest.mark.parametrize("columns", [3, 64, 1000, 7801])
+def test_the_best_of_sentences_are_torchs_over_their_rows(columns, c, two_threads):
+    first = torch.tensor([0, 1, 4, 9, 9, 17])  # the fourth sentence has no row
+    x, before = numbers(17, columns), numbers(17, seed=1)
+    x[2, 1:] = -torch.inf
+    before[6] = -torch.inf
+    before[9:] = -torch.inf  # nothing of the last sentence is possible
+    row, column, score, top, top_score = step.best_of_sentences(x, before, first, c, tops=True)
+    for s in range(5):
+        rows = slice(first[s], first[s + 1])
+        all_scores = (x[rows] + before[rows, None]).flatten()
+        expected = all_scores[all_scores > -torch.inf].sort(descending=True).values[:c]
+        found = score[s, : len(expected)]
+        assert torch.equal(found, expected) and (score[s, len(expected) :] == -torch.inf).all()
+        assert torch.equal((x[row[s], column[s]] + before[row[s]])[: len(expected)], expected)
+        assert len(set(zip(row[s].tolist(), column[s].tolist(), strict=True)) - {(int(first[s]), 0)}) >= len(expected) - 1
+        assert len(expected) == 0 or ((first[s] <= row[s]) & (row[s] < first[s + 1])).all()
+    live = before > -torch.inf
+    assert torch.equal(x.gather(1, top[:, None])[live, 0], x.amax(1)[live]) and torch.equal(top_score, x.amax(1) + before)
+    without = step.best_of_sentences(x, before, first, c)
+    assert all(torch.equal(a, b) for a, b in zip(without, (row, column, score), strict=True))
+
+
+@needs_library
+def test_of_equal_continuations_the_first_come_first():
+    x = torch.zeros(4, 300)
+    row, column, _ = step.best_of_sentences(x, torch.zeros(4), torch.tensor([0, 2, 4]), 5)
+    assert row.tolist() == [[0] * 5, [2] * 5] and column.tolist() == [[0, 1, 2, 3, 4]] * 2
+
+
+# ---- layers
+
+
+@needs_library
+@pytest.mark.parametrize("h", [16, 32, 64, 128])
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_heads_of_whole_vectors_equal_teacher_forcing(h, activation):
+    width = {f"{side}_embed_dim": 2 * h for side in ("encoder", "decoder")}
+    rows = Rows([model_of(h, torch.float32, activation_fn=activation, decoder_normalize_before=True, **width)], [3, 1, 7, 5], h)
+    assert rows.decoder.weights[0].compiled is not None
+    rows.start([0, 1, 2, 3])
+    for turn in range(6):
+        rows.step()
+        rows.select(uniform=turn % 2 == 0, may_drop=False)
+
+
+@needs_library
+def test_sentences_may_leave_one_after_another_and_rows_go_on_in_blocks():
+    """Slots with gaps, squeezed when half are empty, under steps of one token and of several."""
+    rows = Rows([model_of(2, torch.float32)], [i % 5 for i in range(12)], 4)
+    rows.start(list(range(12)))
+    rows.step()
+    gaps = 0
+    while len(rows.rows) > 1:
+        rows.select(uniform=True, may_drop=True, width=2)
+        rows.step()
+        gaps += rows.decoder.state.slot is not None
+        block = {s: [[*row, rows.token(), rows.token()] for row in each] for s, each in rows.rows.items()}
+        rows.rows = block
+        rows.step(new=2)
+    assert gaps > 2
+
+
+@needs_library
+def test_several_threads_compute_what_one_does(two_threads):
+    model = model_of(1, torch.float32, encoder_embed_dim=128, decoder_embed_dim=128, decoder_ffn_embed_dim=512)
+    rows = Rows([model], [20] * 30)
+    found = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        rows.start(list(range(30)))
+        rows.decoder.step(torch.full((30, 1), 2))
+        sentence = torch.arange(30).repeat_interleave(4)
+        rows.decoder.select(sentence, None, 4, sentence)
+        found.append(rows.decoder.step(torch.arange(120)[:, None] % 20 + 4)[0])
+    assert torch.equal(*found)
+
+
+@needs_library
+def test_activations_it_does_not_know_run_as_torch_operations():
+    assert TransformerBackend([model_of(1, torch.float32, activation_fn="tanh")]).weights[0].compiled is None
+    assert TransformerBackend([model_of(1, torch.float64)]).weights[0].compiled is None
+
+
+# ---- without the library
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_without_the_library_torch_operations_equal_teacher_forcing(name, no_library):
+    rows = Rows([model_of(2, torch.float32, **MODELS[name])], [3, 1, 7, 0], 5)
+    assert rows.decoder.weights[0].compiled is None
+    rows.start([0, 1, 2, 3])
+    for turn in range(5):
+        rows.step()
+        rows.select(uniform=turn % 2 == 0, may_drop=turn > 2)
+
+
+def test_a_missing_compiler_is_said_once_and_is_no_error(monkeypatch, caplog, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with caplog.at_level(logging.INFO, "fairseq_ext"):
+        assert building.library.__wrapped__() is None
+    assert "no C++ compiler" in caplog.text
+
+
+def test_a_compiler_that_fails_is_no_error_either(monkeypatch, caplog, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CXX", "false")
+    with caplog.at_level(logging.INFO, "fairseq_ext"):
+        assert building.library.__wrapped__() is None
+    assert "false could not compile " in caplog.text
+    assert not list((tmp_path / "fairseq_ext").iterdir())
+
+
+def test_the_library_can_be_switched_off_and_the_log_says_so(monkeypatch, caplog):
+    monkeypatch.setenv("FAIRSEQ_EXT_KERNELS", "off")
+    with caplog.at_level(logging.INFO, "fairseq_ext"):
+        assert building.library.__wrapped__() is None
+    assert "FAIRSEQ_EXT_KERNELS=off" in caplog.text
+
+
+@needs_library
+def test_the_command_that_builds_it_says_when_it_is_switched_off(monkeypatch):
+    monkeypatch.setenv("FAIRSEQ_EXT_KERNELS", "off")
+    done = subprocess.run([sys.executable, "-m", "fairseq_ext.kernels"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith(".so")
+    assert "FAIRSEQ_EXT_KERNELS=off" in done.stderr
+
+
+@pytest.mark.skipif(shutil.which("env") is None, reason="there is no env command")
+def test_a_compiler_may_be_named_with_what_is_to_come_before_it_or_behind(monkeypatch, tmp_path):
+    monkeypatch.setenv("CXX", "env no-such-compiler -O2")
+    assert building.compiler() == [shutil.which("env"), "no-such-compiler", "-O2"]
+    monkeypatch.setenv("CXX", "no-such-compiler -O2")
+    assert building.compiler() is None
+
+
+# ---- --int8
+
+
+@needs_int8
+def test_int8_finds_nearly_the_same_translations_and_says_so():
+    models = [build("transformer", 2, torch.float32)]
+    exact = generators(models, beam=3, max_len_b=8).ours
+    rounded = generators(models, strategy={"int8": True}, beam=3, max_len_b=8).ours
+    assert "backend:transformer,int8" in rounded.stats.signature
+    assert rounded.decoder.weights[0].layers[0].ffn_in.pack().scale is not None
+    pairs = zip(run(exact, batch([6, 3, 9, 4])), run(rounded, batch([6, 3, 9, 4])), strict=True)
+    assert all(abs(float(a[0]["score"]) - float(b[0]["score"])) < 0.1 for a, b in pairs)
+
+
+@needs_library
+def test_float32_beam_search_over_the_library_equals_fairseqs():
+    for architecture in ("transformer", "transformer-pre-norm", "bart"):
+        pair = generators([build(architecture, 3, torch.float32)], beam=5, max_len_b=10)
+        assert pair.ours.decoder.weights[0].compiled is not None
+        same(run(pair.stock, batch([6, 3, 0, 9])), run(pair.ours, batch([6, 3, 0, 9])), tolerance=1e-5)
+
+
+def test_int8_is_refused_in_one_sentence_where_it_cannot_be(monkeypatch):
+    def refused(models, **flags):
+        with pytest.raises(UsageError) as error:
+            generators(models, strategy={"int8": True, **flags.pop("strategy", {})}, **flags)
+        return str(error.value)
+
+    assert "float32" in refused([build("transformer")])
+    assert "LSTMModel" in refused([build("lstm", dtype=torch.float32)])
+    model = [build("transformer", dtype=torch.float32)]
+    assert "--decoder-backend fairseq" in refused(model, strategy={"decoder_backend": "fairseq"})
+    assert "--sampling" in refused(model, sampling=True)
+    assert "--print-alignment" in refused(model, print_alignment="hard")
+    monkeypatch.setattr(choose, "has_int8", lambda: False)
+    assert "8-bit" in refused(model)
+    monkeypatch.setattr(choose, "kernel", lambda: None)
+    assert "python -m fairseq_ext.kernels" in refused(model)
+
+
+@needs_int8
+def test_int8_is_off_unless_asked_for():
+    decoder, _ = make_decoder([build("transformer", dtype=torch.float32)])
+    assert decoder.name == "transformer" and not decoder.int8

@@ -1,0 +1,239 @@
+"""The functions of LSH softmax against their definitions: torch's and the compiled ones; with --device cuda the CUDA twins."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairseq_ext.kernels import lsh as lsh_compiled
+from fairseq_ext.kernels import lsh_cuda, lsh_torch
+from fairseq_ext.kernels import shortlist as gathered
+from fairseq_ext.kernels.lsh_torch import PRIME
+from fairseq_ext.kernels.transformer import Packed
+from fairseq_ext.softmax import lsh_index
+
+SOURCE = Path(lsh_torch.__file__).with_name("lsh.cu")
+
+
+@pytest.fixture
+def kernels(device):
+    """The functions under test: torch's, or CUDA's with --device cuda."""
+    if device.type != "cuda":
+        return lsh_torch
+    assert lsh_cuda.unavailable() is None, lsh_cuda.unavailable()
+    return lsh_cuda
+
+
+@pytest.fixture(params=["torch", "compiled"])
+def twins(request, kernels):
+    """The same, and the compiled ones on a CPU."""
+    if request.param == "torch":
+        return kernels
+    if kernels is lsh_cuda or lsh_compiled.library() is None:
+        pytest.skip("a GPU" if kernels is lsh_cuda else "no compiler")
+    return lsh_compiled
+
+
+def case(seed: int = 1, V: int = 300, D: int = 12, K: int = 4, u: int = 2, W: int = 9, n: int = 4):
+    """Random words and states with their codes, as plain lists of Eq. 5 say."""
+    generator = torch.Generator().manual_seed(seed)
+    words, rows = torch.randn(V, D, generator=generator), torch.randn(n, D, generator=generator)
+    return words, rows, lsh_torch.draw_dimensions(D, K, u, W, seed)
+
+
+def codes_by_hand(x, dimensions, u):
+    """Eq. 5 to 7 in plain Python."""
+    bits, out = lsh_torch.bits_of(dimensions.size(1)), []
+    for row in x.tolist():
+        winners = [max(range(len(d)), key=lambda k: (row[d[k]], -k)) for d in dimensions.tolist()]  # noqa: B023
+        out.append([sum(w << (bits * (u - 1 - i)) for i, w in enumerate(winners[b : b + u])) for b in range(0, len(winners), u)])
+    return torch.tensor(out, dtype=torch.int32)
+
+
+def test_the_papers_example_of_equation_5(twins, device):
+    """H and the permutations of Table 5 with K = 2: places 2, 1, 2, 1 by Eq. 5 (the table as printed has 1, 2, 2, 1)."""
+    H = torch.tensor([[0.32, 0.48, -0.57, 0.63]], device=device)
+    dimensions = torch.tensor([[1, 2], [1, 3], [3, 2], [4, 1]], device=device) - 1
+    assert twins.wta_hash(H, dimensions, 1).tolist() == [[1, 0, 1, 0]]
+    assert twins.wta_hash(H, dimensions, 2).tolist() == [[0b10, 0b10]]
+
+
+@pytest.mark.parametrize("K, u", [(2, 1), (3, 2), (4, 3), (8, 3), (12, 2)])
+def test_codes_are_those_of_the_definition(twins, device, K, u):
+    words, _, dimensions = case(K=K, u=u)
+    assert torch.equal(twins.wta_hash(words.to(device), dimensions.to(device), u).cpu(), codes_by_hand(words, dimensions, u))
+
+
+def test_the_first_of_equal_dimensions_wins(twins, device):
+    x = torch.zeros(3, 12, device=device)
+    assert not twins.wta_hash(x, case()[2].to(device), 2).any()
+
+
+def test_a_strictly_increasing_map_leaves_codes_unchanged(twins, device):
+    words, _, dimensions = case()
+    words, dimensions = words.to(device), dimensions.to(device)
+    assert torch.equal(twins.wta_hash(words, dimensions, 2), twins.wta_hash(words.exp() * 3 + 1, dimensions, 2))
+
+
+def test_dimensions_are_drawn_without_repetition_and_by_seed():
+    drawn = lsh_torch.draw_dimensions(12, 5, 3, 50, seed=3)
+    assert drawn.shape == (150, 5) and all(len(set(row)) == 5 for row in drawn.tolist())
+    assert torch.equal(drawn, lsh_torch.draw_dimensions(12, 5, 3, 50, seed=3))
+    assert not torch.equal(drawn, lsh_torch.draw_dimensions(12, 5, 3, 50, seed=4))
+
+
+@pytest.mark.parametrize("arguments", [(12, 1, 3, 5, 1), (12, 13, 3, 5, 1), (64, 16, 8, 5, 1)], ids=["K of one", "K above D", "31 bits"])
+def test_wrong_parameters_are_named(arguments):
+    with pytest.raises(ValueError):
+        lsh_torch.draw_dimensions(*arguments)
+
+
+def tables(kernels, codes, bits):
+    spans = lsh_torch.sort_words(codes)
+    return spans, lsh_torch.build_direct(spans, 1 << bits), kernels.build_cuckoo(spans, seed=1)
+
+
+@pytest.mark.parametrize("n", [1, 4])
+@pytest.mark.parametrize("table", ["direct", "cuckoo"])
+def test_hits_equal_equation_9(twins, device, table, n):
+    words, rows, dimensions = (x.to(device) for x in case(n=n))
+    V = words.size(0)
+    of_words, of_rows = twins.wta_hash(words, dimensions, 2), twins.wta_hash(rows, dimensions, 2)
+    spans, direct, cuckoo = tables(twins, of_words, 4)
+    start, length = twins.lookup_direct(of_rows, direct) if table == "direct" else twins.lookup_cuckoo(of_rows, cuckoo, V)
+    expected = (of_rows[:, None] == of_words[None]).sum(-1)
+    assert torch.equal(twins.count_hits(start, length, spans.words.view(-1), V).long(), expected)
+    if twins is lsh_cuda:
+        assert torch.equal(lsh_cuda.count_hits(start, length, spans.words.view(-1), V, warp=False).long(), expected)
+    assert expected.max() > 2 and expected.min() == 0  # there is something to see
+
+
+def test_every_code_is_found_in_two_probes_and_no_other_is(twins, device):
+    words, _, dimensions = case(V=2000, D=20, K=8, u=3, W=5)
+    of_words = twins.wta_hash(words.to(device), dimensions.to(device), 3)
+    spans, direct, cuckoo = tables(twins, of_words, 9)
+    for band in range(5):
+        there = set(of_words[:, band].tolist())
+        slots = {int(k): s for s, k in enumerate(cuckoo.key[band].tolist()) if k >= 0}
+        assert set(slots) == there  # each once
+        for code, slot in slots.items():
+            a, b, c, d = cuckoo.hashes[band].tolist()
+            assert slot in ((a * code + b) % PRIME % cuckoo.size, (c * code + d) % PRIME % cuckoo.size)
+    every = torch.arange(512, dtype=torch.int32, device=device)[:, None].expand(-1, 5).contiguous()
+    start, length = twins.lookup_direct(every, direct)
+    other_start, other_length = twins.lookup_cuckoo(every, cuckoo, 2000)
+    assert torch.equal(length, other_length) and (length == 0).any()
+    assert torch.equal(start[length > 0], other_start[length > 0])
+
+
+def constant(*shape):
+    """Hash functions that send every key to one slot: insertion goes round for ever."""
+    return torch.full(shape, PRIME)
+
+
+def test_cyclic_insertion_draws_new_functions(kernels, device, monkeypatch):
+    real, drawn = lsh_torch.draw_hashes, []
+
+    def first_constant(W, generator):
+        drawn.append(W)
+        return constant(W, 4) if len(drawn) == 1 else real(W, generator)
+
+    monkeypatch.setattr(kernels, "draw_hashes", first_constant)
+    codes = torch.arange(40, dtype=torch.int32, device=device)[:, None].expand(-1, 3).contiguous()
+    spans, _, cuckoo = tables(kernels, codes, 6)
+    assert drawn[:2] == [3, 3]
+    start, length = kernels.lookup_cuckoo(codes, cuckoo, 40)
+    assert (length == 1).all() and torch.equal(start % 40, torch.arange(40, device=device)[:, None].expand(-1, 3).int())
+
+
+def test_insertion_that_never_settles_ends(kernels, device, monkeypatch):
+    monkeypatch.setattr(kernels, "draw_hashes", lambda W, generator: constant(W, 4))
+    codes = torch.arange(40, dtype=torch.int32, device=device)[:, None].contiguous()
+    with pytest.raises(RuntimeError, match="no cuckoo table"):
+        kernels.build_cuckoo(lsh_torch.sort_words(codes))
+
+
+@settings(max_examples=60, deadline=None)
+@given(n=st.integers(1, 4), V=st.integers(1, 700), t=st.integers(0, 4), seed=st.integers(0, 99))
+def test_compaction_equals_a_filter(device, n, V, t, seed):
+    kernels = lsh_cuda if device.type == "cuda" else lsh_torch
+    generator = torch.Generator().manual_seed(seed)
+    hits = torch.randint(4, (n, V), generator=generator, dtype=torch.int32).to(device)
+    always, never = (torch.rand(2, V, generator=generator) < 0.1).to(device)
+    expected = [j for j in range(V) if always[j] or any(hits[i, j] >= t for i in range(n))]
+    assert kernels.compact(hits, t, always).tolist() == expected
+    assert kernels.compact(hits, t, always, never).tolist() == [j for j in expected if not never[j]]
+    assert kernels.compact(hits, t, None).tolist() == [j for j in range(V) if any(hits[i, j] >= t for i in range(n))]
+    if kernels is lsh_cuda:
+        assert lsh_cuda.compact(hits, t, always, optimised=False).tolist() == expected
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    n=st.integers(1, 6), V=st.integers(1, 900), W=st.sampled_from([1, 7, 60, 300]), t=st.integers(1, 9),
+    shape=st.sampled_from([(2, 1), (4, 2), (6, 3)]), table=st.sampled_from(["direct", "cuckoo"]),
+    bias=st.booleans(), wanted=st.booleans(), seed=st.integers(0, 99),
+)  # fmt: skip
+def test_the_words_found_in_one_call_are_those_of_the_functions(n, V, W, t, shape, table, bias, wanted, seed):
+    if lsh_compiled.library() is None:
+        pytest.skip("no compiler")
+    generator = torch.Generator().manual_seed(seed)
+    weight, x = torch.randn(V, 12, generator=generator), torch.randn(n, 12, generator=generator)
+    shift = torch.randn(V, generator=generator) if bias else None
+    always, never = torch.rand(2, V, generator=generator) < 0.1
+    index = lsh_index.build(weight, shift, lsh_index.Parameters(*shape, W, seed, table))
+    of_words = lsh_torch.wta_hash(weight if shift is None else torch.cat([weight, shift[:, None]], 1), index.dimensions, index.u)
+    finder = lsh_compiled.Finder(index, never, int(bias))
+    for rows in (x, -x):  # what it counts with is clean again
+        padded = rows if shift is None else torch.cat([rows, torch.ones(n, 1)], 1)
+        hits = (lsh_torch.wta_hash(padded, index.dimensions, index.u)[:, None] == of_words).sum(-1).amax(0)  # Eq. 9 by brute force
+        listed = (hits >= t) | (always if wanted else torch.zeros_like(always))
+        assert finder(rows, t, always if wanted else None, 1).tolist() == [j for j in range(V) if listed[j] and not never[j]]
+    assert all(seconds >= 0 for seconds in finder.seconds) and sum(finder.seconds) > 0
+
+
+@pytest.mark.parametrize("found", [[], [0], [9], [30, 31, 32, 33, 34], [0, 5, 6, 7, 20, 29, 33, 69]], ids=str)
+@pytest.mark.parametrize("n", [1, 2, 5, 6, 7, 19])
+@pytest.mark.parametrize("d, bias, temperature", [(7, False, 1.0), (16, True, 1.0), (53, True, 2.5)])
+def test_log_probabilities_over_a_list_equal_double_precision(n, d, bias, temperature, found):
+    weight, x = torch.randn(70, d), torch.randn(n, d)
+    if not gathered.takes(weight):
+        pytest.skip("no compiler")
+    shift = torch.randn(70) if bias else None
+    base = torch.tensor([2, 3, *range(10, 20), 40, 68])
+    product = Packed(weight[base], None if shift is None else shift[base])
+    ids, value = gathered.ListProduct(product, base, weight, shift, temperature)(x, torch.tensor(found, dtype=torch.long), 1)
+    assert ids.tolist() == sorted([*base.tolist(), *found])
+    logits = torch.nn.functional.linear(x.double(), weight.double(), None if shift is None else shift.double())
+    expected = (logits[:, ids] / temperature).log_softmax(-1)
+    torch.testing.assert_close(value.double(), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_gather_takes_rows(kernels, device, dtype):
+    weight = torch.randn(50, 6, dtype=dtype, device=device)
+    ids = torch.tensor([3, 3, 49], device=device)
+    assert torch.equal(kernels.gather(weight, ids), weight[[3, 3, 49]])
+    assert kernels.gather(weight, ids[:0]).shape == (0, 6)
+
+
+@pytest.mark.parametrize("architecture", ["sm_75", "sm_90"])
+def test_the_cuda_source_compiles(architecture, tmp_path):
+    """Compiles only; the kernels run with --device cuda."""
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        pytest.skip("no nvcc on this machine")
+    out = tmp_path / "lsh.cubin"
+    done = subprocess.run([nvcc, f"-arch={architecture}", "-cubin", "-o", out, SOURCE], capture_output=True, text=True)
+    assert done.returncode == 0 and out.stat().st_size, done.stderr
+    assert all(name.encode() in out.read_bytes() for name in ("wta_hash", "cuckoo_insert", "count_hits_naive", "compact_write"))
+
+
+def test_without_a_gpu_the_reason_is_told():
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    assert lsh_cuda.unavailable() == "there is no CUDA device"

@@ -1,0 +1,252 @@
+"""Draft sources: the next-word table against counting by hand, source copies, earlier outputs; their files and what is refused."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from models import batch, build, dictionary, generators, run, same
+
+from fairseq_ext import UsageError
+from fairseq_ext.kernels.draft import functions
+from fairseq_ext.parallel.drafts.copy import Copy
+from fairseq_ext.parallel.drafts.estimate import estimate
+from fairseq_ext.parallel.drafts.ngram import COVERED, EPS, LAMBDA, Ngram
+from fairseq_ext.parallel.drafts.previous import Previous
+from fairseq_ext.parallel.drafts.source import Nothing
+from fairseq_ext.parallel.drafts.table import Table
+from fairseq_ext.parallel.rows import NONE, Row, Rows
+from fairseq_ext.search.pool import Pool
+
+D = dictionary()
+EOS, PAD, V = D.eos(), D.pad(), len(D)
+A, B, C, X, Y = range(4, 9)
+
+
+def pool(*lines: list[int]) -> Pool:
+    """Left-padded source lines, EOS added."""
+    width = max(map(len, lines)) + 1
+    tokens = torch.tensor([[PAD] * (width - 1 - len(line)) + line + [EOS] for line in lines])
+    length = torch.tensor([len(line) + 1 for line in lines])
+    return Pool({"src_tokens": tokens}, length, [20] * len(lines), torch.arange(len(lines)), EOS)
+
+
+def rows(*verified: list[int]) -> Rows:
+    """Live rows with these verified tokens."""
+    out = Rows.start(pool(*[[A]] * len(verified)), list(range(len(verified))))
+    for r, line in enumerate(verified):
+        out.tokens[r, 1 : len(line) + 1] = line
+    out.length = np.array([len(line) for line in verified])
+    return out
+
+
+def test_probabilities_are_interpolated_witten_bell():
+    """By hand: text 'a b$' twice and 'a c$'; after a come b, b, c: total 3, kinds 2."""
+    table = estimate([[A, B, EOS], [A, B, EOS], [A, C, EOS]], None, D, D)
+    unigram = {A: 3 / 9, B: 2 / 9, C: 1 / 9, EOS: 3 / 9}
+    np.testing.assert_allclose(table.unigram[[A, B, C, EOS]], list(unigram.values()), rtol=1e-6)
+
+    def listed(key: int) -> dict[int, float]:
+        [i] = (table.key == key).nonzero()[0]
+        return dict(zip(table.token[i].tolist(), table.prob[i].astype(float).tolist(), strict=True))
+
+    alone = listed(V * V + A)  # p(e | a) = 3/5 n/3 + 2/5 p(e)
+    assert alone[B] == pytest.approx(2 / 5 + 2 / 5 * unigram[B], rel=1e-3)
+    assert alone[C] == pytest.approx(1 / 5 + 2 / 5 * unigram[C], rel=1e-3)
+    both = listed(EOS * V + A)  # after the sentence's start and a: the same counts once more
+    assert both[B] == pytest.approx(2 / 5 + 2 / 5 * alone[B], rel=1e-3)
+    assert sum(both.values()) == pytest.approx(1, abs=5e-3)
+
+
+def test_drafts_follow_the_longest_known_history():
+    table = estimate([[A, B, EOS], [A, B, EOS], [C, B, A, EOS]], None, D, D)
+    source = Ngram(table, PAD, PAD)
+    source.start(pool([A]))
+    tokens, sure = source.propose(rows([], [A], [C, B], [X]), 3, 0.0)
+    assert tokens[0].tolist() == [A, B, EOS]
+    assert tokens[1, :2].tolist() == [B, EOS]
+    assert tokens[2, :2].tolist() == [A, EOS], "after b alone the text ends; after c b comes a"
+    assert ((sure > 0) & (sure <= 1)).all()
+    assert source.propose(rows([A]), 9, 0.99)[0].shape[1] < 9, "a draft that is hardly ever right is cut short"
+    assert source.propose(rows([A]), 0, 0.0)[0].shape == (1, 0)
+
+
+def test_word_translations_turn_the_draft_to_what_the_source_says():
+    """Without a source 'a b' and 'a c' are equally likely after a; x means b, y means c."""
+    target, source = [[A, B, EOS], [A, C, EOS]] * 5, [[X, EOS], [Y, EOS]] * 5
+    table = estimate(target, source, D, D)
+    drafts = Ngram(table, PAD, PAD)
+    drafts.start(pool([X], [Y]))
+    assert drafts.propose(rows([A], [A]), 1, 0.0)[0][:, 0].tolist() == [B, C]
+    # t(b | x): x is seen with a and b, y with a and c, EOS with all; a must be shared
+    at = slice(table.lexical_start[X], table.lexical_start[X + 1])
+    t = dict(zip(table.lexical_token[at].tolist(), table.lexical_prob[at].astype(float).tolist(), strict=True))
+    assert t[B] > t.get(C, 0) and t[B] > t.get(A, 0)
+    assert sum(t.values()) == pytest.approx(1, abs=0.05)
+
+
+def test_translated_words_lose_their_factor():
+    table = estimate([[A, B, EOS], [A, C, EOS]] * 5, [[X, EOS], [Y, EOS]] * 5, D, D)
+    drafts = Ngram(table, PAD, PAD)
+    drafts.start(pool([X]))
+    before = drafts.factors(np.array([0]))
+    drafts.propose(rows([B]), 1, 0.0)
+    floor = (EPS / (table.unigram[B] + EPS)) ** LAMBDA
+    assert drafts.factor[B] == pytest.approx(max(before[B] * COVERED, floor))
+    assert (np.delete(drafts.factor, B) == np.delete(before, B)).all()
+
+
+def test_factors_are_kept_of_live_sentences_only():
+    """A stream's pool has thousands of sentences, of which few are live."""
+    target, source = [[A, B, EOS], [A, C, EOS]] * 5, [[X, EOS], [Y, EOS]] * 5
+    lines = [[X], [Y], [X, Y], [Y, Y], [X, X]]
+    drafts, whole = (Ngram(estimate(target, source, D, D), PAD, PAD) for _ in range(2))
+    drafts.start(pool(*lines))
+    for live in ([0, 1], [1, 2, 3], [4, 2]):
+        found = rows(*[[A]] * len(live))
+        found.live = np.array(live)
+        tokens, sure = drafts.propose(found, 2, 0.0)
+        assert drafts.factor.size <= 3 * V
+        whole.start(pool(*[lines[s] for s in live]))
+        expected = whole.propose(rows(*[[A]] * len(live)), 2, 0.0)
+        np.testing.assert_array_equal(tokens, expected[0])
+        np.testing.assert_allclose(sure, expected[1], rtol=1e-5)
+
+
+def test_a_table_survives_its_file_and_knows_its_dictionaries(tmp_path):
+    table = estimate([[A, B, EOS]], [[X, EOS]], D, D)
+    file = str(tmp_path / "table.npz")
+    table.save(file)
+    again = Table.load(file)
+    for name in ("key", "token", "prob", "unigram", "lexical_start", "lexical_token", "lexical_prob"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(table, name))
+    again.check(file, D, D)
+    with pytest.raises(UsageError, match="another dictionary"):
+        again.check(file, dictionary(30), D)
+    with pytest.raises(UsageError, match="another dictionary"):
+        again.check(file, D, dictionary(30))
+    (tmp_path / "text.npz").write_text("nothing of the kind")
+    with pytest.raises(UsageError, match="no draft table"):
+        Table.load(str(tmp_path / "text.npz"))
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("parallel", [False, True])
+def test_decoding_with_a_table_equals_greedy_and_learns_from_the_models_own_output(tmp_path, seed, parallel):
+    """A table of the model's own translations drafts well; nothing it does changes the output."""
+    models, sample = [build("transformer", seed, eos=1.0)], batch([9, 7, 5, 3, 1, 0], seed)
+    plain = generators(models, beam=1, max_len_b=20)
+    expected = run(plain.stock, sample)
+    text = [h[0]["tokens"].tolist() for h in expected]
+    words = [[t for t in line.tolist() if t != PAD] for line in sample["net_input"]["src_tokens"]]
+    file = str(tmp_path / "table.npz")
+    estimate(text, words if parallel else None, D, D).save(file)
+    for method in ("window", "gs-jacobi"):
+        flags = {"decoding": method, "draft": "ngram", "draft_table": file}
+        ours = generators(models, flags, beam=1, max_len_b=20).ours
+        same(expected, run(ours, sample))
+        same(expected, run(ours, sample))  # the next batch starts from a clean slate
+    assert ours.stats.decoder_calls <= 2 * max(map(len, text))
+
+
+def test_copies_follow_what_was_copied():
+    """The target dictionary lacks y."""
+    target = SimpleNamespace(indices={word: i for word, i in D.indices.items() if i != Y})
+    copy = Copy.between(D, target)
+    copy.start(pool([A, B, X], [Y, C]))
+    tokens, sure = copy.propose(rows([], []), 3, 0.0)
+    assert tokens.tolist() == [[A, B, X], [NONE, C, EOS]] and sure[1].tolist() == [0.0, 0.5, 0.5]
+    tokens, _ = copy.propose(rows([X, A], [C]), 2, 0.0)
+    assert tokens.tolist() == [[B, X], [EOS, NONE]], "behind a copied word comes the source's next"
+
+
+def previous(*old: list[int]) -> Previous:
+    source = Previous([[*line, EOS] for line in old], Nothing())
+    source.start(pool(*[[A]] * len(old)))
+    return source
+
+
+def test_sentences_beyond_the_old_outputs_are_told_once(caplog):
+    source = previous([A, B])
+    for ids in ([0], [1, 2], [3]):
+        later = pool(*[[A]] * len(ids))
+        later.ids = torch.tensor(ids)
+        source.start(later)
+    [told] = caplog.messages
+    assert "--draft-file has 1 lines and there is a sentence number 3" in told
+
+
+def test_an_earlier_output_is_offered_whole_and_followed():
+    source = previous([A, B, C, X])
+    assert source.propose(rows([]), 9, 0.0)[0][0, :5].tolist() == [A, B, C, X, EOS]
+    assert source.propose(rows([A, B]), 9, 0.0)[0][0, :3].tolist() == [C, X, EOS]
+    assert source.propose(rows([A, B, C, X]), 9, 0.0)[0][0, 0] == EOS
+
+
+@pytest.mark.parametrize(
+    "verified, draft",
+    [
+        ([A, B, X], [C, A, X]),  # one more token than before: b x is new, x last stood before c
+        ([A, C], [A, X, EOS]),  # b left out
+        ([A, Y], [X, C, A]),  # another word in b's place
+    ],
+)
+def test_behind_an_edit_the_old_output_is_found_again(verified, draft):
+    source = previous([A, B, X, C, A, X])
+    source.propose(rows([A]), 9, 0.0)
+    assert source.propose(rows(verified), 9, 0.0)[0][0, : len(draft)].tolist() == draft
+
+
+def test_one_row_follows_its_earlier_output_as_among_others():
+    """A single row takes a way of its own: random outputs and random edits of them, a few tokens verified at a time."""
+    draw = np.random.default_rng(5)
+    differ = 0
+    for _ in range(60):
+        old = draw.integers(4, 9, draw.integers(0, 12)).tolist()
+        new = [int(draw.integers(4, 9)) if draw.random() < 0.25 else t for t in old if draw.random() > 0.15] + [A, B]
+        many, one = previous(old, [X]), previous(old, [X])
+        length = 0
+        while length <= len(new):
+            tokens, sure = many.propose(rows(new[:length], []), 5, 0.0)
+            drafted, certain = one.propose_one(Row(0, [EOS, *new[:length]]), 5, 0.0)
+            shown = [t for t in tokens[0].tolist() if t != NONE]
+            assert drafted == shown
+            np.testing.assert_allclose(certain, sure[0][: len(shown)])
+            differ += shown[:1] != new[length : length + 1]
+            length += int(draw.integers(1, 4))
+    assert differ > 30, "the outputs part"
+
+
+def test_sentences_without_an_earlier_output_ask_the_other_source():
+    table = estimate([[A, B, EOS]], None, D, D)
+    source = Previous([[X, Y, EOS]], Ngram(table, PAD, PAD))
+    both = pool([A], [A])
+    source.start(both)
+    tokens, _ = source.propose(rows([], []), 3, 0.0)
+    assert tokens.tolist() == [[X, Y, EOS], [A, B, EOS]]
+
+
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.skipif(functions() is None, reason="no compiler"))])
+@pytest.mark.parametrize("with_source", [False, True])
+def test_one_row_is_drafted_as_among_others(with_source, compiled):
+    """A single row takes a way of its own, with a compiler and without one; so does a single sentence."""
+    draw = np.random.default_rng(3)
+    lines = [[*draw.integers(4, 12, draw.integers(1, 9)).tolist(), EOS] for _ in range(60)]
+    table = estimate(lines, [line[::-1][1:] + [EOS] for line in lines] if with_source else None, D, D)
+    verified = [draw.integers(4, 13, n).tolist() for n in (0, 1, 2, 5, 9)]
+    sources = [draw.integers(4, 12, 5).tolist() for _ in verified]
+    together, alone = Ngram(table, PAD, PAD), Ngram(table, PAD, PAD)
+    if not compiled:
+        alone.compiled = None
+    assert (alone.compiled is not None) == compiled
+    together.start(pool(*sources))
+    if with_source:
+        for r, line in enumerate(sources):
+            alone.start(pool(line))
+            np.testing.assert_allclose(alone.factor, together.factor[r * V : (r + 1) * V], rtol=1e-5)
+    alone.start(pool(*sources))
+    tokens, sure = together.propose(rows(*verified), 6, 0.0)
+    for r in range(len(verified)):
+        single, certain = alone.propose(rows(*verified).keep(np.array([r])), 6, 0.0)
+        assert single.tolist() == tokens[r : r + 1].tolist()
+        np.testing.assert_allclose(certain, sure[r : r + 1], rtol=1e-5)

@@ -1,0 +1,131 @@
+"""The scripts of scripts/experiments/optimal_ending and scripts/tune_length_reward.py: what they compute, on made-up searches."""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import sacrebleu
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+sys.path[:0] = [str(SCRIPTS), *(str(SCRIPTS / name) for name in ("experiments/optimal_ending", "experiments", "bench"))]
+
+import searches  # noqa: E402
+import sweep as sweep_script  # noqa: E402
+import tables  # noqa: E402
+import tune_length_reward as tune  # noqa: E402
+import write_up  # noqa: E402
+from searches import Measure, Search, Wanted, bounded, measure, normalised, reach, unbounded, wanted_lengths  # noqa: E402
+
+REFERENCES = ["the old man reads a long book", "a dog runs over the green grass"]
+SHORT = [[-2.0, 3, "the man"], [-4.0, 8, REFERENCES[0]], [-9.0, 12, "the old man reads a long book and then the man"]]
+FOUND = Search("", {"decoder_rows": 10, "decoder_calls": 5}, [6, 6], [SHORT, [[-3.0, 8, REFERENCES[1]], [-2.5, 4, "a dog runs"]]])
+
+
+@pytest.mark.parametrize(
+    ("score", "first", "second"),
+    [
+        (bounded(0), "the man", "a dog runs"),
+        (bounded(1.0), REFERENCES[0], REFERENCES[1]),  # 8 words rewarded, wanted 1.4 x 6 = 8.4: what is longer gains .4 and loses 5
+        (unbounded(1.5), SHORT[2][2], REFERENCES[1]),
+        (normalised(1.0), REFERENCES[0], REFERENCES[1]),
+        (normalised(0.0), "the man", "a dog runs"),
+    ],
+)
+def test_every_score_picks_its_answer_from_one_search(score, first, second):
+    assert [text for *_, text in FOUND.answers(score, Wanted(1.4))] == [first, second]
+
+
+def test_the_dev_set_tunes_the_smallest_of_the_best_rewards():
+    wanted = [Wanted(1.4), Wanted(1.0, 3.6)]  # 8.4 and 9.6 tokens
+    tried = tune.sweep(FOUND, wanted, REFERENCES, 1.0)
+    # the first sentence changes sides at r = 2 / 5, the second at 1 / 8: so .45 is the first of the fine grid that is right in both
+    assert tune.best_of(tried) == (0.45, wanted[0])
+    assert tried[0.45, wanted[0]].bleu == pytest.approx(100) and tried[0.45, wanted[0]].ratio == 1
+    assert {(r, w) for r in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0) for w in wanted} <= set(tried)
+    assert tried[0.0, wanted[0]].bleu < 100
+
+
+@pytest.mark.parametrize("theirs, gains", [("the man", True), (REFERENCES[0], False)])
+def test_a_setting_that_is_no_better_than_fairseq_is_not_sold_as_a_gain(tmp_path, monkeypatch, capsys, theirs, gains):
+    """The best reward gives both references, 100 BLEU, which fairseq's own search can only equal."""
+    stock = Search("", {}, [6, 6], [[[-1.0, 8, theirs]], [[-1.0, 8, REFERENCES[1]]]])
+    for end, lines in (("de", ["x"] * 2), ("en", REFERENCES)):
+        (tmp_path / f"dev.{end}").write_text("".join(line + "\n" for line in lines))
+    monkeypatch.setattr(tune, "search", lambda sources, **flags: FOUND if flags.get("unnormalized") else stock)
+    monkeypatch.setattr(tune, "Translator", lambda **flags: Words())
+    monkeypatch.setattr(sys, "argv", ["tune", "--path", "x", "--data", "x", "--dev", str(tmp_path / "dev"), "--src", "de", "--tgt", "en"])
+    tune.main()
+    said = capsys.readouterr().out
+    assert "BLEU 100.00, with these flags" in said and ("No gain over fairseq" in said) is not gains
+
+
+class Words:
+    """A translator that takes text as it is."""
+
+    tokenizer = bpe = None
+
+
+def test_wanted_lengths_are_the_ratio_of_the_sums_and_the_least_squares_line():
+    sources, references = ["a", "a a a", "a a a a a"], ["b b b", "b b b b", "b b b b b"]  # |y| = 2.5 + |x| / 2, and EOS
+    assert wanted_lengths(Words(), sources, references) == (Wanted(round(12 / 9, 3)), Wanted(0.5, 3.5))
+    assert wanted_lengths(Words(), ["a a"] * 3, references) == (Wanted(2.0), Wanted(2.0))  # no line through one length
+    covering = reach([Wanted(1.2), Wanted(0.5, 3.5)])
+    assert all(covering.of(n) >= wanted.of(n) for n in range(50) for wanted in (Wanted(1.2), Wanted(0.5, 3.5)))
+
+
+def test_flags_of_any_kind_become_keywords():
+    text = "--bpe subword_nmt --bpe-codes 'my codes' --fp16 --lenpen=0.6 --wildcard a b"
+    assert tune.as_keywords(text) == {"bpe": "subword_nmt", "bpe_codes": "my codes", "fp16": True, "lenpen": "0.6", "wildcard": ["a", "b"]}
+    with pytest.raises(searches.BenchError):
+        tune.as_keywords("bpe subword_nmt")
+
+
+def test_a_search_that_is_there_is_not_repeated(tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(searches, "search", lambda sources, **flags: calls.append(flags) or FOUND)
+    for beam in (5, 5, 6, 5):
+        searches.cached(tmp_path / "file.json", ["a b"], beam=beam)
+    assert [flags["beam"] for flags in calls] == [5, 6, 5]
+    assert searches.cached(tmp_path / "file.json", ["a b"], beam=5) == FOUND
+
+
+def test_best_settings_prefer_the_smaller_beam_and_tables_show_them(tmp_path):
+    quality = Measure(30.0, 0.9, -5.0)
+    decoders = sweep_script.decoders([0.0, 1.0], Wanted(0.9), Wanted(0.7, 3.0))
+    choices = [
+        sweep_script.Choice(decoder.name, decoder.method, beam, x.what, x.value, quality)
+        for beam in (5, 10)
+        for decoder in decoders
+        for x in decoder.settings
+    ]
+    choices[-1].dev = Measure(31.0, 0.95, -6.0)  # the line, at beam 10
+    best = sweep_script.best_of(choices)
+    assert [c.decoder for c in best] == [d.name for d in decoders]
+    assert [c.beam for c in best] == [5, 5, 5, 5, 5, 5, 10]
+    for choice in best:
+        choice.test = quality
+    stats = {"decoder_rows": 60, "decoder_calls": 9, "bleu": 30.0, "model_score": -5.0}
+    stats |= {"certificates": {"proved": 3, "open": 1, "gap_mean": 0.5}}
+    result = {
+        "model": "m", "dev": "d", "test": "t", "languages": ["de", "en"], "sentences": {"dev": 4, "test": 4}, "cost_sentences": 4,
+        "ratio": str(Wanted(0.9)), "line": str(Wanted(0.7, 3.0)),
+        "choices": [asdict(c) for c in choices],
+        "best": [asdict(c) for c in best],
+        "costs": {"count, raw": {"5": stats | {"decoder_rows": 84}}, "optimal": {"5": stats}},
+        "machine": {"torch": "2", "cpu": "some", "git_commit": None, "date": "today"},
+    }  # fmt: skip
+    (tmp_path / "sweep.json").write_text(json.dumps(result), encoding="utf-8")
+    text = tables.markdown(write_up.read_results(tmp_path, "sweep.py"))
+    assert "| BLEU | 30.00 | 30.00 |" in text and "| best b | 5 | 5 |" in text
+    assert "l = 0.9 x (dev)" in text and "l = 0.7 x + 3 (dev)" in text and "| best b | 5 | 10 |" in text
+    assert "| optimal, bounded reward, line, r = 1 | 10 | 31.00 | 30.00 | 0.950 | 0.900 |" in text
+    assert "| optimal | 0.600 | 9 | -5.000 | 30.00 | 3 of 4 |" in text  # 60 of 84 + 4 x (5 - 1) rows
+
+
+def test_measure_is_sacrebleu():
+    texts = ["the old man reads a book", "the grass, a dog runs over"]
+    assert measure([(-1.0, 7, line) for line in texts], REFERENCES).bleu == pytest.approx(sacrebleu.corpus_bleu(texts, [REFERENCES]).score)
+    assert measure([(-1.0, 2, "x")] * 2, REFERENCES).bleu == pytest.approx(sacrebleu.corpus_bleu(["x", "x"], [REFERENCES]).score)
+    assert measure([(-1.0, 8, line) for line in REFERENCES], REFERENCES).bleu == pytest.approx(100)

@@ -1,0 +1,305 @@
+"""The shell scripts: they parse, explain themselves, refuse what cannot work in one sentence, and do their work on a small corpus."""
+
+import gzip
+import hashlib
+import http.server
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import threading
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = sorted((ROOT / "scripts").glob("*.sh"))
+BIN = Path(sys.executable).parent
+
+
+def run(*command, timeout: int = 120, **environment) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", **environment}
+    return subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=timeout, env=environment)
+
+
+def prepare(*arguments) -> subprocess.CompletedProcess:
+    return run(sys.executable, ROOT / "scripts" / "prepare_multi30k.py", *arguments)
+
+
+def last(done: subprocess.CompletedProcess) -> str:
+    return done.stderr.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize("script", [*SCRIPTS, ROOT / ".ci" / "run"], ids=lambda path: path.name)
+def test_script_is_executable_bash_that_parses(script):
+    assert os.access(script, os.X_OK)
+    assert run("bash", "-n", script).returncode == 0
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_help_is_printed_without_set_up(script, tmp_path):
+    done = run(script, "--help", VENV=str(tmp_path / "never"))
+    assert done.returncode == 0
+    assert f"scripts/{script.name}" in done.stdout
+    assert "set -euo" not in done.stdout
+    assert not (tmp_path / "never").exists()
+
+
+# ---- set-up
+
+
+@pytest.fixture
+def python_of(tmp_path):
+    """Make a `python3` that claims a version (and has a venv module or not), first in PATH."""
+
+    def make(version: str, venv: bool = True) -> str:
+        fake = tmp_path / "bin" / "python3"
+        fake.parent.mkdir(exist_ok=True)
+        fake.write_text(f'#!/bin/sh\ncase "$2" in *version_info*) echo {version} ;; *) exit {0 if venv else 1} ;; esac\n')
+        fake.chmod(0o755)
+        return f"{fake.parent}{os.pathsep}{os.environ['PATH']}"
+
+    return make
+
+
+def set_up(tmp_path: Path, path: str, **environment) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "PATH": path, "VENV": str(tmp_path / "venv"), **environment}
+    environment.pop("PYTHON", None)
+    return subprocess.run([str(ROOT / "scripts" / "setup.sh")], capture_output=True, text=True, timeout=60, env=environment)
+
+
+@pytest.mark.parametrize("version", ["3.9", "2.7", "4.0"])
+def test_set_up_refuses_a_python_that_is_too_old(tmp_path, python_of, version):
+    done = set_up(tmp_path, python_of(version))
+    assert done.returncode == 1
+    assert done.stderr == f"set-up: 'python3' is Python {version}, but 3.10 or newer is needed; name one with PYTHON=.\n"
+    assert not (tmp_path / "venv").exists()
+
+
+def test_set_up_names_the_missing_venv_module(tmp_path, python_of):
+    done = set_up(tmp_path, python_of("3.12", venv=False))
+    assert done.returncode == 1
+    assert "has no venv module" in last(done) and "python3.12-venv" in last(done)
+
+
+def test_set_up_leaves_a_folder_that_is_no_environment_alone(tmp_path, python_of):
+    (tmp_path / "venv").mkdir()
+    (tmp_path / "venv" / "precious.txt").write_text("keep")
+    done = set_up(tmp_path, python_of("3.12"))
+    assert done.returncode == 1 and "is no virtual environment" in last(done)
+    assert (tmp_path / "venv" / "precious.txt").read_text() == "keep"
+
+
+def test_set_up_refuses_a_wheel_cache_that_is_not_there(tmp_path, python_of):
+    done = set_up(tmp_path, python_of("3.12"), WHEELS=str(tmp_path / "none"))
+    assert done.returncode == 1 and "is not a folder" in last(done)
+
+
+# ---- Multi30k
+
+SUBJECTS = [("Ein Mann", "A man"), ("Eine Frau", "A woman"), ("Das Kind", "The child"), ("Der Hund", "The dog"), ("Ein Junge", "A boy")]
+VERBS = [("läuft", "runs"), ("schläft", "sleeps"), ("spielt", "plays"), ("wartet", "waits"), ("singt", "sings")]
+PLACES = [("im Park", "in the park"), ("am Strand", "on the beach"), ("auf der Straße", "in the street"), ("zu Hause", "at home")]
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory) -> Path:
+    """A corpus of 100 pairs in the dataset's own file names."""
+    folder = tmp_path_factory.mktemp("raw")
+    pairs = [(f"{s} {v} {p}.", f"{t} {w} {q}.") for s, t in SUBJECTS for v, w in VERBS for p, q in PLACES]
+    for part, chosen in (("train", pairs), ("val", pairs[::7]), ("test_2016_flickr", pairs[::9])):
+        for side, language in enumerate(("de", "en")):
+            (folder / f"{part}.{language}").write_text("".join(f"{pair[side]}\n" for pair in chosen), encoding="utf-8")
+    return folder
+
+
+JOIN = {"sentencepiece": lambda s: s.replace(" ", "").replace("▁", " ").strip(), "subword-nmt": lambda s: s.replace("@@ ", "")}
+
+
+@pytest.mark.parametrize("bpe", JOIN)
+def test_prepare_multi30k_binarises_a_local_copy(raw, tmp_path, bpe):
+    done = prepare("--raw", raw, "--out", tmp_path, "--bpe", bpe, "--vocab", 80)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for name in ("train", "valid", "test"):
+        for language in ("de", "en"):
+            assert (tmp_path / "bin" / f"{name}.de-en.{language}.bin").stat().st_size > 0
+    assert (tmp_path / "bin" / "dict.de.txt").read_text() == (tmp_path / "bin" / "dict.en.txt").read_text()
+    segmented = (tmp_path / "test.de").read_text(encoding="utf-8").splitlines()
+    assert [JOIN[bpe](line) for line in segmented] == (raw / "test_2016_flickr.de").read_text(encoding="utf-8").splitlines()
+    assert max(len(line.split()) for line in segmented) > 5  # words were split
+
+
+def test_prepare_multi30k_takes_the_segmentation_and_dictionaries_of_a_checkpoint(raw, tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert prepare("--raw", raw, "--out", first, "--vocab", 80).returncode == 0
+    done = prepare("--raw", raw, "--out", second, "--spm", first / "spm.model", "--dict", first / "bin", "--src", "en", "--tgt", "de")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (second / "test.de").read_text() == (first / "test.de").read_text()
+    assert (second / "bin" / "dict.en.txt").read_text() == (first / "bin" / "dict.en.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--src", "de", "--tgt", "de"], "--src and --tgt are both de"),
+        (["--raw", "{raw}", "--tgt", "fr"], "train.fr is missing"),
+        (["--raw", "{raw}", "--vocab", "90000"], "change --vocab"),
+        (["--raw", "{raw}", "--dict", "{raw}"], "has no dict.de.txt"),
+        (["--raw", "{raw}", "--spm", "{raw}/train.de"], "is no SentencePiece model"),
+        (["--raw", "{raw}", "--spm", "{raw}/train.de", "--bpe", "subword-nmt"], "cannot go with --bpe subword-nmt"),
+    ],
+)
+def test_prepare_multi30k_refuses_in_one_sentence(raw, tmp_path, arguments, sentence):
+    done = prepare(*(argument.format(raw=raw) for argument in arguments), "--out", tmp_path)
+    assert done.returncode == 1
+    assert sentence in last(done) and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("text", "sentence"), [(b"eins\n", "they are not parallel"), (b"\xff\xfe\n" * 100, "is not UTF-8")])
+def test_prepare_multi30k_refuses_damaged_text(raw, tmp_path, text, sentence):
+    for file in raw.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "train.de").write_bytes(text)
+    done = prepare("--raw", tmp_path, "--out", tmp_path / "out")
+    assert done.returncode == 1 and sentence in last(done)
+
+
+# ---- downloads, from a server of our own
+
+
+class Files(http.server.BaseHTTPRequestHandler):
+    """Serves `content`, ranges included, and notes what was asked."""
+
+    content: dict[str, bytes] = {}
+    asked: list[str] = []
+
+    def answer(self, body: bool) -> None:
+        data = self.content.get(self.path)
+        if data is None:
+            self.send_error(404)
+            return
+        found = re.match(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        start = int(found[1]) if found else 0
+        self.asked.append(f"{self.command} {start}")
+        self.send_response(206 if found else 200)
+        if found:
+            self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+        self.send_header("Content-Length", str(len(data) - start))
+        self.end_headers()
+        if body:
+            self.wfile.write(data[start:])
+
+    def do_GET(self) -> None:
+        self.answer(True)
+
+    def do_HEAD(self) -> None:
+        self.answer(False)
+
+    def log_message(self, *_) -> None:
+        pass
+
+
+@pytest.fixture
+def server():
+    Files.content, Files.asked = {}, []
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Files) as http_server:
+        threading.Thread(target=http_server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{http_server.server_port}"
+        http_server.shutdown()
+
+
+def fetch(*arguments) -> subprocess.CompletedProcess:
+    return run(sys.executable, ROOT / "scripts" / "fetch.py", *arguments, no_proxy="127.0.0.1")
+
+
+def test_fetch_says_what_and_how_large_then_fetches_once(server, tmp_path):
+    Files.content["/a.gz"] = b"x" * 250_000
+    dry = fetch("--to", tmp_path, "--dry-run", f"{server}/a.gz")
+    assert dry.returncode == 0 and f"to fetch: {server}/a.gz (0.2 MB)" in dry.stdout and not list(tmp_path.iterdir())
+    assert fetch("--to", tmp_path, f"{server}/a.gz").returncode == 0
+    assert (tmp_path / "a.gz").read_bytes() == Files.content["/a.gz"]
+    before = len(Files.asked)
+    again = fetch("--to", tmp_path, f"{server}/a.gz")
+    assert again.returncode == 0 and len(Files.asked) == before and "SHA256SUMS says" in again.stdout
+
+
+def test_fetch_resumes_where_it_stopped(server, tmp_path):
+    Files.content["/a.gz"] = bytes(range(256)) * 100
+    (tmp_path / "a.gz.part").write_bytes(Files.content["/a.gz"][:1000])
+    assert fetch("--to", tmp_path, f"{server}/a.gz").returncode == 0
+    assert "GET 1000" in Files.asked
+    assert (tmp_path / "a.gz").read_bytes() == Files.content["/a.gz"]
+
+
+def test_fetch_checks_the_hash(server, tmp_path):
+    Files.content["/a.gz"] = b"as published"
+    right, wrong = hashlib.sha256(b"as published").hexdigest(), hashlib.sha256(b"other").hexdigest()
+    done = fetch("--to", tmp_path / "1", "--sha256", wrong, f"{server}/a.gz")
+    assert done.returncode == 1 and right in last(done) and "--sha256 says" in last(done)
+    assert fetch("--to", tmp_path / "2", "--sha256", right, f"{server}/a.gz").returncode == 0
+    (tmp_path / "2" / "a.gz").write_bytes(b"changed on disk")
+    done = fetch("--to", tmp_path / "2", f"{server}/a.gz")
+    assert done.returncode == 1 and "SHA256SUMS says" in last(done)
+
+
+def test_fetch_fails_in_one_sentence(server, tmp_path):
+    done = fetch("--to", tmp_path, f"{server}/none.gz")
+    assert done.returncode == 1 and "the server refuses the file or does not have it" in last(done)
+
+
+def test_prepare_multi30k_downloads_and_unpacks(server, raw, tmp_path):
+    for file in raw.iterdir():
+        Files.content[f"/{file.name}.gz"] = gzip.compress(file.read_bytes())
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT / 'scripts')!r}); import prepare_multi30k as p, pathlib; p.SOURCE = {server!r}; "
+        f"p.download(pathlib.Path({str(tmp_path)!r}), ('de', 'en')); p.check_parallel(pathlib.Path({str(tmp_path)!r}), ('de', 'en'))"
+    )
+    done = run(sys.executable, "-c", code, no_proxy="127.0.0.1")
+    assert done.returncode == 0, done.stderr
+    assert "together" in done.stdout
+    assert (tmp_path / "val.de").read_bytes() == (raw / "val.de").read_bytes()
+
+
+def test_wmt19_archive_is_unpacked_flat_and_its_codes_converted(tmp_path):
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (inside / "model1.pt").write_bytes(b"weights")
+    (inside / "bpecodes").write_text("e n</w> 123\nü b 45\n", encoding="utf-8")
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as archive:
+        archive.add(inside / "model1.pt", "wmt19.de-en/model1.pt")
+        archive.add(inside / "bpecodes", "../../outside/bpecodes")
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT / 'scripts')!r}); import fetch_wmt19 as w, pathlib; "
+        f"t = pathlib.Path({str(tmp_path)!r}); w.unpack(t / 'a.tar.gz', t / 'out'); w.convert_codes(t / 'out')"
+    )
+    done = run(sys.executable, "-c", code)
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["bpecodes", "bpecodes.subword_nmt", "model1.pt"]
+    assert (tmp_path / "out" / "bpecodes.subword_nmt").read_text(encoding="utf-8") == "#version: 0.2\ne n</w>\nü b\n"
+
+
+# ---- demo
+
+
+def demo(*arguments) -> subprocess.CompletedProcess:
+    return run(sys.executable, ROOT / "scripts" / "demo.py", *arguments)
+
+
+def test_demo_lists_its_strategies():
+    done = demo("--list")
+    assert done.returncode == 0
+    assert done.stdout.startswith("stock: (no flag)\nours (defaults): --user-dir ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--only", "nothing"], "no strategy 'nothing'; there are: stock, "),
+        (["--limit", "0"], "at least 1 sentence"),
+        (["--model", "{tmp}"], "checkpoint.pt is missing"),
+    ],
+)
+def test_demo_refuses_in_one_sentence(tmp_path, arguments, sentence):
+    done = demo(*(argument.format(tmp=tmp_path) for argument in arguments), "--work", tmp_path)
+    assert done.returncode == 1 and sentence in last(done)

@@ -1,0 +1,300 @@
+"""--softmax lsh on models: what it must equal, how its lists grow and shrink, its index on disk, and what it refuses."""
+
+import logging
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from models import alone, batch, build, dictionary, forced, generators, run, same
+
+from fairseq_ext import UsageError
+from fairseq_ext.constraints.files import SentenceConstraints, met
+from fairseq_ext.kernels import lsh as lsh_compiled
+from fairseq_ext.kernels import lsh_torch
+from fairseq_ext.kernels import shortlist as gathered
+from fairseq_ext.softmax import lsh_index
+from fairseq_ext.softmax.lsh_index import Parameters
+from fairseq_ext.softmax.shortlist_stats import Measured
+from fairseq_ext.stats import Stats
+from fairseq_ext.strategies.softmax.lsh import LSH
+
+WORDS = 600
+LENGTHS = [6, 4, 3, 1, 0]
+EVERYTHING = [{"lsh_hits": 0}, {"lsh_top": 10**6}, {"lsh_top": WORDS + 4}]
+PARAMETERS = Parameters(4, 2, 30, 1, "direct")
+
+
+def plug(t: int, T: int = 0, share: str = "batch", parameters: Parameters = PARAMETERS, bias: bool = False) -> LSH:
+    """The softmax over random weights (400, 16), words in order of frequency."""
+    V, generator = 400, torch.Generator().manual_seed(1)
+    layer = torch.randn(V, 16, generator=generator), torch.randn(V, generator=generator) if bias else None
+    base = torch.cat([torch.arange(min(T, V)), torch.tensor([2, 3])])
+    return LSH(parameters, t, None, layers=[layer], base=base, temperature=1.0, share=share, measured=Measured(Stats(), 5, 0))
+
+
+@pytest.fixture(params=["compiled", "torch"])
+def way(request, monkeypatch) -> str:
+    """The compiled library, or as without it."""
+    if request.param == "torch":
+        monkeypatch.setattr(gathered, "takes", lambda weight: False)
+        monkeypatch.setattr(lsh_compiled, "library", lambda: None)
+    elif lsh_compiled.library() is None:
+        pytest.skip("no compiler")
+    return request.param
+
+
+def decoder(softmax: LSH) -> SimpleNamespace:
+    """The full softmax over the same weights."""
+    weight, bias = softmax.layers[0]
+    return SimpleNamespace(log_probs=lambda features, temperature: torch.nn.functional.linear(features[0], weight, bias).log_softmax(-1))
+
+
+def states(n: int, seed: int = 3) -> torch.Tensor:
+    return torch.randn(n, 16, generator=torch.Generator().manual_seed(seed))
+
+
+def listed(softmax: LSH, x: torch.Tensor) -> list[set[int]]:
+    """The words on the list of each row."""
+    ids = softmax(decoder(softmax), [x]).ids
+    ids = torch.arange(softmax.V) if ids is None else ids
+    return [set(row.tolist()) for row in (ids if ids.dim() == 2 else ids.expand(x.size(0), -1))]
+
+
+# ---- what is on a list
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("table", ["direct", "cuckoo"])
+@pytest.mark.parametrize("share", ["batch", "sentence"])
+@pytest.mark.parametrize("t", [1, 3, 6])
+def test_lists_are_those_of_equations_3_9_and_10(way, share, t, table, bias):
+    softmax, x = plug(t, 20, share, Parameters(4, 2, 30, 1, table), bias=bias), states(5)
+    assert (softmax.compiled is not None) == (way == "compiled")
+    weight, shift = softmax.layers[0]
+    words, rows = (weight, x) if shift is None else (torch.cat([weight, shift[:, None]], 1), torch.cat([x, torch.ones(5, 1)], 1))
+    codes = [lsh_torch.wta_hash(each, softmax.index.dimensions, 2) for each in (words, rows)]
+    hits = (codes[1][:, None] == codes[0]).sum(-1)  # brute force
+    each = [{j for j in range(400) if hits[i, j] >= t} | set(range(20)) for i in range(5)]
+    assert listed(softmax, x) == (each if share == "sentence" else [set().union(*each)] * 5)
+
+
+def test_lists_shrink_with_t_and_grow_with_T_and_W():
+    x = states(5)
+
+    def sizes(settings):
+        return [len(listed(plug(**setting), x)[0]) for setting in settings]
+
+    by_t, by_T = sizes([{"t": t} for t in (0, 1, 2, 4, 8, 31)]), sizes([{"t": 4, "T": T} for T in (0, 10, 100, 400)])
+    by_W = sizes([{"t": 3, "parameters": Parameters(4, 2, W, 1, "direct")} for W in (3, 10, 30, 100)])
+    assert by_t == sorted(by_t, reverse=True) and by_t[0] == 400 and by_t[-1] == 2
+    assert by_T == sorted(by_T) and by_T[-1] == 400
+    assert by_W == sorted(by_W) and by_W[0] < by_W[-1]
+
+
+def test_an_empty_candidate_list_leaves_eos_and_unk(way):
+    log_probs = plug(31)(None, [states(2)])
+    assert log_probs.ids.tolist() == [2, 3]
+    assert log_probs.value.exp().sum(1).tolist() == pytest.approx([1.0, 1.0])
+
+
+@pytest.mark.parametrize("share", ["batch", "sentence"])
+def test_probabilities_are_the_full_ones_over_the_lists_sum(way, share):
+    softmax, x = plug(3, 10, share), states(4)
+    full, log_probs = decoder(softmax).log_probs([x], 1.0), softmax(None, [x])
+    for i, words in enumerate(listed(softmax, x)):
+        ids = torch.tensor(sorted(words))
+        expected = full[i, ids].log_softmax(-1)
+        torch.testing.assert_close(log_probs.at(ids.expand(4, -1))[i], expected)
+        assert log_probs.value[i].exp().sum().item() == pytest.approx(1.0)  # what fills a row up counts for nothing
+
+
+def test_same_seed_same_index():
+    weight = states(200)
+    first, second = (lsh_index.build(weight, None, PARAMETERS) for _ in range(2))
+    assert torch.equal(first.words, second.words) and torch.equal(first.offsets, second.offsets)
+    other = lsh_index.build(weight, None, Parameters(4, 2, 30, 2, "direct"))
+    assert not torch.equal(first.words, other.words)
+
+
+# ---- on models
+
+
+@pytest.mark.parametrize("generation", [{}, {"beam": 1}, {"beam": 4, "unkpen": -1.0, "min_len": 3}, {"temperature": 2.0}], ids=str)
+@pytest.mark.parametrize("flags", EVERYTHING, ids=str)
+def test_every_word_on_the_list_equals_the_full_softmax(flags, generation):
+    for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-5)):
+        models = [build("transformer", dtype=dtype, words=WORDS)]
+        pair = generators(models, {"softmax": "lsh"} | flags, words=WORDS, max_len_b=12, **generation)
+        sample = batch(LENGTHS, words=WORDS)
+        same(run(pair.stock, sample), run(pair.ours, sample), tolerance)
+
+
+@pytest.mark.parametrize("backend", ["transformer", "fairseq"])
+def test_a_batch_with_lists_by_sentence_equals_each_sentence_alone(backend):
+    flags = {"softmax": "lsh", "lsh_k": 4, "lsh_u": 2, "lsh_bands": 20, "lsh_hits": 4, "lsh_top": 20, "lsh_share": "sentence"}
+    ours = generators([build("transformer", words=WORDS)], flags | {"decoder_backend": backend}, words=WORDS, beam=4, max_len_b=12).ours
+    sample = batch(LENGTHS, words=WORDS)
+    together = run(ours, sample)
+    for i in range(len(LENGTHS)):
+        same(run(ours, alone(sample, i)), together[i : i + 1])
+    assert 20 <= ours.stats.extra["softmax"]["vocab_mean"] < WORDS / 2
+
+
+def test_hypotheses_hold_listed_words_only():
+    """With no candidates and no frequent words nothing but unk can be said."""
+    flags = {"softmax": "lsh", "lsh_k": 4, "lsh_u": 2, "lsh_bands": 10, "lsh_hits": 11, "lsh_top": 0}
+    ours = generators([build("transformer", words=WORDS)], flags, words=WORDS, beam=3, max_len_b=5).ours
+    for nbest in run(ours, batch(LENGTHS, words=WORDS)):
+        assert all(set(h["tokens"].tolist()) <= {dictionary().eos(), dictionary().unk()} for h in nbest)
+
+
+@pytest.mark.parametrize("share", ["batch", "sentence"])
+@pytest.mark.parametrize("select", ["dba", "gbs", "cbs"])
+def test_constraints_and_prefixes_are_on_the_list(way, select, share):
+    flags = {"softmax": "lsh", "lsh_k": 4, "lsh_u": 2, "lsh_bands": 10, "lsh_hits": 11, "lsh_top": 0, "lsh_share": share, "select": select}
+    ours = generators([build("transformer", words=WORDS)], flags, words=WORDS, beam=3, max_len_b=8).ours
+    phrase = (300, 301)
+    given = [SentenceConstraints(((phrase,),), ("x",)), *[SentenceConstraints((), ()) for _ in LENGTHS[1:]]]
+    found = run(ours, {**batch(LENGTHS, words=WORDS), "sentence_constraints": given})
+    assert all(met(h["tokens"].tolist(), given[0], ordered=False) == [True] for h in found[0])
+    prefix = torch.tensor([[400, 401]] * len(LENGTHS))
+    for nbest in run(ours, batch(LENGTHS, words=WORDS), prefix_tokens=prefix):
+        assert all(h["tokens"][:2].tolist() == [400, 401] for h in nbest)
+
+
+def test_exact_scores_are_those_of_the_whole_vocabulary():
+    flags = {"softmax": "lsh", "lsh_k": 4, "lsh_u": 2, "lsh_bands": 20, "lsh_hits": 4, "lsh_top": 20}
+    model, sample = build("transformer", words=WORDS), batch(LENGTHS, words=WORDS)
+    ways = [flags | {"lsh_normalise": how} for how in ("list", "exact")]
+    lists, exact = (run(generators([model], way, words=WORDS, beam=4, max_len_b=12).ours, sample) for way in ways)
+    for i, (approximate, nbest) in enumerate(zip(lists, exact, strict=True)):
+        assert {tuple(h["tokens"].tolist()) for h in nbest} == {tuple(h["tokens"].tolist()) for h in approximate}
+        for h in nbest:
+            tokens = h["tokens"].tolist()
+            rows = forced(model, alone(sample, i), [[dictionary().eos(), *tokens[:-1]]])[0]
+            expected = rows.gather(1, h["tokens"][:, None])[:, 0]
+            torch.testing.assert_close(h["positional_scores"], expected)
+            assert float(h["score"]) == pytest.approx(float(expected.mean()))
+        assert [float(h["score"]) for h in nbest] == sorted((float(h["score"]) for h in nbest), reverse=True)
+        assert max(float(a["score"]) for a in approximate) > float(nbest[0]["score"])  # a list's probabilities are larger
+
+
+def test_statistics_and_recall(way):
+    flags = {"softmax": "lsh", "lsh_k": 4, "lsh_u": 2, "lsh_bands": 20, "lsh_hits": 4, "lsh_top": 20, "shortlist_recall_every": 1}
+    ours = generators([build("transformer", words=WORDS)], flags, words=WORDS, beam=4, max_len_b=12).ours
+    run(ours, batch(LENGTHS, words=WORDS))
+    section = ours.stats.as_dict()["softmax"]
+    assert set(section["seconds"]) == {"hash", "lookup", "compact", "gather", "matmul", "normalise"}
+    assert all(value > 0 for value in section["seconds"].values())
+    assert 22 <= section["vocab_mean"] < WORDS and 0 < section["recall_at_k"] < 1 and 0 < section["recall_at_1"] <= 1
+    assert section["probe"]["full"] > 0
+
+
+def test_recall_counts_what_the_lists_hold():
+    softmax = plug(4, 10)
+    softmax.measured.every = 1
+    x = states(7)
+    full = decoder(softmax).log_probs([x], 1.0).topk(5).indices.tolist()
+    lists = listed(softmax, x)
+    expected = [len(set(best) & words) / 5 for best, words in zip(full, lists, strict=True)]
+    assert softmax.measured.section["recall_at_k"] == pytest.approx(sum(expected) / 7)
+
+
+def test_a_warning_where_the_full_softmax_is_faster(caplog):
+    flags = {"softmax": "lsh", "lsh_k": 8, "lsh_u": 2, "lsh_bands": 400, "lsh_hits": 4, "lsh_top": 20}
+    with caplog.at_level(logging.WARNING):
+        run(generators([build("transformer", words=WORDS)], flags, words=WORDS, beam=4, max_len_b=12).ours, batch(LENGTHS, words=WORDS))
+    assert "is slower here than --softmax full" in caplog.text
+
+
+# ---- the index on disk
+
+
+def weights(seed: int) -> torch.Tensor:
+    return torch.randn(50, 8, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture
+def built(monkeypatch) -> list:
+    """One entry each time an index is built."""
+    calls, real = [], lsh_index.build
+    monkeypatch.setattr(lsh_index, "build", lambda *arguments: calls.append(1) or real(*arguments))
+    return calls
+
+
+@pytest.mark.parametrize("table", ["direct", "cuckoo"])
+def test_an_index_is_kept_beside_the_checkpoint_and_built_anew_for_other_weights(table, tmp_path, built):
+    checkpoint, parameters = str(tmp_path / "model.pt"), Parameters(4, 2, 6, 1, table)
+    first = lsh_index.load_or_build(weights(1), None, parameters, checkpoint)
+    [file] = tmp_path.iterdir()
+    assert file.name == f"model.pt.lsh-4-2-6-1-{table}.pt"
+    again = lsh_index.load_or_build(weights(1), None, parameters, checkpoint)
+    assert len(built) == 1 and torch.equal(first.words, again.words) and (table == "direct") == (again.cuckoo is None)
+    lsh_index.load_or_build(weights(2), None, parameters, checkpoint)
+    lsh_index.load_or_build(weights(2), torch.ones(50), parameters, checkpoint)
+    assert len(built) == 3 and len(list(tmp_path.iterdir())) == 1
+    lsh_index.load_or_build(weights(2), torch.ones(50), Parameters(4, 2, 7, 1, table), checkpoint)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_damaged_index_is_replaced(tmp_path, built, caplog):
+    checkpoint = str(tmp_path / "model.pt")
+    lsh_index.load_or_build(weights(1), None, PARAMETERS, checkpoint)
+    next(tmp_path.iterdir()).write_bytes(b"nothing of the kind")
+    lsh_index.load_or_build(weights(1), None, PARAMETERS, checkpoint)
+    assert len(built) == 2 and "cannot be read" in caplog.text
+    lsh_index.load_or_build(weights(1), None, PARAMETERS, checkpoint)
+    assert len(built) == 2
+
+
+def test_where_the_checkpoint_cannot_be_written_beside_the_cache_folder_is_used(tmp_path, built, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "file").write_text("")  # no folder: nothing can be kept in it, whoever asks
+    checkpoint = str(tmp_path / "file" / "model.pt")
+    for _ in range(2):
+        lsh_index.load_or_build(weights(1), None, PARAMETERS, checkpoint)
+    assert len(built) == 1 and len(list(Path(os.environ["XDG_CACHE_HOME"], "fairseq_ext").iterdir())) == 1
+
+
+# ---- refusals
+
+
+@pytest.mark.parametrize(
+    "models, flags, generation, said",
+    [
+        (("lstm",), {}, {}, "no plain Transformer decoder"),
+        (("transformer", "transformer"), {}, {}, "ensemble"),
+        (("transformer",), {"lsh_k": 1}, {}, "--lsh-k"),
+        (("transformer",), {"lsh_k": 40}, {}, "dimensions"),
+        (("transformer",), {"lsh_u": 9}, {}, "bits"),
+        (("transformer",), {"lsh_bands": 32768}, {}, "--lsh-bands 32768 is more than hits are counted to"),
+        (("transformer",), {"lsh_top": -1}, {}, "--lsh-top -1 is no number"),
+        (("transformer",), {"lsh_normalise": "exact"}, {"lm_path": "lm.pt"}, "--lm-path"),
+    ],
+)
+def test_what_cannot_work_is_refused(models, flags, generation, said):
+    with pytest.raises(UsageError, match=said):
+        generators([build(name, seed=i) for i, name in enumerate(models)], {"softmax": "lsh"} | flags, beam=2, **generation)
+
+
+def test_an_index_that_a_full_disk_does_not_take_is_not_kept(tmp_path, monkeypatch, caplog):
+    def save(*args):
+        raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 30592 vs 30544")
+
+    monkeypatch.setattr(torch, "save", save)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with caplog.at_level(logging.INFO):
+        lsh_index.load_or_build(torch.randn(50, 8), None, PARAMETERS, str(tmp_path / "checkpoint.pt"))
+    assert "not kept" in caplog.text and not list(tmp_path.glob("*.part"))
+
+
+def test_parameters_without_lsh_are_refused():
+    with pytest.raises(UsageError, match="--lsh-hits belongs to --softmax lsh"):
+        generators([build("transformer")], {"lsh_hits": 3}, beam=2)
+
+
+def test_the_signature_tells_the_parameters():
+    ours = generators([build("transformer")], {"softmax": "lsh", "lsh_hits": 0}, beam=2).ours
+    assert "softmax:lsh,lsh_hits=0" in ours.stats.signature

@@ -1,0 +1,112 @@
+"""Decoding dependency graphs: what the JSON says is what the iterations were, and the pictures are there and whole."""
+
+import json
+import random
+import xml.etree.ElementTree
+
+import numpy as np
+import pytest
+from models import batch, build, dictionary, generators, run
+
+from fairseq_ext import UsageError
+from fairseq_ext.parallel.rows import Iteration
+from fairseq_ext.viz.ddg import NEVER, Graph, main, waits, write
+
+
+def iteration(first: int, out: list[int], verified: int) -> Iteration:
+    return Iteration(0, first, np.array(out[:-1]), np.array(out), np.log(np.full(len(out), 0.5)), verified)
+
+
+def test_a_position_is_solved_from_the_first_iteration_that_keeps_it_right():
+    """Final output 5 6 7 8: 7 is right at once, lost again, and found for good in the third iteration."""
+    calls = [iteration(0, [5, 9, 7, 9], 1), iteration(0, [5, 6, 9, 8], 2), iteration(0, [5, 6, 7, 8], 4)]
+    graph = Graph.build("0", ["w"], ["5", "6", "7", "8"], "jacobi", calls, str)
+    assert graph.solved == [0, 1, 2, 1]
+    assert graph.waits_for == [NEVER, 0, 1, 0]
+    assert [cell["right"] for cell in graph.iterations[0]["cells"]] == [True, False, True, False]
+    assert graph.iterations[0]["cells"][0]["probability"] == 0.5
+
+
+def test_tokens_of_the_first_iteration_wait_for_nothing():
+    assert waits(np.array([0, 0, 2, 1, 0])) == [NEVER, NEVER, NEVER, 1, NEVER]
+
+
+def test_the_command_writes_every_sentence(tmp_path):
+    flags = {"decoding": "jacobi", "draft": "pad", "ddg_dir": str(tmp_path)}
+    ours = generators([build("transformer", 3, eos=1.0)], flags, beam=1, max_len_b=20).ours
+    sample = batch([6, 2])
+    found = run(ours, sample)
+    for i, number in enumerate(sample["id"].tolist()):
+        graph = json.loads((tmp_path / f"{number}.json").read_text())
+        assert graph["tokens"] == [dictionary()[t] for t in found[i][0]["tokens"].tolist()]
+        solved = np.array(graph["solved"])
+        assert (solved >= 0).all() and solved.max() < len(graph["iterations"]) - 1
+        for k, row in enumerate(graph["iterations"]):
+            right = [cell["right"] for cell in row["cells"]]
+            assert all(right[: row["verified"] - row["first"]]), "verified positions are right"
+            for j in np.nonzero(solved == k)[0]:
+                assert right[j - row["first"]]
+        xml.etree.ElementTree.parse(tmp_path / f"{number}.svg")
+        assert (tmp_path / f"{number}.png").read_bytes().startswith(b"\x89PNG")
+        page = (tmp_path / f"{number}.html").read_text()
+        assert "<svg" in page and "http-equiv" not in page and "<script" not in page and 'src="' not in page
+
+
+@pytest.mark.parametrize("length", [1, 5, 20])
+def test_a_graph_is_drawn_again_from_its_json(tmp_path, length):
+    tokens = [f"<{i}&" for i in range(length)]  # characters that markup must escape
+    calls = [iteration(0, [i if i <= k else -1 for i in range(length)], k + 1) for k in range(length)]
+    graph = Graph.build("7", ["a"], tokens, "jacobi", calls, lambda t: tokens[t] if t >= 0 else "?")
+    write(graph, tmp_path)
+    again = tmp_path / "again"
+    main(["--out", str(again), str(tmp_path / "7.json")])
+    assert (again / "7.svg").read_text() == (tmp_path / "7.svg").read_text()
+    xml.etree.ElementTree.parse(again / "7.svg")
+    assert Graph.load(again / "7.json") == graph
+
+
+@pytest.mark.parametrize("part, value", [("iterations", [{"first": 0}]), ("iterations", [1]), ("solved", []), ("tokens", 3)])
+def test_a_graph_with_a_part_that_is_none_is_refused(part, value, tmp_path):
+    whole = {"name": "7", "source": ["s"], "tokens": ["a"], "method": "jacobi", "solved": [0], "waits_for": [-1]}
+    whole["iterations"] = [{"first": 0, "verified": 1, "cells": [{"token": "a", "probability": 1.0, "right": True}]}]
+    (tmp_path / "7.json").write_text(json.dumps(whole))
+    assert Graph.load(tmp_path / "7.json").tokens == ["a"]
+    (tmp_path / "7.json").write_text(json.dumps(whole | {part: value}))
+    with pytest.raises(UsageError, match="7.json is no dependency graph"):
+        Graph.load(tmp_path / "7.json")
+
+
+WORDS = "▁The ▁competition ▁WWWWWWWW @@ization ▁Mannschaftsmeister , . ▁young ▁mountainbiking ▁$5 ▁$ </s>".split()
+
+
+@pytest.mark.parametrize("length, block", [(5, 5), (14, 14), (20, 3), (60, 60), (60, 5)])
+def test_no_label_covers_another_or_leaves_the_picture(length, block):
+    """Short and long outputs, wide and narrow words: the boxes that matplotlib draws the texts in, at the size of the file."""
+    draw = pytest.importorskip("fairseq_ext.viz.draw").draw
+    chance, calls, first = random.Random(length), [], 0
+    tokens = [chance.choice(WORDS) for _ in range(length)]
+    while first < length:
+        w = min(block, length - first)
+        right = chance.randint(1, min(4, w))
+        out = [first + j if j < right or chance.random() < 0.3 else 1000 + chance.randrange(len(WORDS)) for j in range(w)]
+        calls.append(iteration(first, out, right))
+        first += right
+    graph = Graph.build("0", ["a"], tokens, "gs-jacobi", calls, lambda t: tokens[t] if t < 1000 else WORDS[t - 1000])
+    figure = draw(graph)
+    figure.canvas.draw()
+    renderer = figure.canvas.get_renderer()
+    texts = [text for axes in figure.axes for text in axes.texts] + figure.texts
+    boxes = np.array([text.get_window_extent(renderer).extents for text in texts])  # left, bottom, right, top
+    assert len(texts) > 2 * length
+    assert (boxes[:, :2] >= 0).all() and (boxes[:, 2:] <= [figure.bbox.width, figure.bbox.height]).all()
+    apart = (boxes[:, None, :2] >= boxes[None, :, 2:]) | (boxes[None, :, :2] >= boxes[:, None, 2:])  # (texts, texts, x and y)
+    covering = ~apart.any(-1) & ~np.eye(len(boxes), dtype=bool)
+    assert not covering.any(), [(texts[i].get_text(), texts[j].get_text()) for i, j in zip(*covering.nonzero(), strict=True)][:5]
+    fonts = [text.get_fontsize() for text in texts]
+    assert min(fonts) >= 6, "small, but to be read at the file's size"
+
+
+def test_what_is_no_graph_is_refused(tmp_path):
+    (tmp_path / "x.json").write_text("{}")
+    with pytest.raises(UsageError, match="no dependency graph"):
+        main(["--out", str(tmp_path), str(tmp_path / "x.json")])
