@@ -48,6 +48,6 @@ setup(
         "sentencepiece",
         "subword-nmt",
     ],
-    extras_require={"gpu": ["cupy-cuda12x"], "plots": ["matplotlib"], "cluster": ["ray", "pyarrow"]},
+    extras_require={"gpu": ["cupy-cuda12x"], "plots": ["matplotlib"], "cluster": ["ray", "pyarrow"], "terms": ["simplemma>=2"]},
     cmdclass={"build_py": BuildWithStartUp, "editable_wheel": EditableWithStartUp},
 )

@@ -23,14 +23,15 @@ from fairseq_ext import compat as compat  # first: lets fairseq itself be import
 from fairseq_ext.errors import UsageError as UsageError
 from fairseq_ext.errors import install_hook
 
-try:
-    from fairseq_ext import tasks as tasks
-    from fairseq_ext.translator import Translation as Translation
-    from fairseq_ext.translator import Translator as Translator
-except ImportError:
-    # python -m fairseq_ext.doctor must still be able to say what is missing
-    if "fairseq_ext.doctor" not in sys.orig_argv:
-        raise
+if "fairseq_ext.terms" not in sys.orig_argv:  # python -m fairseq_ext.terms works on text alone and starts without fairseq and torch
+    try:
+        from fairseq_ext import tasks as tasks
+        from fairseq_ext.translator import Translation as Translation
+        from fairseq_ext.translator import Translator as Translator
+    except ImportError:
+        # python -m fairseq_ext.doctor must still be able to say what is missing
+        if "fairseq_ext.doctor" not in sys.orig_argv:
+            raise
 
 install_hook()
 if {"-h", "--help"} & set(sys.argv[1:]) and any(arg.endswith("_ext") for arg in sys.argv) and "--user-dir" in sys.argv:

@@ -197,6 +197,7 @@ ITEMS = [
     Item("sentencepiece", installed("sentencepiece", "sentencepiece")),
     Item("subword-nmt", installed("subword-nmt", "subword_nmt")),
     Item("sacrebleu", installed("sacrebleu", "sacrebleu")),
+    Item("simplemma", installed("simplemma", "simplemma"), required=False, cure="only lemmas of terms need it: pip install simplemma"),
     Item("CuPy", cupy, required=False, cure="only the CUDA kernels need it; see whether its CUDA release fits the driver"),
     Item("Ray", cluster, required=False, cure="only fairseq_ext.corpus needs it"),
     Item("oneDNN", onednn, required=False, cure="float32 does not need it"),

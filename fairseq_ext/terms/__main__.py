@@ -1,0 +1,94 @@
+"""`python -m fairseq_ext.terms score --hypotheses F --references F --format wmt25 --target-lang de --terms proper [--json]`"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+
+from fairseq_ext.errors import UsageError
+from fairseq_ext.terms.formats import hypotheses, own, wmt21, wmt23, wmt25
+from fairseq_ext.terms.formats.files import Files
+from fairseq_ext.terms.lemmas import Lemmatizer, lemmatizer
+from fairseq_ext.terms.score import EvaluationSet, score
+from fairseq_ext.terms.significance import compare
+from fairseq_ext.terms.table import table
+from fairseq_ext.terms.test_set import Sentence
+
+READERS: dict[str, Callable[[Files], tuple[list[Sentence], str | None]]] = {
+    "wmt25": wmt25.read,
+    "wmt23": wmt23.read,
+    "wmt21": wmt21.read,
+    "tsv": own.read_tsv,
+    "jsonl": own.read_jsonl,
+}
+
+
+def parser() -> ArgumentParser:
+    """The command line."""
+    top = ArgumentParser("python -m fairseq_ext.terms", description="Terminology in translations.", allow_abbrev=False)
+    commands = top.add_subparsers(dest="command", required=True)
+    parse = commands.add_parser(
+        "score", help="score translations with respect to terms", description="Prints a table, or one JSON object.", allow_abbrev=False
+    )
+    add = parse.add_argument
+    add("--hypotheses", required=True, metavar="F", help="translations: text, SGM, --results-file, corpus output, WMT25 submission")
+    add("--references", required=True, metavar="F", help="the test set's references; JSONL and TSV hold sources and terms too")
+    add("--format", required=True, choices=list(READERS), help="of --references (README of the task, or fairseq_ext/terms/formats)")
+    add("--target-lang", required=True, metavar="LANG", help="of the translations, for lemmas and for the fields of WMT23 and WMT25")
+    add("--source-lang", metavar="LANG", help="default: as WMT23 and WMT25 files name it; elsewhere none, so without lemmas")
+    add("--terms", metavar="NAME", help="which terms: proper or random (WMT23, WMT25; default: proper), a key of JSONL (default: terms)")
+    add("--terms-file", metavar="F", help="WMT23: a JSON list a line (default: NAME.term.proper beside NAME.LANG)")
+    add("--sources", metavar="F", help="WMT23: source lines (default: NAME.SOURCE beside --references); WMT21: the source side's SGM")
+    add("--lemmas", choices=["simplemma", "none"], default="simplemma", help="default: simplemma")
+    add("--baseline", metavar="F", help="translations of a second system, for a paired bootstrap")
+    add("--draws", type=int, default=1000, metavar="N", help="of the bootstrap (default: 1000)")
+    add("--json", action="store_true", help="print one JSON object instead of a table")
+    return top
+
+
+def lemmatizers(args: Namespace, source_lang: str | None) -> tuple[Lemmatizer | None, Lemmatizer | None]:
+    """For the source's and the target's language."""
+    if args.lemmas == "none":
+        return None, None
+    flag = "--lemmas simplemma"
+    return lemmatizer(source_lang, flag) if source_lang else None, lemmatizer(args.target_lang, flag)
+
+
+def score_command(args: Namespace) -> None:
+    """Print the scores; UsageError for files that cannot be used."""
+    if args.draws < 1:
+        raise UsageError(f"--draws {args.draws} must be at least 1")
+    files = Files(args.references, args.target_lang, args.source_lang, args.sources, args.terms_file, args.terms)
+    sentences, source_lang = READERS[args.format](files)
+    if not sentences:
+        raise UsageError(f"--references {args.references} is empty: name the test set's file")
+    description = f"format:{args.format}|terms:{args.terms or 'default'}|lang:{source_lang or '?'}-{args.target_lang}"
+    test_set = EvaluationSet(sentences, *lemmatizers(args, source_lang), description)
+    translations = hypotheses.read(args.hypotheses, "--hypotheses", args.target_lang)
+    scores = score(test_set, translations)
+    if args.baseline:
+        baseline = hypotheses.read(args.baseline, "--baseline", args.target_lang)
+        scores["bootstrap"] = compare(test_set, translations, baseline, args.draws)
+    print(json.dumps(scores, ensure_ascii=False) if args.json else table(scores))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The exit code: 0, or 1 after an error, which is told in one sentence."""
+    args = parser().parse_args(argv)
+    try:
+        score_command(args)
+        sys.stdout.flush()
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to flush at exit
+        return 141
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

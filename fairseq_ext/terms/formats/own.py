@@ -1,0 +1,53 @@
+"""Our own formats.
+
+TSV: source, tab, reference, then for each term two more columns: source term, target term (`a|b`: any one of them).
+JSONL: `{"source": "...", "reference": "...", "terms": {"term": "a|b"}, "document": "d1"}`; terms may be a list of objects with
+`source` and `target`, targets may be lists, document may be left out. --terms names another key than `terms`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairseq_ext.errors import UsageError
+from fairseq_ext.lines import Lines
+from fairseq_ext.terms.formats.files import Files, objects, text_field
+from fairseq_ext.terms.test_set import Sentence, terms_of
+
+
+def read_tsv(files: Files) -> tuple[list[Sentence], str | None]:
+    """A sentence for each line of --references, and --source-lang; UsageError for a wrong number of columns."""
+    lines = Lines(files.references, "--references")
+    found = []
+    for number in range(len(lines)):
+        columns = [column.strip() for column in lines[number].split("\t")]
+        where = lines.where(number)
+        if len(columns) < 2 or len(columns) % 2:
+            count = f"{len(columns)} column{'s' * (len(columns) > 1)}"
+            raise UsageError(f"{where} has {count}: write source, reference, then two columns for each term")
+        source, reference, *rest = columns
+        found.append(Sentence(source, reference, terms_of(zip(rest[::2], rest[1::2], strict=True), where)))
+    return found, files.source_lang
+
+
+def read_jsonl(files: Files) -> tuple[list[Sentence], str | None]:
+    """A sentence for each line of --references, and --source-lang; UsageError for a line without its fields."""
+    name = files.terms or "terms"
+    found = []
+    for record, where in objects(files.references, "--references"):
+        if not isinstance(record, dict):
+            raise UsageError(f"{where} is no JSON object: write one with source, reference and terms")
+        source = text_field(record, "source", where) if "source" in record else None
+        document = str(record.get("document", ""))
+        terms = terms_of(pairs_of(record.get(name, []), where), where)
+        found.append(Sentence(source, text_field(record, "reference", where), terms, document))
+    return found, files.source_lang
+
+
+def pairs_of(given: Any, where: str) -> list[tuple[object, object]]:
+    """(source, targets) pairs of an object or of a list of objects; UsageError for anything else."""
+    if isinstance(given, dict):
+        return list(given.items())
+    if isinstance(given, list) and all(isinstance(each, dict) for each in given):
+        return [(each.get("source"), each.get("target")) for each in given]
+    raise UsageError(f'{where} has terms of another kind: write {{"term": "target"}} or [{{"source": ..., "target": ...}}]')

@@ -1,0 +1,25 @@
+"""The words of a text, in any script."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import regex
+
+UNSPACED = r"\p{Han}\p{Hiragana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
+WORD = regex.compile(rf"(?V1)[{UNSPACED}]\p{{M}}*|[[\w\p{{M}}]--[{UNSPACED}]]+|\S")
+
+
+def words_of(text: str, segmented: bool = False) -> list[str]:
+    """Text as words and single other characters, in NFKC; segmented: as what spaces part.
+
+    A word is a run of letters, marks, digits and underscores. Han, Hiragana, Thai, Lao, Khmer and Myanmar leave no space between
+    words, so there each letter is a word.
+    """
+    text = unicodedata.normalize("NFKC", text)
+    return text.split() if segmented else WORD.findall(text)
+
+
+def is_word(unit: str) -> bool:
+    """Whether a unit of `words_of` is a word rather than punctuation."""
+    return any(character.isalnum() for character in unit)
