@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.lines import Lines
+from fairseq_ext.files import Lines
 
 
 @dataclass(frozen=True)

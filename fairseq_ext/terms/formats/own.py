@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.lines import Lines
+from fairseq_ext.files import Lines
 from fairseq_ext.terms.formats.files import Files, objects, text_field
 from fairseq_ext.terms.test_set import Sentence, terms_of
 
