@@ -14,7 +14,7 @@
 | --softmax lsh | Shi, Xu and Knight 2019, locality sensitive hashing | strategies/softmax/lsh.py, lsh_index.py, kernels/ |
 | --softmax top, lexical | its baselines; Shi and Knight 2017 | strategies/softmax/top.py |
 | --softmax screened | the full softmax from half the bytes, checked | strategies/softmax/screened.py |
-| --patience | Kasai et al. 2022 | search/protocols.py (Count) |
+| --patience | Kasai et al. 2022 | strategies/stop/count.py |
 """
 
 import sys

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
-from fairseq_ext.constraints.flags import refuse_constraints, select_flag
+from fairseq_ext.constraints.flags import select_flag
 from fairseq_ext.errors import UsageError
-from fairseq_ext.registry import POINTS, PRUNERS, STRATEGIES, Strategy, load_strategies, register
-from fairseq_ext.search import protocols as plugs
+from fairseq_ext.registry import DEFAULT, POINTS, PRUNERS, STRATEGIES, Strategy, load_strategies
 from fairseq_ext.session import cpu_workers as workers
 
 if TYPE_CHECKING:
@@ -66,18 +65,15 @@ class Context:
         return self.source_dictionary is not None and self.source_dictionary == self.dictionary
 
 
-# fairseq's own behaviour at each plug point
-register("select", "topk", check=refuse_constraints)(lambda flags, context: plugs.TopK(context.k, context.children))
-register("stop", "count")(lambda flags, context: plugs.Count(context.eos, context.scoring))
-register("schedule", "batch")(lambda flags, context: plugs.WholeBatch())
-register("softmax", "full")(lambda flags, context: plugs.FullSoftmax(getattr(context.generation, "temperature", 1.0)))
-register("decoding", "beam")(lambda flags, context: None)
-
-
 def all_strategies() -> list[Strategy]:
     """Every registered strategy, fairseq's own first."""
     load_strategies()
-    return [s for point in POINTS for s in STRATEGIES[point].values()] + list(PRUNERS.values())
+    return [STRATEGIES[point][name] for point in POINTS for name in names_of(point)] + list(PRUNERS.values())
+
+
+def names_of(point: str) -> list[str]:
+    """The names of a plug point's strategies, fairseq's own first."""
+    return sorted(STRATEGIES[point], key=lambda name: name != DEFAULT[point])
 
 
 def flag_bases() -> list[type]:
@@ -90,7 +86,7 @@ def flags_dataclass() -> type:
     """All our flags as one dataclass, ready to be mixed into a task's."""
     bases = flag_bases()  # loads the strategies, so that the choices below are complete
     own: list = [
-        (point, ChoiceEnum(list(STRATEGIES[point])), field(default=next(iter(STRATEGIES[point])), metadata={"help": HELP[point]}))
+        (point, ChoiceEnum(names_of(point)), field(default=DEFAULT[point], metadata={"help": HELP[point]}))
         for point in POINTS
     ]
     # where nobody names a selection, constraints decide; so its default must differ from every name
@@ -141,13 +137,13 @@ def task_dataclass(stock: type, flags: type) -> type:
 
 def choice(flags: Any, point: str) -> str:
     """The strategy that the flags name at a plug point."""
-    return str(getattr(flags, point, None) or next(iter(STRATEGIES[point])))
+    return str(getattr(flags, point, None) or DEFAULT[point])
 
 
 def chosen(flags: Any) -> list[Strategy]:
     """The strategies that the flags switch on, fairseq's own left out."""
     named = [STRATEGIES[point][choice(flags, point)] for point in POINTS]
-    active = [s for s in named if s.name != next(iter(STRATEGIES[s.point]))]
+    active = [s for s in named if s.name != DEFAULT[s.point]]
     return active + [s for s in PRUNERS.values() if changed(flags, s)]
 
 

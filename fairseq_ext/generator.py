@@ -106,8 +106,7 @@ class BeamSearchGenerator(SequenceGenerator):
         pruners = [s for s in PRUNERS.values() if config.changed(self.flags, s)]
         prune = [s.build(self.flags, context) for s in pruners]
         select, stop = build("select"), build("stop")
-        variable = bool(pruners) or getattr(stop, "variable", False) or getattr(select, "variable", False)
-        return Plugs(select, stop, build("schedule"), build("softmax"), [p for p in prune if p is not None], variable)
+        return Plugs(select, stop, build("schedule"), build("softmax"), [p for p in prune if p is not None])
 
     def children(self) -> int | None:
         """Most continuations of one row: as many as the beam is no limit."""
@@ -142,11 +141,8 @@ class BeamSearchGenerator(SequenceGenerator):
         wanted = len(pool.queue(0))
         progress = Progress(wanted, self.stats) if self.stats.refills is not None and wanted > 1 else None
 
-        rescore = getattr(self.plugs.softmax, "rescore", None)  # Rescores
-
         def answer(sentence: int, found: list[Hypothesis]) -> None:
-            if rescore is not None:
-                found = rescore(sentence, found, pool, self.scoring)
+            found = self.plugs.softmax.rescore(sentence, found, pool, self.scoring)
             constraints = pool.aux["constraints"][sentence] if "constraints" in pool.aux else None
             if constraints is not None:
                 limit = pool.max_len[sentence]

@@ -6,12 +6,14 @@ Nothing else knows the strategy: `config.py` gathers the dataclasses into the ta
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 
-POINTS = ("select", "stop", "schedule", "softmax", "decoding")
+DEFAULT = {"select": "topk", "stop": "count", "schedule": "batch", "softmax": "full", "decoding": "beam"}  # fairseq's own behaviour
+POINTS = tuple(DEFAULT)
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ def register(
     return add
 
 
+@functools.cache
 def load_strategies() -> None:
     """Import every strategy file, one folder a plug point, so that each registers itself. A name with a leading underscore is shared
     code."""

@@ -11,6 +11,7 @@ Select and prune plugs that look at `pool.aux`, `pool.prefix` or `beam.aux` work
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 import random
@@ -27,9 +28,12 @@ from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.logits_processors import Rules
 from fairseq_ext.search.loop import beam_search
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import Plugs, TopK
+from fairseq_ext.search.protocols import Plugs, Stop
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.stats import Stats
+from fairseq_ext.strategies.schedule.batch import WholeBatch
+from fairseq_ext.strategies.select.topk import TopK
+from fairseq_ext.strategies.softmax.full import FullSoftmax
 from fairseq_ext.tasks import Flags
 
 BOS, PAD, EOS, UNK = range(4)  # fairseq's order; the words follow
@@ -137,21 +141,32 @@ class Found:
 
 
 @dataclass
-class Watched:
+class Watched(Stop):
     """A stop plug that notes when each sentence ends and how many rows it had."""
 
     plug: Any
     step: list[int]
     rows: list[int] = field(default_factory=list)
 
+    def __post_init__(self):
+        self.variable = self.plug.variable
+        self.start, self.answers = self.plug.start, self.plug.answers
+
     def __call__(self, candidates, beam, pool, finished, at_limit):
-        fate = self.plug(candidates, beam, pool, finished, at_limit)
+        decision = self.plug(candidates, beam, pool, finished, at_limit)
         for place in beam.sentence_of_row().tolist():
             self.rows[beam.live[place]] += 1
-        for s, final in zip(beam.live, fate.final.tolist(), strict=True):
+        for s, final in zip(beam.live, decision.final.tolist(), strict=True):
             if final:
                 self.step[s] = beam.longest + 1
-        return fate
+        return decision
+
+
+def called_through(plug: Any, call: Callable) -> Any:
+    """The same plug, whose calls go to `call`."""
+    other = copy.copy(plug)
+    other.__class__ = type(type(plug).__name__, (type(plug),), {"__call__": staticmethod(call)})
+    return other
 
 
 def stop_plug(name: str, k: int, scoring: Scoring = RAW, stats: Stats | None = None, nbest: int = 1, **flags: Any) -> Any:
@@ -183,7 +198,7 @@ def search(
     pool = Pool({}, torch.tensor(lengths) + 1, limits, torch.arange(each), EOS, prefix)
     pool.aux.update(aux or {})
     watched = Watched(stop, [0] * each, [0] * each)
-    plugs = Plugs(select or TopK(k), watched, prune=list(prune), variable=bool(prune) or getattr(stop, "variable", False))
+    plugs = Plugs(select or TopK(k), watched, WholeBatch(), FullSoftmax(), list(prune))
     stats = stats if stats is not None else Stats()
     rules = Rules(PAD, UNK, EOS, min_len=min_len)
     lists: list[list[Hypothesis]] = [[] for _ in tables]

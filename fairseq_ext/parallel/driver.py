@@ -28,7 +28,7 @@ from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.logits_processors import Rules
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import Schedule, Softmax, WholeBatch
+from fairseq_ext.search.protocols import Schedule, Softmax
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.stats import Stats
 
@@ -84,9 +84,9 @@ class ParallelSearch:
     rules: Rules
     scoring: Scoring
     stats: Stats
+    schedule: Schedule
     guard: Guard = field(default_factory=Guard)
     trace: Callable[[Iteration], None] | None = None
-    schedule: Schedule = field(default_factory=WholeBatch)
 
     @torch.no_grad()
     def __call__(self, pool: Pool, answer: Callable[[int, list[Hypothesis]], None]) -> None:

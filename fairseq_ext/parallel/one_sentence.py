@@ -18,7 +18,6 @@ import torch
 from fairseq_ext.parallel.rows import NONE, Iteration, Row
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import FullSoftmax
 
 if TYPE_CHECKING:
     from fairseq_ext.parallel.driver import ParallelSearch
@@ -75,7 +74,7 @@ def search_one(search: ParallelSearch, pool: Pool, sentence: int, answer: Callab
 def compiled(search: ParallelSearch, pool: Pool, limit: int) -> Read | None:
     """The compiled way; None where the decoder, the softmax, a rule or the guard asks for more than it gives."""
     rules, softmax = search.rules, search.softmax
-    if search.guard.margin or type(softmax) is not FullSoftmax or softmax.temperature != 1.0 or pool.prefix is not None:
+    if search.guard.margin or not softmax.is_full or softmax.temperature != 1.0 or pool.prefix is not None:
         return None
     if rules.unk_penalty or rules.suppress is not None or rules.no_repeat_ngram or rules.lm is not None or rules.min_len > limit:
         return None

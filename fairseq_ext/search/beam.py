@@ -1,6 +1,6 @@
-"""The live hypotheses of a search, what may follow them, and what becomes of it.
+"""The live hypotheses of a search.
 
-Shapes: N sentences in the pool, S live sentences, n live rows, k beam, c candidates a sentence, L tokens so far.
+Shapes: S live sentences, n live rows, L tokens so far.
 """
 
 from __future__ import annotations
@@ -186,28 +186,3 @@ class Beam:
         """One row a sentence: before the first token all rows of a beam would be the same."""
         tokens = torch.full((len(sentences), 1), bos, dtype=torch.long, device=device)
         return Beam(list(sentences), 1, None, tokens, torch.zeros(len(sentences), 0, dtype=dtype, device=device))
-
-
-@dataclass
-class Candidates:
-    """The continuations that a select plug proposes, (S, c) each, best first; score -inf marks an empty place."""
-
-    row: Tensor  # row of the beam that is continued
-    token: Tensor
-    score: Tensor  # cumulative log-probability
-    width: int  # rows a sentence may go on with: k
-    widths: Tensor | None = None  # (S,) the same where it differs between sentences
-    goal: Tensor | None = None  # (S,) tokens that a sentence's hypotheses must have before they may end; 0: none
-    group: Tensor | None = None  # (S, c) bank of each candidate: how many of those tokens it has; None: no banks
-    aux: dict[str, Tensor] = field(default_factory=dict)  # (S, c, ...) row state after the token
-
-
-@dataclass
-class Fate:
-    """What becomes of the candidates: the stop plug's answer."""
-
-    done: Tensor | None  # (S, c) becomes a finished hypothesis; None: none does
-    stays: Tensor | None  # (S, c) becomes a row of the next beam, but for those beyond the width; None: all that are possible do
-    final: Tensor  # (S,) the sentence needs no more decoding
-    best: Tensor | None = None  # (S, m) the sentence's m best finished scores so far, these included
-    counted: bool = False  # the plug itself has counted the sentence's hypotheses

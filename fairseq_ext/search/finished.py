@@ -5,7 +5,7 @@ Shapes: N sentences in the pool, m hypotheses finished in one step, L tokens of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ class Hypothesis:
 
 
 @dataclass
-class Ended:
+class FinishedStep:
     """What finished in one step."""
 
     tokens: Tensor  # (m, L) without the first one, with EOS; shorter ones stand on the right
@@ -50,11 +50,9 @@ class Finished:
     """What each sentence of the pool has finished so far."""
 
     count: Tensor  # (N,) hypotheses of each sentence
-    best: Tensor  # (N, m) best scores of each sentence, best first; -inf where there are fewer
+    best: Tensor  # (N, m) best scores of each sentence, best first, -inf where there are fewer; of stop plugs that rank scores
     total: Tensor  # (N,) highest sum of log-probabilities among each sentence's
-    of: list[list[tuple[Ended, int]]]  # each sentence's, in the order in which they were found
-    aux: dict[str, Tensor] = field(default_factory=dict)  # (N, ...) what a stop plug knows of each sentence
-    answers: Tensor | None = None  # (N, k) which of `of` are the answer, padded with -1; None: all of them
+    of: list[list[tuple[FinishedStep, int]]]  # each sentence's, in the order in which they finished
 
     @staticmethod
     def empty(sentences: int, m: int, device: torch.device) -> Finished:
@@ -62,20 +60,23 @@ class Finished:
         none = torch.zeros(sentences, dtype=torch.long, device=device)
         return Finished(none, lowest, lowest[:, 0].clone(), [[] for _ in range(sentences)])
 
-    def best_with(self, live: Tensor, score: Tensor) -> Tensor:
-        """(S, m): the best of sentences live (S,) if scores (S, c) are finished too."""
+    def rank_(self, live: Tensor, score: Tensor) -> Tensor:
+        """Take scores (S, c) into the best of sentences live (S,); return these (S, m), best first."""
         together = torch.cat([self.best[live], score.to(self.best.dtype)], dim=1)
-        return together.topk(self.best.size(1), dim=1).values
+        best = together.topk(self.best.size(1), dim=1).values
+        self.best[live] = best
+        return best
 
-    def add_(self, sentence: list[int], ended: Ended) -> None:
+    def add_(self, sentence: list[int], ended: FinishedStep) -> None:
         """sentence: m pool numbers."""
         for i, s in enumerate(sentence):
             self.of[s].append((ended, i))
 
-    def take(self, sentence: int) -> list[Hypothesis]:
-        """Give away a sentence's hypotheses, best first; equal scores keep the order in which they were found."""
+    def take(self, sentence: int, answers: list[int] | None = None) -> list[Hypothesis]:
+        """Give away a sentence's hypotheses, or those that are its answers (places among them), best first; equal scores keep the
+        order in which they finished."""
         found, self.of[sentence] = self.of[sentence], []
-        if self.answers is not None:
-            found = [found[i] for i in self.answers[sentence].tolist() if i >= 0]
+        if answers is not None:
+            found = [found[i] for i in answers]
         hypotheses = [ended.hypothesis(i) for ended, i in found]
         return sorted(hypotheses, key=lambda h: -h.score)

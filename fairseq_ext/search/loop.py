@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.search.batch_groups import Groups
-from fairseq_ext.search.beam import Beam, Candidates, Fate
-from fairseq_ext.search.finished import Ended, Finished, Hypothesis
+from fairseq_ext.search.beam import Beam
+from fairseq_ext.search.candidates import Candidates, StopDecision
+from fairseq_ext.search.finished import Finished, FinishedStep, Hypothesis
 from fairseq_ext.search.logits_processors import Rules
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Decoder, Plugs
@@ -50,8 +51,8 @@ def beam_search(
             if decoder.need_attention:
                 beam.aux["attention"] = torch.zeros(beam.rows, 0, pool.net_input["src_tokens"].size(1), device=device)
                 beam.aux["first_column"] = torch.full((beam.rows,), pool.first_column, device=device)
-            if (start := getattr(plugs.select, "start", None)) is not None:
-                start(beam, pool)
+            plugs.select.start(beam, pool)
+            plugs.stop.start(beam, pool)
             groups.add(beam)
         if not groups.groups:
             return
@@ -62,7 +63,7 @@ def beam_search(
             live = set(after.live)
             for sentence in before.live:
                 if sentence not in live:
-                    answer(sentence, finished.take(sentence))
+                    answer(sentence, finished.take(sentence, plugs.stop.answers(sentence)))
 
 
 def advance(
@@ -92,15 +93,15 @@ def advance(
         stats.drop((~keep & (candidates.score > -torch.inf))[:, : candidates.width])
         candidates.score = candidates.score.masked_fill(~keep, -torch.inf)
     # (8) which candidates are finished, which go on, which sentences are final: the only wait for the device
-    fate = plugs.stop(candidates, beam, pool, finished, at_limit)
-    done, final, is_broken = fetch(fate, broken)
+    decision = plugs.stop(candidates, beam, pool, finished, at_limit)
+    done, final, is_broken = fetch(decision, broken)
     if is_broken:
         source = "the model" if rules.lm is None else "the model or the language model"
         raise FloatingPointError(f"{source} gives NaN at target position {beam.longest} of one of the sentences {beam.live}")
     if done is not None and bool(done.any()):
-        collect_(finished, beam, candidates, fate, done, scoring, pool)
+        collect_(finished, beam, candidates, done, scoring, pool)
     # (9) the surviving candidates are the next beam
-    return survivors(decoder, beam, candidates, fate, final, plugs.variable)
+    return survivors(decoder, beam, candidates, decision, final, plugs.variable)
 
 
 def remember(attention: Tensor, beam: Beam) -> None:
@@ -113,16 +114,16 @@ def remember(attention: Tensor, beam: Beam) -> None:
     beam.aux["attention"] = torch.cat([past.to(attention.dtype), wide[:, None]], dim=1)
 
 
-def fetch(fate: Fate, broken: Tensor) -> tuple[Tensor | None, Tensor, bool]:
+def fetch(decision: StopDecision, broken: Tensor) -> tuple[Tensor | None, Tensor, bool]:
     """Bring done (S, c), final (S,) and the NaN flag to the host in one transfer."""
-    if fate.done is None or fate.done.device.type == "cpu":
-        return fate.done, fate.final, bool(broken)
-    S, c = fate.done.shape
-    packed = torch.cat([fate.done.flatten(), fate.final, broken[None]]).cpu()
+    if decision.done is None or decision.done.device.type == "cpu":
+        return decision.done, decision.final, bool(broken)
+    S, c = decision.done.shape
+    packed = torch.cat([decision.done.flatten(), decision.final, broken[None]]).cpu()
     return packed[: S * c].view(S, c), packed[S * c : S * c + S], bool(packed[-1])
 
 
-def collect_(finished: Finished, beam: Beam, candidates: Candidates, fate: Fate, done: Tensor, scoring: Scoring, pool: Pool) -> None:
+def collect_(finished: Finished, beam: Beam, candidates: Candidates, done: Tensor, scoring: Scoring, pool: Pool) -> None:
     """Keep the finished candidates. done (S, c) lies on the host."""
     place = done.flatten().nonzero()[:, 0]
     sentence = [beam.live[i] for i in (place // done.size(1)).tolist()]
@@ -136,26 +137,23 @@ def collect_(finished: Finished, beam: Beam, candidates: Candidates, fate: Fate,
     length = tokens.size(1) if lag is None else tokens.size(1) - torch.tensor(lag, device=beam.device)
     score = scoring(last, length, scoring.wanted(pool, owner))
     attention = beam.aux["attention"][row] if "attention" in beam.aux and beam.aux["attention"].size(1) else None
-    finished.add_(sentence, Ended(tokens, cumulative, score, attention, lag))
-    if not fate.counted:
-        finished.count.index_add_(0, owner, torch.ones_like(row))
+    finished.add_(sentence, FinishedStep(tokens, cumulative, score, attention, lag))
+    finished.count.index_add_(0, owner, torch.ones_like(row))
     finished.total.scatter_reduce_(0, owner, last.to(finished.total.dtype), "amax")
-    if fate.best is not None:
-        finished.best[beam.live_index()] = fate.best
 
 
-def survivors(decoder: Decoder, beam: Beam, candidates: Candidates, fate: Fate, final: Tensor, variable: bool) -> Beam:
+def survivors(decoder: Decoder, beam: Beam, candidates: Candidates, decision: StopDecision, final: Tensor, variable: bool) -> Beam:
     """The first staying candidates of each sentence that is not final, as a beam of the width allowed; the decoder's rows follow."""
     live = [s for s, is_final in zip(beam.live, final.tolist(), strict=True) if not is_final]
     row, token, score = candidates.row, candidates.token, candidates.score
-    if fate.stays is None and not variable and len(live) == len(beam.live):
+    if decision.stays is None and not variable and len(live) == len(beam.live):
         width = min(candidates.width, row.size(1))
         row, token, score = (x[:, :width].flatten() for x in (row, token, score))
         aux = {name: value[:, :width].flatten(0, 1) for name, value in candidates.aux.items()}
         return continued(decoder, beam, live, width, None, None, row, token, score, aux)
     stays = score > -torch.inf
-    if fate.stays is not None:  # what pruning dropped takes no place
-        stays = fate.stays & stays if variable else fate.stays
+    if decision.stays is not None:  # what pruning dropped takes no place
+        stays = decision.stays & stays if variable else decision.stays
     score = score.masked_fill(~stays, -torch.inf)  # where fewer stay than there are rows, the others stand for nothing
     kept = None
     if len(live) < len(beam.live):

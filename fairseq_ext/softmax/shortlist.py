@@ -24,7 +24,7 @@ from fairseq_ext.kernels.lsh_torch import nonzero
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import Decoder
+from fairseq_ext.search.protocols import Decoder, Softmax
 from fairseq_ext.softmax import shortlist_stats as softmax_stats
 from fairseq_ext.softmax.shortlist_stats import Measured
 
@@ -70,7 +70,7 @@ def mask_with(mask: Tensor, wanted: Tensor | None) -> Tensor:
     return mask.scatter(1, wanted.masked_fill(wanted < 0, V), True)[:, :V]
 
 
-class ListSoftmax:
+class ListSoftmax(Softmax):
     """A softmax over a shortlist: `base`, the words that are always on it, and those that `words` names for the call.
 
     Probabilities are normalised over the list. An ensemble averages its models' probabilities over one list.

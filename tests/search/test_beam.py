@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_ext.search.beam import Beam
-from fairseq_ext.search.finished import Ended, Finished
+from fairseq_ext.search.finished import FinishedStep, Finished
 from fairseq_ext.search.log_probs import LogProbs, blockwise_topk
 
 INF = torch.inf
@@ -125,9 +125,9 @@ def test_select_moves_everything_with_the_row_and_extend_leaves_the_old_beam():
 def test_finished_lists_are_sorted_by_score_and_equal_scores_keep_their_order():
     finished = Finished.empty(2, 3, torch.device("cpu"))
     cumulative = torch.tensor([[-1.0, -3.0], [-1.0, -2.0], [-0.5, -3.0]])
-    ended = Ended(torch.tensor([[5, 2], [6, 2], [7, 2]]), cumulative, torch.tensor([-1.5, -1.0, -1.5]), None, None)
+    ended = FinishedStep(torch.tensor([[5, 2], [6, 2], [7, 2]]), cumulative, torch.tensor([-1.5, -1.0, -1.5]), None, None)
     finished.add_([0, 1, 0], ended)
-    finished.add_([0], Ended(torch.tensor([[5, 8, 2]]), torch.tensor([[-1.0, -1.5, -2.1]]), torch.tensor([-0.7]), None, None))
+    finished.add_([0], FinishedStep(torch.tensor([[5, 8, 2]]), torch.tensor([[-1.0, -1.5, -2.1]]), torch.tensor([-0.7]), None, None))
     first, second = finished.take(0), finished.take(1)
     assert [h.tokens.tolist() for h in first] == [[5, 8, 2], [5, 2], [7, 2]]
     assert [h.tokens.tolist() for h in second] == [[6, 2]]

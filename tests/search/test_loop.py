@@ -5,8 +5,10 @@ import copy
 import pytest
 import torch
 from models import ARCHITECTURES, alone, batch, build, dictionary, generators, language_model, plain_beam_search, run, same, same_as_plain
+from table_model import called_through
 
 from fairseq_ext.search.log_probs import LogProbs
+from fairseq_ext.search.protocols import Prune, Softmax
 from fairseq_ext.strategies.schedule.stream import Stream
 
 MIXED = [3, 1, 7, 0, 12, 5]
@@ -20,7 +22,7 @@ def ours(architecture: str = "transformer", seed: int = 2, **flags):
 # ---- beams of unequal width
 
 
-class DropNothing:
+class DropNothing(Prune):
     def __call__(self, candidates, beam, pool, finished):
         return torch.ones_like(candidates.token, dtype=torch.bool)
 
@@ -30,7 +32,7 @@ def dropped(row: list[int], seed: int) -> bool:
     return (sum((i + 3) * t for i, t in enumerate(row)) * 7 + seed) % 5 < 3
 
 
-class DropSome:
+class DropSome(Prune):
     def __init__(self, seed: int):
         self.seed = seed
 
@@ -42,13 +44,13 @@ class DropSome:
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_ragged_path_without_pruning_equals_stock(architecture):
     pair = generators([build(architecture)], beam=5, max_len_b=12)
-    pair.ours.plugs.prune, pair.ours.plugs.variable = [DropNothing()], True
+    pair.ours.plugs.prune = [DropNothing()]
     same(run(pair.stock, batch(MIXED)), run(pair.ours, batch(MIXED)), LOOSE.get(architecture, 1e-9))
 
 
 def test_ragged_path_keeps_attention_with_its_row():
     pair = generators([build("transformer")], beam=3, max_len_b=12, print_alignment="hard")
-    pair.ours.plugs.prune, pair.ours.plugs.variable = [DropNothing()], True
+    pair.ours.plugs.prune = [DropNothing()]
     for theirs, mine in zip(run(pair.stock, batch(MIXED)), run(pair.ours, batch(MIXED)), strict=True):
         assert [h["alignment"] for h in mine] == [h["alignment"] for h in theirs]
 
@@ -59,7 +61,7 @@ def test_pruned_rows_equal_brute_force_one_sentence_at_a_time(architecture, seed
     """No row reads another sentence's source, whatever rows are dropped: fairseq's own reordering fails here when row counts happen
     to agree (multihead_attention.py, reorder_incremental_state)."""
     generator = ours(architecture, seed)
-    generator.plugs.prune, generator.plugs.variable = [DropSome(seed)], True
+    generator.plugs.prune = [DropSome(seed)]
     sample = batch(MIXED, seed)
     oracle = build(architecture, seed)  # of its own: a generator leaves a BART model changed
     for i, nbest in enumerate(run(generator, sample)):
@@ -72,7 +74,7 @@ def test_pruned_rows_equal_brute_force_one_sentence_at_a_time(architecture, seed
 
 def test_pruned_ensemble_does_not_depend_on_the_batch():
     generator = generators([build("transformer", 1), build("lstm", 2), build("fconv", 3)], beam=4, max_len_b=10).ours
-    generator.plugs.prune, generator.plugs.variable = [DropSome(1)], True
+    generator.plugs.prune = [DropSome(1)]
     sample = batch(MIXED)
     together = run(generator, sample)
     for i in range(len(MIXED)):
@@ -82,7 +84,7 @@ def test_pruned_ensemble_does_not_depend_on_the_batch():
 @pytest.mark.parametrize("prune", [[], [DropNothing()], [DropSome(3)]], ids=["uniform", "ragged", "pruned"])
 def test_rows_of_one_sentence_are_neighbours_and_best_first(prune):
     generator = ours()
-    generator.plugs.prune, generator.plugs.variable = prune, bool(prune)
+    generator.plugs.prune = prune
     select, seen = generator.plugs.select, []
 
     def watching(beam, log_probs, pool):
@@ -95,7 +97,7 @@ def test_rows_of_one_sentence_are_neighbours_and_best_first(prune):
         seen.append(beam.rows)
         return select(beam, log_probs, pool)
 
-    generator.plugs.select = watching
+    generator.plugs.select = called_through(select, watching)
     run(generator, batch(MIXED))
     assert seen[0] == len(MIXED)  # before the first token all rows of a beam would be the same
 
@@ -112,7 +114,7 @@ def test_starting_sentences_in_groups_changes_nothing(architecture, at_once):
     same(expected, run(generator, batch(MIXED)), LOOSE.get(architecture, 1e-9))
 
 
-class Shortlist:
+class Shortlist(Softmax):
     """Scores these words only, with their probabilities under the whole vocabulary."""
 
     def __init__(self, ids: list[int]):

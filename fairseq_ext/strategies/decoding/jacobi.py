@@ -36,7 +36,7 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.parallel.drafts.choose import make_source
 from fairseq_ext.parallel.driver import ParallelSearch
 from fairseq_ext.parallel.near_ties import Guard
-from fairseq_ext.registry import STRATEGIES, register
+from fairseq_ext.registry import DEFAULT, register
 from fairseq_ext.strategies.decoding._blocks import Blocks
 from fairseq_ext.strategies.decoding.window import Cost, Window
 
@@ -98,7 +98,7 @@ def build(flags, context, name: str):
             method = Blocks(source, b or 3, flags.parallel_length, name == "jacobi", name == "hybrid-jacobi")
         automatic = MARGIN.get(str(parameter.dtype).removeprefix("torch."), 0.0)
         guard = Guard(automatic if flags.parallel_margin < 0 else flags.parallel_margin)
-        return ParallelSearch(decoder, method, softmax, rules, scoring, stats, guard, schedule=schedule)
+        return ParallelSearch(decoder, method, softmax, rules, scoring, stats, schedule, guard)
 
     return driver
 
@@ -111,7 +111,7 @@ def check(flags, generation) -> None:
     if generation.nbest != 1:
         raise UsageError(f"{name} finds one hypothesis a sentence, and --nbest is {generation.nbest}: use --nbest 1")
     for point in ("select", "stop"):
-        if config.choice(flags, point) != next(iter(STRATEGIES[point])):
+        if config.choice(flags, point) != DEFAULT[point]:
             flag = select_flag(flags, generation) if point == "select" else f"--{point} {config.choice(flags, point)}"
             raise UsageError(f"{flag} belongs to beam search, and {name} has no beam: leave one of the two out")
     beam_only = [s for s in config.all_strategies() if s.point in ("prune", "stop", "select")]

@@ -15,9 +15,11 @@ from torch import Tensor
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import register
-from fairseq_ext.search.beam import Beam, Candidates
+from fairseq_ext.search.beam import Beam
+from fairseq_ext.search.candidates import Candidates
 from fairseq_ext.search.finished import Finished
 from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.protocols import Prune
 
 
 @dataclass
@@ -28,7 +30,7 @@ class PruneFinishedFlags(FairseqDataclass):
     )
 
 
-class PruneFinished:
+class PruneFinished(Prune):
     """Keeps candidates within X of the sentence's best finished sum of log-probabilities."""
 
     def __init__(self, X: float):

@@ -33,10 +33,11 @@ from torch import Tensor
 from fairseq_ext.constraints.flags import select_flag
 from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import register
-from fairseq_ext.search.beam import Beam, Candidates, Fate
+from fairseq_ext.search.beam import Beam
+from fairseq_ext.search.candidates import Candidates, StopDecision
 from fairseq_ext.search.finished import Finished
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import ends_and_goes_on
+from fairseq_ext.search.protocols import Prune, Schedule, Stop
 
 
 @dataclass
@@ -76,7 +77,7 @@ class ChildrenFlags(FairseqDataclass):
     )
 
 
-class Stream:
+class Stream(Schedule):
     """New sentences start when few are left: at most epsilon n; then n (1 - epsilon) of them."""
 
     def __init__(self, width: int, threshold: float, level: bool, rows: int | None):
@@ -93,7 +94,7 @@ class Stream:
         return queue[: max(1, int(self.width * (1 - self.threshold) + 1e-9))]
 
 
-class PruneThreshold:
+class PruneThreshold(Prune):
     """Keeps candidates within delta of the sentence's best, whether finished or live."""
 
     def __init__(self, delta: float):
@@ -112,7 +113,7 @@ class PruneThreshold:
         return score >= best - self.delta
 
 
-class Ranked:
+class Ranked(Stop):
     """Appendix A.1: a candidate that ends takes a place on the beam, costs no more decoding, and is an answer when all above it are
     finished; until then better ones may push it off. The beam has k places less the answers."""
 
@@ -121,21 +122,32 @@ class Ranked:
     def __init__(self, k: int, eos: int):
         self.k = k
         self.eos = eos
+        none = torch.zeros(0, k)
+        self.total = none.double()  # (N, k) sums of log-probabilities of the finished hypotheses on each sentence's beam; else -inf
+        self.number = none.long()  # (N, k) which of the sentence's finished hypotheses they are
+        self.answer = none.long()  # (N, k) which of them are answers, padded with -1
+        self.count = none.long().sum(1)  # (N,) answers
 
-    def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None) -> Fate:
+    def start(self, beam: Beam, pool: Pool) -> None:
+        live, more = beam.live_index(), len(pool) - len(self.count)
+        if more > 0 or self.count.device != beam.device:
+            self.total, self.number, self.answer = (
+                torch.cat([x.to(beam.device), x.new_zeros(max(more, 0), self.k, device=beam.device)])
+                for x in (self.total, self.number, self.answer)
+            )
+            self.count = torch.cat([self.count.to(beam.device), self.count.new_zeros(max(more, 0), device=beam.device)])
+        self.total[live], self.number[live], self.answer[live], self.count[live] = -torch.inf, 0, -1, 0
+
+    def answers(self, sentence: int) -> list[int]:
+        return [number for number in self.answer[sentence].tolist() if number >= 0]
+
+    def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None) -> StopDecision:
         live, k = beam.live_index(), self.k
-        if not finished.aux:
-            shape, device = (len(pool), k), beam.device
-            finished.aux["total"] = torch.full(shape, -torch.inf, dtype=torch.float64, device=device)  # of those on the beam
-            finished.aux["number"] = torch.zeros(shape, dtype=torch.long, device=device)  # which of the sentence's they are
-            finished.aux["made"] = torch.zeros(shape[0], dtype=torch.long, device=device)  # how many there have been
-            finished.answers = torch.full(shape, -1, device=device)
-        assert finished.answers is not None
-        waiting, number, made = (finished.aux[name][live] for name in ("total", "number", "made"))
-        ends, _ = ends_and_goes_on(candidates, self.eos)
+        waiting, number, made = self.total[live], self.number[live], finished.count[live]
+        ends, _ = candidates.ends_and_goes_on(self.eos)
         # the beam's places go to the best of what was finished before (S, k) and the candidates (S, c)
         total, order = torch.cat([waiting, candidates.score.double()], dim=1).sort(dim=1, descending=True, stable=True)
-        count = finished.count[live]
+        count = self.count[live]
         place = torch.arange(total.size(1), device=total.device)
         on_beam = (place < k - count[:, None]) & (total > -torch.inf)
         complete = on_beam & torch.cat([torch.ones_like(waiting, dtype=torch.bool), ends], dim=1).gather(1, order)
@@ -145,17 +157,16 @@ class Ranked:
         done = kept & ends
         numbers = torch.cat([number, made[:, None] + done.cumsum(1) - 1], dim=1).gather(1, order)
         into = torch.where(answered, count[:, None] + place, k).clamp(max=k)  # answers follow those that are there
-        answers = torch.cat([finished.answers[live], numbers.new_full((len(beam.live), 1), -1)], dim=1)
-        finished.answers[live] = answers.scatter(1, into, numbers)[:, :k]
+        answers = torch.cat([self.answer[live], numbers.new_full((len(beam.live), 1), -1)], dim=1)
+        self.answer[live] = answers.scatter(1, into, numbers)[:, :k]
         stays = complete & ~answered
-        finished.aux["total"][live] = total.masked_fill(~stays, -torch.inf)[:, :k]
-        finished.aux["number"][live] = numbers[:, :k]
-        finished.aux["made"][live] = made + done.sum(1)
+        self.total[live] = total.masked_fill(~stays, -torch.inf)[:, :k]
+        self.number[live] = numbers[:, :k]
         count = count + answered.sum(1)
-        finished.count[live] = count
+        self.count[live] = count
         goes_on = kept & ~ends
         final = (count >= k) | ~goes_on.any(1)
-        return Fate(done, goes_on, final if at_limit is None else final | at_limit, counted=True)
+        return StopDecision(done, goes_on, final if at_limit is None else final | at_limit)
 
 
 def check(flags, generation) -> None:

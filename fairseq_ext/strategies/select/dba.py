@@ -21,7 +21,7 @@ slot each in turn, from the highest down; the paper's rule would give all k to t
 words. A hypothesis whose remaining steps just suffice for its missing tokens may only take those, so a feasible sentence always
 meets its constraints. Missing phrases are taken to come one behind the other: that two of them may overlap is used where it happens
 but not counted on, so {[1, 2], [2, 3]} counts as infeasible where the sentence may have three tokens only. When a constrained
-sentence is final: plugs.Count.
+sentence is final: strategies/stop/count.py.
 """
 
 from __future__ import annotations
@@ -36,11 +36,13 @@ from fairseq_ext.constraints.flags import ConstraintFlags
 from fairseq_ext.constraints.required import PhraseTable, build_table
 from fairseq_ext.kernels.banks import PhrasesStruct, phrases_struct, select_by_banks
 from fairseq_ext.registry import register
-from fairseq_ext.search.beam import Beam, Candidates
+from fairseq_ext.search.beam import Beam
+from fairseq_ext.search.candidates import Candidates
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import Best, best_of_rows
+from fairseq_ext.search.protocols import Select
 from fairseq_ext.strategies.select._banks import allocate, bank_sizes, by_banks
+from fairseq_ext.strategies.select._best import Best, best_of_rows
 
 
 @dataclass
@@ -72,7 +74,7 @@ def tables(pool: Pool, vocabulary: int) -> Tables:
     return pool.aux["tables"]
 
 
-class DBA:
+class DBA(Select):
     """The select plug. Row state rides in beam.aux: place, count (constraints/required.py) and avoid (constraints/banned.py)."""
 
     is_compiled = True  # where the library can: kernels/banks.cpp computes what follows
@@ -82,6 +84,7 @@ class DBA:
         self.eos = eos
         self.vocabulary = vocabulary
         self.children = children  # most continuations of one row, those for the sake of constraints left out; None: no limit
+        self.variable = self.variable or children is not None
 
     def start(self, beam: Beam, pool: Pool) -> None:
         """No token has been chosen yet: no phrase has begun."""

@@ -26,11 +26,12 @@ from fairseq_ext.constraints.flags import ConstraintFlags
 from fairseq_ext.constraints.required import PhraseTable
 from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import register
-from fairseq_ext.search.beam import Beam, Candidates
+from fairseq_ext.search.beam import Beam
+from fairseq_ext.search.candidates import Candidates
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import Best
 from fairseq_ext.strategies.select._banks import by_banks
+from fairseq_ext.strategies.select._best import Best
 from fairseq_ext.strategies.select.dba import DBA, Tables
 
 MAX_CBS_PHRASES = 6

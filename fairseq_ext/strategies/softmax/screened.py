@@ -40,7 +40,7 @@ from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import MANY, LogProbs, is_compiled
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import Decoder
+from fairseq_ext.search.protocols import Decoder, Softmax
 from fairseq_ext.softmax.error_bounds import Screen
 from fairseq_ext.softmax.output_layer import output_layers
 from fairseq_ext.softmax.shortlist import needs_beam
@@ -126,7 +126,7 @@ class ScreenedLogProbs(LogProbs):
         self.x, self.known, self.ceiling = self.x[row], self.known[row], self.ceiling[row]
 
 
-class Screened:
+class Screened(Softmax):
     """The softmax plug."""
 
     def __init__(self, screen: Screen | None, temperature: float, stats: Stats):

@@ -28,10 +28,11 @@ from torch import Tensor
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import register
-from fairseq_ext.search.beam import Beam, Candidates, Fate
+from fairseq_ext.search.beam import Beam
+from fairseq_ext.search.candidates import Candidates, StopDecision
 from fairseq_ext.search.finished import Finished
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import Count, ends_and_goes_on
+from fairseq_ext.search.protocols import Stop
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.stats import Stats
 
@@ -68,7 +69,7 @@ class StopFlags(FairseqDataclass):
     )
 
 
-class OptimalEnding:
+class OptimalEnding(Stop):
     """Final when the n-th best finished hypothesis is at least as good as any live one can become."""
 
     def __init__(self, eos: int, scoring: Scoring, stats: Stats, paper: bool, prune: bool):
@@ -79,17 +80,17 @@ class OptimalEnding:
         self.prune = prune
         self.variable = paper or prune
 
-    def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None) -> Fate:
+    def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None) -> StopDecision:
         live = beam.live_index()
         wanted = self.scoring.wanted(pool, live)[:, None]
         longest = pool.limit()[live][:, None] + 1.0
-        ends, goes_on = ends_and_goes_on(candidates, self.eos)
+        ends, goes_on = candidates.ends_and_goes_on(self.eos)
         # a candidate is finished among the k best; the k best others go on, or in the paper's expansion those of the k best
         first_k = torch.arange(ends.size(1), device=ends.device) < candidates.width
         done = ends & first_k
         stays = goes_on & first_k if self.paper else goes_on & (goes_on.cumsum(1) <= candidates.width)
         score = self.scoring(candidates.score, beam.step + 1, wanted).masked_fill(~done, -torch.inf)
-        best = finished.best_with(live, score)
+        best = finished.rank_(live, score)
         # the certificate: no live hypothesis can reach the n-th best finished score
         reach = self.scoring.bound(candidates.score, beam.step + 1, longest, wanted).masked_fill(~stays, -torch.inf)  # (S, c)
         worst = best[:, -1:]  # (S, 1)
@@ -101,7 +102,7 @@ class OptimalEnding:
         self.count_saved(final, candidates, beam, longest)
         if at_limit is not None:
             final = final | at_limit
-        return Fate(done, stays if self.variable else ~ends, final, best)
+        return StopDecision(done, stays if self.variable else ~ends, final)
 
     def tally(self, final: Tensor, at_limit: Tensor | None, beam: Beam, best: Tensor, longest: Tensor, wanted: Tensor) -> None:
         """Count certificates: a sentence that its length limit cut is open unless no row of the last step could have won."""
@@ -128,25 +129,23 @@ class OptimalEnding:
         self.stats.save(steps.sum(), (steps * width + missing * begun).sum())
 
 
-class First:
+class First(Stop):
     """Final when the best candidate is complete; that candidate is the answer."""
-
-    variable = False
 
     def __init__(self, eos: int):
         self.eos = eos
 
-    def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None) -> Fate:
-        ends, goes_on = ends_and_goes_on(candidates, self.eos)
+    def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None) -> StopDecision:
+        ends, goes_on = candidates.ends_and_goes_on(self.eos)
         done = ends.clone()
         done[:, 1:] = False
         final = done[:, 0] | ~goes_on.any(1)
         if at_limit is not None:
             final = final | at_limit
-        return Fate(done, ~ends, final)
+        return StopDecision(done, ~ends, final)
 
 
-class Shrink:
+class Shrink(Stop):
     """Every finished hypothesis takes its slot with it; final when no slot is left."""
 
     variable = True
@@ -155,8 +154,8 @@ class Shrink:
         self.k = k
         self.eos = eos
 
-    def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None) -> Fate:
-        ends, goes_on = ends_and_goes_on(candidates, self.eos)
+    def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None) -> StopDecision:
+        ends, goes_on = candidates.ends_and_goes_on(self.eos)
         slots = self.k - finished.count[beam.live_index()][:, None]  # (S, 1)
         place = torch.arange(ends.size(1), device=ends.device)
         done = ends & (place < slots)
@@ -164,7 +163,7 @@ class Shrink:
         final = ~stays.any(1)
         if at_limit is not None:
             final = final | at_limit
-        return Fate(done, stays, final)
+        return StopDecision(done, stays, final)
 
 
 def check(flags, generation) -> None:
@@ -210,11 +209,6 @@ def certificate(flags, generation) -> str:
     if not generation.unnormalized and generation.lenpen:
         return "certificate=normalised"
     return "certificate=reward" if flags.length_reward else "certificate=raw"
-
-
-@register("stop", "count", StopFlags, check)
-def count(flags, context) -> Count:
-    return Count(context.eos, context.scoring, None if flags.patience == -1 else flags.patience)
 
 
 @register("stop", "optimal", StopFlags, check, certificate)

@@ -9,12 +9,13 @@ import models as made
 import pytest
 import torch
 from models import alone, batch, build, dictionary, forced, generators, near_ties, run, same
-from table_model import EOS, lattice, random_table, search, stop_plug, words
+from table_model import EOS, called_through, lattice, random_table, search, stop_plug, words
 
 from fairseq_ext import UsageError
 from fairseq_ext.decoders.transformer.encoder import FastEncoder
-from fairseq_ext.search.protocols import TopK
+from fairseq_ext.search.protocols import Schedule
 from fairseq_ext.strategies.schedule.stream import PruneThreshold, Ranked, Stream
+from fairseq_ext.strategies.select.topk import TopK
 
 LENGTHS = [9, 8, 7, 7, 6, 5, 4, 4, 3, 2, 1, 1, 0]  # longest first, as fairseq's batches are
 STOCK = ("unnormalized", "min_len", "no_repeat_ngram_size", "lenpen", "score_reference")
@@ -199,7 +200,7 @@ def test_single_precision_ensembles_agree_within_rounding():
 # ---- what is done when
 
 
-class Watch:
+class Watch(Schedule):
     """A schedule and a select plug that take notes."""
 
     def __init__(self, generator):
@@ -208,7 +209,7 @@ class Watch:
         self.rows: list[int] = []
         self.select, self.schedule = generator.plugs.select, generator.plugs.schedule
         self.level, self.most_rows = self.schedule.level, self.schedule.most_rows
-        generator.plugs.select, generator.plugs.schedule = self.look, self
+        generator.plugs.select, generator.plugs.schedule = called_through(self.select, self.look), self
 
     def __call__(self, pool, started, live, rows):
         new = self.schedule(pool, started, live, rows)
@@ -233,13 +234,13 @@ def watched(**flags) -> Watch:
     stop = generator.plugs.stop
 
     def forget(candidates, beam, pool, finished, at_limit):
-        fate = stop(candidates, beam, pool, finished, at_limit)
-        for s, final in zip(beam.live, fate.final.tolist(), strict=True):
+        decision = stop(candidates, beam, pool, finished, at_limit)
+        for s, final in zip(beam.live, decision.final.tolist(), strict=True):
             if final:
                 del watch.steps[s]
-        return fate
+        return decision
 
-    generator.plugs.stop = forget
+    generator.plugs.stop = called_through(stop, forget)
     run(generator, batch(LENGTHS, 9))
     return watch
 

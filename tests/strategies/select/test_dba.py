@@ -14,9 +14,10 @@ from table_model import EOS, FIRST_WORD, PAD, Found, lattice, number, random_tab
 
 from fairseq_ext.constraints.report import report_constraints
 from fairseq_ext.constraints.sentence import SentenceConstraints, met
-from fairseq_ext.search.protocols import TopK
+from fairseq_ext.search.protocols import Stop
 from fairseq_ext.stats import Stats
 from fairseq_ext.strategies.select.dba import DBA
+from fairseq_ext.strategies.select.topk import TopK
 
 VOCABULARY = 12  # of the tables
 
@@ -31,10 +32,9 @@ def wanted(*constraints: str, avoid: tuple[str, ...] = (), prefix: str = "") -> 
 
 
 def decode(tables, constraints: list[SentenceConstraints], k: int, max_len=8, ordered: bool = False, select=DBA, **more) -> Found:
-    """Full lists unless `nbest` says otherwise: with fewer, a constrained sentence stops earlier (plugs.Count)."""
+    """Full lists unless `nbest` says otherwise: with fewer, a constrained sentence stops earlier (strategies/stop/count.py)."""
     more.setdefault("nbest", 1000)
     stop = more.pop("stop", None) or stop_plug("count", k)
-    stop.variable = getattr(select, "variable", False)
     more["aux"] = {"constraints": constraints, "ordered": ordered}
     if any(c.prefix for c in constraints):
         width = max(len(c.prefix) for c in constraints)
@@ -162,10 +162,8 @@ def test_a_sentence_constrained_to_its_own_output_gives_it_again(seed):
             assert all_met(best, constraints, ordered)
 
 
-class EarlyEnd:
-    """Counts to k as fairseq does, and notes at which step the rule of plugs.Count would have ended each sentence, in plain Python."""
-
-    variable = False
+class EarlyEnd(Stop):
+    """Counts to k as fairseq does, and notes at which step --patience -1 would have ended each sentence, in plain Python."""
 
     def __init__(self, k: int, nbest: int):
         self.plug, self.k, self.nbest = stop_plug("count", k, patience=1), k, nbest
@@ -173,19 +171,19 @@ class EarlyEnd:
         self.step: dict[int, int] = {}
 
     def __call__(self, candidates, beam, pool, finished, at_limit):
-        fate = self.plug(candidates, beam, pool, finished, at_limit)
+        decision = self.plug(candidates, beam, pool, finished, at_limit)
         for i, s in enumerate(beam.live):
             lines = list(zip(candidates.token[i].tolist(), candidates.score[i].tolist(), strict=True))
-            ended = [score for c, (_, score) in enumerate(lines) if fate.done is not None and bool(fate.done[i, c])]
+            ended = [score for c, (_, score) in enumerate(lines) if decision.done is not None and bool(decision.done[i, c])]
             self.done[s] = sorted([*self.done.get(s, []), *ended], reverse=True)
             live = [score for token, score in lines if token != EOS and score > -math.inf][: self.k]
             goal, found = int(candidates.goal[i]), self.done[s]
             enough = min(self.k, max(2, self.k // goal)) if goal else self.k
             leads = max(live, default=-math.inf)
             over = goal > 0 and len(found) >= enough and len(found) >= self.nbest and found[self.nbest - 1] >= leads
-            if (over or bool(fate.final[i])) and s not in self.step:
+            if (over or bool(decision.final[i])) and s not in self.step:
                 self.step[s] = beam.longest + 1
-        return fate
+        return decision
 
 
 @pytest.mark.parametrize("nbest", [1, 2])

@@ -1,0 +1,40 @@
+"""The continuations that a select plug proposes, and the stop plug's decision on them.
+
+Shapes: S live sentences, c candidates a sentence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class Candidates:
+    """The best continuations of each sentence, (S, c) each, best first; a score of -inf marks an empty place."""
+
+    row: Tensor  # row of the beam that is continued
+    token: Tensor
+    score: Tensor  # cumulative log-probability
+    width: int  # most rows that a sentence continues with: k
+    widths: Tensor | None = None  # (S,) the same where it differs between sentences
+    goal: Tensor | None = None  # (S,) constraint tokens that a hypothesis must have before it may end; 0: none
+    group: Tensor | None = None  # (S, c) bank of each candidate: how many of those tokens it has; None: no banks
+    aux: dict[str, Tensor] = field(default_factory=dict)  # (S, c, ...) row state after the token
+
+    def ends_and_goes_on(self, eos: int) -> tuple[Tensor, Tensor]:
+        """(S, c) masks: the candidates that end in EOS, and those that can continue."""
+        possible = self.score > -torch.inf
+        ends = self.token == eos
+        return ends & possible, ~ends & possible
+
+
+@dataclass
+class StopDecision:
+    """Which candidates are finished, which continue, and which sentences are final."""
+
+    done: Tensor | None  # (S, c) becomes a finished hypothesis; None: no candidate does
+    stays: Tensor | None  # (S, c) becomes a row of the next beam, up to the width; None: every possible candidate
+    final: Tensor  # (S,) the sentence needs no more decoding
