@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_ext.search.beam import Beam
-from fairseq_ext.search.finished import FinishedStep, Finished
+from fairseq_ext.search.finished import Finished, FinishedStep
 from fairseq_ext.search.log_probs import LogProbs, blockwise_topk
 
 INF = torch.inf
