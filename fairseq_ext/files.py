@@ -1,22 +1,33 @@
-"""The lines of a UTF-8 text file by number, however large: mapped into memory, with one offset a line."""
+"""Files: the lines of a text by number, a file that is written in one step, and this user's cache folder."""
 
 from __future__ import annotations
 
 import codecs
+import contextlib
+import errno
+import functools
+import grp
 import mmap
 import os
+import pwd
 import stat
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO
 
 import numpy as np
 
 from fairseq_ext.errors import UsageError
 
 BLOCK = 1 << 24  # bytes searched for line ends at once
+PART = ".part"  # ends the name of a file that is being written; a killed process leaves it
 
 
 class Lines:
-    """`lines[number]` is a line without its end, number counted from 0; a byte order mark and carriage returns are dropped.
+    """The lines of a UTF-8 text file, however large: mapped into memory, with one offset a line.
+
+    `lines[number]` is a line without its end, number counted from 0; a byte order mark and carriage returns are dropped.
 
     Only a line feed ends a line, as in fairseq's own reading of a corpus; the last line needs none.
     Errors: UsageError for a file that cannot be read, and for a line that is not UTF-8 when it is asked for.
@@ -51,6 +62,9 @@ class Lines:
                 f"{self.where(number)} is not valid UTF-8 (byte {error.start + 1}): convert the file, for example with iconv -t utf-8"
             ) from None
 
+    def __iter__(self) -> Iterator[str]:
+        return (self[number] for number in range(len(self)))
+
     def where(self, number: int) -> str:
         """How messages name a line."""
         return f"line {number + 1} of {self.path}"
@@ -71,3 +85,112 @@ class Lines:
         if errors:
             more = f" ({len(errors) - 1} more such line{'s' * (len(errors) > 2)} in the file)" if len(errors) > 1 else ""
             raise UsageError(f"{errors[0]}{more}")
+
+
+# ---- writing
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """A binary file to write: when the block ends, `path` holds all of it, on disk, in one step.
+
+    A symbolic link stays, and what it points to is replaced; a file that is replaced keeps its mode. A device or pipe is written in place.
+    When the block or the disk fails, `path` is as it was and nothing is left behind. Errors: OSError.
+    """
+    if is_stream(path):
+        with open(path, "ab") as out:
+            yield out
+        return
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    handle, part = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:100]}.", suffix=PART)
+    try:
+        with os.fdopen(handle, "wb") as out:
+            yield out
+            out.flush()
+            os.fchmod(out.fileno(), stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o666 & ~umask())
+            os.fsync(out.fileno())
+        os.replace(part, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(part)
+        raise
+    sync_folder(target.parent)
+
+
+def replace(path: str | os.PathLike[str], chunks: Iterable[bytes]) -> None:
+    """Write the chunks to `path` in one step, as `replacing` does. Errors: OSError."""
+    with replacing(path) as out:
+        for chunk in chunks:
+            out.write(chunk)
+
+
+def is_stream(path: str | os.PathLike[str]) -> bool:
+    """Whether writing to `path` cannot replace a file: a device, a pipe, or what this process has open (/dev/stdout)."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    if stat.S_ISDIR(mode):
+        return False
+    name = os.path.abspath(path)
+    return not stat.S_ISREG(mode) or name.startswith(("/proc/", "/dev/fd/")) or name in ("/dev/stdin", "/dev/stdout", "/dev/stderr")
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the folder's names on disk, where the file system can. Errors: OSError."""
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except PermissionError:  # a folder that may be written and not listed
+        return
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(handle)
+
+
+@functools.cache
+def umask() -> int:
+    """The mode bits that new files of this process do not get."""
+    found = os.umask(0o077)
+    os.umask(found)
+    return found
+
+
+# ---- the cache
+
+
+def cache_folder() -> Path:
+    """Where files are kept that can be made again: fairseq_ext in $XDG_CACHE_HOME, else in ~/.cache."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "fairseq_ext"
+
+
+def untrusted(path: Path) -> str | None:
+    """Why somebody else could have written a file or folder, or a folder above it; None where only this user and root can.
+
+    A folder above it may be writable by all if it is sticky, as /tmp is. Errors: OSError for a path that does not exist.
+    """
+    for lexical in (Path(os.path.abspath(path)), Path(os.path.realpath(path))):
+        for place in (lexical, *lexical.parents):
+            found = place.stat()
+            if found.st_uid not in (0, os.geteuid()) or (place == lexical and found.st_uid != os.geteuid()):
+                return f"{place} belongs to another user"
+            by_all = found.st_mode & stat.S_IWOTH or (found.st_mode & stat.S_IWGRP and not is_own_group(found.st_gid))
+            if by_all and (place == lexical or not found.st_mode & stat.S_ISVTX):
+                return f"{place} is writable by other users"
+    return None
+
+
+@functools.cache
+def is_own_group(gid: int) -> bool:
+    """Whether nobody else is in a group: the one of this user's own name that many systems give each user."""
+    try:
+        user, group = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(gid)
+    except KeyError:
+        return False
+    return group.gr_name == user and set(group.gr_mem) <= {user}

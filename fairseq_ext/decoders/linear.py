@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_ext.kernels.transformer import Packed, kernel
+from fairseq_ext.kernels.library import library
+from fairseq_ext.kernels.transformer import Packed
 
 PACKED_FOR = 64  # rows that the packed layout is chosen for: any number but 1 gives the same one
 MANY = 32  # from so many (sentence, head) pairs on, batched products beat the fused attention on a CPU
@@ -49,7 +50,7 @@ class Product:
         self.bias = None if bias is None else bias.detach()
         self.int8, self.is_copy = int8, is_copy
         on_cpu = weight.device.type == "cpu" and weight.dtype == torch.float32
-        self.is_compiled = on_cpu and kernel() is not None
+        self.is_compiled = on_cpu and library() is not None
         if Product.packs is None:
             Product.packs = has_packed_products()
         self.may_pack = Product.packs and on_cpu and not self.is_compiled

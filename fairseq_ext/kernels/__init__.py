@@ -1,9 +1,14 @@
-"""Compiled twins of what is defined in torch or Python, each behind a module of its name.
+"""Compiled twins of what is defined in torch or Python: `x.cpp` behind `x.py`, and the library that holds them all.
 
-`transformer.cpp`: a Transformer's step on the CPU (definition: decoders/); `topk.cpp`: log-softmax and the best continuations
-(search/log_probs.py); `banks.cpp`: the selection of dynamic beam allocation (strategies/select/dba.py); `row.cpp` and `draft.cpp`: greedy
-decoding of a sentence alone and its drafts (parallel/one_sentence.py, parallel/drafts/ngram.py); the functions of LSH softmax
-(`lsh_torch.py`), for the
-CPU `lsh.cpp` behind `lsh_compiled.py`, for a GPU `lsh.cu` behind `lsh_cuda.py`; `shortlist.cpp`: the scores of a shortlist's words
-(softmax/shortlist.py).
+| file | computes | definition |
+| --- | --- | --- |
+| library | builds, verifies and loads the compiled library; the signature of each function | |
+| transformer | a Transformer's step on the CPU | decoders/transformer/ |
+| topk | log-softmax and the best continuations | search/log_probs.py |
+| banks | the selection of dynamic beam allocation | strategies/select/dba.py |
+| row | greedy decoding of a sentence alone | parallel/one_sentence.py |
+| draft | its drafts | parallel/drafts/ngram.py |
+| lsh | the functions of LSH softmax on the CPU; lsh_cuda and lsh.cu on a GPU | lsh_torch.py |
+| shortlist | the scores of a shortlist's words | softmax/shortlist.py |
+| screen | screened log-probabilities | softmax/error_bounds.py |
 """

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 from ctypes import c_int64, c_void_p
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.transformer import kernel
+from fairseq_ext.kernels.library import loaded
 
 if TYPE_CHECKING:
     from fairseq_ext.constraints.required import PhraseTable
@@ -28,16 +27,6 @@ class RowsStruct(ctypes.Structure):
 
 class FoundStruct(ctypes.Structure):
     _fields_ = [(name, c_void_p) for name in ("row", "token", "group", "score", "place", "count")]
-
-
-@functools.cache
-def function():
-    """The compiled function, None where there is no library."""
-    library = kernel()
-    if library is None:
-        return None
-    library.select_by_banks.argtypes, library.select_by_banks.restype = [c_void_p] * 3, None
-    return library.select_by_banks
 
 
 def phrases_struct(phrases: PhraseTable) -> PhrasesStruct:
@@ -63,5 +52,5 @@ def select_by_banks(
     place_, count_ = (torch.empty(S, out, t.size(1), dtype=torch.long) for t in (place, count))
     rows = RowsStruct(*(t.data_ptr() for t in (*floats, *longs, *flags)), S, x.size(1), eos, k, best, out)
     found = FoundStruct(*(t.data_ptr() for t in (row, token, bank, score, place_, count_)))
-    function()(ctypes.addressof(phrases), ctypes.addressof(rows), ctypes.addressof(found))
+    loaded().select_by_banks(ctypes.addressof(phrases), ctypes.addressof(rows), ctypes.addressof(found))
     return row, token, bank, score, place_, count_

@@ -6,13 +6,11 @@ Shapes: m histories, K listed words, V target vocabulary.
 from __future__ import annotations
 
 import ctypes
-import functools
 from ctypes import c_double, c_float, c_int64, c_void_p
-from typing import Any
 
 import numpy as np
 
-from fairseq_ext.kernels.library import library
+from fairseq_ext.kernels.library import loaded
 
 
 class TableStruct(ctypes.Structure):
@@ -25,26 +23,12 @@ class TableStruct(ctypes.Structure):
 TYPES = {"key": np.int64, "token": np.int32, "lexical_start": np.int64, "lexical_token": np.int32}  # of the arrays; others are float32
 
 
-@functools.cache
-def functions() -> tuple[Any, Any] | None:
-    """The compiled functions with their signatures; None where there is no compiled library."""
-    found = library()
-    if found is None:
-        return None
-    found.speak.argtypes, found.speak.restype = [c_void_p, c_void_p, c_int64, c_int64, c_void_p, c_void_p], None
-    found.propose.argtypes = [c_void_p, c_void_p, c_void_p, *[c_int64] * 3, c_double, c_void_p, c_void_p]
-    found.propose.restype = c_int64
-    return found.speak, found.propose
-
-
 class CompiledTable:
     """A table's arrays where the compiled functions find them."""
 
     def __init__(self, arrays: dict[str, np.ndarray], numbers: dict[str, float]):
         """Arrays and numbers of `TableStruct` by name; m, K and V follow from them."""
-        both = functions()
-        assert both is not None, "the compiled library is not there"
-        self.speak, self.propose = both
+        self.speak, self.propose = loaded().speak, loaded().propose
         self.arrays = {name: np.ascontiguousarray(value, TYPES.get(name, np.float32)) for name, value in arrays.items()}
         m, K = len(arrays["key"]), arrays["token"].shape[1]
         self.struct = TableStruct(m=m, K=K, V=len(arrays["unigram"]), **numbers)

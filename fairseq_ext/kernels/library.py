@@ -1,14 +1,20 @@
-"""Compiles the C++ files beside it for this processor, once: `python -m fairseq_ext.kernels` does it ahead of time.
+"""The compiled library: built from the C++ files beside this one, verified, loaded, and the signature of each of its functions.
 
-The library lies in the user's cache folder under a name that holds source, compiler, flags and processor, so a changed source or
-another machine with the same home folder gets its own. Without a compiler nothing breaks: the torch operations run instead.
+It is compiled for this processor, once: `python -m fairseq_ext.kernels` does it ahead of time. It lies in the user's cache folder
+under a name that holds source, compiler, flags and processor, so a changed source or another machine with the same home folder gets
+its own. Loading a library runs it, so it is loaded only from a folder that nobody else can write to, and only if its content has the
+digest that was written beside it when it was built; anything else is built anew. Without a compiler nothing breaks: the torch
+operations run instead.
 
 Environment: CXX names the compiler; FAIRSEQ_EXT_KERNELS=off switches the compiled library off.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import ctypes
+import fcntl
 import functools
 import hashlib
 import logging
@@ -16,19 +22,59 @@ import os
 import platform
 import shlex
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from ctypes import c_double, c_float, c_int64, c_void_p
 from pathlib import Path
+from typing import Any
+
+from fairseq_ext.files import cache_folder, replace, untrusted
 
 logger = logging.getLogger("fairseq_ext")
 FOLDER = Path(__file__).parent
 SOURCES, HEADERS = sorted(FOLDER.glob("*.cpp")), sorted(FOLDER.glob("*.hpp"))
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-shared", "-fopenmp", "-fno-math-errno", "-fno-trapping-math")
 
+DIGEST = ".sha256"  # ends the name of the file with the library's digest
 TRY = "import ctypes, sys; sys.exit(0 if ctypes.CDLL(sys.argv[1]).works() else 1)"
 OFF = "FAIRSEQ_EXT_KERNELS=off switches it off"
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of malloc.h
+
+P, N, D, F = c_void_p, c_int64, c_double, c_float
+SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # what each function returns and takes, by file
+    # transformer.cpp
+    "panel_columns": (N, []),
+    "has_int8": (N, []),
+    "works": (N, []),
+    "linear": (None, [P, P, N, P, N]),
+    "encode": (None, [P, P, P, N]),
+    "decode": (None, [P, P]),
+    # topk.cpp
+    "log_softmax": (None, [P, N, N, F]),
+    "topk": (None, [P, N, N, N, P, P]),
+    "best_of_sentences": (None, [P, N, P, P, N, N, P, P, P, P, P]),
+    # banks.cpp
+    "select_by_banks": (None, [P, P, P]),
+    # row.cpp
+    "read_row": (None, [P, N, N]),
+    "verify_row": (None, [P, N, N, N, N]),
+    # draft.cpp
+    "speak": (None, [P, P, N, N, P, P]),
+    "propose": (N, [P, P, P, N, N, N, D, P, P]),
+    # lsh.cpp
+    "wta_hash": (None, [P, N, N, P, N, N, N, N, P]),
+    "lookup_direct": (None, [P, N, N, P, N, P, P]),
+    "lookup_cuckoo": (None, [P, N, N, P, P, P, P, N, N, P, P]),
+    "count_hits": (None, [P, P, N, N, P, N, P]),
+    "find_words": (N, [P, P, N, N, N, P, P, P, N, P]),
+    # shortlist.cpp
+    "list_log_probs": (None, [P, P, N, P, N, P, P, N, P]),
+    # screen.cpp
+    "screen": (None, [P, P, N, P, P, P, P]),
+}
 
 
 def compiler() -> list[str] | None:
@@ -50,41 +96,96 @@ def processor() -> str:
     return "".join(dict.fromkeys(line for line in lines if line.startswith(("flags", "Features", "model name"))))
 
 
-def cache_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "fairseq_ext"
-
-
 def is_off() -> bool:
     """Whether the user has switched the library off."""
     return os.environ.get("FAIRSEQ_EXT_KERNELS") == "off"
 
 
+def file_name(command: list[str]) -> str:
+    """The library's name: a digest of all that its content depends on."""
+    version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False).stdout
+    sources = (path.read_text(encoding="utf-8") for path in SOURCES + HEADERS)
+    parts = (*sources, shlex.join(command), version, *FLAGS, platform.machine(), processor())
+    return f"step-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}.so"
+
+
+def private_folder() -> Path:
+    """The cache folder, for this user alone; where others could write to it or to a folder above it, one of this process instead."""
+    folder = cache_folder()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.stat()
+    if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) != 0o700:
+        planted = untrusted(folder) is not None
+        folder.chmod(0o700)
+        for file in folder.glob("step-*") if planted else ():
+            logger.info("%s is removed and built anew: others could have written it", file)
+            file.unlink()
+    why = untrusted(folder)
+    if why is None:
+        return folder
+    logger.info("the compiled decoder step is built for this process alone, because %s: name a folder of yours by XDG_CACHE_HOME", why)
+    folder = Path(tempfile.mkdtemp(prefix="fairseq_ext-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def is_verified(file: Path) -> bool:
+    """Whether only this user can have written the library, and its content is what was built."""
+    try:
+        told = file.with_suffix(DIGEST).read_bytes()[:64]
+        return untrusted(file) is None and hashlib.sha256(file.read_bytes()).hexdigest().encode() == told
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def one_builder(folder: Path) -> Iterator[None]:
+    """Wait until no other process builds in this folder."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def compile_library(command: list[str], target: Path) -> None:
+    """Compile the sources, try the library in a process of its own, and put it and its digest in place.
+
+    Errors: RuntimeError in one sentence; OSError.
+    """
+    names, called = ", ".join(path.name for path in SOURCES), shlex.join(command)
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        made = Path(folder) / target.name
+        done = subprocess.run([*command, *FLAGS, "-o", str(made), *map(str, SOURCES)], capture_output=True, text=True, check=False)
+        if done.returncode:
+            said = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[-200:])
+            raise RuntimeError(f"{called} could not compile {names} ({said.strip()})")
+        tried = subprocess.run([sys.executable, "-c", TRY, str(made)], capture_output=True, check=False)
+        if tried.returncode:
+            raise RuntimeError(f"what {called} made of {names} does not work on this processor (status {tried.returncode})")
+        content = made.read_bytes()
+        replace(target, [content])
+        target.chmod(0o700)
+        replace(target.with_suffix(DIGEST), [hashlib.sha256(content).hexdigest().encode(), b"\n"])
+
+
 def build() -> Path:
-    """The compiled library, made if it is not there. Errors: RuntimeError in one sentence."""
+    """The compiled library, verified; made if it is not there. Errors: RuntimeError in one sentence."""
     command = compiler()
     if command is None:
         raise RuntimeError("there is no C++ compiler (g++, c++, clang++ or the one that CXX names)")
-    names, called = ", ".join(path.name for path in SOURCES), shlex.join(command)
-    version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False).stdout
-    parts = (*(path.read_text(encoding="utf-8") for path in SOURCES + HEADERS), called, version, *FLAGS, platform.machine(), processor())
-    target = cache_folder() / f"step-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}.so"
-    if target.exists():
-        return target
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-            made = Path(folder) / target.name
-            done = subprocess.run([*command, *FLAGS, "-o", str(made), *map(str, SOURCES)], capture_output=True, text=True, check=False)
-            if done.returncode:
-                said = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[-200:])
-                raise RuntimeError(f"{called} could not compile {names} ({said.strip()})")
-            tried = subprocess.run([sys.executable, "-c", TRY, str(made)], capture_output=True, check=False)
-            if tried.returncode:
-                raise RuntimeError(f"what {called} made of {names} does not work on this processor (status {tried.returncode})")
-            os.replace(made, target)  # in one move: another process may be doing the same
+        target = private_folder() / file_name(command)
+        if is_verified(target):
+            return target
+        with one_builder(target.parent):
+            if not is_verified(target):  # another process may have built it meanwhile
+                if target.exists():
+                    logger.info("%s is not what was built there: it is built anew", target)
+                compile_library(command, target)
     except OSError as error:
-        raise RuntimeError(f"{target.parent} cannot be written ({error.strerror})") from error
+        raise RuntimeError(f"{cache_folder()} cannot be written ({error.strerror})") from error
     return target
 
 
@@ -108,7 +209,7 @@ def give_back_memory() -> None:
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """The library, loaded; None where it is switched off or cannot be had, which is logged once."""
+    """The library, loaded, with its signatures; None where it is switched off or cannot be had, which is logged once."""
     if is_off():
         logger.info("no compiled decoder step, torch operations run instead, which take longer: %s", OFF)
         return None
@@ -117,5 +218,16 @@ def library() -> ctypes.CDLL | None:
     except (RuntimeError, OSError) as error:
         logger.info("no compiled decoder step, torch operations run instead, which take longer: %s", error)
         return None
+    for name, (result, arguments) in SIGNATURES.items():
+        function = getattr(found, name)
+        function.restype, function.argtypes = result, arguments
     keep_freed_memory()
+    return found
+
+
+@functools.cache
+def loaded() -> ctypes.CDLL:
+    """The library where it is known to be there."""
+    found = library()
+    assert found is not None, "the compiled library is not there"
     return found

@@ -6,7 +6,6 @@ Shapes: n rows, V words, D dimensions, P = u x W hash functions of K dimensions 
 from __future__ import annotations
 
 import ctypes
-import functools
 from ctypes import c_double, c_int64, c_void_p
 from typing import Any
 
@@ -14,27 +13,10 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.kernels import lsh_torch
-from fairseq_ext.kernels.library import library as compiled
+from fairseq_ext.kernels.library import loaded
 from fairseq_ext.kernels.lsh_torch import Cuckoo, bits_of, build_cuckoo, compact, gather
 
 __all__ = ["build_cuckoo", "compact", "count_hits", "gather", "lookup_cuckoo", "lookup_direct", "wta_hash"]
-
-
-@functools.cache
-def library() -> ctypes.CDLL | None:
-    """The compiled library with the signatures of its functions here; None where there is none."""
-    found = compiled()
-    if found is not None:
-        pointer, number = c_void_p, c_int64
-        found.wta_hash.argtypes = [pointer, number, number, pointer, number, number, number, number, pointer]
-        found.lookup_direct.argtypes = [pointer, number, number, pointer, number, pointer, pointer]
-        found.lookup_cuckoo.argtypes = [pointer, number, number, pointer, pointer, pointer, pointer, number, number, pointer, pointer]
-        found.count_hits.argtypes = [pointer, pointer, number, number, pointer, number, pointer]
-        found.find_words.argtypes = [pointer, pointer, number, number, number, pointer, pointer, pointer, number, pointer]
-        for function in (found.wta_hash, found.lookup_direct, found.lookup_cuckoo, found.count_hits):
-            function.restype = None
-        found.find_words.restype = c_int64
-    return found
 
 
 def wta_hash(x: Tensor, dimensions: Tensor, u: int) -> Tensor:
@@ -44,7 +26,7 @@ def wta_hash(x: Tensor, dimensions: Tensor, u: int) -> Tensor:
     (n, D), (K, P) = x.shape, turned.shape
     assert dimensions.dtype == torch.long
     codes = torch.empty(n, P // u, dtype=torch.int32)
-    library().wta_hash(x.data_ptr(), n, D, turned.data_ptr(), K, P, u, bits_of(K), codes.data_ptr())  # type: ignore[union-attr]
+    loaded().wta_hash(x.data_ptr(), n, D, turned.data_ptr(), K, P, u, bits_of(K), codes.data_ptr())
     return codes
 
 
@@ -52,7 +34,7 @@ def lookup_direct(codes: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
     codes, offsets = codes.contiguous(), offsets.contiguous()
     assert codes.dtype == offsets.dtype == torch.int32 and codes.size(1) == offsets.size(0)
     start, length = torch.empty_like(codes), torch.empty_like(codes)
-    library().lookup_direct(  # type: ignore[union-attr]
+    loaded().lookup_direct(
         codes.data_ptr(), *codes.shape, offsets.data_ptr(), offsets.size(1), start.data_ptr(), length.data_ptr()
     )
     return start, length
@@ -63,7 +45,7 @@ def lookup_cuckoo(codes: Tensor, table: Cuckoo, V: int) -> tuple[Tensor, Tensor]
     columns = [x.contiguous() for x in (table.key, table.start, table.length, table.hashes)]
     assert [x.dtype for x in (codes, *columns)] == [torch.int32] * 4 + [torch.long]
     start, length = torch.empty_like(codes), torch.empty_like(codes)
-    library().lookup_cuckoo(  # type: ignore[union-attr]
+    loaded().lookup_cuckoo(
         codes.data_ptr(), *codes.shape, *(x.data_ptr() for x in columns), table.size, V, start.data_ptr(), length.data_ptr()
     )
     return start, length
@@ -74,7 +56,7 @@ def count_hits(start: Tensor, length: Tensor, words: Tensor, V: int) -> Tensor:
     n, W = start.shape
     assert start.dtype == length.dtype == words.dtype == torch.int32 and words.numel() == W * V
     hits = torch.zeros(n, V, dtype=torch.int16)
-    library().count_hits(start.data_ptr(), length.data_ptr(), n, W, words.data_ptr(), V, hits.data_ptr())  # type: ignore[union-attr]
+    loaded().count_hits(start.data_ptr(), length.data_ptr(), n, W, words.data_ptr(), V, hits.data_ptr())
     return hits
 
 
@@ -111,7 +93,7 @@ class Finder:
         call; `seconds` of hashing, counting and listing by the system's clock of that number."""
         x = x.contiguous()
         assert x.dtype == torch.float32 and t > 0 and (always is None or always.dtype == torch.bool)
-        many = library().find_words(  # type: ignore[union-attr]
+        many = loaded().find_words(
             self.address, x.data_ptr(), *x.shape, t, None if always is None else always.contiguous().data_ptr(),
             self.never.data_ptr(), self.ids.data_ptr(), clock, self.seconds,
         )  # fmt: skip

@@ -6,14 +6,12 @@ Shapes: w positions, d features, V vocabulary.
 from __future__ import annotations
 
 import ctypes
-import functools
 from ctypes import c_float, c_int64, c_void_p
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.library import library
+from fairseq_ext.kernels.library import loaded
 from fairseq_ext.kernels.transformer import Coder, Packed, StepStruct
 
 
@@ -23,23 +21,13 @@ class RowStruct(ctypes.Structure):
     _fields_ += [(name, c_void_p) for name in ("x", "logits", "token", "word", "score")]
 
 
-@functools.cache
-def functions() -> tuple[Any, Any]:
-    """The compiled functions with their signatures."""
-    found = library()
-    assert found is not None, "the compiled library is not there"
-    found.read_row.argtypes, found.verify_row.argtypes = [c_void_p, c_int64, c_int64], [c_void_p, *[c_int64] * 4]
-    found.read_row.restype = found.verify_row.restype = None
-    return found.read_row, found.verify_row
-
-
 class RowCall:
     """A model's row, and memory for its blocks. step: of the row's stores (kernels/transformer.py); the rest as in
     decoders/transformer/decoder.py."""
 
     def __init__(self, coder: Coder, output: Packed, embedding: Tensor, scale: float, step: StepStruct, pad: int, eos: int):
         assert embedding.is_contiguous() and embedding.dtype == torch.float32
-        self.read, self.verify = functions()
+        self.read, self.verify = loaded().read_row, loaded().verify_row
         self.step, self.kept = step, (coder, output, embedding)
         self.struct = RowStruct(ctypes.addressof(coder.struct), ctypes.addressof(step), output.address, embedding.data_ptr())
         self.struct.d, self.struct.vocabulary, self.struct.pad, self.struct.eos = embedding.size(1), output.outputs, pad, eos

@@ -7,26 +7,15 @@ Shapes: n rows, V words, d features.
 from __future__ import annotations
 
 import ctypes
-import functools
 from ctypes import c_double, c_int64, c_void_p
 
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.library import library as compiled
+from fairseq_ext.kernels.library import loaded
 from fairseq_ext.kernels.transformer import Packed
 
 MORE = 2048  # words of a row that are scored again at most, where the best of them do not make the bound
-
-
-@functools.cache
-def library() -> ctypes.CDLL | None:
-    """The compiled library with the signature of its function here; None where there is none."""
-    found = compiled()
-    if found is not None:
-        found.screen.argtypes = [c_void_p, c_void_p, c_int64, *[c_void_p] * 4]
-        found.screen.restype = None
-    return found
 
 
 class ScreenStruct(ctypes.Structure):
@@ -61,5 +50,5 @@ class ScreenedProduct:
         value, known = x.new_empty(n, self.V), torch.zeros(n, self.V, dtype=torch.bool)
         ceiling, error = x.new_empty(2, n)
         pointers = [part.data_ptr() for part in (value, known, ceiling, error)]
-        compiled().screen(self.address, x.data_ptr(), n, *pointers)  # type: ignore[union-attr]
+        loaded().screen(self.address, x.data_ptr(), n, *pointers)
         return value, known, ceiling, error

@@ -7,24 +7,13 @@ Shapes: n rows, V words, d features, m words that were found, T words of the fix
 from __future__ import annotations
 
 import ctypes
-import functools
 from ctypes import c_double, c_int64, c_void_p
 
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.library import library as compiled
+from fairseq_ext.kernels.library import library, loaded
 from fairseq_ext.kernels.transformer import Packed
-
-
-@functools.cache
-def library() -> ctypes.CDLL | None:
-    """The compiled library with the signatures of its functions here; None where there is none."""
-    found = compiled()
-    if found is not None:
-        found.list_log_probs.argtypes = [c_void_p, c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_void_p]
-        found.list_log_probs.restype = None
-    return found
 
 
 def takes(weight: Tensor) -> bool:
@@ -58,7 +47,7 @@ class ListProduct:
         assert x.dtype == torch.float32 and found.dtype == torch.long
         n, m = x.size(0), found.numel()
         ids, y = found.new_empty(self.T + m), x.new_empty(n, self.T + m)
-        library().list_log_probs(  # type: ignore[union-attr]
+        loaded().list_log_probs(
             self.address, x.data_ptr(), n, found.data_ptr(), m, ids.data_ptr(), y.data_ptr(), clock, self.seconds
         )
         return ids, y

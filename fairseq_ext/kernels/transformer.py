@@ -8,9 +8,8 @@ Shapes: N lines, d features, S sentences, P columns of a panel (a number of the 
 from __future__ import annotations
 
 import ctypes
-import functools
 from collections.abc import Sequence
-from ctypes import c_double, c_float, c_int64, c_void_p
+from ctypes import c_double, c_int64, c_void_p
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_ext.kernels.library import library as compiled
+from fairseq_ext.kernels.library import library, loaded
 
 AFTER = {"none": 0, "relu": 1, "gelu": 2}
 KIND = {32: 0, 8: 1, 16: 2}  # by bits of the weights
@@ -54,34 +53,15 @@ class StepStruct(ctypes.Structure):
     _fields_ += [("own", StoreStruct), ("source", StoreStruct)]
 
 
-@functools.cache
-def kernel() -> ctypes.CDLL | None:
-    """The compiled library with its signatures; None where there is none."""
-    found = compiled()
-    if found is not None:
-        found.panel_columns.restype = found.has_int8.restype = c_int64
-        found.linear.argtypes = [c_void_p, c_void_p, c_int64, c_void_p, c_int64]
-        found.log_softmax.argtypes = [c_void_p, c_int64, c_int64, c_float]
-        found.encode.argtypes = [c_void_p, c_void_p, c_void_p, c_int64]
-        found.decode.argtypes = [c_void_p, c_void_p]
-        found.topk.argtypes = [c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p]
-        found.best_of_sentences.argtypes = [c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_int64, *[c_void_p] * 5]
-        for function in (found.linear, found.log_softmax, found.topk, found.best_of_sentences, found.encode, found.decode):
-            function.restype = None
-    return found
-
-
 def has_int8() -> bool:
     """Whether this processor multiplies 8-bit numbers in one instruction, and the library is there."""
-    found = kernel()
+    found = library()
     return found is not None and bool(found.has_int8())
 
 
 def panels(weight: Tensor) -> Tensor:
     """(out, ...) -> (panels, P, ...), filled up with zeros."""
-    library = kernel()
-    assert library is not None, "the compiled library is not there"
-    P = library.panel_columns()
+    P = loaded().panel_columns()
     missing = -weight.size(0) % P
     return F.pad(weight, (0, 0) * (weight.dim() - 1) + (0, missing)).unflatten(0, (-1, P))
 
@@ -118,7 +98,7 @@ class Packed:
         x = x.contiguous()
         assert x.dtype == torch.float32 and x.dim() == 2 and x.size(1) == self.inputs
         y = x.new_empty(x.size(0), self.outputs)
-        compiled().linear(self.address, x.data_ptr(), x.size(0), y.data_ptr(), AFTER[after])  # type: ignore[union-attr]
+        loaded().linear(self.address, x.data_ptr(), x.size(0), y.data_ptr(), AFTER[after])
         return y
 
 
@@ -154,7 +134,7 @@ class Coder:
     def encode_(self, x: Tensor, start: Tensor) -> None:
         """x (N, d), in place: embedded tokens of all sentences without padding; sentence s has lines start[s] to start[s + 1]."""
         assert x.is_contiguous() and x.dtype == torch.float32 and start.dtype == torch.long
-        compiled().encode(ctypes.addressof(self.struct), x.data_ptr(), start.data_ptr(), start.numel() - 1)  # type: ignore[union-attr]
+        loaded().encode(ctypes.addressof(self.struct), x.data_ptr(), start.data_ptr(), start.numel() - 1)
 
     def decode_(self, x: Tensor, b: int, sentences: int, width: int, place: Tensor | None, slot: Tensor | None, before: int,
                 mask: Tensor | None, source_mask: Tensor | None, own: Tensor, source: Tensor) -> None:  # fmt: skip
@@ -171,7 +151,7 @@ class Coder:
             None if source_mask is None else source_mask.data_ptr(),
             store(own), store(source),
         )  # fmt: skip
-        compiled().decode(ctypes.addressof(self.struct), ctypes.addressof(step))  # type: ignore[union-attr]
+        loaded().decode(ctypes.addressof(self.struct), ctypes.addressof(step))
 
 
 def store(value: Tensor) -> StoreStruct:
@@ -179,36 +159,3 @@ def store(value: Tensor) -> StoreStruct:
     layer, pair, sentence, head, _, _ = value.stride()
     assert value.stride()[4:] == (value.size(5), 1) and value.dtype == torch.float32
     return StoreStruct(value.data_ptr(), layer, pair, sentence, head, value.size(4))
-
-
-def log_softmax_(x: Tensor, temperature: float = 1.0) -> Tensor:
-    """Log-probabilities of logits x (..., V), in place."""
-    assert x.is_contiguous() and x.dtype == torch.float32
-    compiled().log_softmax(x.data_ptr(), x.numel() // x.size(-1), x.size(-1), temperature)  # type: ignore[union-attr]
-    return x
-
-
-def topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """torch.topk(x, k) of x (N, V) along its last dimension, scores and columns (N, k), best first; of equals the first columns."""
-    assert x.is_contiguous() and x.dtype == torch.float32 and 0 < k <= x.size(1)
-    score, column = x.new_empty(x.size(0), k), torch.empty(x.size(0), k, dtype=torch.long)
-    compiled().topk(x.data_ptr(), x.size(0), x.size(1), k, score.data_ptr(), column.data_ptr())  # type: ignore[union-attr]
-    return score, column
-
-
-def best_of_sentences(x: Tensor, before: Tensor, first: Tensor, c: int, tops: bool = False) -> tuple[Tensor, ...]:
-    """The c best continuations of each sentence, best first: row, column and cumulative score (S, c).
-
-    x (n, V): scores of each row's next word; before (n,): the row's own; first (S + 1,): each sentence's first row, and n. Of equals
-    the first; where there are fewer than c, -inf and the sentence's first row. tops: also each row's best word and its cumulative
-    score (n,).
-    """
-    assert x.is_contiguous() and x.dtype == before.dtype == torch.float32 and before.is_contiguous() and first.dtype == torch.long
-    (n, V), S = x.shape, first.numel() - 1
-    row, column = torch.empty(2, S, c, dtype=torch.long)
-    found = [row, column, x.new_empty(S, c)]
-    if tops:
-        found += [torch.empty(n, dtype=torch.long), x.new_empty(n)]
-    pointers = [value.data_ptr() for value in found] + ([] if tops else [0, 0])
-    compiled().best_of_sentences(x.data_ptr(), V, before.data_ptr(), first.data_ptr(), S, c, *pointers)  # type: ignore[union-attr]
-    return tuple(found)

@@ -11,7 +11,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.transformer import best_of_sentences, kernel, topk
+from fairseq_ext.kernels.library import library
+from fairseq_ext.kernels.topk import best_of_sentences, topk
 
 FEW, MANY = 64, 256  # so many of each row, and of each sentence, the compiled top-k keeps sorted by insertion
 BLOCK = 64  # columns of one block of the two-stage top-k
@@ -104,7 +105,7 @@ class LogProbs:
 
 def is_compiled(value: Tensor) -> bool:
     """Whether the compiled library can read this."""
-    return value.device.type == "cpu" and value.is_contiguous() and kernel() is not None
+    return value.device.type == "cpu" and value.is_contiguous() and library() is not None
 
 
 def blockwise_topk(value: Tensor, k: int) -> tuple[Tensor, Tensor]:

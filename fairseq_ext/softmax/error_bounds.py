@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_ext.kernels.screen import ScreenedProduct, library
+from fairseq_ext.kernels.library import library
+from fairseq_ext.kernels.screen import ScreenedProduct
 from fairseq_ext.kernels.transformer import quantised
 from fairseq_ext.search.log_probs import blockwise_topk
 

@@ -24,7 +24,8 @@ import torch
 
 import fairseq_ext  # noqa: F401
 from fairseq_ext.decoders.linear import Product
-from fairseq_ext.kernels.transformer import Packed, log_softmax_
+from fairseq_ext.kernels.topk import log_softmax_
+from fairseq_ext.kernels.transformer import Packed
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.softmax.error_bounds import Screen
 from fairseq_ext.softmax.lsh_index import Parameters

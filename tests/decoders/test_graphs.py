@@ -87,7 +87,7 @@ def fails(compute):
 @pytest.fixture(autouse=True)
 def plain_products(monkeypatch):
     """As on a GPU: no compiled step, no packed weights; and stores that begin small, so that they are outgrown."""
-    monkeypatch.setattr(products, "kernel", lambda: None)
+    monkeypatch.setattr(products, "library", lambda: None)
     monkeypatch.setattr(products.Product, "packs", False)
     monkeypatch.setattr(graphs, "CELLS", 1)
 

@@ -19,10 +19,11 @@ from fairseq_ext.decoders.factory import make_decoder
 from fairseq_ext.decoders.transformer.decoder import TransformerBackend
 from fairseq_ext.errors import UsageError
 from fairseq_ext.kernels import library as building
+from fairseq_ext.kernels import topk
 from fairseq_ext.kernels import transformer as step
 from fairseq_ext.search import log_probs
 
-needs_library = pytest.mark.skipif(step.kernel() is None, reason="there is no C++ compiler")
+needs_library = pytest.mark.skipif(building.library() is None, reason="there is no C++ compiler")
 needs_int8 = pytest.mark.skipif(not step.has_int8(), reason="no compiler, or a processor without 8-bit products")
 SHAPES = [(1, 4, 1), (2, 7, 63), (3, 64, 64), (4, 20, 65), (5, 16, 130), (7, 12, 200), (13, 32, 96)]  # lines, in, out
 LARGE = (50, 256, 1024)  # worth several threads
@@ -44,7 +45,7 @@ def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
 def no_library(monkeypatch):
     """As on a machine without a compiler."""
     for module in (products, choose, log_probs):
-        monkeypatch.setattr(module, "kernel", lambda: None)
+        monkeypatch.setattr(module, "library", lambda: None)
     monkeypatch.setattr(choose, "has_int8", lambda: False)
 
 
@@ -103,7 +104,7 @@ def test_log_softmax_equals_torchs(spread, temperature, two_threads):
     x[0, 3] = -torch.inf
     expected = (x.double() / temperature).log_softmax(-1)
     atol = 2e-6 * max(1.0, spread / temperature)  # of the rounding of x itself
-    torch.testing.assert_close(step.log_softmax_(x.clone(), temperature).double(), expected, rtol=1e-6, atol=atol)
+    torch.testing.assert_close(topk.log_softmax_(x.clone(), temperature).double(), expected, rtol=1e-6, atol=atol)
 
 
 @needs_library
@@ -114,7 +115,7 @@ def test_topk_equals_torchs(columns, k):
     x[1] = x[1].sort().values
     x[2] = x[2].sort(descending=True).values
     x[3, k - 1 :] = -torch.inf
-    score, column = step.topk(x, k)
+    score, column = topk.topk(x, k)
     assert torch.equal(score, x.topk(k).values)
     assert torch.equal(x.gather(1, column), score)
     assert all(len(set(line)) == k for line in column.tolist())
@@ -129,7 +130,7 @@ def test_the_best_of_sentences_are_torchs_over_their_rows(columns, c, two_thread
     x[2, 1:] = -torch.inf
     before[6] = -torch.inf
     before[9:] = -torch.inf  # nothing of the last sentence is possible
-    row, column, score, top, top_score = step.best_of_sentences(x, before, first, c, tops=True)
+    row, column, score, top, top_score = topk.best_of_sentences(x, before, first, c, tops=True)
     for s in range(5):
         rows = slice(first[s], first[s + 1])
         all_scores = (x[rows] + before[rows, None]).flatten()
@@ -141,14 +142,14 @@ def test_the_best_of_sentences_are_torchs_over_their_rows(columns, c, two_thread
         assert len(expected) == 0 or ((first[s] <= row[s]) & (row[s] < first[s + 1])).all()
     live = before > -torch.inf
     assert torch.equal(x.gather(1, top[:, None])[live, 0], x.amax(1)[live]) and torch.equal(top_score, x.amax(1) + before)
-    without = step.best_of_sentences(x, before, first, c)
+    without = topk.best_of_sentences(x, before, first, c)
     assert all(torch.equal(a, b) for a, b in zip(without, (row, column, score), strict=True))
 
 
 @needs_library
 def test_of_equal_continuations_the_first_come_first():
     x = torch.zeros(4, 300)
-    row, column, _ = step.best_of_sentences(x, torch.zeros(4), torch.tensor([0, 2, 4]), 5)
+    row, column, _ = topk.best_of_sentences(x, torch.zeros(4), torch.tensor([0, 2, 4]), 5)
     assert row.tolist() == [[0] * 5, [2] * 5] and column.tolist() == [[0, 1, 2, 3, 4]] * 2
 
 
@@ -295,7 +296,7 @@ def test_int8_is_refused_in_one_sentence_where_it_cannot_be(monkeypatch):
     assert "--print-alignment" in refused(model, print_alignment="hard")
     monkeypatch.setattr(choose, "has_int8", lambda: False)
     assert "8-bit" in refused(model)
-    monkeypatch.setattr(choose, "kernel", lambda: None)
+    monkeypatch.setattr(choose, "library", lambda: None)
     assert "python -m fairseq_ext.kernels" in refused(model)
 
 

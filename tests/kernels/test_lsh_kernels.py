@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from fairseq_ext.kernels import lsh as lsh_compiled
 from fairseq_ext.kernels import lsh_cuda, lsh_torch
 from fairseq_ext.kernels import shortlist as gathered
+from fairseq_ext.kernels.library import library
 from fairseq_ext.kernels.lsh_torch import PRIME
 from fairseq_ext.kernels.transformer import Packed
 from fairseq_ext.softmax import lsh_index
@@ -33,7 +34,7 @@ def twins(request, kernels):
     """The same, and the compiled ones on a CPU."""
     if request.param == "torch":
         return kernels
-    if kernels is lsh_cuda or lsh_compiled.library() is None:
+    if kernels is lsh_cuda or library() is None:
         pytest.skip("a GPU" if kernels is lsh_cuda else "no compiler")
     return lsh_compiled
 
@@ -179,7 +180,7 @@ def test_compaction_equals_a_filter(device, n, V, t, seed):
     bias=st.booleans(), wanted=st.booleans(), seed=st.integers(0, 99),
 )  # fmt: skip
 def test_the_words_found_in_one_call_are_those_of_the_functions(n, V, W, t, shape, table, bias, wanted, seed):
-    if lsh_compiled.library() is None:
+    if library() is None:
         pytest.skip("no compiler")
     generator = torch.Generator().manual_seed(seed)
     weight, x = torch.randn(V, 12, generator=generator), torch.randn(n, 12, generator=generator)

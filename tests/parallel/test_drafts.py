@@ -8,7 +8,7 @@ import torch
 from models import batch, build, dictionary, generators, run, same
 
 from fairseq_ext import UsageError
-from fairseq_ext.kernels.draft import functions
+from fairseq_ext.kernels.library import library
 from fairseq_ext.parallel.drafts.copy import Copy
 from fairseq_ext.parallel.drafts.estimate import estimate
 from fairseq_ext.parallel.drafts.ngram import COVERED, EPS, LAMBDA, Ngram
@@ -226,7 +226,7 @@ def test_sentences_without_an_earlier_output_ask_the_other_source():
     assert tokens.tolist() == [[X, Y, EOS], [A, B, EOS]]
 
 
-@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.skipif(functions() is None, reason="no compiler"))])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.skipif(library() is None, reason="no compiler"))])
 @pytest.mark.parametrize("with_source", [False, True])
 def test_one_row_is_drafted_as_among_others(with_source, compiled):
     """A single row takes a way of its own, with a compiler and without one; so does a single sentence."""

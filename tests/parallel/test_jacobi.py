@@ -15,7 +15,7 @@ from fairseq_ext.constraints.files import SentenceConstraints
 from fairseq_ext.decoders.fairseq.uncached import RereadingDecoder
 from fairseq_ext.decoders.transformer.decoder import TransformerBackend
 from fairseq_ext.decoders.transformer.one_row import RowReader
-from fairseq_ext.kernels.transformer import kernel
+from fairseq_ext.kernels.library import library
 from fairseq_ext.search.pool import Pool
 
 METHODS = ["jacobi", "gs-jacobi", "hybrid-jacobi", "window"]
@@ -130,7 +130,7 @@ def test_a_sentence_alone_equals_greedy(method, dtype, tmp_path):
             same(run(pair.stock, sample), run(pair.ours, sample), 1e-9 if dtype == torch.float64 else 1e-4)
             if flags["draft"] != "none":
                 assert counts(pair.ours)["drafts_offered"] > 0 or flags.get("block_size") == 1 or flags.get("parallel_length") == 1
-    assert (compiled > 0) == (dtype == torch.float32 and kernel() is not None)
+    assert (compiled > 0) == (dtype == torch.float32 and library() is not None)
 
 
 def test_a_sentence_alone_has_the_scores_of_its_verified_tokens_and_of_all_when_they_are_traced():

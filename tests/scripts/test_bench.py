@@ -16,7 +16,7 @@ import report  # noqa: E402
 from equality import check, same_best  # noqa: E402
 from harness import BenchError, Contender, ProcessContender, compare  # noqa: E402
 
-from fairseq_ext.kernels.transformer import kernel  # noqa: E402
+from fairseq_ext.kernels.library import library  # noqa: E402
 
 REFERENCE = [[([4, 5, 2], -0.5), ([4, 2], -0.9)], [([7, 2], -0.3), ([8, 2], -0.4)]]
 
@@ -175,7 +175,7 @@ def test_errors_are_one_sentence(clock):
     ids=["ways", "engines"],
 )
 def test_the_output_layers_script_times_every_way(flags, ways, tmp_path):
-    if flags and (kernel() is None or "fbgemm" not in torch.backends.quantized.supported_engines):
+    if flags and (library() is None or "fbgemm" not in torch.backends.quantized.supported_engines):
         pytest.skip("products of the compiled library and of FBGEMM are compared")
     small = ["--words", "5000", "--rows", "1", "3", "--dim", "32", "--threads", "1", "--times", "1", "--out", str(tmp_path / "out.json")]
     subprocess.run([sys.executable, BENCH / "softmax.py", *small, *flags], check=True, capture_output=True)

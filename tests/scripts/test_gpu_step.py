@@ -20,7 +20,7 @@ SMALL = {f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in S
 
 @pytest.fixture
 def model(monkeypatch):
-    monkeypatch.setattr(products, "kernel", lambda: None)
+    monkeypatch.setattr(products, "library", lambda: None)
     return gpu_step.random_model(50, 2, torch.float32, "cpu", **SMALL)
 
 

@@ -24,7 +24,7 @@ from fairseq_ext.decoders.transformer.layers import read_tokens
 from fairseq_ext.decoders.transformer.one_row import RowReader
 from fairseq_ext.decoders.transformer.rows import State
 from fairseq_ext.decoders.transformer.weights import Weights, read
-from fairseq_ext.kernels.transformer import log_softmax_
+from fairseq_ext.kernels.topk import log_softmax_
 from fairseq_ext.search.pool import Pool
 
 

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fairseq_ext.kernels.draft import CompiledTable, functions
+from fairseq_ext.kernels.draft import CompiledTable
+from fairseq_ext.kernels.library import library
 from fairseq_ext.parallel.drafts.source import Draft, DraftOfOne, Source
 from fairseq_ext.parallel.drafts.table import Table
 from fairseq_ext.parallel.rows import NONE, Row, Rows
@@ -42,7 +43,7 @@ class Ngram(Source):
         self.factor: np.ndarray | None = None  # (slots x V,); only of sentences that have been drafted: a stream's pool has thousands
         self.floor = (EPS / (table.unigram + EPS)) ** LAMBDA  # of a word that the source does not speak of
         self.seen: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # what `entry` has found
-        self.compiled = self.compile() if functions() is not None else None
+        self.compiled = self.compile() if library() is not None else None
 
     def compile(self) -> CompiledTable:
         table = self.table

@@ -31,6 +31,7 @@ from torch import Tensor
 from fairseq_ext.errors import UsageError
 from fairseq_ext.kernels import lsh as lsh_compiled
 from fairseq_ext.kernels import lsh_torch
+from fairseq_ext.kernels.library import library
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.finished import Hypothesis
@@ -190,7 +191,7 @@ class ExactLSH(LSH):
 def kernels_for(weight: Tensor) -> Any:
     """The compiled twins or those in CUDA where they can run, else torch's, on a GPU with a line that says why."""
     if not weight.is_cuda:
-        return lsh_torch if lsh_compiled.library() is None else lsh_compiled
+        return lsh_torch if library() is None else lsh_compiled
     from fairseq_ext.kernels import lsh_cuda
 
     reason = lsh_cuda.unavailable()

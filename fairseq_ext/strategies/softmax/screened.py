@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.kernels.screen import library
+from fairseq_ext.kernels.library import library
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import MANY, LogProbs, is_compiled

@@ -8,11 +8,11 @@ import torch
 from strategies.select.test_dba import decode, random_constraints, wanted
 from table_model import TableDecoder, random_table
 
-from fairseq_ext.kernels.banks import function
+from fairseq_ext.kernels.library import library
 from fairseq_ext.strategies.prune.finished import PruneFinished
 from fairseq_ext.strategies.select.dba import DBA
 
-pytestmark = pytest.mark.skipif(function() is None, reason="no compiled library")
+pytestmark = pytest.mark.skipif(library() is None, reason="no compiled library")
 
 
 class Both(DBA):

@@ -11,13 +11,14 @@ from models import alone, batch, build, dictionary, forced, generators, run, sam
 
 from fairseq_ext import UsageError
 from fairseq_ext.constraints.files import SentenceConstraints, met
-from fairseq_ext.kernels import lsh as lsh_compiled
 from fairseq_ext.kernels import lsh_torch
 from fairseq_ext.kernels import shortlist as gathered
+from fairseq_ext.kernels.library import library
 from fairseq_ext.softmax import lsh_index
 from fairseq_ext.softmax.lsh_index import Parameters
 from fairseq_ext.softmax.shortlist_stats import Measured
 from fairseq_ext.stats import Stats
+from fairseq_ext.strategies.softmax import lsh
 from fairseq_ext.strategies.softmax.lsh import LSH
 
 WORDS = 600
@@ -39,8 +40,8 @@ def way(request, monkeypatch) -> str:
     """The compiled library, or as without it."""
     if request.param == "torch":
         monkeypatch.setattr(gathered, "takes", lambda weight: False)
-        monkeypatch.setattr(lsh_compiled, "library", lambda: None)
-    elif lsh_compiled.library() is None:
+        monkeypatch.setattr(lsh, "library", lambda: None)
+    elif library() is None:
         pytest.skip("no compiler")
     return request.param
 

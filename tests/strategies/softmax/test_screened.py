@@ -7,7 +7,7 @@ import torch
 from models import batch, build, generators, run, same
 
 from fairseq_ext import UsageError
-from fairseq_ext.kernels.screen import library
+from fairseq_ext.kernels.library import library
 from fairseq_ext.softmax import error_bounds as screening
 from fairseq_ext.softmax.error_bounds import Screen, rounded
 from fairseq_ext.stats import Stats

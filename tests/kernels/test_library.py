@@ -1,0 +1,160 @@
+"""The compiled library is run only if it is what was built, by this user; the signatures are those of the C++ files."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fairseq_ext.files import untrusted
+from fairseq_ext.kernels import library as building
+
+needs_compiler = pytest.mark.skipif(building.compiler() is None, reason="there is no C++ compiler")
+WORKS = 'extern "C" long long works() { return 1; }\n'
+LOAD = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"
+
+
+# ---- signatures
+
+
+def declared() -> dict[str, tuple]:
+    """Result and parameters of every function of extern "C" that a C++ file defines, read from its text."""
+    kinds = {"int64_t": ctypes.c_int64, "double": ctypes.c_double, "float": ctypes.c_float, "void": None}
+    found = {}
+    for path in building.SOURCES:
+        text = re.sub(r"^namespace \{.*?^\}  // namespace", "", path.read_text(encoding="utf-8"), flags=re.S | re.M)
+        text = re.sub(r"//[^\n]*", "", text)
+        assert 'extern "C"' in text
+        for result, name, arguments in re.findall(r'^(?:extern "C" )?(\w+) (\w+)\(([^)]*)\)\s*\{', text, re.M):
+            words = [word.strip() for word in arguments.split(",") if word.strip()]
+            found[name] = (kinds[result], [ctypes.c_void_p if "*" in w else kinds[w.split()[0]] for w in words])
+    return found
+
+
+def test_signatures_are_those_of_the_sources():
+    assert declared() == building.SIGNATURES
+
+
+# ---- what is loaded
+
+
+@pytest.fixture
+def small(monkeypatch, tmp_path) -> Path:
+    """Sources that compile at once, and a cache of the test's own: where the library will lie."""
+    source = tmp_path / "works.cpp"
+    source.write_text(WORKS)
+    monkeypatch.setattr(building, "SOURCES", [source])
+    monkeypatch.setattr(building, "HEADERS", [])
+    monkeypatch.setattr(building, "SIGNATURES", {"works": (ctypes.c_int64, [])})
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "fairseq_ext"
+
+
+def load() -> ctypes.CDLL | None:
+    return building.library.__wrapped__()
+
+
+def planted(folder: Path, mark: Path) -> bytes:
+    """A library that leaves a mark when it is loaded."""
+    source = folder.parent / "planted.cpp"
+    source.write_text(f'#include <cstdio>\nstruct Run {{ Run() {{ std::fclose(std::fopen("{mark}", "w")); }} }} run;\n{WORKS}')
+    made = folder.parent / "planted.so"
+    subprocess.run([*building.compiler(), "-shared", "-fPIC", "-o", made, source], check=True)
+    subprocess.run([sys.executable, "-c", LOAD, made], check=True)
+    assert mark.exists()  # it does run
+    mark.unlink()
+    return made.read_bytes()
+
+
+@needs_compiler
+def test_a_built_library_is_private_and_used_again(small, caplog):
+    with caplog.at_level(logging.INFO, "fairseq_ext"):
+        assert load().works() == 1
+        first = building.build().stat().st_mtime_ns
+        assert load().works() == 1 and building.build().stat().st_mtime_ns == first
+    assert not caplog.records
+    assert stat.S_IMODE(small.stat().st_mode) == 0o700
+    assert sorted(path.suffix for path in small.iterdir()) == [".sha256", ".so"]
+
+
+@needs_compiler
+@pytest.mark.parametrize("harm", ["half", "bit", "other", "digest", "no digest", "empty digest"])
+def test_anything_else_than_what_was_built_is_built_anew(small, tmp_path, caplog, harm):
+    library = building.build()
+    content, digest, mark = library.read_bytes(), library.with_suffix(".sha256"), tmp_path / "mark"
+    if harm == "half":
+        library.write_bytes(content[: len(content) // 2])
+    elif harm == "bit":
+        library.write_bytes(content[:1000] + bytes([content[1000] ^ 4]) + content[1001:])
+    elif harm == "other":
+        library.write_bytes(planted(small, mark))
+    elif harm == "digest":
+        digest.write_text("0" * 64)
+    elif harm == "no digest":
+        digest.unlink()
+    else:
+        digest.write_text("")
+    with caplog.at_level(logging.INFO, "fairseq_ext"):
+        assert load().works() == 1
+    assert library.read_bytes() == content and not mark.exists()
+    assert [record.message for record in caplog.records] == [f"{library} is not what was built there: it is built anew"]
+
+
+@needs_compiler
+def test_a_library_with_its_digest_is_not_trusted_in_a_folder_that_others_could_write_to(small, tmp_path, caplog):
+    library, mark = building.build(), tmp_path / "mark"
+    content = library.read_bytes()
+    small.chmod(0o777)
+    library.write_bytes(planted(small, mark))
+    library.with_suffix(".sha256").write_text(building.hashlib.sha256(library.read_bytes()).hexdigest())
+    with caplog.at_level(logging.INFO, "fairseq_ext"):
+        assert load().works() == 1
+    assert not mark.exists() and library.read_bytes() == content
+    assert "others could have written it" in caplog.text
+    assert stat.S_IMODE(small.stat().st_mode) == 0o700
+
+
+@needs_compiler
+def test_a_cache_below_a_folder_that_others_can_write_to_is_not_used(small, caplog):
+    library = building.build()
+    small.parent.chmod(0o777)
+    with caplog.at_level(logging.INFO, "fairseq_ext"):
+        elsewhere = building.build()
+    assert elsewhere.parent != library.parent and untrusted(elsewhere) is None
+    assert f"{small.parent} is writable by other users" in caplog.text and len(caplog.records) == 1
+    shutil.rmtree(elsewhere.parent)
+
+
+@needs_compiler
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_another_users_library_is_not_loaded(small, caplog):
+    library = building.build()
+    os.chown(library, 12345, 12345)
+    with caplog.at_level(logging.INFO, "fairseq_ext"):
+        assert building.build() == library
+    assert "built anew" in caplog.text and library.stat().st_uid == 0
+    os.chown(small, 12345, 12345)
+    elsewhere = building.build()
+    assert elsewhere.parent != small and f"{small} belongs to another user" in caplog.text
+    shutil.rmtree(elsewhere.parent)
+
+
+@needs_compiler
+def test_two_processes_build_it_once(small, tmp_path):
+    """Both find no library; the second waits for the first."""
+    code = (
+        "import sys; from pathlib import Path; from fairseq_ext.kernels import library as b; b.HEADERS = []; "
+        "b.SOURCES = [Path(sys.argv[1])]; print(b.build().stat().st_mtime_ns)"
+    )
+    command = [sys.executable, "-c", code, tmp_path / "works.cpp"]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    times = [process.communicate(timeout=120)[0] for process in running]
+    assert times[0] == times[1] != ""
