@@ -94,8 +94,8 @@ class TableDecoder:
     def rows(self) -> int:
         return self.sentence.numel()
 
-    def admit(self, pool: Pool, sentences: list[int]) -> None:
-        self.live = self.sentence = torch.tensor(sentences)
+    def admit(self, inputs: dict[str, Tensor]) -> None:
+        self.live = self.sentence = inputs["src_tokens"][:, 0] - FIRST_WORD
 
     def step(self, tokens: Tensor) -> list[Tensor]:
         assert tokens.size(0) == self.rows
@@ -195,7 +195,8 @@ def search(
     each = len(tables)
     limits = [max_len] * each if isinstance(max_len, int) else list(max_len)
     lengths = [source] * each if isinstance(source, int) else list(source)
-    pool = Pool({}, torch.tensor(lengths) + 1, limits, torch.arange(each), EOS, prefix)
+    names = {"src_tokens": FIRST_WORD + torch.arange(each)[:, None]}  # (N, 1) a sentence's only token says which one it is
+    pool = Pool(names, torch.tensor(lengths) + 1, limits, torch.arange(each), EOS, prefix)
     pool.aux.update(aux or {})
     watched = Watched(stop, [0] * each, [0] * each)
     plugs = Plugs(select or TopK(k), watched, WholeBatch(), FullSoftmax(), list(prune))

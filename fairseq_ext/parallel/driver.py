@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fairseq_ext.decoders.protocol import BlockDecoder
 from fairseq_ext.parallel.block_processors import apply_rules
 from fairseq_ext.parallel.near_ties import Guard
 from fairseq_ext.parallel.one_sentence import search_one
@@ -31,23 +32,6 @@ from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Schedule, Softmax
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.stats import Stats
-
-
-class BlockDecoder(Protocol):
-    """A decoder whose rows stand at different lengths and read several tokens a call."""
-
-    def admit(self, pool: Pool, sentences: list[int]) -> None:
-        """Encode these sentences; they become one row each."""
-
-    def step(self, tokens: Tensor, new: int = 1, length: int | Tensor | None = None) -> list[Tensor]:
-        """Keep the first length (n,) tokens that each row has read (None: all) and read tokens (n, new) behind them; each model's
-        features, (n, d) for one token and (n, new, d) for more."""
-
-    def log_probs(self, features: list[Tensor], temperature: float) -> Tensor:
-        """Features (m, d) -> log-probabilities (m, V)."""
-
-    def select(self, row: Tensor, sentence: Tensor | None, width: int, sentence_of_row: Tensor) -> None:
-        """As in search/protocols.py."""
 
 
 class Method(Protocol):
@@ -78,7 +62,7 @@ class ParallelSearch:
     """The driver. Called with a pool, it gives answer(sentence, hypotheses) each sentence that is wanted as soon as it is finished,
     with one hypothesis, or none where every word was forbidden."""
 
-    decoder: Any
+    decoder: BlockDecoder
     method: Method
     softmax: Softmax
     rules: Rules
@@ -94,7 +78,7 @@ class ParallelSearch:
         sentences = list(self.schedule(pool, 0, 0, 0))
         if not sentences:
             return
-        self.decoder.admit(pool, sentences)
+        self.decoder.admit(pool.inputs(sentences))
         self.stats.encoder_calls += 1
         self.method.start(pool)
         if len(sentences) == len(pool.queue(0)) == 1:
@@ -213,7 +197,7 @@ class ParallelSearch:
         if self.stats.refills is not None:
             self.stats.refills += 1
         group = self.decoder.set_aside() if len(rows) else None
-        self.decoder.admit(pool, sentences)
+        self.decoder.admit(pool.inputs(sentences))
         self.stats.encoder_calls += 1
         fresh = Rows.start(pool, sentences)
         if group is None:

@@ -78,8 +78,7 @@ def compiled(search: ParallelSearch, pool: Pool, limit: int) -> Read | None:
         return None
     if rules.unk_penalty or rules.suppress is not None or rules.no_repeat_ngram or rules.lm is not None or rules.min_len > limit:
         return None
-    make = getattr(search.decoder, "row_reader", None)
-    reader = None if make is None else make(rules.pad, rules.eos)
+    reader = search.decoder.row_reader(rules.pad, rules.eos)
     if reader is None:
         return None
     every = search.trace is not None

@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
+from fairseq_ext.decoders.protocol import Regroupable
 from fairseq_ext.search.beam import Beam
-from fairseq_ext.search.protocols import Decoder, Schedule
+from fairseq_ext.search.protocols import Schedule
 
 
 @dataclass
@@ -27,7 +28,7 @@ class Group:
 class Groups:
     """All live rows, the group that was stepped last in front."""
 
-    def __init__(self, decoder: Decoder, schedule: Schedule, mixes: bool):
+    def __init__(self, decoder: Regroupable, schedule: Schedule, mixes: bool):
         self.decoder = decoder
         self.level = schedule.level
         self.most_rows = schedule.most_rows

@@ -10,20 +10,21 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from fairseq_ext.decoders.protocol import Regroupable
 from fairseq_ext.search.batch_groups import Groups
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, StopDecision
 from fairseq_ext.search.finished import Finished, FinishedStep, Hypothesis
 from fairseq_ext.search.logits_processors import Rules
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import Decoder, Plugs
+from fairseq_ext.search.protocols import Plugs
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.stats import Stats
 
 
 @torch.no_grad()
 def beam_search(
-    decoder: Decoder,
+    decoder: Regroupable,
     pool: Pool,
     nbest: int,
     plugs: Plugs,
@@ -45,7 +46,7 @@ def beam_search(
                 stats.refills += 1
             started += len(sentences)
             groups.set_aside()
-            decoder.admit(pool, sentences)
+            decoder.admit(pool.inputs(sentences))
             stats.encoder_calls += 1
             beam = Beam.start(sentences, pool.bos, device, torch.float32)
             if decoder.need_attention:
@@ -67,7 +68,7 @@ def beam_search(
 
 
 def advance(
-    decoder: Decoder, beam: Beam, pool: Pool, plugs: Plugs, rules: Rules, scoring: Scoring, stats: Stats, finished: Finished
+    decoder: Regroupable, beam: Beam, pool: Pool, plugs: Plugs, rules: Rules, scoring: Scoring, stats: Stats, finished: Finished
 ) -> Beam:
     """One token more for every row; finished hypotheses go to `finished`, final sentences leave."""
     # (2) sentences that have reached their length may only end
@@ -142,7 +143,7 @@ def collect_(finished: Finished, beam: Beam, candidates: Candidates, done: Tenso
     finished.total.scatter_reduce_(0, owner, last.to(finished.total.dtype), "amax")
 
 
-def survivors(decoder: Decoder, beam: Beam, candidates: Candidates, decision: StopDecision, final: Tensor, variable: bool) -> Beam:
+def survivors(decoder: Regroupable, beam: Beam, candidates: Candidates, decision: StopDecision, final: Tensor, variable: bool) -> Beam:
     """The first staying candidates of each sentence that is not final, as a beam of the width allowed; the decoder's rows follow."""
     live = [s for s, is_final in zip(beam.live, final.tolist(), strict=True) if not is_final]
     row, token, score = candidates.row, candidates.token, candidates.score
@@ -183,7 +184,7 @@ def survivors(decoder: Decoder, beam: Beam, candidates: Candidates, decision: St
 
 
 def continued(
-    decoder: Decoder,
+    decoder: Regroupable,
     beam: Beam,
     live: list[int],
     width: int,

@@ -11,60 +11,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
 from torch import Tensor
 
+from fairseq_ext.decoders.protocol import Decoder
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, StopDecision
 from fairseq_ext.search.finished import Finished, Hypothesis
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.scoring import Scoring
-
-
-class Decoder(Protocol):
-    """A fairseq model (or ensemble) seen by the loop: rows that grow by a token a step (decoders/)."""
-
-    name: str
-    joins: bool  # groups of rows that have read equally many tokens can be joined
-    mixes: bool  # and so can groups that have not
-    need_attention: bool  # whether `attention` is asked for
-
-    @property
-    def rows(self) -> int:
-        """Rows at present."""
-
-    def admit(self, pool: Pool, sentences: list[int]) -> None:
-        """Encode these sentences; they become one row each."""
-
-    def step(self, tokens: Tensor) -> list[Tensor]:
-        """Read the last of tokens (n, L) in every row; return each model's features (n, d)."""
-
-    def log_probs(self, features: list[Tensor], temperature: float) -> Tensor:
-        """Log-probabilities of the next token (n, V), float32 or better."""
-
-    def select(self, row: Tensor, sentence: Tensor | None, width: int, sentence_of_row: Tensor) -> None:
-        """Row i becomes what row[i] was, for n' new rows.
-
-        sentence (S',): places, among the sentences before, of those kept, None for all; sentence_of_row (n',): place of each new
-        row's sentence among the kept; width: rows of every sentence, 0 when they differ.
-        """
-
-    def set_aside(self) -> Any:
-        """Give away the present rows as a group; none are left."""
-
-    def resume(self, group: Any) -> None:
-        """Go on with a group that was set aside."""
-
-    def join(self, group: Any) -> None:
-        """Add a group's rows behind the present ones."""
-
-    def part(self, row: Tensor, sentence: Tensor, width: int, sentence_of_row: Tensor) -> Any:
-        """A copy of some rows as a group; arguments as in `select`. The present rows stay."""
-
-    def attention(self) -> Tensor | None:
-        """Attention of the last step over the source (n, source), averaged over models; None when it was not asked for."""
 
 
 class Schedule(ABC):

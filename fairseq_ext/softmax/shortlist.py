@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_ext.decoders.linear import Product
+from fairseq_ext.decoders.protocol import Decoder
 from fairseq_ext.errors import UsageError
 from fairseq_ext.kernels import lsh_torch
 from fairseq_ext.kernels import shortlist as gathered
@@ -24,7 +25,7 @@ from fairseq_ext.kernels.lsh_torch import nonzero
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import Decoder, Softmax
+from fairseq_ext.search.protocols import Softmax
 from fairseq_ext.softmax import shortlist_stats as softmax_stats
 from fairseq_ext.softmax.shortlist_stats import Measured
 

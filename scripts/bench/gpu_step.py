@@ -31,7 +31,6 @@ import fairseq_ext  # noqa: F401
 from fairseq_ext.decoders.factory import TOLERANCE, relative
 from fairseq_ext.decoders.transformer.cuda_graph_cache import MakeGraphs, cuda_graphs
 from fairseq_ext.decoders.transformer.decoder import TransformerBackend
-from fairseq_ext.search.pool import Pool
 
 BIG = "transformer_vaswani_wmt_en_de_big"
 
@@ -72,7 +71,7 @@ class Ours:
         S, device = inputs["src_tokens"].size(0), inputs["src_tokens"].device
         self.decoder, self.beam = decoder, beam
         self.sentence = torch.arange(S, device=device).repeat_interleave(beam)
-        decoder.admit(Pool(inputs, inputs["src_lengths"], [1000] * S, torch.arange(S), 2), list(range(S)))
+        decoder.admit(inputs)
 
     def step(self, tokens: Tensor, order: Tensor | None) -> Tensor:
         if order is None:

@@ -25,7 +25,7 @@ class Storm:
         self.decoder = FairseqDecoder(models)
 
     def start(self, sentences: list[int]) -> None:
-        self.decoder.admit(self.pool, sentences)
+        self.decoder.admit(self.pool.inputs(sentences))
         self.rows = {s: [[EOS]] for s in sentences}  # sentence -> its rows of tokens
 
     def compare(self, tolerance: float) -> None:
@@ -110,7 +110,7 @@ def test_attention_is_the_ensembles_mean():
     single = [generators([m], beam=1, max_len_b=3, print_alignment="soft").stock.generate([], sample) for m in models]
     decoder = FairseqDecoder(models, need_attention=True)
     net_input = sample["net_input"]
-    decoder.admit(Pool(net_input, net_input["src_lengths"], [3, 3], sample["id"], EOS), [0, 1])
+    decoder.admit({name: net_input[name] for name in ("src_tokens", "src_lengths")})
     decoder.step(torch.tensor([[EOS], [EOS]]))
     for i, weights in enumerate(decoder.attention()):
         expected = torch.stack([nbest[i][0]["attention"][:, 0] for nbest in single]).mean(0)

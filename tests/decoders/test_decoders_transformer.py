@@ -70,7 +70,7 @@ class Rows:
         self.tolerance = TOLERANCE[next(models[0].parameters()).dtype]
 
     def start(self, sentences: list[int]) -> None:
-        self.decoder.admit(self.pool, sentences)
+        self.decoder.admit(self.pool.inputs(sentences))
         self.rows = {s: [[EOS]] for s in sentences}  # sentence -> its rows of tokens
 
     def expected(self, model, sentence: int, rows: list[list[int]]) -> list[torch.Tensor]:
@@ -342,7 +342,7 @@ def test_log_probabilities_equal_the_reference_backends(temperature):
     reference = FairseqDecoder(rows.models)
     outs = []
     for decoder in (rows.decoder, reference):
-        decoder.admit(rows.pool, [0, 1])
+        decoder.admit(rows.pool.inputs([0, 1]))
         outs.append(decoder.log_probs(decoder.step(torch.tensor([[EOS], [EOS]])), temperature))
     torch.testing.assert_close(*outs, rtol=0, atol=1e-9)
 
@@ -374,7 +374,7 @@ def test_attention_equals_the_reference_backends(ragged):
     row, owner = (torch.tensor([0, 1, 1]), torch.tensor([0, 1, 1])) if ragged else (torch.tensor([0, 0, 1, 1]), torch.tensor([0, 0, 1, 1]))
     got = []
     for decoder in (rows.decoder, reference):
-        decoder.admit(rows.pool, [0, 1])
+        decoder.admit(rows.pool.inputs([0, 1]))
         decoder.step(torch.tensor([[EOS], [EOS]]))
         decoder.select(row, None, 0 if ragged else 2, owner)
         decoder.step(torch.tensor([[EOS, 5 + i] for i in range(row.numel())]))
@@ -394,7 +394,7 @@ def test_half_precision_models_get_a_float32_softmax(device):
     assert choose.disagreement(model, transformer_weights.read(model.decoder)) is None
     decoder = TransformerBackend([model])
     net_input = {name: value.to(device) for name, value in batch([3, 5])["net_input"].items()}
-    decoder.admit(Pool(net_input, net_input["src_lengths"], [9, 9], torch.arange(2), EOS), [0, 1])
+    decoder.admit({name: net_input[name] for name in ("src_tokens", "src_lengths")})
     features = decoder.step(torch.tensor([[EOS], [EOS]], device=device))
     assert features[0].dtype == torch.float16
     assert decoder.log_probs(features, 1.0).dtype == torch.float32

@@ -393,7 +393,7 @@ def test_the_block_step_equals_the_cache_and_teacher_forcing():
     pool = Pool(sample["net_input"], sample["net_input"]["src_lengths"], [60] * 3, torch.arange(3), EOS)
     pair = [TransformerBackend([model]), RereadingDecoder([model])]
     for decoder in pair:
-        decoder.admit(pool, [0, 1, 2])
+        decoder.admit(pool.inputs([0, 1, 2]))
     read = np.zeros(3, np.int64)
     for turn in range(12):
         w = int(chance.integers(1, 6))

@@ -10,7 +10,6 @@ from fairseq.models.fairseq_model import BaseFairseqModel
 from torch import Tensor
 
 from fairseq_ext.decoders.fairseq.model import Moves, OneModel, Rows
-from fairseq_ext.search.pool import Pool
 
 
 @dataclass
@@ -23,7 +22,7 @@ class Group:
 
 
 class FairseqDecoder:
-    """The loop's view of one or several fairseq models (see search/protocols.py, Decoder)."""
+    """The loop's view of one or several fairseq models (see decoders/protocol.py, Decoder)."""
 
     name = "fairseq"
 
@@ -35,11 +34,11 @@ class FairseqDecoder:
         self.joins = all(model.joins for model in self.models)
         self.mixes = all(model.mixes for model in self.models)
 
-    def admit(self, pool: Pool, sentences: list[int]) -> None:
-        inputs = pool.inputs(sentences)
+    def admit(self, inputs: dict[str, Tensor]) -> None:
+        sentences = inputs["src_tokens"].size(0)
         for model in self.models:
-            model.admit(inputs, len(sentences))
-        self.rows = len(sentences)
+            model.admit(inputs, sentences)
+        self.rows = sentences
         self.width = 1
 
     def step(self, tokens: Tensor) -> list[Tensor]:
@@ -52,7 +51,7 @@ class FairseqDecoder:
         return torch.logsumexp(torch.stack(scores), dim=0) - math.log(len(scores))
 
     def select(self, row: Tensor, sentence: Tensor | None, width: int, sentence_of_row: Tensor) -> None:
-        """See search/protocols.py. width: rows of every sentence, 0 when they differ."""
+        """See decoders/protocol.py. width: rows of every sentence, 0 when they differ."""
         same_layout = width == self.width and width > 0 and sentence is None
         moves = Moves(rows=not (same_layout and width == 1), sources=not same_layout)
         for model in self.models:

@@ -13,15 +13,14 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.decoders.fairseq.decoder import FairseqDecoder
-from fairseq_ext.search.pool import Pool
 
 
 class RereadingDecoder(FairseqDecoder):
-    """See parallel/driver.py, BlockDecoder."""
+    """See decoders/protocol.py, BlockDecoder."""
 
-    def admit(self, pool: Pool, sentences: list[int]) -> None:
-        super().admit(pool, sentences)
-        self.text = torch.zeros(self.rows, 0, dtype=torch.long, device=pool.length.device)  # (n, T) what each row has read
+    def admit(self, inputs: dict[str, Tensor]) -> None:
+        super().admit(inputs)
+        self.text = torch.zeros(self.rows, 0, dtype=torch.long, device=inputs["src_tokens"].device)  # (n, T) what each row has read
         self.length = self.text.new_zeros(self.rows)  # (n,)
         self.pad = self.models[0].decoder.dictionary.pad()
         self.longest = min(int(model.model.max_decoder_positions()) for model in self.models)
@@ -45,6 +44,9 @@ class RereadingDecoder(FairseqDecoder):
             features = features.gather(1, where[:, :, None].expand(-1, -1, features.size(2)))
             out.append(features[:, -1] if new == 1 else features)
         return out
+
+    def row_reader(self, pad: int, eos: int) -> None:
+        """None: there is no quicker way to read a row alone."""
 
     def select(self, row: Tensor, sentence: Tensor | None, width: int, sentence_of_row: Tensor) -> None:
         for model in self.models:

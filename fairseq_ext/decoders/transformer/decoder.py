@@ -25,11 +25,10 @@ from fairseq_ext.decoders.transformer.one_row import RowReader
 from fairseq_ext.decoders.transformer.rows import State
 from fairseq_ext.decoders.transformer.weights import Weights, read
 from fairseq_ext.kernels.topk import log_softmax_
-from fairseq_ext.search.pool import Pool
 
 
 class TransformerBackend:
-    """The loop's view of one or several Transformer models (see search/protocols.py, Decoder)."""
+    """The loop's view of one or several Transformer models (see decoders/protocol.py, Decoder)."""
 
     name = "transformer"
     joins = mixes = True  # every row has its own length and mask
@@ -67,13 +66,12 @@ class TransformerBackend:
         """Rows of every sentence, 0 when they differ."""
         return 1 if self.state is None else self.state.width if self.state.place is None else 0
 
-    def admit(self, pool: Pool, sentences: list[int]) -> None:
-        self.state = self.encode(pool, sentences)
+    def admit(self, inputs: dict[str, Tensor]) -> None:
+        self.state = self.encode(inputs)
 
     @torch.no_grad()
-    def encode(self, pool: Pool, sentences: list[int]) -> State:
+    def encode(self, inputs: dict[str, Tensor]) -> State:
         """These sentences as a group of rows of their own, one row each."""
-        inputs = pool.inputs(sentences)
         if any(part is not None and part.watch.stale() for part in (*self.weights, *self.encoders)):
             self.read()
         encoded = [self.encode_one(i, inputs) for i in range(len(self.models))]
@@ -141,7 +139,7 @@ class TransformerBackend:
         return [(weights.output.weight, weights.output.bias) for weights in self.weights]
 
     def select(self, row: Tensor, sentence: Tensor | None, width: int, sentence_of_row: Tensor) -> None:
-        """See search/protocols.py. width: rows of every sentence, 0 when they differ."""
+        """See decoders/protocol.py. width: rows of every sentence, 0 when they differ."""
         assert self.state is not None, "no sentence has been admitted"
         self.state.select_(row, sentence, width, sentence_of_row)
 

@@ -108,7 +108,7 @@ class State:
         self.mask, self.length = mask, lengths
 
     def select_(self, row: Tensor, sentence: Tensor | None, width: int, sentence_of_row: Tensor) -> None:
-        """Row i becomes what row[i] was; see search/protocols.py, Decoder."""
+        """Row i becomes what row[i] was; see decoders/protocol.py, Decoder."""
         before = row if self.place is None else self.place[row]  # (n',) place of each new row's past
         kept = self.sentences if sentence is None else sentence.numel()
         trivial = self.mask is None and self.width == 1 and width == 1

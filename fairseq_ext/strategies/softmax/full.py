@@ -2,11 +2,12 @@
 
 from torch import Tensor
 
+from fairseq_ext.decoders.protocol import Decoder
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import Decoder, Softmax
+from fairseq_ext.search.protocols import Softmax
 
 
 class FullSoftmax(Softmax):

@@ -28,6 +28,7 @@ import torch
 from fairseq.dataclass import ChoiceEnum
 from torch import Tensor
 
+from fairseq_ext.decoders.protocol import Decoder
 from fairseq_ext.errors import UsageError
 from fairseq_ext.kernels import lsh as lsh_compiled
 from fairseq_ext.kernels import lsh_torch
@@ -37,7 +38,6 @@ from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import Decoder
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.softmax import shortlist_stats as softmax_stats
 from fairseq_ext.softmax.lsh_index import DIRECT_BITS, Parameters, load_or_build

@@ -34,13 +34,14 @@ import time
 import torch
 from torch import Tensor
 
+from fairseq_ext.decoders.protocol import Decoder
 from fairseq_ext.errors import UsageError
 from fairseq_ext.kernels.library import library
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import MANY, LogProbs, is_compiled
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import Decoder, Softmax
+from fairseq_ext.search.protocols import Softmax
 from fairseq_ext.softmax.error_bounds import Screen
 from fairseq_ext.softmax.output_layer import output_layers
 from fairseq_ext.softmax.shortlist import needs_beam

@@ -1,0 +1,79 @@
+"""What a search asks of a decoder: the interfaces between the drivers (search/, parallel/) and the backends of this folder.
+
+A decoder holds live rows. A row reads one token a step, or a block of them. Rows of one sentence stand side by side.
+
+Shapes: S sentences, n rows, w new tokens a row, L tokens, d features, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from torch import Tensor
+
+# tokens (w,), tokens kept, first position that may hold EOS, first position that must, score every position ->
+# best word of each position (w,) and its log-probability
+ReadRow = Callable[[list[int], int, int, int, bool], tuple[list[int], list[float]]]
+
+
+class Decoder(Protocol):
+    """One fairseq model, or an ensemble, whose rows grow by one token a step."""
+
+    name: str  # of the backend, for the signature
+    need_attention: bool  # whether `attention` is asked for
+
+    @property
+    def rows(self) -> int:
+        """Number of live rows."""
+
+    def admit(self, inputs: dict[str, Tensor]) -> None:
+        """Encode these sentences, given as the encoder's input. They replace the live rows, with one row each."""
+
+    def step(self, tokens: Tensor) -> list[Tensor]:
+        """Read the last column of tokens (n, L); return the features (n, d) of each model."""
+
+    def log_probs(self, features: list[Tensor], temperature: float) -> Tensor:
+        """Return the log-probabilities (n, V) of the next token, in float32 or better."""
+
+    def select(self, row: Tensor, sentence: Tensor | None, width: int, sentence_of_row: Tensor) -> None:
+        """Reorder the rows: new row i continues what row[i] (n',) has read.
+
+        sentence (S',): which of the sentences stay, in ascending order; None keeps all. sentence_of_row (n',): the place of each new
+        row's sentence among those that stay. width: number of rows of every sentence, 0 when the numbers differ.
+        """
+
+    def attention(self) -> Tensor | None:
+        """Return the attention of the last step to the source (n, source), averaged over models; None unless `need_attention`."""
+
+
+class Regroupable(Decoder, Protocol):
+    """A decoder whose rows can be divided into groups and joined again. It steps one group at a time."""
+
+    joins: bool  # groups whose rows have read equally many tokens can be joined
+    mixes: bool  # groups whose rows have read different numbers of tokens can be joined
+
+    def set_aside(self) -> Any:
+        """Return the live rows as a group. The decoder holds no rows afterwards."""
+
+    def resume(self, group: Any) -> None:
+        """Make a group that was set aside the live rows."""
+
+    def join(self, group: Any) -> None:
+        """Append the rows of a group to the live rows."""
+
+    def part(self, row: Tensor, sentence: Tensor, width: int, sentence_of_row: Tensor) -> Any:
+        """Return a copy of some rows as a group; arguments as of `select`. The live rows stay."""
+
+
+class BlockDecoder(Regroupable, Protocol):
+    """A decoder whose rows, one a sentence, read several tokens a call and may stand at different lengths."""
+
+    def step(self, tokens: Tensor, new: int = 1, length: int | Tensor | None = None) -> list[Tensor]:
+        """Keep the first length (n,) tokens that each row has read (None: all), then read the last `new` columns of tokens.
+
+        Return the features of each model: (n, d) for one new token, (n, new, d) for more.
+        """
+
+    def row_reader(self, pad: int, eos: int) -> ReadRow | None:
+        """Return a quicker way to read the only row, which owns that row from then on; None where there is none."""
