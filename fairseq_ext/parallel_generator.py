@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from fairseq_ext import config
-from fairseq_ext.decoders.fairseq.uncached import RereadingDecoder
+from fairseq_ext.decoders.fairseq.uncached import UncachedDecoder
 from fairseq_ext.errors import UsageError
 from fairseq_ext.generator import BeamSearchGenerator
 from fairseq_ext.registry import STRATEGIES
@@ -27,7 +27,7 @@ class ParallelGenerator(BeamSearchGenerator):
                     f"--schedule stream with --decoding {self.flags.decoding} needs rows of different lengths in one call, which only the "
                     "transformer backend can read: leave one of the two out"
                 )
-            self.decoder = RereadingDecoder(list(self.model.models))
+            self.decoder = UncachedDecoder(list(self.model.models))
         build = STRATEGIES["decoding"][config.choice(self.flags, "decoding")].build
         self.graphs = 0  # dependency graphs written
         self.ddg_dir: str | None = self.flags.ddg_dir

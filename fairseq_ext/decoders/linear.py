@@ -1,10 +1,10 @@
-"""What the fast encoder and decoder consist of: products by fixed weights, layer normalisation, attention.
+"""What the layers of the transformer backend consist of: linear maps, layer normalisation, attention.
 
-On a CPU in float32 weights are packed, which is 2-3x faster than `F.linear` where MKL does not know the processor, and takes the
-activation along: by the compiled library (kernels/transformer.py), which also runs all layers in one call; without a compiler by oneDNN.
-Elsewhere a product is `F.linear`.
+On a CPU in float32 the weights of a linear map are packed. That is 2-3x faster than `F.linear` where MKL does not know the processor, and
+the activation is computed on the way. The compiled library (kernels/transformer.py) packs them, and without a compiler oneDNN does.
+Elsewhere a linear map is `F.linear`.
 
-Shapes: S sentences, H heads, Q queries of a sentence, C cells, h features a head, d = H x h.
+Shapes: S sentences, H heads, Q queries of a sentence, P positions, h features a head, d = H x h.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_ext.kernels.library import library
-from fairseq_ext.kernels.transformer import Packed
+from fairseq_ext.kernels.transformer import PackedLinear
 
 PACKED_FOR = 64  # rows that the packed layout is chosen for: any number but 1 gives the same one
-MANY = 32  # from so many (sentence, head) pairs on, batched products beat the fused attention on a CPU
+MANY_HEADS = 32  # from so many (sentence, head) pairs on, two `bmm` beat the fused attention on a CPU
 
 
-def has_packed_products() -> bool:
-    """Whether this build of torch can multiply by packed weights on the CPU."""
+def has_packed_linear() -> bool:
+    """Return whether this build of torch can multiply by packed weights on the CPU."""
     if not (torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled):
         return False
     try:
@@ -35,14 +35,14 @@ def has_packed_products() -> bool:
         return False
 
 
-class Product:
+class Linear:
     """x -> x W' + b, with or without an activation. weight (out, in), bias (out,) or None.
 
-    On a CPU in float32 it is the compiled product (kernels/transformer.py), in int8 if wished; without a compiler oneDNN's packed one; else
-    `F.linear`. Weights are packed when they are needed first; is_copy: nobody else needs `weight`, which is dropped then.
+    int8: the compiled map rounds its weights to 8 bits. Weights are packed at their first use. is_copy: nobody else needs `weight`, so it
+    is dropped then.
     """
 
-    packs: bool | None = None  # whether oneDNN does, asked once a process
+    packs: bool | None = None  # whether oneDNN can pack weights here, found out once a process
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None, int8: bool = False, is_copy: bool = False):
         self.weight = weight.detach()
@@ -51,16 +51,16 @@ class Product:
         self.int8, self.is_copy = int8, is_copy
         on_cpu = weight.device.type == "cpu" and weight.dtype == torch.float32
         self.is_compiled = on_cpu and library() is not None
-        if Product.packs is None:
-            Product.packs = has_packed_products()
-        self.may_pack = Product.packs and on_cpu and not self.is_compiled
+        if Linear.packs is None:
+            Linear.packs = has_packed_linear()
+        self.may_pack = Linear.packs and on_cpu and not self.is_compiled
         self.packed: Any = None
 
     def pack(self) -> Any:
-        """The packed weights: a compiled product (`Packed`), or a tensor in oneDNN's layout."""
+        """Return the packed weights: a compiled map (`PackedLinear`), or a tensor in oneDNN's layout."""
         if self.packed is None:
             if self.is_compiled:
-                self.packed = Packed(self.weight, self.bias, 8 if self.int8 else 32)
+                self.packed = PackedLinear(self.weight, self.bias, 8 if self.int8 else 32)
                 if self.is_copy:
                     del self.weight
             else:
@@ -68,7 +68,7 @@ class Product:
         return self.packed
 
     def apply(self, x: Tensor, activation: str) -> Tensor:
-        """The packed product; activation: none or relu."""
+        """Return the activation (none or relu) of the map by packed weights."""
         if self.is_compiled:
             return self.pack()(x, activation)
         return torch.ops.mkldnn._linear_pointwise.default(x, self.pack(), self.bias, activation, [], "")
@@ -77,6 +77,7 @@ class Product:
         return self.apply(x, "none") if self.may_pack or self.is_compiled else F.linear(x, self.weight, self.bias)
 
     def relu(self, x: Tensor) -> Tensor:
+        """Return ReLU of the map."""
         return self.apply(x, "relu") if self.may_pack or self.is_compiled else F.linear(x, self.weight, self.bias).relu_()
 
 
@@ -91,12 +92,12 @@ class Norm:
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-    """query (S, H, Q, h), scaled; key, value (S, H, C, h); mask broadcast to (S, H, Q, C) -> (S x Q, d)."""
+    """Return what scaled queries (S, H, Q, h) find in key and value (S, H, P, h) under a mask broadcast to (S, H, Q, P): (S x Q, d)."""
     S, H, Q, h = query.shape
-    if S * H < MANY or query.device.type != "cpu":
+    if S * H < MANY_HEADS or query.device.type != "cpu":
         out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=1.0)
     else:
-        score = torch.bmm(query.reshape(S * H, Q, h), key.flatten(0, 1).transpose(1, 2))  # (S x H, Q, C)
+        score = torch.bmm(query.reshape(S * H, Q, h), key.flatten(0, 1).transpose(1, 2))  # (S x H, Q, P)
         if mask is not None:
             score.view(S, H, Q, -1).add_(mask)
         out = torch.bmm(score.softmax(-1), value.flatten(0, 1)).view(S, H, Q, h)

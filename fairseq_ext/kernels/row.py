@@ -12,24 +12,24 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.kernels.library import loaded
-from fairseq_ext.kernels.transformer import Coder, Packed, StepStruct
+from fairseq_ext.kernels.transformer import LayerStack, PackedLinear, StepStruct
 
 
 class RowStruct(ctypes.Structure):
-    _fields_ = [(name, c_void_p) for name in ("coder", "step", "output", "embedding", "positions")]
+    _fields_ = [(name, c_void_p) for name in ("layers", "step", "output", "embedding", "positions")]
     _fields_ += [(name, c_int64) for name in ("d", "vocabulary", "pad", "eos")] + [("scale", c_float)]
     _fields_ += [(name, c_void_p) for name in ("x", "logits", "token", "word", "score")]
 
 
 class RowCall:
-    """A model's row, and memory for its blocks. step: of the row's stores (kernels/transformer.py); the rest as in
-    decoders/transformer/decoder.py."""
+    """A model's row, and memory for its blocks. step: of the row's KV cache (kernels/transformer.py); the rest as in
+    decoders/transformer/one_row.py."""
 
-    def __init__(self, coder: Coder, output: Packed, embedding: Tensor, scale: float, step: StepStruct, pad: int, eos: int):
+    def __init__(self, layers: LayerStack, output: PackedLinear, embedding: Tensor, scale: float, step: StepStruct, pad: int, eos: int):
         assert embedding.is_contiguous() and embedding.dtype == torch.float32
         self.read, self.verify = loaded().read_row, loaded().verify_row
-        self.step, self.kept = step, (coder, output, embedding)
-        self.struct = RowStruct(ctypes.addressof(coder.struct), ctypes.addressof(step), output.address, embedding.data_ptr())
+        self.step, self.kept = step, (layers, output, embedding)
+        self.struct = RowStruct(ctypes.addressof(layers.struct), ctypes.addressof(step), output.address, embedding.data_ptr())
         self.struct.d, self.struct.vocabulary, self.struct.pad, self.struct.eos = embedding.size(1), output.outputs, pad, eos
         self.struct.scale = scale
         self.address = ctypes.addressof(self.struct)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.kernels.library import loaded
-from fairseq_ext.kernels.transformer import Packed
+from fairseq_ext.kernels.transformer import PackedLinear
 
 MORE = 2048  # words of a row that are scored again at most, where the best of them do not make the bound
 
@@ -24,7 +24,7 @@ class ScreenStruct(ctypes.Structure):
     _fields_ += [(name, c_double) for name in ("temperature", "largest", "spread", "tolerance")]
 
 
-class ScreenedProduct:
+class ScreenedLinear:
     """From features to screened log-probabilities, in one call."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, always: Tensor, m: int, temperature: float, largest: float, spread: float,
@@ -32,7 +32,7 @@ class ScreenedProduct:
         """weight (V, d), bias (V,) or None; the rest as in softmax/error_bounds.py, Screen."""
         assert weight.is_contiguous() and weight.dtype == torch.float32 and always.dtype == torch.long and 0 < m < weight.size(0)
         assert bias is None or (bias.dtype == torch.float32 and bias.is_contiguous())
-        product = Packed(weight, bias, bits=16)
+        product = PackedLinear(weight, bias, bits=16)
         self.kept = (product, weight, bias, always)
         self.V, self.d = weight.shape
         shift = None if bias is None else bias.data_ptr()

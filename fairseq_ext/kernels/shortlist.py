@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.kernels.library import library, loaded
-from fairseq_ext.kernels.transformer import Packed
+from fairseq_ext.kernels.transformer import PackedLinear
 
 
 def takes(weight: Tensor) -> bool:
@@ -26,10 +26,10 @@ class ListStruct(ctypes.Structure):
     _fields_ += [("temperature", c_double)]
 
 
-class ListProduct:
+class ShortlistLinear:
     """From features to log-probabilities over a list, in one call."""
 
-    def __init__(self, product: Packed, base: Tensor, weight: Tensor, bias: Tensor | None, temperature: float):
+    def __init__(self, product: PackedLinear, base: Tensor, weight: Tensor, bias: Tensor | None, temperature: float):
         """product: of the words base (T,) alone; weight (V, d), bias (V,) of all."""
         assert takes(weight) and base.is_contiguous() and product.outputs == base.numel() and product.inputs == weight.size(1)
         assert bias is None or (bias.dtype == torch.float32 and bias.is_contiguous())

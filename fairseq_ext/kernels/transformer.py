@@ -1,4 +1,4 @@
-"""The compiled step (`transformer.cpp`) behind torch tensors: packed products, and a decoder's or encoder's layers in one call.
+"""The compiled step (`transformer.cpp`) behind torch tensors: packed linear maps, and a decoder's or encoder's layers in one call.
 
 float32 on a CPU only. The definition of everything here is the torch path of decoders/transformer/layers.py and encoder.py.
 
@@ -23,7 +23,7 @@ AFTER = {"none": 0, "relu": 1, "gelu": 2}
 KIND = {32: 0, 8: 1, 16: 2}  # by bits of the weights
 
 
-class ProductStruct(ctypes.Structure):
+class LinearStruct(ctypes.Structure):
     _fields_ = [("weight", c_void_p), ("bias", c_void_p), ("scale", c_void_p), ("offset", c_void_p)]
     _fields_ += [("inputs", c_int64), ("outputs", c_int64), ("kind", c_int64)]
 
@@ -33,24 +33,24 @@ class NormStruct(ctypes.Structure):
 
 
 class LayerStruct(ctypes.Structure):
-    _fields_ = [("self_norm", NormStruct), ("self_in", ProductStruct), ("self_out", ProductStruct)]
-    _fields_ += [("cross_norm", NormStruct), ("cross_query", ProductStruct), ("cross_out", ProductStruct)]
-    _fields_ += [("ffn_norm", NormStruct), ("ffn_in", ProductStruct), ("ffn_out", ProductStruct), ("activation", c_int64)]
+    _fields_ = [("self_norm", NormStruct), ("self_in", LinearStruct), ("self_out", LinearStruct)]
+    _fields_ += [("cross_norm", NormStruct), ("cross_query", LinearStruct), ("cross_out", LinearStruct)]
+    _fields_ += [("ffn_norm", NormStruct), ("ffn_in", LinearStruct), ("ffn_out", LinearStruct), ("activation", c_int64)]
 
 
-class CoderStruct(ctypes.Structure):
+class LayerStackStruct(ctypes.Structure):
     _fields_ = [("layers", ctypes.POINTER(LayerStruct)), ("count", c_int64), ("d", c_int64), ("heads", c_int64)]
     _fields_ += [("pre_norm", c_int64), ("final_norm", NormStruct)]
 
 
-class StoreStruct(ctypes.Structure):
+class CacheStruct(ctypes.Structure):
     _fields_ = [("data", c_void_p)] + [(name, c_int64) for name in ("layer", "value", "sentence", "head", "cells")]
 
 
 class StepStruct(ctypes.Structure):
     _fields_ = [("x", c_void_p)] + [(name, c_int64) for name in ("rows", "block", "sentences", "width", "before")]
     _fields_ += [("place", c_void_p), ("slot", c_void_p), ("mask", c_void_p), ("mask_sentence", c_int64), ("source_mask", c_void_p)]
-    _fields_ += [("own", StoreStruct), ("source", StoreStruct)]
+    _fields_ += [("own", CacheStruct), ("source", CacheStruct)]
 
 
 def has_int8() -> bool:
@@ -72,7 +72,7 @@ def quantised(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     return (weight / scale[:, None]).round_().to(torch.int8 if bits == 8 else torch.int16), scale
 
 
-class Packed:
+class PackedLinear:
     """x -> x W' + b by the compiled library. weight (out, in), bias (out,) or None, both float32; bits: 32, or 16 or 8 that the weights
     are rounded to (8: where inputs come in fours)."""
 
@@ -90,7 +90,7 @@ class Packed:
         else:
             self.weight = panels(weight).transpose(1, 2).contiguous()  # (panels, in, P)
         pointers = [0 if part is None else part.data_ptr() for part in (self.weight, self.bias, self.scale, self.offset)]
-        self.struct = ProductStruct(*pointers, inputs, out, KIND[bits])
+        self.struct = LinearStruct(*pointers, inputs, out, KIND[bits])
         self.address = ctypes.addressof(self.struct)
 
     def __call__(self, x: Tensor, after: str = "none") -> Tensor:
@@ -111,35 +111,40 @@ def norm_struct(norm: Any) -> NormStruct:
 
 
 @dataclass
-class Coder:
+class LayerStack:
     """All layers of an encoder or decoder, ready to be called."""
 
-    struct: CoderStruct
+    struct: LayerStackStruct
     kept: Any  # what the structures point to
 
     @staticmethod
-    def of(layers: Sequence[Any], d: int, heads: int, pre_norm: bool, final_norm: Any) -> Coder:
-        """layers: of weights.py or encoder.py, their products packed."""
+    def of(layers: Sequence[Any], d: int, heads: int, pre_norm: bool, final_norm: Any) -> LayerStack:
+        """Return the layers (decoders/transformer/weights.py, EncoderLayer or Layer) as one call; their weights are packed."""
         table = (LayerStruct * len(layers))()
-        for struct, layer in zip(table, layers, strict=True):
-            for name in ("self_in", "self_out", "cross_query", "cross_out", "ffn_in", "ffn_out"):
-                if hasattr(layer, name):
-                    setattr(struct, name, getattr(layer, name).pack().struct)
-            for name in ("self_norm", "cross_norm", "ffn_norm"):
-                if hasattr(layer, name):
-                    setattr(struct, name, norm_struct(getattr(layer, name)))
-            struct.activation = AFTER[layer.activation_name]
-        return Coder(CoderStruct(table, len(layers), d, heads, int(pre_norm), norm_struct(final_norm)), (table, layers, final_norm))
+        for entry, layer in zip(table, layers, strict=True):
+            for name, linear in layer.linears.items():
+                setattr(entry, name, linear.pack().struct)
+            for name, norm in layer.norms.items():
+                setattr(entry, name, norm_struct(norm))
+            entry.activation = AFTER[layer.activation_name]
+        struct = LayerStackStruct(table, len(layers), d, heads, int(pre_norm), norm_struct(final_norm))
+        return LayerStack(struct, (table, layers, final_norm))
 
     def encode_(self, x: Tensor, start: Tensor) -> None:
-        """x (N, d), in place: embedded tokens of all sentences without padding; sentence s has lines start[s] to start[s + 1]."""
+        """Turn embedded tokens x (N, d) of all sentences, without padding, into the encoder's output, in place.
+
+        Sentence s has lines start[s] to start[s + 1]; start (S + 1,).
+        """
         assert x.is_contiguous() and x.dtype == torch.float32 and start.dtype == torch.long
         loaded().encode(ctypes.addressof(self.struct), x.data_ptr(), start.data_ptr(), start.numel() - 1)
 
     def decode_(self, x: Tensor, b: int, sentences: int, width: int, place: Tensor | None, slot: Tensor | None, before: int,
                 mask: Tensor | None, source_mask: Tensor | None, own: Tensor, source: Tensor) -> None:  # fmt: skip
-        """x (n x b, d), in place: embedded tokens in, features out. The rest as in decoders/transformer/rows.py: own and source
-        (L, 2, S, H, cells, h), mask (S or 1, 1, width x b, cells), source_mask (S, 1, 1, source cells)."""
+        """Turn embedded tokens x (n x b, d) into features, in place.
+
+        own, source (L, 2, slots, H, positions, h): keys and values of target and source; mask (S or 1, 1, width x b, positions);
+        source_mask (slots, 1, 1, source positions); the rest as in decoders/transformer/rows.py, Step.
+        """
         assert x.is_contiguous() and x.dtype == torch.float32
         mask, slot = (None if value is None else value.contiguous() for value in (mask, slot))
         step = StepStruct(
@@ -149,13 +154,13 @@ class Coder:
             None if mask is None else mask.data_ptr(),
             0 if mask is None or mask.size(0) == 1 else mask.stride(0),
             None if source_mask is None else source_mask.data_ptr(),
-            store(own), store(source),
+            cache_struct(own), cache_struct(source),
         )  # fmt: skip
         loaded().decode(ctypes.addressof(self.struct), ctypes.addressof(step))
 
 
-def store(value: Tensor) -> StoreStruct:
-    """(L, 2, S, H, cells, h), cells and features dense."""
+def cache_struct(value: Tensor) -> CacheStruct:
+    """Return the address and strides of keys and values (L, 2, slots, H, positions, h), positions and features dense."""
     layer, pair, sentence, head, _, _ = value.stride()
     assert value.stride()[4:] == (value.size(5), 1) and value.dtype == torch.float32
-    return StoreStruct(value.data_ptr(), layer, pair, sentence, head, value.size(4))
+    return CacheStruct(value.data_ptr(), layer, pair, sentence, head, value.size(4))

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_ext.kernels.library import library
-from fairseq_ext.kernels.screen import ScreenedProduct
+from fairseq_ext.kernels.screen import ScreenedLinear
 from fairseq_ext.kernels.transformer import quantised
 from fairseq_ext.search.log_probs import blockwise_topk
 
@@ -56,11 +56,11 @@ class Screen:
         # largest singular value, from the (d, d) products
         self.spread = float(torch.linalg.eigvalsh((error.t() @ error).double())[-1].clamp(min=0).sqrt()) * SAFETY
         self.near = near if weight.device.type == "cpu" else near.half()
-        self.compiled: ScreenedProduct | None = None
+        self.compiled: ScreenedLinear | None = None
         if weight.device.type == "cpu" and library() is not None:
             del self.near  # it is packed
             bounds = (self.largest, self.spread, tolerance)
-            self.compiled = ScreenedProduct(self.weight, self.bias, self.always, m, temperature, *bounds)
+            self.compiled = ScreenedLinear(self.weight, self.bias, self.always, m, temperature, *bounds)
         self.self_check(near)
 
     def self_check(self, near: Tensor) -> None:

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_ext.decoders.linear import Product
+from fairseq_ext.decoders.linear import Linear
 from fairseq_ext.decoders.protocol import Decoder
 from fairseq_ext.errors import UsageError
 from fairseq_ext.kernels import lsh_torch
@@ -93,11 +93,11 @@ class ListSoftmax(Softmax):
         # a fixed part that is a prefix of the vocabulary keeps the list in order by itself
         self.is_prefix = bool(self.in_base[: self.base.numel()].all())
         self.place = self.in_base.long().cumsum(0) - 1  # column of a base word
-        self.products = [Product(w[self.base].contiguous(), None if b is None else b[self.base]) for w, b in layers]
+        self.linears = [Linear(w[self.base].contiguous(), None if b is None else b[self.base]) for w, b in layers]
         self.nothing = self.base[:0]
         self.compiled = None
         if len(layers) == 1 and gathered.takes(weight):
-            self.compiled = gathered.ListProduct(self.products[0].pack(), self.base, *layers[0], temperature)
+            self.compiled = gathered.ShortlistLinear(self.linears[0].pack(), self.base, *layers[0], temperature)
 
     def words(self, features: list[Tensor], beam: Beam | None, pool: Pool | None) -> Tensor | None:
         """Words that a call's lists need besides the base: a mask (S, V) with a list for each sentence, or (1, V) for all rows
@@ -146,7 +146,7 @@ class ListSoftmax(Softmax):
             self.measured.spent(("gather", "matmul", "normalise"), self.compiled.seconds)
             return LogProbs(value, ids)
         scores, ids = [], self.base
-        for product, (weight, bias), x in zip(self.products, self.layers, features, strict=True):
+        for product, (weight, bias), x in zip(self.linears, self.layers, features, strict=True):
             with self.measured.stage("matmul"):
                 logits = product(x)
             if found is not None and found.numel():
@@ -205,7 +205,7 @@ class ListSoftmax(Softmax):
 
 def small_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x (n, d), weight (C, d) -> (n, C); on a CPU in float32 by oneDNN, for weights that are used once and so not packed."""
-    if Product.packs and x.device.type == "cpu" and x.dtype == torch.float32:
+    if Linear.packs and x.device.type == "cpu" and x.dtype == torch.float32:
         return torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, "none", [], "")
     return F.linear(x, weight, bias)
 

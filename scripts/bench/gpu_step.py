@@ -28,7 +28,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from torch import Tensor
 
 import fairseq_ext  # noqa: F401
-from fairseq_ext.decoders.factory import TOLERANCE, relative
+from fairseq_ext.decoders.self_check import TOLERANCE, relative
 from fairseq_ext.decoders.transformer.cuda_graph_cache import MakeGraphs, cuda_graphs
 from fairseq_ext.decoders.transformer.decoder import TransformerBackend
 

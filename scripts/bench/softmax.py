@@ -23,9 +23,9 @@ from typing import Any
 import torch
 
 import fairseq_ext  # noqa: F401
-from fairseq_ext.decoders.linear import Product
+from fairseq_ext.decoders.linear import Linear
 from fairseq_ext.kernels.topk import log_softmax_
-from fairseq_ext.kernels.transformer import Packed
+from fairseq_ext.kernels.transformer import PackedLinear
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.softmax.error_bounds import Screen
 from fairseq_ext.softmax.lsh_index import Parameters
@@ -58,7 +58,7 @@ class OutputLayer:
         generator = torch.Generator().manual_seed(1)
         self.V, self.near = V, near
         self.weight = torch.randn(V, d, generator=generator) * d**-0.5
-        product = Product(self.weight)
+        product = Linear(self.weight)
 
         def log_probs(features, temperature):
             logits = product(features[0])
@@ -103,7 +103,7 @@ def engines(weight: torch.Tensor, x: torch.Tensor) -> Ways:
     int8 = torch.ops.quantized.linear_prepack(quantised, None)
     torch.backends.quantized.engine = engine
     twice = torch.cat([x, x])
-    compiled = {name: Packed(weight, None, bits) for name, bits in (("float32", 32), ("16 bits", 16), ("8 bits", 8))}
+    compiled = {name: PackedLinear(weight, None, bits) for name, bits in (("float32", 32), ("16 bits", 16), ("8 bits", 8))}
     return {name: functools.partial(product, x) for name, product in compiled.items()} | {
         "half, FBGEMM": lambda: torch.ops.quantized.linear_dynamic_fp16(x, half),
         "int8, FBGEMM": lambda: torch.ops.quantized.linear_dynamic(x, int8, False),

@@ -1,4 +1,4 @@
-"""The fast decoder gives the features of fairseq's teacher forcing, whatever happens to its rows, or says why it cannot."""
+"""The transformer backend gives the features of fairseq's teacher forcing, whatever happens to its rows, or says why it cannot."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from models import ARCHITECTURES, TRANSFORMER, alone, batch, build, dictionary, forced, generators, run, same, task
 
-from fairseq_ext.decoders import factory as choose
 from fairseq_ext.decoders.factory import make_decoder
 from fairseq_ext.decoders.fairseq.decoder import FairseqDecoder
-from fairseq_ext.decoders.transformer import weights as transformer_weights
+from fairseq_ext.decoders.self_check import disagreement
 from fairseq_ext.decoders.transformer.decoder import TransformerBackend
 from fairseq_ext.decoders.transformer.encoder import fast_encoder
-from fairseq_ext.decoders.transformer.rows import State
+from fairseq_ext.decoders.transformer.rows import RowGroup
 from fairseq_ext.decoders.transformer.supported import unsupported
+from fairseq_ext.decoders.transformer.weights import read_weights
 from fairseq_ext.errors import UsageError
 from fairseq_ext.search.pool import Pool
 
@@ -176,7 +176,7 @@ def test_bart_and_transformer_align_run_on_it(seed, device):
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("sentences", [1, 20])
 @pytest.mark.parametrize("width", [1, 5])
-def test_long_rows_equal_teacher_forcing_while_the_store_is_squeezed_many_times(sentences, width, dtype, device):
+def test_long_rows_equal_teacher_forcing_while_the_cache_is_compacted_many_times(sentences, width, dtype, device):
     """20 sentences with 2 heads use batched products, one sentence the fused attention."""
     rows = Rows([model_of(3, dtype, device, decoder_layers=1)], [i % 6 for i in range(sentences)], 1)
     rows.start(list(range(sentences)))
@@ -186,7 +186,7 @@ def test_long_rows_equal_teacher_forcing_while_the_store_is_squeezed_many_times(
         else:
             rows.decoder.step(torch.tensor([r for each in rows.rows.values() for r in each], device=device))
         rows.select(uniform=True, may_drop=step > 30, width=width)
-    assert rows.decoder.state.memories[0].own.size(4) < max(65, 40 * width)  # cells that nobody needs have been used again
+    assert rows.decoder.group.cache.capacity < max(65, 40 * width)  # positions that nobody needs have been used again
 
 
 def test_some_of_the_pool_can_be_admitted_and_a_decoder_used_again():
@@ -234,15 +234,15 @@ def test_rows_at_different_lengths_can_be_reordered_and_read_token_by_token(unif
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
-def test_a_single_row_forgets_drafts_without_using_more_cells(dtype):
-    """What greedy parallel decoding of one sentence does: the store must not grow by what is thrown away."""
+def test_a_single_row_forgets_drafts_without_using_more_positions(dtype):
+    """What greedy parallel decoding of one sentence does: the cache must not grow by what is thrown away."""
     rows = Rows([model_of(dtype=dtype)], [4])
     rows.start([0])
     for length in range(0, 40, 2):
         rows.rows = {0: [[*rows.rows[0][0], *[rows.token() for _ in range(3)]]]}
         rows.step(new=4, length=torch.tensor([length]))
         rows.rows = {0: [[*rows.rows[0][0][: length + 2], rows.token()]]}
-    assert rows.decoder.state.cells <= 42
+    assert rows.decoder.group.cache.positions <= 42
 
 
 # ---- groups of rows
@@ -259,15 +259,15 @@ def test_merged_groups_go_on_as_if_they_had_been_alone(seed, dtype, device):
         for _ in range(steps):
             rows.step()
             rows.select(uniform=seed % 2 == 0, may_drop=False, width=2)
-        groups.append((rows.decoder.state, rows.rows))
-    state, tokens = groups[0]
+        groups.append((rows.decoder.group, rows.rows))
+    group, tokens = groups[0]
     for other, more in groups[1:]:
-        state, tokens = State.merge(state, other), tokens | more
-        rows.decoder.state, rows.rows = state, tokens
+        group, tokens = RowGroup.join(group, other), tokens | more
+        rows.decoder.group, rows.rows = group, tokens
         for _ in range(3):
             rows.step()
             rows.select(uniform=seed < 2, may_drop=seed == 3)
-        state, tokens = rows.decoder.state, rows.rows
+        group, tokens = rows.decoder.group, rows.rows
 
 
 def test_groups_of_equal_lengths_merge_too():
@@ -277,9 +277,9 @@ def test_groups_of_equal_lengths_merge_too():
         rows.start([sentence])
         rows.step()
         rows.select(uniform=True, may_drop=False, width=1)
-        groups.append((rows.decoder.state, rows.rows))
-    rows.decoder.state, rows.rows = State.merge(groups[0][0], groups[1][0]), groups[0][1] | groups[1][1]
-    assert rows.decoder.state.length == 1
+        groups.append((rows.decoder.group, rows.rows))
+    rows.decoder.group, rows.rows = RowGroup.join(groups[0][0], groups[1][0]), groups[0][1] | groups[1][1]
+    assert rows.decoder.group.length == 1
     rows.step()
 
 
@@ -357,15 +357,6 @@ def test_a_block_has_its_log_probabilities_position_by_position():
         torch.testing.assert_close(got, expected.to(dtype), rtol=0, atol=1e-5)
 
 
-def test_output_weights_give_the_same_scores_as_the_full_softmax():
-    rows = Rows([model_of(share_all_embeddings=True)], [3])
-    rows.start([0])
-    features = rows.decoder.step(torch.tensor([[EOS]]))
-    weight, bias = rows.decoder.output_weight()[0]
-    assert bias is None
-    torch.testing.assert_close((features[0] @ weight.t()).log_softmax(-1), rows.decoder.log_probs(features, 1.0))
-
-
 @pytest.mark.parametrize("ragged", [True, False])
 def test_attention_equals_the_reference_backends(ragged):
     models = [build("transformer", 1), build("transformer-pre-norm", 2)]
@@ -391,7 +382,7 @@ def test_attention_is_not_collected_unless_asked_for():
 
 def test_half_precision_models_get_a_float32_softmax(device):
     model = model_of(dtype=torch.float16, device=device)
-    assert choose.disagreement(model, transformer_weights.read(model.decoder)) is None
+    assert disagreement(model, read_weights(model.decoder)) is None
     decoder = TransformerBackend([model])
     net_input = {name: value.to(device) for name, value in batch([3, 5])["net_input"].items()}
     decoder.admit({name: net_input[name] for name in ("src_tokens", "src_lengths")})

@@ -15,14 +15,14 @@ from models import batch, build, generators, run, same
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from fairseq_ext.decoders import factory as choose
-from fairseq_ext.decoders import linear as products
+from fairseq_ext.decoders import factory, linear
 from fairseq_ext.decoders.factory import make_decoder
+from fairseq_ext.decoders.self_check import disagreement
 from fairseq_ext.decoders.transformer import cuda_graph_cache as graphs
-from fairseq_ext.decoders.transformer.cuda_graph_cache import Graphs, bucket, cuda_graphs
+from fairseq_ext.decoders.transformer.cuda_graph_cache import CudaGraphCache, bucket, cuda_graphs
 from fairseq_ext.decoders.transformer.cuda_graph_step import Buffers
 from fairseq_ext.decoders.transformer.decoder import TransformerBackend
-from fairseq_ext.decoders.transformer.rows import State
+from fairseq_ext.decoders.transformer.rows import RowGroup
 
 WAITS = ("_local_scalar_dense", "nonzero", "equal", "is_nonzero", "item", "masked_select", "unique", "_unique2", "repeat_interleave")
 
@@ -86,17 +86,17 @@ def fails(compute):
 
 @pytest.fixture(autouse=True)
 def plain_products(monkeypatch):
-    """As on a GPU: no compiled step, no packed weights; and stores that begin small, so that they are outgrown."""
-    monkeypatch.setattr(products, "library", lambda: None)
-    monkeypatch.setattr(products.Product, "packs", False)
-    monkeypatch.setattr(graphs, "CELLS", 1)
+    """As on a GPU: no compiled step, no packed weights; and caches that begin small, so that they are outgrown."""
+    monkeypatch.setattr(linear, "library", lambda: None)
+    monkeypatch.setattr(linear.Linear, "packs", False)
+    monkeypatch.setattr(graphs, "FIRST_POSITIONS", 1)
 
 
 def recording(device, **settings):
     """What makes graphs for a backend on this device."""
     if device.type == "cuda":
         return functools.partial(cuda_graphs(), **({"patience": 0} | settings))
-    return functools.partial(Graphs, **({"capture": Recorded, "limit": 1 << 30, "patience": 0} | settings))
+    return functools.partial(CudaGraphCache, **({"capture": Recorded, "limit": 1 << 30, "patience": 0} | settings))
 
 
 class Graphed(Rows):
@@ -107,7 +107,7 @@ class Graphed(Rows):
         self.decoder = TransformerBackend(models, make_graphs=recording(self.device, **settings))
 
     @property
-    def graphs(self) -> Graphs:
+    def graphs(self) -> CudaGraphCache:
         return self.decoder.graphs
 
     def replays(self) -> int:
@@ -162,7 +162,7 @@ def test_long_rows_outgrow_their_buffers_in_mid_sentence(sentences, width, dtype
             rows.decoder.step(torch.tensor([r for each in rows.rows.values() for r in each], device=device))
         shapes |= {buffers.shape for buffers in rows.graphs.buffers}
         rows.select(uniform=True, may_drop=step > 30, width=width)
-    assert len({cells for _, cells, _ in shapes}) > 1
+    assert len({positions for _, positions, _ in shapes}) > 1
     assert sentences == 1 or len({S for S, _, _ in shapes}) > 1
     assert device.type == "cuda" or rows.replays() == 45
 
@@ -224,14 +224,14 @@ def test_groups_that_take_turns_and_merge_keep_their_histories(seed, dtype, devi
             rows.step()
             rows.select(uniform=seed < 2, may_drop=False)
             groups[i] = (rows.decoder.set_aside(), rows.rows)
-    state, tokens = groups[0]
+    group, tokens = groups[0]
     for other, more in groups[1:]:
-        state, tokens = State.merge(state, other), tokens | more
-        rows.decoder.state, rows.rows = state, tokens
+        group, tokens = RowGroup.join(group, other), tokens | more
+        rows.decoder.group, rows.rows = group, tokens
         for _ in range(3):
             rows.step()
             rows.select(uniform=seed < 2, may_drop=seed == 3)
-        state, tokens = rows.decoder.state, rows.rows
+        group, tokens = rows.decoder.group, rows.rows
 
 
 def test_a_copied_part_and_the_rows_it_was_taken_from_both_go_on(device):
@@ -255,8 +255,8 @@ def test_what_an_earlier_group_left_in_the_buffers_harms_nobody(device):
     rows.start([0, 1, 2])
     rows.step()
     buffers = rows.graphs.buffers[0]
-    for memory in buffers.memories:
-        for tensor in (memory.own, memory.source):
+    for model in buffers.models:
+        for tensor in (model.target, model.source):
             tensor.fill_(torch.nan)
     rows.start([1, 2])  # takes other buffers
     rows.start([0, 1, 2])
@@ -267,7 +267,7 @@ def test_what_an_earlier_group_left_in_the_buffers_harms_nobody(device):
 def test_groups_are_moved_into_buffers_once(device, monkeypatch):
     moved = []
     take = Buffers.take_
-    monkeypatch.setattr(Buffers, "take_", lambda self, state, cells: (moved.append(self), take(self, state, cells)))
+    monkeypatch.setattr(Buffers, "take_", lambda self, cache, positions: (moved.append(self), take(self, cache, positions)))
     rows = Graphed([model_of(device=device)], [3, 5])
     groups = []
     for _ in range(2):
@@ -278,7 +278,7 @@ def test_groups_are_moved_into_buffers_once(device, monkeypatch):
         rows.decoder.resume(groups[i])
         rows.decoder.step(torch.full((2, 1), 7, device=device))
     assert len(moved) == len(rows.graphs.buffers) == 2
-    del groups[1], rows.decoder.state  # now the buffers used last are free
+    del groups[1], rows.decoder.group  # now the buffers used last are free
     rows.decoder.resume(groups[0])
     rows.decoder.step(torch.full((2, 1), 7, device=device))
     assert len(moved) == 2
@@ -340,10 +340,10 @@ def test_buffers_stay_within_their_bound(device):
     rows.start([0, 1, 2, 3])
     rows.step()
     size = rows.graphs.buffers[0].bytes
-    assert size == sum(tensor.nbytes for tensor in (rows.graphs.buffers[0].memories[0].own, rows.graphs.buffers[0].memories[0].source))
+    assert size == sum(tensor.nbytes for tensor in (rows.graphs.buffers[0].models[0].target, rows.graphs.buffers[0].models[0].source))
     rows = Graphed([model], [3, 5, 2, 6], limit=size)
     for sentences in ([0, 1, 2, 3], [0, 2, 3], [0, 1], [0, 1, 2, 3]):
-        rows.decoder.state = None
+        rows.decoder.group = None
         rows.start(sentences)
         rows.step()
         assert len(rows.graphs.buffers) == 1 and len(rows.graphs.steps) == 1 and not rows.graphs.said
@@ -373,7 +373,7 @@ def test_a_step_too_wide_for_a_graph_runs_eagerly_between_recorded_ones(device):
     rows.start([0, 1, 2, 3, 4])
     rows.step()
     rows.decoder.select(torch.tensor([1, 3, 4], device=device), torch.tensor([1, 3, 4], device=device), 1, torch.arange(3, device=device))
-    assert rows.decoder.state.slot is not None
+    assert rows.decoder.group.cache.slot is not None
     wide = graphs.MOST_NEW + 1
     rows.rows = {s: [[*rows.rows[s][0], *[rows.token() for _ in range(wide)]]] for s in (1, 3, 4)}
     rows.step(new=wide)
@@ -460,17 +460,17 @@ def test_there_are_no_graphs_on_a_cpu():
 def test_the_self_check_runs_recorded_steps(dtype):
     model = model_of(dtype=dtype)
     weights = TransformerBackend([model]).weights[0]
-    good, bad = (Graphs([weights], capture, 1 << 30, patience=0) for capture in (Recorded, Frozen))
-    assert choose.disagreement(model, weights, graphs=good) is None
-    assert "differ from fairseq's" in choose.disagreement(model, weights, graphs=bad)
+    good, bad = (CudaGraphCache([weights], capture, 1 << 30, patience=0) for capture in (Recorded, Frozen))
+    assert disagreement(model, weights, graphs=good) is None
+    assert "differ from fairseq's" in disagreement(model, weights, graphs=bad)
 
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
     """make_decoder behaves as on a GPU whose graphs are what is put into this dictionary."""
     settings = {"capture": Recorded, "limit": 1 << 30}
-    monkeypatch.setattr(choose, "on_this_gpu", lambda weights: True)
-    monkeypatch.setattr(choose, "cuda_graphs", lambda: functools.partial(Graphs, **settings))
+    monkeypatch.setattr(factory, "on_this_gpu", lambda weights: True)
+    monkeypatch.setattr(factory, "cuda_graphs", lambda: functools.partial(CudaGraphCache, **settings))
     return settings
 
 

@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from decoders.test_decoders_transformer import MODELS, Rows, model_of
 from models import batch, build, generators, run, same
 
-from fairseq_ext.decoders import factory as choose
-from fairseq_ext.decoders import linear as products
+from fairseq_ext.decoders import factory, linear
 from fairseq_ext.decoders.factory import make_decoder
 from fairseq_ext.decoders.transformer.decoder import TransformerBackend
 from fairseq_ext.errors import UsageError
@@ -44,12 +43,12 @@ def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
 @pytest.fixture
 def no_library(monkeypatch):
     """As on a machine without a compiler."""
-    for module in (products, choose, log_probs):
+    for module in (linear, factory, log_probs):
         monkeypatch.setattr(module, "library", lambda: None)
-    monkeypatch.setattr(choose, "has_int8", lambda: False)
+    monkeypatch.setattr(factory, "has_int8", lambda: False)
 
 
-# ---- products, softmax, top-k
+# ---- linear maps, softmax, top-k
 
 
 @needs_library
@@ -61,7 +60,7 @@ def test_products_equal_torchs(shape, with_bias, after, two_threads):
     x, weight, bias = numbers(lines, inputs), numbers(out, inputs, seed=1) / inputs**0.5, numbers(out, seed=2) if with_bias else None
     expected = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
     expected = {"none": lambda v: v, "relu": F.relu, "gelu": F.gelu}[after](expected)
-    torch.testing.assert_close(step.Packed(weight, bias)(x, after).double(), expected, rtol=0, atol=5e-6)
+    torch.testing.assert_close(step.PackedLinear(weight, bias)(x, after).double(), expected, rtol=0, atol=5e-6)
 
 
 @needs_int8
@@ -75,7 +74,7 @@ def test_int8_products_are_those_of_the_rounded_numbers(shape, two_threads):
     scale_w = weight.abs().amax(1) / 127
     whole_w = (weight / scale_w[:, None]).round().double()
     expected = whole_x @ whole_w.t() * scale_x.double() * scale_w.double() + bias.double()
-    torch.testing.assert_close(step.Packed(weight, bias, bits=8)(x).double(), expected, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(step.PackedLinear(weight, bias, bits=8)(x).double(), expected, rtol=1e-5, atol=1e-4)
 
 
 @needs_library
@@ -87,13 +86,13 @@ def test_16_bit_products_are_those_of_the_rounded_weights(shape, two_threads):
     scale = weight.abs().amax(1) / 32767
     near = torch.where(scale[:, None] > 0, (weight / scale[:, None]).round(), 0).double() * scale[:, None]
     expected = x.double() @ near.t() + bias.double()
-    torch.testing.assert_close(step.Packed(weight, bias, bits=16)(x).double(), expected, rtol=1e-6, atol=1e-4)
+    torch.testing.assert_close(step.PackedLinear(weight, bias, bits=16)(x).double(), expected, rtol=1e-6, atol=1e-4)
 
 
 @needs_library
 def test_int8_products_whose_inputs_do_not_come_in_fours_stay_float32():
     x, weight = numbers(3, 7), numbers(5, 7, seed=1)
-    torch.testing.assert_close(step.Packed(weight, None, bits=8)(x), x @ weight.t())
+    torch.testing.assert_close(step.PackedLinear(weight, None, bits=8)(x), x @ weight.t())
 
 
 @needs_library
@@ -179,7 +178,7 @@ def test_sentences_may_leave_one_after_another_and_rows_go_on_in_blocks():
     while len(rows.rows) > 1:
         rows.select(uniform=True, may_drop=True, width=2)
         rows.step()
-        gaps += rows.decoder.state.slot is not None
+        gaps += rows.decoder.group.cache.slot is not None
         block = {s: [[*row, rows.token(), rows.token()] for row in each] for s, each in rows.rows.items()}
         rows.rows = block
         rows.step(new=2)
@@ -294,9 +293,9 @@ def test_int8_is_refused_in_one_sentence_where_it_cannot_be(monkeypatch):
     assert "--decoder-backend fairseq" in refused(model, strategy={"decoder_backend": "fairseq"})
     assert "--sampling" in refused(model, sampling=True)
     assert "--print-alignment" in refused(model, print_alignment="hard")
-    monkeypatch.setattr(choose, "has_int8", lambda: False)
+    monkeypatch.setattr(factory, "has_int8", lambda: False)
     assert "8-bit" in refused(model)
-    monkeypatch.setattr(choose, "library", lambda: None)
+    monkeypatch.setattr(factory, "library", lambda: None)
     assert "python -m fairseq_ext.kernels" in refused(model)
 
 

@@ -14,7 +14,7 @@ from fairseq_ext.kernels import lsh_cuda, lsh_torch
 from fairseq_ext.kernels import shortlist as gathered
 from fairseq_ext.kernels.library import library
 from fairseq_ext.kernels.lsh_torch import PRIME
-from fairseq_ext.kernels.transformer import Packed
+from fairseq_ext.kernels.transformer import PackedLinear
 from fairseq_ext.softmax import lsh_index
 
 SOURCE = Path(lsh_torch.__file__).with_name("lsh.cu")
@@ -206,8 +206,8 @@ def test_log_probabilities_over_a_list_equal_double_precision(n, d, bias, temper
         pytest.skip("no compiler")
     shift = torch.randn(70) if bias else None
     base = torch.tensor([2, 3, *range(10, 20), 40, 68])
-    product = Packed(weight[base], None if shift is None else shift[base])
-    ids, value = gathered.ListProduct(product, base, weight, shift, temperature)(x, torch.tensor(found, dtype=torch.long), 1)
+    product = PackedLinear(weight[base], None if shift is None else shift[base])
+    ids, value = gathered.ShortlistLinear(product, base, weight, shift, temperature)(x, torch.tensor(found, dtype=torch.long), 1)
     assert ids.tolist() == sorted([*base.tolist(), *found])
     logits = torch.nn.functional.linear(x.double(), weight.double(), None if shift is None else shift.double())
     expected = (logits[:, ids] / temperature).log_softmax(-1)

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "bench"
 import gpu_step  # noqa: E402
 
 from fairseq_ext.decoders import linear as products  # noqa: E402
-from fairseq_ext.decoders.transformer.cuda_graph_cache import Graphs  # noqa: E402
+from fairseq_ext.decoders.transformer.cuda_graph_cache import CudaGraphCache  # noqa: E402
 
 SIZES = dict(embed_dim=16, ffn_embed_dim=24, attention_heads=2)
 SMALL = {f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in SIZES.items()}
@@ -26,7 +26,7 @@ def model(monkeypatch):
 
 @pytest.mark.parametrize("beam", [1, 3])
 def test_all_contenders_are_timed_and_give_what_fairseq_gives(model, beam):
-    made = functools.partial(Graphs, capture=lambda compute: compute, limit=1 << 30)
+    made = functools.partial(CudaGraphCache, capture=lambda compute: compute, limit=1 << 30)
     ways = gpu_step.contenders(model, made)
     ms = gpu_step.measure(ways, gpu_step.source_of(4, 5, 50, "cpu"), beam, 50, 6, 2, 1, 1e-4)
     assert set(ms) == {"stock", "eager", "graphs"} and all(value > 0 for value in ms.values())

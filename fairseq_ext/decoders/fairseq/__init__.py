@@ -1,1 +1,1 @@
-"""The reference backend: fairseq's own modules."""
+"""The fairseq backend, which is the reference: fairseq's own modules."""

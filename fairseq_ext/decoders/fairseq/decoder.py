@@ -1,4 +1,4 @@
-"""The reference decoder: any fairseq encoder-decoder, or an ensemble, through its own incremental state (fairseq_model.py)."""
+"""The reference decoder: any fairseq encoder-decoder, or an ensemble, through its own incremental state (model.py)."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import torch
 from fairseq.models.fairseq_model import BaseFairseqModel
 from torch import Tensor
 
-from fairseq_ext.decoders.fairseq.model import Moves, OneModel, Rows
+from fairseq_ext.decoders.fairseq.model import Model, ModelRows, Moves
 
 
 @dataclass
 class Group:
-    """Rows that were set aside: what each model knows of them."""
+    """Rows that were set aside."""
 
-    models: list[Rows]
+    models: list[ModelRows]  # what each model keeps of them
     rows: int
-    width: int  # rows of every sentence, 0 when they differ
+    width: int  # rows of every sentence, 0 when the numbers differ
 
 
 class FairseqDecoder:
-    """The loop's view of one or several fairseq models (see decoders/protocol.py, Decoder)."""
+    """One or several fairseq models as decoders/protocol.py asks: a Regroupable."""
 
     name = "fairseq"
 
     def __init__(self, models: list[BaseFairseqModel], need_attention: bool = False):
-        self.models = [OneModel(model) for model in models]
+        self.models = [Model(model) for model in models]
         self.need_attention = need_attention
         self.rows = 0
         self.width = 1
@@ -51,7 +51,6 @@ class FairseqDecoder:
         return torch.logsumexp(torch.stack(scores), dim=0) - math.log(len(scores))
 
     def select(self, row: Tensor, sentence: Tensor | None, width: int, sentence_of_row: Tensor) -> None:
-        """See decoders/protocol.py. width: rows of every sentence, 0 when they differ."""
         same_layout = width == self.width and width > 0 and sentence is None
         moves = Moves(rows=not (same_layout and width == 1), sources=not same_layout)
         for model in self.models:
@@ -62,32 +61,28 @@ class FairseqDecoder:
         self.width = width
 
     def set_aside(self) -> Group:
-        """Give away the present rows as a group; none are left."""
         group = Group([model.at for model in self.models], self.rows, self.width)
         self.rows = 0
         return group
 
     def resume(self, group: Group) -> None:
-        """Go on with a group that was set aside."""
         for model, rows in zip(self.models, group.models, strict=True):
             model.at = rows
         self.rows, self.width = group.rows, group.width
 
     def join(self, group: Group) -> None:
-        """Add a group's rows behind the present ones."""
         for model, rows in zip(self.models, group.models, strict=True):
             model.join(rows, self.width, group.width)
         self.rows += group.rows
         self.width = self.width if self.width == group.width else 0
 
     def part(self, row: Tensor, sentence: Tensor, width: int, sentence_of_row: Tensor) -> Group:
-        """A copy of some rows as a group; arguments as in `select`. The present rows stay."""
         copies = Group([model.copy() for model in self.models], self.rows, self.width)
-        present = self.set_aside()
+        live = self.set_aside()
         self.resume(copies)
         self.select(row, sentence, width, sentence_of_row)
         group = self.set_aside()
-        self.resume(present)
+        self.resume(live)
         return group
 
     def attention(self) -> Tensor | None:

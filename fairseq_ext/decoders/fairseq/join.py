@@ -1,7 +1,9 @@
-"""Joining what fairseq's own models remember of two groups of rows.
+"""How the incremental states that fairseq's own models keep for two groups of rows become one.
 
-Known for plain Transformer decoders, whose cached keys and values have equally many tokens when their rows do, and for LSTM
-decoders, whose state has no length at all. Source positions beyond a sentence's own are padding, behind its own ones.
+Two kinds are supported: plain Transformer decoders, whose caches have the same length when their rows do, and LSTM decoders, whose
+state has no length. Source positions beyond a sentence's own are padding, behind its own ones.
+
+Shapes: S sentences, n rows, d features, H heads, h = d / H.
 """
 
 from __future__ import annotations
@@ -18,13 +20,13 @@ State = dict[str, dict[str, Tensor | None]]  # fairseq's incremental state
 
 
 def longer(x: Tensor, dim: int, length: int, fill: float = 0.0) -> Tensor:
-    """x filled up behind to this length along one dimension."""
+    """Return x padded behind to this length along one dimension."""
     missing = length - x.size(dim)
     return x if not missing else F.pad(x, [0, 0] * (x.dim() - 1 - dim) + [0, missing], value=fill)
 
 
 def join_sources(a: Any, b: Any) -> Any:
-    """Two encoder outputs as one: a Transformer's dictionary, or an LSTM's tuple."""
+    """Return two encoder outputs as one: a Transformer's dictionary, or an LSTM's tuple."""
     if isinstance(a, tuple):
         source = max(a[0].size(0), b[0].size(0))
         states = torch.cat([longer(x[0], 0, source) for x in (a, b)], dim=1)  # (source, S, d)
@@ -41,12 +43,12 @@ def join_sources(a: Any, b: Any) -> Any:
 
 
 def no_padding(states: Tensor) -> Tensor:
-    """(S, source) for encoder output (source, S, d) of full width."""
+    """Return the padding mask (S, source) of encoder output (source, S, d) without padding."""
     return states.new_zeros(states.size(1), states.size(0), dtype=torch.bool)
 
 
 def join_attention(module: MultiheadAttention, a: State, b: State, times: list[int]) -> dict:
-    """The cached keys and values of two groups. times: how often each entry of either group's cache is to be repeated."""
+    """Return the cached keys and values of two groups as one. times: how often each entry of either group's cache is repeated."""
     buffers = []
     for state, n in zip((a, b), times, strict=True):
         buffer = module._get_input_buffer(state)
@@ -69,7 +71,7 @@ def join_attention(module: MultiheadAttention, a: State, b: State, times: list[i
 
 
 def join_lstm(decoder: LSTMDecoder, a: tuple[State, Any], b: tuple[State, Any]) -> State:
-    """Two groups' state, given each one's incremental state and encoder output by row."""
+    """Return the state of two groups as one, given the incremental state and the encoder output by row of each."""
     joined: dict[str, Tensor | None] = {}
     parts = [started(decoder, state, source) for state, source in (a, b)]
     for name, dim in (("prev_hiddens", 1), ("prev_cells", 1), ("input_feed", 0)):
@@ -81,7 +83,7 @@ def join_lstm(decoder: LSTMDecoder, a: tuple[State, Any], b: tuple[State, Any]) 
 
 
 def started(decoder: LSTMDecoder, state: State, source: Any) -> dict[str, Tensor | None]:
-    """The state of rows, also of those that have not read a token: fairseq takes it from the encoder in their first step."""
+    """Return the state of rows; that of rows that have read nothing comes from the encoder, as in fairseq's first step."""
     if state:
         return decoder.get_incremental_state(state, "cached_state")
     hidden, cell = source[1], source[2]  # (layers, n, d)

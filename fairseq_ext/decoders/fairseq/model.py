@@ -1,9 +1,9 @@
-"""One fairseq model and what it knows of each row: encoder output and incremental state.
+"""One fairseq model and what it keeps of each row: encoder output and incremental state.
 
-It adds two things to what fairseq does itself. Rows are reordered here, never through the row-count shortcut of
-`MultiheadAttention.reorder_incremental_state`, which leaves the cross-attention cache alone whenever the number of rows happens
-to fit. And what depends on the source alone is kept once per sentence where the model allows it: encoder output, and the keys
-and values of the cross-attention, which fairseq's attention accepts as (sentences, ...) under (sentences x width, ...) queries.
+It differs from fairseq in two things. Rows are reordered here, never through the shortcut of
+`MultiheadAttention.reorder_incremental_state`, which leaves the cross-attention cache as it is whenever the number of rows happens to
+be the same. And what depends on the source alone is kept once per sentence where the model allows it: encoder output, and the keys and
+values of the cross-attention, which fairseq's attention accepts as (sentences, ...) under (sentences x width, ...) queries.
 
 Shapes: S live sentences, n rows, d features, V vocabulary.
 """
@@ -32,15 +32,15 @@ FEW_SENTENCES = 2
 
 @dataclass(frozen=True)
 class Moves:
-    """What a selection of rows really changes."""
+    """What a selection of rows changes."""
 
     rows: bool  # some row may continue another one
     sources: bool  # some row may belong to another sentence than before
 
 
 @dataclass
-class Rows:
-    """What a model knows of a group of rows."""
+class ModelRows:
+    """What a model keeps of a group of rows."""
 
     source: Any  # its encoder output
     row_source: Any  # what its decoder is given: per sentence, or per row
@@ -48,8 +48,8 @@ class Rows:
     cross_per_row: bool  # the cross-attention cache is per row, not per sentence
 
 
-class OneModel:
-    """One model's encoder output and incremental state, row by row."""
+class Model:
+    """One model with its encoder output and incremental state, row by row."""
 
     def __init__(self, model: BaseFairseqModel):
         self.model = model
@@ -82,10 +82,10 @@ class OneModel:
             module.set_beam_size(1)
         source = self.model.encoder.forward_torchscript(net_input)
         # with very few sentences a copy a row costs less than the wider product that shares keys
-        self.at = Rows(source, source, {}, not self.keeps_source_once or sentences <= FEW_SENTENCES)
+        self.at = ModelRows(source, source, {}, not self.keeps_source_once or sentences <= FEW_SENTENCES)
 
     def step(self, tokens: Tensor, need_attention: bool) -> Tensor:
-        """Features (n, d) of the last of tokens (n, L); the model's own output scores where it has no separate output layer."""
+        """Read the last of tokens (n, L); return features (n, d), or the model's own scores (n, V) where it has no output layer apart."""
         state = {"incremental_state": self.at.state} if self.incremental else {}
         if self.has_output_layer:
             out, extra = self.decoder.extract_features(tokens, encoder_out=self.at.row_source, **state)
@@ -98,7 +98,7 @@ class OneModel:
         return out[:, -1, :]
 
     def log_probs(self, features: Tensor, temperature: float) -> Tensor:
-        """(n, d) -> (n, V), in float32 or better."""
+        """Return the log-probabilities (n, V) of features (n, d), in float32 or better."""
         logits = self.decoder.output_layer(features) if self.has_output_layer else features
         if temperature != 1.0:
             logits = logits / temperature
@@ -107,7 +107,7 @@ class OneModel:
         return self.model.get_normalized_probs((logits[:, None], None), log_probs=True, sample=None)[:, -1]
 
     def plain_softmax(self) -> bool:
-        """Whether the model's probabilities are the softmax of its output, computed by fairseq's common code."""
+        """Return whether the model's probabilities are the softmax of its output, computed by fairseq's common code."""
         return (
             isinstance(self.model, FairseqEncoderDecoderModel)
             and type(self.model).get_normalized_probs in PLAIN_SOFTMAX
@@ -116,8 +116,11 @@ class OneModel:
         )
 
     def select(self, row: Tensor, sentence: Tensor | None, sentence_of_row: Tensor | None, moves: Moves) -> None:
-        """Reorder all per-row state by row (n',). sentence (S',): places of the sentences kept, None for all;
-        sentence_of_row (n',): place among the kept; None when every sentence has the same number of rows."""
+        """Reorder all per-row state by row (n',).
+
+        sentence (S',): places of the sentences that stay, None for all; sentence_of_row (n',): place of each row's sentence among those
+        that stay, None when every sentence has the same number of rows.
+        """
         if moves.rows:
             for module in self.others:
                 module.reorder_incremental_state(self.at.state, row)
@@ -131,7 +134,10 @@ class OneModel:
         self.at.cross_per_row = self.at.cross_per_row or sentence_of_row is not None
 
     def cross_index(self, row: Tensor, sentence: Tensor | None, sentence_of_row: Tensor | None, moves: Moves) -> Tensor | None:
-        """Index for the cross-attention cache, which is per sentence while all sentences have equally many rows; None: leave it."""
+        """Return the index that reorders the cross-attention cache, which is per sentence while all have equally many rows.
+
+        None: the cache stays as it is.
+        """
         if self.at.cross_per_row:
             return row if moves.sources else None
         if sentence_of_row is not None:
@@ -145,17 +151,17 @@ class OneModel:
             self.at.source = self.model.encoder.reorder_encoder_out(copy.copy(self.at.source), sentence)
         self.at.row_source = self.model.encoder.reorder_encoder_out(copy.copy(self.at.source), sentence_of_row)
 
-    def copy(self) -> Rows:
-        """The present rows, to be selected from without a trace here: buffers are replaced, never changed in place."""
+    def copy(self) -> ModelRows:
+        """Return the live rows, to be selected from without a trace here: buffers are replaced, never changed in place."""
         return dataclasses.replace(self.at, state={name: copy.copy(buffer) for name, buffer in self.at.state.items()})
 
-    def join(self, group: Rows, width: int, group_width: int) -> None:
-        """Add a group's rows behind the present ones. width: rows of every sentence of each, 0 when they differ."""
+    def join(self, group: ModelRows, width: int, group_width: int) -> None:
+        """Append the rows of a group. width, group_width: rows of every sentence of either, 0 when the numbers differ."""
         a, b = self.at, group
         if isinstance(self.decoder, LSTMDecoder):
             source = join_sources(a.source, b.source)
             joined = join_lstm(self.decoder, (a.state, a.row_source), (b.state, b.row_source)) if a.state or b.state else {}
-            self.at = Rows(source, join_sources(a.row_source, b.row_source), joined, True)
+            self.at = ModelRows(source, join_sources(a.row_source, b.row_source), joined, True)
             return
         per_row = a.cross_per_row or b.cross_per_row or width != group_width or not width
         # a cache that is still per sentence is brought to rows where the joined one must be
@@ -166,4 +172,4 @@ class OneModel:
             module._set_input_buffer(state, join_attention(module, a.state, b.state, times if of_source else [1, 1]))
         # once the cache is filled the encoder output is not read any more
         source = a.source if a.state else join_sources(a.source, b.source)
-        self.at = Rows(source, source, state, per_row)
+        self.at = ModelRows(source, source, state, per_row)

@@ -1,8 +1,8 @@
-"""Blocks for any fairseq decoder: every call reads each row's whole history again, as in training, and keeps no cache.
+"""Blocks for any fairseq decoder, uncached: every call reads each row's whole history again, as in training.
 
-It serves the parallel driver (parallel/driver.py) where the fast decoder cannot: recurrent and convolutional decoders, and
-Transformers with parts of their own. What it computes is the model's own forward pass, so it is also the reference for blocks; the
-price is that a call costs as much as the history is long.
+It serves the parallel driver (parallel/driver.py) where the transformer backend does not support a model: recurrent and convolutional
+decoders, and Transformers with modules of their own. It computes the model's own forward pass, so it is also the reference for blocks.
+The price is that a call costs as much as the history is long.
 
 Shapes: n rows, one a sentence, w new tokens a row, T longest history, block included.
 """
@@ -15,8 +15,8 @@ from torch import Tensor
 from fairseq_ext.decoders.fairseq.decoder import FairseqDecoder
 
 
-class RereadingDecoder(FairseqDecoder):
-    """See decoders/protocol.py, BlockDecoder."""
+class UncachedDecoder(FairseqDecoder):
+    """One or several fairseq models as a BlockDecoder (decoders/protocol.py); its rows form one group only."""
 
     def admit(self, inputs: dict[str, Tensor]) -> None:
         super().admit(inputs)
@@ -46,7 +46,7 @@ class RereadingDecoder(FairseqDecoder):
         return out
 
     def row_reader(self, pad: int, eos: int) -> None:
-        """None: there is no quicker way to read a row alone."""
+        """Return None: there is no quicker way to read a row alone."""
 
     def select(self, row: Tensor, sentence: Tensor | None, width: int, sentence_of_row: Tensor) -> None:
         for model in self.models:

@@ -1,7 +1,7 @@
-"""fairseq's plain Transformer encoder with the products of linear.py: the first step of every batch, made cheaper.
+"""fairseq's plain Transformer encoder with the linear maps of linear.py: the first step of every batch, made cheaper.
 
-Only what the cross-attention reads is computed: the last layer's output, at positions that are not padding. An encoder of any
-other kind runs as fairseq's own module.
+It computes only what the cross-attention reads: the last layer's output, at positions that are not padding. An encoder of any other kind
+runs as fairseq's own module.
 
 Shapes: S sentences, T source width, e features, H heads, h = e / H.
 """
@@ -18,11 +18,11 @@ from torch import Tensor
 
 from fairseq_ext.decoders.linear import Norm, attend
 from fairseq_ext.decoders.transformer.supported import odd_attention, odd_linear, odd_module, odd_norm
-from fairseq_ext.decoders.transformer.weights import EncoderLayer, Watch, compiled_coder, read_encoder_layer, read_positions
+from fairseq_ext.decoders.transformer.weights import EncoderLayer, Watch, compiled_layers, read_encoder_layer, read_positions
 
 
 class FastEncoder:
-    """Called with source tokens (S, T), gives what fairseq's encoder gives to a decoder."""
+    """Called with source tokens (S, T), returns what fairseq's encoder gives to a decoder."""
 
     def __init__(self, encoder: TransformerEncoderBase, int8: bool = False):
         self.embedding = encoder.embed_tokens.weight.detach()
@@ -35,7 +35,7 @@ class FastEncoder:
         self.final_norm = None if encoder.layer_norm is None else Norm(encoder.layer_norm)
         self.heads = encoder.layers[0].self_attn.num_heads
         self.watch = Watch(encoder)
-        self.compiled = compiled_coder(self.layers, encoder.embed_tokens.embedding_dim, self.heads, self.pre_norm, self.final_norm)
+        self.compiled = compiled_layers(self.layers, encoder.embed_tokens.embedding_dim, self.heads, self.pre_norm, self.final_norm)
 
     def __call__(self, tokens: Tensor) -> dict[str, list[Tensor]]:
         S, T = tokens.shape
@@ -45,7 +45,7 @@ class FastEncoder:
         return {"encoder_out": [x.view(S, T, -1).transpose(0, 1)], "encoder_padding_mask": [padding]}
 
     def run_compiled(self, x: Tensor, padding: Tensor) -> Tensor:
-        """All layers, x (S x T, e), in one call that leaves padding out."""
+        """Run all layers on x (S x T, e) in one call that skips padding."""
         assert self.compiled is not None
         start = F.pad((~padding).sum(1).cumsum(0), (1, 0))
         if int(start[-1]) == x.size(0):
@@ -57,7 +57,7 @@ class FastEncoder:
         return torch.zeros_like(x).masked_scatter_(is_word[:, None], words)
 
     def run_layers(self, x: Tensor, padding: Tensor) -> Tensor:
-        """All layers, x (S x T, e), as torch operations."""
+        """Run all layers on x (S x T, e) as torch operations."""
         S, T = padding.shape
         mask = None
         # where asking costs nothing, a batch without padding is spared the mask
@@ -76,7 +76,7 @@ class FastEncoder:
         return x if self.final_norm is None else self.final_norm(x)
 
     def embed(self, tokens: Tensor, padding: Tensor) -> Tensor:
-        """(S x T, e); whatever stands at padding is overwritten."""
+        """Return the embeddings (S x T, e) of tokens (S, T); what stands at padding is not used."""
         x = F.embedding(tokens.flatten(), self.embedding)
         if self.positions is None:
             x = x * self.scale
@@ -89,7 +89,7 @@ class FastEncoder:
 
 
 def fast_encoder(model: Any, int8: bool = False) -> FastEncoder | None:
-    """The model's encoder, if it is a plain Transformer."""
+    """Return the model's encoder if it is supported; else None."""
     encoder = model.encoder
     if type(encoder) not in (TransformerEncoder, TransformerEncoderBase) or odd_module(encoder) or not len(encoder.layers):
         return None
@@ -101,7 +101,7 @@ def fast_encoder(model: Any, int8: bool = False) -> FastEncoder | None:
 
 
 def odd_layer(layer: Any, encoder: Any) -> bool:
-    """Whether this is not fairseq's own encoder layer with plain parts."""
+    """Return whether this is not fairseq's own encoder layer with plain parts."""
     first = encoder.layers[0]
     if type(layer) not in (TransformerEncoderLayer, TransformerEncoderLayerBase) or layer.return_fc:
         return True
@@ -114,5 +114,5 @@ def odd_layer(layer: Any, encoder: Any) -> bool:
 
 
 def is_plain_input(inputs: dict) -> bool:
-    """Whether an encoder is given source tokens and their number, and nothing else."""
+    """Return whether an encoder is given source tokens and their number, and nothing else."""
     return set(inputs) <= {"src_tokens", "src_lengths"}

@@ -1,141 +1,182 @@
-"""The keys and values that one model keeps for a group of sentences, of source and target.
+"""The KV cache of a group of sentences: which slot holds each sentence, and how many positions are in use.
 
-Shapes: S sentences, W places for rows in each sentence's part of the store, Q queries of a sentence, d decoder features, e encoder
-features, H heads, h features a head, L layers.
+The tensors lie in key_values.py. All rows of a sentence share its positions; rows.py says which of them a row sees. A sentence that
+leaves may leave a gap, which `compact_` closes. Several groups may share the slots of the same tensors. Then groups divide and join, and
+sentences start and leave, while the keys and values of the others stay where they are.
+
+Shapes: S sentences, P positions in use, G sentences that are moved.
 """
 
 from __future__ import annotations
 
+import copy
 import weakref
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_ext.decoders.transformer import slots
-from fairseq_ext.decoders.transformer.weights import Layer, Weights
-
-if TYPE_CHECKING:
-    from fairseq_ext.decoders.transformer.rows import State
-
-ROOM = 32  # cells that a store has at first
+from fairseq_ext.decoders.transformer.key_values import KeyValues
 
 
-@dataclass
-class Folded:
-    """One layer's attention to the source with the query and output weights multiplied into keys and values."""
+@dataclass(eq=False)
+class KVCache:
+    """Keys and values of a group, in each model of an ensemble."""
 
-    key: Tensor  # (S, d, H x source width)
-    bias: Tensor  # (S, 1, H x source width) of the query; -inf at padding
-    value: Tensor  # (S, H x source width, d) the output bias included
+    models: list[KeyValues]
+    sentences: int
+    positions: int = 0  # P: in use, the same number in every sentence
+    leaves_gaps: bool = False  # the step is told the slots, so sentences that leave need not be dropped at once
+    may_share: bool = False  # the step is told the slots, so groups may share the tensors
+    slot: Tensor | None = None  # (S,) of each sentence; None: sentence i lies in slot i, and there are no gaps
+    sharing: weakref.WeakSet[KVCache] | None = None  # the caches that share these tensors, this one included; None: no other does
 
-    def keep(self, sentence: Tensor) -> Folded:
-        """Only these sentences (S',)."""
-        return Folded(*(part.index_select(0, sentence) for part in (self.key, self.bias, self.value)))
+    @staticmethod
+    def of(models: list[KeyValues], leaves_gaps: bool = False, may_share: bool = False) -> KVCache:
+        """Return a cache of its own for sentences whose target has not begun."""
+        return KVCache(models, models[0].source.size(2), leaves_gaps=leaves_gaps, may_share=may_share)
 
-    def attend(self, x: Tensor, heads: int) -> Tensor:
-        """x (S x Q, d) -> (S x Q, d), out of the output layer."""
-        S, d, cells = self.key.shape
-        score = torch.baddbmm(self.bias, x.view(S, -1, d), self.key)  # (S, Q, H x source width)
-        weight = score.unflatten(2, (heads, -1)).softmax(-1).flatten(2)
-        return torch.bmm(weight, self.value).view(-1, d)
+    @property
+    def slots(self) -> int:
+        """Number of slots, gaps included."""
+        return self.models[0].source.size(2)
 
+    @property
+    def capacity(self) -> int:
+        """Positions that a slot has room for."""
+        return self.models[0].target.size(4)
 
-@dataclass
-class Memory:
-    """What one model remembers of its sentences."""
+    @property
+    def like(self) -> Tensor:
+        """A tensor of the cache's type and device."""
+        return self.models[0].target
 
-    own: Tensor  # (L, 2, S, H, capacity, h) keys and values of the target cells
-    source: Tensor  # (L, 2, S, H, source width, h) keys and values of the source
-    source_mask: Tensor | None  # (S, 1, 1, source width) 0, or -inf at padding; None when there is none
-    folded: list[Folded] | None = None  # per layer, instead of the source's keys and values where that is quicker
-    views: list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = field(default_factory=list)
-    groups: weakref.WeakSet[State] | None = None  # all whose sentences lie in slots of this memory (slots.py); None: one's
+    def slot_of_sentence(self) -> Tensor:
+        """Return the slot of each sentence (S,)."""
+        return torch.arange(self.sentences, device=self.like.device) if self.slot is None else self.slot
 
-    def layers(self) -> list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
-        """Per layer: own keys and values together (2, S, H, capacity, h) and apart, source keys, source values (S, H, ., h)."""
-        if not self.views:
-            self.views = [(own, own[0], own[1], source[0], source[1]) for own, source in zip(self.own, self.source, strict=True)]
-        return self.views
+    def copy(self) -> KVCache:
+        """Return a cache for the same sentences: of its own, or, where that is allowed, in the same slots.
+
+        In shared slots only one of the two may go on with a sentence.
+        """
+        if self.may_share:
+            self.share_()
+            twin = replace(self)
+            twin.share_()
+            return twin
+        for model in self.models:
+            model.views = []  # made again on demand
+        return copy.deepcopy(self)
+
+    # ---- positions
+
+    def append_(self, positions: int) -> None:
+        """Take so many more positions of every sentence."""
+        self.positions += positions
+
+    def truncate_(self, positions: int) -> None:
+        """Release the positions from this one on."""
+        self.positions = positions
+
+    def compact_(self, position: Tensor | None, room: int) -> None:
+        """Keep positions position[i] (S, P') of sentence i, in ascending order (None: all in use); have `room` free ones behind.
+
+        Gaps are closed where no other group shares the slots.
+        """
+        slot = self.slot_of_sentence()
+        if position is None:
+            position = torch.arange(self.positions, device=slot.device).expand(self.sentences, -1)
+        for model in self.models:
+            if self.sharing is not None:
+                model.compact_in_slots_(slot, position, room)
+                continue
+            if self.slot is not None:
+                model.keep_source_(slot)
+            model.compact_(slot, position, room)
+        if self.sharing is None:
+            self.slot = None
+        self.positions = position.size(1)
+
+    # ---- slots
 
     def keep_(self, sentence: Tensor) -> None:
-        """Leave only these sentences' source (S',), ascending."""
-        for block in self.source.flatten(0, 1):  # (S, H, source width, h)
-            block[: sentence.numel()] = block.index_select(0, sentence)
-        self.source = self.source.narrow(2, 0, sentence.numel())
-        if self.source_mask is not None:
-            self.source_mask = self.source_mask.index_select(0, sentence)
-        if self.folded is not None:
-            self.folded = [layer.keep(sentence) for layer in self.folded]
-        self.views = []
+        """Keep these sentences (S',), in ascending order; the others leave gaps."""
+        self.slot = sentence if self.slot is None else self.slot[sentence]
+        self.sentences = sentence.numel()
 
-    def squeeze_(self, sentence: Tensor, cell: Tensor, room: int) -> None:
-        """Sentence i's cells become cells cell[i] (S', C') of sentence[i] (S',), ascending, with room for so many more.
+    @property
+    def needs_compaction(self) -> bool:
+        """Whether gaps must be closed now: always where steps are not told the slots, else when more than half of the slots are gaps."""
+        if self.slot is None:
+            return False
+        return not self.leaves_gaps or (2 * self.sentences < self.slots and self.sharing is None)
 
-        In place, a layer at a time: fresh memory for all of it would cost more than the copying.
-        """
-        if self.groups is not None:
-            slots.squeeze_(self, sentence, cell, room)
+    def close_gaps_(self) -> None:
+        """Drop the sentences that have left, for steps that are not told the slots. Positions stay as they are."""
+        if self.slot is None:
             return
-        heads, capacity, h = self.own.shape[3:]
-        kept, cells = cell.shape
-        index = (sentence[:, None] * heads + torch.arange(heads, device=cell.device)) * capacity  # (S', H)
-        index = (index[:, :, None] + cell[:, None]).flatten()  # (S', H, C')
-        target = self.own.narrow(2, 0, kept)
-        if cells + room > capacity:
-            target = self.own.new_empty(*self.own.shape[:2], kept, heads, max(2 * capacity, cells + room), h)
-        for before, after in zip(self.own.flatten(0, 1), target.flatten(0, 1), strict=True):  # (S, H, capacity, h)
-            after[:, :, :cells] = before.view(-1, h).index_select(0, index).view(kept, heads, cells, h)
-        self.own = target
-        self.views = []
+        for model in self.models:
+            model.target = model.target.index_select(2, self.slot)
+            model.keep_source_(self.slot)
+        self.slot = None
 
+    def share_(self) -> None:
+        """Allow other groups to lie in the slots of this cache."""
+        self.slot = self.slot_of_sentence()
+        if self.sharing is None:
+            self.sharing = weakref.WeakSet()
+        self.sharing.add(self)
 
-def remember(weights: Weights, encoded: dict, may_fold: bool = False) -> Memory:
-    """Keys and values of the source, from fairseq's encoder output."""
-    states = encoded["encoder_out"][0]  # (source, S, e)
-    source, S, _ = states.shape
-    flat = states.transpose(0, 1).reshape(S * source, -1)  # (S, source, e) -> (S x source, e)
-    h = weights.d // weights.heads
-    out = flat.new_empty(len(weights.layers), 2, S, weights.heads, source, h)
-    for layer, block in zip(weights.layers, out, strict=True):
-        block.copy_(layer.cross_source(flat).view(S, source, 2, weights.heads, h).permute(2, 0, 3, 1, 4))
-    mask = None
-    padding = encoded["encoder_padding_mask"][0] if encoded["encoder_padding_mask"] else None
-    if padding is not None and not (padding.device.type == "cpu" and not padding.any()):  # (S, source)
-        mask = states.new_zeros(S, 1, 1, source).masked_fill_(padding[:, None, None], -torch.inf)
-    own = flat.new_empty(len(weights.layers), 2, S, weights.heads, ROOM, h)
-    # with few source tokens, keys and values multiplied by the query and output weights are fewer bytes to read than those weights
-    is_small = S * source * (weights.heads - 1) <= weights.d
-    folded = None
-    if may_fold and is_small:
-        folded = [fold(layer, block[0], block[1], mask) for layer, block in zip(weights.layers, out, strict=True)]
-    return Memory(own, out, mask, folded)
+    def free_slots(self) -> Tensor:
+        """Return the slots (free slots,) in which no group has a sentence."""
+        taken = torch.zeros(self.slots, dtype=torch.bool, device=self.like.device)
+        for cache in self.sharing or ():
+            taken[cache.slot] = True
+        return (~taken).nonzero()[:, 0]
 
+    # ---- groups
 
-def fold(layer: Layer, key: Tensor, value: Tensor, mask: Tensor | None) -> Folded:
-    """Multiply a layer's query and output weights into the source's keys and values (S, H, source, h)."""
-    S, H, source, h = key.shape
-    query, out = layer.cross_query, layer.cross_out
-    d = query.weight.size(1)
-    folded_key = torch.matmul(key, query.weight.view(H, h, d))  # (S, H, source, d)
-    bias = key.new_zeros(S, H, source) if query.bias is None else torch.matmul(key, query.bias.view(H, h, 1))[..., 0]
-    if mask is not None:
-        bias = bias + mask[:, 0]
-    folded_value = torch.matmul(value, out.weight.view(d, H, h).permute(1, 2, 0))  # (S, H, source, d)
-    if out.bias is not None:
-        folded_value += out.bias / H  # the weights of a head sum to one
-    return Folded(folded_key.flatten(1, 2).transpose(1, 2).contiguous(), bias.view(S, 1, -1), folded_value.flatten(1, 2))
+    @staticmethod
+    def join(a: KVCache, b: KVCache) -> KVCache:
+        """Return one cache for the sentences of both, those of a first. Both must have been compacted unless both may share."""
+        sentences, positions = a.sentences + b.sentences, max(a.positions, b.positions)
+        leaves_gaps = a.leaves_gaps and b.leaves_gaps
+        if a.may_share and b.may_share:
+            return KVCache.join_in_slots(a, b, leaves_gaps)
+        pairs = zip(a.models, b.models, strict=True)
+        models = [KeyValues.concatenated([(x, a.positions), (y, b.positions)]) for x, y in pairs]
+        return KVCache(models, sentences, positions, leaves_gaps)
 
+    @staticmethod
+    def join_in_slots(a: KVCache, b: KVCache, leaves_gaps: bool) -> KVCache:
+        """Return one cache for the sentences of both, in the tensors of one of them."""
+        a.share_()
+        b.share_()
+        assert a.slot is not None and b.slot is not None
+        host, slots = a, [a.slot, b.slot]
+        if a.models[0] is not b.models[0]:
+            # few sentences move rather than many, unless that would mean to enlarge the tensors first
+            host, guest = (a, b) if a.sentences >= b.sentences else (b, a)
+            if host.free_slots().numel() < guest.sentences and guest.free_slots().numel() >= host.sentences:
+                host, guest = guest, host
+            slots = [host.slot if cache is host else host.take_in_(guest) for cache in (a, b)]  # type: ignore[misc]
+        both = KVCache(host.models, a.sentences + b.sentences, max(a.positions, b.positions), leaves_gaps, True, torch.cat(slots))
+        both.sharing = host.sharing
+        both.share_()
+        return both
 
-def merged(a: Memory, b: Memory, cells_a: int, cells_b: int) -> Memory:
-    """Two memories as one, nothing folded: for many sentences that is no quicker."""
-    cells, width = max(cells_a, cells_b), max(a.source.size(4), b.source.size(4))
-    own = [F.pad(m.own[..., :used, :], (0, 0, 0, cells - used)) for m, used in ((a, cells_a), (b, cells_b))]
-    source = [F.pad(m.source, (0, 0, 0, width - m.source.size(4))) for m in (a, b)]
-    mask = None
-    if a.source_mask is not None or b.source_mask is not None or a.source.size(4) != b.source.size(4):
-        masks = [m.source.new_zeros(m.source.size(2), 1, 1, m.source.size(4)) if m.source_mask is None else m.source_mask for m in (a, b)]
-        mask = torch.cat([F.pad(m, (0, width - m.size(3)), value=-torch.inf) for m in masks])
-    return Memory(torch.cat(own, dim=2), torch.cat(source, dim=2), mask)
+    def take_in_(self, guest: KVCache) -> Tensor:
+        """Copy a guest's sentences into free slots, enlarging the tensors where there are too few; return these slots (G,)."""
+        assert guest.slot is not None
+        free, slots = self.free_slots(), self.slots
+        missing = guest.sentences - free.numel()
+        if missing > 0:
+            more = max(missing, slots // 2)
+            free = torch.cat([free, torch.arange(slots, slots + more, device=free.device)])
+            slots += more
+        slot = free[: guest.sentences]
+        for model, other in zip(self.models, guest.models, strict=True):
+            model.enlarge_(slots, guest.positions, other.source.size(4))
+            model.copy_slots_(slot, other, guest.slot, guest.positions)
+        return slot

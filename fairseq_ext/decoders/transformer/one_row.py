@@ -1,7 +1,7 @@
-"""The fast decoder for a single row: blocks read and forgotten by plain integers.
+"""The transformer backend for a single row: blocks are read and forgotten by plain integers.
 
-With one row a cell of the store is a position, so what rows.py keeps masks and lengths for is one number, and a call of
-the compiled library is all there is to do. decoders/transformer/decoder.py is the definition.
+With one row, a position of the KV cache is a position of the row. So one number replaces the masks and lengths of rows.py, and a call of
+the compiled library is all there is to do. decoder.py is the definition.
 
 Shapes: w new tokens, d features, L layers, H heads, h = d / H.
 """
@@ -10,58 +10,58 @@ from __future__ import annotations
 
 import torch.nn.functional as F
 
-from fairseq_ext.decoders.transformer.kv_cache import Memory
-from fairseq_ext.decoders.transformer.rows import State
+from fairseq_ext.decoders.transformer.key_values import KeyValues
+from fairseq_ext.decoders.transformer.rows import RowGroup
 from fairseq_ext.decoders.transformer.weights import Weights
 from fairseq_ext.kernels.row import RowCall
-from fairseq_ext.kernels.transformer import StepStruct, store
+from fairseq_ext.kernels.transformer import StepStruct, cache_struct
 
 
 class RowReader:
-    """The row of a state that has one, for one model whose layers and products are compiled."""
+    """Reads the only row of a group, for one model whose layers and output layer are compiled."""
 
-    def __init__(self, weights: Weights, memory: Memory, pad: int, eos: int):
+    def __init__(self, weights: Weights, cache: KeyValues, pad: int, eos: int):
         assert weights.compiled is not None
-        self.weights, self.memory = weights, memory
-        self.struct = StepStruct(rows=1, sentences=1, width=1, source=store(memory.source), own=store(memory.own))
-        if memory.source_mask is not None:
-            self.struct.source_mask = memory.source_mask.data_ptr()
-        self.room, self.reach = memory.own.size(4), 0
+        self.weights, self.cache = weights, cache
+        self.struct = StepStruct(rows=1, sentences=1, width=1, source=cache_struct(cache.source), own=cache_struct(cache.target))
+        if cache.source_mask is not None:
+            self.struct.source_mask = cache.source_mask.data_ptr()
+        self.capacity, self.embedded = cache.target.size(4), 0  # positions that the cache and the embeddings have room for
         self.call = RowCall(weights.compiled, weights.output.pack(), weights.embedding, weights.scale, self.struct, pad, eos)
 
     @staticmethod
-    def of(weights: list[Weights], state: State, pad: int, eos: int) -> RowReader | None:
-        """None where there is more than one row or model, or something that this does not know."""
-        if len(weights) != 1 or state.rows != 1 or state.cells or state.slot is not None or weights[0].compiled is None:
+    def of(weights: list[Weights], group: RowGroup, pad: int, eos: int) -> RowReader | None:
+        """Return a reader; None where there is more than one row or model, or something that it does not support."""
+        if len(weights) != 1 or group.rows != 1 or group.cache.positions or group.cache.slot is not None or weights[0].compiled is None:
             return None
         model = weights[0]
         if model.positions is None or model.project_in or model.project_out or model.embedding_norm or not model.output.is_compiled:
             return None
-        return RowReader(model, state.memories[0], pad, eos)
+        return RowReader(model, group.cache.models[0], pad, eos)
 
     def __call__(self, tokens: list[int], kept: int, shortest: int, longest: int, every: bool) -> tuple[list[int], list[float]]:
         """Forget what was read beyond the first `kept` tokens and read these (w,); see kernels/row.py, RowCall."""
         end = kept + len(tokens)
-        if end > self.room:
-            self.grow_(kept, end)
-        if end > self.reach:
-            self.reach_(end)
+        if end > self.capacity:
+            self.enlarge_(kept, end)
+        if end > self.embedded:
+            self.embed_(end)
         return self.call(tokens, kept, shortest, longest, every)
 
-    def reach_(self, end: int) -> None:
-        """Have embeddings for so many positions; behind a limited model's last one stands what is not used."""
+    def embed_(self, end: int) -> None:
+        """Have embeddings for so many positions; what stands behind a limited model's last position is not used."""
         weights = self.weights
         assert weights.positions is not None
         if end > weights.positions.size(0) and weights.grow_positions is not None:
             weights.positions = weights.grow_positions(2 * end)
-        self.reach = max(end, weights.positions.size(0))
-        self.call.positions_(F.pad(weights.positions, (0, 0, 0, self.reach - weights.positions.size(0))).contiguous())
+        self.embedded = max(end, weights.positions.size(0))
+        self.call.positions_(F.pad(weights.positions, (0, 0, 0, self.embedded - weights.positions.size(0))).contiguous())
 
-    def grow_(self, kept: int, end: int) -> None:
-        """Room for twice as many cells; the first `kept` move there."""
-        before = self.memory.own  # (L, 2, 1, H, cells, h)
-        self.room = 2 * max(self.room, end)
-        own = before.new_empty(*before.shape[:4], self.room, before.size(5))
-        own[..., :kept, :] = before[..., :kept, :]
-        self.memory.own, self.memory.views = own, []
-        self.struct.own = store(own)
+    def enlarge_(self, kept: int, end: int) -> None:
+        """Double the room for positions; the first `kept` move there."""
+        before = self.cache.target  # (L, 2, 1, H, capacity, h)
+        self.capacity = 2 * max(self.capacity, end)
+        target = before.new_empty(*before.shape[:4], self.capacity, before.size(5))
+        target[..., :kept, :] = before[..., :kept, :]
+        self.cache.target, self.cache.views = target, []
+        self.struct.own = cache_struct(target)

@@ -1,16 +1,14 @@
-"""The rows of a group in the fast backend: which cells of the memory (kv_cache.py) each row may see.
+"""The rows of a group in the transformer backend: which positions of its KV cache (kv_cache.py) each row sees.
 
-Every sentence has one store of cells, a cell being the keys and values of one token that some row has read, and a mask says
-which cells are a row's own history. So reordering the beam moves a mask, never keys and values; cells that belong to no row any
-more are squeezed out now and then, when the store is full or sentences leave. A row's cells lie in the order of its tokens.
+A position holds the keys and values of one token that some row of the sentence has read. A mask says which positions are a row's own
+history. So reordering the beam moves a mask, never keys and values. Positions that are in no row's history any more are dropped now and
+then, when the cache is full or sentences leave. A row's positions lie in the order of its tokens.
 
-Shapes: S sentences, n rows, W places for rows in each sentence's part of the store (its width), C cells in use, b new tokens a
-row.
+Shapes: S sentences, n rows, W places for rows in each sentence (its width), P positions in use, b new tokens a row.
 """
 
 from __future__ import annotations
 
-import copy
 import functools
 from dataclasses import dataclass, replace
 
@@ -18,218 +16,198 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_ext.decoders.transformer import slots
-from fairseq_ext.decoders.transformer.kv_cache import Memory, merged
+from fairseq_ext.decoders.transformer.key_values import KeyValues
+from fairseq_ext.decoders.transformer.kv_cache import KVCache
 
-ROOM_STEPS = 4  # a store that has no room for so many steps of all its rows, after squeezing, grows
+ROOM_STEPS = 4  # a cache grows when compaction leaves less room than this many steps of all its rows take
+
+
+@dataclass
+class Step:
+    """What the layers are told of the rows that read b tokens each."""
+
+    b: int  # new tokens of each row
+    past: int | Tensor  # tokens that each row had read before, (n,) when the numbers differ
+    longest: int  # no row's history is longer, new tokens included
+    sentences: int
+    width: int  # W
+    place: Tensor | None  # (n,) place of each row among S x W; None when rows fill all places in order
+    slot: Tensor | None  # (S,) slot of each sentence in the cache; None: sentence i lies in slot i
+    positions: int  # P: positions in use, the new ones included, which are the last W x b
+    mask: Tensor | None  # (S or 1, 1, W x b, P) under which the new tokens attend; None: to everything
+
+    @property
+    def before(self) -> int:
+        """Positions in use before the step."""
+        return self.positions - self.width * self.b
+
+    def row_of_place(self) -> Tensor | None:
+        """Return a row for every place (S x W,), any row where there is none; None when rows fill all places in order."""
+        if self.place is None:
+            return None
+        return at_places(torch.arange(self.place.numel(), device=self.place.device), self.place, self.sentences * self.width, 0)
 
 
 @dataclass(eq=False)
-class State:
-    """A group of rows: bookkeeping that all models share, and each model's memory."""
+class RowGroup:
+    """Rows that are stepped together, and their KV cache. All models of an ensemble see the same positions."""
 
-    sentences: int
+    cache: KVCache
     rows: int
-    width: int  # W: places of each sentence
-    place: Tensor | None  # (n,) place of each row among S x W; None when rows fill all places in order
-    cells: int  # C: cells in use, the same number in every sentence
-    mask: Tensor | None  # (S, W, C) 0 where a cell is in a row's history, else -inf; None when all cells are in all histories
-    length: int | Tensor  # tokens in each row's history, (n,) when they differ
-    longest: int  # no row's history is longer
-    memories: list[Memory]
-    leaves_gaps: bool = False  # sentences that leave stay in the memories for a while: the step asks for slots
-    may_share: bool = False  # and these may be of memories that other groups lie in too: the compiled step (slots.py)
-    slot: Tensor | None = None  # (S,) where each sentence lies in the memories; None: without gaps
+    width: int = 1  # W: places of each sentence
+    place: Tensor | None = None  # (n,) place of each row among S x W; None when rows fill all places in order
+    mask: Tensor | None = None  # (S, W, P) 0 where a position is in a row's history, else -inf; None when all are in all histories
+    length: int | Tensor = 0  # tokens in each row's history, (n,) when the numbers differ
+    longest: int = 0  # no row's history is longer
 
     @staticmethod
-    def start(memories: list[Memory], leaves_gaps: bool = False, may_share: bool = False) -> State:
-        """One row a sentence, nothing read yet."""
-        sentences = memories[0].source.size(2)
-        return State(sentences, sentences, 1, None, 0, None, 0, 0, memories, leaves_gaps, may_share)
+    def start(models: list[KeyValues], leaves_gaps: bool = False, may_share: bool = False) -> RowGroup:
+        """Return one row a sentence, which has read nothing; leaves_gaps and may_share as in `KVCache`."""
+        cache = KVCache.of(models, leaves_gaps, may_share)
+        return RowGroup(cache, cache.sentences)
 
-    def copy(self) -> State:
-        """A group of its own with the same rows; where memories may be shared, in the same ones, so that only one of the two may go on
-        with a sentence."""
-        if self.may_share:
-            slots.share_(self)
-            group = replace(self)
-            slots.share_(group)
-            return group
-        for memory in self.memories:
-            memory.views = []  # made anew when asked for
-        return copy.deepcopy(self)
+    def copy(self) -> RowGroup:
+        """Return a group with the same rows. In shared slots only one of the two may go on with a sentence."""
+        return replace(self, cache=self.cache.copy())
+
+    @property
+    def sentences(self) -> int:
+        return self.cache.sentences
 
     def sentence_of_row(self) -> Tensor:
-        """(n,)"""
-        device = self.memories[0].own.device
+        """Return the sentence of each row (n,)."""
+        device = self.cache.like.device
         place = torch.arange(self.rows, device=device) if self.place is None else self.place
         return place // self.width
 
     def lengths(self) -> Tensor:
-        """(n,)"""
+        """Return the number of tokens that each row has read (n,)."""
         if isinstance(self.length, Tensor):
             return self.length
-        return torch.full((self.rows,), self.length, device=self.memories[0].own.device)
+        return torch.full((self.rows,), self.length, device=self.cache.like.device)
 
     def full_mask(self) -> Tensor:
-        """The mask (S, W, C), also where it is left out."""
+        """Return the mask (S, W, P), zeros where it is left out."""
         if self.mask is not None:
             return self.mask
-        return self.memories[0].own.new_zeros(self.sentences, self.width, self.cells)
+        return self.cache.like.new_zeros(self.sentences, self.width, self.cache.positions)
 
     def at_places(self, value: Tensor, fill: float) -> Tensor:
-        """Row values (n, ...) -> (S x W, ...), filled up where no row is."""
-        if self.place is None:
-            return value
-        out = value.new_full((self.sentences * self.width, *value.shape[1:]), fill)
-        out[self.place] = value
-        return out
-
-    def row_of_place(self) -> Tensor | None:
-        """(S x W,) a row for every place, any row where there is none; None when rows fill all places in order."""
-        return None if self.place is None else self.at_places(torch.arange(self.rows, device=self.place.device), 0)
+        """Return row values (n, ...) as values of places (S x W, ...), `fill` where there is no row."""
+        return value if self.place is None else at_places(value, self.place, self.sentences * self.width, fill)
 
     def truncate_(self, length: int | Tensor) -> None:
         """Forget what each row has read beyond its first length (n,) tokens."""
         if self.mask is None and isinstance(length, int) and isinstance(self.length, int):
-            self.cells = self.longest = self.length = min(length, self.length)  # here cells are positions
+            self.longest = self.length = min(length, self.length)
+            self.cache.truncate_(self.length)  # here a row's tokens are the positions
             return
         lengths = self.lengths()
         lengths = torch.minimum(lengths, torch.as_tensor(length, device=lengths.device))
         mask = self.full_mask()
-        # a row's cells lie in the order of its tokens
+        # a row's positions lie in the order of its tokens
         beyond = mask.eq(0).cumsum(2) > self.at_places(lengths, 0).view(self.sentences, self.width, 1)
         mask = mask.masked_fill(beyond, -torch.inf)
-        if mask.device.type == "cpu":  # where asking costs nothing: cells at the end that are no row's are used again
+        if mask.device.type == "cpu":  # where asking costs nothing: positions at the end that are no row's are used again
             used = mask.eq(0).any(1).any(0).nonzero()
-            self.cells = int(used[-1]) + 1 if used.numel() else 0
+            self.cache.truncate_(int(used[-1]) + 1 if used.numel() else 0)
             self.longest = int(lengths.max())
-            mask = mask[:, :, : self.cells]
+            mask = mask[:, :, : self.cache.positions]
         self.mask, self.length = mask, lengths
 
     def select_(self, row: Tensor, sentence: Tensor | None, width: int, sentence_of_row: Tensor) -> None:
-        """Row i becomes what row[i] was; see decoders/protocol.py, Decoder."""
+        """Reorder the rows: new row i continues what row[i] has read; arguments as of decoders/protocol.py, Decoder.select."""
         before = row if self.place is None else self.place[row]  # (n',) place of each new row's past
-        kept = self.sentences if sentence is None else sentence.numel()
         trivial = self.mask is None and self.width == 1 and width == 1
-        histories = None if trivial else self.full_mask().view(self.sentences * self.width, self.cells).index_select(0, before)
+        histories = None if trivial else self.full_mask().flatten(0, 1).index_select(0, before)
         if isinstance(self.length, Tensor):
             self.length = self.length[row]
-        self.rows, self.sentences, self.width, self.place = row.numel(), kept, width, None
+        if sentence is not None:
+            self.cache.keep_(sentence)
+        self.rows, self.width, self.place = row.numel(), width, None
         if width == 0:
-            first = torch.searchsorted(sentence_of_row, torch.arange(kept, device=row.device))
+            first = torch.searchsorted(sentence_of_row, torch.arange(self.sentences, device=row.device))
             rank = torch.arange(self.rows, device=row.device) - first[sentence_of_row]
             self.width = int(rank.max()) + 1
             self.place = sentence_of_row * self.width + rank
         self.mask = None
         if histories is not None:
-            self.mask = self.at_places(histories, -torch.inf).view(kept, self.width, self.cells)
-        if sentence is not None:
-            self.slot = sentence if self.slot is None else self.slot[sentence]
-            in_slots = self.memories[0].groups is not None
-            if not self.leaves_gaps or (2 * kept < self.memories[0].source.size(2) and not in_slots):
-                self.squeeze_()
+            self.mask = self.at_places(histories, -torch.inf).view(self.sentences, self.width, self.cache.positions)
+        if sentence is not None and self.cache.needs_compaction:
+            self.compact_()
 
-    def squeeze_(self, new: int = 0) -> None:
-        """Drop the sentences that have left and the cells that are in no row's history, and make room for new ones."""
-        device = self.memories[0].own.device
-        sentence = self.slot
-        if sentence is None:
-            sentence = torch.arange(self.sentences, device=device)
-        elif self.memories[0].groups is None:
-            for memory in self.memories:
-                memory.keep_(sentence)
-            self.slot = None
-        if self.mask is None:
-            cell = torch.arange(self.cells, device=device).expand(self.sentences, -1)
-        else:
-            used = self.mask.eq(0).any(1)  # (S, C)
-            self.cells = int(used.sum(1).max())
-            cell = used.byte().argsort(dim=1, descending=True, stable=True)[:, : self.cells]
-            self.mask = self.mask.gather(2, cell[:, None].expand(-1, self.width, -1))
-        for memory in self.memories:
-            memory.squeeze_(sentence, cell, max(new, ROOM_STEPS * self.width))
+    def compact_(self, new: int = 0) -> None:
+        """Drop the positions that are in no row's history, and the sentences that have left; have room for `new` positions."""
+        position = None
+        if self.mask is not None:
+            used = self.mask.eq(0).any(1)  # (S, P)
+            positions = int(used.sum(1).max())
+            position = used.byte().argsort(dim=1, descending=True, stable=True)[:, :positions]
+            self.mask = self.mask.gather(2, position[:, None].expand(-1, self.width, -1))
+        self.cache.compact_(position, max(new, ROOM_STEPS * self.width))
 
-    def close_gaps_(self) -> None:
-        """Drop the sentences that have left, for steps that do not ask for slots; cells stay where they are."""
-        if self.slot is None:
-            return
-        for memory in self.memories:
-            memory.own = memory.own.index_select(2, self.slot)
-            memory.keep_(self.slot)
-        self.slot = None
-
-    def append_(self, b: int) -> Tensor | None:
-        """Take b new cells for every place; return the mask (S or 1, 1, W x b, C) under which the new tokens attend."""
-        if self.cells + self.width * b > self.memories[0].own.size(4):
-            self.squeeze_(2 * self.width * b)
-        C, W, S = self.cells, self.width, self.sentences
-        like = self.memories[0].own
-        self.cells = C + W * b
-        if isinstance(self.length, int):
-            self.length += b
-        else:
-            self.length = self.length + b
+    def append_(self, b: int) -> Step:
+        """Take b new positions for every place; return what the layers are told of the rows."""
+        W, past = self.width, self.length
+        if self.cache.positions + W * b > self.cache.capacity:
+            self.compact_(2 * W * b)
+        mask = self.extend_mask_(b)
+        self.cache.append_(W * b)
+        self.length = past + b
         self.longest += b
+        return Step(b, past, self.longest, self.sentences, W, self.place, self.cache.slot, self.cache.positions, mask)
+
+    def extend_mask_(self, b: int) -> Tensor | None:
+        """Add b new positions of every place to the mask; return the mask (S or 1, 1, W x b, P) under which the new tokens attend."""
+        W, S, P, like = self.width, self.sentences, self.cache.positions, self.cache.like
         if self.mask is None and W == 1:
             if b == 1:
                 return None
             causal = like.new_full((b, b), -torch.inf).triu_(1)
-            return torch.cat([like.new_zeros(b, C), causal], dim=1)[None, None]
-        fresh = own_cells(W, b, like.dtype, like.device)  # (W, b, W x b)
+            return torch.cat([like.new_zeros(b, P), causal], dim=1)[None, None]
+        fresh = mask_of_new(W, b, like.dtype, like.device)  # (W, b, W x b)
         if b == 1:
             self.mask = torch.cat([self.full_mask(), fresh.view(1, W, W).expand(S, -1, -1)], dim=2)
             return self.mask[:, None]
         past = self.full_mask()[:, :, None].expand(-1, -1, b, -1)
-        mask = torch.cat([past, fresh.expand(S, -1, -1, -1)], dim=3)  # (S, W, b, C)
+        mask = torch.cat([past, fresh.expand(S, -1, -1, -1)], dim=3)  # (S, W, b, P + W x b)
         self.mask = mask[:, :, -1]
-        return mask.view(S, 1, W * b, self.cells)
+        return mask.flatten(1, 2)[:, None]
 
     @staticmethod
-    def merge(a: State, b: State) -> State:
-        """Both groups' rows as one, a's first."""
-        may_share = a.may_share and b.may_share
-        if may_share:
-            memories, slot = slots.together_(a, b)
-        else:
-            for state in (a, b):
-                state.squeeze_()
-            memories, slot = [merged(x, y, a.cells, b.cells) for x, y in zip(a.memories, b.memories, strict=True)], None
-        width, cells = max(a.width, b.width), max(a.cells, b.cells)
-        uniform = a.place is None and b.place is None and a.width == b.width
+    def join(a: RowGroup, b: RowGroup) -> RowGroup:
+        """Return the rows of both groups as one, those of a first. The two groups are used up."""
+        if not (a.cache.may_share and b.cache.may_share):
+            a.compact_()
+            b.compact_()
+        width, positions = max(a.width, b.width), max(a.cache.positions, b.cache.positions)
         place = None
-        if not uniform:
+        if a.place is not None or b.place is not None or a.width != b.width:
             places = []
-            for state, offset in ((a, 0), (b, a.sentences)):
-                sentence = state.sentence_of_row()
-                rank = (torch.arange(state.rows, device=sentence.device) if state.place is None else state.place) % state.width
+            for group, offset in ((a, 0), (b, a.sentences)):
+                sentence = group.sentence_of_row()
+                rank = (torch.arange(group.rows, device=sentence.device) if group.place is None else group.place) % group.width
                 places.append((sentence + offset) * width + rank)
             place = torch.cat(places)
-        plain = a.mask is None and b.mask is None and width == 1 and a.cells == b.cells
-        masks = [F.pad(s.full_mask(), (0, cells - s.cells, 0, width - s.width), value=-torch.inf) for s in (a, b)]
+        mask = None
+        if a.mask is not None or b.mask is not None or width > 1 or a.cache.positions != b.cache.positions:
+            missing = [(0, positions - group.cache.positions, 0, width - group.width) for group in (a, b)]
+            mask = torch.cat([F.pad(group.full_mask(), more, value=-torch.inf) for group, more in zip((a, b), missing, strict=True)])
         same_length = isinstance(a.length, int) and isinstance(b.length, int) and a.length == b.length
-        both = State(
-            sentences=a.sentences + b.sentences,
-            rows=a.rows + b.rows,
-            width=width,
-            place=place,
-            cells=cells,
-            mask=None if plain else torch.cat(masks),
-            length=a.length if same_length else torch.cat([a.lengths(), b.lengths()]),
-            longest=max(a.longest, b.longest),
-            memories=memories,
-            leaves_gaps=a.leaves_gaps and b.leaves_gaps,
-            may_share=may_share,
-            slot=slot,
-        )
-        if may_share:
-            slots.share_(both)
-        return both
+        length = a.length if same_length else torch.cat([a.lengths(), b.lengths()])
+        return RowGroup(KVCache.join(a.cache, b.cache), a.rows + b.rows, width, place, mask, length, max(a.longest, b.longest))
+
+
+def at_places(value: Tensor, place: Tensor, places: int, fill: float) -> Tensor:
+    """Return values of rows (n, ...) as values of so many places (places, ...); place (n,): of each row."""
+    out = value.new_full((places, *value.shape[1:]), fill)
+    out[place] = value
+    return out
 
 
 @functools.lru_cache(maxsize=64)
-def own_cells(W: int, b: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """(W, b, W x b) 0 at the new cells that each new token sees, its own row's up to itself; else -inf."""
+def mask_of_new(W: int, b: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return (W, b, W x b): 0 at the new positions that each new token sees, its own row's up to itself; else -inf."""
     same_row = torch.eye(W, dtype=torch.bool, device=device)[:, None, :, None]
     before = torch.ones(b, b, dtype=torch.bool, device=device).tril()[None, :, None, :]
     sees = (same_row & before).view(W, b, W * b)

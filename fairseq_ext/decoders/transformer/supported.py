@@ -1,6 +1,6 @@
-"""Which fairseq models the fast backend can run: `unsupported` says why one cannot.
+"""Which fairseq models the transformer backend supports: `unsupported` says why one is not.
 
-Only what is known to compute what its weights say is let through: exact types, no hooks. A subclass may do anything.
+Only modules of exactly known types and without hooks are let through, since a subclass may compute anything.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NORMS = (nn.LayerNorm, getattr(layer_norm, "FusedLayerNorm", nn.LayerNorm))  # t
 
 
 def unsupported(model: Any) -> str | None:
-    """Why this model cannot run on the fast backend, in words; None when it can."""
+    """Return in words why the backend does not support this model; None when it does."""
     decoder: Any = getattr(model, "decoder", None)
     if not isinstance(model, FairseqEncoderDecoderModel) or type(decoder) not in (TransformerDecoder, TransformerDecoderBase):
         return f"{type(model).__name__} is no encoder-decoder with a plain Transformer decoder"
@@ -43,7 +43,7 @@ def unsupported(model: Any) -> str | None:
 
 
 def unsupported_layer(layer: Any, decoder: Any) -> str | None:
-    """The same for one layer."""
+    """Return the same for one of its layers."""
     if type(layer) not in (TransformerDecoderLayer, TransformerDecoderLayerBase):
         return f"its decoder has a {type(layer).__name__}"
     if layer.encoder_attn is None:
@@ -66,21 +66,21 @@ def unsupported_layer(layer: Any, decoder: Any) -> str | None:
     return odd_linear([layer.fc1, layer.fc2]) or odd_norm(norms)
 
 
-def odd_module(coder: Any) -> str | None:
-    """Why an encoder or decoder as a whole is not what its parts say."""
+def odd_module(stack: Any) -> str | None:
+    """Return why an encoder or decoder may compute something else than its layers do."""
     checks = [
-        (type(coder.embed_tokens) is not nn.Embedding, f"its embedding is a {type(coder.embed_tokens).__name__}"),
-        (any(m._forward_hooks or m._forward_pre_hooks for m in coder.modules()), "hooks are set on its modules"),
+        (type(stack.embed_tokens) is not nn.Embedding, f"its embedding is a {type(stack.embed_tokens).__name__}"),
+        (any(m._forward_hooks or m._forward_pre_hooks for m in stack.modules()), "hooks are set on its modules"),
         (
-            type(coder.embed_positions) not in (type(None), LearnedPositionalEmbedding, SinusoidalPositionalEmbedding),
-            f"its positions are a {type(coder.embed_positions).__name__}",
+            type(stack.embed_positions) not in (type(None), LearnedPositionalEmbedding, SinusoidalPositionalEmbedding),
+            f"its positions are a {type(stack.embed_positions).__name__}",
         ),
     ]
     return next((text for bad, text in checks if bad), None)
 
 
 def odd_attention(attention: Any, heads: int, d: int) -> str | None:
-    """Why an attention is not fairseq's own with this many heads and features."""
+    """Return why an attention is not fairseq's own with this many heads and features."""
     if type(attention) is not MultiheadAttention:
         return f"one of its attentions is a {type(attention).__name__}"
     checks = [
@@ -94,12 +94,12 @@ def odd_attention(attention: Any, heads: int, d: int) -> str | None:
 
 
 def odd_linear(modules: list) -> str | None:
-    """Why one of these (None left out) is not a linear map with plain weights."""
+    """Return why one of these modules (None is skipped) is not a linear layer with plain weights."""
     odd = next((m for m in modules if m is not None and type(m) is not nn.Linear), None)
-    return None if odd is None else f"one of its products is a {type(odd).__name__}"
+    return None if odd is None else f"one of its linear layers is a {type(odd).__name__}"
 
 
 def odd_norm(modules: list) -> str | None:
-    """The same for layer normalisation."""
+    """Return the same for layer normalisation."""
     odd = next((m for m in modules if m is not None and type(m) not in NORMS), None)
     return None if odd is None else f"one of its normalisations is a {type(odd).__name__}"

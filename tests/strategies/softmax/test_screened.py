@@ -256,8 +256,8 @@ def test_half_precision_products_of_a_gpu(monkeypatch):
 
 @needs_library
 def test_a_wrong_product_is_found_at_the_start(monkeypatch):
-    right = screening.ScreenedProduct
-    monkeypatch.setattr(screening, "ScreenedProduct", lambda weight, *rest: right(weight + 0.01 * weight.flip(0), *rest))
+    right = screening.ScreenedLinear
+    monkeypatch.setattr(screening, "ScreenedLinear", lambda weight, *rest: right(weight + 0.01 * weight.flip(0), *rest))
     with pytest.raises(RuntimeError, match="is off by"):
         Screen(weights("random"), None, 1.0, 64, [2], 5e-5)
 

@@ -1,0 +1,161 @@
+"""The key and value tensors of one model: where they are made, copied, compacted and enlarged. kv_cache.py says what they hold.
+
+A slot holds one sentence. A position of a slot holds the keys and values of one target token, in all layers.
+
+Shapes: S slots, P positions, G sentences that are moved, T source width, L layers, H heads, h features a head, e encoder features.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fairseq_ext.decoders.transformer.folded_source import FoldedSource
+from fairseq_ext.decoders.transformer.weights import Weights
+
+FIRST_CAPACITY = 32  # positions of a new slot
+
+LayerViews = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+
+
+@dataclass
+class KeyValues:
+    """Keys and values of one model."""
+
+    target: Tensor  # (L, 2, S, H, capacity, h)
+    source: Tensor  # (L, 2, S, H, T, h)
+    source_mask: Tensor | None  # (S, 1, 1, T) -inf at padding, else 0; None when there is no padding
+    folded: list[FoldedSource] | None = None  # of each layer, where this is quicker than `source`
+    views: list[LayerViews] = field(default_factory=list)  # what `layers` returns, made on demand
+
+    @staticmethod
+    def of(weights: Weights, encoded: dict, may_fold: bool = False) -> KeyValues:
+        """Return the source's keys and values for fairseq's encoder output, and no target position in use."""
+        states = encoded["encoder_out"][0]  # (T, S, e)
+        T, S, _ = states.shape
+        flat = states.transpose(0, 1).reshape(S * T, -1)  # (T, S, e) -> (S x T, e)
+        h = weights.d // weights.heads
+        source = flat.new_empty(len(weights.layers), 2, S, weights.heads, T, h)
+        for layer, block in zip(weights.layers, source, strict=True):
+            block.copy_(layer.cross_source(flat).view(S, T, 2, weights.heads, h).permute(2, 0, 3, 1, 4))
+        mask = None
+        padding = encoded["encoder_padding_mask"][0] if encoded["encoder_padding_mask"] else None
+        if padding is not None and not (padding.device.type == "cpu" and not padding.any()):  # (S, T)
+            mask = states.new_zeros(S, 1, 1, T).masked_fill_(padding[:, None, None], -torch.inf)
+        target = flat.new_empty(len(weights.layers), 2, S, weights.heads, FIRST_CAPACITY, h)
+        is_small = S * T * (weights.heads - 1) <= weights.d  # the folded tensors have fewer numbers than the weights
+        folded = None
+        if may_fold and is_small:
+            folded = [FoldedSource.of(layer, block[0], block[1], mask) for layer, block in zip(weights.layers, source, strict=True)]
+        return KeyValues(target, source, mask, folded)
+
+    @staticmethod
+    def concatenated(parts: list[tuple[KeyValues, int]]) -> KeyValues:
+        """Return the slots of several tensors behind one another, each given with its number of positions in use."""
+        P, T = max(used for _, used in parts), max(part.source.size(4) for part, _ in parts)
+        target = [F.pad(part.target[..., :used, :], (0, 0, 0, P - used)) for part, used in parts]
+        source = [F.pad(part.source, (0, 0, 0, T - part.source.size(4))) for part, _ in parts]
+        mask = None
+        if any(part.source_mask is not None or part.source.size(4) < T for part, _ in parts):
+            mask = torch.cat([F.pad(part.full_source_mask(), (0, T - part.source.size(4)), value=-torch.inf) for part, _ in parts])
+        # nothing is folded: for many sentences that is no quicker
+        return KeyValues(torch.cat(target, dim=2), torch.cat(source, dim=2), mask)
+
+    def layers(self) -> list[LayerViews]:
+        """Return of each layer: target keys and values together (2, S, H, capacity, h) and apart, source keys, source values."""
+        if not self.views:
+            pairs = zip(self.target, self.source, strict=True)
+            self.views = [(target, target[0], target[1], source[0], source[1]) for target, source in pairs]
+        return self.views
+
+    def full_source_mask(self) -> Tensor:
+        """Return the source mask (S, 1, 1, T), zeros where there is none."""
+        if self.source_mask is not None:
+            return self.source_mask
+        return self.source.new_zeros(self.source.size(2), 1, 1, self.source.size(4))
+
+    def keep_source_(self, slot: Tensor) -> None:
+        """Keep the source of these slots (G,), in ascending order, and drop the other slots."""
+        for block in self.source.flatten(0, 1):  # (S, H, T, h)
+            block[: slot.numel()] = block.index_select(0, slot)
+        self.source = self.source.narrow(2, 0, slot.numel())
+        if self.source_mask is not None:
+            self.source_mask = self.source_mask.index_select(0, slot)
+        if self.folded is not None:
+            self.folded = [layer.select(slot) for layer in self.folded]
+        self.views = []
+
+    def compact_(self, slot: Tensor, position: Tensor, room: int) -> None:
+        """Keep positions position[i] (G, P) of slot[i] (G,), in ascending order, as the first of slot i; have `room` free ones.
+
+        In place, layer by layer: fresh memory for all of it would cost more than the copy.
+        """
+        H, capacity, h = self.target.shape[3:]
+        G, P = position.shape
+        index = self.lines(slot, position)
+        target = self.target.narrow(2, 0, G)
+        if P + room > capacity:
+            target = self.target.new_empty(*self.target.shape[:2], G, H, max(2 * capacity, P + room), h)
+        for before, after in zip(self.target.flatten(0, 1), target.flatten(0, 1), strict=True):  # (S, H, capacity, h)
+            after[:, :, :P] = before.view(-1, h).index_select(0, index).view(G, H, P, h)
+        self.target = target
+        self.views = []
+
+    def compact_in_slots_(self, slot: Tensor, position: Tensor, room: int) -> None:
+        """Do the same where the sentences stay in their slots (G,), and other slots keep what they hold."""
+        S, H, capacity, h = self.target.shape[2:]
+        G, P = position.shape
+        if P + room > capacity:
+            self.enlarge_(S, max(2 * capacity, P + room), 0)
+        index = self.lines(slot, position)
+        for block in self.target.flatten(0, 1):  # (S, H, capacity, h)
+            kept = block.view(-1, h).index_select(0, index).view(G, H, P, h)
+            block[:, :, :P].index_copy_(0, slot, kept)
+        self.views = []
+
+    def lines(self, slot: Tensor, position: Tensor) -> Tensor:
+        """Return where positions position[i] (G, P) of slot[i] (G,) lie in a layer's keys (S x H x capacity, h): (G x H x P,)."""
+        H, capacity = self.target.shape[3:5]
+        head = (slot[:, None] * H + torch.arange(H, device=position.device)) * capacity  # (G, H)
+        return (head[:, :, None] + position[:, None]).flatten()  # (G, H, P)
+
+    def enlarge_(self, slots: int, positions: int, width: int) -> None:
+        """Have at least so many slots, target positions and source positions; what is there stays in its place."""
+        target, source = self.target, self.source
+        S, T = max(slots, source.size(2)), max(width, source.size(4))
+        if self.source_mask is None and T > source.size(4):
+            self.source_mask = self.full_source_mask()
+        if S > target.size(2) or positions > target.size(4):
+            self.target = enlarged(target, S, max(positions, target.size(4)))
+        if S > source.size(2) or T > source.size(4):
+            self.source = enlarged(source, S, T)
+        mask = self.source_mask
+        if mask is not None and (S > mask.size(0) or T > mask.size(3)):
+            self.source_mask = mask.new_full((S, 1, 1, T), -torch.inf)
+            self.source_mask[: mask.size(0), :, :, : mask.size(3)] = mask
+        self.views = []
+
+    def copy_slots_(self, slot: Tensor, other: KeyValues, there: Tensor, positions: int) -> None:
+        """Copy the slots there (G,) of other tensors, which have so many target positions in use, to slots slot (G,)."""
+        width = other.source.size(4)
+        for to, block in zip(self.source.flatten(0, 1), other.source.flatten(0, 1), strict=True):  # (S, H, T, h)
+            to[:, :, :width].index_copy_(0, slot, block.index_select(0, there))
+        if positions:
+            for to, block in zip(self.target.flatten(0, 1), other.target.flatten(0, 1), strict=True):
+                to[:, :, :positions].index_copy_(0, slot, block[:, :, :positions].index_select(0, there))
+        if self.source_mask is None and (other.source_mask is not None or width < self.source.size(4)):
+            self.source_mask = self.full_source_mask()
+        if self.source_mask is not None:
+            self.source_mask[slot] = -torch.inf
+            self.source_mask[slot, :, :, :width] = 0.0 if other.source_mask is None else other.source_mask[there]
+
+
+def enlarged(tensor: Tensor, slots: int, positions: int) -> Tensor:
+    """Return (L, 2, S, H, P, h) with more slots or positions. What the new ones hold does not matter: no mask shows them."""
+    L, two, S, H, P, h = tensor.shape
+    out = tensor.new_empty(L, two, slots, H, positions, h)
+    out[:, :, :S, :, :P] = tensor
+    return out
