@@ -80,6 +80,8 @@ class BeamSearchGenerator(SequenceGenerator):
         )
         self.plugs = self.build_plugs(tgt_dict)
         self.stats.signature = config.signature(flags, generation, "stock" if self.runs_stock_loop else self.decoder.name)
+        if self.runs_stock_loop:
+            self.stats.leave_out_decoder()
         self.results: ResultsFile | None = None  # where results go as they are found
         self.text: Callable[[Tensor], str] = str  # from tokens to what a reader of that file sees
 
@@ -116,7 +118,7 @@ class BeamSearchGenerator(SequenceGenerator):
     @torch.no_grad()
     def _generate(self, sample, prefix_tokens=None, constraints=None, bos_token=None) -> list[list[dict[str, Any]]]:
         start = time.perf_counter()
-        if self.runs_stock_loop or "src_tokens" not in sample["net_input"]:
+        if self.runs_stock_loop:
             out = super()._generate(sample, prefix_tokens, constraints, bos_token)
             self.stats.sentences += len(out)
             self.stats.target_tokens += sum(hypotheses[0]["tokens"].numel() for hypotheses in out)
@@ -172,10 +174,18 @@ class BeamSearchGenerator(SequenceGenerator):
         prefix = pool.prefix[sentence] if pool.prefix is not None and constraints is None else None
         return checksum(source[source != self.pad], constraints, None if prefix is None else prefix[prefix != self.pad])
 
+    @staticmethod
+    def source(sample) -> Tensor:
+        """The batch's source tokens (N, T); UsageError for a batch of something else."""
+        if "src_tokens" not in sample["net_input"]:
+            found = ", ".join(sample["net_input"])
+            raise UsageError(f"this search reads source tokens (src_tokens), and the batch has {found}: use fairseq's task for such data")
+        return sample["net_input"]["src_tokens"]
+
     def pool(self, sample, prefix_tokens: Tensor | None, bos_token: int | None) -> Pool:
         """The command's batch as a pool of sentences."""
         net_input = sample["net_input"]
-        length = net_input["src_tokens"].ne(self.pad).sum(1)  # EOS counts
+        length = self.source(sample).ne(self.pad).sum(1)  # EOS counts
         lengths = length.tolist()
         max_len = [min(int(self.max_len_a * n + self.max_len_b), self.max_len - 1) for n in lengths]
         for n, limit in zip(lengths, max_len, strict=True):

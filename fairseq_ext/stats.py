@@ -1,22 +1,201 @@
-"""Counters of one run and their JSON (`--stats-file`). Counts are of work really done."""
+"""Counters of a run (`--stats-file`): typed, with one merge and one difference for processes, corpus units and runs.
+
+Every counter is of one of these kinds. What does not apply is None, and is left out of the JSON object.
+
+| kind | value | the merge of two | in the JSON object |
+| --- | --- | --- | --- |
+| Sum | a number, or a tensor that stays on its device until it is read | adds them | the number |
+| Mean | `Mean(total, weight)` | adds totals and weights | total / weight |
+| Ratio | `Ratio(over, under)` | adds both sums | over / under |
+| Text | a string, or `Setting` for a number | must agree, else ValueError | the text |
+| Items | a list | joins them | the list |
+| Section | counters by name | merges each | an object |
+
+The difference undoes the merge: `merge(a, b).since(a)` equals `b`. Strategies hold their section and count in it; nobody replaces it.
+Counts are of work really done.
+"""
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar, TypeVar
 
-import torch
 from torch import Tensor
 
-NOT_PLAIN = ("extra", "certificates", "dropped_rows", "saved", "expanded")  # fields that as_dict treats on their own
+R = TypeVar("R", bound="Ratio")
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """One sum over another."""
+
+    over: float = 0.0
+    under: float = 0.0
+
+    def __add__(self: R, other: R) -> R:
+        return type(self)(self.over + other.over, self.under + other.under)
+
+    def __sub__(self: R, other: R) -> R:
+        return type(self)(self.over - other.over, self.under - other.under)
+
+    def value(self) -> float:
+        """The quotient; 0 where nothing has been counted."""
+        return self.over / self.under if self.under else 0.0
+
+
+class Mean(Ratio):
+    """A mean with its weight: the sum of the values, and how many there are."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A number that does not count anything: all parts of a run have the same."""
+
+    number: float
+
+
+class Items(list):
+    """Records in the order in which they come; `+=` adds to the list itself."""
+
+
+def merged(ours: Any, theirs: Any) -> Any:
+    """Two counters of one kind as one; sections and lists of ours change in place. Errors: ValueError for texts that differ."""
+    if ours is None or theirs is None:
+        return copied(theirs) if ours is None else ours
+    if isinstance(ours, Section):
+        ours.add(theirs)
+        return ours
+    if isinstance(ours, (str, Setting)):
+        if ours != theirs:
+            raise ValueError(f"two parts of one run tell different things: {ours} and {theirs}")
+        return ours
+    if isinstance(ours, Items):
+        ours.extend(theirs)
+        return ours
+    return ours + theirs
+
+
+def difference(after: Any, before: Any) -> Any:
+    """What came between two states of one counter; before: None where it was not yet there."""
+    if before is None or isinstance(after, (str, Setting)):
+        return copied(after)
+    if isinstance(after, Section):
+        return after.since(before)
+    return Items(after[len(before) :]) if isinstance(after, Items) else after - before
+
+
+def copied(value: Any) -> Any:
+    """A counter that does not change with this one."""
+    return value.copy() if isinstance(value, Section) else Items(value) if isinstance(value, Items) else value
+
+
+def shown(value: Any) -> Any:
+    """A counter in the JSON object."""
+    if isinstance(value, Section):
+        return value.as_dict()
+    return value.value() if isinstance(value, Ratio) else value.number if isinstance(value, Setting) else value
+
+
+class Section:
+    """Counters by name, which are its attributes (those that begin with _ are not counters)."""
+
+    key: ClassVar[str] = ""  # its name in the JSON object
+    of_answers: ClassVar[bool] = False  # it counts what became of sentences, not the work on them
+
+    def settle(self) -> None:
+        """Bring what is counted on a device to the host."""
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor) and not name.startswith("_"):
+                setattr(self, name, value.item())
+
+    def counters(self) -> dict[str, Any]:
+        """Each counter that applies, settled; a text that is not known yet does not."""
+        self.settle()
+        found = {name: value for name, value in vars(self).items() if value is not None and value != "" and not name.startswith("_")}
+        for name, value in found.items():
+            if isinstance(value, bool) or not isinstance(value, (int, float, str, Ratio, Setting, Items, Section)):
+                raise TypeError(f"{type(self).__name__}.{name} is no counter: {value!r}")
+        return found
+
+    def add(self, part: Section) -> None:
+        """Count what another process, unit or run has counted as well."""
+        ours = self.counters()
+        for name, theirs in part.counters().items():
+            setattr(self, name, merged(ours.get(name), theirs))
+
+    def since(self, before: Section) -> Any:
+        """What has been counted since a copy of this was made, as a section like this one."""
+        out, then = self.copy(), before.counters()
+        for name, value in self.counters().items():
+            setattr(out, name, difference(value, then.get(name)))
+        return out
+
+    def copy(self) -> Any:
+        """Another one that counts on its own."""
+        self.settle()
+        out = copy.copy(self)
+        vars(out).update({name: copied(value) for name, value in vars(self).items()})
+        return out
+
+    def restore(self, before: Section) -> None:
+        """Go back to what a copy holds."""
+        then = before.counters()
+        for name, value in self.counters().items():
+            if isinstance(value, Section) and name in then:
+                value.restore(then[name])
+            else:
+                setattr(self, name, copied(then.get(name)))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON object for readers."""
+        return {name: shown(value) for name, value in self.counters().items()}
+
+    def record(self) -> dict[str, Any]:
+        """The JSON object that `restored` reads: every counter with its kind, means with their weights."""
+        return {name: recorded(value) for name, value in self.counters().items()}
+
+    @classmethod
+    def restored(cls, record: dict[str, Any]) -> Any:
+        """The section of a record; sections in it are plain ones."""
+        out = cls()
+        for name, value in record.items():
+            setattr(out, name, unrecorded(value))
+        return out
+
+
+KINDS: dict[str, Any] = {"ratio": Ratio, "mean": Mean, "setting": Setting, "items": lambda *items: Items(items)}
+
+
+def recorded(value: Any) -> Any:
+    """A number or a text as it is, another kind as [its name, its parts], a section as an object."""
+    if isinstance(value, Section):
+        return value.record()
+    if isinstance(value, Items):
+        return ["items", *value]
+    if isinstance(value, Ratio):
+        return ["mean" if isinstance(value, Mean) else "ratio", value.over, value.under]
+    return ["setting", value.number] if isinstance(value, Setting) else value
+
+
+def unrecorded(value: Any) -> Any:
+    """The counter of a record."""
+    if isinstance(value, dict):
+        return Section.restored(value)
+    return KINDS[value[0]](*value[1:]) if isinstance(value, list) else value
+
+
+S = TypeVar("S", bound=Section)
+DECODER_WORK = ("encoder_calls", "decoder_calls", "decoder_rows", "decoder_positions")
 
 
 @dataclass
-class Stats:
-    """What a run has done so far; strategies add their own sections to `extra`."""
+class Stats(Section):
+    """What a run has done so far. Strategies register sections of their own (`section`), which become attributes."""
 
     signature: str = ""
     sentences: int = 0
@@ -27,14 +206,21 @@ class Stats:
     decoder_rows: int = 0  # rows, summed over calls
     decoder_positions: int = 0  # rows x block width, summed over calls
     refills: int | None = None  # times that sentences started beside live ones, or after them; only of a streaming schedule
-    extra: dict = field(default_factory=dict)
-    expanded: int | Tensor = 0  # live hypotheses that the decoder has continued; on the device until read
-    dropped_rows: Tensor | None = None  # candidates that would have been rows but for pruning; on the device until read
-    certificates: Tensor | None = None  # (3,) sentences proved, sentences open, sum of the open ones' gaps; on the device until read
-    # (2,) steps (a token of one sentence each) and rows that the same search would have taken beyond the work done to run on to every
-    # sentence's length limit with k rows a step; an upper bound where fewer may be live (--stop-expansion paper, constraints,
-    # dictionaries of less than 2k words); on the device until read
-    saved: Tensor | None = None
+    expansions: int | Tensor | None = None  # live hypotheses that the decoder has continued; only of beam search
+    dropped_rows: int | Tensor | None = None  # candidates that would have been rows but for pruning
+    _own_loop: bool = True  # False: fairseq's own loop decodes, which counts no work of the decoder
+
+    def section(self, kind: type[S], *arguments: Any) -> S:
+        """The section of this kind, made of the arguments where there is none yet."""
+        if kind.key not in vars(self):
+            setattr(self, kind.key, kind(*arguments))
+        found = getattr(self, kind.key)
+        assert isinstance(found, kind), f"the section {kind.key} is of another kind: {type(found).__name__}"
+        return found
+
+    def found(self, kind: type[S]) -> S | None:
+        """The section of this kind, None where nothing is counted in one."""
+        return getattr(self, kind.key, None)
 
     def drop(self, dropped: Tensor) -> None:
         """Count the rows that pruning has kept from the decoder (any shape, true where one was dropped)."""
@@ -43,16 +229,11 @@ class Stats:
 
     def expand(self, hypotheses: int | Tensor) -> None:
         """Count live hypotheses that are continued."""
-        self.expanded = self.expanded + hypotheses
+        self.expansions = hypotheses if self.expansions is None else self.expansions + hypotheses
 
     def useful_rows(self) -> float:
         """The share of decoder rows that were live hypotheses."""
-        return int(self.expanded) / max(1, self.decoder_rows)
-
-    def save(self, steps: Tensor, rows: Tensor) -> None:
-        """Add to what an early end has saved."""
-        counts = torch.stack([steps, rows])
-        self.saved = counts if self.saved is None else self.saved + counts
+        return int(self.expansions or 0) / max(1, self.decoder_rows)
 
     def count_step(self, rows: int, width: int) -> None:
         """One decoder call over this many rows, each width positions wide."""
@@ -60,32 +241,21 @@ class Stats:
         self.decoder_rows += rows
         self.decoder_positions += rows * width
 
-    def add(self, other: Stats) -> None:
-        """Count what another process has done as well. Means are weighted by sentences."""
-        before, more = self.sentences, other.sentences
-        for name in self.__dataclass_fields__:
-            if name == "extra":
-                self.extra = added(self.extra, other.extra, before, more)
-            elif name != "signature":
-                ours, theirs = getattr(self, name), getattr(other, name)
-                setattr(self, name, ours if theirs is None else theirs if ours is None else ours + theirs)
+    def leave_out_decoder(self) -> None:
+        """fairseq's own loop decodes, whose calls nobody counts: the counters of the decoder do not apply."""
+        self._own_loop = False
 
-    def as_dict(self) -> dict:
-        """The JSON object, keys of `extra` at its top."""
-        plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in NOT_PLAIN}
-        plain["expansions"] = int(self.expanded)
-        if self.refills is None:
-            del plain["refills"]
-        if self.dropped_rows is not None:
-            plain["dropped_rows"] = int(self.dropped_rows)
-        if self.certificates is not None:
-            proved, still_open, gap = self.certificates.tolist()
-            mean = gap / still_open if still_open else 0.0
-            plain["certificates"] = {"proved": round(proved), "open": round(still_open), "gap_mean": mean}
-        if self.saved is not None:
-            steps, rows = map(round, self.saved.tolist())
-            plain["saved"] = {"steps": steps, "rows": rows, "expansions": rows}  # each row would have continued a live hypothesis
-        return plain | self.extra
+    def forget_answers(self, before: Stats) -> None:
+        """A search failed after some answers, and its sentences are searched again: the work since `before` counts, the answers do not."""
+        self.sentences, self.target_tokens = before.sentences, before.target_tokens
+        then = before.counters()
+        for name, value in self.counters().items():
+            if isinstance(value, Section) and value.of_answers:
+                value.restore(then.get(name) or type(value)())
+
+    def counters(self) -> dict[str, Any]:
+        found = super().counters()
+        return found if self._own_loop else {name: value for name, value in found.items() if name not in DECODER_WORK}
 
     def write(self, path: str) -> None:
         """Replace the file in one move, so that an interrupted run leaves the last whole one."""
@@ -96,18 +266,3 @@ class Stats:
             out.write("\n")
         os.chmod(name, 0o644)
         os.replace(name, target)
-
-
-def added(a: dict, b: dict, sentences_a: int, sentences_b: int) -> dict:
-    """Two sections of statistics as one: numbers and lists add up, those called a mean or a rate are averaged over sentences."""
-    out = dict(a)
-    for name, value in b.items():
-        if name not in a:
-            out[name] = value
-        elif isinstance(value, dict):
-            out[name] = added(a[name], value, sentences_a, sentences_b)
-        elif isinstance(value, (int, float)) and not isinstance(value, bool) and ("_mean" in name or "_per_" in name or "_at_" in name):
-            out[name] = (a[name] * sentences_a + value * sentences_b) / max(1, sentences_a + sentences_b)
-        elif isinstance(value, (int, float, list, Tensor)) and not isinstance(value, bool):
-            out[name] = a[name] + value
-    return out

@@ -156,8 +156,10 @@ class Extended(Sentences):
         decode = super().inference_step  # type: ignore[misc]
         count = self.cpu_workers
         if count > 1 and isinstance(getattr(generator, "stats", None), Stats):
-            if self.workers is None or self.workers.stats is not generator.stats:
-                self.workers = Workers(count, models, self.source_dictionary.pad(), generator.stats, partial(decode, generator, models))
+            if self.workers is None or self.workers.generator is not generator:
+                if self.workers is not None:
+                    self.workers.stop()
+                self.workers = Workers(count, models, self.source_dictionary.pad(), generator, partial(decode, generator, models))
             out = self.workers(sample, prefix_tokens, constraints)
         else:
             out = decode(generator, models, sample, prefix_tokens, constraints)

@@ -59,10 +59,14 @@ class Translator:
             if self.cuda:
                 model.cuda()
             model.prepare_for_inference_(cfg)
-        self.generator = self.task.build_generator(self.models, cfg.generation)
+        self.generator = self.build_generator()
         self.tokenizer = self.task.build_tokenizer(cfg.tokenizer)
         self.bpe = self.task.build_bpe(cfg.bpe)
         self.max_positions = utils.resolve_max_positions(self.task.max_positions(), *[m.max_positions() for m in self.models])
+
+    def build_generator(self) -> Any:
+        """The generator of the flags (raises UsageError)."""
+        return self.task.build_generator(self.models, self.cfg.generation)
 
     @property
     def stats(self) -> Stats:
@@ -99,7 +103,7 @@ class Translator:
         constraints: for each line the phrases that must appear, as plain text; a list of phrases is met by any one of them.
         avoid: phrases that must not appear, in any line, or a list of them for each line. prefixes: what each line starts with.
         They add to those of the flags, and need none: without `select`, calls with constraints use `select="dba"`. Phrases are
-        unordered unless the translator was made with `constraints="ordered"`. What was met is in `stats.extra["constraints"]`.
+        unordered unless the translator was made with `constraints="ordered"`. What was met is in `stats.as_dict()["constraints"]`.
         Errors: UsageError, naming the line, for phrases that cannot be used.
         """
         if isinstance(lines, str):

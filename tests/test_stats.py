@@ -1,12 +1,17 @@
-"""Counts are of work really done, and the file is whole at any time."""
+"""Counts are of work really done, parts of a run add up to the whole, and the file is whole at any time."""
 
 import json
 import os
+import random
 
 import pytest
-from models import batch, build, generators, run
+import torch
+from json_counts import close
+from models import WORDS, batch, build, dictionary, generators, run
 
-from fairseq_ext.stats import Stats
+from fairseq_ext.config import all_strategies
+from fairseq_ext.constraints.sentence import SentenceConstraints
+from fairseq_ext.stats import Items, Mean, Ratio, Section, Setting, Stats
 
 
 def greedy(lengths: list[int]):
@@ -36,18 +41,225 @@ def test_counts_add_up_over_batches():
     assert ours.stats.decoder_rows <= 3 * 3 * 6
 
 
-def test_stock_searches_are_counted_too():
+def test_of_stock_searches_what_is_known_is_counted():
     ours = generators([build("transformer")], beam=3, max_len_b=5, sampling=True).ours
     run(ours, batch([3, 2]))
-    assert ours.stats.sentences == 2 and ours.stats.target_tokens > 0
+    found = ours.stats.as_dict()
+    assert set(found) == {"signature", "sentences", "target_tokens", "seconds"}
+    assert found["sentences"] == 2 and found["target_tokens"] > 0
+
+
+def test_what_does_not_apply_is_left_out():
+    ours = generators([build("transformer")], {"decoding": "window"}, beam=1, max_len_b=5).ours
+    run(ours, batch([3, 2]))
+    work = {"encoder_calls", "decoder_calls", "decoder_rows", "decoder_positions"}
+    assert set(ours.stats.as_dict()) == {"signature", "sentences", "target_tokens", "seconds", *work, "parallel"}
+
+
+# ---- merge and difference
+
+
+class Example(Section):
+    """One counter of each kind; some: a few of the counters do not apply."""
+
+    key = "example"
+
+    def __init__(self, chance: random.Random, some: bool = False, depth: int = 2):
+        self.count = chance.randrange(9)
+        self.time = chance.random()
+        self.mean = Mean(chance.random(), chance.randrange(3))
+        self.ratio = Ratio(chance.randrange(9), chance.randrange(3))
+        self.margin = Setting(0.3)
+        self.way = "one"
+        self.list = Items([chance.randrange(9)] for _ in range(chance.randrange(3)))
+        self.device = torch.tensor(chance.randrange(9))
+        self.part = Example(chance, some, depth - 1) if depth else None
+        for name in [name for name in vars(self) if some and chance.random() < 0.3]:
+            setattr(self, name, None)
+
+
+def joined(*parts: Section) -> Section:
+    """The merge of parts, which stay as they are."""
+    total = Section()
+    for part in parts:
+        total.add(part)
+    return total
+
+
+def as_json(record: dict) -> dict:
+    """What a reader of the file gets."""
+    return json.loads(json.dumps(record))
+
+
+@pytest.mark.parametrize("some", [False, True])
+@pytest.mark.parametrize("seed", range(30))
+def test_the_merge_is_associative(seed, some):
+    chance = random.Random(seed)
+    a, b, c = (Example(chance, some) for _ in range(3))
+    expected = joined(a, b, c).record()
+    assert close(joined(joined(a, b), c).record(), expected) and close(joined(a, joined(b, c)).record(), expected)
+    assert Section.restored(as_json(expected)).record() == expected
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_difference_undoes_the_merge(seed):
+    chance = random.Random(seed)
+    a, b = (Example(chance) for _ in range(2))
+    both = a.copy()
+    both.add(b)
+    assert close(both.since(a).record(), b.record())
+    both.restore(a)
+    assert both.record() == a.record()
+
+
+def test_means_have_their_weights_and_ratios_their_sums():
+    """Worked by hand: 3 lists of 10 words and 1 of 50 have 20 words on average, 2 of 4 and 6 of 6 are 8 of 10."""
+    a, b = Section(), Section()
+    a.words, a.rate = Mean(30, 3), Ratio(2, 4)
+    b.words, b.rate = Mean(50, 1), Ratio(6, 6)
+    a.add(b)
+    assert a.as_dict() == {"words": 20.0, "rate": 0.8}
+
+
+def test_parts_that_tell_different_things_are_no_parts_of_one_run():
+    for name, one, other in (("signature", "a", "b"), ("margin", Setting(0.3), Setting(0.6))):
+        a, b = Section(), Section()
+        setattr(a, name, one), setattr(b, name, other)
+        with pytest.raises(ValueError, match="different things"):
+            a.add(b)
+
+
+def test_what_is_no_counter_is_told():
+    section = Section()
+    section.fast = True
+    with pytest.raises(TypeError, match="fast"):
+        section.as_dict()
+
+
+def test_a_section_of_another_kind_is_not_taken_for_this_one():
+    stats = Stats()
+    first = stats.section(Example, random.Random(0))
+    assert stats.section(Example) is first and stats.found(Example) is first
+
+    class Other(Section):
+        key = "example"
+
+    with pytest.raises(AssertionError, match="another kind"):
+        stats.section(Other)
+
+
+# ---- all keys that any strategy writes
+
+BEAM = {"beam": 4, "max_len_b": 12}
+LSH = {"softmax": "lsh", "lsh_k": 4, "lsh_u": 2, "lsh_bands": 20, "lsh_hits": 4, "lsh_top": 5, "shortlist_recall_every": 1}
+GREEDY = {"beam": 1, "max_len_b": 12}
+PARALLEL = {"draft": "repeat", "parallel_margin": 0.3}
+RUNS = [  # strategies by plug point, other flags, fairseq's flags
+    ({"select": "topk", "stop": "count", "schedule": "batch", "softmax": "full", "decoding": "beam"}, {}, BEAM),
+    ({"stop": "optimal", "prune": "finished"}, {"prune_finished": 2.0, "prune_bound": True}, {**BEAM, "unnormalized": True}),
+    ({"stop": "first", "prune": "threshold"}, {"prune_threshold": 1.0}, BEAM),
+    ({"stop": "shrink", "prune": "children"}, {"prune_children": 2}, BEAM),
+    ({"stop": "ranked", "schedule": "stream"}, {"stream_width": 2}, BEAM),
+    *(({"select": select}, {}, BEAM) for select in ("dba", "gbs", "cbs")),
+    ({"select": "dba", "stop": "optimal"}, {}, BEAM),
+    ({"softmax": "lsh"}, LSH, BEAM),
+    ({"softmax": "top"}, {"shortlist_top": 9, "shortlist_recall_every": 1}, BEAM),
+    ({"softmax": "lexical"}, {"shortlist_top": 5, "shortlist_words": 1, "shortlist_recall_every": 1, "shortlist_file": "table"}, BEAM),
+    ({"softmax": "screened"}, {}, BEAM),
+    *(({"decoding": way}, PARALLEL, GREEDY) for way in ("jacobi", "gs-jacobi", "hybrid-jacobi", "window")),
+    ({"decoding": "window", "schedule": "stream"}, {**PARALLEL, "stream_width": 2}, GREEDY),
+]
+LENGTHS = ([6, 3, 4, 0], [5], [2, 7, 1])
+
+
+def counted(strategies: dict, flags: dict, generation: dict, tmp_path):
+    """A run over three batches: what it has counted, and what it counted in each."""
+    if "shortlist_file" in flags:
+        (tmp_path / "table").write_text("".join(f"w{i} w{(i + 1) % WORDS} 0.9\n" for i in range(WORDS)))
+        flags = {**flags, "shortlist_file": str(tmp_path / "table")}
+    named = {point: name for point, name in strategies.items() if point != "prune"}
+    ours = generators([build("transformer", dtype=torch.float32)], {**named, **flags}, **generation).ours
+    given = [(dictionary().nspecial + 1, dictionary().nspecial + 2), (dictionary().nspecial + 3,)]
+    parts = []
+    for seed, lengths in enumerate(LENGTHS):
+        before, sample = ours.stats.copy(), batch(lengths, seed)
+        if strategies.get("select", "topk") != "topk":
+            # the second of the phrases is more than the shortest sentences can say
+            wishes = [SentenceConstraints(tuple((p,) for p in given[: i % 3]), ("a", "b")[: i % 3]) for i in range(len(lengths))]
+            sample |= {"sentence_constraints": wishes}
+        run(ours, sample)
+        parts.append(ours.stats.since(before))
+    return ours.stats, parts
+
+
+def means(section: Section) -> list[tuple[tuple[str, ...], Ratio]]:
+    """All means and ratios of a section, with their places."""
+    out = []
+    for name, value in section.counters().items():
+        if isinstance(value, Section):
+            out += [((name, *place), mean) for place, mean in means(value)]
+        elif isinstance(value, Ratio):
+            out.append(((name,), value))
+    return out
+
+
+@pytest.mark.parametrize(("strategies", "flags", "generation"), RUNS, ids=str)
+def test_parts_add_up_to_the_whole_in_every_key(strategies, flags, generation, tmp_path):
+    whole, parts = counted(strategies, flags, generation, tmp_path)
+    for again in (parts, [Section.restored(as_json(part.record())) for part in parts]):
+        total = joined(*again)
+        assert close(total.as_dict(), whole.as_dict())
+        assert close(total.since(again[0]).as_dict(), joined(*again[1:]).as_dict())
+    # a mean lies between those of the parts that have one
+    of_parts = [dict(means(part)) for part in parts]
+    for place, mean in means(whole):
+        values = [found[place].value() for found in of_parts if place in found and found[place].under]
+        assert not values or min(values) - 1e-9 <= mean.value() <= max(values) + 1e-9
+
+
+@pytest.mark.parametrize(("strategies", "flags", "generation"), RUNS, ids=str)
+def test_counts_say_what_they_are_called(strategies, flags, generation, tmp_path):
+    whole, parts = counted(strategies, flags, generation, tmp_path)
+    found = whole.as_dict()
+    assert found["sentences"] == sum(map(len, LENGTHS))
+    assert ("expansions" in found) == (strategies.get("decoding", "beam") == "beam")
+    if "parallel" in found:
+        parallel, guard = found["parallel"], found["parallel"]["guard"]
+        assert parallel["tokens_per_call"] == pytest.approx(parallel["tokens"] / found["decoder_rows"])
+        assert parallel["calls"] == found["decoder_calls"]
+        assert parallel["tokens"] == found["target_tokens"]
+        assert guard["margin"] == 0.3 and guard["rate"] == pytest.approx(guard["redone"] / guard["checked"])
+    if "certificates" in found:
+        assert found["certificates"]["proved"] + found["certificates"]["open"] == found["sentences"]
+    if "constraints" in found:
+        constraints = found["constraints"]
+        assert constraints["given"] == sum(i % 3 for lengths in LENGTHS for i in range(len(lengths)))
+        assert constraints["given"] == constraints["met"] + len(constraints["unmet"])
+    if "recall_at_k" in found.get("softmax", {}):
+        softmax = found["softmax"]
+        assert softmax["recall_rows"] == found["decoder_rows"]  # each call is a sample
+        assert 0 <= softmax["recall_at_k"] <= 1 and 0 <= softmax["recall_at_1"] <= 1
+        assert 0 < softmax["vocab_mean"] <= len(dictionary())
+        assert ("hash" in softmax["seconds"]) == (strategies["softmax"] == "lsh")
+    if strategies.get("softmax") == "screened":
+        assert found["softmax"]["rows"] == found["decoder_rows"]
+
+
+def test_every_strategy_is_counted_here():
+    here = {(point, name) for strategies, _, _ in RUNS for point, name in strategies.items()}
+    assert here >= {(s.point, s.name) for s in all_strategies()}
+
+
+# ---- the file
 
 
 def test_json_has_the_counts_and_the_strategies_sections_at_its_top(tmp_path):
-    stats = Stats(signature="made by hand", decoder_calls=3, extra={"parallel": {"calls": 2}})
+    stats = Stats(signature="made by hand", decoder_calls=3)
+    stats.section(Example, random.Random(1)).count = 2
     stats.count_step(rows=5, width=4)
     stats.write(str(tmp_path / "stats.json"))
     record = json.loads((tmp_path / "stats.json").read_text())
-    assert record["signature"] == "made by hand" and record["parallel"] == {"calls": 2} and "extra" not in record
+    assert record["signature"] == "made by hand" and record["example"]["count"] == 2
     assert (record["decoder_calls"], record["decoder_rows"], record["decoder_positions"]) == (4, 5, 20)
 
 

@@ -39,7 +39,7 @@ def test_constraints_avoid_and_prefixes_need_no_flags(translator):
     assert all(h.text.startswith("en4 en4") and (has("en7", h.text) or has("en8 en9", h.text)) for h in found[2])
     assert all(h.text.split().count("en1") >= 2 for h in found[3])
     assert translator.stats.sentences == before + len(LINES)
-    assert translator.stats.extra["constraints"] == {"given": 6, "met": 6, "unmet": []}  # a prefix is one of them
+    assert translator.stats.as_dict()["constraints"] == {"given": 6, "met": 6, "unmet": []}  # a prefix is one of them
     assert "select:dba" in translator.signature
     # a line without any is translated as before, in such a call and after it
     assert translator.translate(LINES) == plain

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from fairseq_ext.constraints.files import SentenceConstraints, met
 from fairseq_ext.search.finished import Hypothesis
-from fairseq_ext.stats import Stats
+from fairseq_ext.stats import Items, Section, Stats
+
+
+@dataclass
+class ConstraintCounts(Section):
+    """The `constraints` section of the statistics."""
+
+    key = "constraints"
+    of_answers = True
+    given: int = 0
+    met: int = 0
+    unmet: Items = field(default_factory=Items)  # [sentence id, phrase, reason]
 
 
 def report_constraints(
@@ -14,9 +25,9 @@ def report_constraints(
 ) -> list[Hypothesis]:
     """Add a sentence's constraints to the statistics. Returns its hypotheses that meet all of them; where none does, all, the one that
     meets most first, each flagged with what it lacks. limit: most target tokens."""
-    total = stats.extra.setdefault("constraints", {"given": 0, "met": 0, "unmet": []})
-    total["given"] += len(constraints.any_of) + len(constraints.unmet) + bool(constraints.prefix)
-    total["unmet"] += [[number, text, reason] for text, reason in constraints.unmet]
+    total = stats.section(ConstraintCounts)
+    total.given += len(constraints.any_of) + len(constraints.unmet) + bool(constraints.prefix)
+    total.unmet += [[number, text, reason] for text, reason in constraints.unmet]
     if not (constraints.any_of or constraints.prefix):
         return [replace(h, unmet=constraints.unmet) for h in found] if constraints.unmet else found
     which = [met_with_prefix(h.tokens.tolist(), constraints, ordered) for h in found]
@@ -24,10 +35,10 @@ def report_constraints(
     complete = [i for i, of_hypothesis in enumerate(which) if all(of_hypothesis)]
     kept = complete or sorted(range(len(found)), key=lambda i: -sum(which[i]))
     best = which[kept[0]] if kept else met_with_prefix([], constraints, ordered)
-    total["met"] += sum(best)
+    total.met += sum(best)
     reason, texts = why(constraints, limit), constraints.text + ((constraints.prefix_text,) if constraints.prefix else ())
     lacks = [tuple((text, reason) for text, is_met in zip(texts, each, strict=True) if not is_met) for each in (best, *which)]
-    total["unmet"] += [[number, text, reason] for text, reason in lacks[0]]
+    total.unmet += [[number, text, reason] for text, reason in lacks[0]]
     return [replace(found[i], unmet=constraints.unmet + lacks[1 + i]) for i in kept]
 
 

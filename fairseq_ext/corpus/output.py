@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from fairseq_ext.corpus.reading import Shard
-from fairseq_ext.corpus.totals import Counts, total
 from fairseq_ext.corpus.worker import Result
 from fairseq_ext.errors import UsageError
+from fairseq_ext.stats import Section
 
 COPY = 1 << 20  # bytes
 
@@ -72,7 +72,7 @@ class Store:
 
     def save(self, shard: Shard, start: int, end: int, result: Result) -> None:
         """Make a unit's result a part."""
-        head = {"errors": result.errors, "stats": result.stats, "translated": result.translated, "signature": result.signature}
+        head = {"errors": result.errors, "counts": result.stats.record(), "translated": result.translated, "signature": result.signature}
         folder = self.parts_of(shard)
         folder.mkdir(parents=True, exist_ok=True)
         replace(folder / f"{start}-{end}", [json.dumps(head).encode() + b"\n", result.payload])
@@ -84,9 +84,9 @@ class Store:
                 yield {"lines": end - start, **json.loads(part.readline())}
 
     def summary(self, shard: Shard) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Counts and errors of the shard's parts."""
+        """Counts and errors of the shard's parts: `stats` for readers, `counts` the same with the weights of means, to be added to."""
         counts: dict[str, Any] = {"lines": 0, "translated": 0, "errors": 0, "signatures": []}
-        stats: Counts = {}
+        stats = Section()
         errors: list[dict[str, Any]] = []
         for head in self.heads(shard):
             errors += head["errors"]
@@ -94,8 +94,9 @@ class Store:
             counts["translated"] += head["translated"]
             counts["errors"] += len(head["errors"])
             counts["signatures"] = sorted({*counts["signatures"], head["signature"]} - {""})
-            stats = total(stats, head["stats"])
-        return {**counts, "stats": stats}, errors
+            stats.add(Section.restored(head["counts"]))
+        shown = {"signature": " and ".join(counts["signatures"]), **stats.as_dict()}
+        return {**counts, "stats": shown, "counts": stats.record()}, errors
 
     def finish(self, shard: Shard, lines: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """Join the parts of a shard of so many lines; its entry in the manifest, and its errors. The parts stay (`drop_parts`)."""

@@ -20,9 +20,9 @@ from fairseq_ext.corpus.manifest import Manifest, arguments, fingerprint
 from fairseq_ext.corpus.output import Store, replace
 from fairseq_ext.corpus.progress import Progress
 from fairseq_ext.corpus.reading import Reader, Shard, Unreadable, shards_of
-from fairseq_ext.corpus.totals import Counts, total
 from fairseq_ext.corpus.worker import Result, refusal
 from fairseq_ext.errors import UsageError
+from fairseq_ext.stats import Section
 from fairseq_ext.translator import as_arguments, parse
 
 if TYPE_CHECKING:
@@ -67,7 +67,9 @@ class Run:
         self.joining: list[tuple[Shard, Future]] = []
         self.under_way: Counter[str] = Counter()  # sentences that are read and not saved, by shard
         self.lines: dict[str, int] = {}  # of the shards that have been read to their end
-        self.stats: Counts = {}
+        self.stats = Section()  # all workers, earlier runs included
+        self.signatures: set[str] = set()  # of what is finished
+        self.notes: set[str] = set()  # of workers, each told once
         self.written = time.monotonic()
 
     def run(self) -> Progress:
@@ -84,7 +86,7 @@ class Run:
             progress.errors = self.store.write_errors(self.shards, self.entries)
             progress.unreadable = [entry["reason"] for entry in entries if entry["state"] == "unreadable"]
             progress.done = sum(entry["state"] == "done" for entry in entries)
-            self.manifest.totals = {"sentences": progress.before + progress.sentences, "errors": progress.errors, "stats": self.stats}
+            self.manifest.totals = {"sentences": progress.before + progress.sentences, "errors": progress.errors, "stats": self.told()}
             self.manifest.write()
             self.write_stats()
         progress.signature = self.manifest.signature
@@ -125,7 +127,8 @@ class Run:
         if entry["state"] == "done":
             self.store.drop_parts(shard)  # of a run that was killed just before it did so
         found = entry if entry["state"] == "done" else self.store.summary(shard)[0]
-        self.stats = total(self.stats, found["stats"])
+        self.stats.add(Section.restored(found["counts"]))
+        self.signatures |= set(found["signatures"])
         self.progress.before += found["lines"]
         return entry["state"] == "done"
 
@@ -196,6 +199,10 @@ class Run:
         """A worker has loaded the model."""
         known = self.manifest.signature
         self.manifest.sign(loaded["signature"])
+        note = loaded.get("note", "")
+        if note and note not in self.notes:
+            self.notes.add(note)
+            logger.warning(note)
         if not known:
             self.manifest.write()
 
@@ -203,7 +210,8 @@ class Run:
         """A unit is finished."""
         self.store.save(unit.shard, unit.start, unit.end, result)
         self.progress.add(unit, result)
-        self.stats = total(self.stats, result.stats)
+        self.stats.add(result.stats)
+        self.signatures |= {result.signature} - {""}
         self.under_way[unit.shard.name] -= len(unit.sentences)
         self.join_if_whole(unit.shard)
 
@@ -234,8 +242,11 @@ class Run:
             self.write_stats()
 
     def write_stats(self) -> None:
-        """The statistics file: all workers, earlier runs included."""
+        """Replace the statistics file."""
         self.written = time.monotonic()
         if self.job.stats_file:
-            stats = {"signature": self.manifest.signature, **self.stats}
-            replace(Path(self.job.stats_file), [json.dumps(stats, indent=1).encode() + b"\n"])
+            replace(Path(self.job.stats_file), [json.dumps(self.told(), indent=1).encode() + b"\n"])
+
+    def told(self) -> dict[str, Any]:
+        """The statistics for readers."""
+        return {"signature": " and ".join(sorted(self.signatures)) or self.manifest.signature, **self.stats.as_dict()}

@@ -15,11 +15,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from fairseq_ext.constraints.report import ConstraintCounts
 from fairseq_ext.corpus.reading import Sentence, Shard
-from fairseq_ext.corpus.totals import difference
 from fairseq_ext.errors import UsageError, explain
+from fairseq_ext.stats import Section, Stats
 
-STREAM = ("schedule", "stream")  # the plug point and the strategy that units are decoded with where it is registered
 SEPARATORS = str.maketrans({"\u2028": "\\u2028", "\u2029": "\\u2029", "\x85": "\\u0085"})  # some readers end lines there
 
 
@@ -28,7 +28,7 @@ class Result(NamedTuple):
 
     payload: bytes  # output records, a line a sentence
     errors: list[dict[str, Any]]  # entries of errors.jsonl
-    stats: dict[str, Any]  # of this unit alone
+    stats: Section  # of this unit alone
     translated: int
     tokens: int  # of the best hypotheses, EOS included
     seconds: float  # that the worker spent on it
@@ -50,7 +50,8 @@ class Worker:
         return os.getpid()
 
     def load(self) -> dict[str, str]:
-        """Load the model: {"signature": ...}, or {"error": one sentence} for a mistake that no other process would mend."""
+        """Load the model: {"signature": ..., "note": what the user should know or nothing}, or {"error": one sentence} for a mistake
+        that no other process would mend."""
         try:
             import torch
 
@@ -58,7 +59,7 @@ class Worker:
             self.translator = load(self.flags)
         except (Exception, SystemExit) as error:
             return {"error": explain(error) or f"the model cannot be loaded: {type(error).__name__}: {error}"}
-        return {"signature": self.translator.signature}
+        return {"signature": self.translator.signature, "note": self.translator.note}
 
     def translate(self, shard: Shard, sentences: list[Sentence]) -> Result:
         """One unit."""
@@ -67,31 +68,43 @@ class Worker:
             found = self.load()
             if "error" in found:
                 raise RuntimeError(found["error"])
-        before = self.translator.stats.as_dict()
+        before = self.translator.stats.copy()
         unit = Unit(self.translator, shard, sentences)
         unit.decode()
-        stats = difference(self.translator.stats.as_dict(), before)
-        stats["sentences"] = len(unit.hypotheses)
-        stats["target_tokens"] = sum(len(nbest[0].positional_scores) for nbest in unit.hypotheses.values())
+        stats = self.translator.stats.since(before)
+        stats.signature = ""  # units with constraints of their own and others may differ in it; the result has it
+        of_unit, of_all = (each.found(ConstraintCounts) for each in (stats, self.translator.stats))
+        if of_unit is not None and of_all is not None:  # errors.jsonl lists them; here they would grow for ever
+            del of_unit.unmet
+            of_all.unmet.clear()
         payload = "".join(unit.line(s) if self.plain else unit.record(s) for s in sentences).encode("utf-8")
         waited, self.ended = start - (self.ended or start), time.perf_counter()
         seconds, processor = self.ended - start, time.process_time() - processor
-        counts = (len(unit.hypotheses), stats["target_tokens"])
+        counts = (stats.sentences, stats.target_tokens)
         return Result(payload, unit.errors, stats, *counts, seconds, processor, waited, self.translator.signature)
 
 
 def load(flags: dict[str, Any]) -> Any:
-    """A Translator, with the streaming schedule where it is registered, fits the other flags, and none is named."""
-    from fairseq_ext.registry import STRATEGIES
+    """A Translator, with the streaming schedule where it fits the other flags and none is named."""
     from fairseq_ext.translator import Translator
 
-    point, name = STREAM
-    if point not in flags and name in STRATEGIES[point]:
-        try:
-            return Translator(**flags, **{point: name})
-        except UsageError:
-            pass  # if it was not the schedule's fault, the same sentence comes now
-    return Translator(**flags)
+    class UnitTranslator(Translator):
+        note = ""
+
+        def build_generator(self) -> Any:
+            own = self.task.flags()
+            if "schedule" in flags:
+                return super().build_generator()
+            own.schedule = "stream"
+            try:
+                return super().build_generator()
+            except UsageError as error:
+                own.schedule = "batch"
+                generator = super().build_generator()  # where it was not the schedule's fault, the error comes again
+                self.note = f"units are decoded batch by batch, because the streaming schedule does not fit: {error}"
+                return generator
+
+    return UnitTranslator(**flags)
 
 
 class Unit:
@@ -168,16 +181,16 @@ class Unit:
             return
         constrained = bool(self.wanted)
         wanted = [self.wanted[sentence.number] for sentence in sentences] if constrained else None
-        report = self.translator.stats.extra.get("constraints", {}).get("unmet", [])
-        report.clear()
+        before = self.translator.stats.copy()
         try:
             found = self.translator.search(list(tokens), wanted, self.translator.cfg.generation.nbest)
         except Exception as error:
             error.__traceback__ = None  # it would keep the batch's tensors alive
+            self.translator.stats.forget_answers(before)
             problem = error
         else:
             self.hypotheses.update(zip((sentence.number for sentence in sentences), found, strict=True))
-            self.take_report(sentences)
+            self.take_report(sentences, before)
             return
         if len(sentences) == 1:
             failed(sentences[0], problem)
@@ -186,14 +199,13 @@ class Unit:
         self.search(sentences[:half], tokens[:half], failed)
         self.search(sentences[half:], tokens[half:], failed)
 
-    def take_report(self, sentences: Sequence[Sentence]) -> None:
-        """Which constraints were not met, from the statistics, where the list would grow for ever."""
-        report = self.translator.stats.extra.get("constraints", {}).get("unmet", [])
-        for place, phrase, reason in report:
+    def take_report(self, sentences: Sequence[Sentence], before: Stats) -> None:
+        """Which constraints a search has not met, from the statistics."""
+        counts = self.translator.stats.since(before).found(ConstraintCounts)
+        for place, phrase, reason in counts.unmet if counts is not None else ():
             sentence = sentences[place]
             self.unmet.setdefault(sentence.number, []).append((phrase, reason))
             self.note(sentence, "constraint not met", f"'{phrase}' in {self.where(sentence)} is not met: {reason}")
-        report.clear()
 
     def record(self, sentence: Sentence) -> str:
         """The sentence's line of JSONL output."""
@@ -224,7 +236,7 @@ def refusal(shard: Shard, sentence: Sentence, plain: bool) -> Result:
     unit = Unit(None, shard, [sentence])
     unit.refuse(sentence, "worker died", f"each worker that was to translate {unit.where(sentence)} died")
     payload = unit.line(sentence) if plain else unit.record(sentence)
-    return Result(payload.encode("utf-8"), unit.errors, {}, 0, 0, 0.0, 0.0, 0.0, "")
+    return Result(payload.encode("utf-8"), unit.errors, Section(), 0, 0, 0.0, 0.0, 0.0, "")
 
 
 def out_of_memory(error: Exception) -> bool:

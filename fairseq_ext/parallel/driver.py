@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fairseq_ext.decoders.protocol import BlockDecoder
 from fairseq_ext.parallel.block_processors import apply_rules
-from fairseq_ext.parallel.near_ties import Guard
+from fairseq_ext.parallel.near_ties import Guard, GuardCounts
 from fairseq_ext.parallel.one_sentence import search_one
 from fairseq_ext.parallel.rows import NONE, Iteration, Row, Rows
 from fairseq_ext.search.finished import Hypothesis
@@ -31,7 +31,7 @@ from fairseq_ext.search.logits_processors import Rules
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Schedule, Softmax
 from fairseq_ext.search.scoring import Scoring
-from fairseq_ext.stats import Stats
+from fairseq_ext.stats import Ratio, Section, Stats
 
 
 class Method(Protocol):
@@ -58,6 +58,27 @@ class Method(Protocol):
 
 
 @dataclass
+class ParallelCounts(Section):
+    """The `parallel` section of the statistics."""
+
+    key = "parallel"
+    calls: int = 0
+    tokens: int = 0  # committed
+    tokens_per_call: Ratio = Ratio()  # of one row
+    drafts_offered: int = 0  # draft tokens read
+    drafts_taken: int = 0
+    guard: GuardCounts | None = None
+
+    def count(self, calls: int, rows: int, tokens: int, offered: int, taken: int) -> None:
+        """Count decoder calls, their rows, and what came of them."""
+        self.calls += calls
+        self.tokens += tokens
+        self.tokens_per_call += Ratio(tokens, rows)
+        self.drafts_offered += offered
+        self.drafts_taken += taken
+
+
+@dataclass
 class ParallelSearch:
     """The driver. Called with a pool, it gives answer(sentence, hypotheses) each sentence that is wanted as soon as it is finished,
     with one hypothesis, or none where every word was forbidden."""
@@ -71,6 +92,12 @@ class ParallelSearch:
     schedule: Schedule
     guard: Guard = field(default_factory=Guard)
     trace: Callable[[Iteration], None] | None = None
+    counts: ParallelCounts = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.counts = self.stats.section(ParallelCounts)
+        if self.guard.margin:
+            self.guard.counts = self.counts.guard = self.counts.guard or self.guard.counts
 
     @torch.no_grad()
     def __call__(self, pool: Pool, answer: Callable[[int, list[Hypothesis]], None]) -> None:
@@ -85,21 +112,11 @@ class ParallelSearch:
             search_one(self, pool, sentences[0], answer)
         else:
             self.search(pool, sentences, answer)
-        tally = self.tally()
-        tally["tokens_per_call"] = tally["tokens"] / max(self.stats.decoder_rows, 1)  # of a row
-        if self.guard.margin:
-            rate = self.guard.redone / max(self.guard.checked, 1)
-            tally["guard"] = dict(margin=self.guard.margin, checked=self.guard.checked, redone=self.guard.redone, rate=rate)
-
-    def tally(self) -> dict[str, Any]:
-        """The statistics' section."""
-        return self.stats.extra.setdefault("parallel", dict(calls=0, tokens=0, tokens_per_call=0.0, drafts_offered=0, drafts_taken=0))
 
     def search(self, pool: Pool, sentences: list[int], answer: Callable[[int, list[Hypothesis]], None]) -> None:
         """Sentences side by side, a row each."""
         rows, started = Rows.start(pool, sentences), len(sentences)
         read = rows.length  # tokens that each row of the decoder has read
-        tally = self.tally()
         while len(rows):
             # (1) the method drafts; a position that must be read alone is
             draft = self.method.draft(rows, 0 if rows.redo.any() else rows.room() - 1)
@@ -128,10 +145,7 @@ class ParallelSearch:
             if self.trace is not None:
                 for r, s in enumerate(rows.live.tolist()):
                     self.trace(Iteration(s, int(rows.length[r]), draft[r].copy(), out[r].copy(), score[r].copy(), int(verified[r])))
-            tally["calls"] += 1
-            tally["tokens"] += int(count.sum())
-            tally["drafts_offered"] += draft.size
-            tally["drafts_taken"] += int(np.maximum(count - 1, 0).sum())
+            self.counts.count(1, len(rows), int(count.sum()), draft.size, int(np.maximum(count - 1, 0).sum()))
             # (6) what is kept becomes history, the other outputs guesses
             rows.append_(out, score, count)
             behind = count[:, None] + np.arange(w)

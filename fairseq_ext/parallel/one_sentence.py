@@ -65,9 +65,7 @@ def search_one(search: ParallelSearch, pool: Pool, sentence: int, answer: Callab
         done = lost or (ended and count == verified)
     stats.decoder_calls, stats.decoder_rows = stats.decoder_calls + calls, stats.decoder_rows + calls
     stats.decoder_positions += positions
-    tally = search.tally()
-    for name, more in (("calls", calls), ("tokens", tokens), ("drafts_offered", offered), ("drafts_taken", taken)):
-        tally[name] += more
+    search.counts.count(calls, calls, tokens, offered, taken)
     answer(sentence, [] if lost else [search.finished(sentence, row.tokens[1:], row.score, pool)])
 
 

@@ -10,7 +10,6 @@ Neutral setting: --cpu-workers 1, no other process.
 from __future__ import annotations
 
 import atexit
-import copy
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -63,13 +62,14 @@ def converted(hypotheses: list[list[dict]], kind: type, function: Callable) -> l
 
 
 class Workers:
-    """The processes of one generator. decode: (sample, prefix tokens, constraints) -> hypotheses, counted in stats; pad: of the source."""
+    """The processes of one generator. decode: (sample, prefix tokens, constraints) -> hypotheses, counted in the generator's statistics;
+    pad: of the source."""
 
-    def __init__(self, count: int, models: list, pad: int, stats: Stats, decode: Callable[..., list]):
-        self.count, self.models, self.pad, self.stats, self.decode = count, models, pad, stats, decode
+    def __init__(self, count: int, models: list, pad: int, generator: Any, decode: Callable[..., list]):
+        self.count, self.models, self.pad, self.generator, self.decode = count, models, pad, generator, decode
+        self.stats: Stats = generator.stats
         if any(p.device.type != "cpu" for model in models for p in model.parameters()):
             raise UsageError("--cpu-workers is for the CPU, and the model is on another device: leave it out or add --cpu")
-        self.blank = Stats(stats.signature) if stats.sentences else copy.deepcopy(stats)  # what a worker counts from
         self.pipes: list[Connection] = []
         self.processes: list[Any] = []
         self.seen: list[Tensor] = []
@@ -106,9 +106,10 @@ class Workers:
                 arguments = pickle.loads(pipe.recv_bytes())
             except (EOFError, OSError):
                 os._exit(0)
-            vars(self.stats).update(vars(copy.deepcopy(self.blank)))  # in place: strategies hold it
+            before = self.stats.copy()
             try:
-                answer = pickle.dumps((converted(self.decode(*arguments), Tensor, Tensor.numpy), self.stats))
+                hypotheses = converted(self.decode(*arguments), Tensor, Tensor.numpy)
+                answer = pickle.dumps((hypotheses, self.stats.since(before)))
             except Exception as error:  # told to the command, which raises it
                 answer = pickle.dumps(error if isinstance(error, (UsageError, ArithmeticError)) else RuntimeError(repr(error)))
             try:
@@ -120,7 +121,7 @@ class Workers:
         """The hypotheses of a batch, in its order. Errors: the first worker's that has one; no worker is left then."""
         begin, before = time.perf_counter(), self.stats.seconds
         self.start()
-        n = len(sample["net_input"]["src_tokens"])
+        n = len(self.generator.source(sample))
         shares = [list(range(n))[i :: self.count] for i in range(min(self.count, n))]
         out: list = [None] * n
         try:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fairseq_ext.constraints import files as constraint_io
 from fairseq_ext.constraints.files import ConstraintSource, Phrase, SentenceConstraints
+from fairseq_ext.constraints.report import ConstraintCounts
 from fairseq_ext.errors import UsageError, report
 from fairseq_ext.session.target_dictionary import TargetDictionary
 from fairseq_ext.stats import Stats
@@ -163,13 +164,12 @@ class Sentences:
 
     def tell_unmet(self) -> None:
         """At the end: warn of constraints that were not met, and of lines of the constraints file that no sentence has asked for."""
-        unmet = self.stats.extra.get("constraints", {}).get("unmet", [])
-        if unmet:
-            number, phrase, reason = unmet[0]
-            given = self.stats.extra["constraints"]["given"]
+        counts = self.stats.found(ConstraintCounts)
+        if counts is not None and counts.unmet:
+            number, phrase, reason = counts.unmet[0]
             logger.warning(
                 "%d of %d constraints are not met, the first in sentence %d, '%s': %s (all: --stats-file)",
-                len(unmet), given, number, phrase, reason,
+                len(counts.unmet), counts.given, number, phrase, reason,
             )  # fmt: skip
         if self.source is not None and 0 < self.lines_read < len(self.source):
             logger.warning("the constraints file has %d lines, and %d sentences were read", len(self.source), self.lines_read)

@@ -5,45 +5,76 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from fairseq_ext.search.log_probs import LogProbs
-from fairseq_ext.stats import Stats
+from fairseq_ext.stats import Mean, Section, Stats
 
 CLOCK = time.CLOCK_MONOTONIC  # what stages are timed by, a number of the system's
-STAGES = ("hash", "lookup", "compact", "gather", "matmul", "normalise")
+
+
+@dataclass
+class StageSeconds(Section):
+    """Seconds of each stage; of those that have run."""
+
+    hash: float | None = None
+    lookup: float | None = None
+    compact: float | None = None
+    gather: float | None = None
+    matmul: float | None = None
+    normalise: float | None = None
+
+
+@dataclass
+class Probe(Section):
+    """Seconds of a call at a run's first shapes: rows, the full softmax, the one over lists."""
+
+    rows: Mean
+    full: Mean
+    lsh: Mean
+
+
+@dataclass
+class ShortlistCounts(Section):
+    """The `softmax` section of the statistics."""
+
+    key = "softmax"
+    vocab_mean: Mean = Mean()  # words of a list
+    recall_at_k: Mean | None = None  # of the full softmax's k best words, and of its best, the share that is listed
+    recall_at_1: Mean | None = None
+    recall_rows: int | None = None  # of which the recall was taken
+    seconds: StageSeconds = field(default_factory=StageSeconds)
+    probe: Probe | None = None
 
 
 class Measured:
-    """The `softmax` section of the statistics: mean runtime vocabulary, recall of the full softmax's k best on a sample of the
-    calls, seconds of each stage (on a GPU: until its kernels are launched, or awaited where the list's length is needed)."""
+    """What a shortlist softmax counts: the words of its lists, recall of the full softmax's k best on a sample of the calls, seconds
+    of each stage (on a GPU: until its kernels are launched, or awaited where the list's length is needed)."""
 
     def __init__(self, stats: Stats, k: int, every: int):
-        self.section = stats.extra.setdefault("softmax", {"vocab_mean": 0.0, "seconds": dict.fromkeys(STAGES, 0.0)})
+        self.counts = stats.section(ShortlistCounts)
         self.k = k
         self.every = every  # calls from one sample of the recall to the next, 0: none
         self.calls = 0
-        self.lists = self.words = 0
-        self.found = torch.zeros(2)
-        self.sampled = 0
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         start = time.clock_gettime(CLOCK)
         yield
-        self.section["seconds"][name] += time.clock_gettime(CLOCK) - start
+        self.spent((name,), (time.clock_gettime(CLOCK) - start,))
 
     def spent(self, names: tuple[str, ...], seconds: Iterable[float]) -> None:
         """So long by stages, measured elsewhere."""
+        spent = self.counts.seconds
         for name, value in zip(names, seconds, strict=True):
-            self.section["seconds"][name] += value
+            setattr(spent, name, (getattr(spent, name) or 0.0) + value)
 
     def count(self, lists: int, words: int) -> None:
-        """So many lists that together hold so many words."""
-        self.lists, self.words = self.lists + lists, self.words + words
-        self.section["vocab_mean"] = self.words / self.lists
+        """Count shortlists and their total length."""
+        self.counts.vocab_mean += Mean(words, lists)
 
     def wants_sample(self) -> bool:
         self.calls += 1
@@ -53,7 +84,8 @@ class Measured:
         """Note which of each row's best words under the full softmax (n, V) are listed."""
         best = full.topk(min(self.k, full.size(1)), dim=1).indices
         known = listed.column(best)[1].float()
-        self.found = self.found + torch.stack([known.mean(1).sum(), known[:, 0].sum()]).cpu()
-        self.sampled += full.size(0)
-        self.section["recall_at_k"], self.section["recall_at_1"] = (self.found / self.sampled).tolist()
-        self.section["recall_rows"] = self.sampled
+        at_k, at_1 = torch.stack([known.mean(1).sum(), known[:, 0].sum()]).tolist()
+        n, counts = full.size(0), self.counts
+        counts.recall_at_k = (counts.recall_at_k or Mean()) + Mean(at_k, n)
+        counts.recall_at_1 = (counts.recall_at_1 or Mean()) + Mean(at_1, n)
+        counts.recall_rows = (counts.recall_rows or 0) + n

@@ -35,11 +35,11 @@ def searching(text: Text, flags: Sequence[str], name: str) -> Counted:
     generator = loaded.task.build_generator(loaded.models, loaded.cfg.generation)
 
     def run() -> list:
-        generator.stats.extra.clear()
-        before = generator.stats.decoder_rows
+        before = generator.stats.copy()
         with contextlib.redirect_stdout(io.StringIO()):
             out = [(b["id"].tolist(), loaded.task.inference_step(generator, loaded.models, b)) for b in loaded.batches]
-        counted.stats = {**generator.stats.extra.get("constraints", {}), "rows": generator.stats.decoder_rows - before}
+        found = generator.stats.since(before).as_dict()
+        counted.stats = {**found.get("constraints", {}), "rows": found["decoder_rows"]}
         return out
 
     def keep(decoded: list) -> Outputs:

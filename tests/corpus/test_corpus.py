@@ -11,11 +11,11 @@ import pytest
 from corpus_jobs import FLAGS, finals, job, one_process, parts, records, source_lines, write_text
 
 from fairseq_ext import UsageError
-from fairseq_ext.corpus import cluster, reading
+from fairseq_ext.corpus import cluster, reading, run
 from fairseq_ext.corpus.__main__ import decoding_flags, job_of, main
+from fairseq_ext.corpus.output import Store
 from fairseq_ext.corpus.reading import Reader, Shard, Unreadable, shards_of
 from fairseq_ext.corpus.run import translate
-from fairseq_ext.corpus.totals import difference, total
 from fairseq_ext.corpus.worker import Result, Unit, Worker
 from fairseq_ext.stats import Stats
 
@@ -32,7 +32,7 @@ class Echo:
         ]
         lines = [json.dumps({"id": s.id, "hypotheses": [] if s.error else [s.source.upper()]}) + "\n" for s in sentences]
         good = len(sentences) - len(errors)
-        return Result("".join(lines).encode(), errors, {"sentences": good}, good, good, 0.01, 0.01, 0.0, "echo")
+        return Result("".join(lines).encode(), errors, Stats(sentences=good), good, good, 0.01, 0.01, 0.0, "echo")
 
 
 @pytest.fixture
@@ -216,10 +216,12 @@ def test_a_unit_is_translated_as_the_translator_does_and_refuses_sentence_by_sen
     assert [bool(r["hypotheses"]) for r in found] == [True, True, False, False, True]
     assert [(e["line"], e["kind"]) for e in result.errors] == [(3, "constraint"), (4, "too long"), (5, "constraint not met")]
     assert "line 3 of" in result.errors[0]["reason"] and "conflicts with the avoided phrase" in result.errors[2]["reason"]
-    assert result.translated == result.stats["sentences"] == 3
-    assert result.stats["constraints"] == {"given": 3, "met": 2}
-    # the statistics are the unit's own
-    assert demo.translate(shard, read(tmp_path / "a.jsonl")[:1]).stats["sentences"] == 1
+    assert result.translated == result.stats.sentences == 3
+    assert result.tokens == result.stats.target_tokens
+    assert result.stats.as_dict()["constraints"] == {"given": 3, "met": 2}
+    # the statistics are each unit's own
+    again = demo.translate(shard, read(tmp_path / "a.jsonl")[1:2]).stats
+    assert again.sentences == 1 and again.as_dict()["constraints"] == {"given": 1, "met": 1}
 
 
 class Picky:
@@ -260,17 +262,52 @@ def test_a_unit_that_fails_altogether_is_the_process_s_fault(tmp_path, demo):
             assert len(unit.errors) == 3
 
 
-def test_stats_add_up():
-    before, after = Stats(sentences=3, seconds=1.5), Stats(sentences=10, seconds=2.0)
-    after.extra = {"constraints": {"given": 3, "met": 2, "unmet": [[1, "x", "y"]]}}
-    a = difference(after.as_dict(), before.as_dict())
-    assert (a["sentences"], a["seconds"], a["constraints"]) == (7, 0.5, {"given": 3, "met": 2})
-    b = total(total({}, a), a)
-    assert (b["sentences"], b["constraints"], b["signature"]) == (14, {"given": 6, "met": 4}, "")
-    one = {"certificates": {"proved": 1, "open": 3, "gap_mean": 1.0}}
-    two = {"certificates": {"proved": 2, "open": 1, "gap_mean": 2.0}}
-    assert total(one, two) == {"certificates": {"proved": 3, "open": 4, "gap_mean": 1.25}}
-    assert difference(total(one, two), one) == {"certificates": {"proved": 2, "open": 1, "gap_mean": pytest.approx(2.0)}}
+class Late(Picky):
+    """The same, failing only when the batch has been searched and counted."""
+
+    def search(self, tokens, wanted, nbest):
+        found = self.demo.search(tokens, wanted, nbest)
+        if any(self.demo.task.source_dictionary.string(line) in self.bad for line in tokens):
+            raise self.error
+        return found
+
+
+def test_answers_of_a_search_that_fails_are_counted_once(tmp_path, demo):
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"source": s, "constraints": ["hospital"]}) + "\n" for s in source_lines(0, 5)))
+    sentences = read(tmp_path / "a.jsonl")
+    bad = [demo.translator.task.source_dictionary.string(demo.translator.encode(sentences[3].source))]
+    stats = demo.translator.stats
+    before = stats.copy()
+    unit = Unit(Late(demo.translator, RuntimeError("odd"), bad), Shard(str(tmp_path / "a.jsonl"), "a"), sentences)
+    unit.decode()
+    found = stats.since(before).as_dict()
+    assert sorted(unit.hypotheses) == [0, 1, 2, 4] and found["sentences"] == 4
+    assert found["constraints"]["given"] == 4 and found["constraints"]["met"] + len(found["constraints"]["unmet"]) == 4
+    assert found["encoder_calls"] > 4  # the work of the failed searches is work
+
+
+def test_a_schedule_that_does_not_fit_is_told_and_the_model_is_loaded_once(monkeypatch):
+    from corpus_jobs import DEMO
+    from fairseq import checkpoint_utils
+
+    loads, load = [], checkpoint_utils.load_model_ensemble
+    monkeypatch.setattr(checkpoint_utils, "load_model_ensemble", lambda *given: loads.append(given) or load(*given))
+    flags = {**FLAGS, "path": str(DEMO / "checkpoint.pt"), "data": str(DEMO)}
+    found = Worker(flags, 1, False).load()
+    assert "schedule:stream" in found["signature"] and not found["note"]
+    found = Worker({**flags, "sampling": True}, 1, False).load()
+    assert "schedule:batch" in found["signature"] and "does not fit: --sampling" in found["note"]
+    # what is no fault of the schedule's
+    assert "--unkpen" in Worker({**flags, "stop": "optimal", "unkpen": "-1"}, 1, False).load()["error"]
+    assert len(loads) == 3
+
+
+def test_a_note_of_the_workers_is_told_once(tmp_path, echo, caplog):
+    done = run.Run(job(shards(tmp_path), tmp_path / "out"), Store(str(tmp_path / "out"), ".jsonl"), [])
+    for _ in range(2):
+        done.manifest.path.parent.mkdir(exist_ok=True)
+        done.sign({"signature": "a", "note": "units are decoded batch by batch"})
+    assert caplog.text.count("batch by batch") == 1
 
 
 # ---- runs

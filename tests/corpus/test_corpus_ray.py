@@ -13,6 +13,7 @@ import time
 import pytest
 import ray
 from corpus_jobs import DEMO, FLAGS, ROOT, descendants, finals, job, parts, records, source_lines, write_text
+from json_counts import close, untimed
 
 from fairseq_ext import Translator
 from fairseq_ext.corpus.run import translate
@@ -122,6 +123,32 @@ def command(inputs, out, *more):
     """The same job as a command of its own, with a Ray of its own."""
     words = ["--path", DEMO / "checkpoint.pt", "--data", DEMO, *as_arguments(FLAGS), "--input", *inputs, "--output", out]
     return [sys.executable, "-m", "fairseq_ext.corpus", "translate", *map(str, words), "--unit", "10", *more]
+
+
+def test_statistics_of_one_and_of_two_workers_are_those_of_all_units(started, tmp_path):
+    """Six units, so that each worker has several; the counts of a second run that finds all done are the same."""
+    phrases = [["hospital"], ["the", "green tree"], [], ["\u4e2d"], ["work"], ["a very large hospital"]]  # the fourth: no such word
+    lines = [{"source": s, "constraints": phrases[i % 6]} for i, s in enumerate(source_lines(0, 60))]
+    inputs = [write_text(tmp_path / "a.jsonl", [json.dumps(line) for line in lines])]
+    flags = {"stop": "optimal", "softmax": "top", "shortlist_top": "500", "shortlist_share": "sentence", "shortlist_recall_every": "1"}
+    one, two = tmp_path / "one", tmp_path / "two"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    words = [*command(inputs, one, "--workers", "1", "--stats-file", str(tmp_path / "one.json")), *as_arguments(flags)]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True)
+    assert done.returncode == 3 and "Traceback" not in done.stderr, done.stderr  # some phrases are refused
+    for _ in range(2):
+        translate(job(inputs, two, flags, workers=2, stats_file=str(tmp_path / "two.json")))
+        of_one, of_two = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("one", "two"))
+        out = [r for r in records(two / "a.jsonl") if r["hypotheses"]]
+        assert of_two["sentences"] == len(out) == 50
+        given = [constraint for r in out for constraint in r["constraints"]]
+        assert of_two["constraints"] == {"given": len(given), "met": sum(c["met"] for c in given)} and len(given) == 50
+        assert of_two["certificates"]["proved"] + of_two["certificates"]["open"] == 50
+        assert 500 < of_two["softmax"]["vocab_mean"] < 520 and of_two["softmax"]["recall_at_1"] <= 1
+        assert of_two["softmax"]["recall_rows"] == of_two["decoder_rows"]
+        assert close(untimed(of_two), untimed(of_one))
+        manifest = json.loads((two / "manifest.json").read_text())
+        assert manifest["totals"]["stats"]["constraints"] == manifest["shards"]["a"]["stats"]["constraints"] == of_two["constraints"]
 
 
 def test_a_killed_run_is_started_again(started, alone, tmp_path):

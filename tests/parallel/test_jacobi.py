@@ -36,7 +36,7 @@ def drafts(tmp_path, lines: list[list[int]]) -> str:
 
 
 def counts(generator) -> dict:
-    return generator.stats.extra["parallel"]
+    return generator.stats.as_dict()["parallel"]
 
 
 @pytest.mark.parametrize("backend", ["transformer", "fairseq"])

@@ -11,11 +11,12 @@ import pytest
 import torch
 from conftest import command
 from fairseq.dataclass.configs import GenerationConfig
+from forked import generate_forked
+from json_counts import close, untimed
 from models import batch, build, same, task
 
-import fairseq_ext  # noqa: F401
+from fairseq_ext import Translator
 from fairseq_ext.errors import UsageError
-from fairseq_ext.stats import Stats, added
 
 
 def decode(models: list, sample: dict, workers: int, flags: dict | None = None, prefix=None, **generation):
@@ -145,11 +146,64 @@ def test_what_cannot_work_is_refused(flags, generation, words):
         task("translation_ext", **flags).build_generator([build("transformer")], GenerationConfig(**generation))
 
 
-def test_sections_of_statistics_add_up():
-    a = {"constraints": {"given": 2, "unmet": [[0, "x", "y"]]}, "recall_mean": 1.0}
-    b = {"constraints": {"given": 3, "unmet": [[1, "x", "y"]]}, "recall_mean": 0.5, "more": 1}
-    expected = {"constraints": {"given": 5, "unmet": [[0, "x", "y"], [1, "x", "y"]]}, "recall_mean": 0.625, "more": 1}
-    assert added(a, b, 1, 3) == expected
-    stats = Stats(sentences=1, refills=None)
-    stats.add(Stats(sentences=2, refills=4, dropped_rows=torch.tensor(3)))
-    assert stats.as_dict()["dropped_rows"] == 3 and stats.sentences == 3 and stats.refills == 4
+WISHES = ["en3 en4\ten7", "", "en26", "en1\ten2\ten5", "", "en8", "en9 en9 en9", "", "en4", "", "en0"]  # a line a sentence, tabs between
+LSH = ["--lsh-k", 4, "--lsh-u", 2, "--lsh-bands", 20, "--lsh-hits", 4, "--lsh-top", 8, "--lsh-share", "sentence"]
+BLOCKS = ["--beam", 1, "--draft", "repeat", "--parallel-margin", 0.3]
+COUNTED = {  # flags, and the section of the statistics that they are to bring
+    "lsh": (["--softmax", "lsh", *LSH, "--shortlist-recall-every", 1], "softmax"),
+    "lexical": (["--softmax", "lexical", "--shortlist-top", 5, "--shortlist-file", "LEXICON", "--shortlist-recall-every", 1], "softmax"),
+    "screened": (["--softmax", "screened"], "softmax"),
+    "constraints": (["--constraints-file", "WISHES"], "constraints"),
+    "optimal": (["--stop", "optimal", "--prune-threshold", 1.5], "certificates"),
+    "jacobi": (["--decoding", "jacobi", *BLOCKS], "parallel"),
+}
+
+
+def counts(tiny, tmp_path, workers: int, flags: list) -> dict:
+    """The statistics of fairseq-generate, where each process decodes one sentence at a time."""
+    (tmp_path / "WISHES").write_text("".join(line + "\n" for line in WISHES))
+    (tmp_path / "LEXICON").write_text("".join(f"de{i} en{(i + step) % 30} 0.4\n" for i in range(30) for step in (0, 1)))
+    given = [tmp_path / flag if flag in ("WISHES", "LEXICON") else flag for flag in flags]
+    given += ["--batch-size", workers, "--cpu-workers", workers, "--stats-file", tmp_path / "stats.json"]
+    generate_forked(tiny / "data", "--path", tiny / "model.pt", "--task", "translation_ext", "--cpu", "--max-len-b", 15, *given)
+    return json.loads((tmp_path / "stats.json").read_text())
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_the_command_counts_with_two_processes_what_it_counts_with_one(tiny, tmp_path, name):
+    flags, section = COUNTED[name]
+    one, two = (counts(tiny, tmp_path, workers, flags) for workers in (1, 2))
+    assert section in two and one["sentences"] == 11
+    assert untimed(two).keys() == untimed(one).keys() and one["seconds"] > 0 and two["seconds"] > 0
+    if "constraints" in one:
+        assert sorted(two["constraints"].pop("unmet")) == sorted(one["constraints"].pop("unmet"))  # in the order in which they come
+        assert one["constraints"]["given"] == sum(len(line.split("\t")) for line in WISHES if line)
+    assert close(untimed(two), untimed(one))
+    if "softmax" in one and name != "screened":
+        assert two["softmax"]["seconds"].keys() == one["softmax"]["seconds"].keys()
+        assert two["softmax"]["recall_rows"] == two["decoder_rows"] and two["softmax"]["recall_at_1"] <= 1
+    if "parallel" in one:
+        assert two["parallel"]["guard"]["margin"] == 0.3 and two["parallel"]["tokens"] == two["target_tokens"]
+
+
+def test_window_drafts_are_counted_over_all_processes(tiny, tmp_path):
+    """What it drafts depends on the sentences before, which two processes share out; so its numbers must fit together."""
+    found = counts(tiny, tmp_path, 2, ["--decoding", "window", *BLOCKS, "--draft-cost", 0])
+    parallel, guard = found["parallel"], found["parallel"]["guard"]
+    assert parallel["calls"] == found["decoder_calls"] and parallel["tokens"] == found["target_tokens"]
+    assert parallel["tokens_per_call"] == pytest.approx(parallel["tokens"] / found["decoder_rows"])
+    assert parallel["drafts_offered"] == found["decoder_positions"] - found["decoder_rows"] > 0
+    assert guard["margin"] == 0.3 and guard["rate"] == pytest.approx(guard["redone"] / guard["checked"]) and guard["checked"] > 0
+
+
+def test_workers_are_forked_again_for_another_search(tiny):
+    """The first constraints change the search of a Translator."""
+    flags = {"source_lang": "de", "target_lang": "en", "cpu": True, "max_len_b": 15}
+    translator = Translator(str(tiny / "model.pt"), str(tiny / "data"), cpu_workers=2, **flags)
+    lines = ["de1 de2", "de3", "de4 de5"]
+    translator.translate(lines)
+    found = translator.translate(lines, constraints=[["en3 en4"], [], ["en7"]])
+    alone = Translator(str(tiny / "model.pt"), str(tiny / "data"), **flags).translate(lines, constraints=[["en3 en4"], [], ["en7"]])
+    assert [h.text for nbest in found for h in nbest] == [h.text for nbest in alone for h in nbest]
+    assert translator.stats.as_dict()["constraints"] == {"given": 2, "met": 2, "unmet": []}
+    translator.task.workers.stop()

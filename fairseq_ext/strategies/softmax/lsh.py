@@ -42,6 +42,8 @@ from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.softmax import shortlist_stats as softmax_stats
 from fairseq_ext.softmax.lsh_index import DIRECT_BITS, Parameters, load_or_build
 from fairseq_ext.softmax.shortlist import ListSoftmax, needs_beam
+from fairseq_ext.softmax.shortlist_stats import Probe
+from fairseq_ext.stats import Mean
 from fairseq_ext.strategies.softmax.top import ListFlags, list_arguments
 
 logger = logging.getLogger("fairseq_ext")
@@ -134,8 +136,8 @@ class LSH(ListSoftmax):
 
     def probe(self, decoder: Decoder, features: list[Tensor], beam: Beam | None, pool: Pool | None) -> None:
         """Time the full softmax against this one at the run's shapes, in turns, and warn if it is the faster."""
-        section, seconds = self.measured.section, dict(self.measured.section["seconds"])
-        counts = (self.measured.lists, self.measured.words, self.measured.calls)
+        counts, calls = self.measured.counts, self.measured.calls
+        before = counts.copy()
         times: tuple[list[float], list[float]] = ([], [])
         for _ in range(PROBE_TIMES):
             for place, run in enumerate((lambda: decoder.log_probs(features, self.temperature),
@@ -145,11 +147,10 @@ class LSH(ListSoftmax):
                 if features[0].is_cuda:
                     torch.cuda.synchronize()
                 times[place].append(time.perf_counter() - start)
-        self.measured.lists, self.measured.words, self.measured.calls = counts
+        counts.restore(before)
+        self.measured.calls = calls
         full, lsh = (sorted(t)[PROBE_TIMES // 2] for t in times)
-        section["seconds"].update(seconds)
-        section["vocab_mean"] = counts[1] / counts[0]
-        section["probe"] = {"rows": features[0].size(0), "full": full, "lsh": lsh}
+        counts.probe = Probe(Mean(features[0].size(0), 1), Mean(full, 1), Mean(lsh, 1))
         if lsh > full:
             logger.warning(
                 "--softmax lsh is slower here than --softmax full: %.2f ms against %.2f ms for %d rows and %d words; "

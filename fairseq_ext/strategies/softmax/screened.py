@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -45,7 +46,7 @@ from fairseq_ext.search.protocols import Softmax
 from fairseq_ext.softmax.error_bounds import Screen
 from fairseq_ext.softmax.output_layer import output_layers
 from fairseq_ext.softmax.shortlist import needs_beam
-from fairseq_ext.stats import Stats
+from fairseq_ext.stats import Section, Stats
 
 logger = logging.getLogger("fairseq_ext")
 TOLERANCE = 5e-5  # of log Z, in nats
@@ -127,22 +128,34 @@ class ScreenedLogProbs(LogProbs):
         self.x, self.known, self.ceiling = self.x[row], self.known[row], self.ceiling[row]
 
 
+@dataclass
+class ScreenedCounts(Section):
+    """The `softmax` section of the statistics."""
+
+    key = "softmax"
+    rows: int = 0
+    screened_rows: int = 0  # of them, those that screening was used for
+    recomputed_rows: int = 0  # of these, those that were computed in full
+
+
 class Screened(Softmax):
     """The softmax plug."""
 
     def __init__(self, screen: Screen | None, temperature: float, stats: Stats):
         self.screen, self.temperature = screen, temperature
-        self.section = stats.extra.setdefault("softmax", {"rows": 0, "screened_rows": 0, "recomputed_rows": 0})
+        self.counts = stats.section(ScreenedCounts)
+        self.screened = self.open = 0  # rows of this process, by which screening is judged
         self.faster: dict[int, bool] = {}  # by the power of two that the number of rows rounds up to
 
     def __call__(self, decoder: Decoder, features: list[Tensor], beam: Beam | None = None, pool: Pool | None = None) -> LogProbs:
         x = features[0]
-        self.section["rows"] += x.size(0)
+        self.counts.rows += x.size(0)
         screen = self.screen
         if screen is None or not self.is_faster(decoder, x, screen):
             return LogProbs(decoder.log_probs(features, self.temperature))
-        self.section["screened_rows"] += x.size(0)
-        if self.section["screened_rows"] > ENOUGH and self.section["recomputed_rows"] > MOST_OPEN * self.section["screened_rows"]:
+        self.counts.screened_rows += x.size(0)
+        self.screened += x.size(0)
+        if self.screened > ENOUGH and self.open > MOST_OPEN * self.screened:
             logger.info("--softmax screened leaves too many rows open for this model: the full softmax takes over")
             self.screen = None
         return ScreenedLogProbs(self, decoder, x, screen)
@@ -153,7 +166,7 @@ class Screened(Softmax):
         if size not in self.faster:
             ways = (lambda: decoder.log_probs([x], screen.temperature), lambda: ScreenedLogProbs(self, decoder, x, screen))
             times: list[list[float]] = [[], []]
-            recomputed = self.section["recomputed_rows"]
+            before = self.open, self.counts.recomputed_rows
             for turn in range(PROBE_TIMES + 1):
                 for way, spent in zip(ways, times, strict=True):
                     if x.is_cuda:
@@ -164,12 +177,13 @@ class Screened(Softmax):
                         torch.cuda.synchronize(x.device)
                     if turn:
                         spent.append(time.perf_counter() - start)
-            self.section["recomputed_rows"] = recomputed
+            self.open, self.counts.recomputed_rows = before  # what the probe has computed is no row of the search
             self.faster[size] = min(times[1]) < GAIN * min(times[0])
         return self.faster[size]
 
     def recomputed(self, rows: int) -> None:
-        self.section["recomputed_rows"] += rows
+        self.open += rows
+        self.counts.recomputed_rows += rows
 
 
 def unavailable(weight: Tensor, m: int) -> str | None:

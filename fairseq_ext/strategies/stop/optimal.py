@@ -35,6 +35,7 @@ from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Stop
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.stats import Stats
+from fairseq_ext.strategies.stop._certificates import Certificates, Saved
 
 
 @dataclass
@@ -75,7 +76,7 @@ class OptimalEnding(Stop):
     def __init__(self, eos: int, scoring: Scoring, stats: Stats, paper: bool, prune: bool):
         self.eos = eos
         self.scoring = scoring
-        self.stats = stats
+        self.stats, self.certificates, self.saved = stats, stats.section(Certificates), stats.section(Saved)
         self.paper = paper  # expansion
         self.prune = prune
         self.variable = paper or prune
@@ -117,7 +118,7 @@ class OptimalEnding(Stop):
             cut = torch.zeros_like(final)
         # fewer finished than the n-best list asks for leaves no finite gap
         counts = torch.stack([proved.sum(), cut.sum(), gap.masked_fill(~gap.isfinite(), 0.0).sum()]).double()
-        self.stats.certificates = counts if self.stats.certificates is None else self.stats.certificates + counts
+        self.certificates.count(counts)
 
     def count_saved(self, final: Tensor, candidates: Candidates, beam: Beam, longest: Tensor) -> None:
         """Count what the run to the length limit would have taken beyond this step, and the rows that this step has not had."""
@@ -126,7 +127,7 @@ class OptimalEnding(Stop):
         missing = width - (beam.width if beam.counts is None else beam.counts)
         begun = beam.step > 0  # one row a sentence is all that the first step has
         begun = begun[:, 0] if isinstance(begun, Tensor) else begun
-        self.stats.save(steps.sum(), (steps * width + missing * begun).sum())
+        self.saved.count(steps.sum(), (steps * width + missing * begun).sum())
 
 
 class First(Stop):

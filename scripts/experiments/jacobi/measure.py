@@ -57,14 +57,13 @@ class Decoding:
 
     def run(self) -> list:
         if self.ours:
-            stats = self.generator.stats
-            stats.decoder_calls = stats.decoder_rows = stats.decoder_positions = stats.target_tokens = 0
-            stats.extra.pop("parallel", None)
+            before = self.generator.stats.copy()
         loaded = self.loaded
         out = [(b["id"].tolist(), loaded.task.inference_step(self.generator, loaded.models, b)) for b in loaded.batches]
         if self.ours:
+            found = self.generator.stats.since(before).as_dict()
             names = ("decoder_calls", "decoder_rows", "decoder_positions", "target_tokens")
-            self.counts = {name: getattr(stats, name) for name in names} | stats.extra.get("parallel", {})
+            self.counts = {name: found[name] for name in names} | found.get("parallel", {})
         return out
 
 

@@ -8,7 +8,6 @@ than it does the clock; ratios compare searches of one run.
 """
 
 import argparse
-import copy
 import json
 import sys
 import time
@@ -93,19 +92,19 @@ def search(args: argparse.Namespace, flags: dict[str, Any], every: int) -> dict[
     if flags["softmax"] not in ("full", "screened"):
         translator.generator.plugs.softmax.measured.every = 0  # recall is measured in a run of its own
     translator.translate(source[:2])
-    translator.stats.extra.get("softmax", {}).get("seconds", {}).update(dict.fromkeys(softmax_stats.STAGES, 0.0))
     parts = Parts(translator.generator)
-    calls, start = translator.stats.decoder_calls, time.thread_time()
+    before, start = translator.stats.copy(), time.thread_time()
     found = translator.translate(source)
     seconds = time.thread_time() - start
-    out = {"seconds": seconds, "parts": dict(parts.seconds), "sentences": len(source), "calls": translator.stats.decoder_calls - calls}
+    counts = translator.stats.since(before).as_dict()
+    out = {"seconds": seconds, "parts": dict(parts.seconds), "sentences": len(source), "calls": counts["decoder_calls"]}
     out["bleu"] = sacrebleu.corpus_bleu([nbest[0].text for nbest in found], [target], tokenize="none", force=True).score
-    out["softmax"] = copy.deepcopy(translator.stats.as_dict().get("softmax", {}))  # the recall's run adds to both
+    out["softmax"] = counts.get("softmax", {})
     out["texts"] = [nbest[0].text for nbest in found]
     if flags["softmax"] not in ("full", "screened"):
         translator.generator.plugs.softmax.inner.measured.every = 1
         translator.translate(source[:: max(1, len(source) // 15)])
-        out["recall"] = {key: translator.stats.extra["softmax"].get(key) for key in ("recall_at_k", "recall_at_1", "recall_rows")}
+        out["recall"] = {key: translator.stats.as_dict()["softmax"].get(key) for key in ("recall_at_k", "recall_at_1", "recall_rows")}
     return out
 
 

@@ -117,14 +117,12 @@ class Decoding:
         return self.loaded.cfg.generation.beam
 
     def run(self) -> list:
-        before = None if self.stock else self.generator.stats.as_dict()
+        before = None if self.stock else self.generator.stats.copy()
         self.timesteps = self.rows = self.expansions = 0
         out = decode(self.loaded, self.generator)
         if before is not None:
-            now = self.generator.stats.as_dict()
-            self.timesteps = now["decoder_calls"] - before["decoder_calls"]
-            self.rows = now["decoder_rows"] - before["decoder_rows"]
-            self.expansions = now["expansions"] - before["expansions"]
+            found = self.generator.stats.since(before).as_dict()
+            self.timesteps, self.rows, self.expansions = found["decoder_calls"], found["decoder_rows"], found["expansions"]
         return out
 
     def contender(self) -> Contender:

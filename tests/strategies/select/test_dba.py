@@ -263,7 +263,7 @@ def test_what_a_prefix_meets_takes_no_more_room(constraints, max_len):
         found = decode([random_table(seed)], [constraints], 4, max_len).lists
         stats, count = Stats(), len(constraints.any_of) + 1
         kept = report_constraints(7, found[0], constraints, False, max_len, stats)
-        assert stats.extra["constraints"] == {"given": count, "met": count, "unmet": []}
+        assert stats.as_dict()["constraints"] == {"given": count, "met": count, "unmet": []}
         assert kept and all(all_met(h, constraints) for h in kept)
 
 
@@ -273,7 +273,7 @@ def test_a_prefix_that_does_not_fit_is_reported_with_what_it_leaves_out():
     stats = Stats()
     kept = report_constraints(0, found[0], constraints, False, 2, stats)
     reason = "the constraints take 4 tokens and the sentence may have 2"
-    assert stats.extra["constraints"] == {"given": 3, "met": 1, "unmet": [[0, "d", reason], [0, "abc", reason]]}
+    assert stats.as_dict()["constraints"] == {"given": 3, "met": 1, "unmet": [[0, "d", reason], [0, "abc", reason]]}
     assert words(kept[0].tokens) == "a b"
 
 
@@ -286,4 +286,4 @@ def test_any_alternative_will_do_and_the_likeliest_is_taken():
     stats = Stats()
     kept = report_constraints(7, found[0], constraints, False, 8, stats)
     assert [words(h.tokens) for h in kept] == ["b", "c"]
-    assert stats.extra["constraints"] == {"given": 1, "met": 1, "unmet": []}
+    assert stats.as_dict()["constraints"] == {"given": 1, "met": 1, "unmet": []}

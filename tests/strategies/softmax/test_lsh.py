@@ -140,7 +140,7 @@ def test_a_batch_with_lists_by_sentence_equals_each_sentence_alone(backend):
     together = run(ours, sample)
     for i in range(len(LENGTHS)):
         same(run(ours, alone(sample, i)), together[i : i + 1])
-    assert 20 <= ours.stats.extra["softmax"]["vocab_mean"] < WORDS / 2
+    assert 20 <= ours.stats.as_dict()["softmax"]["vocab_mean"] < WORDS / 2
 
 
 def test_hypotheses_hold_listed_words_only():
@@ -200,7 +200,7 @@ def test_recall_counts_what_the_lists_hold():
     full = decoder(softmax).log_probs([x], 1.0).topk(5).indices.tolist()
     lists = listed(softmax, x)
     expected = [len(set(best) & words) / 5 for best, words in zip(full, lists, strict=True)]
-    assert softmax.measured.section["recall_at_k"] == pytest.approx(sum(expected) / 7)
+    assert softmax.measured.counts.recall_at_k.value() == pytest.approx(sum(expected) / 7)
 
 
 def test_a_warning_where_the_full_softmax_is_faster(caplog):

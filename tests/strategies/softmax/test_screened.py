@@ -63,7 +63,7 @@ class Plug:
 
     @property
     def recomputed(self) -> int:
-        return self.softmax.section["recomputed_rows"]
+        return self.softmax.counts.recomputed_rows
 
 
 @pytest.fixture(params=[pytest.param("compiled", marks=needs_library), "torch"])
@@ -277,7 +277,7 @@ def test_search_equals_the_full_softmax(flags, always_faster):
     prefix = torch.tensor([[7, 8], [9, 2], [5, 1], [1, 1]])
     for arguments in ({}, {"prefix_tokens": prefix}):
         same(run(full, sample, **arguments), run(ours, sample, **arguments), tolerance=1e-4)
-    section = ours.stats.extra["softmax"]
+    section = ours.stats.as_dict()["softmax"]
     assert section["screened_rows"] > section["recomputed_rows"]
 
 

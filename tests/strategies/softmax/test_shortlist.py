@@ -83,7 +83,7 @@ def test_a_lexical_list_of_a_batch_is_the_union_of_its_sentences(table):
     first = dictionary(WORDS).nspecial
     source = {t for t in sample["net_input"]["src_tokens"].flatten().tolist() if t >= first}
     union = {first + (t - first + step) % WORDS for t in source for step in (1, 2)} | {2, 3}
-    assert 0 < generator.stats.extra["softmax"]["vocab_mean"] <= len(union)
+    assert 0 < generator.stats.as_dict()["softmax"]["vocab_mean"] <= len(union)
 
 
 @pytest.mark.parametrize(
