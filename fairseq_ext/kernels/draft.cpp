@@ -37,7 +37,7 @@ void speak(const Table* table, const int64_t* source, int64_t columns, int64_t l
     auto all = [&](auto of) {
         for (int64_t i = 0; i < columns; ++i) {
             int64_t f = source[i];
-            if (f == t.source_pad || f >= t.source_vocabulary) continue;
+            if (f == t.source_pad || f < 0 || f >= t.source_vocabulary) continue;
             for (int64_t e = t.lexical_start[f]; e < t.lexical_start[f + 1]; ++e) of(t.lexical_token[e], t.lexical_prob[e]);
         }
     };
@@ -56,7 +56,8 @@ int64_t propose(const Table* table, float* factor, const int64_t* text, int64_t 
     static thread_local std::vector<float> weights, kept;
     float *weight = scratch(weights, t.K), *uncovered = scratch(kept, most);
     if (factor)
-        for (int64_t i = n - fresh; i < n; ++i) factor[text[i]] = std::max(factor[text[i]] * t.covered, t.floor[text[i]]);
+        for (int64_t i = n - fresh; i < n; ++i)
+            if (0 <= text[i] && text[i] < t.V) factor[text[i]] = std::max(factor[text[i]] * t.covered, t.floor[text[i]]);
     int64_t before = text[n - 2], last = text[n - 1], m = 0;
     double likely = 1.0;
     for (; m < most; ++m) {

@@ -1,15 +1,14 @@
 """The index of LSH softmax: the vocabulary's band codes in tables, kept in a file beside the checkpoint.
 
 The file's name tells K, u, W, the seed and the table; its key is a digest of the weights and of those. An index whose key differs
-is built anew and replaces the file. Where the checkpoint's folder cannot be written, the user's cache folder is used.
+is built anew and replaces the file, as is one that is damaged: every number that a lookup indexes by is checked when the file is read.
+Where the checkpoint's folder cannot be written, the user's cache folder is used.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-import os
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +17,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairseq_ext import array_file
+from fairseq_ext.array_file import Damaged
+from fairseq_ext.files import cache_folder
 from fairseq_ext.kernels import lsh_torch
-from fairseq_ext.kernels.lsh_torch import Cuckoo
+from fairseq_ext.kernels.lsh_torch import PRIME, Cuckoo, bits_of
 
 logger = logging.getLogger("fairseq_ext")
-FORMAT = 1
+FORMAT, VERSION = "fairseq_ext LSH index", 2
+LONG, INT = (("<i8",), 2), ("<i4",)
+LAYOUTS = {  # the dimensions lie turned, (K, P), as hashing reads them
+    "direct": {"dimensions": LONG, "words": (INT, 1), "offsets": (INT, 2)},
+    "cuckoo": {"dimensions": LONG, "words": (INT, 1), "key": (INT, 2), "start": (INT, 2), "length": (INT, 2), "hashes": LONG},
+}
 DIRECT_BITS = 16  # codes of so many bits are looked up by address; beyond, a cuckoo table is smaller
 
 
@@ -63,6 +70,11 @@ def padded(weight: Tensor, bias: Tensor | None) -> Tensor:
     return weight if bias is None else torch.cat([weight, bias[:, None]], dim=1)
 
 
+def padded_shape(weight: Tensor, bias: Tensor | None) -> tuple[int, int]:
+    """V and D of `padded`."""
+    return weight.size(0), weight.size(1) + (bias is not None)
+
+
 def key_of(weight: Tensor, bias: Tensor | None, parameters: Parameters) -> str:
     """A digest of the weights and of the parameters."""
     digest = hashlib.blake2b(digest_size=16)
@@ -70,7 +82,7 @@ def key_of(weight: Tensor, bias: Tensor | None, parameters: Parameters) -> str:
         if tensor is not None:
             digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
             digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
-    digest.update(f"{parameters} {FORMAT}".encode())
+    digest.update(f"{parameters} {VERSION}".encode())
     return digest.hexdigest()
 
 
@@ -84,25 +96,29 @@ def build(weight: Tensor, bias: Tensor | None, parameters: Parameters, kernels: 
     if parameters.table == "cuckoo":
         index.cuckoo = kernels.build_cuckoo(spans, parameters.seed)
     else:
-        index.offsets = lsh_torch.build_direct(spans, 1 << (parameters.u * lsh_torch.bits_of(parameters.K)))
+        index.offsets = lsh_torch.build_direct(spans, codes_of(parameters))
     return index
+
+
+def codes_of(parameters: Parameters) -> int:
+    """How many codes a band may have."""
+    return 1 << (parameters.u * bits_of(parameters.K))
 
 
 def folders(checkpoint: str | None) -> list[Path]:
     """Where an index may be kept, best first; none without a checkpoint."""
     if checkpoint is None:
         return []
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fairseq_ext"
-    return [Path(checkpoint).resolve().parent, cache]
+    return [Path(checkpoint).resolve().parent, cache_folder()]
 
 
 def load_or_build(weight: Tensor, bias: Tensor | None, parameters: Parameters, checkpoint: str | None, kernels: Any = lsh_torch) -> Index:
     """The index of these weights, from its file if that holds it."""
     key = key_of(weight, bias, parameters)
-    files = [folder / f"{Path(checkpoint or '').name}.{parameters.name}.pt" for folder in folders(checkpoint)]
+    files = [folder / f"{Path(checkpoint or '').name}.{parameters.name}.npz" for folder in folders(checkpoint)]
     files[1:] = [file.with_name(f"{key}.{file.name}") for file in files[1:]]  # other checkpoints may have the same name there
     for file in files:
-        index = read(file, key)
+        index = read(file, key, parameters, *padded_shape(weight, bias))
         if index is not None:
             return index.to(weight.device)
     start = time.perf_counter()
@@ -113,37 +129,66 @@ def load_or_build(weight: Tensor, bias: Tensor | None, parameters: Parameters, c
     return index
 
 
-def read(file: Path, key: str) -> Index | None:
-    """The index in a file, None where there is none of this key."""
+def read(file: Path, key: str, parameters: Parameters, V: int, D: int) -> Index | None:
+    """The index in a file, None where there is none of this key. It is of V words and D dimensions."""
     try:
-        saved = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-        if saved["key"] != key:
+        made_from, arrays = array_file.load(file, FORMAT, VERSION, LAYOUTS[parameters.table])
+        if made_from != {"weights": key}:
             return None
-        cuckoo = Cuckoo(**saved["cuckoo"]) if saved["cuckoo"] else None
-        return Index(saved["dimensions"], saved["words"], saved["V"], saved["u"], saved["offsets"], cuckoo)
+        check_numbers(arrays, parameters, V, D)
     except FileNotFoundError:
         return None
-    except Exception as error:  # a damaged file is replaced
-        logger.warning("the LSH index %s cannot be read (%s) and is built anew", file, error)
+    except (OSError, Damaged) as error:  # a damaged file is replaced
+        logger.warning("the LSH index %s is built anew, because %s", file, error)
         return None
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    index = Index(tensors.pop("dimensions").t(), tensors.pop("words"), V, parameters.u)
+    if parameters.table == "cuckoo":
+        index.cuckoo = Cuckoo(**tensors)
+    else:
+        index.offsets = tensors["offsets"]
+    return index
+
+
+def check_numbers(arrays: dict[str, Any], parameters: Parameters, V: int, D: int) -> None:
+    """Raise Damaged unless every dimension, word and span lies where a lookup may follow it."""
+    K, P, W = parameters.K, parameters.u * parameters.W, parameters.W
+    dimensions, words = arrays["dimensions"], arrays["words"]
+    if dimensions.shape != (K, P) or words.shape != (W * V,):
+        raise Damaged("its arrays are of another size")
+    if not 0 <= int(dimensions.min()) <= int(dimensions.max()) < D:
+        raise Damaged("it compares a dimension that there is not")
+    if not 0 <= int(words.min()) <= int(words.max()) < V:
+        raise Damaged("it holds a word that is not in the vocabulary")
+    if parameters.table == "direct":
+        offsets = arrays["offsets"].astype("int64")
+        if offsets.shape != (W, codes_of(parameters) + 1):
+            raise Damaged("its arrays are of another size")
+        first = [band * V for band in range(W)]
+        if (offsets[:, 0] != first).any() or (offsets[:, -1] - V != first).any() or (offsets[:, 1:] < offsets[:, :-1]).any():
+            raise Damaged("its spans are not in order")
+        return
+    key, start, length, hashes = (arrays[name] for name in ("key", "start", "length", "hashes"))
+    if not key.shape == start.shape == length.shape == (W, key.shape[1]) or key.shape[1] < 1 or hashes.shape != (W, 4):
+        raise Damaged("its arrays are of another size")
+    if not 1 <= int(hashes.min()) <= int(hashes.max()) < PRIME:
+        raise Damaged("its hash functions are none")
+    if int(start.min()) < 0 or int(length.min()) < 0 or int((start.astype("int64") + length).max()) > V:
+        raise Damaged("its spans leave their band")
 
 
 def write(index: Index, key: str, file: Path) -> bool:
-    """Keep the index, in one move; false where the place cannot be written."""
-    cuckoo = index.cuckoo and {name: getattr(index.cuckoo, name).cpu() for name in ("key", "start", "length", "hashes")}
-    saved = {"key": key, "dimensions": index.dimensions.cpu(), "words": index.words.cpu(), "V": index.V, "u": index.u}
-    saved |= {"offsets": None if index.offsets is None else index.offsets.cpu(), "cuckoo": cuckoo}
+    """Keep the index, in one step; false where the place cannot be written."""
+    cuckoo = index.cuckoo
+    tensors = {"dimensions": index.dimensions.t(), "words": index.words}
+    if cuckoo is not None:
+        tensors |= {name: getattr(cuckoo, name) for name in ("key", "start", "length", "hashes")}
+    elif index.offsets is not None:
+        tensors["offsets"] = index.offsets
+    arrays = {name: tensor.cpu().contiguous().numpy() for name, tensor in tensors.items()}
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        handle, part = tempfile.mkstemp(dir=file.parent, prefix=file.name, suffix=".part")
-        try:
-            with os.fdopen(handle, "wb") as out:
-                torch.save(saved, out)
-            os.chmod(part, 0o644)
-            os.replace(part, file)
-        except BaseException:
-            os.unlink(part)
-            raise
+        array_file.save(file, FORMAT, VERSION, {"weights": key}, arrays, compress=False)
         return True
-    except (OSError, RuntimeError):  # torch makes the latter of a full disk
+    except OSError:
         return False

@@ -130,6 +130,30 @@ def test_a_table_survives_its_file_and_knows_its_dictionaries(tmp_path):
         Table.load(str(tmp_path / "text.npz"))
 
 
+HARMS = {
+    "token": (lambda t: t.token.__setitem__((0, 0), V), "a token that is not in its vocabulary"),
+    "any_token": (lambda t: t.any_token.__setitem__(0, -1), "a token that is not in its vocabulary"),
+    "lexical_token": (lambda t: t.lexical_token.__setitem__(0, V), "a token that is not in its vocabulary"),
+    "lexical_start": (lambda t: t.lexical_start.__setitem__(-1, 10**12), "translations are not in order"),
+    "falling": (lambda t: t.lexical_start.__setitem__(3, -5), "translations are not in order"),
+    "key": (lambda t: t.key.__setitem__(0, 10**12), "histories are not in order"),
+    "nan": (lambda t: t.unigram.__setitem__(0, np.nan), "a probability that is none"),
+    "short": (lambda t: setattr(t, "token", t.token[:-1]), "do not fit each other"),
+    "empty": (lambda t: (setattr(t, "any_token", t.any_token[:0]), setattr(t, "token", t.token[:, :0])), "do not fit each other"),
+}
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_table_whose_numbers_lead_out_of_it_is_refused(tmp_path, harm):
+    """The digest is right: whoever writes a file can make one."""
+    table = estimate([[A, B, EOS]] * 3, [[X, EOS]] * 3, D, D)
+    change, said = HARMS[harm]
+    change(table)
+    table.save(str(tmp_path / "table.npz"))
+    with pytest.raises(UsageError, match=f"is no draft table, because .*{said}"):
+        Table.load(str(tmp_path / "table.npz"))
+
+
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("parallel", [False, True])
 def test_decoding_with_a_table_equals_greedy_and_learns_from_the_models_own_output(tmp_path, seed, parallel):

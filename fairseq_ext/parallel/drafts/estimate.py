@@ -6,6 +6,7 @@ Shapes: t target tokens of the whole text, V target vocabulary, K words listed f
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -53,7 +54,18 @@ def estimate(target: Sequence[Sequence[int]], source: Sequence[Sequence[int]] | 
         lexical[2].astype(np.float16),
         fingerprint(target_dict),
         fingerprint(source_dict) if source is not None else "",
+        digest_of(target, source or []),
     )
+
+
+def digest_of(*texts: Sequence[Sequence[int]]) -> str:
+    """SHA-256 of lines of token ids."""
+    out = hashlib.sha256()
+    for text in texts:
+        for line in text:
+            out.update(np.array([len(line), *line], np.int64).tobytes())
+        out.update(b"|")
+    return out.hexdigest()
 
 
 def distributions(history: np.ndarray, word: np.ndarray, V: int, back_off: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -2,6 +2,8 @@
 
 import logging
 import os
+import resource
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,7 +11,7 @@ import pytest
 import torch
 from models import alone, batch, build, dictionary, forced, generators, run, same
 
-from fairseq_ext import UsageError
+from fairseq_ext import UsageError, array_file
 from fairseq_ext.constraints.files import SentenceConstraints, met
 from fairseq_ext.kernels import lsh_torch
 from fairseq_ext.kernels import shortlist as gathered
@@ -230,7 +232,7 @@ def test_an_index_is_kept_beside_the_checkpoint_and_built_anew_for_other_weights
     checkpoint, parameters = str(tmp_path / "model.pt"), Parameters(4, 2, 6, 1, table)
     first = lsh_index.load_or_build(weights(1), None, parameters, checkpoint)
     [file] = tmp_path.iterdir()
-    assert file.name == f"model.pt.lsh-4-2-6-1-{table}.pt"
+    assert file.name == f"model.pt.lsh-4-2-6-1-{table}.npz"
     again = lsh_index.load_or_build(weights(1), None, parameters, checkpoint)
     assert len(built) == 1 and torch.equal(first.words, again.words) and (table == "direct") == (again.cuckoo is None)
     lsh_index.load_or_build(weights(2), None, parameters, checkpoint)
@@ -245,9 +247,35 @@ def test_a_damaged_index_is_replaced(tmp_path, built, caplog):
     lsh_index.load_or_build(weights(1), None, PARAMETERS, checkpoint)
     next(tmp_path.iterdir()).write_bytes(b"nothing of the kind")
     lsh_index.load_or_build(weights(1), None, PARAMETERS, checkpoint)
-    assert len(built) == 2 and "cannot be read" in caplog.text
+    assert len(built) == 2 and "is built anew, because it cannot be read" in caplog.text
     lsh_index.load_or_build(weights(1), None, PARAMETERS, checkpoint)
     assert len(built) == 2
+
+
+@pytest.mark.parametrize(
+    "table, name, place, value",
+    [
+        ("direct", "words", 0, 50),
+        ("direct", "words", 3, -1),
+        ("direct", "dimensions", (0, 0), 10**9),
+        ("direct", "offsets", (2, 5), 10**6),
+        ("direct", "offsets", (0, 0), -1),
+        ("cuckoo", "start", (0, 0), 51),
+        ("cuckoo", "length", (1, 1), 10**9),
+        ("cuckoo", "hashes", (0, 0), -7),
+    ],
+)
+def test_an_index_whose_numbers_lead_out_of_it_is_replaced(tmp_path, built, caplog, table, name, place, value):
+    """The digest is right: whoever writes a file can make one."""
+    checkpoint, parameters = str(tmp_path / "model.pt"), Parameters(4, 2, 6, 1, table)
+    lsh_index.load_or_build(weights(1), None, parameters, checkpoint)
+    [file] = tmp_path.iterdir()
+    layout = (lsh_index.FORMAT, lsh_index.VERSION, lsh_index.LAYOUTS[table])
+    made_from, arrays = array_file.load(file, *layout)
+    arrays[name][place] = value
+    array_file.save(file, *layout[:2], made_from, arrays, compress=False)
+    again = lsh_index.load_or_build(weights(1), None, parameters, checkpoint)
+    assert len(built) == 2 and "is built anew, because it" in caplog.text and int(again.words.max()) < 50
 
 
 def test_where_the_checkpoint_cannot_be_written_beside_the_cache_folder_is_used(tmp_path, built, monkeypatch):
@@ -280,15 +308,18 @@ def test_what_cannot_work_is_refused(models, flags, generation, said):
         generators([build(name, seed=i) for i, name in enumerate(models)], {"softmax": "lsh"} | flags, beam=2, **generation)
 
 
-def test_an_index_that_a_full_disk_does_not_take_is_not_kept(tmp_path, monkeypatch, caplog):
-    def save(*args):
-        raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 30592 vs 30544")
-
-    monkeypatch.setattr(torch, "save", save)
+def test_an_index_that_the_disk_does_not_take_is_not_kept(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    with caplog.at_level(logging.INFO):
-        lsh_index.load_or_build(torch.randn(50, 8), None, PARAMETERS, str(tmp_path / "checkpoint.pt"))
-    assert "not kept" in caplog.text and not list(tmp_path.glob("*.part"))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # so that the write fails instead
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, before[1]))
+    try:
+        with caplog.at_level(logging.INFO):
+            lsh_index.load_or_build(torch.randn(50, 8), None, PARAMETERS, str(tmp_path / "checkpoint.pt"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert "not kept" in caplog.text and not list(tmp_path.glob(".*")) and not list((tmp_path / "cache" / "fairseq_ext").iterdir())
 
 
 def test_parameters_without_lsh_are_refused():

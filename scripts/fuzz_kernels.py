@@ -1,0 +1,192 @@
+"""Damages draft tables and LSH indexes, and runs the compiled functions on all that their loaders let through, under sanitizers.
+
+    python scripts/fuzz_kernels.py [--seconds 30] [--seed N]
+
+The C++ files that follow numbers of a file, draft.cpp and lsh.cpp, are compiled with -fsanitize=address,undefined; Python then runs again
+with the sanitizer's library loaded first. Each round changes numbers of a good file, writes it with the right digest, and reads it. The
+process dies at the first access out of bounds. The seed is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from fairseq.data import Dictionary
+
+import fairseq_ext  # noqa: F401  lets fairseq be imported
+from fairseq_ext import array_file
+from fairseq_ext.errors import UsageError
+from fairseq_ext.kernels import library as building
+from fairseq_ext.kernels import lsh
+from fairseq_ext.kernels.draft import CompiledTable
+from fairseq_ext.parallel.drafts import table as tables
+from fairseq_ext.parallel.drafts.estimate import estimate
+from fairseq_ext.parallel.drafts.ngram import COVERED, EPS, LAMBDA, Ngram
+from fairseq_ext.softmax import lsh_index
+from fairseq_ext.softmax.lsh_index import Parameters
+
+PRELOADED = "FAIRSEQ_EXT_SANITIZED"
+FILES = ("draft.cpp", "lsh.cpp")
+FUNCTIONS = ("speak", "propose", "wta_hash", "lookup_direct", "lookup_cuckoo", "count_hits", "find_words")
+FLAGS = ("-O1", "-g", "-march=native", "-std=c++17", "-fPIC", "-shared", "-fopenmp", "-fsanitize=address,undefined",
+         "-fno-sanitize-recover=undefined")  # fmt: skip
+STRANGE = [-(1 << 63), -(1 << 31), -2, -1, 0, 1, 2, 31, 255, 1 << 15, 1 << 16, (1 << 31) - 1, 1 << 31, (1 << 63) - 1]
+WORDS, SOURCE_PAD = 60, 1
+
+
+def sanitized() -> str | None:
+    """The sanitizer's library, None where the compiler has none."""
+    command = building.compiler()
+    if command is None:
+        return None
+    found = subprocess.run([*command, "-print-file-name=libasan.so"], capture_output=True, text=True, check=False).stdout.strip()
+    return found if os.path.isabs(found) else None
+
+
+def load_sanitized() -> None:
+    """Make the library that the kernels use the sanitized one."""
+    building.FLAGS, building.SOURCES = FLAGS, [building.FOLDER / name for name in FILES]
+    building.SIGNATURES = {name: building.SIGNATURES[name] for name in FUNCTIONS}
+    building.TRY = "pass"  # a process of its own would lack the sanitizer's library
+    assert building.library() is not None, "the sanitized library could not be built"
+
+
+def changed(array: np.ndarray, chance: random.Random) -> np.ndarray:
+    """A copy with a few numbers replaced, moved or cut."""
+    out = array.copy()
+    if not out.size:
+        return out
+    flat = out.reshape(-1)
+    for _ in range(chance.choice([1, 1, 1, 2, 10])):
+        place = chance.randrange(flat.size)
+        with np.errstate(all="ignore"):
+            if out.dtype.kind == "f":
+                flat[place] = chance.choice([float("nan"), float("inf"), -1.0, 0.0, 1.0, 6e4])
+            elif chance.random() < 0.5:
+                flat[place] += np.array(chance.choice([-1, 1])).astype(out.dtype)
+            else:
+                flat[place] = np.array(chance.choice(STRANGE)).astype(out.dtype)
+    if chance.random() < 0.1:
+        out = out[: chance.randrange(len(out) + 1)]
+    return out
+
+
+class Tables:
+    """Draft tables."""
+
+    def __init__(self, folder: Path, chance: random.Random):
+        self.file, self.chance = folder / "table.npz", chance
+        self.words = Dictionary()
+        for i in range(WORDS):
+            self.words.add_symbol(f"w{i}")
+        lines = [[chance.randrange(4, len(self.words)) for _ in range(chance.randrange(1, 9))] + [2] for _ in range(40)]
+        self.arrays = [{name: getattr(table, name) for name in tables.LAYOUT} for table in (
+            estimate(lines, None, self.words, self.words), estimate(lines, lines[::-1], self.words, self.words))]  # fmt: skip
+
+    def round(self) -> bool:
+        """One damaged table; whether the loader took it."""
+        arrays = dict(self.chance.choice(self.arrays))
+        for name in self.chance.sample(list(arrays), self.chance.choice([0, 1, 1, 2])):
+            arrays[name] = changed(arrays[name], self.chance)
+        array_file.save(self.file, tables.FORMAT, tables.VERSION, {}, arrays, compress=False)
+        try:
+            table = tables.Table.load(str(self.file))
+        except UsageError:
+            return False
+        self.draft(table)
+        return True
+
+    def draft(self, table: tables.Table) -> None:
+        """Draft behind random text of the vocabulary, for sentences of any tokens."""
+        V, chance = len(table.unigram), self.chance
+        compiled = Ngram(table, 1, SOURCE_PAD).compiled
+        assert isinstance(compiled, CompiledTable) and COVERED and EPS and LAMBDA
+        factor, address = np.ones(V, np.float32), 0
+        if table.lexical_start.size:
+            source = np.array([chance.choice([*STRANGE, *range(V)]) % (1 << 63) for _ in range(9)], np.int64)
+            compiled.factors_(source, len(source), factor)
+            address = factor.ctypes.data
+        for _ in range(5):
+            text = [chance.randrange(V) for _ in range(chance.randrange(2, 40))]
+            compiled.draft(address, text, chance.randrange(len(text)), chance.randrange(40), 0.0)
+
+
+class Indexes:
+    """LSH indexes."""
+
+    def __init__(self, folder: Path, chance: random.Random):
+        self.file, self.chance = folder / "index.npz", chance
+        generator = torch.Generator().manual_seed(chance.randrange(1 << 30))
+        weight = torch.randn(200, 12, generator=generator)
+        self.x, self.V, self.D = torch.randn(3, 12, generator=generator), *weight.shape
+        self.good = []
+        for parameters in (Parameters(4, 2, 6, 1, "direct"), Parameters(8, 3, 5, 1, "cuckoo"), Parameters(3, 1, 300, 1, "direct")):
+            index = lsh_index.build(weight, None, parameters, lsh)
+            assert lsh_index.write(index, "key", self.file)
+            self.good.append((parameters, array_file.load(self.file, *self.layout(parameters))[1]))
+
+    @staticmethod
+    def layout(parameters: Parameters) -> tuple:
+        return lsh_index.FORMAT, lsh_index.VERSION, lsh_index.LAYOUTS[parameters.table]
+
+    def round(self) -> bool:
+        """One damaged index; whether the loader took it."""
+        parameters, arrays = self.chance.choice(self.good)
+        arrays = dict(arrays)
+        for name in self.chance.sample(list(arrays), self.chance.choice([0, 1, 1, 2])):
+            arrays[name] = changed(arrays[name], self.chance)
+        array_file.save(self.file, *self.layout(parameters)[:2], {"weights": "key"}, arrays, compress=False)
+        index = lsh_index.read(self.file, "key", parameters, self.V, self.D)
+        if index is None:
+            return False
+        codes = lsh.wta_hash(self.x, index.dimensions, index.u)
+        if index.cuckoo is not None:
+            start, length = lsh.lookup_cuckoo(codes, index.cuckoo, index.V)
+        else:
+            start, length = lsh.lookup_direct(codes, index.offsets)
+        lsh.count_hits(start, length, index.words, index.V)
+        never = torch.zeros(self.V, dtype=torch.bool)
+        lsh.Finder(index, never, 0)(self.x, self.chance.randrange(1, 4), None, time.CLOCK_MONOTONIC)
+        return True
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=30.0, help="how long the rounds go on (default: 30)")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 30))
+    args = parser.parse_args()
+    if PRELOADED not in os.environ:
+        runtime = sanitized()
+        if runtime is None:
+            print("no compiler with -fsanitize=address: nothing was fuzzed")
+            return
+        options = {PRELOADED: "1", "LD_PRELOAD": runtime, "ASAN_OPTIONS": "detect_leaks=0", "OMP_NUM_THREADS": "1"}
+        os.execve(sys.executable, [sys.executable, *sys.argv, "--seed", str(args.seed)], {**os.environ, **options})
+    load_sanitized()
+    fairseq_ext_log = lsh_index.logger
+    fairseq_ext_log.disabled = True  # each refused index is one warning
+    chance, counts = random.Random(args.seed), collections.Counter[str]()
+    print(f"seed {args.seed}", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        targets = (Tables(Path(folder), chance), Indexes(Path(folder), chance))
+        end = time.monotonic() + args.seconds
+        while time.monotonic() < end:
+            for target in targets:
+                counts[f"{type(target).__name__.lower()} {'taken' if target.round() else 'refused'}"] += 1
+    print(", ".join(f"{count} {what}" for what, count in sorted(counts.items())))
+    if len(counts) < 4:
+        sys.exit("error: not every loader has both taken and refused a file")
+
+
+if __name__ == "__main__":
+    main()
