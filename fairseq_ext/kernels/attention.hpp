@@ -1,24 +1,24 @@
-// One token's attention to the cells it sees, and to no others.
+// One token's attention to the positions it sees, and to no others.
 #pragma once
 
 #include "vectors.hpp"
 
 namespace {
 
-// Keys and values that one line attends to: all `count` cells, or those that `cell` lists
+// Keys and values that one line attends to: all `count` positions, or those that `position` lists
 struct Seen {
     const float *key, *value;
-    int64_t head, stride, count;  // elements from head to head and from cell to cell
-    const int32_t* cell;
+    int64_t head, stride, count;  // elements from head to head and from position to position
+    const int32_t* position;
 };
 
 // One line's attention in one head of h features, h = V x LANES (V = 0: any h); score has room for seen.count numbers and a vector
 template <int V>
 void attend_head(const float* query, const float* key, const float* value, const Seen& seen, int64_t h, float* score, float* out) {
-    auto cell = [&](int64_t i) { return (seen.cell ? seen.cell[i] : i) * seen.stride; };
+    auto offset = [&](int64_t i) { return (seen.position ? seen.position[i] : i) * seen.stride; };
     float highest = -INFINITY;
     for (int64_t i = 0; i < seen.count; ++i) {
-        const float* k = key + cell(i);
+        const float* k = key + offset(i);
         float dot = 0.0f;
         if constexpr (V > 0) {
             floats parts = load(query) * load(k);
@@ -42,12 +42,12 @@ void attend_head(const float* query, const float* key, const float* value, const
     if constexpr (V > 0) {
         floats sums[V] = {};
         for (int64_t i = 0; i < seen.count; ++i)
-            for (int j = 0; j < V; ++j) sums[j] += score[i] * load(value + cell(i) + j * LANES);
+            for (int j = 0; j < V; ++j) sums[j] += score[i] * load(value + offset(i) + j * LANES);
         for (int j = 0; j < V; ++j) store(out + j * LANES, sums[j] / total);
     } else {
         for (int64_t j = 0; j < h; ++j) out[j] = 0.0f;
         for (int64_t i = 0; i < seen.count; ++i)
-            for (int64_t j = 0; j < h; ++j) out[j] += score[i] / total * value[cell(i) + j];
+            for (int64_t j = 0; j < h; ++j) out[j] += score[i] / total * value[offset(i) + j];
     }
 }
 
@@ -58,17 +58,17 @@ void attend(const float* query, const Seen& seen, int64_t heads, int64_t h, floa
         one(query + head * h, seen.key + head * seen.head, seen.value + head * seen.head, seen, h, score, out + head * h);
 }
 
-// For each of the lines: the cells that it sees, from masks of 0 or -inf; where[i] is line i's mask
+// For each of the lines: the positions that it sees, from masks of 0 or -inf; where[i] is line i's mask
 struct Lists {
-    std::vector<int32_t> cells;
+    std::vector<int32_t> positions;
     std::vector<int64_t> count;
     int64_t width;
     void read(int64_t lines, int64_t width_, const std::vector<const float*>& where) {
         width = width_;
-        scratch(cells, lines * width);
+        scratch(positions, lines * width);
         scratch(count, lines);
         for (int64_t i = 0; i < lines; ++i) {
-            int32_t* to = cells.data() + i * width;
+            int32_t* to = positions.data() + i * width;
             int64_t found = 0;
             for (int64_t c = 0; c < width; ++c) {
                 to[found] = static_cast<int32_t>(c);

@@ -19,7 +19,7 @@ MORE = 2048  # words of a row that are scored again at most, where the best of t
 
 
 class ScreenStruct(ctypes.Structure):
-    _fields_ = [("product", c_void_p), ("weight", c_void_p), ("bias", c_void_p), ("always", c_void_p)]
+    _fields_ = [("linear", c_void_p), ("weight", c_void_p), ("bias", c_void_p), ("always", c_void_p)]
     _fields_ += [(name, c_int64) for name in ("kept", "V", "d", "m", "more")]
     _fields_ += [(name, c_double) for name in ("temperature", "largest", "spread", "tolerance")]
 
@@ -32,12 +32,12 @@ class ScreenedLinear:
         """weight (V, d), bias (V,) or None; the rest as in softmax/error_bounds.py, Screen."""
         assert weight.is_contiguous() and weight.dtype == torch.float32 and always.dtype == torch.long and 0 < m < weight.size(0)
         assert bias is None or (bias.dtype == torch.float32 and bias.is_contiguous())
-        product = PackedLinear(weight, bias, bits=16)
-        self.kept = (product, weight, bias, always)
+        linear = PackedLinear(weight, bias, bits=16)
+        self.kept = (linear, weight, bias, always)
         self.V, self.d = weight.shape
         shift = None if bias is None else bias.data_ptr()
         self.struct = ScreenStruct(
-            product.address, weight.data_ptr(), shift, always.data_ptr(), always.numel(), self.V, self.d, m, MORE, temperature, largest,
+            linear.address, weight.data_ptr(), shift, always.data_ptr(), always.numel(), self.V, self.d, m, MORE, temperature, largest,
             spread, tolerance,
         )  # fmt: skip
         self.address = ctypes.addressof(self.struct)

@@ -22,21 +22,21 @@ def takes(weight: Tensor) -> bool:
 
 
 class ListStruct(ctypes.Structure):
-    _fields_ = [("product", c_void_p), ("base", c_void_p), ("T", c_int64), ("weight", c_void_p), ("bias", c_void_p), ("d", c_int64)]
+    _fields_ = [("linear", c_void_p), ("base", c_void_p), ("T", c_int64), ("weight", c_void_p), ("bias", c_void_p), ("d", c_int64)]
     _fields_ += [("temperature", c_double)]
 
 
 class ShortlistLinear:
     """From features to log-probabilities over a list, in one call."""
 
-    def __init__(self, product: PackedLinear, base: Tensor, weight: Tensor, bias: Tensor | None, temperature: float):
-        """product: of the words base (T,) alone; weight (V, d), bias (V,) of all."""
-        assert takes(weight) and base.is_contiguous() and product.outputs == base.numel() and product.inputs == weight.size(1)
+    def __init__(self, linear: PackedLinear, base: Tensor, weight: Tensor, bias: Tensor | None, temperature: float):
+        """linear: of the words base (T,) alone; weight (V, d), bias (V,) of all."""
+        assert takes(weight) and base.is_contiguous() and linear.outputs == base.numel() and linear.inputs == weight.size(1)
         assert bias is None or (bias.dtype == torch.float32 and bias.is_contiguous())
-        self.kept = (product, base, weight, bias)
+        self.kept = (linear, base, weight, bias)
         shift = None if bias is None else bias.data_ptr()
         self.T = base.numel()
-        self.struct = ListStruct(product.address, base.data_ptr(), self.T, weight.data_ptr(), shift, weight.size(1), temperature)
+        self.struct = ListStruct(linear.address, base.data_ptr(), self.T, weight.data_ptr(), shift, weight.size(1), temperature)
         self.address = ctypes.addressof(self.struct)
         self.seconds = (c_double * 3)()
 

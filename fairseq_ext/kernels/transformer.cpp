@@ -1,12 +1,12 @@
-// All layers of a Transformer's encoder or decoder on the CPU, float32 (products may be 8 bits), in one call.
+// All layers of a Transformer's encoder or decoder on the CPU, float32 (weights may be 8 bits), in one call.
 //
-// decoders/transformer/decoder.py is the definition: the same computation as torch operations. What is saved here is not arithmetic but what
-// surrounds it: operator dispatch, temporaries, transposed copies, and attention to cells that are no history of a row.
+// decoders/transformer/layers.py is the definition: the same computation as torch operations. What is saved here is not arithmetic but what
+// surrounds it: operator dispatch, temporaries, transposed copies, and attention to positions that are no history of a row.
 //
 // Shapes: N = n x b lines (n rows, b new tokens each), d features, H heads, h = d / H, f feed-forward features, V vocabulary.
 
 #include "attention.hpp"
-#include "products.hpp"
+#include "linear.hpp"
 
 namespace {
 
@@ -19,35 +19,35 @@ struct Norm {
 
 struct Layer {
     Norm self_norm;
-    Product self_in, self_out;  // self_in: query (scaled), key, value
+    Linear self_in, self_out;  // self_in: query (scaled), key, value
     Norm cross_norm;
-    Product cross_query, cross_out;  // unused in an encoder
+    Linear cross_query, cross_out;  // unused in an encoder
     Norm ffn_norm;
-    Product ffn_in, ffn_out;
+    Linear ffn_in, ffn_out;
     int64_t activation;  // RELU or GELU
 };
 
-struct Coder {
+struct LayerStack {
     const Layer* layers;
     int64_t count, d, heads, pre_norm;
     Norm final_norm;
 };
 
-// A store of keys and values, in elements: layer, key or value, sentence, head, cell; features are neighbours
-struct Store {
+// Keys and values of a KV cache, strides in elements: layer, key or value, sentence, head, position; features are neighbours
+struct Cache {
     float* data;
-    int64_t layer, value, sentence, head, cells;
+    int64_t layer, value, sentence, head, positions;
 };
 
 struct Step {
     float* x;  // (N, d) embedded tokens; the features when done
-    int64_t rows, block, sentences, width, before;  // before: cells in use before this step, which adds width x block
+    int64_t rows, block, sentences, width, before;  // before: positions in use before this step, which adds width x block
     const int64_t* place;  // (n,) place of each row among sentences x width; null: in order
-    const int64_t* slot;   // (sentences,) where each lies in the stores and the source mask; null: in order
-    const float* mask;     // (sentences or 1, width x block, cells) 0 where a token sees a cell; null: it sees all up to its own
+    const int64_t* slot;   // (sentences,) where each lies in the KV cache and the source mask; null: in order
+    const float* mask;     // (sentences or 1, width x block, positions) 0 where a token sees a position; null: it sees all up to its own
     int64_t mask_sentence;  // elements from one sentence's mask to the next; 0: they share one
-    const float* source_mask;  // (sentences, source cells); null: none is padded
-    Store own, source;
+    const float* source_mask;  // (sentences, source positions); null: none is padded
+    Cache own, source;
 };
 
 // ---- pieces of a layer
@@ -69,25 +69,25 @@ void normalise(const Norm& norm, const float* x, int64_t lines, int64_t d, float
 }
 
 // Norm first (pre_norm) or last: the input of a block
-const float* entering(const Coder& coder, const Norm& norm, const float* x, int64_t lines, float* y) {
-    if (!coder.pre_norm) return x;
-    normalise(norm, x, lines, coder.d, y);
+const float* entering(const LayerStack& stack, const Norm& norm, const float* x, int64_t lines, float* y) {
+    if (!stack.pre_norm) return x;
+    normalise(norm, x, lines, stack.d, y);
     return y;
 }
 
-void leaving(const Coder& coder, const Norm& norm, float* x, int64_t lines) {
-    if (!coder.pre_norm) normalise(norm, x, lines, coder.d, x);
+void leaving(const LayerStack& stack, const Norm& norm, float* x, int64_t lines) {
+    if (!stack.pre_norm) normalise(norm, x, lines, stack.d, x);
 }
 
-void feed_forward(const Coder& coder, const Layer& layer, float* x, int64_t lines, float* y, float* wide) {
-    multiply(layer.ffn_in, entering(coder, layer.ffn_norm, x, lines, y), lines, wide, static_cast<After>(layer.activation));
+void feed_forward(const LayerStack& stack, const Layer& layer, float* x, int64_t lines, float* y, float* wide) {
+    multiply(layer.ffn_in, entering(stack, layer.ffn_norm, x, lines, y), lines, wide, static_cast<After>(layer.activation));
     multiply(layer.ffn_out, wide, lines, x, ADD);
-    leaving(coder, layer.ffn_norm, x, lines);
+    leaving(stack, layer.ffn_norm, x, lines);
 }
 
-int64_t widest(const Coder& coder) {
-    int64_t wide = 3 * coder.d;
-    for (int64_t i = 0; i < coder.count; ++i) wide = std::max(wide, coder.layers[i].ffn_in.out);
+int64_t widest(const LayerStack& stack) {
+    int64_t wide = 3 * stack.d;
+    for (int64_t i = 0; i < stack.count; ++i) wide = std::max(wide, stack.layers[i].ffn_in.out);
     return wide;
 }
 
@@ -100,7 +100,7 @@ extern "C" {
 int64_t panel_columns() { return PANEL; }
 int64_t has_int8() { return HAS_INT8; }
 
-// Whether products give what they must: 4 x 1 x 1 is 4. Tried in a process of its own after compiling, since a wrong idea of the
+// Whether linear maps give what they must: 4 x 1 x 1 is 4. Tried in a process of its own after compiling, since a wrong idea of the
 // processor ends the process
 int64_t works() {
     std::vector<float> weight(4 * PANEL, 1.0f), x(ROWS * 4, 1.0f), y(ROWS * PANEL);
@@ -119,100 +119,100 @@ int64_t works() {
     return good;
 }
 
-void linear(const Product* product, const float* x, int64_t lines, float* y, int64_t after) {
-    multiply(*product, x, lines, y, static_cast<After>(after));
+void linear(const Linear* map, const float* x, int64_t lines, float* y, int64_t after) {
+    multiply(*map, x, lines, y, static_cast<After>(after));
 }
 
 // All layers of an encoder over sentences without padding: x (N, d), sentence s has lines start[s] to start[s + 1]
-void encode(const Coder* coder_, float* x, const int64_t* start, int64_t sentences) {
-    const Coder& coder = *coder_;
-    int64_t d = coder.d, h = d / coder.heads, lines = start[sentences], longest = 0;
+void encode(const LayerStack* stack_, float* x, const int64_t* start, int64_t sentences) {
+    const LayerStack& stack = *stack_;
+    int64_t d = stack.d, h = d / stack.heads, lines = start[sentences], longest = 0;
     for (int64_t s = 0; s < sentences; ++s) longest = std::max(longest, start[s + 1] - start[s]);
-    float *y = scratch(memory_y, lines * d), *wide = scratch(memory_wide, lines * widest(coder));
-    for (const Layer* layer = coder.layers; layer < coder.layers + coder.count; ++layer) {
-        multiply(layer->self_in, entering(coder, layer->self_norm, x, lines, y), lines, wide, PLAIN);
+    float *y = scratch(memory_y, lines * d), *wide = scratch(memory_wide, lines * widest(stack));
+    for (const Layer* layer = stack.layers; layer < stack.layers + stack.count; ++layer) {
+        multiply(layer->self_in, entering(stack, layer->self_norm, x, lines, y), lines, wide, PLAIN);
 #pragma omp parallel for schedule(dynamic) if (lines * longest * d > WORTH_THREADS)
         for (int64_t s = 0; s < sentences; ++s) {
             float* score = scratch(memory_score, longest + LANES);
             const float* first = wide + start[s] * 3 * d;
             Seen seen{first + d, first + 2 * d, h, 3 * d, start[s + 1] - start[s], nullptr};
-            for (int64_t i = start[s]; i < start[s + 1]; ++i) attend(wide + i * 3 * d, seen, coder.heads, h, score, y + i * d);
+            for (int64_t i = start[s]; i < start[s + 1]; ++i) attend(wide + i * 3 * d, seen, stack.heads, h, score, y + i * d);
         }
         multiply(layer->self_out, y, lines, x, ADD);
-        leaving(coder, layer->self_norm, x, lines);
-        feed_forward(coder, *layer, x, lines, y, wide);
+        leaving(stack, layer->self_norm, x, lines);
+        feed_forward(stack, *layer, x, lines, y, wide);
     }
-    if (coder.final_norm.weight) normalise(coder.final_norm, x, lines, d, x);
+    if (stack.final_norm.weight) normalise(stack.final_norm, x, lines, d, x);
 }
 
 // All layers of a decoder over every row's new tokens
-void decode(const Coder* coder_, const Step* step_) {
-    const Coder& coder = *coder_;
+void decode(const LayerStack* stack_, const Step* step_) {
+    const LayerStack& stack = *stack_;
     const Step& step = *step_;
-    int64_t d = coder.d, heads = coder.heads, h = d / heads, b = step.block, lines = step.rows * b;
-    int64_t added = step.width * b, cells = step.before + added;
-    float *x = step.x, *y = scratch(memory_y, lines * d), *wide = scratch(memory_wide, lines * widest(coder));
-    // where each line's sentence, mask and new cell are
-    static thread_local std::vector<int64_t> sentence, cell;
+    int64_t d = stack.d, heads = stack.heads, h = d / heads, b = step.block, lines = step.rows * b;
+    int64_t added = step.width * b, positions = step.before + added;
+    float *x = step.x, *y = scratch(memory_y, lines * d), *wide = scratch(memory_wide, lines * widest(stack));
+    // where each line's sentence, mask and new position are
+    static thread_local std::vector<int64_t> sentence, position;
     static thread_local std::vector<const float*> where, source_where;
     static thread_local Lists history, source;
     int64_t slots = step.slot ? *std::max_element(step.slot, step.slot + step.sentences) + 1 : step.sentences;
-    scratch(sentence, lines), scratch(cell, lines), scratch(where, lines), scratch(source_where, slots);
+    scratch(sentence, lines), scratch(position, lines), scratch(where, lines), scratch(source_where, slots);
     for (int64_t i = 0; i < lines; ++i) {
         int64_t place = step.place ? step.place[i / b] : i / b, inside = place % step.width * b + i % b;
         int64_t s = place / step.width;
         sentence[i] = step.slot ? step.slot[s] : s;
-        cell[i] = step.before + inside;
-        if (step.mask) where[i] = step.mask + s * step.mask_sentence + inside * cells;
+        position[i] = step.before + inside;
+        if (step.mask) where[i] = step.mask + s * step.mask_sentence + inside * positions;
     }
-    if (step.mask) history.read(lines, cells, where);
+    if (step.mask) history.read(lines, positions, where);
     if (step.source_mask) {
-        for (int64_t s = 0; s < slots; ++s) source_where[s] = step.source_mask + s * step.source.cells;
-        source.read(slots, step.source.cells, source_where);
+        for (int64_t s = 0; s < slots; ++s) source_where[s] = step.source_mask + s * step.source.positions;
+        source.read(slots, step.source.positions, source_where);
     }
-    int64_t longest = std::max(cells, step.source.cells);
+    int64_t longest = std::max(positions, step.source.positions);
     auto all_lines = [&](auto line) {
 #pragma omp parallel for schedule(static) if (lines * longest * d > WORTH_THREADS)
         for (int64_t i = 0; i < lines; ++i) line(i, scratch(memory_score, longest + LANES));
     };
     const int64_t* sentence_of = sentence.data();
-    const int64_t* cell_of = cell.data();
+    const int64_t* position_of = position.data();
     Lists *histories = &history, *sources = &source;
 
-    for (int64_t l = 0; l < coder.count; ++l) {
-        const Layer& layer = coder.layers[l];
-        multiply(layer.self_in, entering(coder, layer.self_norm, x, lines, y), lines, wide, PLAIN);
+    for (int64_t l = 0; l < stack.count; ++l) {
+        const Layer& layer = stack.layers[l];
+        multiply(layer.self_in, entering(stack, layer.self_norm, x, lines, y), lines, wide, PLAIN);
         float* own = step.own.data + l * step.own.layer;
         for (int64_t i = 0; i < lines; ++i)
             for (int64_t head = 0; head < heads; ++head) {
-                float* to = own + sentence_of[i] * step.own.sentence + head * step.own.head + cell_of[i] * h;
+                float* to = own + sentence_of[i] * step.own.sentence + head * step.own.head + position_of[i] * h;
                 std::memcpy(to, wide + i * 3 * d + d + head * h, h * sizeof(float));
                 std::memcpy(to + step.own.value, wide + i * 3 * d + 2 * d + head * h, h * sizeof(float));
             }
         all_lines([&](int64_t i, float* score) {
             const float* key = own + sentence_of[i] * step.own.sentence;
-            Seen seen{key, key + step.own.value, step.own.head, h, step.width == 1 ? cell_of[i] + 1 : cells, nullptr};
-            if (step.mask) seen.count = histories->count[i], seen.cell = histories->cells.data() + i * cells;
+            Seen seen{key, key + step.own.value, step.own.head, h, step.width == 1 ? position_of[i] + 1 : positions, nullptr};
+            if (step.mask) seen.count = histories->count[i], seen.position = histories->positions.data() + i * positions;
             attend(wide + i * 3 * d, seen, heads, h, score, y + i * d);
         });
         multiply(layer.self_out, y, lines, x, ADD);
-        leaving(coder, layer.self_norm, x, lines);
+        leaving(stack, layer.self_norm, x, lines);
 
-        multiply(layer.cross_query, entering(coder, layer.cross_norm, x, lines, y), lines, wide, PLAIN);
+        multiply(layer.cross_query, entering(stack, layer.cross_norm, x, lines, y), lines, wide, PLAIN);
         const float* keys = step.source.data + l * step.source.layer;
         all_lines([&](int64_t i, float* score) {
             int64_t s = sentence_of[i];
             const float* key = keys + s * step.source.sentence;
-            Seen seen{key, key + step.source.value, step.source.head, h, step.source.cells, nullptr};
-            if (step.source_mask) seen.count = sources->count[s], seen.cell = sources->cells.data() + s * step.source.cells;
+            Seen seen{key, key + step.source.value, step.source.head, h, step.source.positions, nullptr};
+            if (step.source_mask) seen.count = sources->count[s], seen.position = sources->positions.data() + s * step.source.positions;
             attend(wide + i * d, seen, heads, h, score, y + i * d);
         });
         multiply(layer.cross_out, y, lines, x, ADD);
-        leaving(coder, layer.cross_norm, x, lines);
+        leaving(stack, layer.cross_norm, x, lines);
 
-        feed_forward(coder, layer, x, lines, y, wide);
+        feed_forward(stack, layer, x, lines, y, wide);
     }
-    if (coder.final_norm.weight) normalise(coder.final_norm, x, lines, d, x);
+    if (stack.final_norm.weight) normalise(stack.final_norm, x, lines, d, x);
 }
 
 }  // extern "C"

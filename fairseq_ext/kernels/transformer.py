@@ -44,7 +44,7 @@ class LayerStackStruct(ctypes.Structure):
 
 
 class CacheStruct(ctypes.Structure):
-    _fields_ = [("data", c_void_p)] + [(name, c_int64) for name in ("layer", "value", "sentence", "head", "cells")]
+    _fields_ = [("data", c_void_p)] + [(name, c_int64) for name in ("layer", "value", "sentence", "head", "positions")]
 
 
 class StepStruct(ctypes.Structure):

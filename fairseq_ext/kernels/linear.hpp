@@ -1,5 +1,5 @@
-// Products x W' + b with weights of 32, 16 or 8 bits. Weights are packed into panels of PANEL columns, all inputs of a panel together
-// (transformer.py, Packed), so that a step reads every weight once, in order. With int8 weights each line of x is rounded to 8 bits by its
+// Linear maps x W' + b with weights of 32, 16 or 8 bits. Weights are packed into panels of PANEL columns, all inputs of a panel together
+// (transformer.py, PackedLinear), so that a step reads every weight once, in order. With int8 weights each line of x is rounded to 8 bits by its
 // largest magnitude; whole numbers of 16 bits become floats as they are read.
 #pragma once
 
@@ -21,7 +21,7 @@ constexpr int64_t AHEAD = 12 << 10;  // bytes of a panel: 48 inputs in float32
 enum Kind : int64_t { FLOAT32, INT8, INT16 };
 enum After : int64_t { PLAIN, RELU, GELU, ADD };  // ADD: the result is added to what y holds
 
-struct Product {
+struct Linear {
     const void* weight;     // (panels, in, PANEL) float32 or int16, or (panels, in / 4, PANEL, 4) int8
     const float* bias;      // (out,) or null
     const float* scale;     // int8 and int16: (panels x PANEL,) of each column
@@ -82,7 +82,7 @@ inline void finish(const float* line, const float* bias, float* y, int64_t colum
 }
 
 template <int R, bool FIRST>
-void block_of_rows(const Product& p, int64_t panel, const void* x, int64_t line, const float* row_scale, float* y, After after) {
+void block_of_rows(const Linear& p, int64_t panel, const void* x, int64_t line, const float* row_scale, float* y, After after) {
     alignas(64) float results[R][PANEL];
     int64_t first = panel * PANEL, columns = std::min<int64_t>(PANEL, p.out - first);
     if (p.kind != INT8) {
@@ -130,7 +130,7 @@ void quantise(const float* x, int64_t lines, int64_t in, uint8_t* out, float* sc
 }
 
 // y (lines, out) = x (lines, in) W' + bias
-void multiply(const Product& p, const float* x, int64_t lines, float* y, After after) {
+void multiply(const Linear& p, const float* x, int64_t lines, float* y, After after) {
     static thread_local std::vector<uint8_t> bytes;
     static thread_local std::vector<float> scales;
     const void* input = x;
