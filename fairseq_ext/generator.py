@@ -22,7 +22,7 @@ from fairseq_ext.constraints.flags import is_ordered
 from fairseq_ext.constraints.report import report_constraints
 from fairseq_ext.decoders.factory import make_decoder
 from fairseq_ext.errors import UsageError
-from fairseq_ext.registry import PRUNERS, STRATEGIES
+from fairseq_ext.registry import PRUNERS, STRATEGIES, changed, choice
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.logits_processors import Rules
 from fairseq_ext.search.loop import beam_search
@@ -103,9 +103,9 @@ class BeamSearchGenerator(SequenceGenerator):
         )
 
         def build(point: str):
-            return STRATEGIES[point][config.choice(self.flags, point)].build(self.flags, context)
+            return STRATEGIES[point][choice(self.flags, point)].build(self.flags, context)
 
-        pruners = [s for s in PRUNERS.values() if config.changed(self.flags, s)]
+        pruners = [s for s in PRUNERS.values() if changed(self.flags, s)]
         prune = [s.build(self.flags, context) for s in pruners]
         select, stop = build("select"), build("stop")
         return Plugs(select, stop, build("schedule"), build("softmax"), [p for p in prune if p is not None])

@@ -7,11 +7,10 @@ from pathlib import Path
 
 from torch import Tensor
 
-from fairseq_ext import config
 from fairseq_ext.decoders.fairseq.uncached import UncachedDecoder
 from fairseq_ext.errors import UsageError
 from fairseq_ext.generator import BeamSearchGenerator
-from fairseq_ext.registry import STRATEGIES
+from fairseq_ext.registry import STRATEGIES, choice
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.pool import Pool
 
@@ -22,13 +21,13 @@ class ParallelGenerator(BeamSearchGenerator):
     def __init__(self, models, tgt_dict, **rest):
         super().__init__(models, tgt_dict, **rest)
         if self.decoder.name == "fairseq":
-            if config.choice(self.flags, "schedule") == "stream":
+            if choice(self.flags, "schedule") == "stream":
                 raise UsageError(
                     f"--schedule stream with --decoding {self.flags.decoding} needs rows of different lengths in one call, which only the "
                     "transformer backend can read: leave one of the two out"
                 )
             self.decoder = UncachedDecoder(list(self.model.models))
-        build = STRATEGIES["decoding"][config.choice(self.flags, "decoding")].build
+        build = STRATEGIES["decoding"][choice(self.flags, "decoding")].build
         self.graphs = 0  # dependency graphs written
         self.ddg_dir: str | None = self.flags.ddg_dir
         make, plugs = build(self.flags, self.context), self.plugs

@@ -30,6 +30,7 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.generator import BeamSearchGenerator
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.parallel_generator import ParallelGenerator
+from fairseq_ext.registry import choice
 from fairseq_ext.session.cpu_workers import Workers
 from fairseq_ext.session.interactive import Sentences
 from fairseq_ext.session.results_file import ResultsFile, run_key
@@ -87,7 +88,7 @@ class Extended(Sentences):
         print_alignment = getattr(args, "print_alignment", None)
         if print_alignment:
             extra["print_alignment"] = str(print_alignment)
-        parallel = config.choice(flags, "decoding") != "beam"
+        parallel = choice(flags, "decoding") != "beam"
         kind = ParallelGenerator if parallel else AlignedBeamSearchGenerator if print_alignment else BeamSearchGenerator
         generator = build(models, args, kind, extra, prefix_allowed_tokens_fn)
         logger.info(generator.stats.signature)
@@ -126,7 +127,7 @@ class Extended(Sentences):
 
     def get_batch_iterator(self, dataset, max_tokens=None, max_sentences=None, *args, **kwargs):
         """fairseq's batches; a stream takes its sentences from batches of many thousand, of which it encodes few at a time."""
-        if config.choice(self.flags(), "schedule") == "stream":  # fairseq-generate asks for batches before it builds a generator
+        if choice(self.flags(), "schedule") == "stream":  # fairseq-generate asks for batches before it builds a generator
             max_tokens, max_sentences = None, max(POOL, max_sentences or 0)
             kwargs["required_batch_size_multiple"] = 1  # else the last few sentences are a batch of their own
         batches = super().get_batch_iterator(dataset, max_tokens, max_sentences, *args, **kwargs)  # type: ignore[misc]

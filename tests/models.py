@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import functools
 import math
+import random
 from argparse import Namespace
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,6 +31,8 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 import fairseq_ext  # noqa: F401  registers translation_ext
+from fairseq_ext.config import parts
+from fairseq_ext.registry import all_strategies, refusal
 
 WORDS = 21  # with fairseq's four special symbols: a vocabulary of 25
 TRANSFORMER = dict(
@@ -182,6 +186,41 @@ def near_ties(expected: list[list[dict]], got: list[list[dict]], tolerance: floa
             else:
                 found.append((i, rank))
     return found
+
+
+# ---- settings of registered strategies
+
+
+def settings(kind: str) -> dict[str, dict]:
+    """Every registered strategy's settings of a kind ("neutral" or "example") by a readable name; what is the same twice is left out."""
+    out: dict[str, dict] = {}
+    for strategy in all_strategies():
+        for setting in getattr(strategy, kind):
+            told = " ".join(f"{name}={value}" for name, value in setting.items())
+            if dict(setting) not in out.values():
+                out[told or "no flag of ours"] = dict(setting)
+    return out
+
+
+def parted(setting: dict) -> tuple[dict, dict]:
+    """A setting's flags of ours, and those of stock."""
+    stock = {f.name for f in fields(GenerationConfig)}
+    return {n: v for n, v in setting.items() if n not in stock}, {n: v for n, v in setting.items() if n in stock}
+
+
+def with_files(flags: dict, folder: Path) -> dict:
+    """The flags, their placeholders replaced by files over the made-up dictionary."""
+    table = folder / "table.txt"
+    if not table.exists():
+        chance = random.Random(3)
+        table.write_text("".join(f"w{i} w{chance.randrange(WORDS)} 0.{j}\n" for i in range(WORDS) for j in range(1, 5)))
+    return {name: str(table) if value == "{lexical table}" else value for name, value in flags.items()}
+
+
+def refused(flags: dict, generation: dict) -> str | None:
+    """The sentence by which the declared needs rule these flags out, None where they do not."""
+    cfg = TASK_DATACLASS_REGISTRY["translation_ext"](**flags)
+    return refusal(parts(cfg, GenerationConfig(**generation)))
 
 
 # ---- the oracle

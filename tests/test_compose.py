@@ -1,20 +1,18 @@
 """Strategies two by two: each pair keeps its properties, or is refused in one sentence.
 
-A strategy adds a row to STRATEGIES; a pair that cannot work adds one to REFUSED; a property that a pair must keep is a function in
-its strategy's row. Every pair runs on the same random models and batch.
+A strategy declares its examples and what it needs and denies (registry.py); which pairs are refused follows from that. Every pair runs
+on the same random models and batch.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from itertools import combinations_with_replacement
 
 import pytest
-from models import alone, batch, build, dictionary, generators, run
+from models import alone, batch, build, dictionary, generators, parted, refused, run, settings, with_files
 
 from fairseq_ext import UsageError
+from fairseq_ext.config import field_names
 from fairseq_ext.constraints.files import SentenceConstraints, met
-
-Check = Callable[[list[list[dict]], list[list[dict]]], None]  # (n-best lists of the pair, those of stock)
+from fairseq_ext.registry import STRATEGIES
 
 
 def complete(got: list[list[dict]], stock: list[list[dict]]) -> None:
@@ -32,16 +30,6 @@ def meets(got: list[list[dict]], stock: list[list[dict]]) -> None:
             assert all(met(h["tokens"].tolist(), constraints, ordered=False))
 
 
-@dataclass
-class Row:
-    """A strategy at a setting that is not neutral."""
-
-    flags: dict = field(default_factory=dict)
-    checks: tuple[Check, ...] = ()
-    generation: dict = field(default_factory=dict)  # stock flags it needs
-    constrained: bool = False
-
-
 def phrases(*each: tuple[int, ...]) -> SentenceConstraints:
     return SentenceConstraints(tuple((p,) for p in each), tuple(map(str, each)))
 
@@ -49,51 +37,14 @@ def phrases(*each: tuple[int, ...]) -> SentenceConstraints:
 LENGTHS = [7, 5, 3, 1, 0]
 CONSTRAINTS = [phrases((9, 10)), phrases(), phrases((8,), (11, 8)), phrases((12,)), phrases()]
 RAW = {"unnormalized": True}
-LSH = {"softmax": "lsh", "lsh_k": 4, "lsh_u": 2, "lsh_bands": 20, "lsh_hits": 3, "lsh_top": 8, "lsh_share": "sentence"}
-STRATEGIES: dict[str, Row] = {
-    "default": Row(),
-    "fairseq's modules": Row({"decoder_backend": "fairseq"}),
-    "dba": Row({"select": "dba"}, (meets,), constrained=True),
-    "gbs": Row({"select": "gbs", "gbs_base": 2}, (meets,), constrained=True),
-    "cbs": Row({"select": "cbs"}, (meets,), constrained=True),
-    "prune-finished": Row({"prune_finished": 2.0}),
-    "optimal": Row({"stop": "optimal"}),
-    "optimal, paper": Row({"stop": "optimal", "stop_expansion": "paper"}),
-    "optimal, bound": Row({"stop": "optimal", "prune_bound": True}, generation=RAW),
-    "optimal, reward": Row({"stop": "optimal", "length_reward": 0.5}, generation=RAW),
-    "first": Row({"stop": "first"}),
-    "shrink": Row({"stop": "shrink"}),
-    "patience": Row({"patience": 2}),
-    "stream": Row({"schedule": "stream", "stream_width": 2}),
-    "stream, fifo": Row({"schedule": "stream", "stream_width": 3, "stream_order": "fifo"}),
-    "stream, few rows": Row({"schedule": "stream", "stream_rows": 9}),
-    "prune-threshold": Row({"prune_threshold": 1.0}),
-    "prune-children": Row({"prune_children": 2}),
-    "ranked": Row({"stop": "ranked"}),
-    "window": Row({"decoding": "window"}, generation={"beam": 1}),
-    "gs-jacobi": Row({"decoding": "gs-jacobi", "block_size": 4}, generation={"beam": 1}),
-    "lsh": Row(LSH),
-    "lsh, exact": Row({**LSH, "lsh_normalise": "exact"}),
-    "top": Row({"softmax": "top", "shortlist_top": 12, "shortlist_share": "sentence"}),
-    "screened": Row({"softmax": "screened"}),
-}
-# --patience belongs to --stop count
-REFUSED = {frozenset(("patience", name)) for name, row in STRATEGIES.items() if "stop" in row.flags}
-# scores of different banks do not compare
-REFUSED |= {frozenset(("ranked", name)) for name in ("dba", "gbs", "cbs")}
-# a driver without a beam has nothing to select from, to prune or to stop; a stream's new rows are read beside longer ones
-REFUSED |= {
-    frozenset((parallel, name))
-    for parallel in ("window", "gs-jacobi")
-    for name, row in STRATEGIES.items()
-    if name not in ("window", "gs-jacobi") and not {"decoder_backend"}.issuperset(row.flags) and "schedule" not in row.flags
-}
+EXAMPLES = settings("example") | {"no flag of ours": {}, "fairseq's modules": {"decoder_backend": "fairseq"}}
+TAKE_CONSTRAINTS = {s.name for s in STRATEGIES["select"].values() if s.constrained}
 
 
 def pairs() -> list[tuple[str, str]]:
     """All pairs but those that set one flag to two values, which no command can."""
-    flags = {name: row.flags for name, row in STRATEGIES.items()}
-    return [(a, b) for a, b in combinations_with_replacement(STRATEGIES, 2) if all(flags[b].get(f, v) == v for f, v in flags[a].items())]
+    agree = {(a, b) for a in EXAMPLES for b in EXAMPLES if all(EXAMPLES[b].get(f, v) == v for f, v in EXAMPLES[a].items())}
+    return [pair for pair in combinations_with_replacement(EXAMPLES, 2) if pair in agree]
 
 
 def decode(generator, sample: dict, constraints: list[SentenceConstraints] | None) -> list[list[dict]]:
@@ -101,25 +52,45 @@ def decode(generator, sample: dict, constraints: list[SentenceConstraints] | Non
 
 
 @pytest.mark.parametrize("first, second", pairs())
-def test_pair_keeps_its_properties_or_is_refused(first, second):
-    rows = [STRATEGIES[first], STRATEGIES[second]]
-    flags = rows[0].flags | rows[1].flags
-    generation = {"beam": 4, "max_len_b": 10, **rows[0].generation, **rows[1].generation}
+def test_pair_keeps_its_properties_or_is_refused(first, second, tmp_path):
+    """What the declared needs do not refuse must work."""
+    flags, needed = parted(with_files(EXAMPLES[first] | EXAMPLES[second], tmp_path))
+    generation = {"beam": 4, "max_len_b": 10, **needed}
     models = [build("transformer", seed=2)]
-    if frozenset((first, second)) in REFUSED:
+    if refused(flags, generation) is not None or is_unused(flags):
         with pytest.raises(UsageError):
             generators(models, flags, **generation)
         return
     pair = generators(models, flags, **generation)
     sample = batch(LENGTHS)
-    constraints = CONSTRAINTS if rows[0].constrained or rows[1].constrained else None
+    constraints = CONSTRAINTS if flags.get("select") in TAKE_CONSTRAINTS else None
     got, stock = decode(pair.ours, sample, constraints), run(pair.stock, sample)
-    for check in (complete, *rows[0].checks, *rows[1].checks):
-        check(got, stock)
+    complete(got, stock)
+    if constraints is not None:
+        meets(got, stock)
     for i, nbest in enumerate(got):  # no pair lets a sentence depend on those beside it
         [single] = decode(pair.ours, alone(sample, i), constraints and constraints[i : i + 1])
         assert single[0]["tokens"].tolist() == nbest[0]["tokens"].tolist()
         assert float(single[0]["score"]) == pytest.approx(float(nbest[0]["score"]), abs=1e-9)
+
+
+def is_unused(flags: dict) -> bool:
+    """Whether one of the two sets a flag whose strategy the other replaces (--patience beside --stop first)."""
+    stop = flags.get("stop", "count")
+    return any(name not in field_names(STRATEGIES["stop"][stop]) for name in flags if name in field_names(STRATEGIES["stop"]["count"]))
+
+
+MUST_WORK = [("select", "stop"), ("select", "schedule"), ("select", "softmax"), ("stop", "schedule"), ("stop", "softmax"),
+             ("schedule", "softmax"), ("schedule", "decoding")]  # fmt: skip
+
+
+@pytest.mark.parametrize("first, second", MUST_WORK)
+def test_no_two_plug_points_rule_each_other_out(first, second):
+    """Needs could refuse everything, and the test above would pass: at these points nearly all pairs work."""
+    ours = [[e for e in EXAMPLES.values() if point in e] for point in (first, second)]
+    works = [refused(*parted(a | b)) is None for a in ours[0] for b in ours[1]]
+    assert len(works) >= 3
+    assert sum(works) >= 0.8 * len(works)
 
 
 @pytest.mark.parametrize("seed", range(8))

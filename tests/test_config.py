@@ -29,6 +29,10 @@ class TrimFlags(FairseqDataclass):
     trim_below: float = 0.0
 
 
+def made(point, name, flags, check=None) -> registry.Strategy:
+    return registry.Strategy(point, name, lambda *a: None, flags, check, needs=frozenset({"own loop"}))
+
+
 @pytest.fixture
 def made_up(monkeypatch):
     """A strategy by name (--stop patient) and one that its flag switches on (--trim-below)."""
@@ -37,8 +41,8 @@ def made_up(monkeypatch):
         if generation.beam < 2:
             raise UsageError("--stop patient needs --beam 2 or more")
 
-    monkeypatch.setitem(STRATEGIES["stop"], "patient", registry.Strategy("stop", "patient", lambda *a: None, PatientFlags, check))
-    monkeypatch.setitem(PRUNERS, "trim", registry.Strategy("prune", "trim", lambda *a: None, TrimFlags))
+    monkeypatch.setitem(STRATEGIES["stop"], "patient", made("stop", "patient", PatientFlags, check))
+    monkeypatch.setitem(PRUNERS, "trim", made("prune", "trim", TrimFlags))
 
 
 def flags(**given) -> Namespace:
@@ -49,9 +53,9 @@ def flags(**given) -> Namespace:
 def test_defaults_are_fairseqs_own_behaviour():
     assert set(NEUTRAL) == set(POINTS)
     for point, name in NEUTRAL.items():
-        assert config.names_of(point)[0] == name
-        assert config.choice(task("translation_ext").cfg, point) == name
-    assert config.chosen(flags()) == []
+        assert registry.names_of(point)[0] == name
+        assert registry.choice(task("translation_ext").cfg, point) == name
+    assert registry.chosen(flags()) == []
 
 
 def test_every_flag_of_stock_is_kept_with_its_default():
@@ -82,7 +86,7 @@ def test_every_flag_of_ours_tells_its_default():
 
 
 def test_chosen_names_what_is_switched_on(made_up):
-    assert [s.name for s in config.chosen(flags(stop="patient", trim_below=0.1))] == ["patient", "trim"]
+    assert [s.name for s in registry.chosen(flags(stop="patient", trim_below=0.1))] == ["patient", "trim"]
 
 
 @pytest.mark.parametrize(
@@ -143,3 +147,40 @@ def test_signature_says_when_fairseqs_own_loop_runs():
 def test_min_len_above_the_limit_is_refused():
     with pytest.raises(UsageError, match="--min-len 9 is above the length limit 4"):
         run(generators([build("transformer")], beam=2, min_len=9, max_len_b=4).ours, batch([3]))
+
+
+def test_a_name_is_registered_once():
+    """A second strategy of the same name would silently replace the first."""
+    for point, name in [*NEUTRAL.items(), ("prune", "finished")]:
+        with pytest.raises(UsageError, match=f"--{point} {name} is registered twice, by strategies/{point}/"):
+            registry.register(point, name)(lambda flags, context: None)
+
+
+def test_what_is_registered_is_known():
+    with pytest.raises(UsageError, match="plug point 'stopp', which there is not: use one of select, stop"):
+        registry.register("stopp", "never")
+    with pytest.raises(UsageError, match="unknown capability 'beams': add a sentence"):
+        registry.register("stop", "never", needs=("beams",))
+    assert "never" not in STRATEGIES["stop"]
+
+
+
+
+PENDING = ("cbs", "gs-jacobi", "hybrid-jacobi", "window")  # still in a file with others
+
+
+def test_every_strategy_lies_in_the_file_of_its_name():
+    """--softmax lsh is strategies/softmax/lsh.py."""
+    for strategy in registry.all_strategies():
+        if strategy.name in PENDING:
+            continue
+        assert strategy.file == f"strategies/{strategy.point}/{strategy.name.replace('-', '_')}.py"
+        assert strategy.paper
+
+
+def test_every_capability_is_needed_and_denied():
+    """A sentence that no pair can reach is a promise without a test."""
+    everything = [*registry.all_strategies(), *config.OPTIONS]
+    needed, denied = ({c for s in everything for c in kind(s)} for kind in (lambda s: s.needs, lambda s: s.denies))
+    by_models = {"one model", "output layer", "no constraints"}  # denied by models and by constraints, not by a flag
+    assert needed - by_models == denied - by_models == set(registry.CAPABILITIES) - by_models

@@ -1,12 +1,13 @@
 """At its neutral settings every strategy gives fairseq's n-best lists: tokens equal, scores within 1e-9 in double precision.
 
-A strategy adds a row to NEUTRAL; each row is run over the whole of GRID. Further down: what stays with fairseq's own loop, and the
-places where ours differs from stock on purpose.
+A strategy declares its neutral settings (registry.py); each is run over the whole of GRID. Further down: what stays with fairseq's own
+loop, and the places where ours differs from stock on purpose.
 """
 
 import math
 from argparse import Namespace
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,31 +21,21 @@ from models import (
     dictionary,
     generators,
     language_model,
+    parted,
     plain_beam_search,
+    refused,
     run,
     same,
     same_as_plain,
+    settings,
+    with_files,
 )
 
 from fairseq_ext import UsageError
+from fairseq_ext.registry import STRATEGIES
 
-# our flags of each strategy at its neutral setting
-NEUTRAL: dict[str, dict] = {
-    "no flag of ours": {},
-    "fairseq's modules": {"decoder_backend": "fairseq"},
-    "dba without constraints": {"select": "dba"},
-    "cbs without constraints": {"select": "cbs"},
-    "nothing is far enough behind to be pruned": {"prune_finished": math.inf},
-    "patience of one": {"patience": 1},
-    "beam search drives": {"decoding": "beam"},
-    "stream": {"schedule": "stream", "stream_width": 3},
-    "stream, first in first out, few rows": {"schedule": "stream", "stream_order": "fifo", "stream_rows": 60},
-    "no limit on width": {"prune_threshold": math.inf, "prune_children": 60},
-    "lsh, no hits needed": {"softmax": "lsh", "lsh_hits": 0},
-    "lsh, every word frequent": {"softmax": "lsh", "lsh_top": 60, "lsh_share": "sentence"},
-    "top, every word": {"softmax": "top", "shortlist_top": 60},
-    "screened": {"softmax": "screened"},
-}
+# settings at which nothing may differ from stock: those that the strategies declare, and fairseq's modules as the decoder
+NEUTRAL = settings("neutral") | {"fairseq's modules": {"decoder_backend": "fairseq"}}
 # a softmax of ours reads the features of plain Transformer decoders, and but for `top` of one model
 HAVE_FEATURES = ("transformer", "transformer-pre-norm", "transformer-tied", "transformer-align", "bart")
 
@@ -63,20 +54,23 @@ class Case:
     arguments: dict = field(default_factory=dict)  # of generate()
     lm: float | None = None  # weight of a language model
 
-    def is_refused(self, strategy: dict) -> bool:
-        """Whether these models cannot have the strategy's softmax."""
-        softmax = strategy.get("softmax", "full")
-        several = len(self.models) > 1 and softmax != "top"
-        return softmax != "full" and (several or not set(self.models) <= set(HAVE_FEATURES))
+    def is_refused(self, flags: dict, generation: dict) -> bool:
+        """Whether these flags rule each other out, or these models cannot have the softmax."""
+        needs = STRATEGIES["softmax"][flags.get("softmax", "full")].needs
+        several = "one model" in needs and len(self.models) > 1
+        no_features = "output layer" in needs and not set(self.models) <= set(HAVE_FEATURES)
+        return refused(flags, generation) is not None or several or no_features
 
-    def check(self, strategy: dict, nbest: int | None = None) -> None:
+    def check(self, setting: dict, folder: Path, nbest: int | None = None) -> None:
         models = [build(name, seed=i + 1) for i, name in enumerate(self.models)]
         extra = {} if self.lm is None else {"lm_model": language_model(), "lm_weight": self.lm}
-        if self.is_refused(strategy):
+        flags, needed = parted(with_files(setting, folder))
+        generation = {"max_len_b": 20} | self.flags | needed | ({} if self.lm is None else {"lm_path": "lm.pt"})
+        if self.is_refused(flags, generation):
             with pytest.raises(UsageError):
-                generators(models, strategy, extra, **self.flags)
+                generators(models, flags, extra, **generation)
             return
-        pair = generators(models, strategy, extra, **({"max_len_b": 20} | self.flags))
+        pair = generators(models, flags, extra, **generation)
         sample = batch(self.lengths)
         tolerance = 1e-5 if set(self.models) & set(MASKED_IN_FLOAT32) else 1e-9
         stock, ours = run(pair.stock, sample, **self.arguments), run(pair.ours, sample, **self.arguments)
@@ -125,10 +119,10 @@ GRID = {
 
 @pytest.mark.parametrize("strategy", NEUTRAL.values(), ids=NEUTRAL.keys())
 @pytest.mark.parametrize("case", GRID.values(), ids=GRID.keys())
-def test_neutral_setting_equals_stock(case, strategy):
+def test_neutral_setting_equals_stock(case, strategy, tmp_path):
     # for a prefix that ends its sentence fairseq lists one hypothesis k times; a search whose rows may leave lists it once
     may_leave = strategy.get("select") == "cbs" or any(name.startswith("prune") for name in strategy)
-    case.check(strategy, nbest=1 if may_leave and case is GRID["prefix with EOS"] else None)
+    case.check(strategy, tmp_path, nbest=1 if may_leave and case is GRID["prefix with EOS"] else None)
 
 
 @pytest.mark.parametrize("seed", range(3))

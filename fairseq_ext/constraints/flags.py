@@ -8,8 +8,6 @@ from typing import Any, Optional
 
 from fairseq.dataclass import FairseqDataclass
 
-from fairseq_ext.errors import UsageError
-
 
 @dataclass
 class ConstraintFlags(FairseqDataclass):
@@ -46,15 +44,6 @@ def select_flag(flags: Any, generation: Any) -> str:
     """How the user asked for the present selection: constraints ask for dba by themselves."""
     own = f"--select {flags.select}"
     return constraint_flag(flags, generation) or own if str(flags.select) == "dba" else own
-
-
-def refuse_constraints(flags: Any, generation: Any) -> None:
-    """The check of searches that know no constraints (raises UsageError)."""
-    if constrained(flags, generation):
-        raise UsageError(
-            f"--select {flags.select} knows no constraints, and there are some: leave --select out for dba, name gbs or cbs, "
-            "or leave the constraints out"
-        )
 
 
 def is_ordered(flags: Any, generation: Any) -> bool:

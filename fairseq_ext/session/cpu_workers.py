@@ -30,19 +30,12 @@ from fairseq_ext.stats import Stats
 STOPPED = "a process of --cpu-workers was stopped ({how}); if memory ran out, take fewer workers or smaller batches"
 
 
-def check(flags: Any, generation: Any) -> None:
+def check(flags: Any) -> None:
     """Refuse --cpu-workers where it cannot work (raises UsageError)."""
-    count = getattr(flags, "cpu_workers", 1)
-    if count < 1:
-        raise UsageError(f"--cpu-workers {count}: at least 1 is needed")
-    if count == 1:
-        return
-    if not hasattr(os, "fork"):
+    if flags.cpu_workers < 1:
+        raise UsageError(f"--cpu-workers {flags.cpu_workers}: at least 1 is needed")
+    if flags.cpu_workers > 1 and not hasattr(os, "fork"):
         raise UsageError("--cpu-workers forks processes, which this system cannot: leave it out")
-    if getattr(flags, "results_file", None):
-        raise UsageError("--results-file is written by one process, and --cpu-workers starts several: leave one of the two out")
-    if getattr(generation, "sampling", False):
-        raise UsageError("--sampling draws random numbers, which every process of --cpu-workers would draw alike: leave one of the two out")
 
 
 def share(value: Any, n: int, index: list[int]) -> Any:

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from fairseq_ext.decoders.linear import Linear
 from fairseq_ext.decoders.protocol import Decoder
-from fairseq_ext.errors import UsageError
 from fairseq_ext.kernels import lsh_torch
 from fairseq_ext.kernels import shortlist as gathered
 from fairseq_ext.kernels.lsh_torch import nonzero
@@ -44,15 +43,6 @@ def required_words(pool: Pool) -> Tensor:
         rows = [[*sorted(w), *[-1] * (width - len(w))] for w in wanted]
         pool.aux["required words"] = torch.tensor(rows, dtype=torch.long, device=pool.length.device).view(len(pool), width)
     return pool.aux["required words"]
-
-
-def needs_beam(flags: Any) -> None:
-    """Refuse parallel decoding, whose drafts would change the lists (raises UsageError)."""
-    if str(getattr(flags, "decoding", None) or "beam") != "beam":
-        raise UsageError(
-            f"--softmax {flags.softmax} scores what the rows of a beam search need, and --decoding {flags.decoding} reads drafts: "
-            "use --softmax full, or --decoding beam with --beam 1"
-        )
 
 
 def wanted_words(beam: Beam | None, pool: Pool | None) -> Tensor | None:

@@ -3,6 +3,6 @@
 from fairseq_ext.registry import register
 
 
-@register("decoding", "beam")
+@register("decoding", "beam", neutral=({"decoding": "beam"},), paper="fairseq's own")
 def build(flags, context) -> None:
     """None: the generator calls the loop itself."""

@@ -25,18 +25,15 @@ Left out: beams, constraints, language models, alignments (refused).
 
 import math
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
-from fairseq_ext import config
-from fairseq_ext.constraints.flags import select_flag
 from fairseq_ext.errors import UsageError
 from fairseq_ext.parallel.drafts.choose import make_source
 from fairseq_ext.parallel.driver import ParallelSearch
 from fairseq_ext.parallel.near_ties import Guard
-from fairseq_ext.registry import DEFAULT, register
+from fairseq_ext.registry import register
 from fairseq_ext.strategies.decoding._blocks import Blocks
 from fairseq_ext.strategies.decoding.window import Cost, Window
 
@@ -104,28 +101,8 @@ def build(flags, context, name: str):
 
 
 def check(flags, generation) -> None:
-    """Refuse what has no greedy counterpart (raises UsageError)."""
+    """Refuse lengths, costs and margins that mean nothing (raises UsageError)."""
     name = f"--decoding {flags.decoding}"
-    if generation.beam != 1:
-        raise UsageError(f"{name} gives greedy decoding's output, and --beam is {generation.beam}: add --beam 1 or leave --decoding out")
-    if generation.nbest != 1:
-        raise UsageError(f"{name} finds one hypothesis a sentence, and --nbest is {generation.nbest}: use --nbest 1")
-    for point in ("select", "stop"):
-        if config.choice(flags, point) != DEFAULT[point]:
-            flag = select_flag(flags, generation) if point == "select" else f"--{point} {config.choice(flags, point)}"
-            raise UsageError(f"{flag} belongs to beam search, and {name} has no beam: leave one of the two out")
-    beam_only = [s for s in config.all_strategies() if s.point in ("prune", "stop", "select")]
-    for strategy in beam_only:
-        unused = [n for n in config.changed(flags, strategy)]
-        if unused and not (unused == ["patience"] and flags.patience == 1):
-            flag = "--" + unused[0].replace("_", "-")
-            raise UsageError(f"{flag} belongs to beam search, and {name} has no beam: leave one of the two out")
-    if generation.lm_path is not None:
-        raise UsageError(f"--lm-path reads one token a call, and {name} several: leave one of the two out")
-    if getattr(generation, "retain_dropout", False):
-        raise UsageError(f"--retain-dropout draws anew at every call, so drafts cannot be verified: leave it or {name} out")
-    if generation.print_alignment:
-        raise UsageError(f"--print-alignment needs every token's attention, which {name} does not keep: leave one of the two out")
     if flags.block_size < 0 or flags.parallel_length < 0:
         flag = "--block-size" if flags.block_size < 0 else "--parallel-length"
         raise UsageError(f"{flag} is a number of tokens: use 1 or more, or 0 for the default")
@@ -140,5 +117,26 @@ def check(flags, generation) -> None:
             raise UsageError(f"{flag} {value:g} means nothing: it is a number of 0 or more, or -1 for the default")
 
 
-for method_name in ("jacobi", "gs-jacobi", "hybrid-jacobi", "window"):
-    register("decoding", method_name, JacobiFlags, check)(partial(build, name=method_name))
+NEEDS = ("own loop", "greedy", "several tokens a call", "repeatable calls")
+DENIES = ("beam", "rows of a beam", "attention")
+ONE = {"beam": 1}
+for method_name, example in (
+    ("jacobi", {"decoding": "jacobi", **ONE}),
+    ("gs-jacobi", {"decoding": "gs-jacobi", "block_size": 4, **ONE}),
+    ("hybrid-jacobi", {"decoding": "hybrid-jacobi", "block_size": 3, "parallel_length": 4, **ONE}),
+    ("window", {"decoding": "window", **ONE}),
+):
+
+    @register(
+        "decoding",
+        method_name,
+        JacobiFlags,
+        check=check,
+        needs=NEEDS,
+        denies=DENIES,
+        neutral=(example,),  # the output is greedy decoding's, whatever the block
+        example=(example,),
+        paper="Santilli et al. 2023, parallel decoding" if method_name != "window" else "verified windows, after Santilli et al. 2023",
+    )
+    def build_method(flags, context, name=method_name):
+        return build(flags, context, name)

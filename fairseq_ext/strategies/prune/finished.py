@@ -26,7 +26,7 @@ from fairseq_ext.search.protocols import Prune
 class PruneFinishedFlags(FairseqDataclass):
     prune_finished: Optional[float] = field(  # noqa: UP045
         default=None,
-        metadata={"help": "drop what is worse than the best finished hypothesis by more than this, in nats (neutral: off; the paper: 20)"},
+        metadata={"help": "drop what is worse than the best finished hypothesis by more than this, in nats (default: off; the paper: 20)"},
     )
 
 
@@ -47,6 +47,15 @@ def check(flags, generation) -> None:
         raise UsageError(f"--prune-finished {flags.prune_finished} is not a distance: use 0 or more, such as 20")
 
 
-@register("prune", "finished", PruneFinishedFlags, check)
+@register(
+    "prune",
+    "finished",
+    PruneFinishedFlags,
+    check=check,
+    needs=("own loop", "beam"),
+    neutral=({"prune_finished": float("inf")},),
+    example=({"prune_finished": 2.0},),
+    paper="Post and Vilar 2018, Table 3",
+)
 def build(flags, context) -> PruneFinished:
     return PruneFinished(flags.prune_finished)

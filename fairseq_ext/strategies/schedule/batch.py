@@ -14,6 +14,6 @@ class WholeBatch(Schedule):
         return pool.queue(started)
 
 
-@register("schedule", "batch")
+@register("schedule", "batch", neutral=({},), paper="fairseq's own")
 def build(flags, context) -> WholeBatch:
     return WholeBatch()

@@ -14,30 +14,22 @@
 | which sentences are expanded | --stream-order shortest: those with the fewest tokens (line 12); fifo: all (Appendix A.2) |
 | finalised candidates stay on the beam (A.1) | --stop ranked |
 
-Neutral settings: --schedule batch; the stream itself never changes a result. delta = inf, M >= k. A row has at most k children that
-count, so M >= k is no limit.
+Neutral setting: every one; the stream never changes a result. delta and M are in strategies/prune/threshold.py and children.py, the
+finishing rule of A.1 in strategies/stop/ranked.py.
 
-Here, other than in the paper: the best candidate, from which delta is measured, may be any finished one; with constraints it is the
-best of the candidate's own bank, so that pruning cannot lose a constraint, and neither does M count continuations that are there
-for a constraint's sake. Rows that would not fit under --stream-rows wait, those with the most tokens first.
+Here, other than in the paper: rows that would not fit under --stream-rows wait, those with the most tokens first.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
-import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from torch import Tensor
 
-from fairseq_ext.constraints.flags import select_flag
 from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import register
-from fairseq_ext.search.beam import Beam
-from fairseq_ext.search.candidates import Candidates, StopDecision
-from fairseq_ext.search.finished import Finished
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import Prune, Schedule, Stop
+from fairseq_ext.search.protocols import Schedule
 
 
 @dataclass
@@ -62,21 +54,6 @@ class StreamFlags(FairseqDataclass):
     )
 
 
-@dataclass
-class PruneFlags(FairseqDataclass):
-    prune_threshold: Optional[float] = field(  # noqa: UP045
-        default=None,
-        metadata={"help": "drop what is worse than the best candidate by more than this, in nats (neutral: off; the paper: 1.5)"},
-    )
-
-
-@dataclass
-class ChildrenFlags(FairseqDataclass):
-    prune_children: Optional[int] = field(  # noqa: UP045
-        default=None, metadata={"help": "continue a hypothesis in at most so many ways (neutral: off, or --beam; the paper: 5)"}
-    )
-
-
 class Stream(Schedule):
     """New sentences start when few are left: at most epsilon n; then n (1 - epsilon) of them."""
 
@@ -94,81 +71,6 @@ class Stream(Schedule):
         return queue[: max(1, int(self.width * (1 - self.threshold) + 1e-9))]
 
 
-class PruneThreshold(Prune):
-    """Keeps candidates within delta of the sentence's best, whether finished or live."""
-
-    def __init__(self, delta: float):
-        self.delta = delta
-
-    def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished) -> Tensor:
-        score = candidates.score
-        ended = finished.total[beam.live_index()].to(score.dtype)  # (S,)
-        if candidates.group is None or candidates.goal is None:
-            return score >= torch.maximum(score.amax(1), ended)[:, None] - self.delta
-        # banks: a finished hypothesis belongs to the highest
-        banks = int(candidates.group.max()) + 1
-        best = score.new_full((score.size(0), banks), -torch.inf).scatter_reduce_(1, candidates.group, score, "amax")
-        best = best.gather(1, candidates.group)
-        best = torch.where(candidates.group == candidates.goal[:, None], best.maximum(ended[:, None]), best)
-        return score >= best - self.delta
-
-
-class Ranked(Stop):
-    """Appendix A.1: a candidate that ends takes a place on the beam, costs no more decoding, and is an answer when all above it are
-    finished; until then better ones may push it off. The beam has k places less the answers."""
-
-    variable = True
-
-    def __init__(self, k: int, eos: int):
-        self.k = k
-        self.eos = eos
-        none = torch.zeros(0, k)
-        self.total = none.double()  # (N, k) sums of log-probabilities of the finished hypotheses on each sentence's beam; else -inf
-        self.number = none.long()  # (N, k) which of the sentence's finished hypotheses they are
-        self.answer = none.long()  # (N, k) which of them are answers, padded with -1
-        self.count = none.long().sum(1)  # (N,) answers
-
-    def start(self, beam: Beam, pool: Pool) -> None:
-        live, more = beam.live_index(), len(pool) - len(self.count)
-        if more > 0 or self.count.device != beam.device:
-            self.total, self.number, self.answer = (
-                torch.cat([x.to(beam.device), x.new_zeros(max(more, 0), self.k, device=beam.device)])
-                for x in (self.total, self.number, self.answer)
-            )
-            self.count = torch.cat([self.count.to(beam.device), self.count.new_zeros(max(more, 0), device=beam.device)])
-        self.total[live], self.number[live], self.answer[live], self.count[live] = -torch.inf, 0, -1, 0
-
-    def answers(self, sentence: int) -> list[int]:
-        return [number for number in self.answer[sentence].tolist() if number >= 0]
-
-    def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None) -> StopDecision:
-        live, k = beam.live_index(), self.k
-        waiting, number, made = self.total[live], self.number[live], finished.count[live]
-        ends, _ = candidates.ends_and_goes_on(self.eos)
-        # the beam's places go to the best of what was finished before (S, k) and the candidates (S, c)
-        total, order = torch.cat([waiting, candidates.score.double()], dim=1).sort(dim=1, descending=True, stable=True)
-        count = self.count[live]
-        place = torch.arange(total.size(1), device=total.device)
-        on_beam = (place < k - count[:, None]) & (total > -torch.inf)
-        complete = on_beam & torch.cat([torch.ones_like(waiting, dtype=torch.bool), ends], dim=1).gather(1, order)
-        answered = complete & complete.cumprod(1).bool()
-        # hypotheses are numbered as they are collected: the candidates that end on the beam, in the candidates' order
-        kept = torch.zeros_like(on_beam).scatter(1, order, on_beam)[:, k:]
-        done = kept & ends
-        numbers = torch.cat([number, made[:, None] + done.cumsum(1) - 1], dim=1).gather(1, order)
-        into = torch.where(answered, count[:, None] + place, k).clamp(max=k)  # answers follow those that are there
-        answers = torch.cat([self.answer[live], numbers.new_full((len(beam.live), 1), -1)], dim=1)
-        self.answer[live] = answers.scatter(1, into, numbers)[:, :k]
-        stays = complete & ~answered
-        self.total[live] = total.masked_fill(~stays, -torch.inf)[:, :k]
-        self.number[live] = numbers[:, :k]
-        count = count + answered.sum(1)
-        self.count[live] = count
-        goes_on = kept & ~ends
-        final = (count >= k) | ~goes_on.any(1)
-        return StopDecision(done, goes_on, final if at_limit is None else final | at_limit)
-
-
 def check(flags, generation) -> None:
     """Refuse a stream that nothing fits into (raises UsageError)."""
     if flags.stream_width < 1:
@@ -179,41 +81,23 @@ def check(flags, generation) -> None:
         raise UsageError(f"--stream-rows {flags.stream_rows} is below the beam of {generation.beam}: use at least one sentence's rows")
 
 
-def check_prune(flags, generation) -> None:
-    """Refuse what is no distance (raises UsageError)."""
-    if flags.prune_threshold is not None and not flags.prune_threshold >= 0:
-        raise UsageError(f"--prune-threshold {flags.prune_threshold} is not a distance: use 0 or more, such as 1.5")
-
-
-def check_children(flags, generation) -> None:
-    """Refuse a beam without children (raises UsageError)."""
-    if flags.prune_children is not None and flags.prune_children < 1:
-        raise UsageError(f"--prune-children {flags.prune_children} would leave no hypothesis: use 1 or more")
-
-
-def check_ranked(flags, generation) -> None:
-    """Refuse banks, between which scores do not compare (raises UsageError)."""
-    if str(flags.select or "topk") != "topk":  # where it is left out, constraints have made it dba already
-        banks = select_flag(flags, generation)
-        raise UsageError(f"--stop ranked compares all hypotheses of a sentence, and {banks} has banks: use --stop count")
-
-
-@register("schedule", "stream", StreamFlags, check)
-def stream(flags, context) -> Stream:
+@register(
+    "schedule",
+    "stream",
+    StreamFlags,
+    check=check,
+    needs=("own loop",),
+    neutral=(
+        {"schedule": "stream", "stream_width": 3},
+        {"schedule": "stream", "stream_order": "fifo", "stream_rows": 60},
+    ),
+    example=(
+        {"schedule": "stream", "stream_width": 2},
+        {"schedule": "stream", "stream_width": 3, "stream_order": "fifo"},
+        {"schedule": "stream", "stream_rows": 9},
+    ),
+    paper="Yang et al. 2020, streaming variable-width beam search",
+)
+def build(flags, context) -> Stream:
     context.stats.refills = context.stats.refills or 0
     return Stream(flags.stream_width, flags.refill_threshold, str(flags.stream_order) == "shortest", flags.stream_rows)
-
-
-@register("prune", "threshold", PruneFlags, check_prune)
-def threshold(flags, context) -> PruneThreshold:
-    return PruneThreshold(flags.prune_threshold)
-
-
-@register("prune", "children", ChildrenFlags, check_children)
-def children(flags, context) -> None:
-    """The select plug itself takes no more (Context.children)."""
-
-
-@register("stop", "ranked", None, check_ranked)
-def ranked(flags, context) -> Ranked:
-    return Ranked(context.k, context.eos)

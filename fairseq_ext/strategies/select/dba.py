@@ -223,6 +223,16 @@ def first_of_equals(key: Tensor) -> Tensor:
     return torch.zeros_like(first).scatter(1, order, first)
 
 
-@register("select", "dba", ConstraintFlags)
+@register(
+    "select",
+    "dba",
+    ConstraintFlags,
+    needs=("own loop", "beam"),
+    denies=("one order",),
+    neutral=({"select": "dba"},),
+    example=({"select": "dba"},),
+    paper="Post and Vilar 2018, dynamic beam allocation",
+    constrained=True,
+)
 def build(flags, context) -> DBA:
     return DBA(context.k, context.eos, len(context.dictionary), context.children)

@@ -132,11 +132,31 @@ def check(flags, generation) -> None:
         raise UsageError(f"--gbs-base {flags.gbs_base} leaves the banks without slots: use 1 or more")
 
 
-@register("select", "gbs", GridBeamFlags, check)
+@register(
+    "select",
+    "gbs",
+    GridBeamFlags,
+    check=check,
+    needs=("own loop", "beam"),
+    denies=("one order",),
+    example=({"select": "gbs", "gbs_base": 2},),
+    paper="Hokamp and Liu 2017, grid beam search",
+    constrained=True,
+)
 def gbs(flags, context) -> GridBeam:
     return GridBeam(flags.gbs_base, context.eos, len(context.dictionary), context.children)
 
 
-@register("select", "cbs", ConstraintFlags)
+@register(
+    "select",
+    "cbs",
+    ConstraintFlags,
+    needs=("own loop", "beam"),
+    denies=("one order",),
+    neutral=({"select": "cbs"},),
+    example=({"select": "cbs"},),
+    paper="Anderson et al. 2017, constrained beam search",
+    constrained=True,
+)
 def cbs(flags, context) -> ConstrainedBeam:
     return ConstrainedBeam(context.k, context.eos, len(context.dictionary), context.children)

@@ -3,7 +3,6 @@
 2k, so that k remain even if k of them end in EOS. k = --beam.
 """
 
-from fairseq_ext.constraints.flags import refuse_constraints
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates
@@ -26,6 +25,6 @@ class TopK(Select):
         return Candidates(best.row, best.token, best.score, self.k)
 
 
-@register("select", "topk", check=refuse_constraints)
+@register("select", "topk", needs=("no constraints",), neutral=({},), paper="fairseq's own")
 def build(flags, context) -> TopK:
     return TopK(context.k, context.children)

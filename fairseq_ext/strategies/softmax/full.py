@@ -22,6 +22,6 @@ class FullSoftmax(Softmax):
         return LogProbs(decoder.log_probs(features, self.temperature))
 
 
-@register("softmax", "full")
+@register("softmax", "full", neutral=({},), paper="fairseq's own")
 def build(flags, context) -> FullSoftmax:
     return FullSoftmax(getattr(context.generation, "temperature", 1.0))

@@ -41,10 +41,10 @@ from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.softmax import shortlist_stats as softmax_stats
 from fairseq_ext.softmax.lsh_index import DIRECT_BITS, Parameters, load_or_build
-from fairseq_ext.softmax.shortlist import ListSoftmax, needs_beam
+from fairseq_ext.softmax.shortlist import ListSoftmax
 from fairseq_ext.softmax.shortlist_stats import Probe
 from fairseq_ext.stats import Mean
-from fairseq_ext.strategies.softmax.top import ListFlags, list_arguments
+from fairseq_ext.strategies.softmax._shortlist import ListFlags, list_arguments
 
 logger = logging.getLogger("fairseq_ext")
 PROBE_CALL = 3  # the call whose states the start-up probe times
@@ -204,7 +204,6 @@ def kernels_for(weight: Tensor) -> Any:
 
 def check(flags, generation) -> None:
     """Refuse parameters without sense, and exact scores beside what they would leave out (raises UsageError)."""
-    needs_beam(flags)
     if flags.lsh_k < 2 or flags.lsh_u < 1 or flags.lsh_bands < 1:
         raise UsageError("--lsh-k takes 2 or more, --lsh-u and --lsh-bands 1 or more")
     if flags.lsh_bands > MOST_BANDS:
@@ -220,7 +219,19 @@ def check(flags, generation) -> None:
         raise UsageError("--lsh-normalise exact does not know the language model of --lm-path: leave one of the two out")
 
 
-@register("softmax", "lsh", LSHFlags, check)
+SMALL = {"softmax": "lsh", "lsh_k": 4, "lsh_u": 2, "lsh_bands": 20, "lsh_hits": 3, "lsh_top": 8, "lsh_share": "sentence"}
+
+
+@register(
+    "softmax",
+    "lsh",
+    LSHFlags,
+    check=check,
+    needs=("own loop", "rows of a beam", "output layer", "one model"),
+    neutral=({"softmax": "lsh", "lsh_hits": 0}, {"softmax": "lsh", "lsh_top": 10**6, "lsh_share": "sentence"}),
+    example=(SMALL, {**SMALL, "lsh_normalise": "exact"}),
+    paper="Shi, Xu and Knight 2018, locality sensitive hashing",
+)
 def build(flags, context) -> LSH:
     if len(context.models) > 1:
         raise UsageError("--softmax lsh has one index and an ensemble has several output layers: use one model, or --softmax full")

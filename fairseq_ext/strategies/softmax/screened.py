@@ -45,7 +45,6 @@ from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Softmax
 from fairseq_ext.softmax.error_bounds import Screen
 from fairseq_ext.softmax.output_layer import output_layers
-from fairseq_ext.softmax.shortlist import needs_beam
 from fairseq_ext.stats import Section, Stats
 
 logger = logging.getLogger("fairseq_ext")
@@ -195,14 +194,14 @@ def unavailable(weight: Tensor, m: int) -> str | None:
     return "there is no compiled library" if weight.device.type == "cpu" and library() is None else None
 
 
-def check(flags, generation) -> None:
-    """Refuse what raises words that were screened out (raises UsageError)."""
-    needs_beam(flags)
-    if getattr(generation, "lm_path", None):
-        raise UsageError("--lm-path can raise words that --softmax screened has ruled out: use --softmax full")
-
-
-@register("softmax", "screened", check=check)
+@register(
+    "softmax",
+    "screened",
+    needs=("own loop", "rows of a beam", "output layer", "softmax's own order", "one model"),
+    neutral=({"softmax": "screened"},),
+    example=({"softmax": "screened"},),
+    paper="the full softmax from half the bytes, with certified bounds",
+)
 def build(flags, context) -> Screened:
     if len(context.models) > 1:
         raise UsageError("--softmax screened bounds one output layer and an ensemble has several: use one model, or --softmax full")

@@ -12,9 +12,12 @@ With --patience p it waits for p k of them:
 Neutral setting: --patience 1.
 """
 
+from dataclasses import dataclass, field
+
 import torch
 from torch import Tensor
 
+from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, StopDecision
@@ -22,7 +25,7 @@ from fairseq_ext.search.finished import Finished
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Stop
 from fairseq_ext.search.scoring import Scoring
-from fairseq_ext.strategies.stop.optimal import StopFlags, check
+from fairseq_ext.strategies.stop._length_reward import LengthFlags, check_length
 
 
 class Count(Stop):
@@ -75,6 +78,30 @@ class Count(Stop):
         return not bool((candidates.token == self.eos).any())
 
 
-@register("stop", "count", StopFlags, check)
+@dataclass
+class CountFlags(LengthFlags):
+    # fairseq has an integer flag of this name already (for training), whose type and default hold on the command line
+    patience: int = field(
+        default=-1,
+        metadata={"help": "wait for patience x beam finished hypotheses (neutral: 1; default -1: 1, and less where phrases are required)"},
+    )
+
+
+def check(flags, generation) -> None:
+    """Refuse a patience that would wait for nothing (raises UsageError)."""
+    check_length(flags, generation)
+    if flags.patience < 1 and flags.patience != -1:
+        raise UsageError(f"--patience {flags.patience} would wait for no hypothesis: use 1 or more, or leave it out")
+
+
+@register(
+    "stop",
+    "count",
+    CountFlags,
+    check=check,
+    neutral=({}, {"patience": 1}),
+    example=({"patience": 2}, {"length_reward": 0.5, "unnormalized": True}),
+    paper="fairseq's own; Kasai et al. 2022 (--patience)",
+)
 def build(flags, context) -> Count:
     return Count(context.eos, context.scoring, None if flags.patience == -1 else flags.patience)

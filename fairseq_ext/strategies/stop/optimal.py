@@ -13,17 +13,16 @@ hypothesis can still reach (`Scoring.bound`). A finished hypothesis never grows,
 | l = ratio x source length | --length-ratio, and --length-offset to add a constant (0 in the paper) |
 | expansion of B_i | --stop-expansion paper: a finished candidate takes a slot of the step; fairseq: it does not |
 
-Baselines: `count` (fairseq; with --patience p, J. Kasai et al. 2022, https://arxiv.org/abs/2204.05424), `first` (stop when the top
-candidate is complete, and return it), `shrink` (every finished hypothesis narrows the beam, as in RNNsearch).
-Neutral setting: --stop count without --length-reward and with --patience -1 or 1. The certificate holds for this beam's search (the
-paper's "modulo beam size"), not for the model; where the length limit cuts the search it stays open, and the gap is reported.
+Baselines: count.py (fairseq), first.py, shrink.py. Neutral setting: --stop count without --length-reward.
+The certificate holds for this beam's search (the paper's "modulo beam size"), not for the model; where the length limit cuts the search
+it stays open, and the gap is reported.
 """
 
 import math
 from dataclasses import dataclass, field
 
 import torch
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.dataclass import ChoiceEnum
 from torch import Tensor
 
 from fairseq_ext.errors import UsageError
@@ -36,37 +35,18 @@ from fairseq_ext.search.protocols import Stop
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.stats import Stats
 from fairseq_ext.strategies.stop._certificates import Certificates, Saved
+from fairseq_ext.strategies.stop._length_reward import LengthFlags, check_length
 
 
 @dataclass
-class StopFlags(FairseqDataclass):
-    length_reward: float = field(
-        default=0.0, metadata={"help": "added for each target token up to the wanted length, in nats (neutral: 0; needs --unnormalized)"}
-    )
-    length_ratio: float = field(
-        default=1.0,
-        metadata={"help": "wanted target length over source length, in subwords without EOS (neutral: 1; measure it on a dev set)"},
-    )
-    length_offset: float = field(
-        default=0.0,
-        metadata={"help": "added to the wanted target length, in subwords (neutral: 0; scripts/tune_length_reward.py fits both)"},
-    )
-    length_reward_unbounded: bool = field(default=False, metadata={"help": "reward every target token, however many (neutral: off)"})
+class OptimalFlags(LengthFlags):
     stop_expansion: ChoiceEnum(["fairseq", "paper"]) = field(  # type: ignore[valid-type]
         default="fairseq",
-        metadata={"help": "whether a candidate that ends takes a slot of its step's beam (paper) or not (neutral: fairseq)"},
-    )
-    # fairseq has an integer flag of this name already (for training), whose type and default hold on the command line
-    patience: int = field(
-        default=-1,
-        metadata={
-            "help": "--stop count waits for patience x beam finished hypotheses (neutral: 1; default -1: 1, and less where phrases "
-            "are required)"
-        },
+        metadata={"help": "whether a candidate that ends takes a slot of its step's beam (paper) or not (default: fairseq)"},
     )
     prune_bound: bool = field(
         default=False,
-        metadata={"help": "with --stop optimal: drop live hypotheses that provably cannot enter the n-best list (neutral: off)"},
+        metadata={"help": "with --stop optimal: drop live hypotheses that provably cannot enter the n-best list (default: off)"},
     )
 
 
@@ -130,78 +110,11 @@ class OptimalEnding(Stop):
         self.saved.count(steps.sum(), (steps * width + missing * begun).sum())
 
 
-class First(Stop):
-    """Final when the best candidate is complete; that candidate is the answer."""
-
-    def __init__(self, eos: int):
-        self.eos = eos
-
-    def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None) -> StopDecision:
-        ends, goes_on = candidates.ends_and_goes_on(self.eos)
-        done = ends.clone()
-        done[:, 1:] = False
-        final = done[:, 0] | ~goes_on.any(1)
-        if at_limit is not None:
-            final = final | at_limit
-        return StopDecision(done, ~ends, final)
-
-
-class Shrink(Stop):
-    """Every finished hypothesis takes its slot with it; final when no slot is left."""
-
-    variable = True
-
-    def __init__(self, k: int, eos: int):
-        self.k = k
-        self.eos = eos
-
-    def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None) -> StopDecision:
-        ends, goes_on = candidates.ends_and_goes_on(self.eos)
-        slots = self.k - finished.count[beam.live_index()][:, None]  # (S, 1)
-        place = torch.arange(ends.size(1), device=ends.device)
-        done = ends & (place < slots)
-        stays = goes_on & (goes_on.cumsum(1) <= slots - done.sum(1, keepdim=True))
-        final = ~stays.any(1)
-        if at_limit is not None:
-            final = final | at_limit
-        return StopDecision(done, stays, final)
-
-
 def check(flags, generation) -> None:
-    """Refuse what the rewards and certificates cannot hold for (raises UsageError)."""
-    if not 0 <= flags.length_reward < math.inf:
-        raise UsageError(f"--length-reward {flags.length_reward} is not a number of 0 or more, and no bound holds for others: use one")
-    if flags.length_reward and not generation.unnormalized:
-        raise UsageError("--length-reward adds to raw scores: add --unnormalized, or leave --length-reward out and keep normalised scores")
-    if not 0 < flags.length_ratio < math.inf:
-        raise UsageError(f"--length-ratio {flags.length_ratio} is not a length ratio: use a number above 0")
-    if not math.isfinite(flags.length_offset):
-        raise UsageError(f"--length-offset {flags.length_offset} is not a number of subwords: use one, or leave it out")
-    shaped = {
-        "--length-ratio": flags.length_ratio != 1.0,
-        "--length-offset": flags.length_offset != 0.0,
-        "--length-reward-unbounded": flags.length_reward_unbounded,
-    }
-    unused = [flag for flag, given in shaped.items() if given]
-    if unused and not flags.length_reward:
-        raise UsageError(f"{unused[0]} shapes --length-reward, which is 0: set it or leave {unused[0]} out")
-    stop = str(flags.stop)
-    if flags.patience < 1 and flags.patience != -1:
-        raise UsageError(f"--patience {flags.patience} would wait for no hypothesis: use 1 or more, or leave it out")
-    if flags.patience > 1 and stop != "count":
-        raise UsageError(f"--patience belongs to --stop count, not to --stop {stop}: leave one of the two out")
-    if stop != "optimal" and (flags.prune_bound or str(flags.stop_expansion) != "fairseq"):
-        flag = "--prune-bound" if flags.prune_bound else "--stop-expansion"
-        raise UsageError(f"{flag} belongs to --stop optimal, not to --stop {stop}: add --stop optimal or leave {flag} out")
-    if stop == "optimal" and not math.isfinite(generation.lenpen):
+    """Refuse scores that no certificate can compare (raises UsageError)."""
+    check_length(flags, generation)
+    if not math.isfinite(generation.lenpen):
         raise UsageError(f"--lenpen {generation.lenpen} gives no score that --stop optimal could compare: use a number")
-    if stop == "optimal" and generation.unkpen < 0:
-        raise UsageError(
-            f"--unkpen {generation.unkpen} can make a token's score positive, so --stop optimal proves nothing: "
-            "use --stop count or --unkpen 0"
-        )
-    if stop == "optimal" and generation.lm_path is not None:
-        raise UsageError("--lm-path adds a language model whose scores no bound covers: use --stop count with it, or leave --lm-path out")
 
 
 def certificate(flags, generation) -> str:
@@ -212,17 +125,21 @@ def certificate(flags, generation) -> str:
     return "certificate=reward" if flags.length_reward else "certificate=raw"
 
 
-@register("stop", "optimal", StopFlags, check, certificate)
-def optimal(flags, context) -> OptimalEnding:
+@register(
+    "stop",
+    "optimal",
+    OptimalFlags,
+    check=check,
+    tell=certificate,
+    needs=("own loop", "beam", "scores of at most 0"),
+    example=(
+        {"stop": "optimal"},
+        {"stop": "optimal", "stop_expansion": "paper"},
+        {"stop": "optimal", "prune_bound": True, "unnormalized": True},
+        {"stop": "optimal", "length_reward": 0.5, "unnormalized": True},
+    ),
+    paper="Huang, Zhao and Ma 2017, optimal ending",
+)
+def build(flags, context) -> OptimalEnding:
     paper = str(flags.stop_expansion) == "paper"
     return OptimalEnding(context.eos, context.scoring, context.stats, paper, flags.prune_bound)
-
-
-@register("stop", "first", StopFlags, check)
-def first(flags, context) -> First:
-    return First(context.eos)
-
-
-@register("stop", "shrink", StopFlags, check)
-def shrink(flags, context) -> Shrink:
-    return Shrink(context.k, context.eos)

@@ -1,0 +1,93 @@
+"""What every shortlist strategy is made of: its flags, the counts of target words, the output layers."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Optional
+
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+
+from fairseq_ext.errors import UsageError
+from fairseq_ext.softmax.output_layer import output_layers
+from fairseq_ext.softmax.shortlist import most_frequent
+from fairseq_ext.softmax.shortlist_stats import Measured
+
+logger = logging.getLogger("fairseq_ext")
+Text = Optional[str]  # noqa: UP045
+
+
+@dataclass
+class ListFlags(FairseqDataclass):
+    """What every shortlist shares."""
+
+    shortlist_counts: Text = field(
+        default=None,
+        metadata={"help": "lines 'word count' of the target side, for the most frequent words (default: the target dictionary's counts)"},
+    )
+    shortlist_recall_every: int = field(
+        default=128,
+        metadata={"help": "for --stats-file: calls from one check against the full softmax to the next (default: 128; neutral: 0, never)"},
+    )
+
+
+@dataclass
+class TopFlags(ListFlags):
+    """What `top` and `lexical` share."""
+
+    shortlist_top: int = field(
+        default=2000, metadata={"help": "most frequent target words on every list (default: 2000; neutral: the vocabulary's size)"}
+    )
+    shortlist_share: ChoiceEnum(["batch", "sentence"]) = field(  # type: ignore[valid-type]
+        default="batch", metadata={"help": "one list for all rows that are decoded together, or one for each sentence (default: batch)"}
+    )
+
+
+def check_top(flags, generation) -> None:
+    """Refuse a size below zero (raises UsageError)."""
+    if flags.shortlist_top < 0:
+        raise UsageError(f"--shortlist-top {flags.shortlist_top} is no number of words: use 0 or more")
+
+
+def target_counts(flags, context) -> list[int]:
+    """How often each target word occurs, by id."""
+    dictionary = context.dictionary
+    if not flags.shortlist_counts:
+        if context.joined_dictionary:
+            logger.warning(
+                "the dictionary is joined, so its counts include the source side, and frequent target words may miss the shortlist: "
+                "give counts of the target side with --shortlist-counts"
+            )
+        return list(dictionary.count)
+    counts = [0] * len(dictionary)
+    for number, (word, count) in enumerate(table_lines(flags.shortlist_counts, "--shortlist-counts", 2), 1):
+        index = dictionary.index(word)
+        try:
+            if index != dictionary.unk():
+                counts[index] = int(count)
+        except ValueError as error:
+            raise UsageError(f"--shortlist-counts {flags.shortlist_counts}, line {number}: '{count}' is no count") from error
+    return counts
+
+
+def table_lines(path: str, flag: str, columns: int) -> Iterator[list[str]]:
+    """The columns of each line of a file; raises UsageError where it cannot be read or a line has fewer."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                parts = line.split()
+                if len(parts) < columns:
+                    raise UsageError(f"{flag} {path}, line {number} has {len(parts)} columns and needs {columns}: '{line.strip()[:60]}'")
+                yield parts[:columns]
+    except OSError as error:
+        raise UsageError(f"{flag} {path} cannot be read ({error.strerror}): name an existing file") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{flag} {path} is not valid UTF-8 ({error}): convert it first") from error
+
+
+def list_arguments(flags, context, T: int, flag: str) -> dict:
+    """What every ListSoftmax is made of."""
+    layers = output_layers(context.models, flag)
+    base = most_frequent(target_counts(flags, context), T, (context.eos, context.unk))
+    temperature = getattr(context.generation, "temperature", 1.0)
+    measured = Measured(context.stats, context.k, flags.shortlist_recall_every)
+    return dict(layers=layers, base=base, temperature=temperature, measured=measured)

@@ -1,0 +1,50 @@
+"""The bounded length reward, which every stop strategy can score with (`--length-reward`).
+
+    L. Huang, K. Zhao and M. Ma. When to Finish? Optimal Beam Search for Neural Text Generation (modulo beam size).
+    EMNLP 2017. https://aclanthology.org/D17-1227/     Section 5
+
+search/scoring.py computes it. Neutral setting: --length-reward 0.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+from fairseq.dataclass import FairseqDataclass
+
+from fairseq_ext.errors import UsageError
+
+
+@dataclass
+class LengthFlags(FairseqDataclass):
+    length_reward: float = field(
+        default=0.0, metadata={"help": "added for each target token up to the wanted length, in nats (default: 0; needs --unnormalized)"}
+    )
+    length_ratio: float = field(
+        default=1.0,
+        metadata={"help": "wanted target length over source length, in subwords without EOS (default: 1; measure it on a dev set)"},
+    )
+    length_offset: float = field(
+        default=0.0,
+        metadata={"help": "added to the wanted target length, in subwords (default: 0; scripts/tune_length_reward.py fits both)"},
+    )
+    length_reward_unbounded: bool = field(default=False, metadata={"help": "reward every target token, however many (default: off)"})
+
+
+def check_length(flags, generation) -> None:
+    """Refuse a reward that no bound holds for, and a shape without a reward (raises UsageError)."""
+    if not 0 <= flags.length_reward < math.inf:
+        raise UsageError(f"--length-reward {flags.length_reward} is not a number of 0 or more, and no bound holds for others: use one")
+    if flags.length_reward and not generation.unnormalized:
+        raise UsageError("--length-reward adds to raw scores: add --unnormalized, or leave --length-reward out and keep normalised scores")
+    if not 0 < flags.length_ratio < math.inf:
+        raise UsageError(f"--length-ratio {flags.length_ratio} is not a length ratio: use a number above 0")
+    if not math.isfinite(flags.length_offset):
+        raise UsageError(f"--length-offset {flags.length_offset} is not a number of subwords: use one, or leave it out")
+    shaped = {
+        "--length-ratio": flags.length_ratio != 1.0,
+        "--length-offset": flags.length_offset != 0.0,
+        "--length-reward-unbounded": flags.length_reward_unbounded,
+    }
+    unused = [flag for flag, given in shaped.items() if given]
+    if unused and not flags.length_reward:
+        raise UsageError(f"{unused[0]} shapes --length-reward, which is 0: set it or leave {unused[0]} out")

@@ -1,0 +1,152 @@
+"""Every registered strategy through the real command: `fairseq-generate` with each of its example settings.
+
+A new strategy is run here as soon as its file is there. Each command is the body of `fairseq-generate` in a forked child, so that fairseq
+and torch are imported once.
+"""
+
+import io
+import multiprocessing
+import os
+import random
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+from models import parted, settings
+
+from fairseq_ext.config import VERSION
+from fairseq_ext.registry import STRATEGIES
+
+EXAMPLES = settings("example")
+
+
+def arguments(setting: dict) -> list[str]:
+    """A setting as a user types it."""
+    out = []
+    for name, value in setting.items():
+        flag = "--" + name.replace("_", "-")
+        out += [flag] if value is True else [flag, str(value)]
+    return out
+
+
+def body_of_generate(words: list[str], pipe) -> None:
+    """Run the command in this process, and send its exit status, output and log."""
+    import logging
+
+    from fairseq_cli.generate import cli_main
+
+    out, err, status = io.StringIO(), io.StringIO(), 0
+    sys.argv = sys.orig_argv = ["fairseq-generate", *words]
+    for handler in logging.getLogger().handlers[:]:
+        logging.getLogger().removeHandler(handler)
+    with redirect_stdout(out), redirect_stderr(err):
+        logging.basicConfig(stream=err, level="INFO", force=True)
+        try:
+            cli_main()
+        except SystemExit as stopped:
+            status = stopped.code if isinstance(stopped.code, int) else 1
+        except BaseException as error:
+            status = 1
+            print(repr(error), file=err)
+    pipe.send((status, out.getvalue(), err.getvalue()))
+    pipe.close()
+    os._exit(0)
+
+
+def generate(*words) -> tuple[int, str, str]:
+    """Exit status, output and log of fairseq-generate."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=body_of_generate, args=([str(w) for w in words], theirs))
+    process.start()
+    theirs.close()
+    answer = ours.recv() if ours.poll(120) else (-1, "", "no answer in 120 s")
+    process.join()
+    return answer
+
+
+@pytest.fixture(scope="module")
+def files(tiny, tmp_path_factory) -> dict[str, str]:
+    """What example settings name in braces, over the dictionaries of the tiny corpus."""
+    folder, chance = tmp_path_factory.mktemp("files"), random.Random(3)
+    table = folder / "table.txt"
+    table.write_text("".join(f"de{i} en{chance.randrange(30)} 0.{j}\n" for i in range(30) for j in range(1, 5)))
+    constraints = folder / "constraints.tsv"
+    constraints.write_text("".join(f"en{i % 7}\n" if i % 2 else "\n" for i in range(11)))
+    return {"{lexical table}": str(table), "{constraints}": str(constraints)}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_example_runs_through_the_command(name, tiny, files):
+    setting = {n: files.get(v, v) if isinstance(v, str) else v for n, v in EXAMPLES[name].items()}
+    ours, stock = parted(setting)
+    if STRATEGIES["select"].get(ours.get("select", "topk")).constrained:
+        ours["constraints_file"] = files["{constraints}"]
+    where = [tiny / "data", "--path", tiny / "model.pt", "--cpu", "--batch-size", 4, "--max-len-b", 12, "--user-dir", "fairseq_ext"]
+    command = [*where, "--task", "translation_ext", *arguments({"beam": 4} | stock), *arguments(ours)]
+    status, out, log = generate(*command)
+    assert status == 0, log
+    assert sorted({int(line.split("\t")[0][2:]) for line in out.splitlines() if line.startswith("H-")}) == list(range(11))
+    told = next(line for line in log.splitlines() if f"fairseq_ext:{VERSION}|" in line)
+    for point, value in ours.items():
+        if point in STRATEGIES:
+            assert f"|{point}:{value}" in told
+
+
+OUTSIDE = '''
+"""Strategies of somebody else, in a file outside the package."""
+
+from dataclasses import dataclass, field
+from typing import Optional
+
+from fairseq.dataclass import FairseqDataclass
+
+from fairseq_ext.registry import register
+from fairseq_ext.search.protocols import TopK, WholeBatch, FullSoftmax, Count
+
+
+@dataclass
+class WorstFlags(FairseqDataclass):
+    prune_nothing: Optional[float] = field(default=None, metadata={"help": "drop nothing (default: off)"})
+
+
+@register("select", "mine", needs=("own loop", "beam"), neutral=({"select": "mine"},), example=({"select": "mine"},), paper="none")
+def mine(flags, context):
+    return TopK(context.k, context.children)
+
+
+@register("stop", "mine", needs=("own loop", "beam"), neutral=({"stop": "mine"},), example=({"stop": "mine"},), paper="none")
+def stop(flags, context):
+    return Count(context.eos, context.scoring)
+
+
+@register("softmax", "mine", needs=("own loop",), neutral=({"softmax": "mine"},), example=({"softmax": "mine"},), paper="none")
+def softmax(flags, context):
+    return FullSoftmax(context.generation.temperature)
+
+
+class Nothing:
+    def __call__(self, candidates, beam, pool, finished):
+        return candidates.score == candidates.score
+
+
+@register("prune", "nothing", WorstFlags, needs=("own loop", "beam"), neutral=({"prune_nothing": 1.0},), example=({"prune_nothing": 1.0},),
+          paper="none")
+def nothing(flags, context):
+    return Nothing()
+'''
+
+
+def test_a_file_outside_the_package_is_a_strategy(tmp_path):
+    """One file with its register lines is enough: the neutral, composition and command-line tests pick it up, and pass."""
+    (tmp_path / "mine.py").write_text(OUTSIDE)
+    tests = Path(__file__).parent
+    few = "(mine or prune_nothing) and (ensemble or prefix or lightconv or optimal or stream or dba or command)"
+    files = [str(tests / name) for name in ("test_neutral.py", "test_compose.py", "test_strategies_cli.py")]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:warnings", "-p", "no:cacheprovider", "-k", few, *files]
+    outside = {"FAIRSEQ_EXT_STRATEGIES": str(tmp_path / "mine.py")}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tests.parent, env={**os.environ, **outside})
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert done.stdout.count(".") > 40  # of each kind some
