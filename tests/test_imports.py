@@ -52,7 +52,6 @@ ALLOWED = {
 # Imports that are still to be mended: (from, to).
 KNOWN = {
     ("constraints.sentence", "constraints.segmenter"),
-    ("kernels.banks", "constraints.required"),
     ("parallel.one_sentence", "parallel.driver"),
     ("strategies.decoding._blocks", "config"),
     ("strategies.decoding.jacobi", "config"),

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from ctypes import c_int64, c_void_p
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from fairseq_ext.kernels.library import loaded
-
-if TYPE_CHECKING:
-    from fairseq_ext.constraints.required import PhraseTable
 
 
 class PhrasesStruct(ctypes.Structure):
@@ -29,12 +26,14 @@ class FoundStruct(ctypes.Structure):
     _fields_ = [(name, c_void_p) for name in ("row", "token", "group", "score", "place", "count")]
 
 
-def phrases_struct(phrases: PhraseTable) -> PhrasesStruct:
-    """The whole pool's table, whose tensors must live as long."""
-    parts = [getattr(phrases, name) for name in ("token", "fail", "length", "group", "need", "size", "total")]
+def phrases_struct(parts: Sequence[Tensor], ordered: bool) -> PhrasesStruct:
+    """Return the addresses of the whole pool's phrases, whose tensors must live as long.
+
+    parts: token, fail, length, group, need, size and total, and ordered, as in constraints/required.py, PhraseTable.
+    """
     assert all(part.is_contiguous() and part.dtype == torch.long for part in parts)
-    return PhrasesStruct(*(part.data_ptr() for part in parts), *phrases.token.shape[1:2], phrases.need.size(1), phrases.token.size(2),
-                         int(phrases.ordered))  # fmt: skip
+    (_, Q, L), (_, G) = parts[0].shape, parts[4].shape
+    return PhrasesStruct(*(part.data_ptr() for part in parts), Q, G, L, int(ordered))
 
 
 def select_by_banks(

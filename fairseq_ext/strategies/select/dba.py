@@ -148,7 +148,8 @@ class DBA(Select):
     ) -> Candidates:
         """What __call__ defines, in one call of the compiled library."""
         if table.struct is None:
-            table.struct = phrases_struct(table.phrases)
+            t = table.phrases
+            table.struct = phrases_struct((t.token, t.fail, t.length, t.group, t.need, t.size, t.total), t.ordered)
         place, count = beam.aux["place"], beam.aux["count"]
         infeasible = table.infeasible[live]
         excused = infeasible | (done < table.forced[live])
