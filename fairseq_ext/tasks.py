@@ -23,7 +23,7 @@ from fairseq.tasks.translation_from_pretrained_bart import TranslationFromPretra
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 from torch import Tensor
 
-from fairseq_ext import config
+from fairseq_ext import config, validate
 from fairseq_ext.aligned_generator import AlignedBeamSearchGenerator
 from fairseq_ext.constraints.flags import constrained
 from fairseq_ext.errors import UsageError
@@ -74,7 +74,7 @@ class Extended(Sentences):
         """Our generator under the stock signature. A class that the caller brings, or scoring a reference, stays stock."""
         build = super().build_generator  # type: ignore[misc]
         if getattr(args, "score_reference", False):
-            config.refuse_reference(self.flags())
+            validate.refuse_reference(self.flags())
         if seq_gen_cls is not None or getattr(args, "score_reference", False):
             return build(models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)
         flags = self.flags()
@@ -82,8 +82,8 @@ class Extended(Sentences):
             flags.select = flags.select or "dba"
             if not getattr(args, "constraints", None):
                 args.constraints = "unordered"  # fairseq-interactive then reads tab-separated phrases and prints C- lines
-        config.validate(flags, args)
-        self.constrained = constrained(flags, args) and not config.stock_search(args)
+        validate.validate(flags, args)
+        self.constrained = constrained(flags, args) and not validate.stock_search(args)
         extra = {**(extra_gen_cls_kwargs or {}), "flags": flags, "generation": args, "task": self}
         print_alignment = getattr(args, "print_alignment", None)
         if print_alignment:

@@ -10,9 +10,9 @@ import pytest
 from models import alone, batch, build, dictionary, generators, parted, refused, run, settings, with_files
 
 from fairseq_ext import UsageError
-from fairseq_ext.config import field_names
 from fairseq_ext.constraints.files import SentenceConstraints, met
 from fairseq_ext.registry import STRATEGIES
+from fairseq_ext.validate import field_names
 
 
 def complete(got: list[list[dict]], stock: list[list[dict]]) -> None:

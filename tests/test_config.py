@@ -12,7 +12,7 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from models import batch, build, generators, run, task
 
-from fairseq_ext import UsageError, config, registry
+from fairseq_ext import UsageError, config, registry, validate
 from fairseq_ext.registry import POINTS, PRUNERS, STRATEGIES
 from fairseq_ext.tasks import Flags
 
@@ -102,7 +102,7 @@ def test_chosen_names_what_is_switched_on(made_up):
 )
 def test_what_cannot_work_is_refused_in_a_sentence(made_up, ours, stock, sentence):
     with pytest.raises(UsageError, match=sentence):
-        config.validate(flags(**ours), GenerationConfig(**stock))
+        validate.validate(flags(**ours), GenerationConfig(**stock))
 
 
 @pytest.mark.parametrize(
@@ -118,18 +118,18 @@ def test_what_cannot_work_is_refused_in_a_sentence(made_up, ours, stock, sentenc
 )
 def test_scoring_a_reference_leaves_no_flag_out_silently(made_up, ours, flag):
     with pytest.raises(UsageError, match=f"--score-reference scores translations that are there already, so {flag} has nothing to do"):
-        config.refuse_reference(flags(**ours))
-    config.refuse_reference(flags())
+        validate.refuse_reference(flags(**ours))
+    validate.refuse_reference(flags())
 
 
 @pytest.mark.parametrize("ours", [{}, {"stop": "patient"}, {"stop": "patient", "patient_steps": 5}, {"trim_below": 0.5}], ids=str)
 def test_what_works_is_let_through(made_up, ours):
-    config.validate(flags(**ours), GenerationConfig())
+    validate.validate(flags(**ours), GenerationConfig())
 
 
 @pytest.mark.parametrize("stock", [{"sampling": True}, {"diverse_beam_groups": 2}, {"diversity_rate": 0.5}], ids=str)
 def test_stock_searches_alone_are_let_through(stock):
-    config.validate(flags(), GenerationConfig(**stock))
+    validate.validate(flags(), GenerationConfig(**stock))
 
 
 def test_signature_tells_every_plug_point_and_what_differs(made_up):
@@ -180,7 +180,31 @@ def test_every_strategy_lies_in_the_file_of_its_name():
 
 def test_every_capability_is_needed_and_denied():
     """A sentence that no pair can reach is a promise without a test."""
-    everything = [*registry.all_strategies(), *config.OPTIONS]
+    everything = [*registry.all_strategies(), *validate.OPTIONS]
     needed, denied = ({c for s in everything for c in kind(s)} for kind in (lambda s: s.needs, lambda s: s.denies))
     by_models = {"one model", "output layer", "no constraints"}  # denied by models and by constraints, not by a flag
     assert needed - by_models == denied - by_models == set(registry.CAPABILITIES) - by_models
+
+
+@pytest.mark.parametrize(
+    "ours, stock, sentence",
+    [
+        ({}, {"lenpen": float("nan")}, "--lenpen nan is no length penalty: use a finite number"),
+        ({}, {"unkpen": float("nan")}, "--unkpen nan is no penalty: use a finite number"),
+        ({}, {"unkpen": float("inf")}, "--unkpen inf is no penalty"),
+        ({}, {"max_len_a": float("inf")}, "--max-len-a inf is no ratio of target to source tokens: use 0 to 1000"),
+        ({}, {"max_len_a": float("nan")}, "--max-len-a nan is no ratio"),
+        ({}, {"temperature": 0.0}, "--temperature 0.0 is no temperature: use 1e-06 to 1e\\+06"),
+        ({}, {"beam": 100_000}, "--beam 100000 is no number of hypotheses: use 1 to 10000"),
+        ({}, {"beam": 0}, "--beam 0 is no number of hypotheses"),
+        ({"cpu_workers": 3000}, {}, "--cpu-workers 3000 is no number of processes: use 1 to "),
+        ({"softmax": "lsh", "lsh_hits": -1}, {}, "--lsh-hits -1 is no number of equal bands: use 0 or more"),
+        ({"results_file": ""}, {}, "--results-file is given without a name: name a file, or leave it out"),
+        ({"stats_file": ""}, {}, "--stats-file is given without a name"),
+        ({"prune_threshold": float("nan")}, {}, "--prune-threshold"),
+    ],
+    ids=str,
+)
+def test_values_out_of_range_are_refused(ours, stock, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        validate.validate(Flags(**ours), GenerationConfig(**stock))

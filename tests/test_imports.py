@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parents[1] / "fairseq_ext"
 ALLOWED = {
     # doors
     "__init__": "__main__ compat errors tasks translator",
-    "__main__": "tasks",
+    "__main__": "registry tasks",
     "compat": "tasks",
     "corpus": "constraints errors files registry stats translator",
     "doctor": "compat errors kernels",
@@ -26,12 +26,13 @@ ALLOWED = {
     "translator": "constraints errors stats",
     "viz": "errors files parallel translator",
     # tasks -> config, generator
-    "tasks": "aligned_generator config constraints errors generator kernels parallel_generator registry session stats",
+    "tasks": "aligned_generator config constraints errors generator kernels parallel_generator registry session stats validate",
     "aligned_generator": "generator",
     "parallel_generator": "config decoders errors generator parallel registry search viz",
     "generator": "config constraints decoders errors parallel registry search session.progress session.results_file stats",
     "session": "config constraints errors files generator kernels stats",
-    "config": "constraints errors registry search session.cpu_workers stats",
+    "config": "constraints errors registry search stats validate",
+    "validate": "constraints.flags errors registry session.cpu_workers",
     # strategies -> drivers, kernels
     "strategies": "constraints decoders.protocol errors files kernels parallel registry search softmax stats",
     "softmax": "array_file decoders errors files kernels search stats",
@@ -53,10 +54,6 @@ ALLOWED = {
 KNOWN = {
     ("constraints.sentence", "constraints.segmenter"),
     ("parallel.one_sentence", "parallel.driver"),
-    ("strategies.decoding._blocks", "config"),
-    ("strategies.decoding.jacobi", "config"),
-    ("strategies.decoding.window", "config"),
-    ("strategies.select.dba", "config"),
     ("viz.draw", "viz.ddg"),
 }
 

@@ -6,10 +6,10 @@ import pytest
 from fairseq.dataclass.configs import GenerationConfig
 from models import batch, build, generators, run, same
 
-from fairseq_ext import config
 from fairseq_ext.errors import UsageError
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.tasks import Flags
+from fairseq_ext.validate import validate
 
 
 def test_flags_reach_the_search():
@@ -72,10 +72,10 @@ def test_refused_in_one_sentence_that_names_the_flag(flag):
     given = {"unnormalized": True} | REFUSED[flag]
     stock = {name: given.pop(name) for name in ("unnormalized", "unkpen", "lm_path") if name in given}
     with pytest.raises(UsageError) as refused:
-        config.validate(Flags(**given), GenerationConfig(**stock))
+        validate(Flags(**given), GenerationConfig(**stock))
     assert flag.split()[0] in str(refused.value) and "\n" not in str(refused.value) and ". " not in str(refused.value)
 
 
 def test_a_positive_unk_penalty_and_a_language_model_without_a_certificate_pass():
-    config.validate(Flags(stop="optimal"), GenerationConfig(unkpen=1.0))
-    config.validate(Flags(stop="shrink"), GenerationConfig(unkpen=-1.0, lm_path="lm.pt"))
+    validate(Flags(stop="optimal"), GenerationConfig(unkpen=1.0))
+    validate(Flags(stop="shrink"), GenerationConfig(unkpen=-1.0, lm_path="lm.pt"))

@@ -1,0 +1,210 @@
+"""What cannot work is refused before anything runs, in one sentence that names the flags and the way out.
+
+Strategies and options declare what they need and deny (registry.py); the pairs follow from that. Numbers have their ranges here, and a
+strategy's own check looks at what only it knows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fairseq_ext.constraints.flags import constraint_flag, select_flag
+from fairseq_ext.errors import UsageError
+from fairseq_ext.registry import (
+    DEFAULT,
+    POINTS,
+    PRUNERS,
+    STRATEGIES,
+    Part,
+    Strategy,
+    all_strategies,
+    changed,
+    choice,
+    chosen,
+    load_strategies,
+    refusal,
+)
+from fairseq_ext.session import cpu_workers
+
+LARGEST = 3.0e38  # of a float32
+FINITE = (-LARGEST, LARGEST)
+# of the flags that the search reads: least, most, and what the value is
+RANGES: dict[str, tuple[float, float, str]] = {
+    "beam": (1, 10_000, "number of hypotheses"),
+    "nbest": (1, 10_000, "number of hypotheses"),
+    "max_len_a": (0, 1000, "ratio of target to source tokens"),
+    "max_len_b": (0, 1_000_000, "number of target tokens"),
+    "min_len": (0, 1_000_000, "number of target tokens"),
+    "lenpen": (*FINITE, "length penalty"),
+    "unkpen": (*FINITE, "penalty"),
+    "temperature": (1e-6, 1e6, "temperature"),
+    "lm_weight": (*FINITE, "weight"),
+    "prefix_size": (0, 1_000_000, "number of target tokens"),
+    "no_repeat_ngram_size": (0, 1_000_000, "number of tokens"),
+    "cpu_workers": (1, max(64, 4 * (os.cpu_count() or 1)), "number of processes"),
+    "stream_width": (1, 10_000_000, "number of sentences"),
+    "block_size": (0, 1_000_000, "number of tokens"),
+    "parallel_length": (0, 1_000_000, "number of tokens"),
+    "lsh_hits": (0, math.inf, "number of equal bands"),
+    "shortlist_recall_every": (0, math.inf, "number of calls"),
+    "shortlist_words": (1, math.inf, "number of words"),
+    "gbs_base": (1, 10_000, "number of slots"),
+}
+FILES = (
+    "results_file",
+    "stats_file",
+    "constraints_file",
+    "avoid_file",
+    "glossary",
+    "draft_file",
+    "draft_table",
+    "ddg_dir",
+    "shortlist_file",
+    "shortlist_counts",
+    "lsh_index",
+)
+
+STOCK_SEARCHES = {
+    "sampling": ("--sampling", False),
+    "diverse_beam_groups": ("--diverse-beam-groups", -1),
+    "diversity_rate": ("--diversity-rate", -1.0),
+    "match_source_len": ("--match-source-len", False),
+}
+
+
+def stock_search(generation: Any) -> str | None:
+    """The stock flag that replaces fairseq's beam search by another search of its own, if one is set."""
+    for name, (flag, off) in STOCK_SEARCHES.items():
+        if getattr(generation, name, off) != off:
+            return flag
+    return None
+
+
+@dataclass(frozen=True)
+class Option:
+    """A flag outside the strategies that needs or denies something while it is on."""
+
+    flag: str
+    on: Callable[[Any, Any], bool]  # (our flags, fairseq's GenerationConfig)
+    needs: frozenset[str] = frozenset()
+    denies: frozenset[str] = frozenset()
+
+
+def stock(name: str, off: Any = False) -> Callable[[Any, Any], bool]:
+    """Whether a stock flag is on."""
+    return lambda flags, generation: getattr(generation, name, off) not in (off, None)
+
+
+OPTIONS = (
+    *(Option(flag, stock(name, off), denies=frozenset({"own loop"})) for name, (flag, off) in STOCK_SEARCHES.items()),
+    Option("--sampling", stock("sampling"), needs=frozenset({"random numbers of its own"})),
+    Option("--unkpen below 0", lambda flags, generation: getattr(generation, "unkpen", 0) < 0, denies=frozenset({"scores of at most 0"})),
+    Option(
+        "--lm-path",
+        stock("lm_path", None),
+        denies=frozenset({"scores of at most 0", "softmax's own order", "several tokens a call"}),
+    ),
+    Option("--retain-dropout", stock("retain_dropout"), denies=frozenset({"repeatable calls"})),
+    Option("--print-alignment", stock("print_alignment", None), needs=frozenset({"attention"})),
+    Option("--beam above 1", lambda flags, generation: getattr(generation, "beam", 5) > 1, denies=frozenset({"greedy"})),
+    Option("--nbest above 1", lambda flags, generation: getattr(generation, "nbest", 1) > 1, denies=frozenset({"greedy"})),
+    Option(
+        "--int8", lambda flags, generation: flags.int8, needs=frozenset({"own loop", "compiled products"}), denies=frozenset({"attention"})
+    ),
+    Option(
+        "--decoder-backend fairseq",
+        lambda flags, generation: str(flags.decoder_backend) == "fairseq",
+        denies=frozenset({"compiled products"}),
+    ),
+    Option(
+        "--results-file",
+        lambda flags, generation: bool(flags.results_file),
+        needs=frozenset({"own loop", "one process"}),
+        denies=frozenset({"attention"}),
+    ),
+    Option(
+        "--cpu-workers",
+        lambda flags, generation: flags.cpu_workers > 1,
+        denies=frozenset({"one process", "random numbers of its own"}),
+    ),
+)
+
+
+def parts(flags: Any, generation: Any) -> list[Part]:
+    """What takes part in this run: the strategies that the flags choose, and the options that are on."""
+    named = [STRATEGIES[point][choice(flags, point)] for point in POINTS] + [s for s in PRUNERS.values() if changed(flags, s)]
+    found = [Part(select_flag(flags, generation) if s.point == "select" else s.flag, s.needs, s.denies) for s in named]
+    for s in named:  # fairseq's own strategy works everywhere, the flags that it has here belong to the beam search of this project
+        if s.name == DEFAULT.get(s.point) and (given_flags := changed(flags, s)):
+            found.append(Part("--" + next(iter(given_flags)).replace("_", "-"), needs=frozenset({"own loop", "beam"})))
+    if (given := constraint_flag(flags, generation)) is not None:
+        found.append(Part(given, denies=frozenset({"no constraints"})))
+    return found + [Part(o.flag, o.needs, o.denies) for o in OPTIONS if o.on(flags, generation)]
+
+
+UNUSED_BY_REFERENCE = ("constraints_file", "avoid_file", "glossary", "results_file", "stats_file")
+
+
+def refuse_reference(flags: Any) -> None:
+    """Refuse what --score-reference would leave out, as it searches nothing (raises UsageError)."""
+    load_strategies()
+    named = [s.flag for s in chosen(flags)]
+    named += ["--" + name.replace("_", "-") for name in UNUSED_BY_REFERENCE if getattr(flags, name)]
+    if named:
+        given = "--score-reference scores translations that are there already"
+        raise UsageError(f"{given}, so {named[0]} has nothing to do: leave one of the two out")
+
+
+def field_names(strategy: Strategy) -> list[str]:
+    """Names of the strategy's flags."""
+    return [] if strategy.flags is None else [f.name for f in dataclasses.fields(strategy.flags)]
+
+
+def refuse_unused(flags: Any, in_use: list[Strategy]) -> None:
+    """Refuse a flag whose strategy is not switched on (raises UsageError)."""
+    read = {name for s in in_use for name in field_names(s)}
+    for strategy in all_strategies():
+        unused = [name for name in changed(flags, strategy) if name not in read]
+        if unused:
+            flag = "--" + unused[0].replace("_", "-")
+            owners = " or ".join(s.flag for s in all_strategies() if unused[0] in field_names(s))
+            raise UsageError(f"{flag} belongs to {owners}, which is not switched on: add it or leave {flag} out")
+
+
+def refuse_values(flags: Any, generation: Any) -> None:
+    """Refuse numbers outside their range, NaN included, and empty file names (raises UsageError)."""
+    for name, (least, most, meaning) in RANGES.items():
+        value = getattr(generation, name, None)
+        value = getattr(flags, name, None) if value is None else value
+        if value is not None and not least <= value <= most:
+            bounds = f"{least:g} or more" if most == math.inf else f"{least:g} to {most:g}" if least > -math.inf else f"at most {most:g}"
+            bounds = "a finite number" if (least, most) == FINITE else bounds
+            raise UsageError(f"--{name.replace('_', '-')} {value} is no {meaning}: use {bounds}")
+    for option in dataclasses.fields(flags) if dataclasses.is_dataclass(flags) else ():
+        value = getattr(flags, option.name)
+        if isinstance(value, float) and math.isnan(value):
+            raise UsageError(f"--{option.name.replace('_', '-')} is not a number: give one, or leave it out")
+    for name in FILES:
+        if getattr(flags, name, None) == "":
+            raise UsageError(f"--{name.replace('_', '-')} is given without a name: name a file, or leave it out")
+
+
+def validate(flags: Any, generation: Any) -> None:
+    """Refuse what cannot work, in one sentence that names the flags and the way out (raises UsageError)."""
+    refuse_values(flags, generation)
+    load_strategies()
+    if sentence := refusal(parts(flags, generation)):
+        raise UsageError(sentence)
+    in_use = [STRATEGIES[point][choice(flags, point)] for point in POINTS] + [s for s in PRUNERS.values() if changed(flags, s)]
+    refuse_unused(flags, in_use)
+    cpu_workers.check(flags)
+    if flags.resume and not flags.results_file:
+        raise UsageError("--resume goes on with a results file and none is named: add --results-file")
+    for strategy in in_use:
+        if strategy.check is not None and not stock_search(generation):
+            strategy.check(flags, generation)
