@@ -22,7 +22,7 @@ Text = Optional[str]  # noqa: UP045  (fairseq reads this form only)
 BACKENDS = ("auto", "transformer", "fairseq")
 HELP = {
     "select": "how continuations are chosen (default: dba where there are constraints, else topk, as fairseq)",
-    "stop": "when a sentence is final (default: count, as fairseq: beam-many finished hypotheses)",
+    "stop": "when a sentence is final (default: early where there are constraints, else count, as fairseq: beam-many finished hypotheses)",
     "schedule": "when sentences start (default: batch, as fairseq: all together)",
     "softmax": "which words are scored (default: full, all of them)",
     "decoding": "what drives the decoder (default: beam, beam search)",
@@ -80,8 +80,9 @@ def flags_dataclass() -> type:
     """All our flags as one dataclass, ready to be mixed into a task's."""
     bases = flag_bases()  # loads the strategies, so that the choices below are complete
     own: list = [option(point, ChoiceEnum(names_of(point)), DEFAULT[point], HELP[point]) for point in POINTS]
-    # where nobody names a selection, constraints decide; so its default must differ from every name
-    own[0] = option("select", Optional[own[0][1]], None, HELP["select"])  # noqa: UP045
+    # where nobody names a strategy at these points, constraints decide; so the default must differ from every name
+    for i, point in enumerate(("select", "stop")):
+        own[i] = option(point, Optional[own[i][1]], None, HELP[point])  # noqa: UP045
     own += [
         option(
             "decoder_backend",

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from fairseq_ext import config, validate
 from fairseq_ext.aligned_generator import AlignedBeamSearchGenerator
-from fairseq_ext.constraints.flags import constrained
+from fairseq_ext.constraints.flags import choose_strategies, constrained
 from fairseq_ext.errors import UsageError
 from fairseq_ext.generator import BeamSearchGenerator
 from fairseq_ext.kernels.library import give_back_memory
@@ -78,10 +78,9 @@ class Extended(Sentences):
         if seq_gen_cls is not None or getattr(args, "score_reference", False):
             return build(models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)
         flags = self.flags()
-        if constrained(flags, args):
-            flags.select = flags.select or "dba"
-            if not getattr(args, "constraints", None):
-                args.constraints = "unordered"  # fairseq-interactive then reads tab-separated phrases and prints C- lines
+        if constrained(flags, args) and not getattr(args, "constraints", None):
+            args.constraints = "unordered"  # fairseq-interactive then reads tab-separated phrases and prints C- lines
+        choose_strategies(flags, args)
         validate.validate(flags, args)
         self.constrained = constrained(flags, args) and not validate.stock_search(args)
         extra = {**(extra_gen_cls_kwargs or {}), "flags": flags, "generation": args, "task": self}

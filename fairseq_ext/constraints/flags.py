@@ -46,6 +46,15 @@ def select_flag(flags: Any, generation: Any) -> str:
     return constraint_flag(flags, generation) or own if str(flags.select) == "dba" else own
 
 
+def choose_strategies(flags: Any, generation: Any) -> None:
+    """Name the strategies that constraints choose where the command names none: --select dba; --stop early, unless there is a --patience,
+    which belongs to --stop count."""
+    if constrained(flags, generation):
+        flags.select = flags.select or "dba"
+    if str(flags.select or "topk") != "topk" and not flags.stop and flags.patience == -1:
+        flags.stop = "early"
+
+
 def is_ordered(flags: Any, generation: Any) -> bool:
     """Whether phrases must appear in the order given: the stock flag says so; alone, our files mean unordered."""
     return str(getattr(generation, "constraints", None) or "") == "ordered"

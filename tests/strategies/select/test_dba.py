@@ -34,7 +34,7 @@ def wanted(*constraints: str, avoid: tuple[str, ...] = (), prefix: str = "") -> 
 def decode(tables, constraints: list[SentenceConstraints], k: int, max_len=8, ordered: bool = False, select=DBA, **more) -> Found:
     """Full lists unless `nbest` says otherwise: with fewer, a constrained sentence stops earlier (strategies/stop/count.py)."""
     more.setdefault("nbest", 1000)
-    stop = more.pop("stop", None) or stop_plug("count", k)
+    stop = more.pop("stop", None) or stop_plug("early", k)
     more["aux"] = {"constraints": constraints, "ordered": ordered}
     if any(c.prefix for c in constraints):
         width = max(len(c.prefix) for c in constraints)
@@ -163,7 +163,7 @@ def test_a_sentence_constrained_to_its_own_output_gives_it_again(seed):
 
 
 class EarlyEnd(Stop):
-    """Counts to k as fairseq does, and notes at which step --patience -1 would have ended each sentence, in plain Python."""
+    """Counts to k as fairseq does, and notes at which step --stop early would have ended each sentence, in plain Python."""
 
     def __init__(self, k: int, nbest: int):
         self.plug, self.k, self.nbest = stop_plug("count", k, patience=1), k, nbest
@@ -189,7 +189,7 @@ class EarlyEnd(Stop):
 @pytest.mark.parametrize("nbest", [1, 2])
 @pytest.mark.parametrize("k", [4, 5, 9])
 def test_a_short_list_ends_when_the_rule_says_so(k, nbest):
-    """k / C finished hypotheses, two at least, a full list, and nothing live that is better now; all k with --patience 1."""
+    """k / C finished hypotheses, two at least, a full list, and nothing live that is better now; all k with --stop count."""
     given = [wanted("ab", "c"), wanted("dd"), wanted("a"), wanted(), wanted("ba", "cd", "a")]
     saved = 0
     for seed in range(12):
