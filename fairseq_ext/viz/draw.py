@@ -1,14 +1,12 @@
-"""The picture of viz/ddg.py: the graph above, the table of iterations below, over the same positions."""
+"""The picture of a dependency graph: the graph above, the table of iterations below, over the same positions."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fairseq_ext.errors import UsageError
-
-if TYPE_CHECKING:
-    from fairseq_ext.viz.ddg import Graph
+from fairseq_ext.viz.graph import Graph
 
 MANY = 14  # with more positions cells are small, and colour alone tells the probability
 LONGEST = 10  # characters of a token that are shown
@@ -113,4 +111,5 @@ def widest(texts: set[str], size: int, weight: str = "normal") -> float:
 
 
 def shortened(token: str) -> str:
+    """The token, cut where it is longer than what is shown."""
     return token if len(token) <= LONGEST else token[: LONGEST - 1] + "…"

@@ -10,7 +10,9 @@ from models import batch, build, dictionary, generators, run
 
 from fairseq_ext import UsageError
 from fairseq_ext.parallel.rows import Iteration
-from fairseq_ext.viz.ddg import NEVER, Graph, main, waits, write
+from fairseq_ext.viz.ddg import main
+from fairseq_ext.viz.files import write
+from fairseq_ext.viz.graph import NEVER, Graph, waits
 
 
 def iteration(first: int, out: list[int], verified: int) -> Iteration:

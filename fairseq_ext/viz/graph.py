@@ -1,0 +1,86 @@
+"""The decoding dependency graph of a sentence as data: what ddg.py writes and draw.py draws.
+
+Shapes: L target positions, EOS included.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairseq_ext.errors import UsageError
+from fairseq_ext.parallel.rows import Iteration
+
+NEVER = -1
+
+
+@dataclass
+class Cell:
+    """What one iteration put at one position."""
+
+    token: str
+    probability: float
+    right: bool  # the final token
+
+
+@dataclass
+class Graph:
+    """One sentence."""
+
+    name: str
+    source: list[str]
+    tokens: list[str]  # with </s>
+    method: str
+    iterations: list[dict[str, Any]]  # first: position of the first cell; verified: positions final afterwards; cells
+    solved: list[int]  # per position: the first iteration from which it was right for good
+    waits_for: list[int]  # per position: the position it hangs on, NEVER for none
+
+    @staticmethod
+    def build(
+        name: str, source: Sequence[str], tokens: Sequence[str], method: str, calls: Sequence[Iteration], symbol: Callable[[int], str]
+    ) -> Graph:
+        """The graph of a sentence that was decoded in these calls. tokens: with </s>; symbol: token id -> text."""
+        L = len(tokens)
+        solved = np.full(L, NEVER)
+        iterations = []
+        for k, call in enumerate(calls):
+            texts = [symbol(int(t)) for t in call.out[: L - call.length]]
+            right = [text == tokens[call.length + j] for j, text in enumerate(texts)]
+            cells = [Cell(t, round(float(np.exp(p)), 6), r) for t, p, r in zip(texts, call.score, right, strict=False)]
+            iterations.append({"first": call.length, "verified": min(L, call.length + call.verified), "cells": [asdict(c) for c in cells]})
+            place = slice(call.length, call.length + len(cells))
+            solved[place] = np.where(right, np.where(solved[place] == NEVER, k, solved[place]), NEVER)
+        return Graph(name, list(source), list(tokens), method, iterations, solved.tolist(), waits(solved))
+
+    def save(self, path: Path) -> None:
+        """Write the graph as JSON."""
+        path.write_text(json.dumps(asdict(self), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+    @staticmethod
+    def load(path: Path) -> Graph:
+        """Read a graph that `save` has written. Raises UsageError for any other file."""
+        try:
+            graph = Graph(**json.loads(path.read_text(encoding="utf-8")))
+            for iteration in graph.iterations:
+                int(iteration["first"]), int(iteration["verified"]), [Cell(**cell) for cell in iteration["cells"]]
+            if not len(graph.tokens) == len(graph.solved) == len(graph.waits_for):
+                raise ValueError("positions")
+            return graph
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read ({error.strerror}): name a file that --ddg-dir has written") from error
+        except (TypeError, ValueError, KeyError) as error:
+            raise UsageError(f"{path} is no dependency graph: name a JSON file that --ddg-dir has written") from error
+
+
+def waits(solved: np.ndarray) -> list[int]:
+    """For each position (L,), the nearest one to its left that was solved one iteration earlier; NEVER where there is none."""
+    out = []
+    for i, k in enumerate(solved):
+        earlier = (solved[:i] == k - 1).nonzero()[0] if k > 0 else []
+        out.append(int(earlier[-1]) if len(earlier) else NEVER)
+    return out
