@@ -10,6 +10,7 @@ from torch import Tensor
 from fairseq_ext.decoders.fairseq.uncached import UncachedDecoder
 from fairseq_ext.errors import UsageError
 from fairseq_ext.generator import BeamSearchGenerator
+from fairseq_ext.parallel.block_reader import BlockReader
 from fairseq_ext.registry import STRATEGIES, choice
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.pool import Pool
@@ -31,7 +32,7 @@ class ParallelGenerator(BeamSearchGenerator):
         self.graphs = 0  # dependency graphs written
         self.ddg_dir: str | None = self.flags.ddg_dir
         make, plugs = build(self.flags, self.context), self.plugs
-        self.driver = make(self.decoder, plugs.softmax, self.rules, self.scoring, self.stats, plugs.schedule)
+        self.driver = make(BlockReader(self.decoder, plugs.softmax, self.rules), self.scoring, self.stats, plugs.schedule)
 
     def pool(self, sample, prefix_tokens: Tensor | None, bos_token: int | None) -> Pool:
         pool = super().pool(sample, prefix_tokens, bos_token)
@@ -57,7 +58,8 @@ class ParallelGenerator(BeamSearchGenerator):
 
     def write_graph(self, pool: Pool, sentence: int, hypothesis: Hypothesis, calls: list) -> None:
         """The sentence's decoding dependency graph, into --ddg-dir."""
-        from fairseq_ext.viz.ddg import Graph, write  # needs matplotlib, and is a command of its own
+        from fairseq_ext.viz.files import write  # needs matplotlib
+        from fairseq_ext.viz.graph import Graph
 
         words, symbols = self.tgt_dict, self.task.source_dictionary
         source = [symbols[t] for t in pool.net_input["src_tokens"][sentence].tolist() if t not in (symbols.pad(), symbols.eos())]

@@ -53,8 +53,6 @@ ALLOWED = {
 # Imports that are still to be mended: (from, to).
 KNOWN = {
     ("constraints.sentence", "constraints.segmenter"),
-    ("parallel.one_sentence", "parallel.driver"),
-    ("viz.draw", "viz.ddg"),
 }
 
 

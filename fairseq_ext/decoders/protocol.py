@@ -7,14 +7,11 @@ Shapes: S sentences, n rows, w new tokens a row, L tokens, d features, V vocabul
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from torch import Tensor
 
-# tokens (w,), tokens kept, first position that may hold EOS, first position that must, score every position ->
-# best word of each position (w,) and its log-probability
-ReadRow = Callable[[list[int], int, int, int, bool], tuple[list[int], list[float]]]
+from fairseq_ext.kernels.row import BlockReader
 
 
 class Decoder(Protocol):
@@ -66,6 +63,15 @@ class Regroupable(Decoder, Protocol):
         """Return a copy of some rows as a group; arguments as of `select`. The live rows stay."""
 
 
+class RowReader(Protocol):
+    """Reads the only row, compiled throughout."""
+
+    block: BlockReader  # what kernels/row.cpp reads with
+
+    def reserve_(self, kept: int, w: int) -> None:
+        """Make room for w positions behind the first `kept` tokens; what was read beyond these is forgotten."""
+
+
 class BlockDecoder(Regroupable, Protocol):
     """A decoder whose rows, one a sentence, read several tokens a call and may stand at different lengths."""
 
@@ -75,5 +81,5 @@ class BlockDecoder(Regroupable, Protocol):
         Return the features of each model: (n, d) for one new token, (n, new, d) for more.
         """
 
-    def row_reader(self, pad: int, eos: int) -> ReadRow | None:
-        """Return a quicker way to read the only row, which owns that row from then on; None where there is none."""
+    def row_reader(self) -> RowReader | None:
+        """Return a compiled reader of the only row, which owns that row from then on; None where there is none."""

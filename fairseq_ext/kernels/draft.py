@@ -1,4 +1,4 @@
-"""The compiled table of drafts for one row (`draft.cpp`) behind arrays and lists; parallel/drafts/ngram.py is the definition.
+"""The compiled draft sources of a row that is alone (`draft.cpp`); parallel/drafts/ holds the definitions, for arrays of rows.
 
 Shapes: m histories, K listed words, V target vocabulary.
 """
@@ -7,10 +7,32 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import c_double, c_float, c_int64, c_void_p
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from fairseq_ext.kernels.library import loaded
+
+
+class SourceStruct(ctypes.Structure):
+    """A function of draft.cpp, and the state that it is called with."""
+
+    _fields_ = [(name, c_void_p) for name in ("propose", "state")]
+
+
+class TrajectoryStruct(ctypes.Structure):
+    _fields_ = [("pad", c_int64)]
+
+
+class CopyStruct(ctypes.Structure):
+    _fields_ = [("words", c_void_p), ("columns", c_int64)]
+
+
+class PreviousStruct(ctypes.Structure):
+    _fields_ = [("other", SourceStruct), ("old", c_void_p), ("found", c_void_p)]
+    _fields_ += [(name, c_int64) for name in ("columns", "tail", "next", "told")]
+    _fields_ += [(name, c_double) for name in ("regained", "weak", "sure")]
 
 
 class TableStruct(ctypes.Structure):
@@ -20,7 +42,47 @@ class TableStruct(ctypes.Structure):
     _fields_ += [(name, c_float) for name in ("covered", "eps", "lambda")]
 
 
+class NgramStruct(ctypes.Structure):
+    _fields_ = [("table", c_void_p), ("factor", c_void_p), ("pad", c_int64), ("told", c_int64)]
+
+
 TYPES = {"key": np.int64, "token": np.int32, "lexical_start": np.int64, "lexical_token": np.int32}  # of the arrays; others are float32
+
+
+@dataclass
+class CompiledSource:
+    """A source that compiled code can ask for one sentence's drafts. kept: what the structure points to."""
+
+    struct: SourceStruct
+    kept: tuple
+
+    @staticmethod
+    def of(name: str, state: ctypes.Structure | None = None, *kept: Any) -> CompiledSource:
+        """name: of the function, propose_NAME."""
+        function = ctypes.cast(loaded()[f"propose_{name}"], c_void_p)
+        return CompiledSource(SourceStruct(function, None if state is None else ctypes.addressof(state)), (state, *kept))
+
+
+def nothing() -> CompiledSource:
+    """No drafts."""
+    return CompiledSource.of("nothing")
+
+
+def trajectory(pad: int) -> CompiledSource:
+    """pad: the token behind the last call's outputs; NONE: the last verified one."""
+    return CompiledSource.of("trajectory", TrajectoryStruct(pad))
+
+
+def copy(words: np.ndarray) -> CompiledSource:
+    """words (columns,) int64: the source sentence as target tokens."""
+    return CompiledSource.of("copy", CopyStruct(words.ctypes.data, len(words)), words)
+
+
+def previous(old: list[int], sure: float, found: np.ndarray, regained: float, weak: float, other: CompiledSource) -> CompiledSource:
+    """old: the earlier output; found (tail + 1,) float64; other: the source of the parts that it lacks."""
+    text = np.array(old, np.int64)
+    state = PreviousStruct(other.struct, text.ctypes.data, found.ctypes.data, len(old), len(found) - 1, 0, 0, regained, weak, sure)
+    return CompiledSource.of("previous", state, text, found, other)
 
 
 class CompiledTable:
@@ -28,7 +90,7 @@ class CompiledTable:
 
     def __init__(self, arrays: dict[str, np.ndarray], numbers: dict[str, float]):
         """Arrays and numbers of `TableStruct` by name; m, K and V follow from them."""
-        self.speak, self.propose = loaded().speak, loaded().propose
+        self.speak = loaded().speak
         self.arrays = {name: np.ascontiguousarray(value, TYPES.get(name, np.float32)) for name, value in arrays.items()}
         m, K = len(arrays["key"]), arrays["token"].shape[1]
         self.struct = TableStruct(m=m, K=K, V=len(arrays["unigram"]), **numbers)
@@ -36,23 +98,15 @@ class CompiledTable:
             setattr(self.struct, name, value.ctypes.data)
         self.address = ctypes.addressof(self.struct)
         self.sum = np.zeros(len(arrays["unigram"]))
-        self.sum_address = self.sum.ctypes.data
-        self.grow_(32)
 
-    def grow_(self, most: int) -> None:
-        self.most = most
-        self.text, self.token, self.sure = (c_int64 * (most + 2))(), (c_int64 * most)(), (c_double * most)()
+    def factors(self, source: np.ndarray, length: int) -> np.ndarray:
+        """(V,) float32: how much more than by chance a sentence speaks of each word. source (columns,) int64, padding included; length:
+        tokens without padding."""
+        factor = np.empty(self.struct.V, np.float32)
+        self.speak(self.address, source.ctypes.data, len(source), length, factor.ctypes.data, self.sum.ctypes.data)
+        return factor
 
-    def factors_(self, source: np.ndarray, length: int, factor: np.ndarray) -> None:
-        """Fill a sentence's factors (V,) from its source tokens (columns,) int64, padding included."""
-        self.speak(self.address, source.ctypes.data, len(source), length, factor.ctypes.data, self.sum_address)
-
-    def draft(self, factor: int, text: list[int], fresh: int, most: int, least: float) -> tuple[list[int], list[float]]:
-        """Draft tokens behind text (two tokens at least), the last `fresh` of which are new, and how sure each is. factor: address of
-        the sentence's factors, 0 for none."""
-        n = len(text)
-        if max(n, most) > self.most:
-            self.grow_(2 * max(n, most))
-        self.text[:n] = text  # type: ignore[assignment]
-        m = self.propose(self.address, factor, self.text, n, fresh, most, least, self.token, self.sure)
-        return self.token[:m], self.sure[:m]
+    def source(self, factor: np.ndarray | None, pad: int) -> CompiledSource:
+        """A sentence's drafts. factor (V,): from `factors`, or None; pad: the token before the first one."""
+        state = NgramStruct(self.address, None if factor is None else factor.ctypes.data, pad, 0)
+        return CompiledSource.of("ngram", state, factor, self)

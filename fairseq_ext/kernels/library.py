@@ -59,11 +59,21 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # what each function returns a
     # banks.cpp
     "select_by_banks": (None, [P, P, P]),
     # row.cpp
-    "read_row": (None, [P, N, N]),
-    "verify_row": (None, [P, N, N, N, N]),
+    "draft_blocks": (N, [P, P, N]),
+    "commit_blocks": (N, [P, P, N, N]),
+    "draft_window": (N, [P, P, N]),
+    "learn_window": (None, [P, P, N]),
+    "commit_window": (N, [P, P, N, N]),
+    "draft_row": (N, [P]),
+    "commit_row": (N, [P]),
+    "call_row": (N, [P, P]),
     # draft.cpp
+    "propose_nothing": (N, [P, P, N, D, P, P]),
+    "propose_trajectory": (N, [P, P, N, D, P, P]),
+    "propose_copy": (N, [P, P, N, D, P, P]),
+    "propose_previous": (N, [P, P, N, D, P, P]),
     "speak": (None, [P, P, N, N, P, P]),
-    "propose": (N, [P, P, P, N, N, N, D, P, P]),
+    "propose_ngram": (N, [P, P, N, D, P, P]),
     # lsh.cpp
     "wta_hash": (None, [P, N, N, P, N, N, N, N, P]),
     "lookup_direct": (None, [P, N, N, P, N, P, P]),

@@ -1,26 +1,47 @@
-// Greedy decoding's one row: a block of tokens in, each position's best word and its log-probability out, in one call.
-//
-// decoders/transformer/decoder.py and parallel/one_sentence.py define what is computed. Log-probabilities, which need an exponential for every word,
-// are those of positions that count.
+// A call of parallel decoding for a row that is alone: draft, read, verify, commit. The definitions work on arrays of rows: parallel/driver.py
+// for the call, strategies/decoding/_blocks.py and window.py for the methods, decoders/transformer/decoder.py for the decoder.
 
+#include "row.hpp"
 #include "topk.hpp"
 
 // of transformer.cpp; what they are given is made in transformer.py
-extern "C" void decode(const void* coder, const void* step);
+extern "C" void decode(const void* layers, const void* step);
 extern "C" void linear(const void* product, const float* x, int64_t lines, float* y, int64_t after);
 
 namespace {
 
-// mirrored by a ctypes structure in row.py
-struct Row {
-    const void *coder, *step, *output;   // step's x is this one's
+enum Status : int64_t { GOES_ON, DONE, LOST, NOT_A_NUMBER, NO_ROOM };
+
+// A decoder that is compiled throughout; mirrored in row.py
+struct Reader {
+    const void *layers, *step, *output;  // step's x is this one's
+    int64_t *block, *before;             // two fields of step: the block's width, and how many tokens stand before it
     const float *embedding, *positions;  // (V, d), (positions, d)
-    int64_t d, vocabulary, pad, eos;
-    float scale;           // of the embedding
-    float *x, *logits;     // (w, d), (w, V)
-    int64_t* token;        // (w,) the last verified one and the draft
-    int64_t* word;         // (w,) results
-    float* score;          // (w,)
+    float *x, *logits;                   // (width, d), (width, V)
+    int64_t d, vocabulary, width, room;  // width: of the widest block that there is memory for; room: of positions
+    float scale;                         // of the embedding
+};
+
+// jacobi, gs-jacobi, hybrid-jacobi; mirrored in row.py
+struct Blocks {
+    Source source;
+    int64_t b, parallel_length, whole, hybrid;
+
+    bool parallel(const Row* row) const { return !hybrid || *row->length < parallel_length; }
+};
+
+// window; mirrored in row.py
+struct Window {
+    Source source;
+    int64_t b, cheap;                     // b: 0 for no limit
+    double any_draft, position, beyond;   // prices, in calls
+    double memory, most_trust;
+    int64_t patience, longest_pause;
+    double right, expected;               // state
+    int64_t useless, pause, offered;
+
+    double trust() const { return std::min(most_trust, right / expected); }
+    double price(int64_t j) const { return 1 + any_draft + position * (j + (beyond - 1) * std::max<int64_t>(0, j - cheap)); }
 };
 
 // The best of columns (V,) other than two, of equals the first
@@ -43,35 +64,140 @@ float log_probability(const float* line, int64_t V, int64_t word, float highest)
     return (line[word] - highest) - std::log(sum_of_powers(line, V, highest));
 }
 
+// Logits of what follows the row's last token and each draft token
+void read(const Reader& reader, const Row& row) {
+    const int64_t length = *row.length, d = reader.d;
+    for (int64_t i = 0; i < row.w; ++i) {
+        const int64_t token = i == 0 ? row.last() : row.draft[i - 1] == NONE ? row.pad : row.draft[i - 1];
+        const float *from = reader.embedding + token * d, *where = reader.positions + (length + i) * d;
+        for (int64_t k = 0; k < d; ++k) reader.x[i * d + k] = reader.scale * from[k] + where[k];
+    }
+    *reader.block = row.w, *reader.before = length;
+    decode(reader.layers, reader.step);
+    linear(reader.output, reader.x, row.w, reader.logits, 0);
+}
+
+// Each position's best word other than pad; EOS only from the least length on, and nothing else at the limit. Log-probabilities, which need
+// an exponential for every word, up to the first word that the draft contradicts or that is EOS, or with `every` of every position
+void choose(const Reader& reader, Row& row) {
+    const int64_t V = reader.vocabulary, length = *row.length;
+    bool right = true;
+    for (int64_t i = 0; i < row.w; ++i) {
+        const float* line = reader.logits + i * V;
+        const int64_t best = best_word(line, V, row.pad, length + i < row.min_len ? row.eos : row.pad);
+        const float highest = std::max({line[best], line[row.pad], line[row.eos]});
+        row.word[i] = length + i >= row.limit ? row.eos : best;
+        row.word_score[i] = right || row.every ? log_probability(line, V, row.word[i], highest) : 0.0f;
+        right = right && row.word[i] != row.eos && i + 1 < row.w && row.word[i] == row.draft[i];
+    }
+}
+
 }  // namespace
 
 extern "C" {
 
-// Logits of what follows each of the row's w tokens, which stand behind `kept` others
-void read_row(const Row* row_, int64_t w, int64_t kept) {
-    const Row& row = *row_;
-    for (int64_t i = 0; i < w; ++i) {
-        const float *from = row.embedding + row.token[i] * row.d, *where = row.positions + (kept + i) * row.d;
-        for (int64_t k = 0; k < row.d; ++k) row.x[i * row.d + k] = row.scale * from[k] + where[k];
+int64_t draft_blocks(void* method, Row* row, int64_t most) {
+    const Blocks& self = *static_cast<Blocks*>(method);
+    const int64_t m = self.parallel(row) ? std::min((self.whole ? self.parallel_length : self.b) - 1, most) : 0;
+    bool known = true;
+    for (int64_t i = 0; i < m; ++i) known = known && row->guess(i) != NONE;
+    if (known) {
+        for (int64_t i = 0; i < m; ++i) row->draft[i] = row->guess(i);
+        return m;
     }
-    decode(row.coder, row.step);
-    linear(row.output, row.x, w, row.logits, 0);
+    const int64_t found = self.source(row, m, 0.0, row->draft, row->sure);
+    for (int64_t i = found; i < m; ++i) row->draft[i] = NONE;
+    return m;
 }
 
-// Each position's best word other than pad; EOS only from position `shortest` on, and nothing else from position `longest` on. Scores up
-// to the first word that the next token contradicts or that is EOS, or with `all` of every position
-void verify_row(const Row* row_, int64_t w, int64_t shortest, int64_t longest, int64_t all) {
-    const Row& row = *row_;
-    int64_t V = row.vocabulary;
-    bool right = true;
-    for (int64_t i = 0; i < w; ++i) {
-        const float* line = row.logits + i * V;
-        int64_t best = best_word(line, V, row.pad, i < shortest ? row.eos : row.pad);
-        float highest = std::max({line[best], line[row.pad], line[row.eos]});
-        row.word[i] = i >= longest ? row.eos : best;
-        row.score[i] = right || all ? log_probability(line, V, row.word[i], highest) : 0.0f;
-        right = right && row.word[i] != row.eos && i + 1 < w && row.word[i] == row.token[i + 1];
+int64_t commit_blocks(void* method, const Row* row, int64_t verified, int64_t ended) {
+    if (!static_cast<Blocks*>(method)->parallel(row)) return 1;
+    return ended || verified == row->w ? verified : 0;
+}
+
+int64_t draft_window(void* method, Row* row, int64_t most) {
+    Window& self = *static_cast<Window*>(method);
+    self.offered = 0;
+    if (self.pause) return --self.pause, 0;
+    if (self.b) most = std::min(most, self.b - 1);
+    if (most <= 0) return 0;
+    const double trust = self.trust();
+    self.offered = self.source(row, most, std::min(1.0, self.position / trust), row->draft, row->sure);
+    if (!self.offered) return 0;
+    double best = 1.0, tokens = 1.0, likely = 1.0;
+    int64_t width = 0;
+    for (int64_t j = 1; j <= self.offered; ++j) {
+        likely *= std::min(row->sure[j - 1] * trust, 1.0);
+        tokens += likely;
+        const double gain = tokens / self.price(j);
+        if (gain > best || (gain == best && !width)) best = gain, width = j;
     }
+    self.useless = width ? 0 : self.useless + 1;
+    if (self.useless > self.patience) self.pause = std::min(self.useless, self.longest_pause);
+    return width;
+}
+
+void learn_window(void* method, const Row* row, int64_t verified) {
+    Window& self = *static_cast<Window*>(method);
+    const int64_t m = std::min({verified, self.offered, row->w});
+    if (!std::min(self.offered, row->w)) return;
+    double right = 0.0, expected = 0.0;
+    for (int64_t j = 0; j < m; ++j) right += row->draft[j] == row->word[j], expected += row->sure[j];
+    self.right = self.memory * self.right + right;
+    self.expected = std::max(1e-3, self.memory * self.expected + expected);
+}
+
+int64_t commit_window(void*, const Row*, int64_t verified, int64_t) { return verified; }
+
+// (1) The width of the row's next block: the method drafts; a position that must be read alone is
+int64_t draft_row(Row* row) {
+    row->w = 1 + row->draft_block(row->method, row, row->redo ? 0 : row->limit - *row->length);
+    return row->w;
+}
+
+// What follows from the block's best words: (4) they are right as far as the draft was, (5) and nothing follows EOS or the length limit;
+// (6) what is kept becomes history, the other words guesses; (7) a finished row is done
+int64_t commit_row(Row* row_) {
+    Row& row = *row_;
+    const int64_t w = row.w;
+    int64_t verified = 1;
+    while (verified < w && row.word[verified - 1] == row.draft[verified - 1] && row.word[verified - 1] != row.eos) ++verified;
+    bool ended = row.word[verified - 1] == row.eos;
+    row.redo = 0;
+    if (row.least_margin > 0 && w > 1) {
+        int64_t apart = 0;
+        while (apart < verified && !(row.margin[apart] < row.least_margin)) ++apart;
+        row.checked += std::min(apart + 1, verified);
+        row.redo = apart < verified;
+        row.redone += row.redo;
+        ended = ended && !row.redo;
+        verified = apart;
+    }
+    row.verified = verified;
+    for (int64_t i = 0; i < std::max<int64_t>(1, verified); ++i)
+        if (std::isnan(row.word_score[i])) return row.broken = i, NOT_A_NUMBER;
+    if (row.learn) row.learn(row.method, row_, verified);
+    const int64_t count = row.redo ? verified : row.commit(row.method, row_, verified, ended);
+    row.calls += 1, row.positions += w, row.kept += count, row.offered += w - 1, row.taken += std::max<int64_t>(count - 1, 0);
+    bool lost = false;  // every word was forbidden
+    for (int64_t i = 0; i < count; ++i) {
+        row.tokens[*row.length + 1 + i] = row.word[i];
+        row.score[*row.length + 1 + i] = row.word_score[i];
+        lost = lost || row.word_score[i] == -INFINITY;
+    }
+    *row.length += count;
+    row.first_guess = count, row.guesses = w - count;
+    row.w = 0;
+    return lost ? LOST : ended && count == verified ? DONE : GOES_ON;
+}
+
+// A whole call. NO_ROOM: the reader needs memory for row.w positions behind row.length; then the call is to be made again
+int64_t call_row(Row* row, const Reader* reader) {
+    if (!row->w) draft_row(row);
+    if (row->w > reader->width || *row->length + row->w > reader->room) return NO_ROOM;
+    read(*reader, *row);  // (2)
+    choose(*reader, *row);  // (3)
+    return commit_row(row);
 }
 
 }  // extern "C"

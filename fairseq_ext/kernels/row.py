@@ -1,67 +1,135 @@
-"""Greedy decoding's one row (`row.cpp`) behind lists: a block of tokens in, each position's best word out.
+"""A row of parallel decoding that is alone (`row.cpp`): a call's draft, reading, verifying and commit in compiled code.
 
-Shapes: w positions, d features, V vocabulary.
+The definitions work on arrays of rows: parallel/driver.py and strategies/decoding/.
+
+Shapes: w positions of a block, d features, V vocabulary, T most tokens.
 """
 
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_float, c_int64, c_void_p
+from ctypes import c_double, c_float, c_int64, c_void_p
+from dataclasses import dataclass
+from enum import IntEnum
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from fairseq_ext.kernels.draft import CompiledSource, SourceStruct
 from fairseq_ext.kernels.library import loaded
 from fairseq_ext.kernels.transformer import LayerStack, PackedLinear, StepStruct
 
+BUFFERS = {"draft": np.int64, "sure": np.float64, "word": np.int64, "word_score": np.float64, "margin": np.float64}
+
+
+class Status(IntEnum):
+    """What a call comes to."""
+
+    GOES_ON = 0
+    DONE = 1
+    LOST = 2  # every word was forbidden
+    NOT_A_NUMBER = 3
+    NO_ROOM = 4  # the reader has no memory for the block
+
 
 class RowStruct(ctypes.Structure):
-    _fields_ = [(name, c_void_p) for name in ("layers", "step", "output", "embedding", "positions")]
-    _fields_ += [(name, c_int64) for name in ("d", "vocabulary", "pad", "eos")] + [("scale", c_float)]
-    _fields_ += [(name, c_void_p) for name in ("x", "logits", "token", "word", "score")]
+    _fields_ = [(name, c_void_p) for name in ("tokens", "length", "score", *BUFFERS, "draft_block", "learn", "commit", "method")]
+    _fields_ += [(name, c_int64) for name in ("limit", "min_len", "eos", "pad", "every")] + [("least_margin", c_double)]
+    _fields_ += [(name, c_int64) for name in ("w", "redo", "first_guess", "guesses", "verified", "broken", "checked", "redone")]
+    _fields_ += [(name, c_int64) for name in ("calls", "positions", "kept", "offered", "taken")]
 
 
-class RowCall:
-    """A model's row, and memory for its blocks. step: of the row's KV cache (kernels/transformer.py); the rest as in
-    decoders/transformer/one_row.py."""
+class ReaderStruct(ctypes.Structure):
+    _fields_ = [(name, c_void_p) for name in ("layers", "step", "output", "block", "before", "embedding", "positions", "x", "logits")]
+    _fields_ += [(name, c_int64) for name in ("d", "vocabulary", "width", "room")] + [("scale", c_float)]
 
-    def __init__(self, layers: LayerStack, output: PackedLinear, embedding: Tensor, scale: float, step: StepStruct, pad: int, eos: int):
-        assert embedding.is_contiguous() and embedding.dtype == torch.float32
-        self.read, self.verify = loaded().read_row, loaded().verify_row
-        self.step, self.kept = step, (layers, output, embedding)
-        self.struct = RowStruct(ctypes.addressof(layers.struct), ctypes.addressof(step), output.address, embedding.data_ptr())
-        self.struct.d, self.struct.vocabulary, self.struct.pad, self.struct.eos = embedding.size(1), output.outputs, pad, eos
-        self.struct.scale = scale
+
+class BlocksStruct(ctypes.Structure):
+    """strategies/decoding/_blocks.py."""
+
+    _fields_ = [("source", SourceStruct)] + [(name, c_int64) for name in ("b", "parallel_length", "whole", "hybrid")]
+
+
+class WindowStruct(ctypes.Structure):
+    """strategies/decoding/window.py, whose state it is."""
+
+    _fields_ = [("source", SourceStruct), ("b", c_int64), ("cheap", c_int64)]
+    _fields_ += [(name, c_double) for name in ("any_draft", "position", "beyond", "memory", "most_trust")]
+    _fields_ += [("patience", c_int64), ("longest_pause", c_int64), ("right", c_double), ("expected", c_double)]
+    _fields_ += [("useless", c_int64), ("pause", c_int64), ("offered", c_int64)]
+
+
+@dataclass
+class CompiledMethod:
+    """A method that compiled code can ask for one sentence's blocks. learn: whether it wants to know what came of its drafts."""
+
+    name: str  # of the functions: draft_NAME, learn_NAME, commit_NAME
+    state: BlocksStruct | WindowStruct
+    source: CompiledSource
+    learn: bool = False
+
+
+class CompiledRow:
+    """One row's calls. tokens (1, T) int64, score (1, T) float64 and length (1,) int64 are the caller's and are written to; width: of the
+    widest block."""
+
+    def __init__(self, tokens: np.ndarray, score: np.ndarray, length: np.ndarray, width: int, method: CompiledMethod):
+        assert tokens.dtype == length.dtype == np.int64 and score.dtype == np.float64
+        compiled = loaded()
+        self.draft_row, self.commit_row, self.call_row = compiled.draft_row, compiled.commit_row, compiled.call_row
+        self.buffers = {name: np.zeros(width, dtype) for name, dtype in BUFFERS.items()}
+        self.kept = (tokens, score, length, method)
+        arrays = {"tokens": tokens, "score": score, "length": length, **self.buffers}
+        self.struct = RowStruct(**{name: array.ctypes.data for name, array in arrays.items()})
+        for field, name in (("draft_block", "draft"), ("learn", "learn"), ("commit", "commit")):
+            if name != "learn" or method.learn:
+                setattr(self.struct, field, ctypes.cast(compiled[f"{name}_{method.name}"], c_void_p))
+        self.struct.method = ctypes.addressof(method.state)
         self.address = ctypes.addressof(self.struct)
-        self.width = 0
 
-    def grow_(self, w: int) -> None:
+    def limits_(self, limit: int, min_len: int, eos: int, pad: int) -> None:
+        """limit: most tokens before EOS; min_len: least."""
+        self.struct.limit, self.struct.min_len, self.struct.eos, self.struct.pad = limit, min_len, eos, pad
+
+    def draft(self) -> np.ndarray:
+        """(w - 1,) the draft of the next block."""
+        return self.buffers["draft"][: self.draft_row(self.address) - 1]
+
+    def commit(self, word: np.ndarray, score: np.ndarray, margin: np.ndarray) -> Status:
+        """Take the block's best words (w,), their log-probabilities, and how far each is before the second best."""
+        w = self.struct.w
+        for name, value in (("word", word), ("word_score", score), ("margin", margin)):
+            self.buffers[name][:w] = value
+        return Status(self.commit_row(self.address))
+
+    def call(self, reader: BlockReader) -> Status:
+        """A whole call; with NO_ROOM it is to be made again when the reader has room for struct.w more positions."""
+        return Status(self.call_row(self.address, reader.address))
+
+
+class BlockReader:
+    """A decoder whose layers, products and embeddings compiled code reads for one row. step: of the row's KV cache
+    (kernels/transformer.py); embedding (V, d); scale: of the embedding."""
+
+    def __init__(self, layers: LayerStack, output: PackedLinear, embedding: Tensor, scale: float, step: StepStruct):
+        assert embedding.is_contiguous() and embedding.dtype == torch.float32
+        self.step, self.kept = step, (layers, output, embedding)
+        at = ctypes.addressof(step)
+        block, before = at + StepStruct.block.offset, at + StepStruct.before.offset
+        self.struct = ReaderStruct(ctypes.addressof(layers.struct), at, output.address, block, before, embedding.data_ptr())
+        self.struct.d, self.struct.vocabulary, self.struct.scale = embedding.size(1), output.outputs, scale
+        self.address = ctypes.addressof(self.struct)
+
+    def widen_(self, w: int) -> None:
         """Memory for blocks of w positions."""
-        self.width = w
+        self.struct.width = w
         self.x, self.logits = torch.empty(w, self.struct.d), torch.empty(w, self.struct.vocabulary)
-        self.token, self.word, self.score = (c_int64 * w)(), (c_int64 * w)(), (c_float * w)()
         self.struct.x, self.struct.logits = self.x.data_ptr(), self.logits.data_ptr()
-        for name in ("token", "word", "score"):
-            setattr(self.struct, name, ctypes.addressof(getattr(self, name)))
         self.step.x = self.x.data_ptr()
 
-    def positions_(self, table: Tensor) -> None:
-        """Position embeddings (positions, d)."""
-        assert table.is_contiguous() and table.dtype == torch.float32
-        self.table = table
-        self.struct.positions = table.data_ptr()
-
-    def __call__(self, tokens: list[int], kept: int, shortest: int, longest: int, every: bool) -> tuple[list[int], list[float]]:
-        """Read tokens (w,), the last verified one and the draft, behind `kept` others: each position's best word (w,), and its
-        log-probability, which is worth something only as far as the draft was right, or with `every` for all.
-
-        shortest, longest: positions before `shortest` may not hold EOS, those from `longest` on hold nothing else.
-        """
-        w = len(tokens)
-        if w > self.width:
-            self.grow_(max(2 * w, 8))
-        self.token[:w] = tokens  # type: ignore[assignment]
-        self.step.block, self.step.before = w, kept
-        self.read(self.address, w, kept)
-        self.verify(self.address, w, shortest, longest, every)
-        return self.word[:w], self.score[:w]
+    def room_(self, positions: Tensor, room: int) -> None:
+        """Position embeddings (room or more, d); the KV cache has room for so many tokens."""
+        assert positions.is_contiguous() and positions.dtype == torch.float32 and positions.size(0) >= room
+        self.positions = positions
+        self.struct.positions, self.struct.room = positions.data_ptr(), room

@@ -1,11 +1,11 @@
-"""The live rows of the driver in driver.py, on the host: many at once as arrays, or one alone as lists.
+"""The live rows of the driver in driver.py, on the host.
 
 Shapes: n live rows, one a sentence, T most tokens, w block width.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,10 +24,11 @@ class Rows:
     length: np.ndarray  # (n,) verified tokens
     limit: np.ndarray  # (n,) most tokens before EOS
     guess: np.ndarray  # (n, g) what the last call gave for the positions behind the verified ones; NONE where it gave nothing
-    redo: np.ndarray  # (n,) the next position wants the one-token path (see Guard)
+    redo: np.ndarray  # (n,) the next position is read alone (see near_ties.py)
 
     @staticmethod
     def start(pool: Pool, sentences: list[int]) -> Rows:
+        """Rows without tokens, one for each of these sentences."""
         n, most = len(sentences), max(pool.max_len) + 2
         tokens = np.full((n, most), pool.bos)
         nothing = np.full((n, 0), NONE)
@@ -44,21 +45,19 @@ class Rows:
         return np.where(column >= 0, np.take_along_axis(self.tokens, np.maximum(column, 0), 1), NONE)
 
     def room(self) -> int:
-        """No row can take more tokens than this, EOS counted."""
+        """The most tokens that any row can still take, EOS counted."""
         return int((self.limit + 1 - self.length).max())
 
     def append_(self, out: np.ndarray, score: np.ndarray, count: np.ndarray) -> None:
-        """The first count (n,) of outputs (n, w) are verified."""
-        if len(self) == 1:
-            k, at = int(count[0]), int(self.length[0]) + 1
-            self.tokens[0, at : at + k] = out[0, :k]
-            self.score[0, at : at + k] = score[0, :k]
-        else:
-            row, place = (np.arange(out.shape[1]) < count[:, None]).nonzero()
-            column = self.length[row] + 1 + place
-            self.tokens[row, column] = out[row, place]
-            self.score[row, column] = score[row, place]
+        """Keep the first count (n,) of outputs (n, w); the others become guesses."""
+        w = out.shape[1]
+        row, place = (np.arange(w) < count[:, None]).nonzero()
+        column = self.length[row] + 1 + place
+        self.tokens[row, column] = out[row, place]
+        self.score[row, column] = score[row, place]
         self.length = self.length + count
+        behind = count[:, None] + np.arange(w)
+        self.guess = np.where(behind < w, np.take_along_axis(out, np.minimum(behind, w - 1), 1), NONE)
 
     def keep(self, row: np.ndarray) -> Rows:
         """These rows (n',)."""
@@ -70,41 +69,10 @@ class Rows:
         """Both, a's first."""
         wide = max(a.guess.shape[1], b.guess.shape[1])
         guess = [np.pad(x.guess, ((0, 0), (0, wide - x.guess.shape[1])), constant_values=NONE) for x in (a, b)]
-
-        def both(name: str) -> np.ndarray:
-            return np.concatenate([getattr(a, name), getattr(b, name)])
-
-        state = [both(name) for name in ("live", "tokens", "score", "length", "limit")]
-        return Rows(*state, np.concatenate(guess), both("redo"))  # type: ignore[call-arg]
-
-    def alone(self) -> Row:
-        """The only row, as lists."""
-        end = int(self.length[0]) + 1
-        tokens, score = self.tokens[0, :end].tolist(), self.score[0, 1:end].tolist()
-        return Row(int(self.live[0]), tokens, score, int(self.limit[0]), self.guess[0].tolist(), bool(self.redo[0]))
-
-
-@dataclass
-class Row:
-    """A live row that is alone, in plain Python: numpy takes longer to begin than to compute so little."""
-
-    sentence: int  # pool number
-    tokens: list[int]  # the first token, then the verified ones
-    score: list[float] = field(default_factory=list)  # of each verified token
-    limit: int = 0  # most tokens before EOS
-    guess: list[int] = field(default_factory=list)  # what the last call gave for the positions behind the verified ones
-    redo: bool = False  # the next position wants the one-token path (see Guard)
-
-    @property
-    def length(self) -> int:
-        """Verified tokens."""
-        return len(self.tokens) - 1
-
-    def as_rows(self) -> Rows:
-        """The same as arrays, to read."""
-        tokens, score = np.array([self.tokens]), np.array([[0.0, *self.score]])
-        sentence, length, limit = (np.array([number]) for number in (self.sentence, self.length, self.limit))
-        return Rows(sentence, tokens, score, length, limit, np.array([self.guess], np.int64).reshape(1, -1), np.array([self.redo]))
+        pairs = (
+            (a.live, b.live), (a.tokens, b.tokens), (a.score, b.score), (a.length, b.length), (a.limit, b.limit), guess, (a.redo, b.redo)
+        )  # fmt: skip
+        return Rows(*map(np.concatenate, pairs))
 
 
 @dataclass

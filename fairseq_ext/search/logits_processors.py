@@ -1,7 +1,11 @@
-"""What every search obeys, one short function a rule; `Rules` applies them in fairseq's order to each step's log-probabilities."""
+"""Logits processors: what every search obeys. `Rules` applies them in fairseq's order to the log-probabilities of a step's positions.
+
+Shapes: m positions (the n rows of a beam, or all positions of blocks), C scored words, S live sentences, T longest history.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +14,17 @@ from torch import Tensor
 from fairseq_ext.search.beam import NOT_YET, Beam
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
+
+
+@dataclass
+class Positions:
+    """What the logits processors know of the m positions of log-probabilities (m, C): the rows of a beam, or all positions of blocks."""
+
+    at_limit: Tensor | None  # (m,) positions that may hold EOS only; None: none
+    forced: Tensor | None  # (m,) the prefix token of each position, pad where no prefix reaches it; None: nowhere
+    short: Tensor | bool  # (m,) positions that EOS comes too early for; False: none, True: all
+    free: Tensor | bool  # (m,) positions behind the prefixes
+    history: Callable[[], Tensor]  # (m, T) the tokens before each position, on the right; NOT_YET before them
 
 
 @dataclass
@@ -27,45 +42,61 @@ class Rules:
     lm_weight: float = 1.0
 
     def __call__(self, log_probs: LogProbs, beam: Beam, pool: Pool, at_limit: Tensor | None) -> LogProbs:
-        """Apply all rules; at_limit (S,): sentences that must end now, None when there is none."""
+        """Apply all processors to a beam; at_limit (S,): sentences that must end now, None when there is none."""
         if self.lm is not None:
             add_language_model(log_probs, beam, self.lm, self.lm_weight)
+        sentence = None if at_limit is None and pool.prefix is None and beam.lags is None else beam.sentence_of_row()
+        step: int | Tensor = beam.longest if beam.lags is None else (beam.longest - beam.lag())[sentence]
+        rows = None if sentence is None else beam.live_index()[sentence]  # (n,) pool numbers
+        limit = None if at_limit is None or sentence is None else at_limit[sentence]
+        at = self.positions(pool, rows, step, limit, beam.chosen)
+        self.apply_(log_probs, at)
+        if at.forced is not None and beam.width > 1:
+            repeat_ended(log_probs, beam, (at.forced == self.eos) if limit is None else (at.forced == self.eos) & ~limit)
+        return log_probs
+
+    def positions(
+        self, pool: Pool, sentence: Tensor | None, step: int | Tensor, at_limit: Tensor | None, history: Callable[[], Tensor]
+    ) -> Positions:
+        """Positions of these sentences (m,), pool numbers, each behind `step` tokens, one number or (m,). at_limit (m,) and history as in
+        `Positions`. sentence may be None where the pool has no prefix."""
+        short: Tensor | bool = step < self.min_len
+        free: Tensor | bool = True
+        forced = None
+        if pool.prefix is not None:
+            P = pool.prefix.size(1)
+            free = step >= min(P, max(pool.max_len))
+            if free is not True:
+                column = torch.as_tensor(step, device=pool.prefix.device)
+                forced = pool.prefix[sentence, column.clamp(max=P - 1)].masked_fill(column >= P, self.pad)
+                # fairseq: the minimum length holds behind the prefixes only
+                allowed = forced == self.pad if pool.min_len_beside_prefix else free
+                short = short if short is False else allowed if short is True else short & allowed
+        return Positions(at_limit, forced, short, free, history)
+
+    def apply_(self, log_probs: LogProbs, at: Positions) -> None:
+        """Apply all processors but the language model, in fairseq's order."""
         log_probs.ban_(self.pad)
         if self.unk_penalty:
             log_probs.add_(self.unk, -self.unk_penalty)
-        if at_limit is not None:
-            must_end(log_probs, beam, at_limit, self.eos)
-        if beam.lags is not None:
-            self.by_sentence(log_probs, beam, pool, at_limit)
-        elif pool.prefix is not None and beam.longest < pool.prefix.size(1) and beam.longest < max(pool.max_len):
-            forced = force_prefix(log_probs, beam, pool.prefix, self.pad, self.eos, at_limit)
-            if pool.min_len_beside_prefix and beam.longest < self.min_len:
-                log_probs.ban_(self.eos, ~forced)
-        else:
-            if beam.longest < self.min_len:
-                log_probs.ban_(self.eos)
-            self.ban_suppressed(log_probs)
-        if self.no_repeat_ngram:
-            block_ngrams(log_probs, beam, self.no_repeat_ngram)
-        return log_probs
-
-    def ban_suppressed(self, log_probs: LogProbs, rows: Tensor | None = None) -> None:
-        """Forbid the tokens that are never chosen, in every row or where the mask rows (n,) is true."""
+        if at.at_limit is not None:  # only EOS, at its true log-probability
+            log_probs.only_(torch.full_like(at.at_limit, self.eos, dtype=torch.long), at.at_limit)
+        if at.forced is not None:
+            rows = at.forced != self.pad if at.at_limit is None else (at.forced != self.pad) & ~at.at_limit
+            log_probs.only_(at.forced.masked_fill(~rows, self.eos), rows)
+        ban_where(log_probs, self.eos, at.short)
         for token in self.suppress.tolist() if self.suppress is not None else ():
-            log_probs.ban_(token, rows)
+            ban_where(log_probs, token, at.free)
+        if self.no_repeat_ngram:
+            block_ngrams(log_probs, at.history(), self.no_repeat_ngram)
 
-    def by_sentence(self, log_probs: LogProbs, beam: Beam, pool: Pool, at_limit: Tensor | None) -> None:
-        """Prefix, least length and suppressed tokens where sentences stand at different steps."""
-        sentence = beam.sentence_of_row()
-        step = (beam.longest - beam.lag())[sentence]  # (n,)
-        short = step < self.min_len
-        free = torch.ones_like(short)  # rows beyond the prefixes
-        if pool.prefix is not None:
-            free = step >= min(pool.prefix.size(1), max(pool.max_len))
-            forced = force_prefix(log_probs, beam, pool.prefix, self.pad, self.eos, at_limit)
-            short = short & (~forced if pool.min_len_beside_prefix else free)
-        log_probs.ban_(self.eos, short)
-        self.ban_suppressed(log_probs, free)
+
+def ban_where(log_probs: LogProbs, token: int, where: Tensor | bool) -> None:
+    """Make a token impossible where the mask (m,) is true, or everywhere, or nowhere."""
+    if isinstance(where, Tensor):
+        log_probs.ban_(token, where)
+    elif where:
+        log_probs.ban_(token)
 
 
 def add_language_model(log_probs: LogProbs, beam: Beam, lm: torch.nn.Module, weight: float) -> None:
@@ -77,41 +108,19 @@ def add_language_model(log_probs: LogProbs, beam: Beam, lm: torch.nn.Module, wei
     log_probs.value = log_probs.value + weight * lm_log_probs
 
 
-def must_end(log_probs: LogProbs, beam: Beam, at_limit: Tensor, eos: int) -> None:
-    """Leave only EOS, at its true log-probability, to sentences at their length limit."""
-    rows = at_limit[beam.sentence_of_row()]
-    log_probs.only_(torch.full((beam.rows,), eos, device=beam.device), rows)
+def repeat_ended(log_probs: LogProbs, beam: Beam, ends: Tensor) -> None:
+    """Where a prefix ends its sentence (rows ends (n,)), copy the sentence's best row over its others, as fairseq does.
 
-
-def force_prefix(log_probs: LogProbs, beam: Beam, prefix: Tensor, pad: int, eos: int, at_limit: Tensor | None) -> Tensor:
-    """Leave only the prefix token to each sentence whose prefix (S, P) reaches this step; return which rows (n,) those are.
-
-    subtle: when a prefix contains EOS, fairseq first copies a sentence's best row over its others, so that its n-best list holds
-    the same hypothesis k times.
+    subtle: so the n-best list of such a sentence holds the same hypothesis k times.
     """
-    sentence = beam.sentence_of_row()
-    live, P = beam.live_index(), prefix.size(1)
-    if beam.lags is None:
-        token = prefix[live, beam.longest]
-    else:
-        step = beam.longest - beam.lag()
-        token = prefix[live, step.clamp(max=P - 1)].masked_fill(step >= P, pad)
-    token = token[sentence]  # (n,)
-    forced = token != pad
-    if at_limit is not None:
-        forced &= ~at_limit[sentence]
-    log_probs.only_(token.masked_fill(~forced, eos), forced)
-    ends = forced & (token == eos)
-    if beam.width > 1 and bool(ends.any()):
-        source = torch.where(ends, beam.first_row()[sentence], torch.arange(beam.rows, device=beam.device))
+    if bool(ends.any()):
+        source = torch.where(ends, beam.first_row()[beam.sentence_of_row()], torch.arange(beam.rows, device=beam.device))
         log_probs.reorder_(source)
         beam.tokens, beam.score = beam.tokens[source], beam.score[source]
-    return forced
 
 
-def block_ngrams(log_probs: LogProbs, beam: Beam, n: int) -> None:
-    """Ban every token that would complete an n-gram that its row already holds."""
-    tokens = beam.chosen()
+def block_ngrams(log_probs: LogProbs, tokens: Tensor, n: int) -> None:
+    """Ban every token that would complete an n-gram that its history, tokens (m, T), already holds."""
     if tokens.size(1) < n:
         return
     grams = tokens.unfold(1, n, 1)  # (rows, grams, n)

@@ -1,5 +1,6 @@
 """Draft sources: the next-word table against counting by hand, source copies, earlier outputs; their files and what is refused."""
 
+from ctypes import CFUNCTYPE, POINTER, c_double, c_int64, c_void_p
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,19 +9,22 @@ import torch
 from models import batch, build, dictionary, generators, run, same
 
 from fairseq_ext import UsageError
+from fairseq_ext.kernels.draft import CompiledSource
 from fairseq_ext.kernels.library import library
+from fairseq_ext.kernels.row import RowStruct
 from fairseq_ext.parallel.drafts.copy import Copy
 from fairseq_ext.parallel.drafts.estimate import estimate
 from fairseq_ext.parallel.drafts.ngram import COVERED, EPS, LAMBDA, Ngram
 from fairseq_ext.parallel.drafts.previous import Previous
 from fairseq_ext.parallel.drafts.source import Nothing
 from fairseq_ext.parallel.drafts.table import Table
-from fairseq_ext.parallel.rows import NONE, Row, Rows
+from fairseq_ext.parallel.rows import NONE, Rows
 from fairseq_ext.search.pool import Pool
 
 D = dictionary()
 EOS, PAD, V = D.eos(), D.pad(), len(D)
 A, B, C, X, Y = range(4, 9)
+needs_compiler = pytest.mark.skipif(library() is None, reason="no compiler")
 
 
 def pool(*lines: list[int]) -> Pool:
@@ -38,6 +42,20 @@ def rows(*verified: list[int]) -> Rows:
         out.tokens[r, 1 : len(line) + 1] = line
     out.length = np.array([len(line) for line in verified])
     return out
+
+
+def alone(source: CompiledSource):
+    """(verified tokens, most, least) -> the compiled draft of a row that has these tokens, and how sure each is."""
+    propose = CFUNCTYPE(c_int64, c_void_p, POINTER(RowStruct), c_int64, c_double, c_void_p, c_void_p)(source.struct.propose)
+
+    def ask(verified: list[int], most: int, least: float) -> tuple[list[int], list[float]]:
+        text, length = np.array([EOS, *verified]), np.array([len(verified)])
+        row = RowStruct(tokens=text.ctypes.data, length=length.ctypes.data)
+        token, sure = np.zeros(most, np.int64), np.zeros(most)
+        m = propose(source.struct.state, row, most, least, token.ctypes.data, sure.ctypes.data)
+        return token[:m].tolist(), sure[:m].tolist()
+
+    return ask
 
 
 def test_probabilities_are_interpolated_witten_bell():
@@ -221,22 +239,22 @@ def test_behind_an_edit_the_old_output_is_found_again(verified, draft):
     assert source.propose(rows(verified), 9, 0.0)[0][0, : len(draft)].tolist() == draft
 
 
-def test_one_row_follows_its_earlier_output_as_among_others():
-    """A single row takes a way of its own: random outputs and random edits of them, a few tokens verified at a time."""
+@needs_compiler
+def test_the_compiled_row_follows_its_earlier_output_as_the_definition_does():
+    """Random outputs and random edits of them, a few tokens verified at a time."""
     draw = np.random.default_rng(5)
     differ = 0
     for _ in range(60):
         old = draw.integers(4, 9, draw.integers(0, 12)).tolist()
         new = [int(draw.integers(4, 9)) if draw.random() < 0.25 else t for t in old if draw.random() > 0.15] + [A, B]
-        many, one = previous(old, [X]), previous(old, [X])
-        length = 0
+        source = previous(old)
+        twin, length = alone(source.compiled(0)), 0
         while length <= len(new):
-            tokens, sure = many.propose(rows(new[:length], []), 5, 0.0)
-            drafted, certain = one.propose_one(Row(0, [EOS, *new[:length]]), 5, 0.0)
-            shown = [t for t in tokens[0].tolist() if t != NONE]
-            assert drafted == shown
-            np.testing.assert_allclose(certain, sure[0][: len(shown)])
-            differ += shown[:1] != new[length : length + 1]
+            tokens, sure = source.propose(rows(new[:length]), 5, 0.0)
+            drafted, certain = twin(new[:length], 5, 0.0)
+            assert drafted == tokens[0].tolist() and NONE not in drafted
+            np.testing.assert_allclose(certain, sure[0])
+            differ += drafted[:1] != new[length : length + 1]
             length += int(draw.integers(1, 4))
     assert differ > 30, "the outputs part"
 
@@ -250,27 +268,39 @@ def test_sentences_without_an_earlier_output_ask_the_other_source():
     assert tokens.tolist() == [[X, Y, EOS], [A, B, EOS]]
 
 
-@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.skipif(library() is None, reason="no compiler"))])
+@needs_compiler
 @pytest.mark.parametrize("with_source", [False, True])
-def test_one_row_is_drafted_as_among_others(with_source, compiled):
-    """A single row takes a way of its own, with a compiler and without one; so does a single sentence."""
+def test_the_compiled_table_drafts_as_the_definition_does(with_source):
+    """One row compiled against the same row among others and against the row alone."""
     draw = np.random.default_rng(3)
     lines = [[*draw.integers(4, 12, draw.integers(1, 9)).tolist(), EOS] for _ in range(60)]
     table = estimate(lines, [line[::-1][1:] + [EOS] for line in lines] if with_source else None, D, D)
     verified = [draw.integers(4, 13, n).tolist() for n in (0, 1, 2, 5, 9)]
     sources = [draw.integers(4, 12, 5).tolist() for _ in verified]
-    together, alone = Ngram(table, PAD, PAD), Ngram(table, PAD, PAD)
-    if not compiled:
-        alone.compiled = None
-    assert (alone.compiled is not None) == compiled
+    together, single = Ngram(table, PAD, PAD), Ngram(table, PAD, PAD)
     together.start(pool(*sources))
-    if with_source:
-        for r, line in enumerate(sources):
-            alone.start(pool(line))
-            np.testing.assert_allclose(alone.factor, together.factor[r * V : (r + 1) * V], rtol=1e-5)
-    alone.start(pool(*sources))
     tokens, sure = together.propose(rows(*verified), 6, 0.0)
-    for r in range(len(verified)):
-        single, certain = alone.propose(rows(*verified).keep(np.array([r])), 6, 0.0)
-        assert single.tolist() == tokens[r : r + 1].tolist()
-        np.testing.assert_allclose(certain, sure[r : r + 1], rtol=1e-5)
+    twins = [alone(together.compiled(r)) for r in range(len(verified))]
+    for r, line in enumerate(verified):
+        single.start(pool(sources[r]))
+        for least in (0.0, 0.1, 0.5):
+            drafted, certain = twins[r](line, 6, least)
+            expected, expected_sure = single.propose(rows(line), 6, least)
+            assert drafted == expected[0].tolist()
+            np.testing.assert_allclose(certain, expected_sure[0], rtol=1e-5)
+        assert twins[r](line, 6, 0.0)[0] == tokens[r].tolist()
+        np.testing.assert_allclose(twins[r](line, 6, 0.0)[1], sure[r], rtol=1e-5)
+
+
+@needs_compiler
+def test_the_compiled_copies_are_the_definitions():
+    draw = np.random.default_rng(7)
+    target = SimpleNamespace(indices={word: i for word, i in D.indices.items() if i != Y})
+    copy = Copy.between(D, target)
+    for _ in range(40):
+        line = draw.integers(4, 9, draw.integers(1, 8)).tolist()
+        copy.start(pool(line))
+        for n in range(6):
+            verified = draw.integers(4, 9, n).tolist()
+            expected, expected_sure = copy.propose(rows(verified), 4, 0.0)
+            assert alone(copy.compiled(0))(verified, 4, 0.0) == (expected[0].tolist(), expected_sure[0].tolist())

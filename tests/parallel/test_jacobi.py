@@ -14,8 +14,10 @@ from fairseq_ext import UsageError
 from fairseq_ext.constraints.files import SentenceConstraints
 from fairseq_ext.decoders.fairseq.uncached import UncachedDecoder
 from fairseq_ext.decoders.transformer.decoder import TransformerBackend
-from fairseq_ext.decoders.transformer.one_row import RowReader
 from fairseq_ext.kernels.library import library
+from fairseq_ext.kernels.row import CompiledRow
+from fairseq_ext.parallel import one_sentence
+from fairseq_ext.parallel.drafts.estimate import estimate
 from fairseq_ext.search.pool import Pool
 
 METHODS = ["jacobi", "gs-jacobi", "hybrid-jacobi", "window"]
@@ -100,37 +102,83 @@ def test_a_stream_is_refused_where_rows_of_different_lengths_cannot_be_read_toge
         generators([build("transformer")], blocks("window", decoder_backend="fairseq", schedule="stream"), beam=1)
 
 
+def lone_sentence(chance, method, tmp_path) -> tuple[dict, dict]:
+    """Random flags for one sentence: ours and stock's."""
+    flags = blocks(method, draft=chance.choice(["none", "pad", "repeat", "copy", "ngram", "ngram"]))
+    if method != "jacobi":
+        flags["block_size"] = chance.choice([1, 2, 3, 7, 60])
+    if method in ("jacobi", "hybrid-jacobi"):
+        flags["parallel_length"] = chance.choice([0, 1, 4, 50])
+    if method == "window":
+        flags["draft_cost"] = chance.choice([0.0, 0.05, 0.3])
+    if chance.random() < 0.4:
+        flags["draft_file"] = drafts(tmp_path, [[chance.randrange(4, 25) for _ in range(chance.randint(0, 40))]])
+    if flags["draft"] == "ngram":
+        lines = [[chance.randrange(4, 25) for _ in range(chance.randint(1, 9))] + [EOS] for _ in range(30)]
+        flags["draft_table"] = str(tmp_path / "table.npz")
+        estimate(lines, [line[::-1] for line in lines] if chance.random() < 0.6 else None, dictionary(), dictionary()).save(
+            flags["draft_table"]
+        )
+    longest = chance.choice([1, 3, 50])
+    min_len = 3 if longest >= 3 and chance.random() < 0.5 else 1
+    return flags, {"beam": 1, "max_len_b": longest, "min_len": min_len, "unnormalized": chance.random() < 0.5}
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("method", METHODS)
 def test_a_sentence_alone_equals_greedy(method, dtype, tmp_path):
-    """A row that is alone takes a way of its own; in single precision on a CPU, through the compiled library."""
-    chance, read = random.Random(f"{method} {dtype}"), RowReader.__call__
-    compiled = 0
+    """A row that is alone is compiled; in single precision on a CPU, the decoder with it."""
+    chance = random.Random(f"{method} {dtype}")
+    for seed in range(12):
+        name = chance.choice(["transformer", "transformer-pre-norm", "transformer-tied"])
+        flags, generation = lone_sentence(chance, method, tmp_path)
+        pair = generators([build(name, seed, dtype, eos=0.5)], flags, **generation)
+        sample = batch([chance.choice(LENGTHS)], seed)
+        same(run(pair.stock, sample), run(pair.ours, sample), 1e-9 if dtype == torch.float64 else 1e-4)
 
-    def counted(*arguments):
-        nonlocal compiled
-        compiled += 1
-        return read(*arguments)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RowReader, "__call__", counted)
-        for seed in range(12):
-            name = chance.choice(["transformer", "transformer-pre-norm", "transformer-tied"])
-            flags = blocks(method, draft=chance.choice(["auto", "none", "pad", "repeat", "copy"]))
-            if method != "jacobi":
-                flags["block_size"] = chance.choice([1, 2, 3, 7, 60])
-            if method in ("jacobi", "hybrid-jacobi"):
-                flags["parallel_length"] = chance.choice([0, 1, 4, 50])
-            if seed % 3 == 0:
-                flags["draft_file"] = drafts(tmp_path, [[chance.randrange(4, 25) for _ in range(chance.randint(0, 40))]])
-            longest = chance.choice([1, 3, 50])
-            limits = {"max_len_b": longest, "min_len": 3 if seed % 2 and longest >= 3 else 1}
-            pair = generators([build(name, seed, dtype, eos=0.5)], flags, beam=1, unnormalized=seed % 2 == 0, **limits)
-            sample = batch([chance.choice(LENGTHS)], seed)
-            same(run(pair.stock, sample), run(pair.ours, sample), 1e-9 if dtype == torch.float64 else 1e-4)
-            if flags["draft"] != "none":
-                assert counts(pair.ours)["drafts_offered"] > 0 or flags.get("block_size") == 1 or flags.get("parallel_length") == 1
-    assert (compiled > 0) == (dtype == torch.float32 and library() is not None)
+@pytest.mark.skipif(library() is None, reason="no compiler")
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("method", METHODS)
+def test_the_compiled_row_makes_the_calls_of_the_definition(method, dtype, tmp_path, monkeypatch):
+    """Every draft, every output and every verified length, over several sentences that share what the method has learnt."""
+    chance, offered, compiled, commit, call = random.Random(f"twin {method} {dtype}"), 0, [0, 0], CompiledRow.commit, CompiledRow.call
+
+    def counted(kind, function):
+        def inner(*arguments):
+            compiled[kind] += 1
+            return function(*arguments)
+
+        return inner
+
+    monkeypatch.setattr(CompiledRow, "commit", counted(0, commit))
+    monkeypatch.setattr(CompiledRow, "call", counted(1, call))
+    for seed in range(15):
+        flags, generation = lone_sentence(chance, method, tmp_path)
+        if chance.random() < 0.3:
+            flags["parallel_margin"] = chance.choice([0.05, 0.5])
+        model, found = build(chance.choice(["transformer", "transformer-pre-norm"]), seed, dtype, eos=0.5), []
+        samples = [batch([chance.choice(LENGTHS)], seed + i) for i in range(3)]
+        for twin in (True, False):
+            ours, calls = generators([model], flags, **generation).ours, []
+            ours.driver.trace = calls.append
+            with monkeypatch.context() as patch:
+                if not twin:
+                    patch.setattr(one_sentence, "library", lambda: None)
+                before = list(compiled)
+                hypotheses = [run(ours, sample) for sample in samples]
+                assert (compiled != before) == twin
+            found.append((hypotheses, calls, counts(ours)))
+        (a, calls, count), (b, expected, expected_count) = found
+        for x, y in zip(a, b, strict=True):
+            same(y, x, 1e-12 if dtype == torch.float64 else 1e-4)
+        assert [(c.length, c.draft.tolist(), c.out.tolist(), c.verified) for c in calls] == [
+            (c.length, c.draft.tolist(), c.out.tolist(), c.verified) for c in expected
+        ]
+        assert count == expected_count
+        offered += count["drafts_offered"]
+    assert offered > 30
+    assert compiled[0] and (compiled[1] > 0) == (dtype == torch.float32)
 
 
 def test_a_sentence_alone_has_the_scores_of_its_verified_tokens_and_of_all_when_they_are_traced():
@@ -365,7 +413,7 @@ def test_nan_is_an_error():
         ({"parallel_margin": -0.2}, {}, "--parallel-margin -0.2"),
         ({"parallel_margin": float("nan")}, {}, "--parallel-margin nan"),
         ({}, {"retain_dropout": True}, "--retain-dropout"),
-        ({"decoding": "beam", "block_size": 4}, {}, "--decoding jacobi or --decoding gs-jacobi or .* or --decoding window"),
+        ({"decoding": "beam", "block_size": 4}, {}, "--decoding gs-jacobi or .*--decoding jacobi or .*--decoding window"),
         ({"parallel_length": 5}, {}, "--parallel-length"),
         ({"decoding": "jacobi", "block_size": 5}, {}, "--parallel-length"),
         ({"draft": "ngram"}, {}, "build_drafts.py"),

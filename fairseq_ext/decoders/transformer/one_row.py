@@ -13,49 +13,47 @@ import torch.nn.functional as F
 from fairseq_ext.decoders.transformer.key_values import KeyValues
 from fairseq_ext.decoders.transformer.rows import RowGroup
 from fairseq_ext.decoders.transformer.weights import Weights
-from fairseq_ext.kernels.row import RowCall
+from fairseq_ext.kernels.row import BlockReader
 from fairseq_ext.kernels.transformer import StepStruct, cache_struct
 
 
 class RowReader:
     """Reads the only row of a group, for one model whose layers and output layer are compiled."""
 
-    def __init__(self, weights: Weights, cache: KeyValues, pad: int, eos: int):
+    def __init__(self, weights: Weights, cache: KeyValues):
         assert weights.compiled is not None
         self.weights, self.cache = weights, cache
         self.struct = StepStruct(rows=1, sentences=1, width=1, source=cache_struct(cache.source), own=cache_struct(cache.target))
         if cache.source_mask is not None:
             self.struct.source_mask = cache.source_mask.data_ptr()
-        self.capacity, self.embedded = cache.target.size(4), 0  # positions that the cache and the embeddings have room for
-        self.call = RowCall(weights.compiled, weights.output.pack(), weights.embedding, weights.scale, self.struct, pad, eos)
+        self.capacity = cache.target.size(4)  # positions that the cache has room for
+        self.block = BlockReader(weights.compiled, weights.output.pack(), weights.embedding, weights.scale, self.struct)
 
     @staticmethod
-    def of(weights: list[Weights], group: RowGroup, pad: int, eos: int) -> RowReader | None:
+    def of(weights: list[Weights], group: RowGroup) -> RowReader | None:
         """Return a reader; None where there is more than one row or model, or something that it does not support."""
         if len(weights) != 1 or group.rows != 1 or group.cache.positions or group.cache.slot is not None or weights[0].compiled is None:
             return None
         model = weights[0]
         if model.positions is None or model.project_in or model.project_out or model.embedding_norm or not model.output.is_compiled:
             return None
-        return RowReader(model, group.cache.models[0], pad, eos)
+        return RowReader(model, group.cache.models[0])
 
-    def __call__(self, tokens: list[int], kept: int, shortest: int, longest: int, every: bool) -> tuple[list[int], list[float]]:
-        """Forget what was read beyond the first `kept` tokens and read these (w,); see kernels/row.py, RowCall."""
-        end = kept + len(tokens)
+    def reserve_(self, kept: int, w: int) -> None:
+        """Make room for w positions behind the first `kept` tokens; what was read beyond these is forgotten."""
+        if w > self.block.struct.width:
+            self.block.widen_(max(2 * w, 8))
+        end = kept + w
         if end > self.capacity:
             self.enlarge_(kept, end)
-        if end > self.embedded:
-            self.embed_(end)
-        return self.call(tokens, kept, shortest, longest, every)
-
-    def embed_(self, end: int) -> None:
-        """Have embeddings for so many positions; what stands behind a limited model's last position is not used."""
         weights = self.weights
         assert weights.positions is not None
         if end > weights.positions.size(0) and weights.grow_positions is not None:
             weights.positions = weights.grow_positions(2 * end)
-        self.embedded = max(end, weights.positions.size(0))
-        self.call.positions_(F.pad(weights.positions, (0, 0, 0, self.embedded - weights.positions.size(0))).contiguous())
+        table = weights.positions
+        if end > table.size(0):  # what stands behind a limited model's last position is not used
+            table = F.pad(table, (0, 0, 0, end - table.size(0)))
+        self.block.room_(table.contiguous(), min(self.capacity, table.size(0)))
 
     def enlarge_(self, kept: int, end: int) -> None:
         """Double the room for positions; the first `kept` move there."""

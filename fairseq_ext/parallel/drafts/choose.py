@@ -14,7 +14,7 @@ from fairseq_ext.parallel.drafts.table import Table
 
 
 def make_source(flags: Any, context: Any) -> Source:
-    """Raises UsageError for a table or file that cannot be used."""
+    """The source, over the dictionaries of the run's task. Raises UsageError for a table or file that cannot be used."""
     name = str(flags.draft)
     table = table_path(flags, context)
     if name == "auto":
@@ -22,31 +22,30 @@ def make_source(flags: Any, context: Any) -> Source:
     if name == "none":
         source: Source = Nothing()
     elif name == "copy":
-        source = Copy.between(context.task.source_dictionary, context.dictionary)
+        source = Copy.between(context.source_dictionary, context.dictionary)
     elif name == "ngram":
         if table is None:
             raise UsageError(
                 "--draft ngram needs a table: build CHECKPOINT.drafts.npz with scripts/build_drafts.py, or name one with --draft-table"
             )
         loaded = Table.load(table)
-        loaded.check(table, context.dictionary, context.task.source_dictionary)
-        source = Ngram(loaded, context.pad, context.task.source_dictionary.pad())
+        loaded.check(table, context.dictionary, context.source_dictionary)
+        source = Ngram(loaded, context.pad, context.source_dictionary.pad())
     else:
         source = Trajectory(context.pad if name == "pad" else None)
     return source if flags.draft_file is None else Previous(read_drafts(flags.draft_file, context.dictionary), source)
 
 
 def table_path(flags: Any, context: Any) -> str | None:
-    """The table that the flags name, else the one beside the first checkpoint (model.pt: model.drafts.npz), else None."""
+    """The path of the table that the flags name, else of the one beside the first checkpoint (model.pt: model.drafts.npz), else None."""
     if flags.draft_table is not None:
         return flags.draft_table
-    checkpoint = context.task.checkpoint_path() if hasattr(context.task, "checkpoint_path") else None
-    beside = None if checkpoint is None else Path(checkpoint).with_suffix(".drafts.npz")
+    beside = None if context.checkpoint is None else Path(context.checkpoint).with_suffix(".drafts.npz")
     return str(beside) if beside is not None and beside.is_file() else None
 
 
 def read_drafts(path: str, dictionary: Any) -> list[list[int]]:
-    """A file of segmented lines as token ids, EOS behind each."""
+    """Token ids of a file of segmented lines, EOS behind each. Raises UsageError for a file that cannot be read."""
     try:
         with open(path, encoding="utf-8") as lines:
             return [[dictionary.index(word) for word in line.split()] + [dictionary.eos()] for line in lines]

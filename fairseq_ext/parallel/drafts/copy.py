@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from fairseq_ext.parallel.drafts.source import Draft, Source
+from fairseq_ext.kernels import draft as kernel
+from fairseq_ext.kernels.draft import CompiledSource
+from fairseq_ext.parallel.drafts.source import Draft, Source, without_end
 from fairseq_ext.parallel.rows import NONE, Rows
 from fairseq_ext.search.pool import Pool
 
 
 class Copy(Source):
-    """See parallel/drafts/source.py, Source. translate (source vocabulary,): target id of each source id, NONE where there is none; pad:
-    the
-    source's."""
+    """Copies of source tokens."""
 
     def __init__(self, translate: np.ndarray, pad: int):
+        """translate (source vocabulary,): target id of each source id, NONE where there is none; pad: the source's."""
         self.translate = translate
         self.pad = pad
 
@@ -46,4 +47,7 @@ class Copy(Source):
         first = np.where(copied.any(1), distance.argmin(1) + 1, rows.length)
         index = first[:, None] + np.arange(most)
         tokens = np.where(index < words.shape[1], np.take_along_axis(words, np.minimum(index, words.shape[1] - 1), 1), NONE)
-        return tokens, np.where(tokens == NONE, 0.0, 0.5)
+        return without_end(tokens, np.where(tokens == NONE, 0.0, 0.5))
+
+    def compiled(self, sentence: int) -> CompiledSource:
+        return kernel.copy(np.ascontiguousarray(self.words[sentence], np.int64))

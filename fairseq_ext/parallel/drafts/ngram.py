@@ -15,23 +15,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from fairseq_ext.kernels.draft import CompiledTable
+from fairseq_ext.kernels.draft import CompiledSource, CompiledTable
 from fairseq_ext.kernels.library import library
-from fairseq_ext.parallel.drafts.source import Draft, DraftOfOne, Source
+from fairseq_ext.parallel.drafts.source import Draft, Source
 from fairseq_ext.parallel.drafts.table import Table
-from fairseq_ext.parallel.rows import NONE, Row, Rows
+from fairseq_ext.parallel.rows import NONE, Rows
 from fairseq_ext.search.pool import Pool
 
 LAMBDA = 1.5
 EPS = 1e-3
-MOST_SEEN = 100_000  # entries kept in a dict
 COVERED = 0.2  # what is left of a word's factor when it has been translated
 
 
 class Ngram(Source):
-    """See parallel/drafts/source.py, Source. pad: the target's, which stands before the first token."""
+    """Drafts from a table."""
 
     def __init__(self, table: Table, pad: int, source_pad: int):
+        """pad: the target's, which stands before the first token."""
         self.table = table
         self.pad = pad
         self.source_pad = source_pad
@@ -42,8 +42,7 @@ class Ngram(Source):
         self.key = table.key
         self.factor: np.ndarray | None = None  # (slots x V,); only of sentences that have been drafted: a stream's pool has thousands
         self.floor = (EPS / (table.unigram + EPS)) ** LAMBDA  # of a word that the source does not speak of
-        self.seen: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # what `entry` has found
-        self.compiled = self.compile() if library() is not None else None
+        self.compiled_table = self.compile() if library() is not None else None
 
     def compile(self) -> CompiledTable:
         table = self.table
@@ -72,25 +71,15 @@ class Ngram(Source):
         factor, kept = self.factors(fresh), live[old != NONE]
         if len(kept):
             factor = np.concatenate([self.factor.reshape(-1, self.V)[old[old != NONE]].ravel(), factor])
-        self.factor, self.address = factor, factor.ctypes.data  # asking each time would cost as much as a draft
+        self.factor = factor
         self.slot[:] = NONE
         self.told[fresh] = 0
         self.slot[np.concatenate([kept, fresh])] = np.arange(len(live))
-
-    def place(self, sentence: int) -> int:
-        """The sentence's slot."""
-        if self.slot[sentence] == NONE:
-            self.know_(np.array([sentence]))
-        return int(self.slot[sentence])
 
     def factors(self, sentences: np.ndarray) -> np.ndarray:
         """(n x V,) how much more than by chance each of the sentences (n,) speaks of each word."""
         table = self.table
         tokens, lengths = self.source[sentences], self.length[sentences]
-        if len(sentences) == 1 and self.compiled is not None:
-            factor = np.empty(self.V, np.float32)
-            self.compiled.factors_(tokens[0], int(lengths[0]), factor)
-            return factor
         sentence, place = ((tokens != self.source_pad) & (tokens < len(table.lexical_start) - 1)).nonzero()
         word = tokens[sentence, place]
         first, count = table.lexical_start[word], np.diff(table.lexical_start)[word]
@@ -116,9 +105,6 @@ class Ngram(Source):
 
     def propose(self, rows: Rows, most: int, least: float) -> Draft:
         n = len(rows)
-        if n == 1:
-            words, certain = self.propose_one(rows.alone(), most, least)
-            return np.array([words], np.int64), np.array([certain])
         if self.factor is not None:
             self.know_(rows.live)
             self.cover_(rows)
@@ -149,68 +135,17 @@ class Ngram(Source):
             return np.zeros((n, 0), np.int64), np.zeros((n, 0))
         return np.stack(tokens, 1), np.stack(confidence, 1)
 
-    def propose_one(self, row: Row, most: int, least: float) -> DraftOfOne:
-        """The same for a row that is alone: compiled, or a look into a dict and three short vector operations a token."""
-        if self.compiled is not None:
-            return self.propose_compiled(row, most, least)
-        factor = None
-        if self.factor is not None:
-            slot = self.place(row.sentence)
-            factor = self.factor[slot * self.V : (slot + 1) * self.V]
-            for token in row.tokens[1 + int(self.told[row.sentence]) :]:
-                factor[token] = max(factor[token] * COVERED, self.floor[token])
-            self.told[row.sentence] = row.length
-        last, before = row.tokens[-1], row.tokens[-2] if row.length else self.pad
-        likely = 1.0
-        tokens: list[int] = []
-        confidence: list[float] = []
-        kept = []  # factors of the words drafted here, which are covered for as long as the draft lasts
-        while len(tokens) < most:
-            words, weight = self.entry(before, last)
-            if factor is not None:
-                weight = weight * factor[words]
-            best = int(weight.argmax())
-            sure = float(weight[best] / weight.sum())
-            likely *= sure
-            if likely < least:
-                break
-            before, last = last, int(words[best])
-            tokens.append(last)
-            confidence.append(sure)
-            if factor is not None:
-                kept.append((last, factor[last]))
-                factor[last] *= COVERED
-        for token, before_draft in reversed(kept):
-            factor[token] = before_draft  # type: ignore[index]
-        return tokens, confidence
-
-    def propose_compiled(self, row: Row, most: int, least: float) -> DraftOfOne:
-        assert self.compiled is not None
-        address, fresh = 0, 0
-        if self.factor is not None:
-            slot = self.place(row.sentence)  # may move the factors
-            fresh = row.length - int(self.told[row.sentence])
-            self.told[row.sentence] = row.length
-            address = self.address + slot * self.V * self.factor.itemsize
-        text = row.tokens[-max(2, fresh) :]
-        return self.compiled.draft(address, [self.pad, *text] if row.length == 0 else text, fresh, most, least)
-
-    def entry(self, before: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-        """What the table lists after two tokens: words (K,) and their probabilities (K,)."""
-        key = before * self.V + last
-        if key not in self.seen:
-            at = int(self.find(np.array([before]), np.array([last]))[0])
-            if len(self.seen) >= MOST_SEEN:
-                self.seen.clear()
-            self.seen[key] = self.token[at], self.prob[at]
-        return self.seen[key]
+    def compiled(self, sentence: int) -> CompiledSource | None:
+        table = self.compiled_table
+        if table is None:
+            return None
+        has_source = self.table.lexical_start.size > 0
+        return table.source(table.factors(self.source[sentence], int(self.length[sentence])) if has_source else None, self.pad)
 
     def find(self, before: np.ndarray, last: np.ndarray) -> np.ndarray:
         """(n,) the entry of each history: of both tokens, else of the last, else of none."""
         both = before * self.V + last
         place = self.key.searchsorted(both)
-        if len(both) == 1 and self.key[place % len(self.key)] == both:
-            return place
         alone = self.V * self.V + last
         shorter = self.key.searchsorted(alone)
         end = len(self.key)

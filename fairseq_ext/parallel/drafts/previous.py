@@ -13,8 +13,10 @@ import logging
 
 import numpy as np
 
-from fairseq_ext.parallel.drafts.source import Draft, DraftOfOne, Source
-from fairseq_ext.parallel.rows import NONE, Row, Rows
+from fairseq_ext.kernels import draft as kernel
+from fairseq_ext.kernels.draft import CompiledSource
+from fairseq_ext.parallel.drafts.source import Draft, Source, without_end
+from fairseq_ext.parallel.rows import NONE, Rows
 from fairseq_ext.search.pool import Pool
 
 logger = logging.getLogger("fairseq_ext")
@@ -26,10 +28,10 @@ FOUND = np.array([0.5, 0.8, 0.95, 0.97])  # the same by the length of the match 
 
 
 class Previous(Source):
-    """See parallel/drafts/source.py, Source. old: every sentence's earlier output, EOS included; other: drafts for sentences without
-    one."""
+    """Earlier outputs, and another source for sentences without one."""
 
     def __init__(self, old: list[list[int]], other: Source):
+        """old: every sentence's earlier output, EOS included."""
         self.old = old
         self.other = other
         self.is_told = False  # that sentences have no line
@@ -95,40 +97,11 @@ class Previous(Source):
             others, others_sure = self.other.propose(rows, most, least)
             if others.shape[1]:
                 tokens, sure = filled(tokens, sure, weak, others, others_sure)
-        return tokens, sure
+        return without_end(tokens, sure)
 
-    def propose_one(self, row: Row, most: int, least: float) -> DraftOfOne:
-        """The same for a row that is alone."""
-        s = row.sentence
-        old, first, sure = self.lines[s], int(self.next[s]), float(self.sure[s])
-        if fresh := row.tokens[1 + int(self.told[s]) :]:
-            parted = old[first : first + len(fresh)] != fresh
-            first += len(fresh)
-            if parted:
-                first, sure = find(old, row.tokens[-TAIL:], first)
-            else:
-                sure = 1 - (1 - sure) * REGAINED ** len(fresh)
-            self.next[s], self.told[s], self.sure[s] = first, row.length, sure
-        tokens = old[first : first + most]
-        if not tokens or sure < WEAK:
-            others, others_sure = self.other.propose_one(row, most, least)
-            if others:
-                return others, others_sure
-        return tokens, [sure] * len(tokens)
-
-
-def find(old: list[int], tail: list[int], expected: int) -> tuple[int, float]:
-    """Where the old output goes on behind the longest end of `tail` that it holds, the place nearest to the expected one if there are
-    several, and how sure that is."""
-    best, longest, distance = expected, 0, 0
-    for end in range(1, len(old) + 1):
-        length = 0
-        while length < min(end, len(tail)) and old[end - 1 - length] == tail[-1 - length]:
-            length += 1
-        away = abs(end - expected)
-        if length > longest or (length and length == longest and away < distance):
-            best, longest, distance = end, length, away
-    return best, float(FOUND[longest])
+    def compiled(self, sentence: int) -> CompiledSource | None:
+        other = self.other.compiled(sentence)
+        return None if other is None else kernel.previous(self.lines[sentence], SURE, FOUND, REGAINED, WEAK, other)
 
 
 def filled(tokens: np.ndarray, sure: np.ndarray, rows: np.ndarray, others: np.ndarray, others_sure: np.ndarray) -> Draft:

@@ -9,27 +9,35 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from fairseq_ext.parallel.rows import NONE, Row, Rows
+from fairseq_ext.kernels import draft as kernel
+from fairseq_ext.kernels.draft import CompiledSource
+from fairseq_ext.parallel.rows import NONE, Rows
 from fairseq_ext.search.pool import Pool
 
 Draft = tuple[np.ndarray, np.ndarray]  # tokens (n, m) and the probability (n, m) that each is right if those before it are
-DraftOfOne = tuple[list[int], list[float]]  # the same for one row
 
 
 class Source(ABC):
     """Proposes the tokens that follow each row's verified ones."""
 
     def start(self, pool: Pool) -> None:  # noqa: B027  most need not know
-        """A new pool."""
+        """Begin with a new pool."""
 
     @abstractmethod
     def propose(self, rows: Rows, most: int, least: float) -> Draft:
         """At most `most` tokens a row; it may stop where no row's draft is right with probability `least` any more. NONE: no proposal."""
 
-    def propose_one(self, row: Row, most: int, least: float) -> DraftOfOne:
-        """The same for a row that is alone."""
-        tokens, sure = self.propose(row.as_rows(), most, least)
-        return tokens[0].tolist(), sure[0].tolist()
+    def compiled(self, sentence: int) -> CompiledSource | None:
+        """The compiled twin for a sentence that is alone and has no tokens yet (kernels/draft.cpp); None: there is none. Only called where
+        there is a compiled library."""
+        return None
+
+
+def without_end(tokens: np.ndarray, sure: np.ndarray) -> Draft:
+    """The draft (n, m) up to the last column in which a row has a proposal."""
+    column = np.arange(1, tokens.shape[1] + 1)
+    m = int((column * (tokens != NONE).any(0)).max(initial=0))
+    return tokens[:, :m], sure[:, :m]
 
 
 class Trajectory(Source):
@@ -43,10 +51,8 @@ class Trajectory(Source):
         tokens = np.concatenate([rows.guess[:, :most], np.repeat(filler, max(0, most - rows.guess.shape[1]), 1)], 1)
         return np.where(tokens == NONE, filler, tokens), np.full(tokens.shape, 0.5)
 
-    def propose_one(self, row: Row, most: int, least: float) -> DraftOfOne:
-        filler = row.tokens[-1] if self.pad is None else self.pad
-        tokens = [filler if guess == NONE else guess for guess in row.guess[:most]]
-        return tokens + [filler] * (most - len(tokens)), [0.5] * most
+    def compiled(self, sentence: int) -> CompiledSource:
+        return kernel.trajectory(NONE if self.pad is None else self.pad)
 
 
 class Nothing(Source):
@@ -56,5 +62,5 @@ class Nothing(Source):
         empty = np.zeros((len(rows), 0), np.int64)
         return empty, empty.astype(float)
 
-    def propose_one(self, row: Row, most: int, least: float) -> DraftOfOne:
-        return [], []
+    def compiled(self, sentence: int) -> CompiledSource:
+        return kernel.nothing()

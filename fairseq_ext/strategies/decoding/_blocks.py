@@ -1,25 +1,34 @@
-"""PJ, PGJ and HGJ of strategies/decoding/jacobi.py: a block is computed again and again until its draft is right."""
+"""Blocks that are computed until they have converged: the method behind jacobi.py, gs_jacobi.py and hybrid_jacobi.py.
+
+Its compiled twin for a sentence that is alone is in kernels/row.cpp.
+
+Shapes: N sentences in the pool, n live rows, w block width.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
+from fairseq_ext.kernels.row import BlocksStruct, CompiledMethod
 from fairseq_ext.parallel.drafts.source import Source
-from fairseq_ext.parallel.rows import NONE, Row, Rows
+from fairseq_ext.parallel.protocols import Method
+from fairseq_ext.parallel.rows import NONE, Rows
 from fairseq_ext.search.pool import Pool
 
 LENGTH_RATIO = 1.25  # predicted target tokens for each source token, EOS counted in both
 
 
-class Blocks:
-    """See parallel/driver.py, Method."""
+class Blocks(Method):
+    """Blocks of b positions, or of a whole sentence."""
 
-    def __init__(self, source: Source, b: int, h: int, whole: bool, hybrid: bool):
+    def __init__(self, source: Source, b: int, h: int, whole: bool = False, hybrid: bool = False):
+        """h: target tokens that are decoded in parallel, 0 to predict them; whole: the block is of h positions; hybrid: single tokens
+        behind h."""
         self.source = source
         self.b = b
-        self.h = h  # 0: predicted
-        self.whole = whole  # PJ: the block is m = h
-        self.hybrid = hybrid  # HGJ: single tokens behind h
+        self.h = h
+        self.whole = whole
+        self.hybrid = hybrid
 
     def start(self, pool: Pool) -> None:
         self.source.start(pool)
@@ -41,29 +50,13 @@ class Blocks:
             tokens = np.where((tokens == NONE).any(1, keepdims=True), first, tokens)
         return tokens
 
-    def learn(self, rows: Rows, out: np.ndarray, verified: np.ndarray, w: int) -> None:
-        pass
-
     def commit(self, rows: Rows, verified: np.ndarray, ended: np.ndarray, w: int) -> np.ndarray:
         converged = np.where(ended | (verified == w), verified, 0)
         return np.where(self.parallel(rows), converged, 1)
 
-    def parallel_one(self, row: Row) -> bool:
-        return not self.hybrid or row.length < int(self.length[row.sentence])
-
-    def draft_one(self, row: Row, most: int) -> list[int]:
-        b = int(self.length[row.sentence]) if self.whole else self.b
-        m = min(b - 1, most) if self.parallel_one(row) else 0
-        tokens = row.guess[:m]
-        if len(tokens) < m or NONE in tokens:
-            first = self.source.propose_one(row, m, 0.0)[0]
-            tokens = first + [NONE] * (m - len(first))
-        return tokens
-
-    def learn_one(self, row: Row, out: list[int], verified: int) -> None:
-        pass
-
-    def commit_one(self, row: Row, verified: int, ended: bool, w: int) -> int:
-        if not self.parallel_one(row):
-            return 1
-        return verified if ended or verified == w else 0
+    def compiled(self, sentence: int) -> CompiledMethod | None:
+        source = self.source.compiled(sentence)
+        if source is None:
+            return None
+        state = BlocksStruct(source.struct, self.b, int(self.length[sentence]), self.whole, self.hybrid)
+        return CompiledMethod("blocks", state, source)

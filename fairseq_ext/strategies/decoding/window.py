@@ -1,4 +1,13 @@
-"""`--decoding window`: every verified token is committed, and a block is as wide as its drafts are likely to be worth."""
+"""`--decoding window`: every verified token is committed, and a block is as wide as its drafts are likely to be worth.
+
+Not in the paper, which jacobi.py cites. A draft of m tokens costs what `Cost` says. It gives as many tokens as its source expects to be
+right, corrected by how often it has been right so far. The block has the width with the most tokens for the price. A source whose drafts
+are not worth reading is not asked for a while. The compiled twin for a sentence that is alone is in kernels/row.cpp.
+
+Neutral setting: any; the output is greedy decoding's.
+
+Shapes: n live rows, w block width.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fairseq_ext.kernels.row import CompiledMethod, WindowStruct
 from fairseq_ext.parallel.drafts.source import Source
-from fairseq_ext.parallel.rows import Row, Rows
+from fairseq_ext.parallel.protocols import Method
+from fairseq_ext.parallel.rows import Rows
 from fairseq_ext.search.pool import Pool
+from fairseq_ext.strategies.decoding._parallel import driver_with, is_on_cpu, register_method
 
 MEMORY = 0.95  # of the record of how good drafts have been, a call
 MOST_TRUST = 1.5  # a source is never taken to be better than it says by more
@@ -36,32 +48,48 @@ class Cost:
         return [1 + self.any_draft + each * (j + (self.beyond - 1) * max(0, j - cheap)) for j in range(1, m + 1)]
 
 
-class Window:
-    """See parallel/driver.py, Method."""
+CPU = Cost(0.05, 0.07, 0.005, cheap=6, beyond=2.5)
+CUDA = Cost(0.1, 0.01, 0.0002)
+
+
+class Window(Method):
+    """Blocks by what their drafts are worth. Its state outlives a pool: a source that was good is taken to be good."""
 
     def __init__(self, source: Source, b: int, cost: Cost):
+        """b: widest block, 0 for no limit."""
         self.source = source
-        self.b = b  # 0: no limit
+        self.b = b
         self.cost = cost
         self.prices: dict[int, list[float]] = {}  # of blocks with 1, 2, ... draft tokens, by the number of rows
-        self.right, self.expected = 1.0, 1.0  # draft tokens that were right, and how many the source had expected
-        self.useless = 0  # calls in a row whose drafts were not worth reading
-        self.pause = 0  # calls that will not even ask for drafts
+        alone = {"position": cost.position + cost.row, "cheap": max(0, cost.cheap - 1), "any_draft": cost.any_draft, "beyond": cost.beyond}
+        fixed = {"memory": MEMORY, "most_trust": MOST_TRUST, "patience": PATIENCE, "longest_pause": LONGEST_PAUSE}
+        # right, expected: draft tokens that were right, and how many the source had expected; useless: calls in a row whose drafts were
+        # not worth reading; pause: calls that will not even ask for drafts
+        self.state = WindowStruct(b=b, **alone, **fixed, right=1.0, expected=1.0)
 
     def start(self, pool: Pool) -> None:
         self.source.start(pool)
 
-    def wanted(self, most: int, n: int) -> tuple[int, float]:
-        """How many tokens to ask the source for, and how likely they must be: a draft token that is right less often than it costs is
-        worth nothing, however cheap tokens are at present. Nothing while it pauses."""
-        if self.pause:
-            self.pause -= 1
-            return 0, 1.0
-        each = self.cost.position + self.cost.row * n
-        return min(most, self.b - 1) if self.b else most, min(1.0, each / self.trust())
-
     def trust(self) -> float:
-        return min(MOST_TRUST, self.right / self.expected)
+        """How many times as often as its source says a draft token is right."""
+        return min(MOST_TRUST, self.state.right / self.state.expected)
+
+    def draft(self, rows: Rows, most: int) -> np.ndarray:
+        n, state = len(rows), self.state
+        self.offered = np.zeros((n, 0), np.int64)
+        if state.pause:
+            state.pause -= 1
+            return self.offered
+        most = min(most, self.b - 1) if self.b else most
+        if most <= 0:
+            return self.offered
+        # a draft token that is right less often than it costs is worth nothing, however cheap tokens are at present
+        least = min(1.0, (self.cost.position + self.cost.row * n) / self.trust())
+        self.offered, self.confidence = self.source.propose(rows, most, least)
+        if not self.offered.shape[1]:
+            return self.offered
+        likely = np.minimum(self.confidence * self.trust(), 1.0).cumprod(1).mean(0)
+        return self.offered[:, : self.width(likely.tolist(), n)]
 
     def width(self, likely: list[float], n: int) -> int:
         """Draft tokens with the most tokens for the price, of a draft whose tokens are right with these probabilities, all before them
@@ -76,59 +104,33 @@ class Window:
             gain = tokens / prices[j]
             if gain > best or (gain == best and not width):
                 best, width = gain, j + 1
-        self.useless = 0 if width else self.useless + 1
-        if self.useless > PATIENCE:
-            self.pause = min(self.useless, LONGEST_PAUSE)
+        state = self.state
+        state.useless = 0 if width else state.useless + 1
+        if state.useless > PATIENCE:
+            state.pause = min(state.useless, LONGEST_PAUSE)
         return width
-
-    def record(self, right: float, expected: float) -> None:
-        """How many draft tokens of a row were right, and how many the source had expected."""
-        self.right = MEMORY * self.right + right
-        self.expected = max(1e-3, MEMORY * self.expected + expected)
-
-    def draft(self, rows: Rows, most: int) -> np.ndarray:
-        n = len(rows)
-        most, least = self.wanted(most, n)
-        if not most:
-            self.offered = np.zeros((n, 0), np.int64)
-            return self.offered
-        self.offered, self.confidence = self.source.propose(rows, most, least)
-        if not self.offered.shape[1]:
-            return self.offered
-        likely = np.minimum(self.confidence * self.trust(), 1.0).cumprod(1).mean(0)
-        return self.offered[:, : self.width(likely.tolist(), n)]
 
     def learn(self, rows: Rows, out: np.ndarray, verified: np.ndarray, w: int) -> None:
         # one draft token behind the block can be judged as well, so that the record goes on when the block is one token wide
-        m = min(w, self.offered.shape[1])
+        m, n, state = min(w, self.offered.shape[1]), len(rows), self.state
         if m:
             reached = np.arange(m) < verified[:, None]
             right = (self.offered[:, :m] == out[:, :m]) & reached
-            n = len(rows)
-            self.record(right.sum() / n, (self.confidence[:, :m] * reached).sum() / n)
+            state.right = MEMORY * state.right + right.sum() / n
+            state.expected = max(1e-3, MEMORY * state.expected + (self.confidence[:, :m] * reached).sum() / n)
 
     def commit(self, rows: Rows, verified: np.ndarray, ended: np.ndarray, w: int) -> np.ndarray:
         return verified
 
-    def draft_one(self, row: Row, most: int) -> list[int]:
-        most, least = self.wanted(most, 1)
-        self.offer: list[int] = []
-        if not most:
-            return self.offer
-        self.offer, self.sure = self.source.propose_one(row, most, least)
-        if not self.offer:
-            return self.offer
-        likely, trust, chance = [], self.trust(), 1.0
-        for sure in self.sure:
-            chance *= min(sure * trust, 1.0)
-            likely.append(chance)
-        return self.offer[: self.width(likely, 1)]
+    def compiled(self, sentence: int) -> CompiledMethod | None:
+        source = self.source.compiled(sentence)
+        if source is None:
+            return None
+        self.state.source = source.struct
+        return CompiledMethod("window", self.state, source, learn=True)
 
-    def learn_one(self, row: Row, out: list[int], verified: int) -> None:
-        m = min(verified, len(self.offer))
-        if m:
-            right = sum(a == b for a, b in zip(self.offer[:m], out, strict=False))
-            self.record(right, sum(self.sure[:m]))
 
-    def commit_one(self, row: Row, verified: int, ended: bool, w: int) -> int:
-        return verified
+@register_method("window", "verified windows, after Santilli et al. 2023")
+def build(flags, context):
+    cost = (CPU if is_on_cpu(context) else CUDA) if flags.draft_cost < 0 else Cost(0.0, flags.draft_cost, 0.0)
+    return driver_with(flags, context, lambda source: Window(source, flags.block_size, cost))

@@ -1,0 +1,105 @@
+"""What the methods of parallel decoding share: their flags, what they refuse, and the driver around them. jacobi.py cites the paper."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+
+from fairseq_ext.errors import UsageError
+from fairseq_ext.parallel.block_reader import BlockReader
+from fairseq_ext.parallel.drafts.choose import make_source
+from fairseq_ext.parallel.drafts.source import Source
+from fairseq_ext.parallel.driver import ParallelSearch
+from fairseq_ext.parallel.near_ties import NearTies
+from fairseq_ext.parallel.protocols import Method
+from fairseq_ext.registry import register
+
+BLOCK = 3  # default of --block-size where blocks must converge
+MARGIN = {"float16": 0.1, "bfloat16": 0.8}  # nats; by experience single tokens and blocks differ by less
+
+
+@dataclass
+class ParallelFlags(FairseqDataclass):
+    block_size: int = field(
+        default=0,
+        metadata={"help": "tokens that a call reads at most in each row (neutral: 1; default 0: 3, or with window as many as pay off)"},
+    )
+    parallel_length: int = field(
+        default=0,
+        metadata={"help": "target tokens decoded in parallel by jacobi (its block) and hybrid-jacobi (default 0: 1.25 x source tokens)"},
+    )
+    draft: ChoiceEnum(["auto", "none", "pad", "repeat", "copy", "ngram"]) = field(  # type: ignore[valid-type]
+        default="auto",
+        metadata={
+            "help": "first guess of a block: pad (the paper), repeat (the last token), copy (of source tokens), ngram (a table made by "
+            "scripts/build_drafts.py), none (default auto: ngram where there is a table, else repeat)"
+        },
+    )
+    draft_file: Optional[str] = field(  # noqa: UP045
+        default=None, metadata={"help": "earlier translations as drafts, one segmented line a sentence (default: none)"}
+    )
+    draft_table: Optional[str] = field(  # noqa: UP045
+        default=None, metadata={"help": "the table of --draft ngram (default: CHECKPOINT.drafts.npz beside the checkpoint, if it is there)"}
+    )
+    draft_cost: float = field(
+        default=-1.0,
+        metadata={"help": "cost of one more position, in decoder calls; window weighs drafts by it (default -1: by device and rows)"},
+    )
+    parallel_margin: float = field(
+        default=-1.0,
+        metadata={
+            "help": "half precision: read a position again alone where its two best words are closer than this, in nats "
+            "(neutral: 0; default -1: by precision, 0 for float32)"
+        },
+    )
+    ddg_dir: Optional[str] = field(  # noqa: UP045
+        default=None,
+        metadata={"help": "write each sentence's decoding dependency graph (JSON, PNG, SVG, HTML) to this directory (default: none)"},
+    )
+
+
+def is_on_cpu(context: Any) -> bool:
+    """Whether the model lies on the CPU."""
+    return next(context.models[0].parameters()).device.type == "cpu"
+
+
+def driver_with(flags: Any, context: Any, make: Callable[[Source], Method]) -> Callable[..., ParallelSearch]:
+    """A function (reader, scoring, stats, schedule) -> the driver, with the method that `make` makes of the draft source.
+
+    Raises UsageError where the drafts that the flags name cannot be had.
+    """
+    method = make(make_source(flags, context))
+
+    def driver(reader: BlockReader, scoring: Any, stats: Any, schedule: Any) -> ParallelSearch:
+        dtype = str(next(context.models[0].parameters()).dtype).removeprefix("torch.")
+        margin = MARGIN.get(dtype, 0.0) if flags.parallel_margin < 0 else flags.parallel_margin
+        return ParallelSearch(reader, method, scoring, stats, schedule, NearTies(margin))
+
+    return driver
+
+
+def check(flags, generation) -> None:
+    """Refuse lengths, costs and margins that mean nothing (raises UsageError)."""
+    name = f"--decoding {flags.decoding}"
+    if flags.block_size < 0 or flags.parallel_length < 0:
+        flag = "--block-size" if flags.block_size < 0 else "--parallel-length"
+        raise UsageError(f"{flag} is a number of tokens: use 1 or more, or 0 for the default")
+    if flags.decoding == "jacobi" and flags.block_size:
+        raise UsageError(
+            "--decoding jacobi has one block, the whole sentence: use --parallel-length for its length, or gs-jacobi with --block-size"
+        )
+    if str(flags.decoding) in ("gs-jacobi", "window") and flags.parallel_length:
+        raise UsageError(f"--parallel-length belongs to jacobi and hybrid-jacobi, not to {name}: leave it out")
+    for flag, value in (("--draft-cost", flags.draft_cost), ("--parallel-margin", flags.parallel_margin)):
+        if value != -1 and not 0 <= value < math.inf:
+            raise UsageError(f"{flag} {value:g} means nothing: it is a number of 0 or more, or -1 for the default")
+
+
+def register_method(name: str, paper: str, **example: Any) -> Callable:
+    """Register a method's builder. example: flags at which it does its work; its output is greedy decoding's at these and any others."""
+    setting = {"decoding": name, "beam": 1, **example}
+    needs, denies = ("own loop", "greedy", "several tokens a call", "repeatable calls"), ("beam", "rows of a beam", "attention")
+    parts: dict[str, Any] = {"check": check, "needs": needs, "denies": denies, "neutral": (setting,), "example": (setting,)}
+    return register("decoding", name, ParallelFlags, paper=paper, **parts)
