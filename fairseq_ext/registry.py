@@ -34,7 +34,7 @@ OUTSIDE = "FAIRSEQ_EXT_STRATEGIES"
 CAPABILITIES = {
     "own loop": "{denier} replaces beam search, so {needer} cannot work with it",
     "beam": "{needer} belongs to beam search, and {denier} has no beam",
-    "greedy": "{needer} gives greedy decoding's output, and {denier} asks for more than one hypothesis",
+    "greedy": "{needer} gives greedy decoding's output (--beam 1 --nbest 1), and {denier} asks for more than one hypothesis",
     "rows of a beam": "{needer} scores what the rows of a beam search need, and {denier} reads drafts",
     "one order": "{needer} compares all hypotheses of a sentence, and {denier} has banks, between which scores do not compare",
     "scores of at most 0": "{denier} can make a token's score positive, so {needer} proves nothing",
