@@ -6,6 +6,7 @@ import torch
 from fairseq.sequence_generator import SequenceGeneratorWithAlignment
 from torch import Tensor
 
+from fairseq_ext.errors import UsageError
 from fairseq_ext.generator import BeamSearchGenerator
 
 
@@ -21,6 +22,8 @@ class AlignedBeamSearchGenerator(SequenceGeneratorWithAlignment, BeamSearchGener
         if any(getattr(m, "full_context_alignment", False) for m in self.model.models):
             attention = self.align_again(source[owner], sample["net_input"]["src_lengths"][owner], flat)
         else:
+            if any(h["attention"].dim() < 2 and h["score"] > -torch.inf for h in flat):
+                raise UsageError("--print-alignment reads a model's attention to the source, and this model has none: leave it out")
             attention = [h["attention"].t().cpu() for h in flat]  # (source, L) -> (L, source)
         for hypothesis, weights, i in zip(flat, attention, owner.tolist(), strict=True):
             tokens = hypothesis["tokens"].cpu()

@@ -21,6 +21,7 @@ from fairseq_ext.constraints import files as constraint_io
 from fairseq_ext.constraints.flags import is_ordered
 from fairseq_ext.constraints.report import report_constraints
 from fairseq_ext.decoders.factory import make_decoder
+from fairseq_ext.decoders.refused import refuse_other_batches
 from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import PRUNERS, STRATEGIES, changed, choice
 from fairseq_ext.search.finished import Hypothesis
@@ -66,6 +67,7 @@ class BeamSearchGenerator(SequenceGenerator):
         self.runs_stock_loop = type(self.search) not in ours
         backend = "fairseq" if self.runs_stock_loop else str(getattr(flags, "decoder_backend", None) or "auto")
         int8, graphs = bool(getattr(flags, "int8", False)), str(getattr(flags, "cuda_graphs", "auto"))
+        refuse_other_batches(list(self.model.models), flags)
         self.decoder, _ = make_decoder(list(self.model.models), self.need_attention, backend, int8, graphs)
         self.rules = Rules(
             self.pad,

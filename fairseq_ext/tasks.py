@@ -26,6 +26,7 @@ from torch import Tensor
 from fairseq_ext import config, validate
 from fairseq_ext.aligned_generator import AlignedBeamSearchGenerator
 from fairseq_ext.constraints.flags import choose_strategies, constrained
+from fairseq_ext.decoders.refused import refuse_architecture
 from fairseq_ext.errors import UsageError
 from fairseq_ext.generator import BeamSearchGenerator
 from fairseq_ext.kernels.library import give_back_memory
@@ -69,6 +70,11 @@ class Extended(Sentences):
     def flags(self) -> Any:
         """Our flags: the task's configuration, or the legacy tasks' namespace."""
         return self.cfg if hasattr(self.cfg, "decoder_backend") else self.args
+
+    def build_model(self, cfg, from_checkpoint=False):
+        """The stock task's model, unless it is one that no search of ours runs (raises UsageError)."""
+        refuse_architecture(cfg, self)
+        return super().build_model(cfg, from_checkpoint)  # type: ignore[misc]
 
     def build_generator(self, models, args, seq_gen_cls=None, extra_gen_cls_kwargs=None, prefix_allowed_tokens_fn=None):
         """Our generator under the stock signature. A class that the caller brings, or scoring a reference, stays stock."""

@@ -26,8 +26,9 @@ ALLOWED = {
     "translator": "constraints errors stats",
     "viz": "errors files parallel translator",
     # tasks -> config, generator
-    "tasks": "aligned_generator config constraints errors generator kernels parallel_generator registry session stats validate",
-    "aligned_generator": "generator",
+    "tasks": "aligned_generator config constraints decoders.refused errors generator kernels parallel_generator registry session stats "
+    "validate",
+    "aligned_generator": "errors generator",
     "parallel_generator": "config decoders errors generator parallel registry search viz",
     "generator": "config constraints decoders errors parallel registry search session.progress session.results_file stats",
     "session": "config constraints errors files generator kernels stats",

@@ -61,7 +61,8 @@ class Model:
         self.attentions = [m for m in modules if isinstance(m, MultiheadAttention)]
         self.others = [m for m in modules if not isinstance(m, MultiheadAttention)]
         self.beam_sized = [m for m in self.decoder.modules() if hasattr(m, "set_beam_size") and m is not self.decoder]
-        if type(self.decoder).reorder_incremental_state is not FairseqIncrementalDecoder.reorder_incremental_state:
+        own = getattr(type(self.decoder), "reorder_incremental_state", None)
+        if self.incremental and own is not FairseqIncrementalDecoder.reorder_incremental_state:
             self.others.append(self.decoder)
         # features and output layer apart, so that a softmax plug can score a part of the vocabulary; else the model's own scores
         self.has_output_layer = (
@@ -146,10 +147,10 @@ class Model:
 
     def move_source(self, sentence: Tensor | None, sentence_of_row: Tensor) -> None:
         """Give a decoder that reads the encoder output at every step one copy a row."""
-        # subtle: the convolutional encoder changes the dictionary it is given, so it is given a copy
+        # subtle: convolutional encoders change the dictionaries that they are given, so they are given copies
         if sentence is not None:
-            self.at.source = self.model.encoder.reorder_encoder_out(copy.copy(self.at.source), sentence)
-        self.at.row_source = self.model.encoder.reorder_encoder_out(copy.copy(self.at.source), sentence_of_row)
+            self.at.source = self.model.encoder.reorder_encoder_out(copied(self.at.source), sentence)
+        self.at.row_source = self.model.encoder.reorder_encoder_out(copied(self.at.source), sentence_of_row)
 
     def copy(self) -> ModelRows:
         """Return the live rows, to be selected from without a trace here: buffers are replaced, never changed in place."""
@@ -173,3 +174,8 @@ class Model:
         # once the cache is filled the encoder output is not read any more
         source = a.source if a.state else join_sources(a.source, b.source)
         self.at = ModelRows(source, source, state, per_row)
+
+
+def copied(source: Any) -> Any:
+    """An encoder's output in dictionaries of its own; the tensors are the same."""
+    return {name: copied(value) for name, value in source.items()} if isinstance(source, dict) else source

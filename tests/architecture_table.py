@@ -1,0 +1,148 @@
+"""What runs which architecture, found out by running it: `python tests/architecture_table.py` prints the documents' table.
+
+Every recipe of saved_models.py is saved, loaded as the commands load it, and translated with by stock and by us; every flag that may be
+refused for an architecture is tried. Names that fairseq registers and no search here runs stand in a second table, with the sentence
+that a user gets.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq.models import ARCH_MODEL_REGISTRY
+from saved_models import RECIPES, Saved, lines
+
+from fairseq_ext import UsageError
+from fairseq_ext.decoders.refused import refused
+
+# flags that some architecture cannot have, as the table shows them
+TRIED: dict[str, dict[str, Any]] = {
+    "--softmax lsh": {"softmax": "lsh"},
+    "--softmax top": {"softmax": "top"},
+    "--softmax lexical": {"softmax": "lexical", "shortlist_file": "{lexical table}"},
+    "--softmax screened": {"softmax": "screened"},
+    "--schedule stream": {"schedule": "stream"},
+    "--decoding window": {"decoding": "window"},
+    "--decoding window --schedule stream": {"decoding": "window", "schedule": "stream"},
+    "--int8": {"int8": True},
+    "--print-alignment hard": {},
+}
+
+
+@dataclass
+class Row:
+    """One architecture at one setting."""
+
+    name: str
+    backend: str  # what --decoder-backend auto takes
+    reason: str  # why that is fairseq's modules; "" where it is not
+    difference: float  # largest of any hypothesis's score from stock's; infinite where tokens differ
+    refused: dict[str, str] = field(default_factory=dict)  # flag -> the sentence
+    said: int = 0  # lines of the log that tell of the backend
+
+
+@contextmanager
+def log_lines() -> Iterator[list[str]]:
+    """What fairseq_ext logs inside."""
+    said: list[str] = []
+    logger, handler = logging.getLogger("fairseq_ext"), logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield said
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+
+
+def difference(expected: list[list[dict]], got: list[list[dict]]) -> float:
+    """Largest difference of scores between equal n-best lists; infinite where tokens differ."""
+    pairs = [pair for theirs, ours in zip(expected, got, strict=True) for pair in zip(theirs, ours, strict=True)]
+    if any(a["tokens"].tolist() != b["tokens"].tolist() for a, b in pairs):
+        return float("inf")
+    return max(abs(float(a["score"]) - float(b["score"])) for a, b in pairs)
+
+
+def row(saved: Saved, name: str) -> Row:
+    """Run one recipe."""
+    data, text = saved.data(name), lines(4, False)
+    expected = saved.ready(saved.models([name], dtype=torch.float32), data, "translation").translate(text)
+    models = saved.models([name], dtype=torch.float32)
+    with log_lines() as said:
+        ours = saved.ready(models, data, "translation_ext")
+    told = [line for line in said if line.startswith("decoder backend: fairseq, because ")]
+    reason = told[0].removeprefix("decoder backend: fairseq, because ") if told else ""
+    out = Row(name, ours.generator.decoder.name, reason, difference(expected, ours.translate(text)), said=len(told))
+    for flag, strategy in TRIED.items():
+        generation = {"beam": 1} if "decoding" in strategy else {}
+        loaded = models
+        if flag == "--print-alignment hard":
+            generation = {"print_alignment": "hard"}
+            loaded = saved.models([name], dtype=torch.float32, **generation)  # the command tells models to keep their attention
+        try:
+            saved.ready(loaded, data, "translation_ext", {n: saved.file(v) for n, v in strategy.items()}, **generation).translate(text)
+        except UsageError as error:
+            if "--int8 cannot be used" not in str(error):  # by this machine
+                out.refused[flag] = str(error)
+    return out
+
+
+def refusals(saved: Saved) -> dict[str, list[str]]:
+    """Names that fairseq registers and translation_ext refuses, by the reason."""
+    task = saved.task("translation_ext", saved.data("transformer"))
+    out: dict[str, list[str]] = {}
+    for name in ARCH_MODEL_REGISTRY:
+        reason = refused(name, task)
+        if reason is not None:
+            out.setdefault(reason, []).append(name)
+    return out
+
+
+def short(sentence: str) -> str:
+    """What a refusal says of a flag: without the flag, the model's name and what the user is to do."""
+    return re.split(r", and |, because |: ", re.sub(r"^--.*?(?=needs|reads|forms)", "", sentence))[0]
+
+
+def markdown(rows: list[Row], refusals: dict[str, list[str]]) -> str:
+    """Both tables. Architectures of which the same is to be said share a line."""
+    alike: dict[tuple, list[str]] = {}
+    for each in rows:
+        reason = each.reason or "-"
+        alike.setdefault((each.backend, reason, *((flag, short(why)) for flag, why in each.refused.items())), []).append(each.name)
+    out = ["| architectures and settings | backend | why not the fast one | refused |", "| --- | --- | --- | --- |"]
+    notes: dict[str, str] = {}
+    for (backend, reason, *flags), names in alike.items():
+        told = ", ".join(f"`{flag}` ({notes.setdefault(why, chr(ord('a') + len(notes)))})" for flag, why in flags)
+        out.append(f"| {'; '.join(names)} | {backend} | {reason} | {told or '-'} |")
+    out += ["", *(f"({letter}) {why}  " for why, letter in notes.items()), ""]
+    out += ["| refused whole, with all names of its kind | why |", "| --- | --- |"]
+    for reason, names in refusals.items():
+        kinds = {ARCH_MODEL_REGISTRY[name]: name for name in reversed(names)}  # the first name of each
+        out.append(f"| {', '.join(f'`{name}`' for name in reversed(kinds.values()))} | {reason} |")
+    return "\n".join(out) + "\n"
+
+
+def main() -> None:
+    for name in ("fairseq", "fairseq_ext"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.simplefilter("ignore")
+    with tempfile.TemporaryDirectory() as folder:
+        saved = Saved(Path(folder))
+        rows = [row(saved, name) for name in RECIPES]
+        sys.stdout.write(markdown(rows, refusals(saved)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""The table of architectures says what is: each line of it is run here."""
+
+import logging
+
+import architecture_table
+import pytest
+from fairseq.models import ARCH_MODEL_REGISTRY
+from saved_models import RECIPES, Saved
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Saved:
+    return Saved(tmp_path_factory.mktemp("saved"))
+
+
+@pytest.fixture(scope="module")
+def rows(saved) -> list[architecture_table.Row]:
+    logging.getLogger("fairseq").setLevel(logging.WARNING)
+    return [architecture_table.row(saved, name) for name in RECIPES]
+
+
+def test_what_runs_equals_stock_and_one_line_says_why_it_is_not_fast(rows):
+    for row in rows:
+        assert row.difference <= 1e-4, row
+        assert (row.backend, row.said) == (("fairseq", 1) if row.reason else ("transformer", 0)), row
+
+
+def test_the_fast_backend_runs_every_plain_transformer_and_refuses_it_nothing(rows):
+    slow = ("quantisation", "adaptive", "cross-self", "NormFormer")
+    for row in rows:
+        arch = RECIPES[row.name].arch
+        plain = arch in ("transformer", "transformer_align", "bart_base", "mbart_base") and not any(word in row.name for word in slow)
+        assert row.backend == ("transformer" if plain else "fairseq"), row
+        assert not (plain and row.refused), row
+
+
+def test_every_refusal_names_its_flag_or_the_model_and_the_way_out(rows):
+    for row in rows:
+        for flag, sentence in row.refused.items():
+            assert any(word in sentence for word in flag.split() if word.startswith("--")), (row.name, sentence)
+            assert ": " in sentence and "\n" not in sentence, (row.name, sentence)
+
+
+def test_the_table_holds_every_architecture_once(saved, rows):
+    refused = architecture_table.refusals(saved)
+    table = architecture_table.markdown(rows, refused)
+    first = {line.split(" | ")[0].removeprefix("| ") for line in table.splitlines() if line.startswith("|")}
+    for name in RECIPES:
+        assert sum(name in cell.split("; ") for cell in first) == 1, name
+    whole = [name for names in refused.values() for name in names]
+    run = {ARCH_MODEL_REGISTRY[recipe.arch] for recipe in RECIPES.values()}
+    assert {kind for name, kind in ARCH_MODEL_REGISTRY.items() if name not in whole} == run

@@ -1,0 +1,191 @@
+"""Checkpoints of every architecture that fairseq translates with, loaded as its commands load them, give stock's n-best lists.
+
+`prepare_for_inference_` changes models (weight normalisation, BeamableMM of convolutional decoders, attention that nobody asked for),
+and models that a test builds in Python have not been through it. Models here have: see saved_models.py.
+"""
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+from conftest import command
+from fairseq.models import ARCH_MODEL_REGISTRY
+from models import parted, same, settings
+from saved_models import RECIPES, Loaded, Saved, lines, recipe
+from test_cli import EXT, same_lines, sentence
+
+from fairseq_ext import UsageError
+from fairseq_ext.decoders.refused import refused
+from fairseq_ext.registry import STRATEGIES
+
+BEAMS = (1, 3, 5)
+NEUTRAL = settings("neutral") | {"fairseq's modules": {"decoder_backend": "fairseq"}}
+# decoders whose features can be had before their output layer, which is a product and nothing else
+HAVE_FEATURES = ("transformer", "transformer_align", "bart_base", "mbart_base")
+ENSEMBLES = [
+    ("transformer", "lstm"),
+    ("fconv", "transformer, tied output"),
+    ("transformer, pre-norm", "transformer"),
+    ("lightconv", "fconv_self_att"),
+    ("dynamicconv", "transformer, adaptive softmax"),
+    ("transformer, cross-self-attention", "lstm, no attention"),
+    ("bart", "roberta_enc_dec"),
+]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Saved:
+    return Saved(tmp_path_factory.mktemp("saved"))
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    """Half of the time would go into formatting what fairseq logs of its configuration."""
+    logging.disable(logging.INFO)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+class Both:
+    """fairseq's generator and ours over the same checkpoints, each over models of its own."""
+
+    def __init__(self, saved: Saved, names: list[str], **generation: Any):
+        self.saved, self.names, self.generation = saved, names, generation
+        self.data = saved.data(names[0])
+        self.models = saved.models(names, **generation)
+        self.stock = saved.ready(saved.models(names, **generation), self.data, "translation", **generation)
+        self.expected: dict[tuple, list] = {}
+        # fairseq masks some of their attention in float32, whatever the model
+        self.tolerance = 1e-5 if any(name.startswith(("lstm", "fconv")) for name in names) else 1e-9
+
+    def ours(self, **strategy: Any) -> Loaded:
+        return self.saved.ready(self.models, self.data, "translation_ext", strategy, **self.generation)
+
+    def compare(self, ours: Loaded, count: int, equal: bool) -> None:
+        if (count, equal) not in self.expected:
+            self.expected[count, equal] = self.stock.translate(lines(count, equal))
+        same(self.expected[count, equal], ours.translate(lines(count, equal)), self.tolerance)
+
+    def is_refused(self, strategy: dict) -> bool:
+        """Whether these models cannot have a strategy."""
+        if strategy.get("schedule") == "stream":
+            return any("self_att" in name for name in self.names)  # it attends to padding, so its batch decides its output
+        needs = STRATEGIES["softmax"][strategy.get("softmax", "full")].needs
+        plain = all(recipe(name).arch in HAVE_FEATURES and "adaptive" not in name for name in self.names)
+        return ("output layer" in needs and not plain) or ("one model" in needs and len(self.names) > 1)
+
+    def compare_strategies(self, beam: int, whole: bool = True) -> None:
+        """Every neutral setting, each on one batch; or a third of them, another one at each beam."""
+        for i, setting in enumerate(NEUTRAL.values()):
+            flags, stock = parted({name: self.saved.file(value) for name, value in setting.items()})
+            if stock.get("beam", beam) != beam:
+                continue  # greedy decoding by blocks
+            if self.is_refused(flags):
+                with pytest.raises(UsageError, match="fconv_self_att|features|one index|one output layer|ensemble"):
+                    self.ours(**flags)
+            elif whole or stock or i % 3 == beam // 2:
+                self.compare(self.ours(**flags), count=1 + (4 * i + beam) % 9, equal=i % 3 == 0)
+
+
+@pytest.mark.parametrize("beam", BEAMS)
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_architecture_equals_stock(saved, name, beam):
+    """1 to 9 lines of equal and of mixed lengths. The first recipe of an architecture runs with every setting at every beam; the others
+    have each at one of the beams, odd numbers of lines at beam 1 and 5, and even ones at beam 3."""
+    whole = name == next(other for other in RECIPES if RECIPES[other].arch == RECIPES[name].arch)
+    both = Both(saved, [name], beam=beam)
+    ours = both.ours()
+    for count in range(1, 10) if whole else range(1 + beam // 2 % 2, 10, 2):
+        both.compare(ours, count, equal=(count // 2 + beam // 3) % 2 == 0)
+    both.compare_strategies(beam, whole)
+
+
+@pytest.mark.parametrize("beam", BEAMS)
+@pytest.mark.parametrize("names", ENSEMBLES, ids=" + ".join)
+def test_ensembles_of_two_architectures_equal_stock(saved, names, beam):
+    both = Both(saved, list(names), beam=beam)
+    ours = both.ours()
+    for count in (1, 3, 8):
+        both.compare(ours, count, equal=count == 3)
+    both.compare_strategies(beam, whole=False)
+
+
+REGISTERED = [name for name in ARCH_MODEL_REGISTRY if ARCH_MODEL_REGISTRY[name].__module__.startswith("fairseq.")]
+
+
+@pytest.mark.parametrize("name", REGISTERED)
+def test_every_registered_name_equals_stock_or_is_refused(saved, name):
+    """Whatever fairseq registers: with its own settings, and small sizes."""
+    if refused(name, saved.task("translation_ext", saved.data("transformer"))) is not None:
+        path = saved.renamed("transformer", name)
+        with pytest.raises(UsageError, match=f"architecture {name} "):
+            saved.ensemble("translation_ext", "transformer", path)
+        return
+    both = Both(saved, [name], beam=4)
+    ours = both.ours()
+    both.compare(ours, 5, equal=False)
+    both.compare(ours, 3, equal=True)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_alignments_equal_stock(saved, name):
+    """The command tells models to keep their attention."""
+    both = Both(saved, [name], beam=2, print_alignment="hard")
+    ours = both.ours()
+    if name in ("transformer, cross-self-attention", "lstm, no attention"):
+        with pytest.raises(IndexError):  # stock's own end
+            both.stock.translate(lines(2, True))
+        with pytest.raises(UsageError, match="--print-alignment .* has none"):
+            ours.translate(lines(2, True))
+        return
+    for count in (2, 5):
+        text = lines(count, equal=count == 2)
+        expected, got = both.stock.translate(text), ours.translate(text)
+        same(expected, got, both.tolerance)
+        pairs = [[[list(map(int, pair)) for pair in h["alignment"]] for h in found] for found in (*expected, *got)]
+        assert pairs[:count] == pairs[count:]
+
+
+@pytest.mark.parametrize("name", ["transformer", "transformer, layernorm_embedding", "bart", "lstm", "fconv", "lightconv", "dynamicconv"])
+def test_half_precision_equals_stock_but_for_near_ties(saved, name, device):
+    """--fp16. Rounding orders some pairs of hypotheses that are as good as equal the other way round."""
+    stock, ours = (
+        saved.ready(saved.models([name], torch.float16, device), saved.data(name), task) for task in ("translation", "translation_ext")
+    )
+    alike = total = 0
+    for count in (5, 7, 8):
+        for theirs, best in zip(*(loaded.translate(lines(count, count == 5)) for loaded in (stock, ours)), strict=True):
+            total += 1
+            if theirs[0]["tokens"].tolist() == best[0]["tokens"].tolist():
+                alike += 1
+                assert abs(float(theirs[0]["score"]) - float(best[0]["score"])) < 2e-2
+    assert alike >= 0.9 * total
+
+
+def test_random_models_differ_in_how_long_they_go_on(saved):
+    """Equality is worth little where every hypothesis ends at once, or none does."""
+    varied = 0
+    for name in RECIPES:
+        stock = saved.ready(saved.models([name]), saved.data(name), "translation")
+        varied += len({len(h["tokens"]) for found in stock.translate(lines(9, False)) for h in found}) > 2
+    assert varied > len(RECIPES) * 2 / 3
+
+
+# ---- the commands themselves
+
+
+def test_interactive_equals_stock_on_a_convolutional_model(saved):
+    """Eight lines, then three: with five rows a sentence the first were an error once, and the last were wrong."""
+    data = ("-s", "de", "-t", "en", "--path", saved.checkpoint("fconv"), "--beam", 5, "--max-len-b", 20, "--cpu")
+    buffers = ("--buffer-size", 8, "--batch-size", 8)
+    text = "\n".join(lines(11, False)) + "\n"
+    stock, ours = (command("fairseq-interactive", saved.data("fconv"), *data, *buffers, *flags, stdin=text) for flags in ((), EXT))
+    same_lines(stock, ours)
+
+
+def test_a_non_autoregressive_checkpoint_is_refused_by_the_command(saved):
+    path = saved.renamed("transformer", "levenshtein_transformer")
+    flags = ("-s", "de", "-t", "en", "--path", path, "--cpu", *EXT)
+    said = sentence(command("fairseq-interactive", saved.data("transformer"), *flags, stdin="de1\n", check=False))
+    assert "levenshtein_transformer" in said and "translation_lev" in said
