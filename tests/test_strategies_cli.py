@@ -104,7 +104,10 @@ from typing import Optional
 from fairseq.dataclass import FairseqDataclass
 
 from fairseq_ext.registry import register
-from fairseq_ext.search.protocols import TopK, WholeBatch, FullSoftmax, Count
+from fairseq_ext.search.protocols import Prune
+from fairseq_ext.strategies.select.topk import TopK
+from fairseq_ext.strategies.softmax.full import FullSoftmax
+from fairseq_ext.strategies.stop.count import Count
 
 
 @dataclass
@@ -119,7 +122,7 @@ def mine(flags, context):
 
 @register("stop", "mine", needs=("own loop", "beam"), neutral=({"stop": "mine"},), example=({"stop": "mine"},), paper="none")
 def stop(flags, context):
-    return Count(context.eos, context.scoring)
+    return Count(context.eos)
 
 
 @register("softmax", "mine", needs=("own loop",), neutral=({"softmax": "mine"},), example=({"softmax": "mine"},), paper="none")
@@ -127,7 +130,7 @@ def softmax(flags, context):
     return FullSoftmax(context.generation.temperature)
 
 
-class Nothing:
+class Nothing(Prune):
     def __call__(self, candidates, beam, pool, finished):
         return candidates.score == candidates.score
 
