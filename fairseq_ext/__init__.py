@@ -22,7 +22,7 @@ if "fairseq_ext.terms" not in sys.orig_argv:  # python -m fairseq_ext.terms work
             raise
 
 install_hook()
-if {"-h", "--help"} & set(sys.argv[1:]) and any(arg.endswith("_ext") for arg in sys.argv) and "--user-dir" in sys.argv:
+if {"-h", "--help"} & set(sys.argv[1:]) and any(arg.endswith("_ext") for arg in sys.argv):
     from fairseq_ext.__main__ import print_flags
 
     print_flags()

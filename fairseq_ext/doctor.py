@@ -23,7 +23,7 @@ OLDEST_PYTHON = (3, 10)
 OLDEST_TORCH = (2, 6)
 ISA = "ONEDNN_MAX_CPU_ISA"
 
-HOOK_PROBE = "import sys; sys.exit(not any(type(f).__name__ == 'Hook' and hasattr(f, 'ready') for f in sys.meta_path))"
+HOOK_PROBE = "import sys; sys.exit(not any(type(f).__name__ in ('FairseqExtStart', 'Hook') for f in sys.meta_path))"
 
 USER_DIR_PROBE = """
 import argparse, sys

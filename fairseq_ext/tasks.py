@@ -196,6 +196,13 @@ def extend_legacy(stock: type[FairseqTask]) -> type:
     return LegacyExtended
 
 
+def refuse_unknown(name: str) -> None:
+    """Refuse a task of our kind that there is not, in one line that lists those there are (raises UsageError)."""
+    ours = sorted(task for task in TASK_REGISTRY if task.endswith("_ext"))
+    if name not in ours:
+        raise UsageError(f"--task {name} is none of fairseq_ext's tasks: use {', '.join(ours)}")
+
+
 def register_tasks() -> None:
     """Register the tasks, once."""
     if "translation_ext" in TASK_REGISTRY:

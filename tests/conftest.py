@@ -42,13 +42,16 @@ def double_precision_softmax():
 # ---- the commands
 
 
-def command(name: str, *arguments, stdin: bytes | str = b"", check: bool = True, **environment) -> subprocess.CompletedProcess:
+def command(
+    name: str, *arguments, stdin: bytes | str = b"", check: bool = True, cwd: Path | None = None, **environment
+) -> subprocess.CompletedProcess:
     """Run a fairseq command; its output as text."""
     done = subprocess.run(
         [str(BIN / name), *map(str, arguments)],
         input=stdin.encode() if isinstance(stdin, str) else stdin,
         capture_output=True,
         timeout=300,
+        cwd=cwd,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1", **environment},
     )
     done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import BIN, command
 
 USER_DIR = Path(__file__).resolve().parent.parent / "fairseq_ext"
@@ -187,3 +188,70 @@ if __name__ == "__main__":
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+# ---- the slot: --task alone, beside anyone's --user-dir, from any folder
+
+THEIRS = '''
+"""Somebody's own architecture, task and criterion."""
+
+from fairseq.criterions import register_criterion
+from fairseq.criterions.cross_entropy import CrossEntropyCriterion
+from fairseq.models import register_model_architecture
+from fairseq.models.transformer.transformer_legacy import base_architecture
+from fairseq.tasks import register_task
+from fairseq.tasks.translation import TranslationTask
+
+
+@register_model_architecture("transformer", "transformer_of_theirs")
+def theirs(args):
+    base_architecture(args)
+
+
+@register_task("translation_of_theirs")
+class Theirs(TranslationTask):
+    pass
+
+
+@register_criterion("cross_entropy_of_theirs")
+class Criterion(CrossEntropyCriterion):
+    pass
+'''
+
+
+@pytest.fixture(scope="module")
+def theirs(tiny, tmp_path_factory) -> Path:
+    """A folder with a user directory, and the tiny model saved under its architecture and criterion."""
+    root = tmp_path_factory.mktemp("theirs")
+    (root / "model_configs").mkdir()
+    (root / "model_configs" / "__init__.py").write_text(THEIRS)
+    state = torch.load(tiny / "model.pt", weights_only=False)
+    model = state["cfg"]["model"]
+    model.arch = model._name = "transformer_of_theirs"
+    state["cfg"]["criterion"]["_name"] = "cross_entropy_of_theirs"
+    torch.save(state, root / "model.pt")
+    return root
+
+
+def test_the_task_works_beside_a_users_own_directory_from_any_folder(tiny, theirs):
+    where = (tiny / "data", "--path", theirs / "model.pt", "--batch-size", 4, *SEARCH, "--user-dir", "model_configs")
+    expected = command("fairseq-generate", *where, cwd=theirs)
+    same_lines(expected, command("fairseq-generate", *where, "--task", "translation_ext", "--stop", "count", cwd=theirs))
+
+
+def test_the_task_works_without_a_user_directory_and_by_name_from_any_folder(tiny, theirs):
+    expected = generate(tiny)
+    same_lines(expected, generate(tiny, "--task", "translation_ext", cwd=theirs))
+    same_lines(expected, generate(tiny, "--user-dir", "fairseq_ext", "--task", "translation_ext", cwd=theirs))
+
+
+@pytest.mark.parametrize("given", [("model_configs", "--user-dir", "fairseq_ext"), ("model_configs:fairseq_ext",)], ids=str)
+def test_two_user_directories_are_refused_with_the_right_command(tiny, theirs, given):
+    done = generate(tiny, "--user-dir", *given, "--task", "translation_ext", check=False, cwd=theirs)
+    assert "so use --user-dir model_configs --task translation_ext" in sentence(done)
+
+
+def test_an_unknown_task_of_ours_lists_ours_in_one_line(tiny):
+    said = sentence(generate(tiny, "--task", "translate_ext", check=False))
+    assert said.startswith("error: --task translate_ext is none of fairseq_ext's tasks: use ") and "translation_ext" in said
+    assert len(said) < 300

@@ -1,14 +1,15 @@
 """Lets stock fairseq 0.12.2 run on current Python, torch and hydra.
 
-The installed file `fairseq_ext.pth` runs this module at every interpreter start, before any command imports fairseq, so it
-imports nothing heavy: it only registers `Hook`, which wakes up when `fairseq` itself is imported and then
+The installed file `fairseq_ext.pth` puts a finder of one comparison into every interpreter. When `fairseq` itself is first asked for, it
+runs this module, whose `Hook` then
 
 1. lets its dataclasses have dataclass instances as defaults, which Python >= 3.11 refuses (`allow_dataclass_defaults`);
 2. lets `torch.load` read the plain containers that fairseq checkpoints hold, still without running pickled code
    (`allow_checkpoint_globals`), and names the class and the way out when a checkpoint holds something else;
 3. keeps its Transformer encoder from a fused layer of torch that it calls in an outdated way (`avoid_fused_encoder_layer`);
 4. lets fairseq read a checkpoint's settings as literals instead of running them through `eval` (`read_settings_as_literals`);
-5. silences the two deprecation warnings that hydra 1.3 prints at every start, and no others.
+5. registers the `*_ext` tasks where the command names one (`register_named_tasks`), with any --user-dir or none;
+6. silences the two deprecation warnings that hydra 1.3 prints at every start, and no others.
 
 A fairseq that needs none of this is left as it is.
 """
@@ -145,7 +146,54 @@ def silence_hydra() -> None:
         warnings.filterwarnings("ignore", message=message, category=UserWarning)
 
 
+def named_task(arguments: list[str]) -> str | None:
+    """The task that a command's arguments name, None where they name none."""
+    for i, argument in enumerate(arguments):
+        if argument == "--task" and i + 1 < len(arguments):
+            return arguments[i + 1]
+        if argument.startswith("--task="):
+            return argument.partition("=")[2]
+    return None
+
+
+def register_named_tasks(options: ModuleType) -> None:
+    """Import fairseq_ext, and with it its tasks, where the command names one; and let --user-dir fairseq_ext mean the installed package.
+
+    Errors: UsageError for an unknown *_ext task, in one line that lists those there are.
+    """
+    stock = options.utils.import_user_module
+
+    def import_user_module(args) -> None:
+        given = getattr(args, "user_dir", None)
+        if given is not None and (len(given_twice()) > 1 or (os.pathsep in given and not os.path.exists(given))):
+            refuse_two(given_twice() if len(given_twice()) > 1 else given.split(os.pathsep))
+        if given is not None and os.path.basename(os.path.normpath(given)) == "fairseq_ext":
+            importlib.import_module("fairseq_ext")
+        else:
+            stock(args)
+        if (named_task(sys.argv) or "").endswith("_ext"):
+            importlib.import_module("fairseq_ext.tasks").refuse_unknown(named_task(sys.argv))
+
+    def given_twice() -> list[str]:
+        return [sys.argv[i + 1] for i, argument in enumerate(sys.argv[:-1]) if argument == "--user-dir"]
+
+    options.utils.import_user_module = import_user_module
+    if (named_task(sys.argv) or "").endswith("_ext"):
+        importlib.import_module("fairseq_ext")
+
+
+def refuse_two(folders: list[str]) -> None:
+    """Refuse several user directories in a sentence that shows the right command (raises UsageError)."""
+    others = [folder for folder in folders if os.path.basename(os.path.normpath(folder)) != "fairseq_ext"]
+    task = named_task(sys.argv) or "translation_ext"
+    raise importlib.import_module("fairseq_ext.errors").UsageError(
+        f"fairseq reads one --user-dir, and {' and '.join(folders)} are given: the *_ext tasks need none, "
+        f"so use --user-dir {others[0] if others else folders[0]} --task {task}"
+    )
+
+
 AFTER_IMPORT = {
+    "fairseq.options": register_named_tasks,
     "fairseq.checkpoint_utils": explain_refused_checkpoints,
     "fairseq.dataclass.constants": allow_fairseq_enums,
     "fairseq.modules.transformer_layer": avoid_fused_encoder_layer,
@@ -191,10 +239,13 @@ class Loader(importlib.abc.Loader):
         return getattr(self.loader, name)
 
 
-def register() -> None:
-    """Put the hook in front of the import system, once."""
-    if not any(type(finder).__name__ == "Hook" and hasattr(finder, "ready") for finder in sys.meta_path):
-        sys.meta_path.insert(0, Hook())
+def register() -> Hook:
+    """Put the hook in front of the import system, once; return it."""
+    for finder in sys.meta_path:
+        if type(finder).__name__ == "Hook" and hasattr(finder, "ready"):
+            return finder  # type: ignore[return-value]
+    sys.meta_path.insert(0, Hook())
+    return sys.meta_path[0]  # type: ignore[return-value]
 
 
 register()
