@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field, make_dataclass
 from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
 from fairseq_ext.registry import DEFAULT, POINTS, PRUNERS, STRATEGIES, all_strategies, changed, choice, names_of
+from fairseq_ext.search.scoring import Scoring
+from fairseq_ext.search.spec import SearchSpec
 from fairseq_ext.validate import stock_search
 
 if TYPE_CHECKING:
     from fairseq.data import Dictionary
+    from fairseq.sequence_generator import SequenceGenerator
 
-    from fairseq_ext.search.scoring import Scoring
     from fairseq_ext.stats import Stats
 
 VERSION = "0.1"
@@ -29,37 +30,48 @@ HELP = {
 }
 
 
-@dataclass
-class Context:
-    """What a strategy's builder may need besides its flags."""
+@dataclass(frozen=True, kw_only=True)
+class Context(SearchSpec):
+    """What a strategy's builder may need besides its flags: the search's settings, and what it works on."""
 
-    k: int  # beam
-    nbest: int
-    pad: int
-    unk: int
-    eos: int
     dictionary: Dictionary  # target side
-    scoring: Scoring
-    generation: Any  # fairseq's GenerationConfig
+    source_dictionary: Dictionary | None
+    checkpoint: str | None  # the first model's file, where it is known
     models: list
     stats: Stats
-    children: int | None = None  # most continuations of one row; None: no limit
-    task: Any = None  # fairseq's task, for the source dictionary and the checkpoint's place
-
-    @property
-    def source_dictionary(self) -> Dictionary | None:
-        return getattr(self.task, "source_dictionary", None)
-
-    @property
-    def checkpoint(self) -> str | None:
-        """The model's file, where that is known and one file."""
-        path = self.task.checkpoint_path() if hasattr(self.task, "checkpoint_path") else None
-        return path if path and os.path.isfile(path) else None
 
     @property
     def joined_dictionary(self) -> bool:
         """Whether source and target side share their words, and so their counts."""
         return self.source_dictionary is not None and self.source_dictionary == self.dictionary
+
+
+def search_spec(flags: Any, generation: Any, stock: SequenceGenerator) -> SearchSpec:
+    """The settings of a search: from our flags, and from fairseq's as its generator has taken them in."""
+    scoring = Scoring(
+        stock.normalize_scores,
+        stock.len_penalty,
+        reward=flags.length_reward,
+        ratio=flags.length_ratio,
+        offset=flags.length_offset,
+        bounded=not flags.length_reward_unbounded,
+    )
+    k, children = stock.beam_size, flags.prune_children
+    return SearchSpec(
+        k=k,
+        nbest=min(getattr(generation, "nbest", 1), k),
+        pad=stock.pad,
+        unk=stock.unk,
+        eos=stock.eos,
+        max_len_a=stock.max_len_a,
+        max_len_b=stock.max_len_b,
+        max_len=stock.max_len,
+        min_len=stock.min_len,
+        temperature=stock.temperature,
+        unk_penalty=stock.unk_penalty,
+        scoring=scoring,
+        children=children if children is not None and children < k else None,  # a row has no more than k children that count
+    )
 
 
 # ---- the flags

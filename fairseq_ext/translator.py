@@ -50,7 +50,6 @@ class Translator:
         if cfg.common.seed is not None and not cfg.generation.no_seed_provided:
             utils.set_torch_seed(cfg.common.seed)
         self.task = tasks.setup_task(cfg.task)
-        self.task.checkpoint = str(path)
         overrides = ast.literal_eval(cfg.common_eval.model_overrides)
         self.models, _ = checkpoint_utils.load_model_ensemble(utils.split_paths(cfg.common_eval.path), overrides, self.task)
         for model in self.models:

@@ -6,7 +6,7 @@
 
 A table is a function from a prefix (a tuple of words) to the log-probabilities of all words. `lattice` writes one down,
 `random_table` draws one. One sentence of the pool is one table; several tables are decoded together, each with its own limit.
-Select and prune plugs that look at `pool.aux`, `pool.prefix` or `beam.aux` work here as they do on a model.
+Select and prune plugs that look at `pool.constraints`, `pool.prefix` or `beam.aux` work here as they do on a model.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ from torch import Tensor
 
 from fairseq_ext.registry import STRATEGIES
 from fairseq_ext.search.finished import Hypothesis
-from fairseq_ext.search.logits_processors import Rules
+from fairseq_ext.search.logits_processors import LogitsProcessors
 from fairseq_ext.search.loop import beam_search
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Plugs, Stop
 from fairseq_ext.search.scoring import Scoring
+from fairseq_ext.search.spec import SearchSpec
+from fairseq_ext.search.state import Engine
 from fairseq_ext.stats import Stats
 from fairseq_ext.strategies.schedule.batch import WholeBatch
 from fairseq_ext.strategies.select.topk import TopK
@@ -169,9 +171,15 @@ def called_through(plug: Any, call: Callable) -> Any:
     return other
 
 
+def spec(k: int, nbest: int = 1, scoring: Scoring = RAW) -> SearchSpec:
+    """The settings of a search over tables; the pool has the limits."""
+    limits = dict(max_len_a=0, max_len_b=200, max_len=200, min_len=1)
+    return SearchSpec(k, nbest, PAD, UNK, EOS, **limits, temperature=1.0, unk_penalty=0.0, scoring=scoring)
+
+
 def stop_plug(name: str, k: int, scoring: Scoring = RAW, stats: Stats | None = None, nbest: int = 1, **flags: Any) -> Any:
     """What `--stop NAME` and these flags build."""
-    context = SimpleNamespace(k=k, nbest=nbest, eos=EOS, scoring=scoring, stats=stats or Stats())
+    context = SimpleNamespace(**vars(spec(k, nbest, scoring)), stats=stats or Stats())
     return STRATEGIES["stop"][name].build(Flags(stop=name, **flags), context)
 
 
@@ -187,21 +195,22 @@ def search(
     prune: Sequence[Any] = (),
     stats: Stats | None = None,
     min_len: int = 1,
-    aux: dict | None = None,
+    constraints: list | None = None,
+    ordered: bool = False,
     prefix: Tensor | None = None,
 ) -> Found:
     """Decode one sentence a table. max_len: target tokens before EOS; source: source tokens without EOS (one value, or one each);
-    aux: what strategies know of the sentences (`pool.aux`). A stop plug that counts wants its own `stats` here."""
+    constraints: SentenceConstraints, one each. A stop plug that counts wants its own `stats` here."""
     each = len(tables)
     limits = [max_len] * each if isinstance(max_len, int) else list(max_len)
     lengths = [source] * each if isinstance(source, int) else list(source)
     names = {"src_tokens": FIRST_WORD + torch.arange(each)[:, None]}  # (N, 1) a sentence's only token says which one it is
     pool = Pool(names, torch.tensor(lengths) + 1, limits, torch.arange(each), EOS, prefix)
-    pool.aux.update(aux or {})
+    pool.constraints, pool.ordered = constraints, ordered
     watched = Watched(stop, [0] * each, [0] * each)
     plugs = Plugs(select or TopK(k), watched, WholeBatch(), FullSoftmax(), list(prune))
     stats = stats if stats is not None else Stats()
-    rules = Rules(PAD, UNK, EOS, min_len=min_len)
     lists: list[list[Hypothesis]] = [[] for _ in tables]
-    beam_search(TableDecoder(tables), pool, nbest, plugs, rules, scoring, stats, lists.__setitem__)
+    engine = Engine(TableDecoder(tables), spec(k, nbest, scoring), plugs, LogitsProcessors(PAD, UNK, EOS, min_len=min_len), stats)
+    beam_search(engine, pool, lists.__setitem__)
     return Found(lists, watched.step, watched.rows, stats)

@@ -24,13 +24,10 @@ ALLOWED = {
     "serve": "constraints errors files stats translator",
     "terms": "errors files",
     "translator": "constraints errors stats",
-    "viz": "errors files parallel translator",
+    "viz": "errors files parallel search translator",
     # tasks -> config, generator
-    "tasks": "aligned_generator config constraints decoders.refused errors generator kernels parallel_generator registry session stats "
-    "validate",
-    "aligned_generator": "errors generator",
-    "parallel_generator": "config decoders errors generator parallel registry search viz",
-    "generator": "config constraints decoders errors parallel registry search session.progress session.results_file stats",
+    "tasks": "config constraints decoders.refused errors generator kernels registry session stats validate",
+    "generator": "config constraints decoders errors parallel registry search session.progress session.results_file stats viz",
     "session": "config constraints errors files generator kernels stats",
     "config": "constraints errors registry search stats validate",
     "validate": "constraints.flags errors registry session.cpu_workers",

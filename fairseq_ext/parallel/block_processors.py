@@ -15,11 +15,11 @@ from torch import Tensor
 from fairseq_ext.parallel.rows import Rows
 from fairseq_ext.search.beam import NOT_YET
 from fairseq_ext.search.log_probs import LogProbs
-from fairseq_ext.search.logits_processors import Rules
+from fairseq_ext.search.logits_processors import LogitsProcessors
 from fairseq_ext.search.pool import Pool
 
 
-def process_blocks(rules: Rules, log_probs: LogProbs, pool: Pool, rows: Rows, draft: np.ndarray) -> None:
+def process_blocks(rules: LogitsProcessors, log_probs: LogProbs, pool: Pool, rows: Rows, draft: np.ndarray) -> None:
     """Apply all processors to log-probabilities (m, C), in place. draft (n, w - 1)."""
     w, device = draft.shape[1] + 1, log_probs.value.device
     step = (rows.length[:, None] + np.arange(w)).reshape(-1)  # (n, w) -> (m,) tokens before each position

@@ -15,7 +15,7 @@ from fairseq_ext.decoders.protocol import BlockDecoder
 from fairseq_ext.parallel.block_processors import process_blocks
 from fairseq_ext.parallel.rows import NONE, Rows
 from fairseq_ext.search.log_probs import LogProbs
-from fairseq_ext.search.logits_processors import Rules
+from fairseq_ext.search.logits_processors import LogitsProcessors
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Softmax
 
@@ -36,7 +36,7 @@ class BlockReader:
 
     decoder: BlockDecoder
     softmax: Softmax
-    rules: Rules
+    rules: LogitsProcessors
 
     def best(self, pool: Pool, rows: Rows, draft: np.ndarray, read: np.ndarray, margin: bool = False) -> Best:
         """Read each row's last token and its draft (n, w - 1). read (n,): tokens that each row of the decoder has read, of which those

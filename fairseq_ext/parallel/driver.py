@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from fairseq_ext.errors import UsageError
 from fairseq_ext.parallel.block_reader import BlockReader
 from fairseq_ext.parallel.near_ties import NearTieCounts, NearTies
 from fairseq_ext.parallel.one_sentence import decode_alone
@@ -75,6 +76,8 @@ class ParallelSearch:
 
     @torch.no_grad()
     def __call__(self, pool: Pool, answer: Answer) -> None:
+        if any(c.any_of or c.avoid or c.prefix for c in pool.constraints or ()):
+            raise UsageError("constraints need a beam of rows, and --decoding other than beam has one row: leave one of the two out")
         sentences = list(self.schedule(pool, 0, 0, 0))
         if not sentences:
             return

@@ -1,2 +1,4 @@
-"""The engine: data that flows through a decoding step (beam.py), its plug points (protocols.py), the rules every search obeys
-(logits_processors.py) and the one loop (loop.py). No paper lives here, and nothing here imports a strategy."""
+"""The engine of beam search: the loop (loop.py), its state (state.py), the rows that flow through it and its plug points (protocols.py).
+
+No paper lives here, and nothing here imports a strategy.
+"""

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from fairseq_ext.search.attention import Attention
+
 NOT_YET = -1  # stands before the first token of a row that is shorter than others
 
 
@@ -28,6 +30,7 @@ class Beam:
     tokens: Tensor  # (n, L) target tokens, the first one included
     score: Tensor  # (n, L - 1) cumulative log-probability of each token
     aux: dict[str, Tensor] = field(default_factory=dict)  # (n, ...) what strategies know of each row; reordered with it
+    attention: Attention | None = None  # to the source, where it is asked for
     lags: list[int] | None = None  # S, by how many tokens each sentence is shorter than the longest; None: by none
     layout: dict[str, Tensor] = field(default_factory=dict)  # what `once` has made
 
@@ -118,7 +121,8 @@ class Beam:
     def select(self, row: Tensor, live: list[int], width: int, counts: Tensor | None) -> Beam:
         """The rows row (m,) in this order, belonging to these sentences."""
         aux = {name: value[row] for name, value in self.aux.items()}
-        out = Beam(live, width, counts, self.tokens[row], self.score[row], aux)
+        attention = None if self.attention is None else self.attention.select(row)
+        out = Beam(live, width, counts, self.tokens[row], self.score[row], aux, attention)
         if self.lags is not None and live:
             of = dict(zip(self.live, self.lags, strict=True))
             out.lags = [of[s] for s in live]
@@ -143,13 +147,12 @@ class Beam:
         longest = max(a.longest, b.longest)
 
         def both(x: Tensor, y: Tensor, fill: float) -> Tensor:
-            """Rows of different lengths (., L, ...), the shorter ones to the right."""
+            """Rows of different lengths (., L), the shorter ones to the right."""
             wide = max(x.size(1), y.size(1))
-            return torch.cat([torch.cat([z.new_full((z.size(0), wide - z.size(1), *z.shape[2:]), fill), z], dim=1) for z in (x, y)])
+            return torch.cat([torch.cat([z.new_full((z.size(0), wide - z.size(1)), fill), z], dim=1) for z in (x, y)])
 
-        aux = {name: torch.cat([value, b.aux[name]]) for name, value in a.aux.items() if name != "attention"}
-        if "attention" in a.aux:
-            aux["attention"] = both(a.aux["attention"], b.aux["attention"], 0.0)
+        aux = {name: torch.cat([value, b.aux[name]]) for name, value in a.aux.items()}
+        attention = None if a.attention is None or b.attention is None else Attention.join(a.attention, b.attention)
         counts = None
         if a.counts is not None or b.counts is not None or a.width != b.width:
             counts = torch.cat([torch.full((len(x.live),), x.width, device=x.device) if x.counts is None else x.counts for x in (a, b)])
@@ -161,6 +164,7 @@ class Beam:
             both(a.tokens, b.tokens, NOT_YET),
             both(a.score, b.score, 0.0),
             aux,
+            attention,
             lags if any(lags) else None,
         )
 
@@ -170,8 +174,8 @@ class Beam:
         unused = min(self.lags)
         if unused:
             self.tokens, self.score = self.tokens[:, unused:], self.score[:, unused:]
-            if "attention" in self.aux:
-                self.aux["attention"] = self.aux["attention"][:, unused:]
+            if self.attention is not None:
+                self.attention.trim_(unused)
             self.lags = [lag - unused for lag in self.lags]
         if not any(self.lags):
             self.lags = None
@@ -180,6 +184,10 @@ class Beam:
         """Append one token (n,) with its cumulative score (n,) to every row."""
         self.tokens = torch.cat([self.tokens, token[:, None]], dim=1)
         self.score = torch.cat([self.score, score[:, None]], dim=1)
+
+    def empty(self) -> Beam:
+        """No rows, of the same kind."""
+        return Beam([], 0, None, self.tokens[:0], self.score[:0])
 
     @staticmethod
     def start(sentences: list[int], bos: int, device: torch.device, dtype: torch.dtype) -> Beam:

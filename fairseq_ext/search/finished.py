@@ -10,6 +10,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fairseq_ext.search.beam import Beam
+from fairseq_ext.search.candidates import Candidates
+from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.scoring import Scoring
+
 
 @dataclass
 class Hypothesis:
@@ -66,6 +71,25 @@ class Finished:
         best = together.topk(self.best.size(1), dim=1).values
         self.best[live] = best
         return best
+
+    def collect_(self, beam: Beam, candidates: Candidates, done: Tensor, scoring: Scoring, pool: Pool) -> None:
+        """Keep the candidates that finish; done (S, c) lies on the host."""
+        place = done.flatten().nonzero()[:, 0]
+        of = (place // done.size(1)).tolist()
+        sentence = [beam.live[i] for i in of]
+        place = place.to(beam.device)
+        owner = torch.tensor(sentence, device=beam.device)
+        row = candidates.row.flatten()[place]  # (m,)
+        last = candidates.score.flatten()[place]
+        tokens = torch.cat([beam.tokens[row, 1:], candidates.token.flatten()[place][:, None]], dim=1)
+        cumulative = torch.cat([beam.score[row], last[:, None]], dim=1)
+        lag = None if beam.lags is None else [beam.lags[i] for i in of]
+        length = tokens.size(1) if lag is None else tokens.size(1) - torch.tensor(lag, device=beam.device)
+        score = scoring(last, length, scoring.wanted(pool, owner))
+        attention = None if beam.attention is None or not beam.attention.weights.size(1) else beam.attention.weights[row]
+        self.add_(sentence, FinishedStep(tokens, cumulative, score, attention, lag))
+        self.count.index_add_(0, owner, torch.ones_like(row))
+        self.total.scatter_reduce_(0, owner, last.to(self.total.dtype), "amax")
 
     def add_(self, sentence: list[int], ended: FinishedStep) -> None:
         """sentence: m pool numbers."""

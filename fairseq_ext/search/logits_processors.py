@@ -1,4 +1,4 @@
-"""Logits processors: what every search obeys. `Rules` applies them in fairseq's order to the log-probabilities of a step's positions.
+"""Logits processors: what every search obeys. `LogitsProcessors` applies them in fairseq's order to the log-probabilities of a step's positions.
 
 Shapes: m positions (the n rows of a beam, or all positions of blocks), C scored words, S live sentences, T longest history.
 """
@@ -28,8 +28,8 @@ class Positions:
 
 
 @dataclass
-class Rules:
-    """The stock flags that change log-probabilities before the search sees them."""
+class LogitsProcessors:
+    """Every processor that the stock flags ask for."""
 
     pad: int
     unk: int

@@ -1,18 +1,25 @@
 """The sentences of one call of the search.
 
-Shapes: N sentences in the pool, S live sentences, P tokens of a prefix.
+Shapes: N sentences in the pool, S live sentences, P tokens of a prefix, T source columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
+if TYPE_CHECKING:
+    from fairseq_ext.constraints.sentence import SentenceConstraints
 
-@dataclass
+T = TypeVar("T")
+
+
+@dataclass(eq=False)
 class Pool:
     """The sentences of one call, whether started or not."""
 
@@ -23,19 +30,23 @@ class Pool:
     bos: int  # first target token
     prefix: Tensor | None = None  # (N, P) target tokens that are forced first, padded behind
     min_len_beside_prefix: bool = False  # minimum length holds for sentences whose prefix is shorter (fairseq: for none)
-    aux: dict = field(default_factory=dict)  # what strategies know of each sentence
     pad: int = 1
+    constraints: list[SentenceConstraints] | None = None  # of each sentence; None: the search has none
+    ordered: bool = False  # required phrases must come in the order given
+    required: Sequence[Collection[int]] | None = None  # ids that a shortlist must hold for each sentence, as `select` says
+    draft_lines: list[int] | None = None  # line of the draft file of each sentence, -1 for none; None: its number
+    numbered: bool = True  # ids come from the data set, not from the place in the batch
     wanted: list[int] | None = None  # the sentences to decode, in the order in which they start; None: all
-    first_column: int = 0  # columns of padding that `inputs` has cut off in front of the last sentences it was asked for
+    _limit: Tensor | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.max_len)
 
     def limit(self) -> Tensor:
         """(N,) most target tokens before EOS, in double precision."""
-        if "limit" not in self.aux:
-            self.aux["limit"] = torch.tensor(self.max_len, dtype=torch.float64, device=self.length.device)
-        return self.aux["limit"]
+        if self._limit is None or len(self._limit) < len(self):
+            self._limit = torch.tensor(self.max_len, dtype=torch.float64, device=self.length.device)
+        return self._limit
 
     def queue(self, started: int) -> Sequence[int]:
         """The sentences that have not started yet."""
@@ -43,13 +54,45 @@ class Pool:
 
     def inputs(self, sentences: list[int]) -> dict[str, Tensor]:
         """The encoder's input for these sentences, no wider than the longest of them (an LSTM insists on it)."""
-        self.first_column = 0
         inputs = {name: value for name, value in self.net_input.items() if name != "prev_output_tokens"}
-        if len(sentences) == len(self) and sentences == list(range(len(self))):
+        if self.are_all(sentences):
             return inputs
         index = torch.tensor(sentences, device=self.length.device)
         inputs = {name: value[index] if isinstance(value, Tensor) else value for name, value in inputs.items()}
-        used = inputs["src_tokens"].ne(self.pad).any(0).nonzero()[:, 0].tolist()
-        self.first_column = used[0]
+        used = self.used_columns(inputs["src_tokens"])
         inputs["src_tokens"] = inputs["src_tokens"][:, used[0] : used[-1] + 1]
         return inputs
+
+    def first_column(self, sentences: list[int]) -> int:
+        """How many columns of padding `inputs` cuts off in front of these sentences."""
+        if self.are_all(sentences):
+            return 0
+        return self.used_columns(self.net_input["src_tokens"][sentences])[0]
+
+    def are_all(self, sentences: list[int]) -> bool:
+        """Whether these are all sentences, in their order."""
+        return len(sentences) == len(self) and sentences == list(range(len(self)))
+
+    def used_columns(self, tokens: Tensor) -> list[int]:
+        """The columns of tokens (S, T) that are not padding in every row."""
+        return tokens.ne(self.pad).any(0).nonzero()[:, 0].tolist()
+
+
+class OfPool(Generic[T]):
+    """What a plug makes once for a pool: kept as long as the pool lives, made anew when it has grown."""
+
+    def __init__(self, make: Callable[[Pool], T]):
+        self.make = make
+        self.forget()
+
+    def forget(self, gone: weakref.ref[Pool] | None = None) -> None:
+        """Drop what was made."""
+        self.pool: weakref.ref[Pool] | None = None
+        self.size = 0
+        self.value: T | None = None
+
+    def __call__(self, pool: Pool) -> T:
+        if self.pool is None or self.pool() is not pool or self.size != len(pool):
+            self.forget()  # first, so that two of them never lie in memory together
+            self.value, self.size, self.pool = self.make(pool), len(pool), weakref.ref(pool, self.forget)
+        return self.value  # type: ignore[return-value]

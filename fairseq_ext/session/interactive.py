@@ -13,6 +13,7 @@ import sys
 from typing import Any
 
 import torch
+from fairseq.data import Dictionary
 from torch import Tensor
 
 from fairseq_ext.constraints import files as constraint_io
@@ -30,9 +31,9 @@ class Sentences:
 
     source_dictionary: Any
     target_dictionary: Any
+    tgt_dict: Any = None
     tokenizer_used: Any = None
     bpe_used: Any = None
-    stats: Stats
     source: ConstraintSource | None = None
     constrained = False
     corpus_size = 0  # sentences of the data set that fairseq-generate translates
@@ -42,9 +43,39 @@ class Sentences:
     talks = False  # this is fairseq-interactive
     held: UsageError | None = None  # what the first line that was not translated is to blame for
     of_line: dict[int, SentenceConstraints]
+    draft_file: str | None = None
+
+    def __init__(self, *arguments, **more):
+        super().__init__(*arguments, **more)
+        if isinstance(self.tgt_dict, Dictionary):
+            self.tgt_dict = TargetDictionary.of(self.tgt_dict)
 
     def flags(self) -> Any:
         raise NotImplementedError
+
+    def use_flags(self, flags: Any, constrained: bool) -> None:
+        """Note what the flags ask for besides the search; constrained: sentences have constraints, which our own search obeys."""
+        self.constrained = constrained
+        self.numbered = self.constrained or bool(flags.results_file) or bool(flags.ddg_dir)
+        self.draft_file = flags.draft_file
+        if self.constrained and isinstance(self.tgt_dict, TargetDictionary):
+            self.tgt_dict.noting = True
+
+    def complete(self, sample: dict, constraints: Tensor | None) -> tuple[dict, Tensor | None]:
+        """A batch with all that is known of its sentences, and the packed constraints that are still to be read."""
+        if (self.constrained or (self.numbered and constraints is not None)) and "sentence_constraints" not in sample:
+            sample, constraints = self.add_constraints(sample, constraints), None
+        if self.draft_file and "id" not in sample:
+            sample = {**sample, "draft_lines": self.draft_lines(sample["net_input"]["src_tokens"])}
+        return sample, constraints
+
+    def text(self, tokens: Tensor, left_out: Any) -> str:
+        """Target tokens (L,) as text, without segmentation where the command undoes it by --bpe and --tokenizer; left_out: symbols that
+        no reader sees."""
+        out = self.target_dictionary.string(tokens.int().cpu(), extra_symbols_to_ignore=left_out)
+        for step in (self.bpe_used, self.tokenizer_used):
+            out = step.decode(out) if step is not None else out
+        return out
 
     def constraint_source(self) -> ConstraintSource:
         """The command's constraint files, segmented as its tokenizer and bpe segment text (read when first needed)."""
@@ -155,16 +186,18 @@ class Sentences:
             raise error
         self.held = error
 
-    def leave_with_held(self) -> None:
-        """At the end of the process: an error that is still held is told, and the status is 1."""
+    def tell_at_end(self, stats: Stats) -> None:
+        """At the end of the process: warn of what was not met; an error that is still held is told, and the status is 1."""
+        if self.constrained:
+            self.tell_unmet(stats)
         if self.held is not None:
             report(type(self.held), self.held, None)
             sys.stderr.flush()
             os._exit(1)
 
-    def tell_unmet(self) -> None:
-        """At the end: warn of constraints that were not met, and of lines of the constraints file that no sentence has asked for."""
-        counts = self.stats.found(ConstraintCounts)
+    def tell_unmet(self, stats: Stats) -> None:
+        """Warn of constraints that were not met, and of lines of the constraints file that no sentence has asked for."""
+        counts = stats.found(ConstraintCounts)
         if counts is not None and counts.unmet:
             number, phrase, reason = counts.unmet[0]
             logger.warning(

@@ -23,7 +23,7 @@ from fairseq_ext.kernels import shortlist as gathered
 from fairseq_ext.kernels.lsh_torch import nonzero
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
-from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.pool import OfPool, Pool
 from fairseq_ext.search.protocols import Softmax
 from fairseq_ext.softmax import shortlist_stats as softmax_stats
 from fairseq_ext.softmax.shortlist_stats import Measured
@@ -33,23 +33,13 @@ SHAPES = 256  # a gathered part is filled up to a multiple of so many words
 
 
 def required_words(pool: Pool) -> Tensor:
-    """(N, R) ids that each sentence's prefix and constraints need, padded with -1; made once a pool."""
-    if "required words" not in pool.aux:
-        given = pool.aux.get("constraints") or [None] * len(pool)
-        wanted = [{t for alternatives in c.any_of for phrase in alternatives for t in phrase} if c is not None else set() for c in given]
-        if pool.prefix is not None:
-            wanted = [w | set(row) for w, row in zip(wanted, pool.prefix.tolist(), strict=True)]
-        width = max(map(len, wanted), default=0)
-        rows = [[*sorted(w), *[-1] * (width - len(w))] for w in wanted]
-        pool.aux["required words"] = torch.tensor(rows, dtype=torch.long, device=pool.length.device).view(len(pool), width)
-    return pool.aux["required words"]
-
-
-def wanted_words(beam: Beam | None, pool: Pool | None) -> Tensor | None:
-    """(S, R) what the live sentences need, padded with -1; None for nothing."""
-    if pool is None or not (wanted := required_words(pool)).size(1):
-        return None
-    return wanted if beam is None else wanted[beam.live_index()]
+    """(N, R) ids that each sentence's prefix and constraints need, padded with -1."""
+    wanted = [set(ids) for ids in pool.required or [()] * len(pool)]
+    if pool.prefix is not None:
+        wanted = [w | set(row) for w, row in zip(wanted, pool.prefix.tolist(), strict=True)]
+    width = max(map(len, wanted), default=0)
+    rows = [[*sorted(w), *[-1] * (width - len(w))] for w in wanted]
+    return torch.tensor(rows, dtype=torch.long, device=pool.length.device).view(len(pool), width)
 
 
 def mask_with(mask: Tensor, wanted: Tensor | None) -> Tensor:
@@ -74,6 +64,7 @@ class ListSoftmax(Softmax):
         self.temperature = temperature
         self.by_sentence = share == "sentence"
         self.measured = measured
+        self.required = OfPool(required_words)
         weight = layers[0][0]
         self.V = weight.size(0)
         self.base = base.to(weight.device).unique()  # (T,) ascending
@@ -88,6 +79,12 @@ class ListSoftmax(Softmax):
         self.compiled = None
         if len(layers) == 1 and gathered.takes(weight):
             self.compiled = gathered.ShortlistLinear(self.linears[0].pack(), self.base, *layers[0], temperature)
+
+    def wanted(self, beam: Beam | None, pool: Pool | None) -> Tensor | None:
+        """(S, R) what the live sentences need, padded with -1; None for nothing."""
+        if pool is None or not (wanted := self.required(pool)).size(1):
+            return None
+        return wanted if beam is None else wanted[beam.live_index()]
 
     def words(self, features: list[Tensor], beam: Beam | None, pool: Pool | None) -> Tensor | None:
         """Words that a call's lists need besides the base: a mask (S, V) with a list for each sentence, or (1, V) for all rows
@@ -109,12 +106,12 @@ class ListSoftmax(Softmax):
             out = self.full(decoder, features)
         elif self.by_sentence and (features[0].size(0) if beam is None else len(beam.live)) > 1:
             mask = self.words(features, beam, pool)
-            wanted = wanted_words(beam, pool)
+            wanted = self.wanted(beam, pool)
             if mask is None:
                 mask = self.in_base.expand(features[0].size(0) if beam is None else len(beam.live), -1)
             out = self.separate(features, mask_with(mask | self.in_base, wanted), beam)
         else:
-            wanted = wanted_words(beam, pool)
+            wanted = self.wanted(beam, pool)
             always = None if wanted is None else mask_with(self.in_base[None], wanted.reshape(1, -1))[0]
             found = self.found(features, beam, pool, always)
             size = self.base.numel() + (0 if found is None else found.numel())

@@ -6,7 +6,7 @@ from models import language_model
 
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
-from fairseq_ext.search.logits_processors import Rules
+from fairseq_ext.search.logits_processors import LogitsProcessors
 from fairseq_ext.search.pool import Pool
 
 BOS, PAD, EOS, UNK, V = 0, 1, 2, 3, 25  # fairseq's numbers
@@ -26,7 +26,7 @@ def pool(max_len=(10, 10), prefix=None) -> Pool:
     return Pool({}, torch.tensor([4, 4]), list(max_len), torch.arange(2), EOS, prefix)
 
 
-def apply(rules: Rules, ids: list[int] | None, the_pool: Pool | None = None, at_limit=None) -> tuple[list[dict], list[dict]]:
+def apply(rules: LogitsProcessors, ids: list[int] | None, the_pool: Pool | None = None, at_limit=None) -> tuple[list[dict], list[dict]]:
     """Each row's word -> log-probability before and after the rules."""
     words = list(range(V)) if ids is None else ids
     value = torch.randn(4, len(words), generator=torch.Generator().manual_seed(2), dtype=torch.float64).log_softmax(-1)
@@ -35,8 +35,8 @@ def apply(rules: Rules, ids: list[int] | None, the_pool: Pool | None = None, at_
     return tuple([dict(zip(words, row, strict=True)) for row in rows.tolist()] for rows in (value, after.value))
 
 
-def rules(**settings) -> Rules:
-    return Rules(PAD, UNK, EOS, **settings)
+def rules(**settings) -> LogitsProcessors:
+    return LogitsProcessors(PAD, UNK, EOS, **settings)
 
 
 @pytest.fixture(params=[None, SHORTLIST], ids=["vocabulary", "shortlist"])

@@ -45,7 +45,7 @@ def test_workers_give_what_one_process_gives(flags, lengths):
     same(alone, together)
     a, b = one.stats.as_dict(), many.stats.as_dict()
     assert a["sentences"] == b["sentences"] and a["target_tokens"] == b["target_tokens"] and b["seconds"] > 0
-    own.workers.stop()
+    own.command.workers.stop()
 
 
 def test_prefixes_and_batches_one_after_another():
@@ -58,7 +58,7 @@ def test_prefixes_and_batches_one_after_another():
         expected, _, _ = decode(models, sample, 1, prefix=prefix, beam=3)
         same(expected, own.inference_step(generator, models, sample, prefix))
     assert generator.stats.sentences == 12
-    own.workers.stop()
+    own.command.workers.stop()
 
 
 def test_a_model_trained_further_is_forked_again():
@@ -69,27 +69,27 @@ def test_a_model_trained_further_is_forked_again():
         weight.data.add_(torch.randn_like(weight), alpha=0.1)
     expected, _, _ = decode([model], sample, 1, beam=3)
     same(expected, own.inference_step(generator, [model], sample))
-    own.workers.stop()
+    own.command.workers.stop()
 
 
 def test_an_error_in_a_worker_is_raised_here_and_ends_them_all():
     model, sample = build("transformer", 4), batch([4, 2, 7, 1])
     _, own, generator = decode([model], sample, 2, beam=3)
-    processes = list(own.workers.processes)
+    processes = list(own.command.workers.processes)
     with pytest.raises(UsageError, match="--min-len 9"):
         generator.min_len = 9  # too late for the workers, which hold their own generator
-        own.workers.stop()
+        own.command.workers.stop()
         own.inference_step(generator, [model], sample)
-    assert own.workers.processes == [] and all(not process.is_alive() for process in processes)
+    assert own.command.workers.processes == [] and all(not process.is_alive() for process in processes)
 
 
 def test_a_killed_worker_is_an_error_in_one_sentence():
     model, sample = build("transformer", 4), batch([4, 2, 7, 1])
     _, own, generator = decode([model], sample, 2, beam=3)
-    os.kill(own.workers.processes[1].pid, signal.SIGKILL)
+    os.kill(own.command.workers.processes[1].pid, signal.SIGKILL)
     with pytest.raises(UsageError, match="signal 9"):
         own.inference_step(generator, [model], sample)
-    assert own.workers.processes == []
+    assert own.command.workers.processes == []
 
 
 def test_workers_end_when_the_command_is_killed():
@@ -98,7 +98,7 @@ def test_workers_end_when_the_command_is_killed():
     command_process = os.fork()
     if command_process == 0:  # the command
         _, own, _ = decode([model], sample, 2, beam=3)
-        os.write(write, json.dumps([p.pid for p in own.workers.processes]).encode())
+        os.write(write, json.dumps([p.pid for p in own.command.workers.processes]).encode())
         time.sleep(60)
         os._exit(0)
     workers = json.loads(os.read(read, 1000))
@@ -206,4 +206,4 @@ def test_workers_are_forked_again_for_another_search(tiny):
     alone = Translator(str(tiny / "model.pt"), str(tiny / "data"), **flags).translate(lines, constraints=[["en3 en4"], [], ["en7"]])
     assert [h.text for nbest in found for h in nbest] == [h.text for nbest in alone for h in nbest]
     assert translator.stats.as_dict()["constraints"] == {"given": 2, "met": 2, "unmet": []}
-    translator.task.workers.stop()
+    translator.task.command.workers.stop()

@@ -38,7 +38,7 @@ class Previous(Source):
 
     def start(self, pool: Pool) -> None:
         self.other.start(pool)
-        numbers = pool.aux.get("draft_lines", pool.ids.tolist())
+        numbers = pool.ids.tolist() if pool.draft_lines is None else pool.draft_lines
         lines = [self.old[i] if 0 <= i < len(self.old) else [] for i in numbers]
         self.lines = lines
         if max(numbers, default=-1) >= len(self.old) and not self.is_told:

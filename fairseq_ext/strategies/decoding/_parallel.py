@@ -3,10 +3,11 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any, Optional, cast
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
+from fairseq_ext.decoders.protocol import BlockDecoder
 from fairseq_ext.errors import UsageError
 from fairseq_ext.parallel.block_reader import BlockReader
 from fairseq_ext.parallel.drafts.choose import make_source
@@ -15,6 +16,7 @@ from fairseq_ext.parallel.driver import ParallelSearch
 from fairseq_ext.parallel.near_ties import NearTies
 from fairseq_ext.parallel.protocols import Method
 from fairseq_ext.registry import register
+from fairseq_ext.search.state import Engine
 
 BLOCK = 3  # default of --block-size where blocks must converge
 MARGIN = {"float16": 0.1, "bfloat16": 0.8}  # nats; by experience single tokens and blocks differ by less
@@ -65,17 +67,19 @@ def is_on_cpu(context: Any) -> bool:
     return next(context.models[0].parameters()).device.type == "cpu"
 
 
-def driver_with(flags: Any, context: Any, make: Callable[[Source], Method]) -> Callable[..., ParallelSearch]:
-    """A function (reader, scoring, stats, schedule) -> the driver, with the method that `make` makes of the draft source.
+def driver_with(flags: Any, context: Any, make: Callable[[Source], Method]) -> Callable[[Engine], ParallelSearch]:
+    """A function from the engine to the driver, with the method that `make` makes of the draft source.
 
     Raises UsageError where the drafts that the flags name cannot be had.
     """
     method = make(make_source(flags, context))
 
-    def driver(reader: BlockReader, scoring: Any, stats: Any, schedule: Any) -> ParallelSearch:
+    def driver(engine: Engine) -> ParallelSearch:
         dtype = str(next(context.models[0].parameters()).dtype).removeprefix("torch.")
         margin = MARGIN.get(dtype, 0.0) if flags.parallel_margin < 0 else flags.parallel_margin
-        return ParallelSearch(reader, method, scoring, stats, schedule, NearTies(margin))
+        decoder, plugs = cast("BlockDecoder", engine.decoder), engine.plugs  # each backend reads blocks
+        reader = BlockReader(decoder, plugs.softmax, engine.processors)
+        return ParallelSearch(reader, method, engine.spec.scoring, engine.stats, plugs.schedule, NearTies(margin))
 
     return driver
 

@@ -3,7 +3,7 @@
     M. Freitag and Y. Al-Onaizan. Beam Search Strategies for Neural Machine Translation. 2017, https://aclanthology.org/W17-3207/
     as in K. Yang et al., EMNLP 2020 (strategies/schedule/stream.py)
 
-M = --prune-children. The select plug itself takes no more than M children of a row (Context.children); with constraints, continuations
+M = --prune-children. The select plug itself takes no more than M children of a row (SearchSpec.children); with constraints, continuations
 that are there for a constraint's sake do not count. Neutral setting: M >= --beam, since no more than k children of a row ever count.
 """
 

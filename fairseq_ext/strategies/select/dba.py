@@ -26,6 +26,7 @@ sentence is final: strategies/stop/count.py.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
@@ -34,12 +35,13 @@ from torch import Tensor
 from fairseq_ext.constraints.banned import AvoidTable, build_avoid
 from fairseq_ext.constraints.flags import ConstraintFlags
 from fairseq_ext.constraints.required import PhraseTable, build_table
+from fairseq_ext.constraints.sentence import EMPTY
 from fairseq_ext.kernels.banks import PhrasesStruct, phrases_struct, select_by_banks
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates
 from fairseq_ext.search.log_probs import LogProbs
-from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.pool import OfPool, Pool
 from fairseq_ext.search.protocols import Select
 from fairseq_ext.strategies.select._banks import allocate, bank_sizes, by_banks
 from fairseq_ext.strategies.select._best import Best, best_of_rows
@@ -59,19 +61,17 @@ class Tables:
 
 
 def tables(pool: Pool, vocabulary: int) -> Tables:
-    """Built once a pool, from pool.aux["constraints"]: a SentenceConstraints (constraints/files.py) for every sentence."""
-    if "tables" not in pool.aux:
-        device = pool.length.device
-        given = pool.aux.get("constraints") or [None] * len(pool)
-        phrases = build_table([c.any_of if c else () for c in given], pool.aux.get("ordered", False), device)
-        avoided = [c.avoid if c else () for c in given]
-        avoid = build_avoid(avoided, vocabulary, device) if any(avoided) else None
-        max_len = torch.tensor(pool.max_len, device=device)
-        prefixes = [c.prefix if c else () for c in given]
-        forced = torch.tensor([len(prefix) for prefix in prefixes], device=device)
-        missing = phrases.total - phrases.bank_after(prefixes)
-        pool.aux["tables"] = Tables(phrases, avoid, max_len, forced, missing + forced > max_len, int(phrases.total.max()) + 1)
-    return pool.aux["tables"]
+    """The tables of a pool's constraints."""
+    device = pool.length.device
+    given = pool.constraints or [EMPTY] * len(pool)
+    phrases = build_table([c.any_of for c in given], pool.ordered, device)
+    avoided = [c.avoid for c in given]
+    avoid = build_avoid(avoided, vocabulary, device) if any(avoided) else None
+    max_len = torch.tensor(pool.max_len, device=device)
+    prefixes = [c.prefix for c in given]
+    forced = torch.tensor([len(prefix) for prefix in prefixes], device=device)
+    missing = phrases.total - phrases.bank_after(prefixes)
+    return Tables(phrases, avoid, max_len, forced, missing + forced > max_len, int(phrases.total.max()) + 1)
 
 
 class DBA(Select):
@@ -83,18 +83,24 @@ class DBA(Select):
         self.k = k
         self.eos = eos
         self.vocabulary = vocabulary
+        self.tables = OfPool(lambda pool: tables(pool, vocabulary))
         self.children = children  # most continuations of one row, those for the sake of constraints left out; None: no limit
         self.variable = self.variable or children is not None
 
     def start(self, beam: Beam, pool: Pool) -> None:
         """No token has been chosen yet: no phrase has begun."""
-        table = tables(pool, self.vocabulary)
+        table = self.tables(pool)
         beam.aux["place"], beam.aux["count"] = table.phrases.start(beam.rows)
         if table.avoid is not None:
             beam.aux["avoid"] = table.avoid.root[beam.live_index()]
 
+    def required_ids(self, pool: Pool) -> list[Collection[int]]:
+        """Every token of every required phrase."""
+        given = pool.constraints or [EMPTY] * len(pool)
+        return [{token for alternatives in c.any_of for phrase in alternatives for token in phrase} for c in given]
+
     def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
-        table = tables(pool, self.vocabulary)
+        table = self.tables(pool)
         live = beam.live_index()
         if table.avoid is not None:
             table.avoid.ban_(log_probs, beam.aux["avoid"])

@@ -88,6 +88,5 @@ def list_arguments(flags, context, T: int, flag: str) -> dict:
     """What every ListSoftmax is made of."""
     layers = output_layers(context.models, flag)
     base = most_frequent(target_counts(flags, context), T, (context.eos, context.unk))
-    temperature = getattr(context.generation, "temperature", 1.0)
     measured = Measured(context.stats, context.k, flags.shortlist_recall_every)
-    return dict(layers=layers, base=base, temperature=temperature, measured=measured)
+    return dict(layers=layers, base=base, temperature=context.temperature, measured=measured)

@@ -24,4 +24,4 @@ class FullSoftmax(Softmax):
 
 @register("softmax", "full", neutral=({},), paper="fairseq's own")
 def build(flags, context) -> FullSoftmax:
-    return FullSoftmax(getattr(context.generation, "temperature", 1.0))
+    return FullSoftmax(context.temperature)

@@ -16,7 +16,7 @@ Neutral setting: --softmax full; or a T of the vocabulary's size or more.
 """
 
 from dataclasses import dataclass, field
-from typing import Optional
+from typing import Any, Optional
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from torch import Tensor
 from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam
-from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.pool import OfPool, Pool
 from fairseq_ext.softmax.shortlist import ListSoftmax
 from fairseq_ext.strategies.softmax._shortlist import TopFlags, check_top, list_arguments, table_lines
 
@@ -60,15 +60,16 @@ def read_table(path: str, source, target, words: int) -> Tensor:
 class Lexical(ListSoftmax):
     """The fixed part and the translations of each sentence's source words."""
 
-    table: Tensor  # (source vocabulary, words)
+    def __init__(self, table: Tensor, **arguments: Any):
+        super().__init__(**arguments)
+        self.table = table.to(self.base.device)  # (source vocabulary, words)
+        self.translations = OfPool(self.find)
 
-    def translations(self, pool: Pool) -> Tensor:
-        """(N, V) true for the translations of each sentence's words; made once a pool."""
-        if "lexical" not in pool.aux:
-            found = self.table[pool.net_input["src_tokens"]].flatten(1)  # (N, source x words)
-            mask = torch.zeros(found.size(0), self.V + 1, dtype=torch.bool, device=found.device)
-            pool.aux["lexical"] = mask.scatter_(1, found.masked_fill(found < 0, self.V), True)[:, : self.V]
-        return pool.aux["lexical"]
+    def find(self, pool: Pool) -> Tensor:
+        """(N, V) true for the translations of each sentence's words."""
+        found = self.table[pool.net_input["src_tokens"]].flatten(1)  # (N, source x words)
+        mask = torch.zeros(found.size(0), self.V + 1, dtype=torch.bool, device=found.device)
+        return mask.scatter_(1, found.masked_fill(found < 0, self.V), True)[:, : self.V]
 
     def words(self, features: list[Tensor], beam: Beam | None, pool: Pool | None) -> Tensor | None:
         if pool is None:
@@ -98,9 +99,7 @@ def check(flags, generation) -> None:
     paper="Shi and Knight 2017; baseline WA of Shi, Xu and Knight 2018",
 )
 def build(flags, context) -> Lexical:
-    out = Lexical(share=str(flags.shortlist_share), **list_arguments(flags, context, flags.shortlist_top, "--softmax lexical"))
     if context.source_dictionary is None:
         raise UsageError("--softmax lexical needs the task's source dictionary, which this task has none of: use --softmax top")
     table = read_table(flags.shortlist_file, context.source_dictionary, context.dictionary, flags.shortlist_words)
-    out.table = table.to(out.base.device)
-    return out
+    return Lexical(table, share=str(flags.shortlist_share), **list_arguments(flags, context, flags.shortlist_top, "--softmax lexical"))

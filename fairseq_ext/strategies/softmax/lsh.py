@@ -250,7 +250,7 @@ def build(flags, context) -> LSH:
     out = (ExactLSH if exact else LSH)(parameters, flags.lsh_hits, beside, share=str(flags.lsh_share), **arguments)
     if isinstance(out, ExactLSH):
         out.model, out.unk, out.pad = context.models[0], context.unk, context.pad
-        out.unk_penalty = getattr(context.generation, "unkpen", 0.0)
+        out.unk_penalty = context.unk_penalty
     return out
 
 

@@ -206,7 +206,7 @@ def build(flags, context) -> Screened:
     if len(context.models) > 1:
         raise UsageError("--softmax screened bounds one output layer and an ensemble has several: use one model, or --softmax full")
     [(weight, bias)] = output_layers(context.models, "--softmax screened")
-    temperature, m = getattr(context.generation, "temperature", 1.0), words_scored_again(context.k)
+    temperature, m = context.temperature, words_scored_again(context.k)
     reason, screen = unavailable(weight, m), None
     if reason is None:
         try:

@@ -53,9 +53,8 @@ def test_equals_plain_pruning(seeds, X):
 @pytest.mark.parametrize("X", [0.0, 3.0])
 def test_constraints_stay_met_with_fewer_rows(seed, X):
     tables, constraints = [random_table(seed), random_table(seed + 50)], [wanted("ab", "c"), wanted("dd")]
-    aux = {"constraints": constraints, "ordered": False}
     full, few = (
-        search(tables, K, stop_plug("count", K), MAX_LEN, nbest=K, select=DBA(K, EOS, VOCABULARY), prune=prune, aux=dict(aux))
+        search(tables, K, stop_plug("count", K), MAX_LEN, nbest=K, select=DBA(K, EOS, VOCABULARY), prune=prune, constraints=constraints)
         for prune in ([], [PruneFinished(X)])
     )
     for nbest, c in zip(few.lists, constraints, strict=True):

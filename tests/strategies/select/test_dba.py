@@ -35,7 +35,7 @@ def decode(tables, constraints: list[SentenceConstraints], k: int, max_len=8, or
     """Full lists unless `nbest` says otherwise: with fewer, a constrained sentence stops earlier (strategies/stop/count.py)."""
     more.setdefault("nbest", 1000)
     stop = more.pop("stop", None) or stop_plug("early", k)
-    more["aux"] = {"constraints": constraints, "ordered": ordered}
+    more |= {"constraints": constraints, "ordered": ordered}
     if any(c.prefix for c in constraints):
         width = max(len(c.prefix) for c in constraints)
         more["prefix"] = torch.tensor([[*c.prefix, *[PAD] * (width - len(c.prefix))] for c in constraints])

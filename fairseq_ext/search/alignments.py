@@ -1,4 +1,4 @@
-"""`AlignedBeamSearchGenerator`: the generator of generator.py with `--print-alignment`."""
+"""`--print-alignment`: which source token each target token comes from, a mixin of the generator."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from fairseq.sequence_generator import SequenceGeneratorWithAlignment
 from torch import Tensor
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.generator import BeamSearchGenerator
 
 
-class AlignedBeamSearchGenerator(SequenceGeneratorWithAlignment, BeamSearchGenerator):
-    """The same with `--print-alignment`: alignments from the attention, or from a model trained to align."""
+class WithAlignment(SequenceGeneratorWithAlignment):
+    """Adds the alignment of each hypothesis, from the attention of the search or from a model trained to align."""
 
     @torch.no_grad()
     def generate(self, models, sample, **kwargs):

@@ -1,0 +1,42 @@
+"""The state of a search: what the functions of loop.py take as their one argument."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fairseq_ext.decoders.protocol import Regroupable
+from fairseq_ext.search.batch_groups import Groups
+from fairseq_ext.search.finished import Finished
+from fairseq_ext.search.logits_processors import LogitsProcessors
+from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.protocols import Plugs
+from fairseq_ext.search.spec import SearchSpec
+from fairseq_ext.stats import Stats
+
+
+@dataclass
+class Engine:
+    """What all searches of a generator share."""
+
+    decoder: Regroupable
+    spec: SearchSpec
+    plugs: Plugs
+    processors: LogitsProcessors
+    stats: Stats
+
+
+class Search:
+    """One search over a pool, between two steps."""
+
+    def __init__(self, engine: Engine, pool: Pool):
+        self.decoder, self.spec, self.plugs = engine.decoder, engine.spec, engine.plugs
+        self.processors, self.stats = engine.processors, engine.stats
+        self.pool = pool
+        self.device = pool.length.device
+        self.variable = engine.plugs.variable  # sentences may have fewer rows than the beam
+        self.finished = Finished.empty(len(pool), engine.spec.nbest, self.device)
+        # a language model reads rows of one length only
+        self.groups = Groups(engine.decoder, engine.plugs.schedule, mixes=engine.processors.lm is None)
+        self.started = 0  # sentences of the pool that have started
+        if not engine.plugs.softmax.is_full:
+            pool.required = engine.plugs.select.required_ids(pool)

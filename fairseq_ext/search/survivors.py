@@ -1,0 +1,78 @@
+"""From the candidates of a step to the rows of the next beam.
+
+Shapes: S live sentences, S' that continue, n' rows of the next beam, c candidates a sentence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fairseq_ext.search.beam import Beam
+from fairseq_ext.search.candidates import Candidates, StopDecision
+
+
+@dataclass
+class Survivors:
+    """The candidates that become rows, in row order."""
+
+    live: list[int]  # S' pool numbers
+    width: int  # rows of every sentence, or the most of any when counts is given
+    counts: Tensor | None  # (S',) rows of each sentence where they may differ
+    kept: Tensor | None  # (S',) places of these sentences among the S; None: all continue
+    row: Tensor  # (n',) row of the present beam that is continued
+    token: Tensor  # (n',)
+    score: Tensor  # (n',) cumulative log-probability
+    aux: dict[str, Tensor]  # (n', ...) row state after the token
+
+
+def survivors(candidates: Candidates, decision: StopDecision, live: list[int], final: Tensor, variable: bool) -> Survivors | None:
+    """The first staying candidates of each sentence that is not final, up to its width; None where every sentence is final.
+
+    live: S pool numbers; final (S,) lies on the host; variable: sentences may have fewer rows than their width.
+    """
+    left = [s for s, is_final in zip(live, final.tolist(), strict=True) if not is_final]
+    row, token, score = candidates.row, candidates.token, candidates.score
+    if decision.stays is None and not variable and len(left) == len(live):
+        width = min(candidates.width, row.size(1))
+        row, token, score = (x[:, :width].flatten() for x in (row, token, score))
+        aux = {name: value[:, :width].flatten(0, 1) for name, value in candidates.aux.items()}
+        return Survivors(left, width, None, None, row, token, score, aux)
+    if not left:
+        return None
+    stays = score > -torch.inf
+    if decision.stays is not None:  # what pruning dropped takes no place
+        stays = decision.stays & stays if variable else decision.stays
+    score = score.masked_fill(~stays, -torch.inf)  # where fewer stay than there are rows, the others stand for nothing
+    kept = None
+    if len(left) < len(live):
+        kept = (~final).nonzero()[:, 0].to(score.device)
+        row, token, score, stays = row[kept], token[kept], score[kept], stays[kept]
+    # staying candidates first, in their order: the sort key is the rank, behind all others where a candidate does not stay
+    c = row.size(1)
+    rank = torch.arange(c, device=row.device) + c * (~stays).long()
+    width = min(candidates.width, c)
+    order = rank.topk(width, dim=1, largest=False).indices  # (S', width)
+    alive = counts = None
+    if variable:
+        alive = stays.gather(1, order)
+        counts = alive.sum(1)
+        width = int(counts.max())
+
+    def rows_of(value: Tensor) -> Tensor:
+        """(S', c, ...) -> (n', ...): the chosen candidates as rows."""
+        chosen = value[torch.arange(len(left), device=value.device)[:, None], order]
+        return chosen.flatten(0, 1) if alive is None else chosen[alive]
+
+    aux = {name: rows_of(value if kept is None else value[kept]) for name, value in candidates.aux.items()}
+    return Survivors(left, width, counts, kept, rows_of(row), rows_of(token), rows_of(score), aux)
+
+
+def continued(beam: Beam, rows: Survivors) -> Beam:
+    """The present beam's rows with one more token."""
+    following = beam.select(rows.row, rows.live, rows.width, rows.counts)
+    following.aux |= rows.aux
+    following.extend_(rows.token, rows.score)
+    return following

@@ -1,0 +1,86 @@
+"""What lasts as long as a command (or a Translator): its statistics and their file, its worker processes, what it says at its end."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from fairseq_ext.errors import UsageError
+from fairseq_ext.kernels.library import give_back_memory
+from fairseq_ext.session.cpu_workers import Workers
+from fairseq_ext.session.results_file import ResultsFile, run_key
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fairseq_ext.generator import BeamSearchGenerator
+    from fairseq_ext.stats import Stats
+
+logger = logging.getLogger("fairseq_ext")
+SECONDS_BETWEEN_WRITES = 20.0  # of the statistics file
+SENTENCES_BETWEEN_TRIMS = 4_000  # after so many the memory that is kept for the next step goes back to the system, which costs some 50 ms
+
+
+class Command:
+    """One run: batches go through `decode`, and `end` runs once, when the process ends.
+
+    at_end: called then, with the statistics, after they are written. Nothing here keeps a generator or its models alive.
+    """
+
+    def __init__(self, flags: Any, at_end: Callable[[Stats], None]):
+        # plain values: a look into fairseq's configuration takes 40 us, and every batch asks
+        self.stats_file: str | None = flags.stats_file
+        self.cpu_workers: int = flags.cpu_workers
+        self.at_end = at_end
+        self.stats: Stats | None = None
+        self.workers: Workers | None = None
+        self.written = time.monotonic()  # when the statistics file was
+        self.since_trim = 0  # sentences decoded since memory was given back
+        atexit.register(self.end)
+
+    def use(self, generator: BeamSearchGenerator, models: list, text: Callable[[Tensor], str]) -> None:
+        """Go on with this generator. text: from target tokens to text, for the results file.
+
+        Errors: UsageError for a results file or a statistics file that cannot be written.
+        """
+        flags, stats = generator.flags, generator.stats
+        logger.info(stats.signature)
+        if flags.results_file:
+            generator.results = ResultsFile(flags.results_file, flags.resume, run_key(stats.signature, generator.generation, models))
+            generator.text = text
+        if self.stats_file:
+            try:
+                stats.write(self.stats_file)  # a place that cannot be written is better known now than at the end
+            except OSError as error:
+                raise UsageError(f"--stats-file {self.stats_file} cannot be written ({error.strerror}): name another file") from error
+        self.stats = stats
+
+    def decode(self, generator: BeamSearchGenerator, decode: Callable[..., list], models: list, pad: int, batch: tuple) -> list:
+        """The hypotheses of one batch (sample, prefix tokens, constraints), from the generator's `decode` or from worker processes that
+        call it; pad: of the source."""
+        if self.cpu_workers > 1:
+            if self.workers is None or self.workers.generator is not generator:
+                if self.workers is not None:
+                    self.workers.stop()
+                self.workers = Workers(self.cpu_workers, models, pad, generator, decode)
+            out = self.workers(*batch)
+        else:
+            out = decode(*batch)
+        self.since_trim += len(out)
+        if self.since_trim >= SENTENCES_BETWEEN_TRIMS:
+            give_back_memory()
+            self.since_trim = 0
+        if self.stats_file and time.monotonic() - self.written > SECONDS_BETWEEN_WRITES:
+            generator.stats.write(self.stats_file)
+            self.written = time.monotonic()
+        return out
+
+    def end(self) -> None:
+        """Write the statistics a last time, then what the caller wants."""
+        if self.stats is not None:
+            if self.stats_file:
+                self.stats.write(self.stats_file)
+            self.at_end(self.stats)
