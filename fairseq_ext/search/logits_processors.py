@@ -1,4 +1,4 @@
-"""Logits processors: what every search obeys. `LogitsProcessors` applies them in fairseq's order to the log-probabilities of a step's positions.
+"""Logits processors: what every search obeys, applied in fairseq's order to the log-probabilities of a step.
 
 Shapes: m positions (the n rows of a beam, or all positions of blocks), C scored words, S live sentences, T longest history.
 """
