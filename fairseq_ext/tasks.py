@@ -19,6 +19,7 @@ from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleE
 from fairseq_ext import config, validate
 from fairseq_ext.constraints.flags import choose_strategies, constrained
 from fairseq_ext.decoders.refused import refuse_architecture
+from fairseq_ext.errors import UsageError
 from fairseq_ext.generator import AlignedBeamSearchGenerator, BeamSearchGenerator
 from fairseq_ext.registry import choice
 from fairseq_ext.session.checkpoint import checkpoint_of
