@@ -25,18 +25,16 @@ from fairseq.data import Dictionary
 from torch import Tensor
 
 from fairseq_ext.constraints.glossary import Glossary, words_of
+from fairseq_ext.constraints.packed import from_packed, keys_of, pack
+from fairseq_ext.constraints.phrase import Phrase
 from fairseq_ext.constraints.segmenter import Segmenter
 from fairseq_ext.constraints.sentence import (
     EMPTY,
     MAX_CONSTRAINTS,
     MAX_TOKENS,
-    Phrase,
     SentenceConstraints,
-    from_packed,
-    keys_of,
     merge,
     met,
-    pack,
     size,
     within_limits,
     without_conflicts,

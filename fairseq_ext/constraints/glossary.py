@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import regex
 
-from fairseq_ext.constraints.sentence import Phrase
+from fairseq_ext.constraints.phrase import Phrase
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import Lines
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from fairseq.data import Dictionary
 
-from fairseq_ext.constraints.sentence import Phrase, end_of, unusable
+from fairseq_ext.constraints.phrase import Phrase, end_of, unusable
 from fairseq_ext.errors import UsageError
 
 
