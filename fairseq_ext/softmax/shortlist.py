@@ -1,6 +1,6 @@
-"""Scoring a part of the vocabulary: what every shortlist must hold, the product over its words.
+"""Shortlist softmax: scores of a part of the vocabulary. What every shortlist must hold, and the product over its words.
 
-Strategies say which words are listed (`ListSoftmax.words`); the rest is here. Lists are shared by all rows of a call, or by the
+A strategy says which words are listed (`ShortlistSoftmax.words`); the rest is here. Lists are shared by all rows of a call, or by the
 rows of a sentence.
 
 Shapes: n rows, S live sentences, N sentences of the pool, V vocabulary, d features, C listed words, T words of the fixed part.
@@ -26,7 +26,7 @@ from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import OfPool, Pool
 from fairseq_ext.search.protocols import Softmax
 from fairseq_ext.softmax import shortlist_stats as softmax_stats
-from fairseq_ext.softmax.shortlist_stats import Measured
+from fairseq_ext.softmax.shortlist_stats import ShortlistMeter
 
 Layer = tuple[Tensor, Tensor | None]  # weight (V, d), bias (V,)
 SHAPES = 256  # a gathered part is filled up to a multiple of so many words
@@ -51,13 +51,13 @@ def mask_with(mask: Tensor, wanted: Tensor | None) -> Tensor:
     return mask.scatter(1, wanted.masked_fill(wanted < 0, V), True)[:, :V]
 
 
-class ListSoftmax(Softmax):
+class ShortlistSoftmax(Softmax):
     """A softmax over a shortlist: `base`, the words that are always on it, and those that `words` names for the call.
 
     Probabilities are normalised over the list. An ensemble averages its models' probabilities over one list.
     """
 
-    def __init__(self, layers: list[Layer], base: Tensor, temperature: float, share: str, measured: Measured):
+    def __init__(self, layers: list[Layer], base: Tensor, temperature: float, share: str, measured: ShortlistMeter):
         self.layers = layers
         self.kernels: Any = lsh_torch
         self.buffer: Tensor | None = None

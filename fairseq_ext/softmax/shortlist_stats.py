@@ -1,4 +1,4 @@
-"""What is measured of a softmax over a part of the vocabulary."""
+"""Statistics of a shortlist softmax: list lengths, recall against the full softmax, seconds of each stage."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLOCK = time.CLOCK_MONOTONIC  # what stages are timed by, a number of the system
 
 @dataclass
 class StageSeconds(Section):
-    """Seconds of each stage; of those that have run."""
+    """Seconds of each stage that has run."""
 
     hash: float | None = None
     lookup: float | None = None
@@ -30,7 +30,7 @@ class StageSeconds(Section):
 
 @dataclass
 class Probe(Section):
-    """Seconds of a call at a run's first shapes: rows, the full softmax, the one over lists."""
+    """Rows of the probed call, and seconds of it with the full softmax and with the shortlist."""
 
     rows: Mean
     full: Mean
@@ -50,9 +50,9 @@ class ShortlistCounts(Section):
     probe: Probe | None = None
 
 
-class Measured:
-    """What a shortlist softmax counts: the words of its lists, recall of the full softmax's k best on a sample of the calls, seconds
-    of each stage (on a GPU: until its kernels are launched, or awaited where the list's length is needed)."""
+class ShortlistMeter:
+    """Counts the words of shortlists, the recall of the full softmax's k best words on a sample of the calls, and the seconds of each
+    stage. On a GPU a stage ends when its kernels are launched, or when the host waits for the list's length."""
 
     def __init__(self, stats: Stats, k: int, every: int):
         self.counts = stats.section(ShortlistCounts)
@@ -67,7 +67,7 @@ class Measured:
         self.spent((name,), (time.clock_gettime(CLOCK) - start,))
 
     def spent(self, names: tuple[str, ...], seconds: Iterable[float]) -> None:
-        """So long by stages, measured elsewhere."""
+        """Add seconds that the compiled library has measured, a value for each name."""
         spent = self.counts.seconds
         for name, value in zip(names, seconds, strict=True):
             setattr(spent, name, (getattr(spent, name) or 0.0) + value)
@@ -81,7 +81,7 @@ class Measured:
         return self.every > 0 and self.calls % self.every == min(4, self.every) % self.every
 
     def sample(self, full: Tensor, listed: LogProbs) -> None:
-        """Note which of each row's best words under the full softmax (n, V) are listed."""
+        """Count which of each row's best words under the full softmax (n, V) are on its shortlist."""
         best = full.topk(min(self.k, full.size(1)), dim=1).indices
         known = listed.column(best)[1].float()
         at_k, at_1 = torch.stack([known.mean(1).sum(), known[:, 0].sum()]).tolist()

@@ -29,8 +29,8 @@ from fairseq_ext.kernels.transformer import PackedLinear
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.softmax.error_bounds import Screen
 from fairseq_ext.softmax.lsh_index import Parameters
-from fairseq_ext.softmax.shortlist import ListSoftmax
-from fairseq_ext.softmax.shortlist_stats import Measured
+from fairseq_ext.softmax.shortlist import ShortlistSoftmax
+from fairseq_ext.softmax.shortlist_stats import ShortlistMeter
 from fairseq_ext.stats import Stats
 from fairseq_ext.strategies.softmax.lsh import LSH
 from fairseq_ext.strategies.softmax.screened import TOLERANCE, Screened, ScreenedLogProbs, words_scored_again
@@ -68,8 +68,8 @@ class OutputLayer:
         self.screen = Screen(self.weight, None, 1.0, words_scored_again(BEST // 2), [2, 3], TOLERANCE)
         self.screened = Screened(self.screen, 1.0, Stats())
         common = dict(layers=[(self.weight, None)], base=torch.arange(min(6000, V // 2)), temperature=1.0, share="batch")
-        self.top = ListSoftmax(measured=Measured(Stats(), 5, 0), **common)  # type: ignore[arg-type]
-        self.lsh = LSH(Parameters(16, 3, 100, 1, "direct"), 2, None, measured=Measured(Stats(), 5, 0), **common)
+        self.top = ShortlistSoftmax(measured=ShortlistMeter(Stats(), 5, 0), **common)  # type: ignore[arg-type]
+        self.lsh = LSH(Parameters(16, 3, 100, 1, "direct"), 2, None, measured=ShortlistMeter(Stats(), 5, 0), **common)
         self.lsh.probed = True
 
     def ways(self, x: torch.Tensor) -> Ways:

@@ -10,7 +10,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq_ext.errors import UsageError
 from fairseq_ext.softmax.output_layer import output_layers
 from fairseq_ext.softmax.shortlist import most_frequent
-from fairseq_ext.softmax.shortlist_stats import Measured
+from fairseq_ext.softmax.shortlist_stats import ShortlistMeter
 
 logger = logging.getLogger("fairseq_ext")
 Text = Optional[str]  # noqa: UP045
@@ -85,8 +85,8 @@ def table_lines(path: str, flag: str, columns: int) -> Iterator[list[str]]:
 
 
 def list_arguments(flags, context, T: int, flag: str) -> dict:
-    """What every ListSoftmax is made of."""
+    """Return the arguments that every ShortlistSoftmax takes."""
     layers = output_layers(context.models, flag)
     base = most_frequent(target_counts(flags, context), T, (context.eos, context.unk))
-    measured = Measured(context.stats, context.k, flags.shortlist_recall_every)
+    measured = ShortlistMeter(context.stats, context.k, flags.shortlist_recall_every)
     return dict(layers=layers, base=base, temperature=context.temperature, measured=measured)

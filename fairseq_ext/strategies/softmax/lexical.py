@@ -25,7 +25,7 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.pool import OfPool, Pool
-from fairseq_ext.softmax.shortlist import ListSoftmax
+from fairseq_ext.softmax.shortlist import ShortlistSoftmax
 from fairseq_ext.strategies.softmax._shortlist import TopFlags, check_top, list_arguments, table_lines
 
 
@@ -57,7 +57,7 @@ def read_table(path: str, source, target, words: int) -> Tensor:
     return out
 
 
-class Lexical(ListSoftmax):
+class Lexical(ShortlistSoftmax):
     """The fixed part and the translations of each sentence's source words."""
 
     def __init__(self, table: Tensor, **arguments: Any):

@@ -41,7 +41,7 @@ from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.softmax import shortlist_stats as softmax_stats
 from fairseq_ext.softmax.lsh_index import DIRECT_BITS, Parameters, load_or_build
-from fairseq_ext.softmax.shortlist import ListSoftmax
+from fairseq_ext.softmax.shortlist import ShortlistSoftmax
 from fairseq_ext.softmax.shortlist_stats import Probe
 from fairseq_ext.stats import Mean
 from fairseq_ext.strategies.softmax._shortlist import ListFlags, list_arguments
@@ -79,8 +79,8 @@ class LSHFlags(ListFlags):
     )
 
 
-class LSH(ListSoftmax):
-    """The list softmax whose further words are found by hashing."""
+class LSH(ShortlistSoftmax):
+    """The shortlist softmax that finds words by hashing the hidden state."""
 
     def __init__(self, parameters: Parameters, t: int, kept_beside: str | None, **arguments: Any):
         super().__init__(**arguments)

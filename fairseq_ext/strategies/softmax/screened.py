@@ -14,7 +14,7 @@ D = W - rounded(W), a logit of a state x is wrong by at most |D_j| |x|. So
 Neutral setting: every one; the output is that of --softmax full, each token's score to within TOLERANCE by the bounds, and to some 1e-6
 as measured. So two hypotheses whose sums lie closer together than that can change places, as they do between two ways of summing in
 float32.
-Why not int8: the k best words can be certified from int8 products, but scores need log Z of all words to 1e-4. Measured on a model
+Why not int8: the k best words can be certified from int8 products, but scores need log Z of all words to 1e-4. ShortlistMeter on a model
 trained with label smoothing, int8 weights bound it to 1e-3 and leave every row open, 12 bits 60%, 14 bits 11%, 16 bits none, with 256
 words scored again. High and low bytes of weights and states would do, and take three int8 products: at 40,000 words one int8
 product is 2.5 to 3.8 times as fast as float32, three together 2.0 times at one row, 1.0 at 16 and 0.9 at 64

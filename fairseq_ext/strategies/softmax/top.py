@@ -14,7 +14,7 @@ Neutral setting: --softmax full; or a T of the vocabulary's size or more.
 """
 
 from fairseq_ext.registry import register
-from fairseq_ext.softmax.shortlist import ListSoftmax
+from fairseq_ext.softmax.shortlist import ShortlistSoftmax
 from fairseq_ext.strategies.softmax._shortlist import TopFlags, check_top, list_arguments
 
 
@@ -28,5 +28,5 @@ from fairseq_ext.strategies.softmax._shortlist import TopFlags, check_top, list_
     example=({"softmax": "top", "shortlist_top": 12, "shortlist_share": "sentence"},),
     paper="Shi, Xu and Knight 2018, baseline TOP",
 )
-def build(flags, context) -> ListSoftmax:
-    return ListSoftmax(share=str(flags.shortlist_share), **list_arguments(flags, context, flags.shortlist_top, "--softmax top"))
+def build(flags, context) -> ShortlistSoftmax:
+    return ShortlistSoftmax(share=str(flags.shortlist_share), **list_arguments(flags, context, flags.shortlist_top, "--softmax top"))

@@ -18,7 +18,7 @@ from fairseq_ext.kernels import shortlist as gathered
 from fairseq_ext.kernels.library import library
 from fairseq_ext.softmax import lsh_index
 from fairseq_ext.softmax.lsh_index import Parameters
-from fairseq_ext.softmax.shortlist_stats import Measured
+from fairseq_ext.softmax.shortlist_stats import ShortlistMeter
 from fairseq_ext.stats import Stats
 from fairseq_ext.strategies.softmax import lsh
 from fairseq_ext.strategies.softmax.lsh import LSH
@@ -34,7 +34,7 @@ def plug(t: int, T: int = 0, share: str = "batch", parameters: Parameters = PARA
     V, generator = 400, torch.Generator().manual_seed(1)
     layer = torch.randn(V, 16, generator=generator), torch.randn(V, generator=generator) if bias else None
     base = torch.cat([torch.arange(min(T, V)), torch.tensor([2, 3])])
-    return LSH(parameters, t, None, layers=[layer], base=base, temperature=1.0, share=share, measured=Measured(Stats(), 5, 0))
+    return LSH(parameters, t, None, layers=[layer], base=base, temperature=1.0, share=share, measured=ShortlistMeter(Stats(), 5, 0))
 
 
 @pytest.fixture(params=["compiled", "torch"])
