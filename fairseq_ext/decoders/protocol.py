@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from fairseq_ext.kernels.row import BlockReader
+from fairseq_ext.kernels.row import CompiledReader
 
 
 class Decoder(Protocol):
@@ -66,7 +66,7 @@ class Regroupable(Decoder, Protocol):
 class RowReader(Protocol):
     """Reads the only row, compiled throughout."""
 
-    block: BlockReader  # what kernels/row.cpp reads with
+    compiled: CompiledReader  # what kernels/row.cpp reads with
 
     def reserve_(self, kept: int, w: int) -> None:
         """Make room for w positions behind the first `kept` tokens; what was read beyond these is forgotten."""

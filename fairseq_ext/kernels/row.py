@@ -103,12 +103,12 @@ class CompiledRow:
             self.buffers[name][:w] = value
         return Status(self.commit_row(self.address))
 
-    def call(self, reader: BlockReader) -> Status:
+    def call(self, reader: CompiledReader) -> Status:
         """A whole call; with NO_ROOM it is to be made again when the reader has room for struct.w more positions."""
         return Status(self.call_row(self.address, reader.address))
 
 
-class BlockReader:
+class CompiledReader:
     """A decoder whose layers, products and embeddings compiled code reads for one row. step: of the row's KV cache
     (kernels/transformer.py); embedding (V, d); scale: of the embedding."""
 

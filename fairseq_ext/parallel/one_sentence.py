@@ -54,7 +54,7 @@ def decode_alone(method: Method, reader: BlockReader, near_ties: NearTies, pool:
         before = int(rows.length[0])
         if fast is not None:
             # (1) to (7)
-            while (status := row.call(fast.block)) == Status.NO_ROOM:
+            while (status := row.call(fast.compiled)) == Status.NO_ROOM:
                 fast.reserve_(before, state.w)
         else:
             draft = row.draft()[None]  # (1)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from fairseq_ext.decoders.transformer.key_values import KeyValues
 from fairseq_ext.decoders.transformer.rows import RowGroup
 from fairseq_ext.decoders.transformer.weights import Weights
-from fairseq_ext.kernels.row import BlockReader
+from fairseq_ext.kernels.row import CompiledReader
 from fairseq_ext.kernels.transformer import StepStruct, cache_struct
 
 
@@ -27,7 +27,7 @@ class RowReader:
         if cache.source_mask is not None:
             self.struct.source_mask = cache.source_mask.data_ptr()
         self.capacity = cache.target.size(4)  # positions that the cache has room for
-        self.block = BlockReader(weights.compiled, weights.output.pack(), weights.embedding, weights.scale, self.struct)
+        self.compiled = CompiledReader(weights.compiled, weights.output.pack(), weights.embedding, weights.scale, self.struct)
 
     @staticmethod
     def of(weights: list[Weights], group: RowGroup) -> RowReader | None:
@@ -41,8 +41,8 @@ class RowReader:
 
     def reserve_(self, kept: int, w: int) -> None:
         """Make room for w positions behind the first `kept` tokens; what was read beyond these is forgotten."""
-        if w > self.block.struct.width:
-            self.block.widen_(max(2 * w, 8))
+        if w > self.compiled.struct.width:
+            self.compiled.widen_(max(2 * w, 8))
         end = kept + w
         if end > self.capacity:
             self.enlarge_(kept, end)
@@ -53,7 +53,7 @@ class RowReader:
         table = weights.positions
         if end > table.size(0):  # what stands behind a limited model's last position is not used
             table = F.pad(table, (0, 0, 0, end - table.size(0)))
-        self.block.room_(table.contiguous(), min(self.capacity, table.size(0)))
+        self.compiled.room_(table.contiguous(), min(self.capacity, table.size(0)))
 
     def enlarge_(self, kept: int, end: int) -> None:
         """Double the room for positions; the first `kept` move there."""

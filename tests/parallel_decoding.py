@@ -1,0 +1,23 @@
+"""Flags, draft files and counts for the tests of parallel decoding."""
+
+from models import dictionary
+
+METHODS = ["jacobi", "gs-jacobi", "hybrid-jacobi", "window"]
+LENGTHS = [7, 5, 3, 1, 0, 12]
+EOS, PAD = dictionary().eos(), dictionary().pad()
+
+
+def blocks(method: str, **flags) -> dict:
+    """Flags of a method that tries its drafts whether they have been any good or not."""
+    return {"decoding": method, "draft": "repeat"} | ({"draft_cost": 0.0} if method == "window" else {}) | flags
+
+
+def drafts(tmp_path, lines: list[list[int]]) -> str:
+    """A --draft-file of token ids, EOS left out."""
+    file = tmp_path / "drafts.txt"
+    file.write_text("".join(" ".join(dictionary()[t] for t in line) + "\n" for line in lines))
+    return str(file)
+
+
+def counts(generator) -> dict:
+    return generator.stats.as_dict()["parallel"]
