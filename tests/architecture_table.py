@@ -57,7 +57,8 @@ def log_lines() -> Iterator[list[str]]:
     said: list[str] = []
     logger, handler = logging.getLogger("fairseq_ext"), logging.Handler()
     handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
-    before = logger.level
+    before, disabled = logger.level, logger.manager.disable
+    logging.disable(logging.NOTSET)
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     try:
@@ -65,6 +66,7 @@ def log_lines() -> Iterator[list[str]]:
     finally:
         logger.removeHandler(handler)
         logger.setLevel(before)
+        logging.disable(disabled)
 
 
 def difference(expected: list[list[dict]], got: list[list[dict]]) -> float:

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from architecture_table import log_lines
 from conftest import command
 from fairseq.models import ARCH_MODEL_REGISTRY
 from models import parted, same, settings
-from saved_models import RECIPES, Loaded, Saved, lines, recipe
+from saved_models import LONGEST, RECIPES, Loaded, Saved, lines, recipe
 from test_cli import EXT, same_lines, sentence
 
-from fairseq_ext import UsageError
+from fairseq_ext import Translator, UsageError
 from fairseq_ext.decoders.refused import refused
 from fairseq_ext.registry import STRATEGIES
 
@@ -170,6 +171,46 @@ def test_random_models_differ_in_how_long_they_go_on(saved):
         stock = saved.ready(saved.models([name]), saved.data(name), "translation")
         varied += len({len(h["tokens"]) for found in stock.translate(lines(9, False)) for h in found}) > 2
     assert varied > len(RECIPES) * 2 / 3
+
+
+@pytest.mark.parametrize("name", ["fconv", "lstm, bidirectional"])
+def test_processes_that_share_a_batch_equal_stock(saved, name):
+    both = Both(saved, [name], beam=5)
+    ours = both.ours(cpu_workers=2)
+    for count in (1, 5):
+        both.compare(ours, count, equal=False)
+    ours.task.command.workers.stop()
+
+
+@pytest.mark.parametrize("strategy", [{"cpu_workers": 2}, {"schedule": "stream"}], ids=str)
+def test_a_model_that_attends_to_padding_is_not_put_into_other_batches(saved, strategy):
+    """Stock's own translation of a line depends on the lines beside it."""
+    both = Both(saved, ["fconv_self_att"], beam=5)
+    text = lines(5, False)
+    together = both.stock.translate(text)
+    assert any(both.stock.translate([line])[0][0]["score"] != found[0]["score"] for line, found in zip(text, together, strict=True))
+    with pytest.raises(UsageError, match="attends to padding"):
+        both.ours(**strategy)
+
+
+def test_dropout_that_is_kept_on_runs_in_fairseqs_modules(saved):
+    models = saved.models(["transformer"], retain_dropout=True)
+    with log_lines() as said:
+        ours = saved.ready(models, saved.data("transformer"), "translation_ext", retain_dropout=True)
+    assert ours.generator.decoder.name == "fairseq"
+    assert [line for line in said if "--retain-dropout" in line and line.startswith("decoder backend: fairseq, because")]
+    several = {tuple(ours.translate(lines(1, True))[0][0]["tokens"].tolist()) for _ in range(9)}
+    assert len(several) > 1
+
+
+def test_the_python_api_equals_stock_on_a_convolutional_model(saved):
+    text = lines(8, False)
+    stock = saved.ready(saved.models(["fconv"], torch.float32), saved.data("fconv"), "translation").translate(text)
+    path, data = str(saved.checkpoint("fconv")), saved.data("fconv")
+    translator = Translator(path, data, source_lang="de", target_lang="en", beam=5, max_len_b=LONGEST, cpu=True)
+    for theirs, ours in zip(stock, translator.translate(text), strict=True):
+        assert ours[0].score == pytest.approx(float(theirs[0]["score"]), abs=1e-4)
+        assert len(ours[0].tokens) == len(theirs[0]["tokens"]) - 1
 
 
 # ---- the commands themselves

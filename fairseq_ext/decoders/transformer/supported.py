@@ -31,6 +31,7 @@ def unsupported(model: Any) -> str | None:
         (decoder.cross_self_attention, "its decoder attends to source and target in one (--cross-self-attention)"),
         (getattr(decoder, "quant_noise", None) is not None, "its embeddings have quantisation noise"),
         (not len(decoder.layers), "its decoder has no layers"),
+        (any(getattr(m, "apply_during_inference", False) for m in model.modules()), "its dropout stays on (--retain-dropout)"),
     ]
     reason = next((text for bad, text in checks if bad), None) or odd_module(decoder)
     if reason is None:
