@@ -150,8 +150,11 @@ class Watched(Stop):
     step: list[int]
     rows: list[int] = field(default_factory=list)
 
+    @property
+    def variable(self) -> bool:  # a plug may know it only once sentences start
+        return self.plug.variable
+
     def __post_init__(self):
-        self.variable = self.plug.variable
         self.start, self.answers = self.plug.start, self.plug.answers
 
     def __call__(self, candidates, beam, pool, finished, at_limit):

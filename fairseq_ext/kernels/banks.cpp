@@ -27,6 +27,7 @@ struct Rows {
     const bool* excused;           // (S,) need not be in time: it cannot be, or a prefix is being forced
     const bool* infeasible;        // (S,)
     int64_t S, V, eos, k, best, out;  // best: continuations looked at, out: candidates returned
+    int64_t even;                     // how slots are divided: one a bank in turn, or by `allocate`
 };
 
 struct Found {
@@ -105,6 +106,14 @@ void allocate(int64_t k, int64_t top, const std::vector<int64_t>& have, std::vec
         for (int64_t away = 1; extra[b] && away <= top; ++away) give(b, b - away), give(b, b + away);
 }
 
+// Slots of the banks 0 to `top`, given how many candidates each has: one in turn, from the highest bank down
+void deal(int64_t k, int64_t top, const std::vector<int64_t>& have, std::vector<int64_t>& slots) {
+    slots.assign(top + 1, 0);
+    for (int64_t left = k, before = -1; left && left != before;)
+        for (int64_t b = (before = left, top); b >= 0 && left; --b)
+            if (slots[b] < have[b]) ++slots[b], --left;
+}
+
 // Whole numbers that have been seen, none of them negative
 struct Seen {
     std::vector<int64_t> slot;  // -1: free; a power of two of them, at least twice as many as numbers
@@ -173,12 +182,13 @@ void collect(const Table& table, const Rows& rows, int64_t s, Scratch& m) {
 
 // Places of the candidates as they are returned: those that the banks' slots admit, best first; then each bank's next best in turn
 // from the highest bank down
-void by_banks(int64_t top, int64_t k, Scratch& m) {
+void by_banks(int64_t top, int64_t k, bool even, Scratch& m) {
     m.order.clear(), m.turn.clear();
     m.sizes.assign(top + 1, 0), m.rank.assign(top + 1, 0), m.slots.assign(top + 1, 0);
     for (int64_t i = 0; i < static_cast<int64_t>(m.candidate.size()); ++i)
         if (m.candidate[i].score > -INFINITY) m.order.push_back(i), ++m.sizes[m.candidate[i].bank];
-    if (top < k) allocate(k, top, m.sizes, m.slots);  // with more banks than slots every bank only has its turn
+    if (even) deal(k, top, m.sizes, m.slots);
+    else if (top < k) allocate(k, top, m.sizes, m.slots);  // with more banks than slots every bank only has its turn
     std::stable_sort(m.order.begin(), m.order.end(), [&](int64_t a, int64_t b) { return m.candidate[a].score > m.candidate[b].score; });
     size_t admitted = 0;
     for (int64_t i : m.order) {
@@ -210,7 +220,7 @@ extern "C" void select_by_banks(const Phrases* phrases, const Rows* rows_, const
             if (open && !(rows.infeasible[s] && rows.left[s] <= 0)) eos = -INFINITY;
         }
         collect(table, rows, s, m);
-        by_banks(top, rows.k, m);
+        by_banks(top, rows.k, rows.even, m);
         if (m.order.empty() && end_score > -INFINITY) {  // nothing may follow: the best row ends as it is
             int64_t at = static_cast<int64_t>(m.candidate.size());
             m.place.resize((at + 1) * p.Q), m.count.resize((at + 1) * p.G);

@@ -19,7 +19,7 @@ class PhrasesStruct(ctypes.Structure):
 
 class RowsStruct(ctypes.Structure):
     _fields_ = [(name, c_void_p) for name in ("x", "before", "place", "count", "first", "sentence", "left", "excused", "infeasible")]
-    _fields_ += [(name, c_int64) for name in ("S", "V", "eos", "k", "best", "out")]
+    _fields_ += [(name, c_int64) for name in ("S", "V", "eos", "k", "best", "out", "even")]
 
 
 class FoundStruct(ctypes.Structure):
@@ -38,7 +38,7 @@ def phrases_struct(parts: Sequence[Tensor], ordered: bool) -> PhrasesStruct:
 
 def select_by_banks(
     phrases: PhrasesStruct, x: Tensor, before: Tensor, place: Tensor, count: Tensor, first: Tensor, sentence: Tensor, left: Tensor,
-    excused: Tensor, infeasible: Tensor, eos: int, k: int, best: int, out: int,
+    excused: Tensor, infeasible: Tensor, eos: int, k: int, best: int, out: int, even: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Row, token, bank and score (S, out), place (S, out, Q) and count (S, out, G) of the candidates of each sentence, in the order of
     DBA.order. x (n, V), whose EOS column is changed; before (n,); place (n, Q); count (n, G); first (S + 1,); the rest (S,)."""
@@ -49,7 +49,7 @@ def select_by_banks(
     row, token, bank = torch.empty(3, S, out, dtype=torch.long)
     score = x.new_empty(S, out)
     place_, count_ = (torch.empty(S, out, t.size(1), dtype=torch.long) for t in (place, count))
-    rows = RowsStruct(*(t.data_ptr() for t in (*floats, *longs, *flags)), S, x.size(1), eos, k, best, out)
+    rows = RowsStruct(*(t.data_ptr() for t in (*floats, *longs, *flags)), S, x.size(1), eos, k, best, out, even)
     found = FoundStruct(*(t.data_ptr() for t in (row, token, bank, score, place_, count_)))
     loaded().select_by_banks(ctypes.addressof(phrases), ctypes.addressof(rows), ctypes.addressof(found))
     return row, token, bank, score, place_, count_

@@ -33,10 +33,14 @@ class Search:
         self.processors, self.stats = engine.processors, engine.stats
         self.pool = pool
         self.device = pool.length.device
-        self.variable = engine.plugs.variable  # sentences may have fewer rows than the beam
         self.finished = Finished.empty(len(pool), engine.spec.nbest, self.device)
         # a language model reads rows of one length only
         self.groups = Groups(engine.decoder, engine.plugs.schedule, mixes=engine.processors.lm is None)
         self.started = 0  # sentences of the pool that have started
         if not engine.plugs.softmax.is_full:
             pool.required = engine.plugs.select.required_ids(pool)
+
+    @property
+    def variable(self) -> bool:
+        """Whether sentences may have fewer rows than the beam, as the plugs say of the sentences that have started."""
+        return self.plugs.variable

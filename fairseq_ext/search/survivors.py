@@ -35,8 +35,8 @@ def survivors(candidates: Candidates, decision: StopDecision, live: list[int], f
     """
     left = [s for s, is_final in zip(live, final.tolist(), strict=True) if not is_final]
     row, token, score = candidates.row, candidates.token, candidates.score
-    if decision.stays is None and not variable and len(left) == len(live):
-        width = min(candidates.width, row.size(1))
+    width = min(candidates.width, row.size(1))
+    if decision.stays is None and len(left) == len(live) and (not variable or bool((score[:, :width] > -torch.inf).all())):
         row, token, score = (x[:, :width].flatten() for x in (row, token, score))
         aux = {name: value[:, :width].flatten(0, 1) for name, value in candidates.aux.items()}
         return Survivors(left, width, None, None, row, token, score, aux)
@@ -59,7 +59,9 @@ def survivors(candidates: Candidates, decision: StopDecision, live: list[int], f
     if variable:
         alive = stays.gather(1, order)
         counts = alive.sum(1)
-        width = int(counts.max())
+        fewest, width = (int(n) for n in counts.aminmax())
+        if fewest == order.size(1):  # none has fewer rows
+            alive = counts = None
 
     def rows_of(value: Tensor) -> Tensor:
         """(S', c, ...) -> (n', ...): the chosen candidates as rows."""

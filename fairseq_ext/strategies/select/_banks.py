@@ -1,6 +1,6 @@
 """Banks of a beam: how many slots each gets, and the order of candidates that follows (strategies/select/dba.py, gbs.py).
 
-Section 3.2 of M. Post and D. Vilar, NAACL 2018.
+`deal` is the even rule of J. E. Hu et al., NAACL 2019; `allocate` is Section 3.2 of M. Post and D. Vilar, NAACL 2018.
 
 Shapes: S sentences, B banks, c candidates of a sentence.
 """
@@ -11,6 +11,20 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor
+
+
+def deal(k: int, candidates: Tensor) -> Tensor:
+    """Slots (S, B) for each bank that has so many candidates (S, B): one in turn, from the highest bank down, until all k are dealt
+    or all candidates are."""
+    rounds = torch.arange(1, k + 1, device=candidates.device)
+    # (S, k): slots dealt after so many full rounds
+    dealt = candidates[:, :, None].minimum(rounds).sum(1)
+    full = (dealt <= k).sum(1, keepdim=True)  # (S, 1)
+    slots = candidates.minimum(full)
+    # the round that is cut short: the highest banks that have more
+    more = (candidates > full).long()
+    left = k - slots.sum(1, keepdim=True)
+    return slots + more * (more.flip(1).cumsum(1).flip(1) <= left)
 
 
 def allocate(k: int, candidates: Tensor, top: Tensor) -> Tensor:

@@ -5,31 +5,32 @@
 
 The beam of one size k is divided anew at every step among *banks*: bank i holds hypotheses that have i of the C constraint
 tokens. Candidates (Algorithm 2, `continuations`) are the best of all rows, each row's best, and the next token of every unmet
-phrase; `allocate` (strategies/select/_banks.py) gives each bank k / (C + 1) slots and hands what a bank cannot fill to the nearest that
-can (3.2).
+phrase. How the k slots are divided (strategies/select/_banks.py):
+- even (Hu et al.; fairseq): the banks that have candidates get a slot each in turn, from the highest down.
+- paper (3.2): each bank has k / (C + 1) slots, bank C also the remainder, and hands what it cannot fill to the nearest bank that can.
+  This crams constraints in early: hypotheses score lower from three words on.
 Phrases, unwinding and overlaps are in constraints/required.py, avoided phrases in constraints/banned.py.
 
 | symbol | flag |
 | --- | --- |
 | k | --beam |
 | constraints | --constraints, --constraints-file, --glossary; --avoid-file |
+| rule of division | --dba-allocation |
 | pruning of Table 3 | --prune-finished (prune_finished.py) |
 
 Neutral setting: no constraints; a sentence without any is searched as fairseq does, also beside constrained ones.
-Here, other than in the paper: remainders of k / (C + 1) go to bank C. With more banks than k, the banks that have candidates get a
-slot each in turn, from the highest down; the paper's rule would give all k to the highest, 10 BLEU less at k = 5 with four random
-words. A hypothesis whose remaining steps just suffice for its missing tokens may only take those, so a feasible sentence always
-meets its constraints. Missing phrases are taken to come one behind the other: that two of them may overlap is used where it happens
-but not counted on, so {[1, 2], [2, 3]} counts as infeasible where the sentence may have three tokens only. When a constrained
-sentence is final: strategies/stop/count.py.
+Other than in the paper, also under --dba-allocation paper: with more banks than k, slots are dealt in turn; the paper's rule would give
+all k to the highest bank, 10 BLEU less at k = 5 with four random words. A hypothesis whose remaining steps just suffice for its missing
+tokens may only take those, so a feasible sentence always meets its constraints. Missing phrases are taken to come one behind the
+other: that two of them may overlap is used where it happens but not counted on, so {[1, 2], [2, 3]} counts as infeasible where the
+sentence may have three tokens only. When a constrained sentence is final: strategies/stop/early.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
+from fairseq.dataclass import ChoiceEnum
 from torch import Tensor
 
 from fairseq_ext.constraints.banned import AvoidTable, build_avoid
@@ -43,7 +44,7 @@ from fairseq_ext.search.candidates import Candidates
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import OfPool, Pool
 from fairseq_ext.search.protocols import Select
-from fairseq_ext.strategies.select._banks import allocate, bank_sizes, by_banks
+from fairseq_ext.strategies.select._banks import allocate, bank_sizes, by_banks, deal
 from fairseq_ext.strategies.select._best import Best, best_of_rows
 
 
@@ -79,13 +80,14 @@ class DBA(Select):
 
     is_compiled = True  # where the library can: kernels/banks.cpp computes what follows
 
-    def __init__(self, k: int, eos: int, vocabulary: int, children: int | None = None):
+    def __init__(self, k: int, eos: int, vocabulary: int, children: int | None = None, even: bool = True):
         self.k = k
         self.eos = eos
         self.vocabulary = vocabulary
         self.tables = OfPool(lambda pool: tables(pool, vocabulary))
         self.children = children  # most continuations of one row, those for the sake of constraints left out; None: no limit
         self.variable = self.variable or children is not None
+        self.even = even  # how slots are divided among banks: in turn, or as in the paper
 
     def start(self, beam: Beam, pool: Pool) -> None:
         """No token has been chosen yet: no phrase has begun."""
@@ -164,7 +166,7 @@ class DBA(Select):
         before = beam.last_score().contiguous()
         state = (place.contiguous(), count.contiguous(), beam.bounds(), live, steps_left, excused, infeasible)
         row, token, group, score, place, count = select_by_banks(
-            table.struct, log_probs.value, before, *state, eos=self.eos, k=self.k, best=best, out=out
+            table.struct, log_probs.value, before, *state, eos=self.eos, k=self.k, best=best, out=out, even=self.even
         )
         aux = {"place": place, "count": count}
         if table.avoid is not None:
@@ -183,13 +185,15 @@ class DBA(Select):
         self, phrases: PhraseTable, table: Tables, place: Tensor, count: Tensor, bank: Tensor, score: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The 2k candidates of each sentence, the k that the banks admit first: their places and scores (S, 2k)."""
-        # only sentences with at most k banks are divided this way, so that the work stays the same however many constraints there are
-        few = min(table.banks, self.k)
-        slots = torch.zeros_like(sizes := bank_sizes(bank, score, table.banks))
-        slots[:, :few] = allocate(self.k, sizes[:, :few], phrases.total)
-        # subtle: a beam with fewer slots than banks has a share of none, and all it has would go to the highest bank it reaches, so as
-        # to cram constraints in as early as it can; those slots are not among the few, and by_banks deals them out one a bank
-        # instead, from the highest down
+        sizes = bank_sizes(bank, score, table.banks)
+        if self.even:
+            slots = deal(self.k, sizes)
+        else:
+            # only sentences with at most k banks are divided this way, so that the work stays the same however many constraints there are
+            few = min(table.banks, self.k)
+            slots = torch.zeros_like(sizes)
+            slots[:, :few] = allocate(self.k, sizes[:, :few], phrases.total)
+            # subtle: the others have no slots, so by_banks deals all k out in turn
         order, _ = by_banks(slots, bank, score, phrases.total)
         order = order[:, : 2 * self.k]
         return order, score.gather(1, order)
@@ -230,16 +234,27 @@ def first_of_equals(key: Tensor) -> Tensor:
     return torch.zeros_like(first).scatter(1, order, first)
 
 
+@dataclass
+class DBAFlags(ConstraintFlags):
+    dba_allocation: ChoiceEnum(["even", "paper"]) = field(  # type: ignore[valid-type]
+        default="even",
+        metadata={
+            "help": "how dba divides the beam among its banks: one slot a bank in turn, or by the rule of Post and Vilar (default: even)"
+        },
+    )
+
+
 @register(
     "select",
     "dba",
-    ConstraintFlags,
+    DBAFlags,
     needs=("own loop", "beam"),
     denies=("one order",),
     neutral=({"select": "dba"},),
-    example=({"select": "dba"},),
+    example=({"select": "dba"}, {"select": "dba", "dba_allocation": "paper"}),
     paper="Post and Vilar 2018, dynamic beam allocation",
     constrained=True,
 )
 def build(flags, context) -> DBA:
-    return DBA(context.k, context.eos, len(context.dictionary), context.children)
+    even = str(flags.dba_allocation) == "even"
+    return DBA(context.k, context.eos, len(context.dictionary), context.children, even)

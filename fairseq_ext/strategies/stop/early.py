@@ -1,20 +1,22 @@
-"""An earlier end for sentences with constraints (`--stop early`, which constraints choose where no --stop and no --patience is given).
+"""The end of constrained sentences (`--stop early`, the default where there are constraints): final when no live hypothesis is
+expected to beat the n-best list.
 
-Where C tokens are required few rows may end, so the k-th finished hypothesis is long in coming, and what comes late is rarely any good.
-So a sentence is final by fairseq's rule (count.py), and also as soon as all of these hold:
+Where C tokens are required, few slots of the beam may end, so the k-th finished hypothesis is long in coming and what comes late is
+rarely any good. A live hypothesis of t tokens and score s (a sum of log-probabilities) in bank b still takes the C - b tokens that it
+lacks, EOS, and perhaps others. The estimate of what it reaches is optimistic: each of these tokens costs 0.1 nats, and it takes 0 to
+4 others, whichever gives the best final score. Once the n-best list is full, a hypothesis whose estimate is no better than the list's
+last is dropped. The sentence is final when none is left, when its hypotheses are more than twice as long as the one that finished
+first and 16 tokens, or when 2k hypotheses are finished.
 
-1. k / C hypotheses are finished, two at least;
-2. its n-best list is full;
-3. no live hypothesis, with all or only some of its constraints, has a better score at present than the list's last.
+The estimate proves nothing, and the constants are fitted to nothing but that they lose nothing where that was measured
+(scripts/bench/constrained.py). --unnormalized --stop optimal gives a proof.
 
-| symbol | flag |
-| --- | --- |
-| k | --beam |
-| C | tokens of the sentence's constraints |
-
-This rule is our own, no paper's, and a heuristic: a live hypothesis that is behind at present may still overtake. Neutral setting:
-sentences without constraints; --nbest k, with which the list is full when fairseq's rule ends the sentence; --stop count.
+Neutral setting: no constraints. A sentence without any ends as under --stop count, also beside constrained ones.
 """
+
+from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -25,36 +27,80 @@ from fairseq_ext.search.candidates import Candidates, StopDecision
 from fairseq_ext.search.finished import Finished
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.scoring import Scoring
+from fairseq_ext.stats import Stats
+from fairseq_ext.strategies.select._banks import by_banks
 from fairseq_ext.strategies.stop._length_reward import LengthFlags, check_length
 from fairseq_ext.strategies.stop.count import Count
 
+COST = 0.1  # nats, of each token that a live hypothesis still takes, EOS included
+LONGEST = 1 << 30  # tokens
+OTHERS = 4  # tokens that it may take beside those that it lacks
+
 
 class Early(Count):
-    """fairseq's rule, and the earlier end of sentences with constraints."""
+    """fairseq's rule, and beside it the estimate for sentences with constraints."""
 
-    def __init__(self, eos: int, scoring: Scoring):
+    def __init__(self, eos: int, scoring: Scoring, stats: Stats):
         super().__init__(eos)
         self.scoring = scoring
+        self.stats = stats
+
+    def start(self, beam: Beam, pool: Pool) -> None:
+        """Drop rows where there are constraints; else a row that stands for nothing stays, as in fairseq."""
+        self.variable = any(c.any_of for c in pool.constraints or ())
 
     def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None) -> StopDecision:
-        decision = super().__call__(candidates, beam, pool, finished, at_limit)
-        if candidates.goal is None or decision.done is None or decision.stays is None:
-            return decision
+        if candidates.goal is None or candidates.group is None:  # no search with banks
+            return super().__call__(candidates, beam, pool, finished, at_limit)
         live = beam.live_index()
-        score = self.scoring(candidates.score, beam.step + 1, self.scoring.wanted(pool, live)[:, None])
-        best = finished.rank_(live, score.masked_fill(~decision.done, -torch.inf))  # (S, nbest)
-        goes_on = decision.stays & (candidates.score > -torch.inf)
-        goes_on &= goes_on.cumsum(1) <= candidates.width
-        leads = score.masked_fill(~goes_on, -torch.inf).amax(1)  # (S,)
-        before = finished.count[live]
-        enough = self.enough(candidates, before)
-        share = (enough // candidates.goal.clamp(min=1)).clamp(min=2).minimum(enough)
-        over = (candidates.goal > 0) & (before + decision.done.sum(1) >= share) & (best[:, -1] >= leads)
-        return StopDecision(decision.done, decision.stays, decision.final | over)
+        wanted = self.scoring.wanted(pool, live)[:, None]
+        score = self.scoring(candidates.score, beam.step + 1, wanted)  # (S, c)
+        # subtle: where few rows are left, poor candidates come among the k best; those that end must not be counted
+        useless = (score <= finished.best[live, -1:]) & (candidates.goal > 0)[:, None] & (candidates.token == self.eos)
+        given = replace(candidates, score=candidates.score.masked_fill(useless, -torch.inf))
+        decision = super().__call__(given, beam, pool, finished, at_limit)
+        best = finished.best[live]  # (S, n)
+        if decision.done is not None:
+            best = finished.rank_(live, score.masked_fill(~decision.done, -torch.inf))
+        full = (best[:, -1] > -torch.inf) & (candidates.goal > 0)  # (S,) has constraints and a full list
+        if candidates.score.device.type == "cpu" and not bool(full.any()):
+            return decision
+        _, goes_on = candidates.ends_and_goes_on(self.eos)
+        goes_on &= goes_on.cumsum(1) <= (candidates.width if candidates.widths is None else candidates.widths[:, None])
+        stays = goes_on & ~(full[:, None] & (self.reach(candidates, beam, wanted) <= best[:, -1:]))
+        # subtle: places that become free go to hypotheses of their neighbours, so a sentence with a full list gets no more rows than it has
+        rows = torch.full_like(live, beam.width) if beam.counts is None else beam.counts
+        stays &= (self.turn(candidates, stays) < rows[:, None]) | ~full[:, None]
+        self.stats.drop(goes_on & ~stays)
+        final = decision.final | ~stays.any(1) | (full & self.is_late(beam, finished))
+        return StopDecision(decision.done, stays, final)
 
-    def nothing_ends(self, candidates: Candidates, before: Tensor) -> bool:
-        # subtle: a sentence with two finished hypotheses can be over in a step in which nothing ends
-        return not (candidates.goal is not None and bool((before > 1).any())) and super().nothing_ends(candidates, before)
+    def enough(self, candidates: Candidates, before: Tensor) -> Tensor:
+        """k, and 2k with constraints: what finishes where few rows are left would often not have been among the k best."""
+        k = super().enough(candidates, before)
+        return k if candidates.goal is None else k * (1 + (candidates.goal > 0).long())
+
+    def is_late(self, beam: Beam, finished: Finished) -> Tensor:
+        """(S,): whether a sentence is far beyond the length at which it first finished a hypothesis."""
+        first = [finished.of[s][0] if finished.of[s] else None for s in beam.live]
+        lengths = [f[0].tokens.size(1) - (f[0].lag[f[1]] if f[0].lag is not None else 0) if f is not None else LONGEST for f in first]
+        late = [step + 1 > 2 * length + 16 for step, length in zip(beam.steps(), lengths, strict=True)]
+        return torch.tensor(late, device=beam.device)
+
+    def turn(self, candidates: Candidates, stays: Tensor) -> Tensor:
+        """(S, c): place of each candidate where the banks take turns, from the highest down."""
+        assert candidates.goal is not None and candidates.group is not None
+        none = torch.zeros(stays.size(0), int(candidates.group.max()) + 1, dtype=torch.long, device=stays.device)
+        order, _ = by_banks(none, candidates.group, candidates.score.masked_fill(~stays, -torch.inf), candidates.goal)
+        return torch.zeros_like(order).scatter_(1, order, torch.arange(order.size(1), device=order.device).expand_as(order))
+
+    def reach(self, candidates: Candidates, beam: Beam, wanted: Tensor) -> Tensor:
+        """(S, c): the score that each candidate is expected to end with at best."""
+        assert candidates.goal is not None and candidates.group is not None
+        needed = candidates.goal[:, None] - candidates.group + 1  # (S, c) tokens that it lacks, and EOS
+        step = beam.step + 1
+        more = [needed + n for n in range(OTHERS + 1)]
+        return torch.stack([self.scoring(candidates.score - COST * n, step + n, wanted) for n in more]).amax(0)
 
 
 @register(
@@ -64,8 +110,8 @@ class Early(Count):
     check=check_length,
     needs=("own loop", "beam"),
     neutral=({"stop": "early"},),
-    example=({"stop": "early", "select": "dba"},),
+    example=({"stop": "early", "select": "dba"}, {"stop": "early", "select": "gbs"}),
     paper="none; an addition for constrained search",
 )
 def build(flags, context) -> Early:
-    return Early(context.eos, context.scoring)
+    return Early(context.eos, context.scoring, context.stats)

@@ -2,6 +2,7 @@
 
 import copy
 import random
+from functools import partial
 
 import pytest
 import torch
@@ -48,16 +49,17 @@ def float32(monkeypatch):
     assert Both.steps
 
 
+@pytest.mark.parametrize("even", [False, True])
 @pytest.mark.parametrize("ordered", [False, True])
-@pytest.mark.parametrize("seed", range(30))
-def test_random_batches(seed, ordered):
+@pytest.mark.parametrize("seed", range(20))
+def test_random_batches(seed, ordered, even):
     draw = random.Random(seed)
     size, k = draw.randint(1, 6), draw.randint(1, 12)
     tables = [random_table(100 * seed + i, ending=draw.choice([0, 0.3, 1])) for i in range(size)]
     limits = [draw.randint(1, 9) for _ in range(size)]
     # now and then more tokens than the sentence may have
     constraints = [random_constraints(draw, limit + draw.choice([0, 0, 2]), "abc") for limit in limits]
-    decode(tables, constraints, k, limits, ordered, select=Both)
+    decode(tables, constraints, k, limits, ordered, select=partial(Both, even=even))
 
 
 @pytest.mark.parametrize("k", [1, 3, 10])

@@ -3,7 +3,6 @@
 Phrases are written as letters: "ab" is the phrase of a and b, "ab|c" a constraint that either phrase meets.
 """
 
-import math
 import random
 from itertools import product
 
@@ -14,7 +13,6 @@ from table_model import EOS, FIRST_WORD, PAD, Found, lattice, number, random_tab
 
 from fairseq_ext.constraints.report import report_constraints
 from fairseq_ext.constraints.sentence import SentenceConstraints, met
-from fairseq_ext.search.protocols import Stop
 from fairseq_ext.stats import Stats
 from fairseq_ext.strategies.select.dba import DBA
 from fairseq_ext.strategies.select.topk import TopK
@@ -160,47 +158,6 @@ def test_a_sentence_constrained_to_its_own_output_gives_it_again(seed):
                 assert words(best.tokens) == words(plain.tokens) or best.score > plain.score
                 assert best.score >= plain.score - 1e-9
             assert all_met(best, constraints, ordered)
-
-
-class EarlyEnd(Stop):
-    """Counts to k as fairseq does, and notes at which step --stop early would have ended each sentence, in plain Python."""
-
-    def __init__(self, k: int, nbest: int):
-        self.plug, self.k, self.nbest = stop_plug("count", k, patience=1), k, nbest
-        self.done: dict[int, list[float]] = {}
-        self.step: dict[int, int] = {}
-
-    def __call__(self, candidates, beam, pool, finished, at_limit):
-        decision = self.plug(candidates, beam, pool, finished, at_limit)
-        for i, s in enumerate(beam.live):
-            lines = list(zip(candidates.token[i].tolist(), candidates.score[i].tolist(), strict=True))
-            ended = [score for c, (_, score) in enumerate(lines) if decision.done is not None and bool(decision.done[i, c])]
-            self.done[s] = sorted([*self.done.get(s, []), *ended], reverse=True)
-            live = [score for token, score in lines if token != EOS and score > -math.inf][: self.k]
-            goal, found = int(candidates.goal[i]), self.done[s]
-            enough = min(self.k, max(2, self.k // goal)) if goal else self.k
-            leads = max(live, default=-math.inf)
-            over = goal > 0 and len(found) >= enough and len(found) >= self.nbest and found[self.nbest - 1] >= leads
-            if (over or bool(decision.final[i])) and s not in self.step:
-                self.step[s] = beam.longest + 1
-        return decision
-
-
-@pytest.mark.parametrize("nbest", [1, 2])
-@pytest.mark.parametrize("k", [4, 5, 9])
-def test_a_short_list_ends_when_the_rule_says_so(k, nbest):
-    """k / C finished hypotheses, two at least, a full list, and nothing live that is better now; all k with --stop count."""
-    given = [wanted("ab", "c"), wanted("dd"), wanted("a"), wanted(), wanted("ba", "cd", "a")]
-    saved = 0
-    for seed in range(12):
-        tables = [random_table(seed + 50 * i) for i in range(len(given))]
-        early, noted = decode(tables, given, k, 14, nbest=nbest), EarlyEnd(k, nbest)
-        plain = decode(tables, given, k, 14, nbest=nbest, stop=noted)
-        assert early.step == [noted.step[s] for s in range(len(given))]
-        assert plain.step == decode(tables, given, k, 14).step  # a whole list takes as long
-        assert all(nbest and all(all_met(h, c) for h in nbest) for nbest, c in zip(early.lists, given, strict=True))
-        saved += sum(plain.step) - sum(early.step)
-    assert saved > 0
 
 
 def test_ordered_is_really_ordered():

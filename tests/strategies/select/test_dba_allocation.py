@@ -1,11 +1,15 @@
 """How dynamic beam allocation divides a beam among its banks."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
+from fairseq.search import LexicallyConstrainedBeamSearch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from models import dictionary
 
-from fairseq_ext.strategies.select._banks import allocate, bank_sizes, by_banks
+from fairseq_ext.strategies.select._banks import allocate, bank_sizes, by_banks, deal
 from fairseq_ext.strategies.select.dba import first_of_equals
 
 
@@ -42,6 +46,58 @@ def test_the_beam_is_filled_as_far_as_there_are_candidates(k, rows, data):
     assert (slots <= candidates).all() and (slots >= 0).all()
     for i, t in enumerate(top):
         assert torch.equal(allocate(k, candidates[i : i + 1, : t + 1], torch.tensor([t]))[0], slots[i, : t + 1])
+
+
+# ---- even
+
+
+BANKS = st.lists(st.integers(0, 15), min_size=1, max_size=8)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(1, 20), st.lists(BANKS, min_size=1, max_size=4))
+def test_even_slots_are_dealt_in_turn_from_the_highest_bank_down(k, rows):
+    """Against dealing by hand, a batch at a time."""
+    width = max(map(len, rows))
+    candidates = torch.tensor([row + [0] * (width - len(row)) for row in rows])
+    for row, slots in zip(candidates.tolist(), deal(k, candidates).tolist(), strict=True):
+        dealt = [0] * width
+        while sum(dealt) < min(k, sum(row)):
+            for bank in reversed(range(width)):
+                if dealt[bank] < row[bank] and sum(dealt) < k:
+                    dealt[bank] += 1
+        assert slots == dealt
+
+
+class State(SimpleNamespace):
+    """A row of fairseq's search whose next token says into which bank it leads."""
+
+    def next_tokens(self) -> set[int]:
+        return set()
+
+    def advance(self, token) -> "State":
+        return State(tokens=self.tokens, bank=self.banks[int(token)], banks=self.banks)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(1, 8), st.lists(st.integers(0, 5), min_size=2, max_size=16), st.randoms(use_true_random=True))
+def test_even_admits_what_fairseqs_own_search_does(k, banks, draw):
+    """LexicallyConstrainedBeamSearch.step_sentence on the same candidates: its first k are those that the dealt slots admit."""
+    n = len(banks)
+    score = torch.tensor(draw.sample([-0.25 * i for i in range(20)], n))
+    stock = LexicallyConstrainedBeamSearch(dictionary(), "unordered")
+    stock.vocab_size, stock.num_cands = n, 2 * k
+    row = State(tokens=[0] * 5, banks=banks)
+    tokens = torch.arange(n)
+    _, theirs, _, _ = stock.step_sentence(1, 0, torch.zeros(1, n), [row], torch.zeros(n, dtype=torch.long), tokens, score)
+    bank = torch.tensor([banks])
+    order, admitted = by_banks(deal(k, bank_sizes(bank, score[None], 6)), bank, score[None], torch.tensor([5]))
+    assert admitted.item() == min(k, n)
+    assert set(order[0, :k].tolist()) == set(theirs[:k].tolist())
+    assert order[0, k : 2 * k].tolist() == theirs[k:].tolist()  # what comes next where one of them ends
+
+
+# ---- candidates
 
 
 @settings(max_examples=200, deadline=None)

@@ -2,8 +2,6 @@
 
 What fairseq's `LexicallyConstrainedBeamSearch` and ours have in common, found by taking the differences away one by one (`LikeFairseq`).
 With one phrase, their n-best lists are equal when
-- the beam is a multiple of the phrase's banks (tokens + 1), or there are two banks: fairseq deals slots out in turn, from the highest
-  bank down; ours gives each bank its share, and what a bank cannot fill to its neighbours;
 - the sentence is final before max_len: near it ours goes on with what is missing, while fairseq loses rows, or fails;
 - ours also proposes the phrase's next token to rows that have met it, as fairseq does (it wastes a place);
 - ours forgets the token that breaks a match, as fairseq does ("a b" is not met by "a a b" there).
@@ -134,7 +132,8 @@ def both(seed: int, k: int, lengths: list[int], max_len: int = 25, like_fairseq:
     """fairseq's n-best lists and ours for a batch of sentences with random phrases of these lengths; nothing where fairseq fails."""
     draw = random.Random(seed)
     sample, phrases = batch(LENGTHS, seed), [random_phrases(draw, *lengths) for _ in LENGTHS]
-    pair = generators([build("transformer", seed + 1)], {"select": "dba"}, beam=k, nbest=k, max_len_b=max_len, constraints="unordered")
+    flags = {"select": "dba", "stop": "count"}
+    pair = generators([build("transformer", seed + 1)], flags, beam=k, nbest=k, max_len_b=max_len, constraints="unordered")
     if like_fairseq:
         pair.ours.plugs.select = LikeFairseq(k, EOS, len(dictionary()))
     packed = pack_constraints([[torch.tensor(p) for p in of_sentence] for of_sentence in phrases])
@@ -145,7 +144,7 @@ def both(seed: int, k: int, lengths: list[int], max_len: int = 25, like_fairseq:
     return list(zip(stock, run(pair.ours, sample, constraints=packed), strict=True))
 
 
-@pytest.mark.parametrize("n, k", [(1, 2), (1, 3), (1, 6), (2, 3), (2, 6)])
+@pytest.mark.parametrize("n, k", [(1, 2), (1, 5), (2, 3), (2, 4), (3, 5)])
 def test_one_phrase_gives_fairseqs_lists(n, k):
     compared = 0
     for seed in range(5):

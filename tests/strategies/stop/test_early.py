@@ -1,10 +1,97 @@
-"""--stop early: which searches it is chosen for, and that it is fairseq's rule without constraints (test_dba.py has the rule itself)."""
+"""The end of constrained sentences (`--stop early`): the rule in plain Python at every step, and what it must keep."""
 
 import pytest
+import torch
 from fairseq.dataclass.configs import GenerationConfig
 from models import batch, build, generators, run, same, task
+from strategies.select.test_dba import all_met, decode, outputs, wanted
+from table_model import EOS, called_through, random_table, search, stop_plug
 
 from fairseq_ext.errors import UsageError
+from fairseq_ext.search.scoring import Scoring
+from fairseq_ext.stats import Stats
+from fairseq_ext.strategies.select.topk import TopK
+
+GIVEN = [wanted("ab", "c"), wanted("dd"), wanted("a"), wanted(), wanted("ba", "cd", "a")]
+
+
+class ByHand:
+    """Decides as the plug does and again in plain Python, sentence by sentence, and compares."""
+
+    def __init__(self, k: int, nbest: int):
+        self.plug, self.k, self.nbest = stop_plug("early", k, Scoring(True, 1.0)), k, nbest
+        self.dropped = 0
+        self.done: dict[int, list[tuple[float, int]]] = {}  # score and length, in the order in which they finished
+        self.rows: dict[int, int] = {}
+
+    def __call__(self, candidates, beam, pool, finished, at_limit):
+        found = self.plug(candidates, beam, pool, finished, at_limit)
+        for i, s in enumerate(beam.live):
+            t, C, done = beam.steps()[i] + 1, int(candidates.goal[i]), self.done.setdefault(s, [])
+            lines = list(zip(candidates.token[i].tolist(), candidates.score[i].tolist(), candidates.group[i].tolist(), strict=True))
+            listed = sorted((score for score, _ in done), reverse=True)
+            last = listed[self.nbest - 1] if len(listed) >= self.nbest else -float("inf")
+            enough = self.k * (2 if C else 1) - len(done)
+            ends = [c for c in range(min(self.k, len(lines))) if lines[c][0] == EOS and lines[c][1] / t > (last if C else -float("inf"))]
+            done += [(lines[c][1] / t, t) for c in ends[:enough]]
+            assert [c for c in range(len(lines)) if found.done is not None and bool(found.done[i, c])] == ends[:enough]
+            goes_on = [c for c in range(len(lines)) if lines[c][0] != EOS and lines[c][1] > -float("inf")][: self.k]
+            listed = sorted((score for score, _ in done), reverse=True)
+            full, final = bool(C) and len(listed) >= self.nbest, len(ends) >= enough or not goes_on
+            if full:
+                last = listed[self.nbest - 1]
+                better = [c for c in goes_on if self.reach(lines[c], t, C) > last]
+                stays = sorted(self.in_turn(better, lines)[: self.rows.get(s, 1)])
+                self.dropped += len(goes_on) - len(stays)
+                goes_on, final = stays, final or not stays or t > 2 * done[0][1] + 16
+            self.rows[s] = len(goes_on)
+            assert bool(found.final[i]) == (final or (at_limit is not None and bool(at_limit[i])))
+            if not bool(found.final[i]):
+                kept = found.stays[i] if found.stays is not None else torch.ones(len(lines), dtype=torch.bool)
+                assert [c for c in range(len(lines)) if bool(kept[c]) and lines[c][0] != EOS and lines[c][1] > -float("inf")][
+                    : self.k
+                ] == goes_on
+        return found
+
+    def reach(self, line, t: int, C: int) -> float:
+        _, score, bank = line
+        return max((score - 0.1 * n) / (t + n) for n in range(C - bank + 1, C - bank + 6))
+
+    def in_turn(self, places: list[int], lines) -> list[int]:
+        """One of each bank in turn, from the highest down."""
+        banks = [sorted((c for c in places if lines[c][2] == b), key=lambda c: -lines[c][1]) for b in reversed(range(20))]
+        return [bank[n] for n in range(len(places)) for bank in banks if n < len(bank)]
+
+
+@pytest.mark.parametrize("nbest", [1, 2])
+@pytest.mark.parametrize("k", [3, 5, 9])
+def test_every_step_is_as_the_rule_says(k, nbest):
+    dropped = 0
+    for seed in range(10):
+        tables = [random_table(seed + 50 * i, ending=0.1) for i in range(len(GIVEN))]
+        by_hand = ByHand(k, nbest)
+        stop = called_through(by_hand.plug, by_hand)
+        found = decode(tables, GIVEN, k, 16, nbest=nbest, stop=stop, scoring=Scoring(True, 1.0))
+        assert all(nbest and all(all_met(h, c) for h in nbest) for nbest, c in zip(found.lists, GIVEN, strict=True))
+        dropped += by_hand.dropped
+    assert dropped > 0
+
+
+def test_sentences_without_constraints_end_as_under_count():
+    for seed in range(8):
+        tables = [random_table(seed + 50 * i) for i in range(len(GIVEN))]
+        early = decode(tables, GIVEN, 4, 12, nbest=1, stop=stop_plug("early", 4))
+        plain = search(tables, 4, stop_plug("count", 4), 12, nbest=1, select=TopK(4))
+        assert outputs(early)[3] == outputs(plain)[3] and early.step[3] == plain.step[3] and early.rows[3] == plain.rows[3]
+
+
+def test_dropped_hypotheses_are_counted():
+    stats = Stats()
+    decode([random_table(1)], [wanted("ab", "c")], 6, 12, nbest=1, stop=stop_plug("early", 6, stats=stats))
+    assert stats.as_dict()["dropped_rows"] > 0
+
+
+# ---- the flag
 
 
 @pytest.mark.parametrize(
