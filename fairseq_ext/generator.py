@@ -24,6 +24,7 @@ from fairseq_ext.decoders.factory import make_decoder
 from fairseq_ext.decoders.fairseq.uncached import UncachedDecoder
 from fairseq_ext.decoders.protocol import Regroupable
 from fairseq_ext.decoders.refused import refuse_other_batches
+from fairseq_ext.decoders.self_check import check_finite
 from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import PRUNERS, STRATEGIES, changed, choice
 from fairseq_ext.search.alignments import WithAlignment
@@ -71,6 +72,7 @@ class BeamSearchGenerator(SequenceGenerator):
         need_attention = isinstance(self.model, EnsembleModelWithAlignment)
         backend = "fairseq" if self.runs_stock_loop else str(flags.decoder_backend)
         refuse_other_batches(list(self.model.models), flags)
+        check_finite([*self.model.models, *([] if self.lm_model is None else [self.lm_model])])
         decoder, _ = make_decoder(list(self.model.models), need_attention, backend, flags.int8, str(flags.cuda_graphs))
         self.stats.signature = config.signature(flags, generation, "stock" if self.runs_stock_loop else decoder.name)
         if self.runs_stock_loop:

@@ -5,7 +5,7 @@ A model whose modules compute something else than their weights say is found her
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from fairseq.models.fairseq_model import BaseFairseqModel
@@ -17,6 +17,7 @@ from fairseq_ext.decoders.transformer.key_values import KeyValues
 from fairseq_ext.decoders.transformer.rows import RowGroup
 from fairseq_ext.decoders.transformer.step import read_tokens
 from fairseq_ext.decoders.transformer.weights import Weights
+from fairseq_ext.errors import UsageError
 
 # largest difference in features between the backends, relative to the largest feature
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
@@ -98,3 +99,16 @@ def at_rest(model: BaseFairseqModel, forward: Callable[[], Tensor]) -> Tensor:
             module.training = mode
         for module, beam_size in sharing:
             module.beam_size = beam_size
+
+
+@torch.no_grad()
+def check_finite(models: Iterable[torch.nn.Module]) -> None:
+    """Raise UsageError for weights that are not numbers. subtle: a key's bias cancels out of attention, so that some decoders would not
+    notice. A sum is one pass without memory of its own, and is not finite where a weight is not."""
+    for model in models:
+        for name, weight in model.named_parameters():
+            if weight.is_floating_point() and not weight.sum(dtype=torch.float32).isfinite() and not weight.isfinite().all():
+                raise UsageError(
+                    f"the model's weight {name} holds NaN or infinity: the checkpoint is damaged, its training diverged, "
+                    "or its weights are too large for --fp16; use another checkpoint, or leave --fp16 out"
+                )
