@@ -18,11 +18,7 @@ Counts are of work really done.
 from __future__ import annotations
 
 import copy
-import json
-import os
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor
@@ -256,13 +252,3 @@ class Stats(Section):
     def counters(self) -> dict[str, Any]:
         found = super().counters()
         return found if self._own_loop else {name: value for name, value in found.items() if name not in DECODER_WORK}
-
-    def write(self, path: str) -> None:
-        """Replace the file in one move, so that an interrupted run leaves the last whole one."""
-        target = Path(path)
-        handle, name = tempfile.mkstemp(dir=target.parent or ".", prefix=target.name, suffix=".part")
-        with os.fdopen(handle, "w", encoding="utf-8") as out:
-            json.dump(self.as_dict(), out, indent=1)
-            out.write("\n")
-        os.chmod(name, 0o644)
-        os.replace(name, target)

@@ -55,7 +55,7 @@ def finals(folder: Path) -> dict[str, bytes]:
 
 def parts(folder: Path) -> list[Path]:
     """Finished units of unfinished shards."""
-    return [path for path in folder.glob(".parts/**/*-*") if path.is_file() and path.suffix != ".tmp"]
+    return [path for path in folder.glob(".parts/**/*-*") if path.is_file() and path.suffix != ".part"]
 
 
 class OneProcess(run.Run):

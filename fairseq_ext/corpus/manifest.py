@@ -8,9 +8,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.corpus.output import replace
 from fairseq_ext.corpus.reading import Shard
 from fairseq_ext.errors import UsageError
+from fairseq_ext.files import replace
 
 ENDS = 1 << 16  # bytes at either end of a file that its fingerprint takes in
 

@@ -8,7 +8,6 @@ next run sees which lines are missing, and nothing is there twice.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import hashlib
 import json
@@ -21,6 +20,7 @@ from typing import IO, Any
 from fairseq_ext.corpus.reading import Shard
 from fairseq_ext.corpus.worker import Result
 from fairseq_ext.errors import UsageError
+from fairseq_ext.files import PART, replace
 from fairseq_ext.stats import Section
 
 COPY = 1 << 20  # bytes
@@ -45,6 +45,8 @@ class Store:
             fcntl.flock(self.lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UsageError(f"another run is writing to {self.folder}: wait for it, or name another --output") from None
+        for unfinished in self.folder.rglob(f".*{PART}"):  # of a run that was killed
+            unfinished.unlink()
 
     def unlock(self) -> None:
         """Let others in."""
@@ -66,7 +68,7 @@ class Store:
             start, _, end = entry.name.partition("-")
             if end.isdigit():
                 found.append((int(start), int(end)))
-            elif entry.name.endswith(".tmp"):
+            elif entry.name.endswith(PART):
                 os.unlink(entry.path)
         return sorted(found)
 
@@ -163,19 +165,3 @@ class Store:
 def json_lines(entries: Iterable[dict[str, Any]]) -> Iterable[bytes]:
     """Entries as lines of JSON."""
     return (json.dumps(entry).encode() + b"\n" for entry in entries)
-
-
-def replace(path: Path, chunks: Iterable[bytes]) -> None:
-    """Write a file under another name, and rename it when it is whole and on disk; nothing is left behind when that fails."""
-    unfinished = path.with_name(path.name + ".tmp")
-    try:
-        with open(unfinished, "wb") as out:
-            for chunk in chunks:
-                out.write(chunk)
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(unfinished, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            unfinished.unlink()
-        raise

@@ -17,11 +17,12 @@ from fairseq import options
 from fairseq_ext.corpus import cluster
 from fairseq_ext.corpus.job import SUFFIXES, Job, absolute, check_model
 from fairseq_ext.corpus.manifest import Manifest, arguments, fingerprint
-from fairseq_ext.corpus.output import Store, replace
+from fairseq_ext.corpus.output import Store
 from fairseq_ext.corpus.progress import Progress
 from fairseq_ext.corpus.reading import Reader, Shard, Unreadable, shards_of
 from fairseq_ext.corpus.worker import Result, refusal
 from fairseq_ext.errors import UsageError
+from fairseq_ext.files import is_stream, replace
 from fairseq_ext.stats import Section
 from fairseq_ext.translator import as_arguments, parse
 
@@ -75,7 +76,8 @@ class Run:
     def run(self) -> Progress:
         """From the look at what is there to the summary."""
         todo = self.look()
-        self.write_stats()  # a place that cannot be written is better known now than at the end
+        if self.job.stats_file and not is_stream(self.job.stats_file):
+            self.write_stats()  # a place that cannot be written is better known now than at the end
         try:
             if todo:
                 self.work(todo)
@@ -238,14 +240,14 @@ class Run:
         """About every second."""
         self.take_joined()
         self.progress.tick(alive, size, begun)
-        if time.monotonic() - self.written > SECONDS_BETWEEN_WRITES:
+        if time.monotonic() - self.written > SECONDS_BETWEEN_WRITES and not is_stream(self.job.stats_file or ""):
             self.write_stats()
 
     def write_stats(self) -> None:
         """Replace the statistics file."""
         self.written = time.monotonic()
         if self.job.stats_file:
-            replace(Path(self.job.stats_file), [json.dumps(self.told(), indent=1).encode() + b"\n"])
+            replace(self.job.stats_file, [json.dumps(self.told(), indent=1).encode() + b"\n"])
 
     def told(self) -> dict[str, Any]:
         """The statistics for readers."""

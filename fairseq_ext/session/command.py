@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import atexit
 import logging
-import time
+import os
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import UsageError, report
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.session.cpu_workers import Workers
 from fairseq_ext.session.results_file import ResultsFile, run_key
+from fairseq_ext.session.stats_file import StatsFile
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from fairseq_ext.stats import Stats
 
 logger = logging.getLogger("fairseq_ext")
-SECONDS_BETWEEN_WRITES = 20.0  # of the statistics file
 SENTENCES_BETWEEN_TRIMS = 4_000  # after so many the memory that is kept for the next step goes back to the system, which costs some 50 ms
 
 
@@ -32,12 +33,12 @@ class Command:
 
     def __init__(self, flags: Any, at_end: Callable[[Stats], None]):
         # plain values: a look into fairseq's configuration takes 40 us, and every batch asks
-        self.stats_file: str | None = flags.stats_file
+        self.stats_path: str | None = flags.stats_file
         self.cpu_workers: int = flags.cpu_workers
         self.at_end = at_end
         self.stats: Stats | None = None
         self.workers: Workers | None = None
-        self.written = time.monotonic()  # when the statistics file was
+        self.stats_file: StatsFile | None = None
         self.since_trim = 0  # sentences decoded since memory was given back
         atexit.register(self.end)
 
@@ -51,11 +52,8 @@ class Command:
         if flags.results_file:
             generator.results = ResultsFile(flags.results_file, flags.resume, run_key(stats.signature, generator.generation, models))
             generator.text = text
-        if self.stats_file:
-            try:
-                stats.write(self.stats_file)  # a place that cannot be written is better known now than at the end
-            except OSError as error:
-                raise UsageError(f"--stats-file {self.stats_file} cannot be written ({error.strerror}): name another file") from error
+        if self.stats_path:
+            self.stats_file = StatsFile(self.stats_path, stats)
         self.stats = stats
 
     def decode(self, generator: BeamSearchGenerator, decode: Callable[..., list], models: list, pad: int, batch: tuple) -> list:
@@ -73,14 +71,22 @@ class Command:
         if self.since_trim >= SENTENCES_BETWEEN_TRIMS:
             give_back_memory()
             self.since_trim = 0
-        if self.stats_file and time.monotonic() - self.written > SECONDS_BETWEEN_WRITES:
-            generator.stats.write(self.stats_file)
-            self.written = time.monotonic()
+        if self.stats_file is not None:
+            self.stats_file.follow()
         return out
 
     def end(self) -> None:
-        """Write the statistics a last time, then what the caller wants."""
-        if self.stats is not None:
-            if self.stats_file:
-                self.stats.write(self.stats_file)
-            self.at_end(self.stats)
+        """Write the statistics a last time, then what the caller wants. Statistics that cannot be written end the process with status 1."""
+        if self.stats is None:
+            return
+        failed = None
+        try:
+            if self.stats_file is not None:
+                self.stats_file.write()
+        except UsageError as error:
+            failed = error
+        self.at_end(self.stats)
+        if failed is not None:
+            report(type(failed), failed, None)
+            sys.stderr.flush()
+            os._exit(1)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.errors import UsageError
+from fairseq_ext.files import is_stream
 
 ONLY_OUTPUT = ("_name", "print_step", "score_reference", "retain_iter_history")  # flags that change no hypothesis
 EACH = 4096  # numbers of each weight that the fingerprint of a model takes in
@@ -36,7 +37,8 @@ class ResultsFile:
             whole = self.read(signature)
         try:
             self.file: IO[str] = open(self.path, "a", encoding="utf-8")
-            self.file.truncate(whole)  # a line that was cut short is done again
+            if not is_stream(self.path):
+                self.file.truncate(whole)  # a line that was cut short is done again
         except OSError as error:
             raise UsageError(f"--results-file {path} cannot be written ({error.strerror}): name another file") from error
         if not whole:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext.errors import UsageError
+from fairseq_ext.files import replacing
 from fairseq_ext.viz.graph import Graph
 
 MANY = 14  # with more positions cells are small, and colour alone tells the probability
@@ -20,7 +21,9 @@ def picture(graph: Graph, files: list[Path]) -> None:
 
     with matplotlib.rc_context({"svg.hashsalt": "ddg", "svg.fonttype": "none"}):
         for file in files:
-            figure.savefig(file, dpi=DPI, metadata={"Date": None} if file.suffix == ".svg" else None)
+            with replacing(file) as out:
+                form = file.suffix.removeprefix(".")
+                figure.savefig(out, format=form, dpi=DPI, metadata={"Date": None} if form == "svg" else None)
 
 
 def draw(graph: Graph) -> Any:

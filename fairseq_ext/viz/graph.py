@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from fairseq_ext.errors import UsageError
+from fairseq_ext.files import replace
 from fairseq_ext.parallel.rows import Iteration
 
 NEVER = -1
@@ -58,8 +59,8 @@ class Graph:
         return Graph(name, list(source), list(tokens), method, iterations, solved.tolist(), waits(solved))
 
     def save(self, path: Path) -> None:
-        """Write the graph as JSON."""
-        path.write_text(json.dumps(asdict(self), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        """Write the graph as JSON, in one step. Errors: OSError."""
+        replace(path, [json.dumps(asdict(self), ensure_ascii=False, indent=1).encode(), b"\n"])
 
     @staticmethod
     def load(path: Path) -> Graph:

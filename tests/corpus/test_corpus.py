@@ -392,7 +392,7 @@ def test_a_full_disk_is_one_sentence_and_the_next_run_goes_on(tmp_path, echo):
                 translate(job(inputs, out))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        assert len(parts(out)) >= kept and not list(out.rglob("*.tmp")) and "in0.jsonl" not in finals(out)
+        assert len(parts(out)) >= kept and not list(out.rglob("*.part")) and "in0.jsonl" not in finals(out)
     calls = echo.calls
     translate(job(inputs, out))
     assert finals(out) == finals(tmp_path / "undisturbed")
@@ -412,7 +412,7 @@ def test_a_run_that_breaks_off_anywhere_is_completed(tmp_path, echo, monkeypatch
         def replace(path, chunks, left=left):
             left[0] -= 1
             if left[0] < 0:
-                path.with_name(path.name + ".tmp").write_bytes(b"unfinished")
+                path.with_name(f".{path.name}.abc.part").write_bytes(b"unfinished")
                 raise KeyboardInterrupt
             whole(path, chunks)
 

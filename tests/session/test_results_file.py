@@ -168,7 +168,7 @@ def test_a_disk_that_is_full_is_told_in_a_sentence(tmp_path):
         results.file.close()
     again = ResultsFile(str(path), True, "ours")
     assert 1 < number == len(again.done) and again.hypotheses(0, "source", device) is not None
-    with pytest.raises(UsageError, match="/dev/full cannot be written"):
+    with pytest.raises(UsageError, match="/dev/full takes no more"):
         ResultsFile("/dev/full", False, "ours")
 
 

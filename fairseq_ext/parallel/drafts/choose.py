@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext.errors import UsageError
+from fairseq_ext.files import Lines
 from fairseq_ext.parallel.drafts.copy import Copy
 from fairseq_ext.parallel.drafts.ngram import Ngram
 from fairseq_ext.parallel.drafts.previous import Previous
@@ -46,10 +47,4 @@ def table_path(flags: Any, context: Any) -> str | None:
 
 def read_drafts(path: str, dictionary: Any) -> list[list[int]]:
     """Token ids of a file of segmented lines, EOS behind each. Raises UsageError for a file that cannot be read."""
-    try:
-        with open(path, encoding="utf-8") as lines:
-            return [[dictionary.index(word) for word in line.split()] + [dictionary.eos()] for line in lines]
-    except OSError as error:
-        raise UsageError(f"--draft-file {path} cannot be read ({error.strerror}): name another file") from error
-    except UnicodeError as error:
-        raise UsageError(f"--draft-file {path} is not valid UTF-8 ({error}): convert it first") from error
+    return [[dictionary.index(word) for word in line.split()] + [dictionary.eos()] for line in Lines(path, "--draft-file")]

@@ -8,6 +8,7 @@ from typing import Optional
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
 from fairseq_ext.errors import UsageError
+from fairseq_ext.files import Lines
 from fairseq_ext.softmax.output_layer import output_layers
 from fairseq_ext.softmax.shortlist import most_frequent
 from fairseq_ext.softmax.shortlist_stats import ShortlistMeter
@@ -71,17 +72,11 @@ def target_counts(flags, context) -> list[int]:
 
 def table_lines(path: str, flag: str, columns: int) -> Iterator[list[str]]:
     """The columns of each line of a file; raises UsageError where it cannot be read or a line has fewer."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                parts = line.split()
-                if len(parts) < columns:
-                    raise UsageError(f"{flag} {path}, line {number} has {len(parts)} columns and needs {columns}: '{line.strip()[:60]}'")
-                yield parts[:columns]
-    except OSError as error:
-        raise UsageError(f"{flag} {path} cannot be read ({error.strerror}): name an existing file") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{flag} {path} is not valid UTF-8 ({error}): convert it first") from error
+    for number, line in enumerate(Lines(path, flag), 1):
+        parts = line.split()
+        if len(parts) < columns:
+            raise UsageError(f"{flag} {path}, line {number} has {len(parts)} columns and needs {columns}: '{line.strip()[:60]}'")
+        yield parts[:columns]
 
 
 def list_arguments(flags, context, T: int, flag: str) -> dict:

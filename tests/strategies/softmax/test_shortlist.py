@@ -91,8 +91,8 @@ def test_a_lexical_list_of_a_batch_is_the_union_of_its_sentences(table):
     [
         ({"softmax": "lexical"}, "--shortlist-file"),
         ({"softmax": "top", "shortlist_file": "x"}, "--softmax lexical"),
-        ({"softmax": "lexical", "shortlist_file": "nowhere"}, "cannot be read"),
-        ({"softmax": "top", "shortlist_counts": "nowhere"}, "cannot be read"),
+        ({"softmax": "lexical", "shortlist_file": "nowhere"}, "cannot read nowhere"),
+        ({"softmax": "top", "shortlist_counts": "nowhere"}, "cannot read nowhere"),
         ({"softmax": "top", "shortlist_top": -1}, "0 or more"),
         ({"shortlist_top": 5}, "belongs to"),
     ],

@@ -1,0 +1,129 @@
+"""A file is written whole or not at all; what is no regular file is written in place, and links stay."""
+
+import errno
+import os
+import resource
+import signal
+import stat
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from fairseq_ext.errors import UsageError
+from fairseq_ext.files import Lines, is_stream, replace, replacing, umask
+
+OLD, NEW = b"old\n", b"new\n"
+
+
+@pytest.fixture
+def path(tmp_path):
+    file = tmp_path / "out.json"
+    file.write_bytes(OLD)
+    return file
+
+
+def only(folder) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+def test_a_file_is_replaced_and_keeps_its_mode(path):
+    path.chmod(0o640)
+    replace(path, [b"ne", b"w\n"])
+    assert path.read_bytes() == NEW and stat.S_IMODE(path.stat().st_mode) == 0o640 and only(path.parent) == ["out.json"]
+
+
+def test_a_new_file_has_the_mode_that_open_gives(tmp_path):
+    (tmp_path / "plain").write_bytes(NEW)
+    replace(tmp_path / "ours", [NEW])
+    assert (tmp_path / "ours").stat().st_mode == (tmp_path / "plain").stat().st_mode and umask() == umask()
+
+
+def test_a_link_stays_a_link(path, tmp_path):
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    link, dangling = folder / "link", folder / "dangling"
+    link.symlink_to(path)
+    dangling.symlink_to(tmp_path / "new.json")
+    replace(link, [NEW])
+    replace(dangling, [NEW])
+    assert link.is_symlink() and path.read_bytes() == NEW
+    assert dangling.is_symlink() and (tmp_path / "new.json").read_bytes() == NEW
+    assert only(folder) == ["dangling", "link"]
+
+
+def test_a_pipe_is_written_in_place(tmp_path):
+    pipe, found = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: found.append(pipe.read_bytes()))
+    reader.start()
+    replace(pipe, [NEW])
+    reader.join(10)
+    assert found == [NEW] and stat.S_ISFIFO(pipe.stat().st_mode) and only(tmp_path) == ["pipe"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes devices, and only root could replace one")
+def test_a_device_is_written_in_place(tmp_path):
+    """A null device of the test's own: the machine's is not put at risk."""
+    device = tmp_path / "null"
+    try:
+        os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+        device.write_bytes(b"")
+    except PermissionError:
+        pytest.skip("this container makes no devices")
+    link = tmp_path / "link"
+    link.symlink_to(device)
+    for name in (device, link):
+        replace(name, [NEW])
+        assert is_stream(name) and stat.S_ISCHR(device.stat().st_mode) and only(tmp_path) == ["link", "null"]
+
+
+def test_what_is_open_already_is_not_replaced(path):
+    """/dev/stdout that goes to a file: what is behind the name is written on to."""
+    code = "from fairseq_ext.files import replace; print('first', flush=True); replace('/dev/stdout', [b'second\\n'])"
+    with path.open("wb") as out:
+        subprocess.run([sys.executable, "-c", code], stdout=out, check=True)
+    assert path.read_bytes() == b"first\nsecond\n"
+
+
+def test_a_folder_is_refused(tmp_path):
+    with pytest.raises(IsADirectoryError):
+        replace(tmp_path, [NEW])
+    assert only(tmp_path) == []
+
+
+def test_a_write_that_breaks_off_leaves_all_as_it_was(path):
+    for error in (ValueError, KeyboardInterrupt):
+        with pytest.raises(error), replacing(path) as out:
+            out.write(NEW)
+            raise error
+    assert path.read_bytes() == OLD and only(path.parent) == ["out.json"]
+
+
+def test_a_disk_that_is_full_leaves_all_as_it_was(path):
+    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        with pytest.raises(OSError) as full:
+            replace(path, [b"x" * 1000])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert full.value.errno == errno.EFBIG and path.read_bytes() == OLD and only(path.parent) == ["out.json"]
+
+
+def test_file_and_folder_are_on_disk_before_the_call_returns(path, monkeypatch):
+    synced, real = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda handle: (synced.append(os.readlink(f"/proc/self/fd/{handle}")), real(handle)))
+    replace(path, [NEW])
+    assert len(synced) == 2 and synced[0].endswith(".part") and synced[1] == str(path.parent)
+
+
+def test_the_lines_of_a_text_are_counted_and_iterated(tmp_path):
+    file = tmp_path / "text"
+    file.write_bytes("\ufeffone\r\n\ntwo\u2028still two\nthree".encode())
+    assert list(Lines(str(file), "--x")) == ["one", "", "two\u2028still two", "three"]
+    file.write_bytes(b"one\n\xff\n")
+    with pytest.raises(UsageError, match="line 2 of .* is not valid UTF-8 .byte 1.: convert the file"):
+        list(Lines(str(file), "--x"))
