@@ -242,6 +242,15 @@ class Saved:
         checkpoint_utils.torch_persistent_save(state, str(path))
         return path
 
+    def old_style(self, name: str) -> Path:
+        """A recipe's checkpoint as fairseq saved it before it had configurations: one namespace of arguments."""
+        path = self.root / "old.pt"
+        state = torch.load(self.checkpoint(name), weights_only=False)
+        args = Namespace(**vars(state.pop("cfg")["model"]), data=self.data(name), source_lang="de", target_lang="en", optimizer="nag")
+        del args._name
+        checkpoint_utils.torch_persistent_save({**state, "args": args}, str(path))
+        return path
+
     def file(self, value: Any) -> Any:
         """A flag's value, its placeholder for a lexical table replaced by one."""
         if value != "{lexical table}":

@@ -193,6 +193,21 @@ def test_a_model_that_attends_to_padding_is_not_put_into_other_batches(saved, st
         both.ours(**strategy)
 
 
+@pytest.mark.parametrize("name", ["fconv", "transformer, all tied", "lstm, bidirectional"])
+def test_checkpoints_that_hold_a_namespace_equal_stock(saved, name):
+    """As fairseq saved them up to 0.9, which is how most published convolutional models are."""
+    path = saved.old_style(name)
+    cfg = saved.settings("translation", saved.data(name), {})
+
+    def loaded(task: str) -> Loaded:
+        models = saved.ensemble(task, name, path)
+        models[0].double().prepare_for_inference_(cfg)
+        return saved.ready(models, saved.data(name), task)
+
+    stock, ours = loaded("translation"), loaded("translation_ext")
+    same(stock.translate(lines(8, False)), ours.translate(lines(8, False)), 1e-5)
+
+
 def test_dropout_that_is_kept_on_runs_in_fairseqs_modules(saved):
     models = saved.models(["transformer"], retain_dropout=True)
     with log_lines() as said:
