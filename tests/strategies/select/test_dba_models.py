@@ -17,7 +17,7 @@ from fairseq.token_generation_constraints import pack_constraints
 from models import alone, batch, build, dictionary, generators, run, same
 
 from fairseq_ext.constraints.sentence import SentenceConstraints, met
-from fairseq_ext.strategies.select.dba import DBA, tables
+from fairseq_ext.strategies.select.dba import DBA
 
 EOS, WORD = dictionary().eos(), dictionary().nspecial
 LENGTHS = [5, 3, 1, 7, 2, 8, 4, 6]
@@ -121,7 +121,7 @@ class LikeFairseq(DBA):
     """Proposes the next token of every phrase, met or not, and does not look at a breaking token again."""
 
     def __call__(self, beam, log_probs, pool):
-        tables(pool, self.vocabulary).phrases.depth = 0
+        self.tables(pool).phrases.depth = 0
         return super().__call__(beam, log_probs, pool)
 
     def continuations(self, k, beam, log_probs, phrases, place, count):
