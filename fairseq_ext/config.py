@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
+from fairseq_ext.constraints.flags import constrained, is_ordered
 from fairseq_ext.registry import DEFAULT, POINTS, PRUNERS, STRATEGIES, all_strategies, changed, choice, names_of
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.search.spec import SearchSpec
@@ -112,6 +113,7 @@ def flags_dataclass() -> type:
         ),
         option("results_file", Text, None, "also write each sentence's results to this JSONL file as it finishes (default: none)"),
         option("resume", bool, False, "sentences that --results-file has already are not decoded again (default: off)"),
+        option("glossary_report", Text, None, "write which terms of --glossary fired, and their forms, to this JSONL file (default: none)"),
         option("stats_file", Text, None, "write counts and times of the run to this JSON file (default: none)"),
     ]
     return make_dataclass("DecodingFlags", own, bases=(*bases, FairseqDataclass))
@@ -134,6 +136,8 @@ def signature(flags: Any, generation: Any, backend: str) -> str:
     prunes = [changed(flags, strategy) for strategy in PRUNERS.values()]
     parts += [f"prune:{name.removeprefix('prune_')}={value}" for settings in prunes for name, value in settings.items()]
     search = stock_search(generation)
+    if constrained(flags, generation) and not search:
+        parts.append(f"constraints:{'ordered' if is_ordered(flags, generation) else 'unordered'}")
     if search:
         parts.append(f"search:fairseq {search}")
     return "|".join([*parts, f"backend:{backend}"])

@@ -102,7 +102,10 @@ class Extended(Sentences):
         if self.command is None or not isinstance(generator, BeamSearchGenerator):  # a stock generator
             return decode(sample, prefix_tokens, constraints)
         sample, constraints = self.complete(sample, constraints)
-        return self.command.decode(generator, decode, models, self.source_dictionary.pad(), (sample, prefix_tokens, constraints))
+        found = self.command.decode(generator, decode, models, self.source_dictionary.pad(), (sample, prefix_tokens, constraints))
+        if self.report_path:
+            self.report_glossary(sample, [self.text(each[0]["tokens"], generator.symbols_to_strip_from_output) for each in found])
+        return found
 
 
 def extend_legacy(stock: type[FairseqTask]) -> type:

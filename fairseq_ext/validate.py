@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fairseq_ext.constraints.flags import constraint_flag, select_flag
+from fairseq_ext.constraints.flags import check_glossary, constraint_flag, select_flag
 from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import (
     DEFAULT,
@@ -61,6 +61,7 @@ FILES = (
     "constraints_file",
     "avoid_file",
     "glossary",
+    "glossary_report",
     "draft_file",
     "draft_table",
     "ddg_dir",
@@ -147,7 +148,7 @@ def parts(flags: Any, generation: Any) -> list[Part]:
     return found + [Part(o.flag, o.needs, o.denies) for o in OPTIONS if o.on(flags, generation)]
 
 
-UNUSED_BY_REFERENCE = ("constraints_file", "avoid_file", "glossary", "results_file", "stats_file")
+UNUSED_BY_REFERENCE = ("constraints_file", "avoid_file", "glossary", "glossary_report", "results_file", "stats_file")
 
 
 def refuse_reference(flags: Any) -> None:
@@ -203,6 +204,7 @@ def validate(flags: Any, generation: Any) -> None:
     in_use = [STRATEGIES[point][choice(flags, point)] for point in POINTS] + [s for s in PRUNERS.values() if changed(flags, s)]
     refuse_unused(flags, in_use)
     cpu_workers.check(flags)
+    check_glossary(flags)
     if flags.resume and not flags.results_file:
         raise UsageError("--resume goes on with a results file and none is named: add --results-file")
     for strategy in in_use:

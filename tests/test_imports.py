@@ -37,7 +37,7 @@ ALLOWED = {
     # drivers -> decoders, through a protocol
     "parallel": "array_file decoders.protocol errors files kernels search stats",
     "search": "constraints.sentence decoders.protocol errors kernels stats",
-    "constraints": "errors files search.finished search.log_probs stats",
+    "constraints": "errors files search.finished search.log_probs stats terms",
     "decoders": "errors kernels",
     # what all may import
     "kernels": "errors files",

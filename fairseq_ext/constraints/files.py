@@ -24,7 +24,7 @@ from typing import Any
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from fairseq_ext.constraints.glossary import Glossary, words_of
+from fairseq_ext.constraints.glossary import Glossary, GlossaryOptions, Required
 from fairseq_ext.constraints.packed import from_packed, keys_of, pack
 from fairseq_ext.constraints.phrase import Phrase
 from fairseq_ext.constraints.segmenter import Segmenter
@@ -41,6 +41,7 @@ from fairseq_ext.constraints.sentence import (
 )
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import Lines
+from fairseq_ext.terms.words import words_of
 
 __all__ = ["EMPTY", "ConstraintSource", "Phrase", "Segmenter", "SentenceConstraints", "from_packed", "keys_of", "merge", "met", "pack"]
 KEYS = ("constraints", "any_of", "avoid", "prefix")
@@ -58,7 +59,7 @@ class ConstraintSource:
         self,
         constraints_file: str | None,
         avoid_file: str | None,
-        glossary: str | None,
+        glossary: GlossaryOptions | None,
         target: Dictionary,
         source: Dictionary,
         tokenizer: Any = None,
@@ -72,7 +73,7 @@ class ConstraintSource:
         if avoid_file:
             Lines(avoid_file, "--avoid-file").for_each(lambda line, where: avoid.update(self.avoided(line, where)))
         self.common = SentenceConstraints((), (), tuple(avoid), tuple(avoid.values())) if avoid else EMPTY
-        self.glossary = Glossary(glossary, self.term_words, self.segmenter.phrases) if glossary else None
+        self.glossary = Glossary(glossary, self.segmenter) if glossary else None
 
     def __len__(self) -> int:
         return 0 if self.lines is None else len(self.lines)
@@ -99,7 +100,7 @@ class ConstraintSource:
                 )
             found = self.of_line(self.lines[number], self.lines.where(number))
         if self.glossary is not None:
-            found = self.with_terms(found, self.source_words(source_tokens))
+            found = self.with_terms(found, self.required(self.source_text(source_tokens)))
         return without_conflicts(found)
 
     def of_line(self, line: str, where: str) -> SentenceConstraints:
@@ -136,33 +137,31 @@ class ConstraintSource:
         """The forms of an avoided phrase."""
         return dict.fromkeys(self.segmenter.phrases(text.strip(), where), text.strip())
 
-    def with_terms(self, given: SentenceConstraints, words: Sequence[str]) -> SentenceConstraints:
+    def with_terms(self, given: SentenceConstraints, required: Sequence[Required]) -> SentenceConstraints:
         """The glossary terms of a source added. One that the line itself asks for already is left out; where the limits are
         reached, further terms are unmet: a long line is no reason to stop a corpus."""
-        assert self.glossary is not None
         own = {frozenset(alternatives) for alternatives in given.any_of}
         any_of, text, unmet = list(given.any_of), list(given.text), list(given.unmet)
-        for term in self.glossary.terms_in(words):
-            if frozenset(term.phrases) in own:
+        for each in required:
+            if frozenset(each.phrases) in own:
                 continue
-            if len(any_of) == MAX_CONSTRAINTS or size([*any_of, term.phrases]) > MAX_TOKENS:
-                unmet.append((term.text, f"more than {MAX_CONSTRAINTS} phrases or {MAX_TOKENS} tokens in the sentence"))
+            if len(any_of) == MAX_CONSTRAINTS or size([*any_of, each.phrases]) > MAX_TOKENS:
+                unmet.append((each.term.text, f"more than {MAX_CONSTRAINTS} phrases or {MAX_TOKENS} tokens in the sentence"))
                 continue
-            any_of.append(term.phrases)
-            text.append(term.text)
+            any_of.append(each.phrases)
+            text.append(each.term.text)
         if len(any_of) == len(given.any_of) and len(unmet) == len(given.unmet):
             return given
         return replace(given, any_of=tuple(any_of), text=tuple(text), unmet=tuple(unmet))
 
-    def source_words(self, tokens: Tensor | Sequence[int]) -> list[str]:
-        """The words of a source sentence, recovered from its tokens (L,)."""
+    def source_text(self, tokens: Tensor | Sequence[int]) -> str:
+        """A source sentence, recovered from its tokens (L,); its pieces where the command undoes no segmentation."""
         ids = tokens.tolist() if isinstance(tokens, Tensor) else list(tokens)
-        text = self.source.string([i for i in ids if i != self.source.pad()])
-        return words_of(self.segmenter.decode(text), self.segmenter.takes_pieces)
+        return self.segmenter.decode(self.source.string([i for i in ids if i != self.source.pad()]))
 
-    def term_words(self, term: str) -> list[str]:
-        """The words of a glossary's source term, sent through the encoders as the source was (they may normalise)."""
-        return words_of(self.segmenter.decode(" ".join(self.segmenter.pieces(term))), self.segmenter.takes_pieces)
+    def required(self, source: str) -> list[Required]:
+        """What the glossary asks for in a source sentence (`source_text`)."""
+        return [] if self.glossary is None else self.glossary.required(words_of(source, self.segmenter.takes_pieces))
 
 
 def is_json(lines: Lines) -> bool:

@@ -6,7 +6,13 @@ fairseq reads a flag's type from the annotation itself, so annotations are not p
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-from fairseq.dataclass import FairseqDataclass
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+
+from fairseq_ext.constraints.glossary import GlossaryOptions
+from fairseq_ext.errors import UsageError
+from fairseq_ext.terms.glossary_files import Languages
+
+GLOSSARY = {"glossary_match": "surface", "glossary_repeat": "once", "glossary_report": None}  # defaults of flags that need --glossary
 
 
 @dataclass
@@ -15,7 +21,7 @@ class ConstraintFlags(FairseqDataclass):
         default=None,
         metadata={
             "help": "phrases that must appear: one line a sentence in corpus order, tab-separated, or JSONL "
-            "(default: none; alone it means --constraints unordered)"
+            "(default: none; in any order unless --constraints is ordered)"
         },
     )
     avoid_file: Optional[str] = field(  # noqa: UP045
@@ -23,8 +29,33 @@ class ConstraintFlags(FairseqDataclass):
     )
     glossary: Optional[str] = field(  # noqa: UP045
         default=None,
-        metadata={"help": "source term, tab, target term (or a|b), for every sentence that holds the source term (default: none)"},
+        metadata={
+            "help": "terms for every sentence whose source holds them: TSV, CSV, TBX-Basic or JSONL of source and target term (or a|b) "
+            "(default: none; in any order unless --constraints is ordered)"
+        },
     )
+    glossary_match: ChoiceEnum(["surface", "casefold", "lemma"]) = field(  # type: ignore[valid-type]
+        default="surface",
+        metadata={"help": "how --glossary finds terms in sources: as written, in any case, or in any form of the words (default: surface)"},
+    )
+    glossary_repeat: ChoiceEnum(["once", "each"]) = field(  # type: ignore[valid-type]
+        default="once",
+        metadata={"help": "a term of --glossary that a source has n times is required once, or n times (each) (default: once)"},
+    )
+
+
+def check_glossary(flags: Any) -> None:
+    """UsageError for a flag of the glossary's without --glossary."""
+    given = [name for name, default in GLOSSARY.items() if (getattr(flags, name, None) or default) != default]
+    if given and not getattr(flags, "glossary", None):
+        raise UsageError(f"--{given[0].replace('_', '-')} needs a glossary: add --glossary, or leave it out")
+
+
+def glossary_options(flags: Any) -> GlossaryOptions | None:
+    """The glossary that the flags name."""
+    path = getattr(flags, "glossary", None)
+    languages = Languages(getattr(flags, "source_lang", None), getattr(flags, "target_lang", None))
+    return GlossaryOptions(path, str(flags.glossary_match), str(flags.glossary_repeat), languages) if path else None
 
 
 def constraint_flag(flags: Any, generation: Any) -> str | None:

@@ -1,108 +1,179 @@
-"""`--glossary F`: source term, tab, target term (or `a|b`: any one of them), for each sentence whose source holds the term.
+"""`--glossary F`: required phrases for each sentence whose source holds a term of the file.
 
-How a term is found in a source:
-- On word boundaries, in any script: a word is a run of letters, marks, digits and underscores; Han, Hiragana, Thai, Lao, Khmer and
-  Myanmar, which leave no space between words, count letter by letter; any other character stands alone. So *Ader* is in
-  "Die Ader." and in "Ader-Test", not in "Adern" or "Schlagader". How much space lies between words does not matter.
-- Case counts. Only the first word of a sentence is looked up with a small initial too, when the line as written has no term
-  there of that length: "Port 80 ..." has the term *port*, but "about us" never has *US*.
-- The longest term (in words) wins, the leftmost of equally long ones; what it covers is not matched again by shorter ones.
-- A term gives its constraint once, however often it occurs: the second mention may well be a pronoun in the translation. Two
-  different terms with the same translation give it twice.
-- Unicode forms that look the same are the same (NFKC). Lines of the file with the same source term are alternatives.
+Formats: terms/glossary_files.py. How a term is found (--glossary-match): terms/matcher.py. What it asks for:
+- Any one of the term's targets. Lines of the file with the same source term are alternatives; a line that is there twice counts once.
+- --glossary-repeat once: a term gives its constraint once, however often it occurs, as the second mention may well be a pronoun in the
+  translation. each: n mentions give it n times. Two different terms with the same translation give it twice in either case.
 - Where the source is known in subword pieces only (no --tokenizer or --bpe given), terms are matched piece by piece.
+Targets are segmented when their term is first met; that the target dictionary has all of their pieces is checked when the file is read.
 """
 
 from __future__ import annotations
 
-import unicodedata
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-
-import regex
+import contextlib
+import gc
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from fairseq_ext.constraints.phrase import Phrase
+from fairseq_ext.constraints.segmenter import Segmenter
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import Lines
+from fairseq_ext.terms.glossary_files import Entry, Errors, Languages, read
+from fairseq_ext.terms.lemmas import lemmatizer
+from fairseq_ext.terms.matcher import Match, Matcher
+from fairseq_ext.terms.words import words_of
 
-UNSPACED = r"\p{Han}\p{Hiragana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
-WORD = regex.compile(rf"(?V1)[{UNSPACED}]\p{{M}}*|[[\w\p{{M}}]--[{UNSPACED}]]+|\S")
+logger = logging.getLogger("fairseq_ext")
+SEPARATOR = "‖"  # parts terms that go through an encoder together
+TOGETHER = 250  # terms in one call of an encoder
 
 
-def words_of(text: str, segmented: bool = False) -> list[str]:
-    """Text as the units that terms are made of: words and single other characters, or what spaces part (segmented)."""
-    text = unicodedata.normalize("NFKC", text)
-    return text.split() if segmented else WORD.findall(text)
+@dataclass(frozen=True)
+class GlossaryOptions:
+    """What the flags say of the glossary."""
+
+    path: str  # --glossary
+    match: str = "surface"  # --glossary-match
+    repeat: str = "once"  # --glossary-repeat
+    languages: Languages = Languages()
+
+
+@dataclass(slots=True)
+class Term:
+    """A source term of the file."""
+
+    source: str  # as the file first has it
+    line: int  # where
+    targets: dict[str, int] = field(default_factory=dict)  # as the file has them, with their lines
+    forms: tuple[Phrase, ...] | None = None  # their tokens, once they were asked for
+
+    @property
+    def text(self) -> str:
+        """The targets as the user may write them, a|b."""
+        return "|".join(self.targets)
 
 
 @dataclass
-class Term:
-    """A source term's translation."""
+class Required:
+    """What one mention of a term asks for."""
 
-    text: str  # as the user wrote it, a|b
+    term: Term
     phrases: tuple[Phrase, ...]  # any one of them
+    matches: list[Match]  # the mention, or all of them with --glossary-repeat once
 
 
 class Glossary:
-    """The terms of a file, found by their first word, so that a sentence costs the same with 50 terms and with 50,000.
+    """The terms of a file. merged: lines whose source term an earlier line has.
 
-    words: a source term's text -> its words, in the form that `terms_in` gets a sentence's words.
-    phrases: (target text, where) -> its token phrases; raises UsageError for text that cannot be used.
-    Errors: UsageError for a line without two columns, an empty term or alternative, and for what `phrases` refuses: the first, and
-    how many more there are.
+    Errors: UsageError for lines that cannot be used, the first and how many more there are, and for a match `lemma` without lemmas.
     """
 
-    def __init__(self, path: str, words: Callable[[str], list[str]], phrases: Callable[[str, str], tuple[Phrase, ...]]):
-        self.words, self.phrases = words, phrases
-        self.terms: dict[tuple[str, ...], Term] = {}
-        self.lengths: dict[str, list[int]] = {}  # first word -> lengths of the terms that start with it
-        Lines(path, "--glossary").for_each(self.add)
+    def __init__(self, options: GlossaryOptions, segmenter: Segmenter):
+        self.options, self.segmenter = options, segmenter
+        lemma = lemmatizer(options.languages.source or "", "--glossary-match lemma") if options.match == "lemma" else None
+        self.matcher = Matcher(options.match, lemma)
+        self.terms: list[Term] = []
+        self.merged = 0
+        with without_garbage_collection():
+            self.read()
+        lines = f"{self.merged} line{'s' * (self.merged != 1)}"
+        merged = f", {lines} merged with earlier ones of the same source term" if self.merged else ""
+        logger.info("glossary %s: %d source terms%s", options.path, len(self.terms), merged)
 
-    def add(self, line: str, where: str) -> None:
+    def read(self) -> None:
+        """Take in the file."""
+        options, errors = self.options, Errors()
+        entries = read(options.path, "--glossary", options.languages, errors)
+        self.check_targets(entries, errors)
+        for entry, words in zip(entries, self.source_words([entry.source for entry in entries]), strict=True):
+            self.add(entry, words, errors)
+        errors.tell()
+
+    def __reduce__(self):
+        return Glossary, (self.options, self.segmenter)
+
+    def where(self, line: int) -> str:
+        """How messages name a line."""
+        return f"line {line} of {self.options.path}"
+
+    def add(self, entry: Entry, words: Sequence[str], errors: Errors) -> None:
         """One line of the file."""
-        columns = line.split("\t")
-        if len(columns) != 2:
-            count = f"{len(columns)} column{'s' * (len(columns) > 1)}"
-            raise UsageError(f"{where} has {count} and needs 2: write the source term, one tab, the target term")
-        source, target = (column.strip() for column in columns)
-        words = tuple(self.words(source))
         if not words:
-            raise UsageError(f"{where} has no source term: write one before the tab")
-        if not target:
-            raise UsageError(f"{where} has no target for the term '{source}': write it behind the tab")
-        alternatives = [alternative.strip() for alternative in target.split("|")]
-        if not all(alternatives):
-            raise UsageError(f"{where} has an empty alternative in '{target}': remove the bar")
-        forms = tuple(form for alternative in alternatives for form in self.phrases(alternative, where))
-        known = self.terms.setdefault(words, Term("", ()))
-        known.text = "|".join(dict.fromkeys([*filter(None, known.text.split("|")), *alternatives]))
-        known.phrases = tuple(dict.fromkeys(known.phrases + forms))
-        lengths = self.lengths.setdefault(words[0], [])
-        if len(words) not in lengths:
-            lengths.append(len(words))
+            errors.add(UsageError(f"{self.where(entry.line)} has the term '{entry.source}', of which nothing is left once it is segmented"))
+            return
+        number = self.matcher.add(words, len(self.terms))
+        if number == len(self.terms):
+            self.terms.append(Term(entry.source, entry.line))
+        else:
+            self.merged += 1
+        for target in entry.targets:
+            self.terms[number].targets.setdefault(target, entry.line)
 
-    def terms_in(self, words: Sequence[str]) -> list[Term]:
-        """The terms that apply to a sentence of these words, each once, in the order of their first places."""
-        initial = next((i for i, word in enumerate(words) if word[0].isalpha()), -1)
-        found = []  # (length, place, term)
-        for place, word in enumerate(words):
-            found += self.terms_at(words, place, word)
-            if place == initial and word[0].isupper():
-                found += self.terms_at(words, place, word[0].lower() + word[1:])
-        taken: set[int] = set()
-        kept = []
-        for length, place, term in sorted(found, key=lambda match: (-match[0], match[1])):
-            stretch = range(place, place + length)
-            if taken.isdisjoint(stretch):
-                taken.update(stretch)
-                kept.append((place, term))
-        return list({id(term): term for _, term in sorted(kept, key=lambda match: match[0])}.values())
+    def check_targets(self, entries: Sequence[Entry], errors: Errors) -> None:
+        """Report targets that the dictionary cannot write. Lines are looked at one by one only where many together have such a piece."""
+        for some in together(entries):
+            texts = [target for entry in some for target in entry.targets]
+            if self.segmenter.writable(" ".join(texts)):
+                continue
+            for entry in some:
+                try:
+                    for target in entry.targets:
+                        self.segmenter.phrases(target, self.where(entry.line), suggest=errors.first is None)
+                except UsageError as error:
+                    errors.add(error)
 
-    def terms_at(self, words: Sequence[str], place: int, first: str) -> list[tuple[int, int, Term]]:
-        """All terms (length, place, term) that start at a place, its word read as `first`."""
-        matches = []
-        for length in self.lengths.get(first, ()):
-            term = self.terms.get((first, *words[place + 1 : place + length]))
-            if term is not None and place + length <= len(words):
-                matches.append((length, place, term))
-        return matches
+    def source_words(self, terms: Sequence[str]) -> Iterator[list[str]]:
+        """The words of each source term, sent through the encoders as sources are (they may normalise)."""
+        segmented = self.segmenter.takes_pieces
+        for some in together(terms):
+            texts = some if segmented else encoded_together(some, self.segmenter.there_and_back)
+            for text in texts:
+                yield words_of(text, segmented)
+
+    def forms(self, term: Term) -> tuple[Phrase, ...]:
+        """The token phrases of a term's targets."""
+        if term.forms is None:
+            found = (form for target, line in term.targets.items() for form in self.segmenter.phrases(target, self.where(line)))
+            term.forms = tuple(dict.fromkeys(found))
+        return term.forms
+
+    def required(self, words: Sequence[str]) -> list[Required]:
+        """What a sentence of these words asks for, in the order of the terms' first places."""
+        found: list[Required] = []
+        once: dict[int, Required] = {}
+        for match in self.matcher.matches(words):
+            if self.options.repeat == "once" and match.term in once:
+                once[match.term].matches.append(match)
+                continue
+            term = self.terms[match.term]
+            found.append(Required(term, self.forms(term), [match]))
+            once[match.term] = found[-1]
+        return found
+
+
+@contextlib.contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """A time in which Python does not look for garbage: over 100,000 new terms, all of which stay, that takes longer than the rest."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def together(items: Sequence) -> Iterator[Sequence]:
+    """The items in runs that go through an encoder in one call."""
+    for start in range(0, len(items), TOGETHER):
+        yield items[start : start + TOGETHER]
+
+
+def encoded_together(texts: Sequence[str], step: Callable[[str], str]) -> list[str]:
+    """Each text after `step`, which is called once for all: an encoder takes most of its time to start.
+
+    subtle: the texts are parted by a sign of its own; where the step did not keep every one of them, each text goes by itself.
+    """
+    found = step(f" {SEPARATOR} ".join(texts)).split(SEPARATOR)
+    return found if len(found) == len(texts) else [step(text) for text in texts]

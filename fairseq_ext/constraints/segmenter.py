@@ -15,6 +15,7 @@ from typing import Any
 from fairseq.data import Dictionary
 
 from fairseq_ext.constraints.phrase import Phrase, end_of, unusable
+from fairseq_ext.constraints.spelling import nearest_spelling
 from fairseq_ext.errors import UsageError
 
 
@@ -40,11 +41,22 @@ class Segmenter:
             text = step.decode(text) if step is not None else text
         return text
 
-    def phrases(self, text: str, where: str, leads: Sequence[str] = ("", " ")) -> tuple[Phrase, ...]:
+    def there_and_back(self, text: str) -> str:
+        """Text as it comes back from its pieces: encoders may normalise."""
+        return self.decode(" ".join(self.pieces(text)))
+
+    def writable(self, text: str) -> bool:
+        """Whether the dictionary has all pieces of a text, as it stands alone or after a space."""
+        dictionary = self.dictionary
+        special = (dictionary.unk(), dictionary.bos(), dictionary.eos(), dictionary.pad())
+        return any(all(dictionary.indices.get(piece, special[0]) not in special for piece in self.pieces(text, lead)) for lead in ("", " "))
+
+    def phrases(self, text: str, where: str, leads: Sequence[str] = ("", " "), suggest: bool = True) -> tuple[Phrase, ...]:
         """A phrase's forms: as at the start of a text, and as after a space where that differs. A form that contains the
         first is left out (the first says the same), and so is one that the dictionary cannot write, as long as another is left.
 
-        Errors: UsageError, naming `where`, for an empty phrase, a piece outside the dictionary, `<s>`, `</s>` and `<pad>`.
+        Errors: UsageError, naming `where`, for an empty phrase, a piece outside the dictionary, `<s>`, `</s>` and `<pad>`; with the
+        nearest spelling that works (suggest), which takes a moment to find.
         """
         if not text.strip():
             raise UsageError(f"{where} has an empty phrase: write it, or remove its separator")
@@ -62,6 +74,8 @@ class Segmenter:
             if not problem and not any(end_of(other, form, 0) >= 0 for other in forms):
                 forms.append(form)
         if not forms:
-            hint = "; without --bpe and --tokenizer, phrases are taken as segmented already" * self.takes_pieces
+            near = nearest_spelling(text, self.writable, dictionary.symbols) if suggest else None
+            hint = f"; the nearest spelling that works is '{near}'" if near else ""
+            hint += "; without --bpe and --tokenizer, phrases are taken as segmented already" * self.takes_pieces
             raise UsageError(f"in {where}, the phrase '{text}' {reason}{hint}")
         return tuple(forms)

@@ -87,6 +87,7 @@ def decoding_flags(words: list[str]) -> dict[str, Any]:
 NOT_HERE = {
     "print_alignment": "has no place in the records of a corpus run",
     "cpu_workers": "would start processes within the workers, which --workers counts",
+    "glossary_report": "writes a file of its own, and workers share none",
     "ddg_dir": "draws a few sentences of the other commands, not a corpus",
 }
 LEAST_STORE = 75  # MiB

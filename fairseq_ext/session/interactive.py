@@ -18,6 +18,8 @@ from torch import Tensor
 
 from fairseq_ext.constraints import files as constraint_io
 from fairseq_ext.constraints.files import ConstraintSource, Phrase, SentenceConstraints
+from fairseq_ext.constraints.flags import glossary_options
+from fairseq_ext.constraints.glossary_report import GlossaryReport
 from fairseq_ext.constraints.report import ConstraintCounts
 from fairseq_ext.errors import UsageError, report
 from fairseq_ext.session.target_dictionary import TargetDictionary
@@ -40,6 +42,8 @@ class Sentences:
     numbered = False  # lines of an interactive session carry their numbers
     lines_read = 0  # of such a session
     draft_lines_read = 0
+    report_path: str | None = None  # --glossary-report
+    glossary_report: GlossaryReport | None = None
     talks = False  # this is fairseq-interactive
     held: UsageError | None = None  # what the first line that was not translated is to blame for
     of_line: dict[int, SentenceConstraints]
@@ -57,7 +61,7 @@ class Sentences:
         """Note what the flags ask for besides the search; constrained: sentences have constraints, which our own search obeys."""
         self.constrained = constrained
         self.numbered = self.constrained or bool(flags.results_file) or bool(flags.ddg_dir)
-        self.draft_file = flags.draft_file
+        self.draft_file, self.report_path = flags.draft_file, flags.glossary_report
         if self.constrained and isinstance(self.tgt_dict, TargetDictionary):
             self.tgt_dict.noting = True
 
@@ -81,7 +85,7 @@ class Sentences:
         """The command's constraint files, segmented as its tokenizer and bpe segment text (read when first needed)."""
         if self.source is None:
             flags = self.flags()
-            files = (flags.constraints_file, flags.avoid_file, flags.glossary)
+            files = (flags.constraints_file, flags.avoid_file, glossary_options(flags))
             self.source = ConstraintSource(*files, self.target_dictionary, self.source_dictionary, self.tokenizer_used, self.bpe_used)
         return self.source
 
@@ -179,6 +183,16 @@ class Sentences:
                     for text in constraints.text:
                         print(f"C-{number}\t{text}")
         return {**sample, "sentence_constraints": given, "sentence_numbers": torch.tensor(numbers)}
+
+    def report_glossary(self, sample: dict, translations: list[str]) -> None:
+        """Write a batch's lines of --glossary-report; translations: the best of each of its sentences, as text."""
+        source = self.constraint_source()
+        if self.glossary_report is None:
+            self.glossary_report = GlossaryReport(str(self.report_path), source.segmenter.takes_pieces)
+        numbers = sample["sentence_numbers" if "sentence_numbers" in sample else "id"].tolist()
+        for number, row, translation in zip(numbers, sample["net_input"]["src_tokens"], translations, strict=True):
+            text = source.source_text(row)
+            self.glossary_report.add(number, text, translation, source.required(text))
 
     def hold(self, error: UsageError, before: int) -> None:
         """Raise the error; in a session whose buffer has lines before it, later: with the next buffer, or at the end."""

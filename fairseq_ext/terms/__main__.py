@@ -1,4 +1,8 @@
-"""`python -m fairseq_ext.terms score --hypotheses F --references F --format wmt25 --target-lang de --terms proper [--json]`"""
+"""`python -m fairseq_ext.terms score` and `python -m fairseq_ext.terms expand`.
+
+    python -m fairseq_ext.terms score --hypotheses F --references F --format wmt25 --target-lang de --terms proper [--json]
+    python -m fairseq_ext.terms expand --glossary g.tsv --lang en --text mono.en > expanded.tsv
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,11 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 
 from fairseq_ext.errors import UsageError
+from fairseq_ext.files import Lines
+from fairseq_ext.terms.expand import expand
 from fairseq_ext.terms.formats import hypotheses, own, wmt21, wmt23, wmt25
 from fairseq_ext.terms.formats.files import Files
+from fairseq_ext.terms.glossary_files import Errors, Languages, read
 from fairseq_ext.terms.lemmas import Lemmatizer, lemmatizer
 from fairseq_ext.terms.score import EvaluationSet, score
 from fairseq_ext.terms.significance import compare
@@ -46,6 +53,20 @@ def parser() -> ArgumentParser:
     add("--baseline", metavar="F", help="translations of a second system, for a paired bootstrap")
     add("--draws", type=int, default=1000, metavar="N", help="of the bootstrap (default: 1000)")
     add("--json", action="store_true", help="print one JSON object instead of a table")
+    parse.set_defaults(run=score_command)
+    parse = commands.add_parser(
+        "expand",
+        help="add the inflected forms of a glossary's targets",
+        description="Prints the glossary as TSV, with the forms that the text has under the same lemmas as further alternatives.",
+        allow_abbrev=False,
+    )
+    add = parse.add_argument
+    add("--glossary", required=True, metavar="F", help="TSV, CSV, TBX-Basic or JSONL")
+    add("--lang", required=True, metavar="LANG", help="of the targets and of --text")
+    add("--text", required=True, nargs="+", metavar="F", help="text of that language")
+    add("--source-lang", metavar="LANG", help="of the source terms; TBX needs it, CSV may")
+    add("--min-count", type=int, default=1, metavar="N", help="occurrences that a form must have (default: 1)")
+    parse.set_defaults(run=expand_command)
     return top
 
 
@@ -75,11 +96,24 @@ def score_command(args: Namespace) -> None:
     print(json.dumps(scores, ensure_ascii=False) if args.json else table(scores))
 
 
+def expand_command(args: Namespace) -> None:
+    """Print the expanded glossary, and on standard error what was added; UsageError for files that cannot be used."""
+    errors = Errors()
+    entries = read(args.glossary, "--glossary", Languages(args.source_lang, args.lang), errors)
+    errors.tell()
+    texts = [Lines(path, "--text") for path in args.text]
+    lines = (text[number] for text in texts for number in range(len(text)))
+    expanded, new = expand(entries, lines, lemmatizer(args.lang, "--lang"), args.min_count)
+    for entry in expanded:
+        print("\t".join(" ".join(cell.split()) for cell in (entry.source, "|".join(entry.targets))))
+    print(f"{len(expanded)} {'entry' if len(expanded) == 1 else 'entries'}, {new} form{'s' * (new != 1)} added", file=sys.stderr)
+
+
 def main(argv: list[str] | None = None) -> int:
     """The exit code: 0, or 1 after an error, which is told in one sentence."""
     args = parser().parse_args(argv)
     try:
-        score_command(args)
+        args.run(args)
         sys.stdout.flush()
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -7,7 +7,7 @@ from functools import cache, cached_property
 from unicodedata import normalize
 
 from fairseq_ext.terms.lemmas import Lemmatizer
-from fairseq_ext.terms.words import words_of
+from fairseq_ext.terms.words import starts_of, words_of
 
 JOINT = "\x1f"  # between two units: no word holds it
 Place = tuple[int, int]  # the unit in which an occurrence starts, and the character of that unit
@@ -27,12 +27,7 @@ class Text:
     @cached_property
     def starts(self) -> list[int]:
         """Where each word starts in the text's NFKC form, in characters."""
-        text, at = normalize("NFKC", self.raw), 0
-        found: list[int] = []
-        for word in self.words:
-            found.append(text.index(word, at))
-            at = found[-1] + len(word)
-        return found
+        return starts_of(normalize("NFKC", self.raw), self.words)
 
     @cached_property
     def lemmas(self) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 
 import regex
 
@@ -18,6 +19,16 @@ def words_of(text: str, segmented: bool = False) -> list[str]:
     """
     text = unicodedata.normalize("NFKC", text)
     return text.split() if segmented else WORD.findall(text)
+
+
+def starts_of(text: str, words: Sequence[str]) -> list[int]:
+    """Where each of the words of a text in NFKC starts, in characters."""
+    found: list[int] = []
+    at = 0
+    for word in words:
+        found.append(text.index(word, at))
+        at = found[-1] + len(word)
+    return found
 
 
 def is_word(unit: str) -> bool:

@@ -25,6 +25,7 @@ from subword_nmt.learn_bpe import learn_bpe
 
 from fairseq_ext.constraints import files as constraint_io
 from fairseq_ext.constraints.files import EMPTY, ConstraintSource, Segmenter, from_packed
+from fairseq_ext.constraints.glossary import GlossaryOptions
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import Lines
 
@@ -56,7 +57,7 @@ def read(tmp_path):
             (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
             return str(tmp_path / name)
 
-        files = [write(name, content), avoid and write("avoid", avoid), glossary and write("glossary", glossary)]
+        files = [write(name, content), avoid and write("avoid", avoid), glossary and GlossaryOptions(write("glossary", glossary))]
         dictionary = dictionary or words()
         return ConstraintSource(*files, dictionary, dictionary, **encoders)
 
@@ -238,7 +239,7 @@ def test_a_sentence_behind_the_last_line_is_refused(read):
 def test_a_missing_file_is_refused(tmp_path):
     for place, flag in enumerate(("--constraints-file", "--avoid-file", "--glossary")):
         files: list = [None] * 3
-        files[place] = str(tmp_path / "none")
+        files[place] = GlossaryOptions(str(tmp_path / "none")) if flag == "--glossary" else str(tmp_path / "none")
         with pytest.raises(UsageError, match=f"{flag}: cannot read .*none .No such file or directory.: name a file"):
             ConstraintSource(*files, words(), words())
     with pytest.raises(UsageError, match="Is a directory"):
@@ -488,7 +489,7 @@ def test_terms_beyond_the_limits_are_unmet_and_the_corpus_goes_on(tmp_path):
     terms = [f"w{i}" for i in range(70)]
     dictionary = words(" ".join(terms))
     (tmp_path / "g").write_text("".join(f"{t}\t{t}\n" for t in terms))
-    source = ConstraintSource(None, None, str(tmp_path / "g"), dictionary, dictionary)
+    source = ConstraintSource(None, None, GlossaryOptions(str(tmp_path / "g")), dictionary, dictionary)
     found = source.sentence(0, ids(dictionary, " ".join(terms)))
     assert found.text == tuple(terms[:64])
     assert found.unmet == tuple((t, "more than 64 phrases or 512 tokens in the sentence") for t in terms[64:])

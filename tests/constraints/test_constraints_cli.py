@@ -137,6 +137,34 @@ def test_glossary_terms_apply_where_the_source_has_them(tiny, tmp_path):
     assert json.loads(stats.read_text())["constraints"] == {"given": 3, "met": 3, "unmet": []}
 
 
+def test_glossary_report_says_what_fired_and_where_the_form_stands(tiny, tmp_path):
+    entries = [("DE1", "en20 en21"), ("de3 de2", ["en22", "en23"]), ("dE1", "en5")]
+    file = write(tmp_path / "g.jsonl", [json.dumps({"source": source, "target": target}) for source, target in entries])
+    flags = ["--glossary", file, "--glossary-match", "casefold", "--glossary-repeat", "each", "--constraints", "ordered"]
+    report = tmp_path / "report.jsonl"
+    done = interactive(tiny, *EXT, *flags, "--glossary-report", report, stdin="de1 de5 de1\nde6\nde3 de2 de4\n")
+    found = hypotheses(done)
+    records = {record["id"]: record for record in map(json.loads, report.read_text().splitlines())}
+    assert [records[i]["translation"] for i in range(3)] == [found[i][0] for i in range(3)]
+    first, second = records[0]["terms"]
+    assert (first["term"], first["line"], first["targets"]) == ("DE1", 1, ["en20 en21", "en5"])
+    assert (first["source_at"], second["source_at"]) == ([[0, 3]], [[8, 11]])
+    for each in (first, second, *records[2]["terms"]):
+        start, end = each["at"]
+        assert records[0 if each["term"] == "DE1" else 2]["translation"][start:end] == each["form"] and each["form"] in each["targets"]
+    assert first["at"] != second["at"] and records[1]["terms"] == []
+    assert records[2]["terms"][0]["source_at"] == [[0, 7]] and "|constraints:ordered|" in done.stderr
+    assert "2 source terms, 1 line merged with earlier ones" in done.stderr
+
+
+def test_flags_of_the_glossary_need_one(tiny, tmp_path):
+    file = write(tmp_path / "c.tsv", PHRASES)
+    said = sentence(generate(tiny, *EXT, "--constraints-file", file, "--glossary-match", "lemma", check=False))
+    assert "--glossary-match needs a glossary: add --glossary" in said
+    said = sentence(generate(tiny, *EXT, "--constraints-file", file, "--glossary-report", "r", check=False))
+    assert "--glossary-report needs a glossary" in said
+
+
 def test_c_lines_show_all_alternatives(tiny, tmp_path):
     lines = [json.dumps(entry) if entry else "" for entry in JSONL]
     done = interactive(tiny, *EXT, "--constraints-file", write(tmp_path / "c.jsonl", lines[:3]), stdin="de1 de2\nde3\nde4 de5\n")

@@ -7,26 +7,41 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_ext.constraints.glossary import Glossary, words_of
+from fairseq_ext.constraints.glossary import Glossary, GlossaryOptions, encoded_together
 from fairseq_ext.errors import UsageError
+from fairseq_ext.terms.glossary_files import Languages
+from fairseq_ext.terms.words import words_of
 
 
-def spelled(text: str, where: str):
-    """Stands in for the segmenter: a phrase's tokens are its code points."""
-    return (tuple(map(ord, text)),)
+class Spelled:
+    """Stands in for the segmenter: a phrase's tokens are its code points, of which it has those up to ž."""
+
+    def __init__(self, takes_pieces: bool = False):
+        self.takes_pieces = takes_pieces
+
+    def phrases(self, text: str, where: str, suggest: bool = True):
+        if not self.writable(text):
+            raise UsageError(f"in {where}, the phrase '{text}' cannot be written")
+        return (tuple(map(ord, text)),)
+
+    def writable(self, text: str) -> bool:
+        return max(text) <= "ž"
+
+    def there_and_back(self, text: str) -> str:
+        return text
 
 
 @pytest.fixture
 def glossary(tmp_path):
-    def make(content: str, words=words_of) -> Glossary:
-        (tmp_path / "g").write_text(content, encoding="utf-8")
-        return Glossary(str(tmp_path / "g"), words, spelled)
+    def make(content: str, name="g", takes_pieces=False, **options) -> Glossary:
+        (tmp_path / name).write_text(content, encoding="utf-8")
+        return Glossary(GlossaryOptions(str(tmp_path / name), **options), Spelled(takes_pieces))
 
     return make
 
 
 def found(glossary: Glossary, text: str) -> list[str]:
-    return [term.text for term in glossary.terms_in(glossary.words(text))]
+    return [each.term.text for each in glossary.required(words_of(text, glossary.segmenter.takes_pieces))]
 
 
 @pytest.mark.parametrize(
@@ -92,15 +107,81 @@ def test_the_longest_term_wins_and_each_counts_once(glossary, terms, text, answe
 
 
 def test_alternatives_and_repeated_lines(glossary):
-    (term,) = glossary("a\tx|y z\n\nb\tv\na\tw| x \n").terms_in(["a"])
-    assert term.text == "x|y z|w"
-    assert term.phrases == ((120,), (121, 32, 122), (119,))
+    several = glossary("a\tx|y z\n\nb\tv\na\tw| x \n")
+    (one,) = several.required(["a"])
+    assert one.term.text == "x|y z|w" and several.merged == 1
+    assert one.phrases == ((120,), (121, 32, 122), (119,))
 
 
 def test_segmented_text_is_matched_piece_by_piece(glossary):
-    pieces = glossary("▁A der\tx\n", lambda text: words_of(text, segmented=True))
+    pieces = glossary("▁A der\tx\n", takes_pieces=True)
     assert found(pieces, "▁Die ▁A der ▁ist") == ["x"]
     assert found(pieces, "▁Die ▁A dern") == []
+
+
+@pytest.mark.parametrize(
+    ("match", "term", "text", "matches"),
+    [
+        ("casefold", "US", "about us", True),
+        ("casefold", "Straße", "in der STRASSE", True),
+        ("casefold", "Stiefel", "zwei Stiefeln", False),
+        ("lemma", "Gummistiefel", "mit Gummistiefeln", True),
+        ("lemma", "Gummistiefel", "mit GUMMISTIEFEL", True),  # the words themselves, in any case
+        ("lemma", "grünes Haus", "die grünen Häuser", True),
+        ("lemma", "grünes Haus", "die grünen, Häuser", False),
+        ("lemma", "Haus", "die Hausverwaltung", False),
+        ("surface", "Gummistiefel", "mit Gummistiefeln", False),
+    ],
+)
+def test_case_and_lemmas_of_sources(glossary, match, term, text, matches):
+    assert found(glossary(f"{term}\tx\n", match=match, languages=Languages("de", "en")), text) == ["x"] * matches
+
+
+def test_of_terms_with_the_same_lemmas_the_one_with_the_words_wins(glossary):
+    both = glossary("Haus\t1\nHäuser\t2\n", match="lemma", languages=Languages("de", "en"))
+    assert [found(both, text) for text in ("zwei Häuser", "ein Haus", "in Häusern")] == [["2"], ["1"], ["1"]]
+
+
+def test_lemmas_of_an_unknown_language_are_refused(glossary):
+    with pytest.raises(UsageError, match="--glossary-match lemma: simplemma has no lemmas for the language 'xx'"):
+        glossary("a\tb\n", match="lemma", languages=Languages("xx", "en"))
+
+
+def test_each_mention_asks_for_the_term_once_more(glossary):
+    text = "a b a c a b"
+    assert found(glossary("a\t1\na b\t2\n"), text) == ["2", "1"]
+    assert found(glossary("a\t1\na b\t2\n", repeat="each"), text) == ["2", "1", "2"]
+    (once,) = glossary("a\t1\n").required(["a", "b", "a"])
+    assert [(match.start, match.end) for match in once.matches] == [(0, 1), (2, 3)]
+
+
+def test_an_encoder_that_loses_the_sign_between_terms_gets_each_by_itself():
+    calls = []
+
+    def step(text):
+        calls.append(text)
+        return text.replace("‖", "").upper()
+
+    assert encoded_together(["a", "b c"], step) == ["A", "B C"] and len(calls) == 3
+    assert [text.strip() for text in encoded_together(["a", "b c"], str.upper)] == ["A", "B C"]
+
+
+def test_an_unwritable_target_is_its_line_s_error_when_the_file_is_read(glossary):
+    lines = [f"w{i}\tx\n" for i in range(600)]
+    lines[400], lines[590] = "here\tx|☃\n", "there\t☃\n"
+    with pytest.raises(UsageError, match=r"in line 401 of .*, the phrase '☃' cannot be written \(1 more such line in the file\)"):
+        glossary("".join(lines))
+
+
+def test_many_lines_of_one_source_term_take_time_in_proportion(glossary):
+    def seconds(lines: int) -> float:
+        start = time.process_time()
+        merged = glossary("".join(f"a\tx{i}\n" for i in range(lines))).merged
+        assert merged == lines - 1
+        return time.process_time() - start
+
+    seconds(100)
+    assert seconds(20_000) < 60 * max(seconds(1_000), 1e-3)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +222,7 @@ phrase = st.lists(st.sampled_from(["a", "b", "ab", "ba"]), min_size=1, max_size=
 def test_matching_equals_trying_every_term_at_every_place(tmp_path_factory, terms, text):
     path = tmp_path_factory.mktemp("glossary") / "g"
     path.write_text("".join(f"{t}\t{t}\n" for t in terms))
-    assert found(Glossary(str(path), words_of, spelled), text) == naive(terms, text)
+    assert found(Glossary(GlossaryOptions(str(path)), Spelled()), text) == naive(terms, text)
 
 
 def test_a_sentence_costs_the_same_with_fifty_thousand_terms(glossary):
@@ -151,7 +232,7 @@ def test_a_sentence_costs_the_same_with_fifty_thousand_terms(glossary):
         times = []
         for _ in range(20):
             start = time.perf_counter()
-            full.terms_in(words)
+            full.required(words)
             times.append(time.perf_counter() - start)
         return min(times)
 

@@ -1,0 +1,40 @@
+"""The nearest spelling that a dictionary can write, and where it is told."""
+
+import pytest
+from fairseq.data import Dictionary
+
+from fairseq_ext.constraints.segmenter import Segmenter
+from fairseq_ext.constraints.spelling import nearest_spelling
+from fairseq_ext.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "letters", "expected"),
+    [
+        ("naïve", "naive", "naive"),
+        ("Straße", "Stra\u0073e", "Strasse"),
+        ("don’t", "don't", "don't"),
+        ("ﬁnal", "final", "final"),
+        ("VEIN", "vein", "vein"),
+        ("vein", "Vein", "Vein"),
+        ("É", "e", "e"),  # two changes together
+        ("☃", "vein", None),
+    ],
+)
+def test_the_most_similar_writable_spelling(text, letters, expected):
+    assert nearest_spelling(text, lambda each: set(each) <= set(letters), []) == expected
+
+
+def test_a_word_that_the_dictionary_lacks_gives_way_to_a_similar_one():
+    dictionary = Dictionary()
+    for word in ("vein", "veins", "green", "▁lode", "art@@"):
+        dictionary.add_symbol(word)
+    segmenter = Segmenter(dictionary)
+    assert segmenter.writable("green veins") and not segmenter.writable("green veinss") and not segmenter.writable("<s> vein")
+    with pytest.raises(UsageError) as error:
+        segmenter.phrases("green veinss", "line 3 of g")
+    assert "in line 3 of g, the phrase 'green veinss' contains the piece 'veinss'" in str(error.value)
+    assert "; the nearest spelling that works is 'green veins';" in str(error.value)
+    with pytest.raises(UsageError) as error:
+        segmenter.phrases("xyz", "line 3 of g")
+    assert "nearest" not in str(error.value)

@@ -1,0 +1,102 @@
+"""Every format of a glossary gives the same entries, and wrong lines are refused by number."""
+
+import pytest
+
+from fairseq_ext.errors import UsageError
+from fairseq_ext.terms.glossary_files import Errors, Languages, read
+
+ENTRIES = [("Ader", ("vein", "lode")), ("grüne Ader", ("green vein",))]
+TBX2 = """<?xml version="1.0"?>
+<!DOCTYPE martif [<!ENTITY name "x">]>
+<martif type="TBX-Basic" xml:lang="en"><text><body>
+<termEntry id="c1">
+<langSet xml:lang="de-AT"><tig><term>Ader</term></tig></langSet>
+<langSet xml:lang="en"><tig><term>vein</term></tig><tig><term>lode</term></tig>
+<tig><term>artery</term><termNote type="administrativeStatus">deprecatedTerm-admn-sts</termNote></tig></langSet>
+</termEntry>
+<termEntry id="c2"><langSet xml:lang="de"><ntig><termGrp><term>grüne
+Ader</term></termGrp></ntig></langSet>
+<langSet xml:lang="en"><tig><term>green vein</term></tig></langSet>
+<langSet xml:lang="fr"><tig><term>veine</term></tig></langSet></termEntry>
+<termEntry id="c3"><langSet xml:lang="de"><tig><term>allein</term></tig></langSet></termEntry>
+</body></text></martif>
+"""
+TBX3 = """<tbx xmlns="urn:iso:std:iso:30042:ed-2" type="TBX-Basic"><text><body>
+<conceptEntry><langSec xml:lang="de"><termSec><term>Ader</term></termSec></langSec>
+<langSec xml:lang="en"><termSec><term>vein</term></termSec><termSec><term>lode</term></termSec></langSec></conceptEntry>
+<conceptEntry><langSec xml:lang="en"><termSec><term>green vein</term></termSec></langSec>
+<langSec xml:lang="de"><termSec><term>grüne Ader</term></termSec></langSec></conceptEntry></body></text></tbx>
+"""
+
+
+BOTH = Languages("de", "en")
+
+
+def read_text(tmp_path, name, content, languages=BOTH):
+    path = tmp_path / name
+    path.write_text(content, encoding="utf-8")
+    errors = Errors()
+    found = read(str(path), "--glossary", languages, errors)
+    errors.tell()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "lines"),
+    [
+        ("g.tsv", "Ader\tvein|lode\n\ngrüne Ader\tgreen vein\n", (1, 3)),
+        ("glossary", "Ader \t vein | lode | vein\ngrüne Ader\tgreen vein", (1, 2)),
+        ("g.csv", 'note,Target,source\n,vein|lode,Ader\n"a, b","green vein","grüne Ader"\n', (2, 3)),
+        ("g.csv", "de,en\nAder,vein|lode\ngrüne Ader,green vein\n", (2, 3)),
+        ("g.jsonl", '{"source": "Ader", "target": ["vein", "lode"]}\n{"source": "grüne Ader", "target": "green vein", "id": 3}\n', (1, 2)),
+        ("g.tbx", TBX2, (5, 9)),
+        ("g.xml", TBX3, (2, 5)),
+    ],
+)
+def test_formats(tmp_path, name, content, lines):
+    found = read_text(tmp_path, name, content)
+    assert [(" ".join(entry.source.split()), entry.targets) for entry in found] == ENTRIES
+    assert tuple(entry.line for entry in found) == lines
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("g.tsv", "a\tb\nc\n", "line 2 of FILE has 1 column and needs 2"),
+        ("g.tsv", "a\tb\tc\n", "line 1 of FILE has 3 columns and needs 2"),
+        ("g.tsv", "Haus, Garten\tx\n", "line 1 of FILE has the source term 'Haus, Garten' across a ',': make its parts terms of their own"),
+        ("g.tsv", "東京、大阪\tx\n", "across a '、'"),
+        ("g.tsv", "a\t\n\tb\n", "line 1 of FILE has no target for the term 'a': write it behind the tab (1 more such line in the file)"),
+        ("g.csv", "a,b\nc,d\n", "the header of FILE has no column 'source'"),
+        ("g.csv", "source,target\na\n", "line 2 of FILE has 1 columns, fewer than the header"),
+        ("g.csv", 'source,target\n"a,b\n', "line 2 of FILE is not valid CSV"),
+        ("g.jsonl", '{"source": "a", "target": "b"}\n{"source": "a"}\n', "line 2 of FILE is no entry"),
+        ("g.jsonl", '{"source": "a", "target": ["b", 3]}\n', "line 1 of FILE is no entry"),
+        ("g.jsonl", '{"source": "a", "target": "\\ud800"}\n', "line 1 of FILE is no entry"),
+        ("g.jsonl", "[" * 100_000 + "\n", "line 1 of FILE is no entry"),
+        ("g.tbx", "<tbx><text>\n</tbx>", "line 2 of FILE is not valid XML"),
+        ("g.tbx", TBX2.replace('xml:lang="en"', 'xml:lang="it"'), "has terms in de-at, it, de, fr, none in both de and en"),
+        ("g.tbx", "<tbx/>", "has 0 concepts with terms"),
+    ],
+)
+def test_wrong_lines_are_refused_by_number(tmp_path, name, content, message):
+    with pytest.raises(UsageError) as error:
+        read_text(tmp_path, name, content)
+    assert message in str(error.value).replace(str(tmp_path / name), "FILE")
+
+
+@pytest.mark.parametrize("term", ["3,5", "C++", "Dr. Mabuse", "max. Last", "U.S. army", "9:30", "¿qué?"])
+def test_marks_within_words_and_points_of_abbreviations_part_no_clauses(tmp_path, term):
+    assert [entry.source for entry in read_text(tmp_path, "g", f"{term}\tx\n")] == [term]
+
+
+def test_tbx_needs_the_languages(tmp_path):
+    with pytest.raises(UsageError, match="is TBX, and the languages are not known"):
+        read_text(tmp_path, "g.tbx", TBX3, Languages("de", None))
+
+
+def test_entities_of_tbx_are_not_resolved(tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("hidden")
+    bomb = TBX2.replace('"x"', f'SYSTEM "{secret}"').replace("<term>vein</term>", "<term>vein&name;</term>")
+    assert "hidden" not in str(read_text(tmp_path, "g.tbx", bomb))
