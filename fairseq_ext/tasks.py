@@ -6,13 +6,13 @@ stock task loads as it is. Every method here is called by fairseq and hands the 
 
 from __future__ import annotations
 
-from argparse import Namespace
+import inspect
 from functools import partial
 from typing import Any
 
 from fairseq.dataclass.utils import gen_parser_from_dataclass
-from fairseq.tasks import TASK_REGISTRY, FairseqTask, register_task
-from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY, FairseqTask, LegacyFairseqTask, register_task
+from fairseq.tasks.translation import TranslationTask
 from fairseq.tasks.translation_from_pretrained_bart import TranslationFromPretrainedBARTTask
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 
@@ -34,6 +34,7 @@ Flags = config.flags_dataclass()
 class Extended(Sentences):
     """What an *_ext task adds to its stock task."""
 
+    kind: type | None = None  # of generator, while one is built
     cfg: Any
     args: Any
     datasets: dict[str, Any]
@@ -42,7 +43,7 @@ class Extended(Sentences):
 
     def flags(self) -> Any:
         """Our flags, in the task's configuration."""
-        return self.cfg
+        return self.args if isinstance(self, LegacyFairseqTask) else self.cfg
 
     def build_model(self, cfg, from_checkpoint=False):
         """The stock task's model, unless it is one that no search of ours runs (raises UsageError)."""
@@ -51,12 +52,12 @@ class Extended(Sentences):
 
     def build_generator(self, models, args, seq_gen_cls=None, extra_gen_cls_kwargs=None, prefix_allowed_tokens_fn=None):
         """Our generator under the stock signature. A class that the caller brings, or scoring a reference, stays stock."""
-        build, flags = super().build_generator, self.flags()  # type: ignore[misc]
+        flags = self.flags()
         references = getattr(args, "score_reference", False)
         if references:
             validate.refuse_reference(flags)
         if seq_gen_cls is not None or references:
-            return build(models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)
+            return self.build_stock(models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)
         if constrained(flags, args) and not getattr(args, "constraints", None):
             args.constraints = "unordered"  # fairseq-interactive then reads tab-separated phrases and prints C- lines
         choose_strategies(flags, args)
@@ -68,10 +69,28 @@ class Extended(Sentences):
         if print_alignment:
             extra["print_alignment"] = str(print_alignment)
         kind = AlignedBeamSearchGenerator if print_alignment else BeamSearchGenerator
-        generator = build(models, args, kind, extra, prefix_allowed_tokens_fn)
+        generator = self.build_ours(models, args, kind, extra, prefix_allowed_tokens_fn)
         self.command = self.command or Command(flags, self.tell_at_end)
         self.command.use(generator, models, lambda tokens: self.text(tokens, generator.symbols_to_strip_from_output))
         return generator
+
+    def build_stock(self, models, args, seq_gen_cls, extra, prefix_allowed_tokens_fn):
+        """The stock task's generator; it is given the arguments that its build_generator takes."""
+        build = super().build_generator  # type: ignore[misc]
+        given = dict(seq_gen_cls=seq_gen_cls, extra_gen_cls_kwargs=extra, prefix_allowed_tokens_fn=prefix_allowed_tokens_fn)
+        taken = inspect.signature(build).parameters
+        return build(models, args, **{name: value for name, value in given.items() if name in taken and value is not None})
+
+    def build_ours(self, models, args, kind: type, extra: dict, prefix_allowed_tokens_fn):
+        """A generator of our class, built by the stock task's own build_generator, whose settings it keeps.
+
+        subtle: some stock tasks do not pass a class on (translation_multi_simple_epoch), so `Innermost` puts it in where they end.
+        """
+        self.kind, self.kind_arguments = kind, extra  # of Innermost
+        try:
+            return self.build_stock(models, args, kind, None, prefix_allowed_tokens_fn)
+        finally:
+            self.kind = None
 
     def get_batch_iterator(self, dataset, max_tokens=None, max_sentences=None, *args, **kwargs):
         """fairseq's batches; a stream takes its sentences from batches of many thousand, of which it encodes few at a time."""
@@ -108,20 +127,56 @@ class Extended(Sentences):
         return found
 
 
-def extend_legacy(stock: type[FairseqTask]) -> type:
-    """A task of fairseq's argparse kind with our flags."""
+class Innermost(FairseqTask):
+    """Stands behind the stock task: where it builds a generator without a class, ours is built, with all arguments of both."""
 
-    class LegacyExtended(Extended, stock):  # type: ignore[misc, valid-type]
-        @staticmethod
-        def add_args(parser):
-            stock.add_args(parser)  # type: ignore[attr-defined]
-            gen_parser_from_dataclass(parser, Flags())
+    kind: type | None = None
+    kind_arguments: dict
 
-        def flags(self) -> Namespace:
-            return self.args
+    def build_generator(self, models, args, seq_gen_cls=None, extra_gen_cls_kwargs=None, prefix_allowed_tokens_fn=None):
+        if self.kind is not None:
+            seq_gen_cls, extra_gen_cls_kwargs = self.kind, {**self.kind_arguments, **(extra_gen_cls_kwargs or {})}
+        return super().build_generator(models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)
 
-    LegacyExtended.__name__ = f"{stock.__name__}Ext"
-    return LegacyExtended
+
+class InnermostLegacy(Innermost, LegacyFairseqTask):
+    """The same behind a task of fairseq's argparse kind."""
+
+
+class PretrainedBART(TranslationFromPretrainedBARTTask):
+    """mBART's task: sentences end in the target language's token, in the generator too, which stock builds without asking anybody."""
+
+    def build_generator(self, models, args, seq_gen_cls=None, extra_gen_cls_kwargs=None, prefix_allowed_tokens_fn=None):
+        if getattr(args, "score_reference", False):
+            return super().build_generator(models, args)
+        extra = {"eos": self.tgt_dict.index(f"[{self.args.target_lang}]"), **(extra_gen_cls_kwargs or {})}
+        past_stock = super(TranslationFromPretrainedBARTTask, self)
+        return past_stock.build_generator(models, args, seq_gen_cls, extra, prefix_allowed_tokens_fn)
+
+
+def extend(stock: type[FairseqTask], name: str | None = None) -> type:
+    """Register the twin of a task: its name + `_ext`, with our flags. Return the twin, a subclass of the task.
+
+    stock: a task class that fairseq's `register_task` knows, or a subclass of one, given with its name. Errors: UsageError for a class
+    without a name.
+    """
+    name = name or next((n for n, task in TASK_REGISTRY.items() if task is stock), None)
+    if name is None:
+        raise UsageError(f"{stock.__name__} is not registered as a task: register it first, or give a name, extend({stock.__name__}, NAME)")
+    if f"{name}_ext" in TASK_REGISTRY:
+        return TASK_REGISTRY[f"{name}_ext"]
+    dataclass = TASK_DATACLASS_REGISTRY.get(name)
+    legacy = issubclass(stock, LegacyFairseqTask)
+    bases = (Extended, stock, InnermostLegacy if legacy else Innermost)
+    if dataclass is not None:
+        twin = type(f"{stock.__name__}Ext", bases, {})
+        return register_task(f"{name}_ext", dataclass=config.task_dataclass(dataclass, Flags))(twin)
+
+    def add_args(parser) -> None:
+        stock.add_args(parser)  # type: ignore[attr-defined]
+        gen_parser_from_dataclass(parser, Flags())
+
+    return register_task(f"{name}_ext")(type(f"{stock.__name__}Ext", bases, {"add_args": staticmethod(add_args)}))
 
 
 def refuse_unknown(name: str) -> None:
@@ -131,17 +186,6 @@ def refuse_unknown(name: str) -> None:
         raise UsageError(f"--task {name} is none of fairseq_ext's tasks: use {', '.join(ours)}")
 
 
-def register_tasks() -> None:
-    """Register the tasks, once."""
-    if "translation_ext" in TASK_REGISTRY:
-        return
-    dataclass = config.task_dataclass(TranslationConfig, Flags)
-    register_task("translation_ext", dataclass=dataclass)(type("TranslationExtTask", (Extended, TranslationTask), {}))
-    for name, stock in (
-        ("translation_from_pretrained_bart", TranslationFromPretrainedBARTTask),
-        ("translation_multi_simple_epoch", TranslationMultiSimpleEpochTask),
-    ):
-        register_task(f"{name}_ext")(extend_legacy(stock))
-
-
-register_tasks()
+extend(TranslationTask, "translation")
+extend(TranslationMultiSimpleEpochTask, "translation_multi_simple_epoch")
+extend(PretrainedBART, "translation_from_pretrained_bart")

@@ -9,7 +9,8 @@ runs this module, whose `Hook` then
 3. keeps its Transformer encoder from a fused layer of torch that it calls in an outdated way (`avoid_fused_encoder_layer`);
 4. lets fairseq read a checkpoint's settings as literals instead of running them through `eval` (`read_settings_as_literals`);
 5. registers the `*_ext` tasks where the command names one (`register_named_tasks`), with any --user-dir or none;
-6. silences the two deprecation warnings that hydra 1.3 prints at every start, and no others.
+6. gives mBART's task the arguments that it reads (`give_arguments`);
+7. silences the two deprecation warnings that hydra 1.3 prints at every start, and no others.
 
 A fairseq that needs none of this is left as it is.
 """
@@ -192,7 +193,13 @@ def refuse_two(folders: list[str]) -> None:
     )
 
 
+def give_arguments(module: ModuleType) -> None:
+    """Let mBART's task find its arguments: it reads `self.args`, which fairseq 0.12.2 no longer sets on tasks of its kind."""
+    module.TranslationFromPretrainedBARTTask.args = property(lambda self: self.cfg)  # type: ignore[attr-defined]
+
+
 AFTER_IMPORT = {
+    "fairseq.tasks.translation_from_pretrained_bart": give_arguments,
     "fairseq.options": register_named_tasks,
     "fairseq.checkpoint_utils": explain_refused_checkpoints,
     "fairseq.dataclass.constants": allow_fairseq_enums,

@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 import torch
-from fairseq.data import Dictionary
+from fairseq.data import Dictionary, LanguagePairDataset
 from torch import Tensor
 
 from fairseq_ext.constraints import files as constraint_io
@@ -122,8 +122,13 @@ class Sentences:
         if self.flags().draft_file:
             self.draft_line |= {tuple(tokens.tolist()): self.draft_lines_read + i for i, tokens in enumerate(src_tokens)}
             self.draft_lines_read += n
-        constraints = None if constraints is None else constraints[:n]
-        return super().build_dataset_for_inference(src_tokens, src_lengths[:n], constraints=constraints)  # type: ignore[misc]
+        dataset = super().build_dataset_for_inference(src_tokens, src_lengths[:n])  # type: ignore[misc]
+        if constraints is not None:  # put in afterwards: some stock tasks refuse to take them
+            pairs = dataset
+            while not isinstance(pairs, LanguagePairDataset):
+                pairs = pairs.dataset
+            pairs.constraints = constraints[:n]
+        return dataset
 
     def number(self, src_tokens: list[Tensor], typed: Tensor | None) -> tuple[list[Tensor], Tensor]:
         """The lines up to the first that cannot be used, and their packed constraints; typed: fairseq's, of the lines' own fields."""
