@@ -79,7 +79,7 @@ class Glossary:
             self.read()
         lines = f"{self.merged} line{'s' * (self.merged != 1)}"
         merged = f", {lines} merged with earlier ones of the same source term" if self.merged else ""
-        logger.info("glossary %s: %d source terms%s", options.path, len(self.terms), merged)
+        logger.info("glossary %s: %d source term%s%s", options.path, len(self.terms), "s" * (len(self.terms) != 1), merged)
 
     def read(self) -> None:
         """Take in the file."""

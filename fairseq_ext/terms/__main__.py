@@ -15,10 +15,11 @@ from collections.abc import Callable
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import Lines
 from fairseq_ext.terms.expand import expand
-from fairseq_ext.terms.formats import hypotheses, own, wmt21, wmt23, wmt25
+from fairseq_ext.terms.formats import hypotheses, own, text, wmt21, wmt23, wmt25
 from fairseq_ext.terms.formats.files import Files
 from fairseq_ext.terms.glossary_files import Errors, Languages, read
 from fairseq_ext.terms.lemmas import Lemmatizer, lemmatizer
+from fairseq_ext.terms.matcher import MATCHES
 from fairseq_ext.terms.score import EvaluationSet, score
 from fairseq_ext.terms.significance import compare
 from fairseq_ext.terms.table import table
@@ -30,6 +31,7 @@ READERS: dict[str, Callable[[Files], tuple[list[Sentence], str | None]]] = {
     "wmt21": wmt21.read,
     "tsv": own.read_tsv,
     "jsonl": own.read_jsonl,
+    "text": text.read,
 }
 
 
@@ -47,8 +49,9 @@ def parser() -> ArgumentParser:
     add("--target-lang", required=True, metavar="LANG", help="of the translations, for lemmas and for the fields of WMT23 and WMT25")
     add("--source-lang", metavar="LANG", help="default: as WMT23 and WMT25 files name it; elsewhere none, so without lemmas")
     add("--terms", metavar="NAME", help="which terms: proper or random (WMT23, WMT25; default: proper), a key of JSONL (default: terms)")
-    add("--terms-file", metavar="F", help="WMT23: a JSON list a line (default: NAME.term.proper beside NAME.LANG)")
-    add("--sources", metavar="F", help="WMT23: source lines (default: NAME.SOURCE beside --references); WMT21: the source side's SGM")
+    add("--terms-file", metavar="F", help="WMT23: a JSON list a line (default: NAME.term.proper beside NAME.LANG); text: a glossary")
+    add("--sources", metavar="F", help="source lines (WMT23 default: NAME.SOURCE beside --references); WMT21: the SGM of sources")
+    add("--glossary-match", choices=MATCHES, default="surface", help="text: how sources are searched for the glossary's terms")
     add("--lemmas", choices=["simplemma", "none"], default="simplemma", help="default: simplemma")
     add("--baseline", metavar="F", help="translations of a second system, for a paired bootstrap")
     add("--draws", type=int, default=1000, metavar="N", help="of the bootstrap (default: 1000)")
@@ -82,7 +85,7 @@ def score_command(args: Namespace) -> None:
     """Print the scores; UsageError for files that cannot be used."""
     if args.draws < 1:
         raise UsageError(f"--draws {args.draws} must be at least 1")
-    files = Files(args.references, args.target_lang, args.source_lang, args.sources, args.terms_file, args.terms)
+    files = Files(args.references, args.target_lang, args.source_lang, args.sources, args.terms_file, args.terms, args.glossary_match)
     sentences, source_lang = READERS[args.format](files)
     if not sentences:
         raise UsageError(f"--references {args.references} is empty: name the test set's file")
@@ -102,7 +105,7 @@ def expand_command(args: Namespace) -> None:
     entries = read(args.glossary, "--glossary", Languages(args.source_lang, args.lang), errors)
     errors.tell()
     texts = [Lines(path, "--text") for path in args.text]
-    lines = (text[number] for text in texts for number in range(len(text)))
+    lines = (each[number] for each in texts for number in range(len(each)))
     expanded, new = expand(entries, lines, lemmatizer(args.lang, "--lang"), args.min_count)
     for entry in expanded:
         print("\t".join(" ".join(cell.split()) for cell in (entry.source, "|".join(entry.targets))))

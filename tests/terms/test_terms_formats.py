@@ -1,11 +1,12 @@
 """Every format of a test set gives the same sentences and terms."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.terms.formats import hypotheses, own, wmt21, wmt23, wmt25
+from fairseq_ext.terms.formats import hypotheses, own, text, wmt21, wmt23, wmt25
 from fairseq_ext.terms.formats.files import Files
 from fairseq_ext.terms.test_set import Sentence, Term
 
@@ -79,6 +80,20 @@ def test_own_tsv_and_jsonl(tmp_path):
         {"source": "nothing here", "reference": "rien ici", "terms": {}},
     )
     assert own.read_jsonl(Files(path, "fr", source_lang="en")) == (SENTENCES, "en")
+
+
+def test_text_has_the_terms_of_a_glossary(tmp_path):
+    sources = write(tmp_path / "in.de", "Zwei Häuser, ein Haus\nnichts\n")
+    references = write(tmp_path / "ref.en", "two houses, one house\nnothing\n")
+    glossary = write(tmp_path / "g.tsv", "Haus\thouse\nnicht\tnot\nHaus\tbuilding\n")
+    files = Files(references, "en", "de", sources, glossary)
+    term = Term("Haus", ("house", "building"), marked=True)
+    assert [sentence.terms for sentence in text.read(files)[0]] == [(term,), ()]
+    plural = Files(references, "en", "de", write(tmp_path / "plural.de", "Zwei Häuser\nnichts\n"), glossary)
+    assert [sentence.terms for sentence in text.read(plural)[0]] == [(), ()]
+    assert text.read(replace(plural, glossary_match="lemma"))[0][0].terms == (term,)
+    with pytest.raises(UsageError, match="add --sources and --terms-file"):
+        text.read(Files(references, "en"))
 
 
 def test_documents_and_other_dictionaries_of_jsonl(tmp_path):

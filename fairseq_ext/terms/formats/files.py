@@ -21,6 +21,7 @@ class Files:
     sources: str | None = None  # --sources
     terms_file: str | None = None  # --terms-file
     terms: str | None = None  # --terms
+    glossary_match: str = "surface"  # --glossary-match
 
 
 def objects(path: str, flag: str) -> Iterator[tuple[Any, str]]:
