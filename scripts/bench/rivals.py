@@ -91,16 +91,24 @@ class Parts:
         self.calls: dict[str, int] = {}
 
     def wrap(self, owner: Any, name: str, label: str) -> None:
-        function = getattr(owner, name)
+        setattr(owner, name, Timed(getattr(owner, name), self, label))
 
-        def timed(*arguments: Any, **named: Any) -> Any:
-            start = self.clock()
-            out = function(*arguments, **named)
-            self.seconds[label] = self.seconds.get(label, 0.0) + self.clock() - start
-            self.calls[label] = self.calls.get(label, 0) + 1
-            return out
 
-        setattr(owner, name, timed)
+class Timed:
+    """A callable that adds its time and calls to `parts`; its other attributes are those of what it wraps."""
+
+    def __init__(self, inner: Any, parts: Parts, label: str):
+        self.inner, self.parts, self.label = inner, parts, label
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        start = self.parts.clock()
+        out = self.inner(*arguments, **named)
+        self.parts.seconds[self.label] = self.parts.seconds.get(self.label, 0.0) + self.parts.clock() - start
+        self.parts.calls[self.label] = self.parts.calls.get(self.label, 0) + 1
+        return out
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
 
 
 def profile(args: argparse.Namespace, text: Text, mode: str, flags: tuple[str, ...]) -> str:
