@@ -7,14 +7,16 @@ import contextlib
 import errno
 import functools
 import grp
+import hashlib
+import json
 import mmap
 import os
 import pwd
 import stat
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -159,6 +161,31 @@ def umask() -> int:
     found = os.umask(0o077)
     os.umask(found)
     return found
+
+
+# ---- JSON that tells when it was changed
+
+
+def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The record, as JSON keeps it, with a digest of its content."""
+    kept = json.loads(json.dumps(record, ensure_ascii=False).encode("utf-8", "replace"))
+    return {**kept, "sha256": seal(kept)}
+
+
+def unsealed(text: bytes) -> dict[str, Any]:
+    """The JSON object that `sealed` has made, without its digest. Errors: ValueError, whose text fits behind "because"."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueError("it is not valid JSON") from None
+    if not isinstance(found, dict) or found.pop("sha256", None) != seal(found):
+        raise ValueError("its content is not what was written")
+    return found
+
+
+def seal(record: dict[str, Any]) -> str:
+    """Half of the SHA-256 of a record's content."""
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:32]
 
 
 # ---- the cache

@@ -10,8 +10,13 @@ from typing import Any
 
 from fairseq_ext.corpus.reading import Shard
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import replace
+from fairseq_ext.files import replace, sealed, unsealed
 
+FORMAT = {"format": "fairseq_ext corpus manifest", "version": 1}
+NEEDED = {  # what the entry of a file has besides, by its state
+    "done": {"bytes": int, "lines": int, "counts": dict, "signatures": list},
+    "unreadable": {"line": int, "reason": str},
+}
 ENDS = 1 << 16  # bytes at either end of a file that its fingerprint takes in
 
 
@@ -65,6 +70,21 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     return found
 
 
+def check(found: dict[str, Any]) -> None:
+    """Raise ValueError unless an object is a manifest."""
+    if {name: found.get(name) for name in FORMAT} != FORMAT:
+        raise ValueError("it is of another format or version")
+    arguments, signature, shards = (found.get(name) for name in ("arguments", "signature", "shards"))
+    if not (isinstance(arguments, dict) and isinstance(signature, str) and isinstance(shards, dict)):
+        raise ValueError("it lacks what a manifest has")
+    for entry in shards.values():
+        if not isinstance(entry, dict) or not all(isinstance(entry.get(name), str) for name in ("state", "input")):
+            raise ValueError("it has a file without state and input")
+        wanted = NEEDED.get(entry["state"], {})
+        if not all(type(entry.get(name)) is kind for name, kind in wanted.items()):
+            raise ValueError("it has a finished file without its counts")
+
+
 class Manifest:
     """The manifest of a folder, read if it is there."""
 
@@ -76,11 +96,12 @@ class Manifest:
         self.totals: dict[str, Any] = {}
         if self.path.exists():
             try:
-                found = json.loads(self.path.read_text(encoding="utf-8"))
+                found = unsealed(self.path.read_bytes())
+                check(found)
                 self.arguments, self.signature, self.shards = found["arguments"], found["signature"], found["shards"]
-            except (OSError, ValueError, KeyError, TypeError) as error:
+            except (OSError, ValueError) as error:
                 raise UsageError(
-                    f"{self.path} cannot be read ({error}): name another --output, or remove the file to start anew"
+                    f"{self.path} cannot be read, because {error}: name another --output, or remove the file to start anew"
                 ) from error
 
     def join(self, new: dict[str, Any], shards: list[Shard], inputs: dict[str, str]) -> list[Shard]:
@@ -118,4 +139,4 @@ class Manifest:
     def write(self) -> None:
         """Replace the file in one move."""
         found = {"signature": self.signature, "arguments": self.arguments, "totals": self.totals, "shards": self.shards}
-        replace(self.path, [json.dumps(found, indent=1, ensure_ascii=False).encode("utf-8", "replace"), b"\n"])
+        replace(self.path, [json.dumps(sealed({**FORMAT, **found}), indent=1, ensure_ascii=False).encode(), b"\n"])

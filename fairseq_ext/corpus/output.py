@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -20,9 +21,10 @@ from typing import IO, Any
 from fairseq_ext.corpus.reading import Shard
 from fairseq_ext.corpus.worker import Result
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import PART, replace
+from fairseq_ext.files import PART, replace, sealed, unsealed
 from fairseq_ext.stats import Section
 
+VERSION = 1  # of a part's first line
 COPY = 1 << 20  # bytes
 
 
@@ -65,8 +67,8 @@ class Store:
         """The lines [start, end) of the shard that parts hold, sorted; what a killed run left unfinished is removed."""
         folder, found = self.parts_of(shard), []
         for entry in os.scandir(folder) if folder.is_dir() else ():
-            start, _, end = entry.name.partition("-")
-            if end.isdigit():
+            if re.fullmatch(r"[0-9]{1,18}-[0-9]{1,18}", entry.name):
+                start, _, end = entry.name.partition("-")
                 found.append((int(start), int(end)))
             elif entry.name.endswith(PART):
                 os.unlink(entry.path)
@@ -75,15 +77,27 @@ class Store:
     def save(self, shard: Shard, start: int, end: int, result: Result) -> None:
         """Make a unit's result a part."""
         head = {"errors": result.errors, "counts": result.stats.record(), "translated": result.translated, "signature": result.signature}
+        head |= {"version": VERSION, "payload": hashlib.sha256(result.payload).hexdigest()}
         folder = self.parts_of(shard)
         folder.mkdir(parents=True, exist_ok=True)
-        replace(folder / f"{start}-{end}", [json.dumps(head).encode() + b"\n", result.payload])
+        replace(folder / f"{start}-{end}", [json.dumps(sealed(head)).encode() + b"\n", result.payload])
 
     def heads(self, shard: Shard) -> Iterable[dict[str, Any]]:
         """What the shard's parts say of themselves, in the order of their lines."""
         for start, end in self.ranges(shard):
-            with open(self.parts_of(shard) / f"{start}-{end}", "rb") as part:
-                yield {"lines": end - start, **json.loads(part.readline())}
+            path = self.parts_of(shard) / f"{start}-{end}"
+            with open(path, "rb") as part:
+                try:
+                    head = unsealed(part.readline())
+                    if head.get("version") != VERSION:
+                        raise ValueError("it is of another version")
+                    head["counts"] = Section.restored(head["counts"])
+                    lists = all(isinstance(entry, dict) for entry in head["errors"])
+                    if not lists or type(head["translated"]) is not int or not isinstance(head["signature"], str):
+                        raise ValueError("it lacks what a part has")
+                except (ValueError, KeyError, TypeError, AttributeError) as error:
+                    raise damaged(path, str(error)) from error
+            yield {"lines": end - start, **head}
 
     def summary(self, shard: Shard) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """Counts and errors of the shard's parts: `stats` for readers, `counts` the same with the weights of means, to be added to."""
@@ -96,7 +110,7 @@ class Store:
             counts["translated"] += head["translated"]
             counts["errors"] += len(head["errors"])
             counts["signatures"] = sorted({*counts["signatures"], head["signature"]} - {""})
-            stats.add(Section.restored(head["counts"]))
+            stats.add(head["counts"])
         shown = {"signature": " and ".join(counts["signatures"]), **stats.as_dict()}
         return {**counts, "stats": shown, "counts": stats.record()}, errors
 
@@ -104,21 +118,26 @@ class Store:
         """Join the parts of a shard of so many lines; its entry in the manifest, and its errors. The parts stay (`drop_parts`)."""
         ranges = self.ranges(shard)
         ends = [0, *(end for _, end in ranges)]
-        assert ends == [*(start for start, _ in ranges), lines], f"the parts of {shard.name} leave gaps or overlap"
+        if ends != [*(start for start, _ in ranges), lines]:
+            raise damaged(self.parts_of(shard), "its parts leave gaps or overlap")
         digest = hashlib.sha256()
 
         def chunks() -> Iterable[bytes]:
             for start, end in ranges:
-                with open(self.parts_of(shard) / f"{start}-{end}", "rb") as part:
-                    part.readline()
+                path = self.parts_of(shard) / f"{start}-{end}"
+                with open(path, "rb") as part:
+                    told, of_part = unsealed(part.readline()).get("payload"), hashlib.sha256()
                     while block := part.read(COPY):
                         digest.update(block)
+                        of_part.update(block)
                         yield block
+                if of_part.hexdigest() != told:
+                    raise damaged(path, "its content is not what was written")
 
+        counts, errors = self.summary(shard)
         path = self.path(shard)
         path.parent.mkdir(parents=True, exist_ok=True)
         replace(path, chunks())
-        counts, errors = self.summary(shard)
         counts |= {"output": path.relative_to(self.folder).as_posix(), "bytes": path.stat().st_size, "sha256": digest.hexdigest()}
         return {"state": "done", **counts}, errors
 
@@ -160,6 +179,11 @@ class Store:
 
         replace(self.folder / "errors.jsonl", chunks())
         return count
+
+
+def damaged(path: Path, why: str) -> UsageError:
+    """The error for a part, or a folder of parts, that is not what was written."""
+    return UsageError(f"{path} cannot be used, because {why}: remove it, and run the same command again")
 
 
 def json_lines(entries: Iterable[dict[str, Any]]) -> Iterable[bytes]:

@@ -1,7 +1,7 @@
 """Results on disk as sentences finish (`--results-file`), so that an interrupted run can go on (`--resume`).
 
-JSON lines: the first has the run's signature, each other one a sentence: its number, a checksum of its source tokens, its
-translation, and its hypotheses with all that the commands print of them.
+JSON lines, each with a digest of its content: the first has the format, its version and the run's signature, each other one a sentence:
+its number, a checksum of its source tokens, its translation, and its hypotheses with all that the commands print of them.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import is_stream
+from fairseq_ext.files import is_stream, sealed, unsealed
 
 ONLY_OUTPUT = ("_name", "print_step", "score_reference", "retain_iter_history")  # flags that change no hypothesis
+FORMAT = {"format": "fairseq_ext results", "version": 1}
 EACH = 4096  # numbers of each weight that the fingerprint of a model takes in
 
 
@@ -42,7 +43,7 @@ class ResultsFile:
         except OSError as error:
             raise UsageError(f"--results-file {path} cannot be written ({error.strerror}): name another file") from error
         if not whole:
-            self.write({"signature": signature})
+            self.write({**FORMAT, "signature": signature})
 
     def read(self, signature: str) -> int:
         """Take in the sentences that are done; return how many bytes of the file are whole lines."""
@@ -50,17 +51,19 @@ class ResultsFile:
         with open(self.path, "rb") as lines:
             for number, line in enumerate(lines):
                 try:
-                    record = json.loads(line)
-                    if not line.endswith(b"\n"):
-                        break
-                    known = record["signature"] if number == 0 else record["hypotheses"] and record["id"]
-                except (ValueError, KeyError, TypeError):
+                    record = unsealed(line)
+                    check_sentence(record) if number else check_head(record)
+                except ValueError as error:
                     if number and not lines.read(1):
-                        break  # the last line
-                    raise UsageError(f"{self.path}, line {number + 1}, is no result of ours: name another --results-file") from None
-                if number == 0 and known != signature:
+                        break  # the last line was cut short
                     raise UsageError(
-                        f"{self.path} is of another search ({known}): use the same flags, or name another --results-file"
+                        f"{self.path}, line {number + 1}, is no result of ours, because {error}: name another --results-file"
+                    ) from None
+                if not line.endswith(b"\n"):
+                    break
+                if number == 0 and record["signature"] != signature:
+                    raise UsageError(
+                        f"{self.path} is of another search ({record['signature']}): use the same flags, or name another --results-file"
                     )
                 if number:
                     self.done[record["id"]] = record
@@ -70,7 +73,7 @@ class ResultsFile:
     def write(self, record: dict[str, Any]) -> None:
         """Add one line, on disk as far as this process goes."""
         try:
-            self.file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            self.file.write(json.dumps(sealed(record), ensure_ascii=False) + "\n")
             self.file.flush()
         except OSError as error:
             raise UsageError(f"--results-file {self.path} takes no more ({error.strerror}): make room, and go on with --resume") from error
@@ -105,6 +108,31 @@ class ResultsFile:
             | ({"unmet": [tuple(each) for each in h["unmet"]]} if "unmet" in h else {})
             for h in record["hypotheses"]
         ]
+
+
+def check_head(record: dict[str, Any]) -> None:
+    """Raise ValueError unless a record is a first line."""
+    if {name: record.get(name) for name in FORMAT} != FORMAT or not isinstance(record.get("signature"), str):
+        raise ValueError("it does not tell the format and version of such a file")
+
+
+def check_sentence(record: dict[str, Any]) -> None:
+    """Raise ValueError unless a record is a sentence's."""
+
+    def numbers(value: Any, *kinds: type) -> bool:
+        return isinstance(value, list) and all(type(each) in kinds for each in value)
+
+    hypotheses = record.get("hypotheses")
+    good = type(record.get("id")) is int and all(isinstance(record.get(name), str) for name in ("source", "text"))
+    if not good or not isinstance(hypotheses, list) or not hypotheses:
+        raise ValueError("it lacks what a sentence has")
+    for each in hypotheses:
+        if not isinstance(each, dict) or type(each.get("score")) not in (int, float) or not numbers(each.get("tokens"), int):
+            raise ValueError("a hypothesis has no tokens and score")
+        if not all(0 <= token < 1 << 31 for token in each["tokens"]) or not numbers(each.get("positional_scores"), int, float):
+            raise ValueError("a hypothesis has tokens or scores that are none")
+        if not isinstance(each.get("unmet", []), list) or not all(isinstance(phrase, list) for phrase in each.get("unmet", [])):
+            raise ValueError("a hypothesis has constraints that are none")
 
 
 def checksum(*given: Any) -> str:
