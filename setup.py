@@ -43,6 +43,7 @@ setup(
         "cffi",
         "regex",
         "sacrebleu>=2.3",
+        "lxml",
         "tqdm",
         "bitarray",
         "sentencepiece",

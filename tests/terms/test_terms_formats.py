@@ -4,6 +4,8 @@ import json
 from dataclasses import replace
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.terms.formats import hypotheses, own, text, wmt21, wmt23, wmt25
@@ -109,7 +111,7 @@ def test_documents_and_other_dictionaries_of_jsonl(tmp_path):
         (wmt25.read, '{"en": "a", "proper": {}}\n', "line 1 of F has no text under 'de'"),
         (wmt25.read, '{"en": "a", "de": "b", "proper": {"a": 3}}\n', "line 1 of F has a term without a target"),
         (wmt25.read, "[]\n", "line 1 of F is no JSON object"),
-        (wmt25.read, '"\\ud800"\n', "line 1 of F is no JSON object"),
+        (wmt25.read, '{"en": "a", "de": "\\ud800", "proper": {}}\n', "line 1 of F is not JSON"),
         (wmt21.read, "<doc>\n", "has no <seg> elements"),
         (wmt21.read, "<seg id=4> a <term tgt=b> b </seg>", "segment 4 of F has a <term> without its end"),
         (own.read_tsv, "a\tb\nc\n", "line 2 of F has 1 column:"),
@@ -150,3 +152,25 @@ def test_translations_in_text_results_corpus_and_submission(tmp_path):
     assert read(jsonl(tmp_path / "submission.jsonl", {"en": "one", "de": "eins", "terms": {}})) == ["eins"]
     with pytest.raises(UsageError, match="line 1 of .* has no translation"):
         read(jsonl(tmp_path / "other.jsonl", {"en": "one"}))
+
+
+VALID = {
+    wmt25.read: '{"en": "a", "de": "b", "proper": {"a": "b"}}\n',
+    wmt21.read: '<doc docid="1"><seg id="1"> a <term src="a" tgt="b|c"> b </term> &amp; </seg></doc>\n',
+    own.read_tsv: "a\tb\tc\td\n",
+    own.read_jsonl: '{"source": "a", "reference": "b", "terms": [{"source": "a", "target": ["b"]}], "document": 1}\n',
+}
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(list(VALID)), st.data())
+def test_any_text_is_a_test_set_or_one_sentence(tmp_path, reader, data):
+    at = data.draw(st.integers(0, len(VALID[reader])))
+    some = data.draw(st.text(max_size=6) | st.text('<>/"{}[],:|\\ \t\nabdenu8', max_size=8))
+    (tmp_path / "F").write_text(VALID[reader][:at] + some + VALID[reader][at:], encoding="utf-8")
+    try:
+        sentences, _ = reader(Files(str(tmp_path / "F"), "de"))
+    except UsageError as error:
+        assert str(error)
+    else:
+        assert all(term.targets for sentence in sentences for term in sentence.terms)

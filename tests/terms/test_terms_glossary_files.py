@@ -1,6 +1,8 @@
 """Every format of a glossary gives the same entries, and wrong lines are refused by number."""
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.terms.glossary_files import Errors, Languages, read
@@ -29,6 +31,12 @@ TBX3 = """<tbx xmlns="urn:iso:std:iso:30042:ed-2" type="TBX-Basic"><text><body>
 """
 
 
+VALID = {
+    "g.tsv": b"a\tb|c\n",
+    "g.csv": b'source,target\na,"b|c"\n',
+    "g.jsonl": b'{"source": "a", "target": ["b"]}\n',
+    "g.tbx": TBX3.encode(),
+}
 BOTH = Languages("de", "en")
 
 
@@ -100,3 +108,20 @@ def test_entities_of_tbx_are_not_resolved(tmp_path):
     secret.write_text("hidden")
     bomb = TBX2.replace('"x"', f'SYSTEM "{secret}"').replace("<term>vein</term>", "<term>vein&name;</term>")
     assert "hidden" not in str(read_text(tmp_path, "g.tbx", bomb))
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(["g.tsv", "g.csv", "g.jsonl", "g.tbx"]), st.data())
+def test_any_bytes_are_entries_or_one_sentence(tmp_path, name, data):
+    valid = VALID[name]
+    at = data.draw(st.integers(0, len(valid)))
+    content = data.draw(st.binary(max_size=30) | st.binary(max_size=8).map(lambda some: valid[:at] + some + valid[at:]))
+    (tmp_path / name).write_bytes(content)
+    errors = Errors()
+    try:
+        found = read(str(tmp_path / name), "--glossary", BOTH, errors)
+        errors.tell()
+    except UsageError as error:
+        assert str(error) and "\n" not in str(error)
+    else:
+        assert all(entry.source.strip() and all(target.strip() for target in entry.targets) for entry in found)

@@ -30,7 +30,10 @@ def objects(path: str, flag: str) -> Iterator[tuple[Any, str]]:
     for number in range(len(lines)):
         where = lines.where(number)
         try:
-            yield json.loads(lines[number]), where
+            value = json.loads(lines[number])
+            if "\\u" in lines[number]:
+                json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate is no text
+            yield value, where
         except (ValueError, RecursionError):
             raise UsageError(f"{where} is not JSON: write one JSON value a line") from None
 
