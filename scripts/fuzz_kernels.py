@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import argparse
 import collections
+import ctypes
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -28,16 +30,15 @@ from fairseq_ext import array_file
 from fairseq_ext.errors import UsageError
 from fairseq_ext.kernels import library as building
 from fairseq_ext.kernels import lsh
-from fairseq_ext.kernels.draft import CompiledTable
+from fairseq_ext.kernels.row import RowStruct
 from fairseq_ext.parallel.drafts import table as tables
 from fairseq_ext.parallel.drafts.estimate import estimate
-from fairseq_ext.parallel.drafts.ngram import COVERED, EPS, LAMBDA, Ngram
+from fairseq_ext.parallel.drafts.ngram import Ngram
 from fairseq_ext.softmax import lsh_index
 from fairseq_ext.softmax.lsh_index import Parameters
 
 PRELOADED = "FAIRSEQ_EXT_SANITIZED"
 FILES = ("draft.cpp", "lsh.cpp")
-FUNCTIONS = ("speak", "propose", "wta_hash", "lookup_direct", "lookup_cuckoo", "count_hits", "find_words")
 FLAGS = ("-O1", "-g", "-march=native", "-std=c++17", "-fPIC", "-shared", "-fopenmp", "-fsanitize=address,undefined",
          "-fno-sanitize-recover=undefined")  # fmt: skip
 STRANGE = [-(1 << 63), -(1 << 31), -2, -1, 0, 1, 2, 31, 255, 1 << 15, 1 << 16, (1 << 31) - 1, 1 << 31, (1 << 63) - 1]
@@ -56,7 +57,8 @@ def sanitized() -> str | None:
 def load_sanitized() -> None:
     """Make the library that the kernels use the sanitized one."""
     building.FLAGS, building.SOURCES = FLAGS, [building.FOLDER / name for name in FILES]
-    building.SIGNATURES = {name: building.SIGNATURES[name] for name in FUNCTIONS}
+    sources = "".join(path.read_text(encoding="utf-8") for path in building.SOURCES)
+    building.SIGNATURES = {name: of for name, of in building.SIGNATURES.items() if re.search(rf"^\w+ {name}\(", sources, re.M)}
     building.TRY = "pass"  # a process of its own would lack the sanitizer's library
     assert building.library() is not None, "the sanitized library could not be built"
 
@@ -107,18 +109,20 @@ class Tables:
         return True
 
     def draft(self, table: tables.Table) -> None:
-        """Draft behind random text of the vocabulary, for sentences of any tokens."""
+        """Draft behind random text, for sentences of any tokens."""
         V, chance = len(table.unigram), self.chance
-        compiled = Ngram(table, 1, SOURCE_PAD).compiled
-        assert isinstance(compiled, CompiledTable) and COVERED and EPS and LAMBDA
-        factor, address = np.ones(V, np.float32), 0
-        if table.lexical_start.size:
-            source = np.array([chance.choice([*STRANGE, *range(V)]) % (1 << 63) for _ in range(9)], np.int64)
-            compiled.factors_(source, len(source), factor)
-            address = factor.ctypes.data
+        compiled = Ngram(table, 1, SOURCE_PAD).compiled_table
+        assert compiled is not None
+        source = np.array([chance.choice([*STRANGE, *range(V)]) for _ in range(9)], np.int64)
+        drafts = compiled.source(compiled.factors(source, len(source)) if table.lexical_start.size else None, 1)
         for _ in range(5):
-            text = [chance.randrange(V) for _ in range(chance.randrange(2, 40))]
-            compiled.draft(address, text, chance.randrange(len(text)), chance.randrange(40), 0.0)
+            text = np.array([2, *(chance.choice([-1, V, *range(V)]) for _ in range(chance.randrange(40)))], np.int64)
+            length, most = np.array([len(text) - 1]), chance.randrange(40)
+            token, sure, row = np.empty(most, np.int64), np.empty(most), RowStruct()
+            row.tokens, row.length = text.ctypes.data, length.ctypes.data
+            building.loaded().propose_ngram(
+                drafts.struct.state, ctypes.addressof(row), most, 0.0, token.ctypes.data, sure.ctypes.data
+            )
 
 
 class Indexes:
