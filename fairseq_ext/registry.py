@@ -47,7 +47,7 @@ CAPABILITIES = {
     "output layer": "{needer} reads the output layer of a plain Transformer decoder, and {denier} has none",
     "one model": "{needer} reads one output layer, and {denier} has several",
     "compiled products": "{needer} is for the transformer backend, and {denier} is another",
-    "no constraints": "{needer} knows no constraints, and {denier} gives some",
+    "no constraints": "{needer} knows no constraints, as --select dba does, and {denier} gives some",
 }
 
 Setting = Mapping[str, Any]  # values of flags by field name, ours and stock's
