@@ -19,7 +19,7 @@ ALLOWED = {
     "__init__": "__main__ compat errors tasks translator",
     "__main__": "registry tasks",
     "compat": "tasks",
-    "corpus": "constraints errors files registry stats translator",
+    "corpus": "constraints digests errors files registry stats translator",
     "doctor": "compat errors kernels",
     "serve": "constraints errors files stats translator",
     "terms": "errors files",
@@ -28,7 +28,7 @@ ALLOWED = {
     # tasks -> config, generator
     "tasks": "config constraints decoders.refused errors generator kernels registry session stats validate",
     "generator": "config constraints decoders errors parallel registry search session.progress session.results_file stats viz",
-    "session": "config constraints errors files generator kernels stats",
+    "session": "config constraints digests errors files generator kernels parallel registry stats",
     "config": "constraints errors registry search stats validate",
     "validate": "constraints.flags errors registry session.cpu_workers",
     # strategies -> drivers, kernels
@@ -43,6 +43,7 @@ ALLOWED = {
     "kernels": "errors files",
     "registry": "errors",
     "array_file": "errors files",
+    "digests": "",
     "files": "errors",
     "stats": "errors",
     "errors": "",

@@ -15,7 +15,8 @@ from fairseq_ext.corpus.reading import Reader, Shard, Unreadable
 from fairseq_ext.corpus.worker import Result
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import sealed, unsealed
-from fairseq_ext.session.results_file import FORMAT, ResultsFile
+from fairseq_ext.session.results_file import ResultsFile
+from fairseq_ext.session.results_line import FORMAT
 from fairseq_ext.stats import Section
 from fairseq_ext.terms.glossary_files import Errors, Languages, read
 from fairseq_ext.viz.graph import Graph
@@ -74,15 +75,17 @@ SENTENCE = {
     "hypotheses": [{"tokens": [4, 5, 2], "score": -0.5, "positional_scores": [-0.5, -0.5, -0.5], "unmet": [["a", "no room"]]}],
 }
 
+MADE_FROM = {"--beam": "5"}
+
 
 def results(path: Path) -> dict | None:
     """What a run that goes on takes from the file; None if it refuses it."""
     try:
-        file = ResultsFile(str(path), True, "ours")
+        file = ResultsFile(str(path), True, "ours", MADE_FROM, 100)
     except UsageError as error:
         one_sentence(error)
         return None
-    file.file.close()
+    file.close()
     for number in file.done:
         try:
             assert file.hypotheses(number, "abc", CPU)
@@ -95,7 +98,7 @@ def results(path: Path) -> dict | None:
 @given(HARMS, st.floats(0, 1))
 def test_results_that_were_damaged(tmp_path, harms, end):
     path = tmp_path / "results"
-    lines = [{**FORMAT, "signature": "ours"}, SENTENCE, {**SENTENCE, "id": 4}]
+    lines = [{**FORMAT, "signature": "ours", "made_from": MADE_FROM}, SENTENCE, {**SENTENCE, "id": 4}]
     path.write_bytes(harmed(b"".join(json.dumps(sealed(line)).encode() + b"\n" for line in lines), harms, end))
     done = results(path)
     assert done is None or all(record == {**SENTENCE, "id": number} for number, record in done.items())
@@ -106,7 +109,7 @@ def test_results_that_were_damaged(tmp_path, harms, end):
 def test_results_that_somebody_else_wrote(tmp_path, path, value):
     """The digest is right, a part of the record is anything."""
     record = replaced(SENTENCE, path, value)
-    lines = [{**FORMAT, "signature": "ours"}, record if isinstance(record, dict) else {}, {**SENTENCE, "id": 4}]
+    lines = [{**FORMAT, "signature": "ours", "made_from": MADE_FROM}, record if isinstance(record, dict) else {}, {**SENTENCE, "id": 4}]
     file = tmp_path / "results"
     file.write_bytes(b"".join(json.dumps(sealed(line)).encode() + b"\n" for line in lines))
     results(file)

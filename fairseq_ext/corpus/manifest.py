@@ -2,38 +2,29 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from pathlib import Path
 from typing import Any
 
 from fairseq_ext.corpus.reading import Shard
+from fairseq_ext.digests import fingerprint
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import replace, sealed, unsealed
 
 FORMAT = {"format": "fairseq_ext corpus manifest", "version": 1}
 NEEDED = {  # what the entry of a file has besides, by its state
-    "done": {"bytes": int, "lines": int, "counts": dict, "signatures": list},
+    "done": {"bytes": int, "sha256": str, "lines": int, "counts": dict, "signatures": list},
     "unreadable": {"line": int, "reason": str},
 }
-ENDS = 1 << 16  # bytes at either end of a file that its fingerprint takes in
-
-
-def fingerprint(path: str) -> str:
-    """A file's size and a digest of its first and last 64 KiB (where torch's archives keep the check sums of all their parts)."""
-    size = os.path.getsize(path)
-    with open(path, "rb") as file:
-        digest = hashlib.sha256(file.read(ENDS))
-        file.seek(max(size - ENDS, 0))
-        digest.update(file.read(ENDS))
-    return f"{size} bytes, {digest.hexdigest()[:16]}"
+WRITTEN = ("glossary_report", "lsh_index")  # flags that name what a run writes
 
 
 def arguments(path: str, data: str, shards: list[Shard], flags: dict[str, Any], **own: Any) -> dict[str, Any]:
     """What the output depends on, by the name of the argument: values, and fingerprints of the files that they name."""
     found: dict[str, Any] = {"--" + name.replace("_", "-"): value for name, value in {"path": path, "data": data, **flags, **own}.items()}
-    files = {f"a file of --{name.replace('_', '-')}": value for name, value in flags.items() if isinstance(value, str)}
+    read = {name: value for name, value in flags.items() if isinstance(value, str) and name not in WRITTEN}
+    files = {f"a file of --{name.replace('_', '-')}": value for name, value in read.items()}
     files |= {f"the model {part}": part for part in path.split(":")}
     files |= {f"the dictionary {entry.name}": entry.path for entry in dictionaries(data)}
     found |= {name: fingerprint(file) for name, file in sorted(files.items()) if os.path.isfile(file)}

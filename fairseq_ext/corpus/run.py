@@ -16,11 +16,12 @@ from fairseq import options
 
 from fairseq_ext.corpus import cluster
 from fairseq_ext.corpus.job import SUFFIXES, Job, absolute, check_model
-from fairseq_ext.corpus.manifest import Manifest, arguments, fingerprint
+from fairseq_ext.corpus.manifest import Manifest, arguments
 from fairseq_ext.corpus.output import Store
 from fairseq_ext.corpus.progress import Progress
 from fairseq_ext.corpus.reading import Reader, Shard, Unreadable, shards_of
 from fairseq_ext.corpus.worker import Result, refusal
+from fairseq_ext.digests import fingerprint, sha256_of
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import is_stream, replace
 from fairseq_ext.stats import Section
@@ -123,8 +124,8 @@ class Run:
         """Whether the shard's output is there; one that has gone is made again. What was done before is counted."""
         entry = self.manifest.shards[shard.name]
         path = self.store.path(shard)
-        if entry["state"] == "done" and not (path.exists() and path.stat().st_size == entry["bytes"]):
-            logger.warning("%s is not the file of which the manifest tells: it is made again", path)
+        if entry["state"] == "done" and not (path.is_file() and sha256_of(path) == entry["sha256"]):
+            logger.warning("%s is not the file of which the manifest tells, by its SHA-256: it is made again", path)
             entry = self.manifest.shards[shard.name] = {"state": "open", "input": entry["input"]}
         if entry["state"] == "done":
             self.store.drop_parts(shard)  # of a run that was killed just before it did so

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from fairseq_ext.errors import UsageError, report
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.session.cpu_workers import Workers
-from fairseq_ext.session.results_file import ResultsFile, run_key
+from fairseq_ext.session.results_file import ResultsFile
+from fairseq_ext.session.run_key import run_key
 from fairseq_ext.session.stats_file import StatsFile
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ class Command:
         flags, stats = generator.flags, generator.stats
         logger.info(stats.signature)
         if flags.results_file:
-            generator.results = ResultsFile(flags.results_file, flags.resume, run_key(stats.signature, generator.generation, models))
+            made_from, words = run_key(generator, models), len(generator.context.dictionary)
+            generator.results = ResultsFile(flags.results_file, flags.resume, stats.signature, made_from, words)
             generator.text = text
         if self.stats_path:
             self.stats_file = StatsFile(self.stats_path, stats)

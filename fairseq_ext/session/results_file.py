@@ -1,14 +1,15 @@
 """Results on disk as sentences finish (`--results-file`), so that an interrupted run can go on (`--resume`).
 
-JSON lines, each with a digest of its content: the first has the format, its version and the run's signature, each other one a sentence:
-its number, a checksum of its source tokens, its translation, and its hypotheses with all that the commands print of them.
+JSON lines (results_line.py): the first tells how the results are made, each other one is a sentence: its number, a checksum of its
+source tokens, its translation, and its hypotheses with all that the commands print of them. One run at a time writes the file.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
-import json
-from collections.abc import Mapping
+import os
+import weakref
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,65 +17,99 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import is_stream, sealed, unsealed
+from fairseq_ext.files import is_stream
+from fairseq_ext.session import results_line
 
-ONLY_OUTPUT = ("_name", "print_step", "score_reference", "retain_iter_history")  # flags that change no hypothesis
-FORMAT = {"format": "fairseq_ext results", "version": 1}
-EACH = 4096  # numbers of each weight that the fingerprint of a model takes in
+SHOWN = 80  # characters of a value in a message
+OPEN: weakref.WeakValueDictionary[tuple[int, int], ResultsFile] = weakref.WeakValueDictionary()  # of this process, by device and inode
 
 
 class ResultsFile:
-    """One file, written line by line."""
+    """One file, written line by line.
 
-    def __init__(self, path: str, resume: bool, signature: str):
-        self.path = Path(path)
+    signature: one line for readers. made_from: what results depend on, by flag (run_key.py). words: of the target dictionary.
+    Errors: UsageError for a file that cannot be written, is in use, is of another search, or has a line that is not as it was written.
+    """
+
+    def __init__(self, path: str, resume: bool, signature: str, made_from: dict[str, str], words: int):
+        self.path, self.words = Path(path), words
         self.done: dict[int, dict[str, Any]] = {}
-        whole = 0
         if self.path.is_dir():
             raise UsageError(f"--results-file {path} is a directory: name a file")
-        if self.path.exists() and self.path.stat().st_size:
-            if not resume:
-                raise UsageError(f"{path} has results already: add --resume to go on with it, or name another file")
-            whole = self.read(signature)
         try:
-            self.file: IO[str] = open(self.path, "a", encoding="utf-8")
-            if not is_stream(self.path):
+            stream = is_stream(self.path)
+            self.file: IO[bytes] = open(self.path, "ab" if stream else "a+b", buffering=0)
+            if not stream:
+                self.lock()
+                whole = self.look(resume, made_from)
                 self.file.truncate(whole)  # a line that was cut short is done again
+                if whole:
+                    return
         except OSError as error:
             raise UsageError(f"--results-file {path} cannot be written ({error.strerror}): name another file") from error
-        if not whole:
-            self.write({**FORMAT, "signature": signature})
+        self.write({**results_line.FORMAT, "signature": signature, "made_from": made_from})
 
-    def read(self, signature: str) -> int:
+    def lock(self) -> None:
+        """Keep other runs out for as long as this process lives. Errors: UsageError where one is in.
+
+        subtle: such a lock is the process's own. One that children inherit (flock) would outlive a killed run in fairseq's data loaders;
+        this one lets in the same process, of which OPEN knows, and goes when any handle of the file is closed, so there is one.
+        """
+        status = os.fstat(self.file.fileno())
+        inode = (status.st_dev, status.st_ino)
+        refusal = UsageError(f"another run is writing to {self.path}: wait for it, or name another --results-file")
+        if inode in OPEN:
+            raise refusal
+        try:
+            fcntl.lockf(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            raise refusal from None
+        OPEN[inode] = self
+
+    def look(self, resume: bool, made_from: dict[str, str]) -> int:
         """Take in the sentences that are done; return how many bytes of the file are whole lines."""
+        if not self.path.stat().st_size:
+            return 0
+        if not resume:
+            raise UsageError(f"{self.path} has results already: add --resume to go on with it, or name another file")
         whole = 0
-        with open(self.path, "rb") as lines:
-            for number, line in enumerate(lines):
+        self.file.seek(0)
+        with open(self.file.fileno(), "rb", closefd=False) as lines:
+            for number, line in enumerate(lines, 1):
+                if not line.endswith(b"\n") and (number > 1 or results_line.may_begin(line)):
+                    break  # cut short
                 try:
-                    record = unsealed(line)
-                    check_sentence(record) if number else check_head(record)
+                    if number == 1:
+                        self.compare(results_line.header(line), made_from)
+                    else:
+                        record = results_line.sentence(line, self.words)
+                        self.done[record["id"]] = record
                 except ValueError as error:
-                    if number and not lines.read(1):
-                        break  # the last line was cut short
+                    if isinstance(error, UsageError):
+                        raise
                     raise UsageError(
-                        f"{self.path}, line {number + 1}, is no result of ours, because {error}: name another --results-file"
+                        f"{self.path}, line {number}, is no result of ours, because {error}: name another --results-file"
                     ) from None
-                if not line.endswith(b"\n"):
-                    break
-                if number == 0 and record["signature"] != signature:
-                    raise UsageError(
-                        f"{self.path} is of another search ({record['signature']}): use the same flags, or name another --results-file"
-                    )
-                if number:
-                    self.done[record["id"]] = record
                 whole += len(line)
         return whole
 
+    def compare(self, there: dict[str, str], now: dict[str, str]) -> None:
+        """UsageError that names what differs."""
+        different = [name for name in dict.fromkeys([*there, *now]) if there.get(name) != now.get(name)]
+        if different:
+            told = (f"{name} ({shown(there.get(name))} there, {shown(now.get(name))} now)" for name in different[:3])
+            more = f" and {len(different) - 3} more" if len(different) > 3 else ""
+            raise UsageError(
+                f"{self.path} has results of another search, which differs in {', '.join(told)}{more}: "
+                "use the same flags and files, or name another --results-file"
+            )
+
     def write(self, record: dict[str, Any]) -> None:
-        """Add one line, on disk as far as this process goes."""
+        """Add one line, on disk as far as this process goes: a line is written at once, as several processes may write."""
+        line = results_line.line_of(record)
         try:
-            self.file.write(json.dumps(sealed(record), ensure_ascii=False) + "\n")
-            self.file.flush()
+            while line:
+                line = line[self.file.write(line) :]
         except OSError as error:
             raise UsageError(f"--results-file {self.path} takes no more ({error.strerror}): make room, and go on with --resume") from error
 
@@ -109,48 +144,19 @@ class ResultsFile:
             for h in record["hypotheses"]
         ]
 
+    def close(self) -> None:
+        """Let other runs in."""
+        self.file.close()
+        for inode in [inode for inode, file in OPEN.items() if file is self]:
+            del OPEN[inode]
 
-def check_head(record: dict[str, Any]) -> None:
-    """Raise ValueError unless a record is a first line."""
-    if {name: record.get(name) for name in FORMAT} != FORMAT or not isinstance(record.get("signature"), str):
-        raise ValueError("it does not tell the format and version of such a file")
 
-
-def check_sentence(record: dict[str, Any]) -> None:
-    """Raise ValueError unless a record is a sentence's."""
-
-    def numbers(value: Any, *kinds: type) -> bool:
-        return isinstance(value, list) and all(type(each) in kinds for each in value)
-
-    hypotheses = record.get("hypotheses")
-    good = type(record.get("id")) is int and all(isinstance(record.get(name), str) for name in ("source", "text"))
-    if not good or not isinstance(hypotheses, list) or not hypotheses:
-        raise ValueError("it lacks what a sentence has")
-    for each in hypotheses:
-        if not isinstance(each, dict) or type(each.get("score")) not in (int, float) or not numbers(each.get("tokens"), int):
-            raise ValueError("a hypothesis has no tokens and score")
-        if not all(0 <= token < 1 << 31 for token in each["tokens"]) or not numbers(each.get("positional_scores"), int, float):
-            raise ValueError("a hypothesis has tokens or scores that are none")
-        if not isinstance(each.get("unmet", []), list) or not all(isinstance(phrase, list) for phrase in each.get("unmet", [])):
-            raise ValueError("a hypothesis has constraints that are none")
+def shown(value: str | None) -> str:
+    """A value in a message."""
+    return "not given" if value is None else value if len(value) <= SHOWN else value[:SHOWN] + "..."
 
 
 def checksum(*given: Any) -> str:
     """Of what a sentence's results depend on: tensors of tokens, and what else its representation tells."""
     parts = [x.cpu().numpy().tobytes() if isinstance(x, Tensor) else repr(x).encode("utf-8", "surrogatepass") for x in given]
     return hashlib.sha256(b"|".join(parts)).hexdigest()[:16]
-
-
-def run_key(signature: str, generation: Any, models: list) -> str:
-    """One line for all that results depend on besides the sentences: the signature, fairseq's own generation flags, the weights.
-
-    Not the schedule: a run that was too large for the machine may go on with fewer sentences at once.
-    """
-    signature = "|".join(part for part in signature.split("|") if not part.startswith("schedule:"))
-    settings = generation if isinstance(generation, Mapping) else vars(generation)
-    told = {name: str(value) for name, value in sorted(settings.items()) if name not in ONLY_OUTPUT}
-    digest = hashlib.sha256()
-    for model in models:
-        for weight in model.parameters():
-            digest.update(weight.detach().flatten()[:EACH].float().cpu().numpy().tobytes())
-    return f"{signature}|{checksum(told)}|{digest.hexdigest()[:16]}"
