@@ -145,11 +145,11 @@ def test_a_shortlist_equals_a_search_without_the_other_words():
 
 
 def test_nan_raises_and_says_where():
-    """Stock turns NaN into -inf and goes on."""
+    """Stock turns NaN into -inf and goes on. Weights that are NaN from the start are refused (tests/decoders/test_finite_weights.py)."""
     model = build("transformer")
+    pair = generators([model], beam=2, max_len_b=5)
     with torch.no_grad():
         model.decoder.embed_tokens.weight[5:] = torch.nan  # every word but EOS, so that the first step is still sound
-    pair = generators([model], beam=2, max_len_b=5)
     with pytest.raises(FloatingPointError, match="NaN at target position 1 of one of the sentences"):
         run(pair.ours, batch([3, 1]))
 
@@ -157,17 +157,18 @@ def test_nan_raises_and_says_where():
 def test_nan_in_one_model_of_an_ensemble_raises():
     broken = build("transformer")
     sound = copy.deepcopy(broken)
+    ours = generators([sound, broken], beam=2, max_len_b=5).ours
     with torch.no_grad():
         broken.decoder.output_projection.weight[7] = torch.nan
     with pytest.raises(FloatingPointError):
-        run(generators([sound, broken], beam=2, max_len_b=5).ours, batch([3, 1]))
+        run(ours, batch([3, 1]))
 
 
 @pytest.mark.parametrize("select", ["topk", "dba"])
 def test_nan_in_the_language_model_alone_raises(select):
     lm = language_model()
+    ours = generators([build("transformer")], {"select": select}, {"lm_model": lm, "lm_weight": 0.3}, beam=2, max_len_b=5).ours
     with torch.no_grad():
         lm.decoder.embed_tokens.weight[5:] = torch.nan
-    ours = generators([build("transformer")], {"select": select}, {"lm_model": lm, "lm_weight": 0.3}, beam=2, max_len_b=5).ours
     with pytest.raises(FloatingPointError, match="NaN at target position 1 of one of the sentences"):
         run(ours, batch([3, 1]))
