@@ -1,4 +1,4 @@
-"""Flags: the strategies' dataclasses gathered into one, and told in one line (the signature)."""
+"""The flags of all strategies as one dataclass, what a strategy's builder is given (`Context`), and the one-line signature."""
 
 from __future__ import annotations
 

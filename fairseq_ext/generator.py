@@ -17,8 +17,8 @@ from fairseq.sequence_generator import EnsembleModelWithAlignment, SequenceGener
 from torch import Tensor
 
 from fairseq_ext import config
-from fairseq_ext.constraints import files as constraint_io
 from fairseq_ext.constraints.flags import is_ordered
+from fairseq_ext.constraints.packed import from_packed
 from fairseq_ext.constraints.report import report_constraints
 from fairseq_ext.decoders.factory import make_decoder
 from fairseq_ext.decoders.fairseq.uncached import UncachedDecoder
@@ -47,7 +47,7 @@ class BeamSearchGenerator(SequenceGenerator):
     One deliberate difference: with `--max-len-a` above 0, fairseq takes the length limit from the padded width of the batch, so
     that its output depends on how sentences were batched. Here every sentence has its own limit, from its own length.
 
-    flags: ours; generation: fairseq's GenerationConfig; stats: to go on counting in; source: the source dictionary, where the task has
+    flags: ours; generation: fairseq's GenerationConfig; stats: counts to go on with; source: the source dictionary, where the task has
     one; checkpoint: the model's file, where it is known.
     """
 
@@ -142,7 +142,7 @@ class BeamSearchGenerator(SequenceGenerator):
             pool = self.pool(sample, prefix_tokens, bos_token)
             self.add_constraints(pool, sample, constraints)
             out = self.search_pool(pool)
-            # fairseq's sharing of source keys (BART), which the decoder switches off, as the constructor left it: others use the model
+            # subtle: our decoder switches off BART's sharing of source keys; others use the model, so it is left as the constructor had it
             self.model.set_decoder_beam_size(self.beam_size)
         self.stats.seconds += time.perf_counter() - start
         return out
@@ -155,8 +155,8 @@ class BeamSearchGenerator(SequenceGenerator):
             for i, number in enumerate(ids):
                 out[i] = self.results.hypotheses(number, self.checksum(pool, i), device) or []
             pool.wanted = [i for i, found in enumerate(out) if not found]
-        wanted = len(pool.queue(0))
-        progress = Progress(wanted, self.stats) if self.stats.refills is not None and wanted > 1 else None
+        missing = len(pool.queue(0))
+        progress = Progress(missing, self.stats) if self.stats.refills is not None and missing > 1 else None
 
         def answer(sentence: int, found: list[Hypothesis]) -> None:
             found = self.plugs.softmax.rescore(sentence, found, pool, self.spec.scoring)
@@ -178,7 +178,7 @@ class BeamSearchGenerator(SequenceGenerator):
         return out
 
     def checksum(self, pool: Pool, sentence: int) -> str:
-        """Of what a sentence's results depend on: source, constraints, prefix."""
+        """A checksum of what a sentence's results depend on: source, constraints, prefix."""
         source = pool.net_input["src_tokens"][sentence]
         constraints = pool.constraints[sentence] if pool.constraints is not None else None
         prefix = pool.prefix[sentence] if pool.prefix is not None and constraints is None else None
@@ -216,7 +216,7 @@ class BeamSearchGenerator(SequenceGenerator):
         """Give the pool its sentences' constraints: from the task, or packed as fairseq's commands pass them."""
         given = sample.get("sentence_constraints")
         if given is None and packed is not None:
-            given = [constraint_io.from_packed(row, self.tgt_dict, number) for row, number in zip(packed, pool.ids.tolist(), strict=True)]
+            given = [from_packed(row, self.tgt_dict, number) for row, number in zip(packed, pool.ids.tolist(), strict=True)]
         if given is None:
             return
         pool.constraints = given

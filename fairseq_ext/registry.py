@@ -5,8 +5,13 @@ A strategy is one file of `strategies/<point>/`. It ends in a register line:
     @register("stop", "first", paper="Huang, Zhao and Ma 2017", needs=("own loop", "beam"), example=({"stop": "first"},))
     def build(flags, context) -> First: ...
 
-Nothing else names the strategy. `config.py` gathers the flags, derives refusals from `needs` and `denies`, and builds what the flags
-name; `tests/test_neutral.py`, `tests/test_compose.py` and `tests/test_strategies_cli.py` run every `neutral` and `example` setting.
+It returns a plug: a subclass of its point's base class in search/protocols.py, where each method is described (for "decoding": a
+function from the search's `Engine` to its driver). flags: this package's, as the command has them; context: config.py, Context. What a
+stop plug is given and returns is in search/candidates.py; its flags extend those of strategies/stop/_length_reward.py.
+
+Nothing else names the strategy. `config.py` gathers the flags, `validate.py` derives refusals from `needs` and `denies`, `generator.py`
+builds what the flags name; `tests/test_neutral.py`, `tests/test_compose.py` and `tests/test_strategies_cli.py` run every `neutral` and
+`example` setting (`pytest tests/test_strategies_cli.py -k first` runs one strategy's).
 
 Files outside the package are loaded as well where the environment variable FAIRSEQ_EXT_STRATEGIES names them, separated by colons.
 """
@@ -168,10 +173,14 @@ def choice(flags: Any, point: str) -> str:
     return str(getattr(flags, point) or DEFAULT[point])
 
 
+def in_use(flags: Any) -> list[Strategy]:
+    """The strategy of every plug point, fairseq's own included, and the pruners that their flags switch on."""
+    return [STRATEGIES[point][choice(flags, point)] for point in POINTS] + [s for s in PRUNERS.values() if changed(flags, s)]
+
+
 def chosen(flags: Any) -> list[Strategy]:
     """The strategies that the flags switch on, fairseq's own left out."""
-    named = [STRATEGIES[point][choice(flags, point)] for point in POINTS]
-    return [s for s in named if s.name != DEFAULT[s.point]] + [s for s in PRUNERS.values() if changed(flags, s)]
+    return [s for s in in_use(flags) if s.name != DEFAULT.get(s.point)]
 
 
 def changed(flags: Any, strategy: Strategy) -> dict[str, Any]:

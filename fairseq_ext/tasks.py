@@ -32,9 +32,9 @@ Flags = config.flags_dataclass()
 
 
 class Extended(Sentences):
-    """What an *_ext task adds to its stock task."""
+    """What an *_ext task adds to its stock task. `Sentences` (session/interactive.py) reads constraint files and draft lines."""
 
-    kind: type | None = None  # of generator, while one is built
+    kind: type | None = None  # the generator class that `build_ours` asks `Innermost` for, while it does
     cfg: Any
     args: Any
     datasets: dict[str, Any]
@@ -51,7 +51,7 @@ class Extended(Sentences):
         return super().build_model(cfg, from_checkpoint)  # type: ignore[misc]
 
     def build_generator(self, models, args, seq_gen_cls=None, extra_gen_cls_kwargs=None, prefix_allowed_tokens_fn=None):
-        """Our generator under the stock signature. A class that the caller brings, or scoring a reference, stays stock."""
+        """Our generator, under the stock signature; the stock one where the caller names a class, or with --score-reference."""
         flags = self.flags()
         references = getattr(args, "score_reference", False)
         if references:

@@ -196,14 +196,14 @@ class Translator:
 
 
 def items(given: Any, what: str) -> list[Any]:
-    """What a list holds; UsageError for what is no list."""
+    """The entries of a list; UsageError for anything else."""
     if isinstance(given, (str, Mapping)) or not isinstance(given, Iterable):
         raise UsageError(f"{what} is {given!r}: give a list of phrases")
     return list(given)
 
 
 def texts(given: Any, what: str) -> list[str]:
-    """A list of phrases; UsageError for one that is not text."""
+    """The phrases of a list; UsageError for an entry that is not text."""
     found = items(given, what)
     for phrase in found:
         if not isinstance(phrase, str):

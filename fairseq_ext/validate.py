@@ -15,25 +15,12 @@ from typing import Any
 
 from fairseq_ext.constraints.flags import check_glossary, constraint_flag, select_flag
 from fairseq_ext.errors import UsageError
-from fairseq_ext.registry import (
-    DEFAULT,
-    POINTS,
-    PRUNERS,
-    STRATEGIES,
-    Part,
-    Strategy,
-    all_strategies,
-    changed,
-    choice,
-    chosen,
-    load_strategies,
-    refusal,
-)
+from fairseq_ext.registry import DEFAULT, Part, Strategy, all_strategies, changed, chosen, in_use, load_strategies, refusal
 from fairseq_ext.session import cpu_workers
 
 LARGEST = 3.0e38  # of a float32
 FINITE = (-LARGEST, LARGEST)
-# of the flags that the search reads: least, most, and what the value is
+# flags that the search reads: the least and the most that each may be, and what it is
 RANGES: dict[str, tuple[float, float, str]] = {
     "beam": (1, 10_000, "number of hypotheses"),
     "nbest": (1, 10_000, "number of hypotheses"),
@@ -138,7 +125,7 @@ OPTIONS = (
 
 def parts(flags: Any, generation: Any) -> list[Part]:
     """What takes part in this run: the strategies that the flags choose, and the options that are on."""
-    named = [STRATEGIES[point][choice(flags, point)] for point in POINTS] + [s for s in PRUNERS.values() if changed(flags, s)]
+    named = in_use(flags)
     found = [Part(select_flag(flags, generation) if s.point == "select" else s.flag, s.needs, s.denies) for s in named]
     for s in named:  # fairseq's own strategy works everywhere, the flags that it has here belong to the beam search of this project
         if s.name == DEFAULT.get(s.point) and (given_flags := changed(flags, s)):
@@ -166,9 +153,9 @@ def field_names(strategy: Strategy) -> list[str]:
     return [] if strategy.flags is None else [f.name for f in dataclasses.fields(strategy.flags)]
 
 
-def refuse_unused(flags: Any, in_use: list[Strategy]) -> None:
+def refuse_unused(flags: Any, strategies: list[Strategy]) -> None:
     """Refuse a flag whose strategy is not switched on (raises UsageError)."""
-    read = {name for s in in_use for name in field_names(s)}
+    read = {name for s in strategies for name in field_names(s)}
     for strategy in all_strategies():
         unused = [name for name in changed(flags, strategy) if name not in read]
         if unused:
@@ -201,12 +188,12 @@ def validate(flags: Any, generation: Any) -> None:
     load_strategies()
     if sentence := refusal(parts(flags, generation)):
         raise UsageError(sentence)
-    in_use = [STRATEGIES[point][choice(flags, point)] for point in POINTS] + [s for s in PRUNERS.values() if changed(flags, s)]
-    refuse_unused(flags, in_use)
+    strategies = in_use(flags)
+    refuse_unused(flags, strategies)
     cpu_workers.check(flags)
     check_glossary(flags)
     if flags.resume and not flags.results_file:
         raise UsageError("--resume goes on with a results file and none is named: add --results-file")
-    for strategy in in_use:
+    for strategy in strategies:
         if strategy.check is not None and not stock_search(generation):
             strategy.check(flags, generation)

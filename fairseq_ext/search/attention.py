@@ -34,7 +34,7 @@ class Attention:
         self.weights = torch.cat([past.to(step.dtype), wide[:, None]], dim=1)
 
     def select(self, row: Tensor) -> Attention:
-        """Rows row (n',) in this order."""
+        """The rows at the indices row (n',), in this order."""
         return Attention(self.weights[row], self.first[row])
 
     def trim_(self, unused: int) -> None:

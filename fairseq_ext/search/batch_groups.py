@@ -37,24 +37,25 @@ class Groups:
 
     @property
     def live(self) -> int:
-        """Sentences."""
+        """Live sentences of all groups."""
         return sum(len(group.beam.live) for group in self.groups)
 
     @property
     def rows(self) -> int:
+        """Live rows of all groups."""
         return sum(group.beam.rows for group in self.groups)
 
     def set_aside(self) -> None:
-        """Take the group that the decoder holds, if any, out of it."""
+        """Take the decoder's rows out of it and keep them with their group, if it holds any."""
         if self.groups and self.groups[0].rows is None:
             self.groups[0].rows = self.decoder.set_aside()
 
     def add(self, beam: Beam) -> None:
-        """The decoder has just admitted these sentences."""
+        """Put sentences that the decoder has just admitted in front, as a group."""
         self.groups.insert(0, Group(beam))
 
     def put(self, beam: Beam) -> None:
-        """The group that the decoder holds has made a step."""
+        """Put the group that the decoder holds back after its step, or drop it where no sentence is live."""
         if beam.live:
             self.groups[0].beam = beam
         else:
@@ -62,7 +63,7 @@ class Groups:
             del self.groups[0]
 
     def next(self) -> Beam:
-        """Bring the group that is to go on into the decoder."""
+        """Bring the group that is stepped next into the decoder, joined with those that fit; return its beam."""
         if len(self.groups) == 1 and self.groups[0].rows is None and not self.too_wide(self.groups[0].beam):
             return self.groups[0].beam
         # the one with the fewest tokens, or the one whose turn it is

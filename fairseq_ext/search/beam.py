@@ -97,7 +97,7 @@ class Beam:
         return self.once("first", lambda: counts.cumsum(0) - counts)
 
     def bounds(self) -> Tensor:
-        """(S + 1,) first row of each sentence, and the number of all."""
+        """(S + 1,) first row of each sentence, and the number of rows."""
         if self.counts is None:
             return self.once("bounds", lambda: torch.arange(0, self.rows + 1, self.width, device=self.device))
         return self.once("bounds", lambda: torch.cat([self.first_row(), self.first_row().new_tensor([self.rows])]))
@@ -111,7 +111,7 @@ class Beam:
         return out
 
     def rank_of_row(self) -> Tensor:
-        """(n,) place of each row among its sentence's."""
+        """(n,) rank of each row in its sentence's beam, from 0."""
         return self.once("rank", lambda: torch.arange(self.rows, device=self.device) - self.first_row()[self.sentence_of_row()])
 
     def last_score(self) -> Tensor:
@@ -119,7 +119,7 @@ class Beam:
         return self.score[:, -1] if self.longest else self.score.new_zeros(self.rows)
 
     def select(self, row: Tensor, live: list[int], width: int, counts: Tensor | None) -> Beam:
-        """The rows row (m,) in this order, belonging to these sentences."""
+        """The rows at the indices row (m,), in this order, as a beam of the sentences `live`."""
         aux = {name: value[row] for name, value in self.aux.items()}
         attention = None if self.attention is None else self.attention.select(row)
         out = Beam(live, width, counts, self.tokens[row], self.score[row], aux, attention)
@@ -186,7 +186,7 @@ class Beam:
         self.score = torch.cat([self.score, score[:, None]], dim=1)
 
     def empty(self) -> Beam:
-        """No rows, of the same kind."""
+        """A beam without rows, on the same device."""
         return Beam([], 0, None, self.tokens[:0], self.score[:0])
 
     @staticmethod

@@ -39,7 +39,7 @@ class FinishedStep:
     values: list[float] | None = None  # score, on the host
 
     def hypothesis(self, i: int) -> Hypothesis:
-        """The i-th."""
+        """The i-th hypothesis, in tensors of its own."""
         if self.values is None:
             self.values = self.score.tolist()
         first = self.lag[i] if self.lag is not None else 0
@@ -55,9 +55,9 @@ class Finished:
     """What each sentence of the pool has finished so far."""
 
     count: Tensor  # (N,) hypotheses of each sentence
-    best: Tensor  # (N, m) best scores of each sentence, best first, -inf where there are fewer; of stop plugs that rank scores
-    total: Tensor  # (N,) highest sum of log-probabilities among each sentence's
-    of: list[list[tuple[FinishedStep, int]]]  # each sentence's, in the order in which they finished
+    best: Tensor  # (N, nbest) best scores of each sentence, best first, else -inf; only what stop plugs have given to `rank_`
+    total: Tensor  # (N,) highest sum of log-probabilities of each sentence's hypotheses
+    of: list[list[tuple[FinishedStep, int]]]  # each sentence's hypotheses, in the order in which they finished
 
     @staticmethod
     def empty(sentences: int, m: int, device: torch.device) -> Finished:
@@ -66,7 +66,7 @@ class Finished:
         return Finished(none, lowest, lowest[:, 0].clone(), [[] for _ in range(sentences)])
 
     def rank_(self, live: Tensor, score: Tensor) -> Tensor:
-        """Take scores (S, c) into the best of sentences live (S,); return these (S, m), best first."""
+        """Merge scores (S, c) into `best` of sentences live (S,); return the new best scores (S, nbest), best first."""
         together = torch.cat([self.best[live], score.to(self.best.dtype)], dim=1)
         best = together.topk(self.best.size(1), dim=1).values
         self.best[live] = best
@@ -92,13 +92,15 @@ class Finished:
         self.total.scatter_reduce_(0, owner, last.to(self.total.dtype), "amax")
 
     def add_(self, sentence: list[int], ended: FinishedStep) -> None:
-        """sentence: m pool numbers."""
+        """Add what finished in one step; sentence: m pool numbers."""
         for i, s in enumerate(sentence):
             self.of[s].append((ended, i))
 
     def take(self, sentence: int, answers: list[int] | None = None) -> list[Hypothesis]:
-        """Give away a sentence's hypotheses, or those that are its answers (places among them), best first; equal scores keep the
-        order in which they finished."""
+        """Return a sentence's hypotheses, best first, and forget them; answers: numbers of those to return, None for all.
+
+        Equal scores keep the order in which they finished.
+        """
         found, self.of[sentence] = self.of[sentence], []
         if answers is not None:
             found = [found[i] for i in answers]

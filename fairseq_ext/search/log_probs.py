@@ -25,7 +25,7 @@ class LogProbs:
     value: Tensor  # (n, C) with C = V, or the length of the shortlist
     ids: Tensor | None = None  # None: all words; (C,) ascending: the words of every row's shortlist; (n, C): each row's own, which
     # may repeat its last word behind it, with -inf
-    settled: ClassVar[bool] = True  # `value` is what a search may take; else only what the methods give is
+    settled: ClassVar[bool] = True  # `value` may be read as it is; False: only what the methods return is exact (--softmax screened)
 
     def is_compiled(self) -> bool:
         """Whether the compiled library can read `value`, in float32."""
@@ -37,13 +37,13 @@ class LogProbs:
         return score, self.words(column)
 
     def best_of_sentences(self, c: int, before: Tensor, first: Tensor, of_each_row: bool) -> tuple[Tensor, ...] | None:
-        """See kernels/transformer.py, with words for columns; None where that does not run."""
+        """The c best continuations of each sentence, as in kernels/topk.py, with words for columns; None where that does not run."""
         if c > MANY or not self.is_compiled():
             return None
         return self.compiled_best(c, before, first, of_each_row)
 
     def compiled_best(self, c: int, before: Tensor, first: Tensor, of_each_row: bool) -> tuple[Tensor, ...]:
-        """The same of `value` as it is."""
+        """The same, of `value` as it stands, where the compiled library can read it."""
         row, column, score, *tops = best_of_sentences(self.value, before.contiguous(), first, c, of_each_row)
         if self.ids is None:
             return row, column, score, *tops
@@ -104,7 +104,7 @@ class LogProbs:
 
 
 def is_compiled(value: Tensor) -> bool:
-    """Whether the compiled library can read this."""
+    """Whether the compiled library can read a tensor: contiguous, on a CPU, and the library is there."""
     return value.device.type == "cpu" and value.is_contiguous() and library() is not None
 
 

@@ -1,4 +1,6 @@
-"""Logits processors: what every search obeys, applied in fairseq's order to the log-probabilities of a step.
+"""Logits processors: length limits, prefixes, banned tokens and n-grams, penalties and a language model, in fairseq's order.
+
+They change the log-probabilities of a step, whatever the strategies.
 
 Shapes: m positions (the n rows of a beam, or all positions of blocks), C scored words, S live sentences, T longest history.
 """

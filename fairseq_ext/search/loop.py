@@ -77,7 +77,7 @@ def advance(search: Search, beam: Beam) -> Beam:
     # (3) the decoder reads each row's last token
     features = decoder.step(beam.tokens)
     stats.count_step(beam.rows, 1)
-    # rows that stand for nothing (of a forced prefix, say) are no expansions
+    # placeholder rows (score -inf; a forced prefix leaves them) are no expansions
     stats.expand(beam.rows if search.variable or not beam.longest else (beam.last_score() > -torch.inf).sum())
     if beam.attention is not None and (attention := decoder.attention()) is not None:
         beam.attention.add_(attention)

@@ -95,7 +95,7 @@ class Stop(ABC):
 
 @dataclass
 class Plugs:
-    """What the loop calls, step by step."""
+    """The strategies of a search, one for each plug point but the driver, any number of pruners."""
 
     select: Select
     stop: Stop

@@ -1,4 +1,4 @@
-"""The state of a search: what the functions of loop.py take as their one argument."""
+"""The state of a search (`Search`), which the functions of loop.py work on, and what all searches of a generator share (`Engine`)."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def survivors(candidates: Candidates, decision: StopDecision, live: list[int], f
     stays = score > -torch.inf
     if decision.stays is not None:  # what pruning dropped takes no place
         stays = decision.stays & stays if variable else decision.stays
-    score = score.masked_fill(~stays, -torch.inf)  # where fewer stay than there are rows, the others stand for nothing
+    score = score.masked_fill(~stays, -torch.inf)  # where fewer stay than there are rows, the others are placeholders
     kept = None
     if len(left) < len(live):
         kept = (~final).nonzero()[:, 0].to(score.device)

@@ -25,7 +25,7 @@ from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import OfPool, Pool
 from fairseq_ext.search.protocols import Softmax
-from fairseq_ext.softmax import shortlist_stats as softmax_stats
+from fairseq_ext.softmax import shortlist_stats
 from fairseq_ext.softmax.shortlist_stats import ShortlistMeter
 
 Layer = tuple[Tensor, Tensor | None]  # weight (V, d), bias (V,)
@@ -80,8 +80,8 @@ class ShortlistSoftmax(Softmax):
         if len(layers) == 1 and gathered.takes(weight):
             self.compiled = gathered.ShortlistLinear(self.linears[0].pack(), self.base, *layers[0], temperature)
 
-    def wanted(self, beam: Beam | None, pool: Pool | None) -> Tensor | None:
-        """(S, R) what the live sentences need, padded with -1; None for nothing."""
+    def required_of_live(self, beam: Beam | None, pool: Pool | None) -> Tensor | None:
+        """(S, R) ids that prefixes and constraints of the live sentences need, padded with -1; None for none."""
         if pool is None or not (wanted := self.required(pool)).size(1):
             return None
         return wanted if beam is None else wanted[beam.live_index()]
@@ -92,7 +92,7 @@ class ShortlistSoftmax(Softmax):
         return None
 
     def found(self, features: list[Tensor], beam: Beam | None, pool: Pool | None, always: Tensor | None) -> Tensor | None:
-        """The same for one list: ascending ids (m,), base words left out, those of the mask always (V,) included."""
+        """Words of one list for all rows, the base left out: ascending ids (m,) of `words` and of the mask always (V,); None for none."""
         mask = self.words(features, beam, pool)
         if mask is None and always is None:
             return None
@@ -106,12 +106,12 @@ class ShortlistSoftmax(Softmax):
             out = self.full(decoder, features)
         elif self.by_sentence and (features[0].size(0) if beam is None else len(beam.live)) > 1:
             mask = self.words(features, beam, pool)
-            wanted = self.wanted(beam, pool)
+            wanted = self.required_of_live(beam, pool)
             if mask is None:
                 mask = self.in_base.expand(features[0].size(0) if beam is None else len(beam.live), -1)
             out = self.separate(features, mask_with(mask | self.in_base, wanted), beam)
         else:
-            wanted = self.wanted(beam, pool)
+            wanted = self.required_of_live(beam, pool)
             always = None if wanted is None else mask_with(self.in_base[None], wanted.reshape(1, -1))[0]
             found = self.found(features, beam, pool, always)
             size = self.base.numel() + (0 if found is None else found.numel())
@@ -129,7 +129,7 @@ class ShortlistSoftmax(Softmax):
         """One list, the base and found (m,), for all rows."""
         self.measured.count(1, self.base.numel() + (0 if found is None else found.numel()))
         if self.compiled is not None:
-            ids, value = self.compiled(features[0], self.nothing if found is None else found, softmax_stats.CLOCK)
+            ids, value = self.compiled(features[0], self.nothing if found is None else found, shortlist_stats.CLOCK)
             self.measured.spent(("gather", "matmul", "normalise"), self.compiled.seconds)
             return LogProbs(value, ids)
         scores, ids = [], self.base

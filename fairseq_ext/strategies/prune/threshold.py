@@ -24,7 +24,7 @@ from fairseq_ext.search.protocols import Prune
 
 
 @dataclass
-class PruneFlags(FairseqDataclass):
+class PruneThresholdFlags(FairseqDataclass):
     prune_threshold: Optional[float] = field(  # noqa: UP045
         default=None,
         metadata={"help": "drop what is worse than the best candidate by more than this, in nats (default: off; the paper: 1.5)"},
@@ -59,7 +59,7 @@ def check(flags, generation) -> None:
 @register(
     "prune",
     "threshold",
-    PruneFlags,
+    PruneThresholdFlags,
     check=check,
     needs=("own loop", "beam"),
     neutral=({"prune_threshold": float("inf")},),

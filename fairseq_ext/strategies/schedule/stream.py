@@ -1,4 +1,4 @@
-"""Streaming variable-width beam search: the batch is refilled as sentences finish, and beams are as wide as they need be.
+"""Streaming variable-width beam search, which is continuous batching: new sentences start as others finish (`--schedule stream`).
 
     K. Yang, V. Yao, J. DeNero and D. Klein. A Streaming Approach For Efficient Batched Beam Search.
     EMNLP 2020. https://aclanthology.org/2020.emnlp-main.366/     Algorithm 1; the finishing rule of Appendix A.1
@@ -14,8 +14,9 @@
 | which sentences are expanded | --stream-order shortest: those with the fewest tokens (line 12); fifo: all (Appendix A.2) |
 | finalised candidates stay on the beam (A.1) | --stop ranked |
 
-Neutral setting: every one; the stream never changes a result. delta and M are in strategies/prune/threshold.py and children.py, the
-finishing rule of A.1 in strategies/stop/ranked.py.
+Neutral setting: every one; the stream never changes a result. Here is when sentences start. Which are expanded is in
+search/batch_groups.py, delta and M are in strategies/prune/threshold.py and children.py, the finishing rule of A.1 in
+strategies/stop/ranked.py.
 
 Here, other than in the paper: rows that would not fit under --stream-rows wait, those with the most tokens first.
 """
@@ -37,9 +38,7 @@ class StreamFlags(FairseqDataclass):
     stream_width: int = field(default=64, metadata={"help": "sentences that are decoded at once under --schedule stream (default: 64)"})
     refill_threshold: float = field(
         default=1 / 6,
-        metadata={
-            "help": "new sentences start when at most this share of the stream's width is left (default: 1/6)"
-        },
+        metadata={"help": "new sentences start when at most this share of the stream's width is left (default: 1/6)"},
     )
     stream_order: ChoiceEnum(["shortest", "fifo"]) = field(  # type: ignore[valid-type]
         default="shortest",
@@ -72,9 +71,7 @@ class Stream(Schedule):
 
 
 def check(flags, generation) -> None:
-    """Refuse a stream that nothing fits into (raises UsageError)."""
-    if flags.stream_width < 1:
-        raise UsageError(f"--stream-width {flags.stream_width} leaves no place for a sentence: use 1 or more")
+    """Refuse a stream that nothing fits into (raises UsageError). The range of --stream-width is in validate.py."""
     if not 0 <= flags.refill_threshold < 1:
         raise UsageError(f"--refill-threshold {flags.refill_threshold} is not a share below 1: use 0 or more, such as 0.167")
     if flags.stream_rows is not None and flags.stream_rows < generation.beam:

@@ -82,8 +82,6 @@ class Lexical(ShortlistSoftmax):
 def check(flags, generation) -> None:
     """Refuse a list without its table (raises UsageError)."""
     check_top(flags, generation)
-    if flags.shortlist_words < 1:
-        raise UsageError(f"--shortlist-words {flags.shortlist_words} leaves no translation: use 1 or more")
     if not flags.shortlist_file:
         raise UsageError("--softmax lexical needs a table: make one with scripts/lexical_table.py and name it with --shortlist-file")
 

@@ -17,6 +17,8 @@ by all rows of a call, as in the paper, or by those of a sentence. EOS, unk and 
 Neutral setting: --softmax full; or t = 0; or a T of the vocabulary's size or more. Probabilities over a list are at most 1, so
 the certificates of --stop optimal hold for the search over the lists, as the signature says.
 Left out: ensembles, whose models would each want a list (refused).
+The list and the product over its words: softmax/shortlist.py. Hashing and tables: softmax/lsh_index.py and kernels/lsh_torch.py, the
+definition of the compiled kernels/lsh.cpp and lsh.cu.
 """
 
 import logging
@@ -39,7 +41,7 @@ from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.scoring import Scoring
-from fairseq_ext.softmax import shortlist_stats as softmax_stats
+from fairseq_ext.softmax import shortlist_stats
 from fairseq_ext.softmax.lsh_index import DIRECT_BITS, Parameters, load_or_build
 from fairseq_ext.softmax.shortlist import ShortlistSoftmax
 from fairseq_ext.softmax.shortlist_stats import Probe
@@ -97,7 +99,7 @@ class LSH(ShortlistSoftmax):
                 self.finder = lsh_compiled.Finder(self.index, self.in_base, int(self.has_bias))
 
     def hits(self, features: list[Tensor]) -> Tensor:
-        """L (n, V) of Eq. 9."""
+        """L (n, V) of Eq. 9: how many bands each word shares with each row's state."""
         x, index = features[0], self.index
         with self.measured.stage("hash"):
             if self.has_bias:
@@ -119,7 +121,7 @@ class LSH(ShortlistSoftmax):
 
     def found(self, features: list[Tensor], beam: Beam | None, pool: Pool | None, always: Tensor | None) -> Tensor | None:
         if self.compiled is not None:
-            ids = self.finder(features[0], self.t, always, softmax_stats.CLOCK)
+            ids = self.finder(features[0], self.t, always, shortlist_stats.CLOCK)
             self.measured.spent(("hash", "lookup", "compact"), self.finder.seconds)
             return ids
         hits = self.hits(features)

@@ -14,7 +14,7 @@ D = W - rounded(W), a logit of a state x is wrong by at most |D_j| |x|. So
 Neutral setting: every one; the output is that of --softmax full, each token's score to within TOLERANCE by the bounds, and to some 1e-6
 as measured. So two hypotheses whose sums lie closer together than that can change places, as they do between two ways of summing in
 float32.
-Why not int8: the k best words can be certified from int8 products, but scores need log Z of all words to 1e-4. ShortlistMeter on a model
+Why not int8: the k best words can be certified from int8 products, but scores need log Z of all words to 1e-4. Measured on a model
 trained with label smoothing, int8 weights bound it to 1e-3 and leave every row open, 12 bits 60%, 14 bits 11%, 16 bits none, with 256
 words scored again. High and low bytes of weights and states would do, and take three int8 products: at 40,000 words one int8
 product is 2.5 to 3.8 times as fast as float32, three together 2.0 times at one row, 1.0 at 16 and 0.9 at 64
@@ -22,8 +22,7 @@ product is 2.5 to 3.8 times as fast as float32, three together 2.0 times at one 
 Where it ends: with many rows a product is bound by its multiplications, of which there are as many as before.
 
 The bounds and their definition are in softmax/error_bounds.py; on a CPU kernels/screen.cpp computes them. Where the compiled library is
-missing, for
-weights other than float32, and for numbers of rows at which a start-up probe finds it slower, the full softmax runs.
+missing, for weights other than float32, and for numbers of rows at which a start-up probe finds it slower, the full softmax runs.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ class ScreenedLogProbs(LogProbs):
     settled = False  # `topk` and `best_of_sentences` decide which rows must be computed in full
 
     def __init__(self, softmax: Screened, decoder: Decoder, x: Tensor, screen: Screen):
-        value, self.known, self.ceiling, error = screen.log_probs(x)  # known (n, V), ceiling (n,): see there
+        value, self.known, self.ceiling, error = screen.log_probs(x)  # known (n, V), ceiling (n,): as Screen.log_probs says
         super().__init__(value)
         self.softmax, self.decoder, self.x, self.screen = softmax, decoder, x, screen
         self.complete_(~(error <= TOLERANCE), fresh=True)
@@ -181,6 +180,7 @@ class Screened(Softmax):
         return self.faster[size]
 
     def recomputed(self, rows: int) -> None:
+        """Count rows that were computed in full."""
         self.open += rows
         self.counts.recomputed_rows += rows
 

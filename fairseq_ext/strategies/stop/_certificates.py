@@ -12,7 +12,7 @@ from fairseq_ext.stats import Mean, Section
 
 @dataclass
 class Certificates(Section):
-    """Sentences whose result is proved to be the best, and those that their length limit cut before."""
+    """Sentences whose result is proved to be the best (proved), and those that the length limit cut off without a proof (open)."""
 
     key = "certificates"
     of_answers = True
@@ -36,9 +36,11 @@ class Certificates(Section):
 
 @dataclass
 class Saved(Section):
-    """Steps (a token of one sentence each) and rows that the same search would have taken beyond the work done to run on to every
-    sentence's length limit with k rows a step; an upper bound where fewer may be live (--stop-expansion paper, constraints,
-    dictionaries of less than 2k words)."""
+    """What the early end has saved against the same search run to every sentence's length limit with k rows a step: steps (a token of
+    one sentence each) and rows.
+
+    An upper bound where fewer than k rows may be live (--stop-expansion paper, constraints, dictionaries of less than 2k words).
+    """
 
     key = "saved"
     of_answers = True

@@ -46,7 +46,7 @@ class Early(Count):
         self.stats = stats
 
     def start(self, beam: Beam, pool: Pool) -> None:
-        """Drop rows where there are constraints; else a row that stands for nothing stays, as in fairseq."""
+        """Drop rows where there are constraints; else a placeholder row (score -inf) stays, as in fairseq."""
         self.variable = any(c.any_of for c in pool.constraints or ())
 
     def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None) -> StopDecision:

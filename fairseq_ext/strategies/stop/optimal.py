@@ -79,13 +79,15 @@ class OptimalEnding(Stop):
             self.stats.drop(stays & (reach <= worst))
             stays = stays & (reach > worst)
         final = reach.amax(1) <= worst[:, 0]
-        self.tally(final, at_limit, beam, best, longest, wanted)
+        self.count_certificates(final, at_limit, beam, best, longest, wanted)
         self.count_saved(final, candidates, beam, longest)
         if at_limit is not None:
             final = final | at_limit
         return StopDecision(done, stays if self.variable else ~ends, final)
 
-    def tally(self, final: Tensor, at_limit: Tensor | None, beam: Beam, best: Tensor, longest: Tensor, wanted: Tensor) -> None:
+    def count_certificates(
+        self, final: Tensor, at_limit: Tensor | None, beam: Beam, best: Tensor, longest: Tensor, wanted: Tensor
+    ) -> None:
         """Count certificates: a sentence that its length limit cut is open unless no row of the last step could have won."""
         proved, gap = final, torch.zeros_like(best[:, 0])
         if at_limit is not None:
