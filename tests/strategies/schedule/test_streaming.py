@@ -406,12 +406,12 @@ def test_delta_of_zero_is_greedy():
 @pytest.mark.parametrize(
     "flags, said",
     [
-        (stream(0), "--stream-width 0 leaves no place"),
+        (stream(0), "--stream-width 0 is no number of sentences"),
         (stream(4, 1.0), "--refill-threshold 1.0 is not a share"),
         (stream(4, -0.5), "--refill-threshold -0.5 is not a share"),
         (stream(stream_rows=3), "--stream-rows 3 is below the beam of 4"),
         ({"prune_threshold": -1.0}, "--prune-threshold -1.0 is not a distance"),
-        ({"prune_threshold": math.nan}, "--prune-threshold nan is not a distance"),
+        ({"prune_threshold": math.nan}, "--prune-threshold is not a number"),
         ({"prune_children": 0}, "--prune-children 0 would leave no hypothesis"),
         ({"stop": "ranked", "select": "gbs"}, "--stop ranked compares all hypotheses"),
         ({"stream_width": 5}, "--stream-width belongs to --schedule stream"),
