@@ -16,7 +16,7 @@ Phrases, unwinding and overlaps are in constraints/required.py, avoided phrases 
 | k | --beam |
 | constraints | --constraints, --constraints-file, --glossary; --avoid-file |
 | rule of division | --dba-allocation |
-| pruning of Table 3 | --prune-finished (prune_finished.py) |
+| pruning of Table 3 | --prune-finished (strategies/prune/finished.py) |
 
 Neutral setting: no constraints; a sentence without any is searched as fairseq does, also beside constrained ones.
 Other than in the paper, also under --dba-allocation paper: with more banks than k, slots are dealt in turn; the paper's rule would give
