@@ -17,6 +17,15 @@ class UsageError(ValueError):
     """A wrong flag, combination or input; the text is one sentence for the user."""
 
 
+LONGEST = 80  # characters of what a message quotes
+
+
+def cut(text: str) -> str:
+    """What a message quotes, cut at 80 characters, on one line."""
+    plain = " ".join(text.split())
+    return plain if len(plain) <= LONGEST else plain[: LONGEST - 3] + "..."
+
+
 def explain(error: BaseException) -> str | None:
     """The sentence for an error, or None when it is not one of the known mistakes."""
     text = str(error)
@@ -30,6 +39,38 @@ def explain(error: BaseException) -> str | None:
         return text
     if type(error).__name__ == "Refused" and "is not evaluated because" in text:
         return text
+    if text == "--path required for generation!":
+        return "no model is named: add --path MODEL.pt"
+    if "Neither args nor cfg exist in state" in text:
+        return "the checkpoint holds no settings of its model (neither args nor cfg): name a file as fairseq-train has saved it"
+    if "Tensor.__contains__ only supports" in text:
+        return "the checkpoint holds a tensor instead of a model and its settings: name a file that fairseq-train has saved"
+    if "Error(s) in loading state_dict" in text and ("Missing key" in text or "Unexpected key" in text) and "size mismatch" not in text:
+        found = re.search(r'(Missing|Unexpected) key\(s\) in state_dict: "([^"]+)"', text)
+        lacks = f"it {'lacks' if found[1] == 'Missing' else 'has'} {found[2]}" if found else "their names differ"
+        return f"the checkpoint's weights are not those of its architecture ({lacks}): it is damaged, or needs its own --user-dir"
+    if isinstance(error, IndexError) and "Replacement index" in text:  # how fairseq says that no model has this name
+        return "the checkpoint's architecture is none that fairseq knows: name the --user-dir that registers it"
+    if "Incorrect dictionary format" in text:
+        return f"the dictionary has a line that is not 'token count' ({cut(text.rpartition(': ')[2])}): make it with fairseq-preprocess"
+    if "Duplicate word found when loading Dictionary" in text:
+        return f"the dictionary has a word twice ({cut(text.partition(': ')[2].partition('.')[0])}): make it with fairseq-preprocess"
+    if "DiverseBeamSearch requires --beam to be divisible" in text:
+        return "--diverse-beam-groups shares the beam out evenly, and --beam is no multiple of it: change one of the two"
+    if type(error).__name__ == "ConfigCompositionException" and "tokenizer." in text:
+        return "--tokenizer moses needs the languages: add --source-lang and --target-lang"
+    if type(error).__name__ == "MissingMandatoryValue":
+        found = re.search(r"Missing mandatory value: (\w+)", text)
+        return f"--{(found[1] if found else 'a flag').replace('_', '-')} is needed here and missing: add it"
+    if isinstance(error, ImportError) and "sacremoses" in text:
+        return "--tokenizer moses needs sacremoses: pip install sacremoses"
+    if isinstance(error, OSError) and re.fullmatch(r"file (.*) not found", text):
+        return f"{cut(text)}: correct the path of the segmentation model"
+    if isinstance(error, IsADirectoryError):
+        named = cut(str(error.filename)) if error.filename else "a name given as a file"
+        return f"{named} is a folder, and a file is needed: name the file in it"
+    if isinstance(error, FileNotFoundError) and error.filename and "dict." not in text:
+        return f"{cut(str(error.filename))} does not exist: correct the path"
     if isinstance(error, FileNotFoundError) and "dict." in text:
         return f"no dictionary at {error.filename}: the data directory needs dict.SOURCE.txt and dict.TARGET.txt of the model"
     if isinstance(error, FileNotFoundError) and "Dataset not found" in text:

@@ -4,16 +4,14 @@ A new strategy is run here as soon as its file is there. Each command is the bod
 and torch are imported once.
 """
 
-import io
-import multiprocessing
 import os
 import random
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
+from forked import generate
 from models import parted, settings
 
 from fairseq_ext.config import VERSION
@@ -29,42 +27,6 @@ def arguments(setting: dict) -> list[str]:
         flag = "--" + name.replace("_", "-")
         out += [flag] if value is True else [flag, str(value)]
     return out
-
-
-def body_of_generate(words: list[str], pipe) -> None:
-    """Run the command in this process, and send its exit status, output and log."""
-    import logging
-
-    from fairseq_cli.generate import cli_main
-
-    out, err, status = io.StringIO(), io.StringIO(), 0
-    sys.argv = sys.orig_argv = ["fairseq-generate", *words]
-    for handler in logging.getLogger().handlers[:]:
-        logging.getLogger().removeHandler(handler)
-    with redirect_stdout(out), redirect_stderr(err):
-        logging.basicConfig(stream=err, level="INFO", force=True)
-        try:
-            cli_main()
-        except SystemExit as stopped:
-            status = stopped.code if isinstance(stopped.code, int) else 1
-        except BaseException as error:
-            status = 1
-            print(repr(error), file=err)
-    pipe.send((status, out.getvalue(), err.getvalue()))
-    pipe.close()
-    os._exit(0)
-
-
-def generate(*words) -> tuple[int, str, str]:
-    """Exit status, output and log of fairseq-generate."""
-    context = multiprocessing.get_context("fork")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=body_of_generate, args=([str(w) for w in words], theirs))
-    process.start()
-    theirs.close()
-    answer = ours.recv() if ours.poll(120) else (-1, "", "no answer in 120 s")
-    process.join()
-    return answer
 
 
 @pytest.fixture(scope="module")

@@ -148,13 +148,14 @@ def silence_hydra() -> None:
 
 
 def named_task(arguments: list[str]) -> str | None:
-    """The task that a command's arguments name, None where they name none."""
+    """The task that a command's arguments name, the last where they name several; None where they name none."""
+    named = None
     for i, argument in enumerate(arguments):
         if argument == "--task" and i + 1 < len(arguments):
-            return arguments[i + 1]
-        if argument.startswith("--task="):
-            return argument.partition("=")[2]
-    return None
+            named = arguments[i + 1]
+        elif argument.startswith("--task="):
+            named = argument.partition("=")[2]
+    return named
 
 
 def register_named_tasks(options: ModuleType) -> None:

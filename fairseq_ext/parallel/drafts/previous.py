@@ -75,8 +75,9 @@ class Previous(Source):
         text = self.text[live]
         match = np.zeros(text.shape, np.int64)  # tokens of the tail that end here
         going = np.ones(text.shape, bool)
-        for back in range(TAIL):
-            shifted = np.concatenate([np.full((len(live), back), NONE), text[:, : text.shape[1] - back]], 1)
+        width = text.shape[1]
+        for back in range(min(TAIL, width)):
+            shifted = np.concatenate([np.full((len(live), back), NONE), text[:, : width - back]], 1)
             going &= (shifted == tail[:, TAIL - 1 - back, None]) & (shifted != NONE)
             match += going
         distance = np.abs(np.arange(text.shape[1]) + 1 - self.next[live][:, None])
