@@ -1,6 +1,6 @@
 """Lets stock fairseq 0.12.2 run on current Python, torch and hydra.
 
-The installed file `fairseq_ext.pth` puts a finder of one comparison into every interpreter. When `fairseq` itself is first asked for, it
+The installed file `fairseq_ext.pth` puts a small import finder into every interpreter. When `fairseq` itself is first asked for, it
 runs this module, whose `Hook` then
 
 1. lets its dataclasses have dataclass instances as defaults, which Python >= 3.11 refuses (`allow_dataclass_defaults`);

@@ -19,7 +19,7 @@ SPEECH = ("speech_to_text", "speech_to_speech", "text_to_speech", "wav2vec", "hu
 
 
 def refused(architecture: str, task: Any) -> str | None:
-    """Why a task of ours cannot generate with an architecture (fairseq's --arch), and what can; None when it can."""
+    """Return why a task of ours cannot generate with an architecture (fairseq's --arch), and the task that can; None when ours can."""
     kind = ARCH_MODEL_REGISTRY.get(architecture) or MODEL_REGISTRY.get(architecture)
     if kind is None or not kind.__module__.startswith("fairseq."):
         return None

@@ -6,9 +6,12 @@
 | transformer | a Transformer's step on the CPU | decoders/transformer/ |
 | topk | log-softmax and the best continuations | search/log_probs.py |
 | banks | the selection of dynamic beam allocation | strategies/select/dba.py |
-| row | greedy decoding of a sentence alone | parallel/one_sentence.py |
-| draft | its drafts | parallel/drafts/ngram.py |
+| row | parallel decoding of a sentence alone | parallel/driver.py, strategies/decoding/ |
+| draft | its drafts | parallel/drafts/ |
 | lsh | the functions of LSH softmax on the CPU; lsh_cuda and lsh.cu on a GPU | lsh_torch.py |
 | shortlist | the scores of a shortlist's words | softmax/shortlist.py |
 | screen | screened log-probabilities | softmax/error_bounds.py |
+
+Shared by the C++ files: vectors.hpp (SIMD), linear.hpp (matrix products), attention.hpp, topk.hpp, shortlist.hpp (products with single
+words), row.hpp (a row and its drafts), stages.hpp (timing).
 """

@@ -1,4 +1,4 @@
-"""`python -m fairseq_ext.kernels`: compile the decoder step now, and say where it is."""
+"""`python -m fairseq_ext.kernels`: compile the library now, and say where it is."""
 
 import sys
 

@@ -98,7 +98,7 @@ def compiler() -> list[str] | None:
 
 
 def processor() -> str:
-    """What -march=native looks at."""
+    """The processor's name and features, by which -march=native chooses instructions."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -112,7 +112,7 @@ def is_off() -> bool:
 
 
 def file_name(command: list[str]) -> str:
-    """The library's name: a digest of all that its content depends on."""
+    """The library's file name, with a digest of all that its content depends on."""
     version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False).stdout
     sources = (path.read_text(encoding="utf-8") for path in SOURCES + HEADERS)
     parts = (*sources, shlex.join(command), version, *FLAGS, platform.machine(), processor())

@@ -29,8 +29,8 @@ struct Linear {
     int64_t in, out, kind;
 };
 
-// R lines of x times one panel: in x PANEL weights -> sums[R][VECTORS]. FIRST: of the lines that meet the panel, so that its weights come
-// from afar: they are asked for early, since with several lines the processor does not look far enough ahead by itself
+// R lines of x times one panel: in x PANEL weights -> sums[R][VECTORS]. FIRST: these lines meet the panel first, so its weights are in no
+// cache yet. They are prefetched, since with several lines the processor does not look far enough ahead by itself
 template <int R, bool FIRST, class Weight>
 inline void panel_float(const float* x, int64_t stride, const Weight* weight, int64_t in, floats sums[R][VECTORS]) {
     for (int r = 0; r < R; ++r)

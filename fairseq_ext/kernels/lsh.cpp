@@ -59,7 +59,7 @@ int64_t compact(uint8_t* marks, int64_t V, const uint8_t* always, const uint8_t*
     return found;
 }
 
-// mirrored by a ctypes structure in lsh_compiled.py
+// mirrored by a ctypes structure in lsh.py
 struct Index {
     const int64_t* dimensions;           // (K, P)
     const int32_t* words;                // (W x V,)

@@ -1,5 +1,4 @@
-"""The functions of LSH softmax in torch: the definition, and the oracle of the compiled ones for the CPU
-(lsh_compiled.py) and of the CUDA kernels (lsh_cuda.py).
+"""The functions of LSH softmax in torch: the definition of the compiled ones for the CPU (lsh.py) and of the CUDA kernels (lsh_cuda.py).
 
     X. Shi, S. Xu and K. Knight. Fast Locality Sensitive Hashing for Beam Search on GPU. AAAI 2019 (https://arxiv.org/abs/1806.00588)
 

@@ -1,5 +1,5 @@
-// A call of parallel decoding for a row that is alone: draft, read, verify, commit. The definitions work on arrays of rows: parallel/driver.py
-// for the call, strategies/decoding/_blocks.py and window.py for the methods, decoders/transformer/decoder.py for the decoder.
+// One call of parallel decoding (--decoding) for a row that is alone: draft, read, verify, commit. The definitions work on arrays of rows:
+// parallel/driver.py for the call, strategies/decoding/_blocks.py and window.py for the methods, decoders/transformer/decoder.py for the decoder.
 
 #include "row.hpp"
 #include "topk.hpp"
@@ -149,13 +149,13 @@ void learn_window(void* method, const Row* row, int64_t verified) {
 
 int64_t commit_window(void*, const Row*, int64_t verified, int64_t) { return verified; }
 
-// (1) The width of the row's next block: the method drafts; a position that must be read alone is
+// (1) Drafts the row's next block, returns its width. The method drafts, unless the next position must be read alone
 int64_t draft_row(Row* row) {
     row->w = 1 + row->draft_block(row->method, row, row->redo ? 0 : row->limit - *row->length);
     return row->w;
 }
 
-// What follows from the block's best words: (4) they are right as far as the draft was, (5) and nothing follows EOS or the length limit;
+// Commits what the block's best words verify: (4) they are right as far as the draft was, (5) and nothing follows EOS or the length limit;
 // (6) what is kept becomes history, the other words guesses; (7) a finished row is done
 int64_t commit_row(Row* row_) {
     Row& row = *row_;

@@ -1,4 +1,4 @@
-// What the twins of parallel decoding share: a row that is alone, where its drafts come from, and what decides on its blocks.
+// What row.cpp and draft.cpp share: a row that is alone, the method that decides on its blocks, and where its drafts come from.
 // row.py and draft.py mirror the structures.
 #pragma once
 

@@ -1,4 +1,4 @@
-"""A row of parallel decoding that is alone (`row.cpp`): a call's draft, reading, verifying and commit in compiled code.
+"""Parallel decoding of a row that is alone (`row.cpp`): a call drafts, reads, verifies and commits in compiled code.
 
 The definitions work on arrays of rows: parallel/driver.py and strategies/decoding/.
 

@@ -30,7 +30,7 @@ floats load(const int16_t* from) {
 }
 void store(float* to, floats value) { *reinterpret_cast<loose_floats*>(to) = value; }
 
-// One number from the lanes of a vector, halves at a time; both(a, b) of two vectors
+// Horizontal reduction: one number from the lanes of a vector, halves at a time; both(a, b) reduces two vectors to one
 template <class Both>
 inline float across(floats v, Both both) {
     typedef float eight __attribute__((vector_size(32)));

@@ -1,4 +1,4 @@
-"""The second driver: greedy decoding that reads a block of tokens a call instead of one, with greedy's own output.
+"""The driver of parallel decoding: greedy decoding that reads a block of tokens a call instead of one, with greedy's own output.
 
 A call reads a row's last verified token and draft tokens behind it. What it gives for a position is final when every token it has
 read before that position was right, so the first output always is, and each draft token that equals the output before it makes one
@@ -57,8 +57,10 @@ class ParallelCounts(Section):
 
 @dataclass
 class ParallelSearch:
-    """The driver. Called with a pool, it gives answer(sentence, hypotheses) each sentence that is wanted as soon as it is finished,
-    with one hypothesis, or none where every word was forbidden."""
+    """The driver. Called with a pool, it calls answer(sentence, hypotheses) for each wanted sentence as soon as it is finished.
+
+    A sentence has one hypothesis, or none where every word was forbidden.
+    """
 
     reader: BlockReader
     method: Method
@@ -106,7 +108,7 @@ class ParallelSearch:
         started, eos, trace = len(rows), self.reader.rules.eos, self.trace
         read = rows.length  # tokens that each row of the decoder has read
         while len(rows):
-            # (1) the method drafts; a position that must be read alone is
+            # (1) the method drafts, unless some row's next position must be read alone
             draft = self.method.draft(rows, 0 if rows.redo.any() else rows.room() - 1)
             w = draft.shape[1] + 1
             # (2) the decoder reads each row's last token and the draft, (3) every position's best word
@@ -155,7 +157,7 @@ class ParallelSearch:
         return Hypothesis(torch.tensor(tokens, device=device), float(self.scoring(total, len(tokens), wanted)), positional)
 
     def leave(self, pool: Pool, rows: Rows, read: np.ndarray, stays: np.ndarray) -> tuple[Rows, np.ndarray]:
-        """The rows that stay (n,); the decoder's follow."""
+        """Drop the rows that do not stay (n,), here and in the decoder; return the others and what they have read."""
         kept = stays.nonzero()[0]
         if len(kept):
             index = torch.from_numpy(kept).to(pool.length.device)
@@ -163,7 +165,7 @@ class ParallelSearch:
         return rows.keep(kept), read[kept]
 
     def refill(self, pool: Pool, rows: Rows, read: np.ndarray, sentences: list[int]) -> tuple[Rows, np.ndarray]:
-        """A row more for each of these sentences, in front of those that go on."""
+        """Start a row for each of these sentences, in front of those that go on; return all rows and what they have read."""
         decoder = self.reader.decoder
         if self.stats.refills is not None:
             self.stats.refills += 1

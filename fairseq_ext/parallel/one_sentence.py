@@ -22,7 +22,7 @@ from fairseq_ext.search.pool import Pool
 
 @dataclass
 class Decoded:
-    """What came of a sentence. Its tokens and log-probabilities are in the rows that were given."""
+    """The counts and the state of a decoded sentence. Its tokens and log-probabilities are in the rows that were given."""
 
     dtype: torch.dtype  # of the log-probabilities
     lost: bool  # every word was forbidden

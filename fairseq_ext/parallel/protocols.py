@@ -18,7 +18,7 @@ Trace = Callable[[Iteration], None]  # is told of every call of every row
 
 
 class Method(ABC):
-    """How wide blocks are, what is drafted, how many verified tokens are committed."""
+    """A method of --decoding: how wide blocks are, what is drafted, how many verified tokens are committed."""
 
     @abstractmethod
     def start(self, pool: Pool) -> None:
@@ -29,7 +29,7 @@ class Method(ABC):
         """(n, w - 1) draft tokens, w - 1 <= most: what the next call reads behind each row's last token."""
 
     def learn(self, rows: Rows, out: np.ndarray, verified: np.ndarray, w: int) -> None:  # noqa: B027  most need not know
-        """Told before the commit what came of the draft: outputs (n, w), of which the first verified (n,) are right."""
+        """Take note of what came of the draft, before the commit: outputs (n, w), of which the first verified (n,) are right."""
 
     @abstractmethod
     def commit(self, rows: Rows, verified: np.ndarray, ended: np.ndarray, w: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The live rows of the driver in driver.py, on the host.
+"""The live rows of driver.py: their tokens, scores, lengths and guesses, as numpy arrays.
 
 Shapes: n live rows, one a sentence, T most tokens, w block width.
 """
@@ -16,7 +16,7 @@ NONE = -1  # no guess at this position
 
 @dataclass
 class Rows:
-    """The live rows, on the host."""
+    """The live rows, one a sentence, on the host."""
 
     live: np.ndarray  # (n,) pool number of each row
     tokens: np.ndarray  # (n, T + 2) the first token, then the verified ones
@@ -77,7 +77,7 @@ class Rows:
 
 @dataclass
 class Iteration:
-    """One call, for the visualiser; arrays are a row of the block each."""
+    """What one decoder call gave one row, for viz/; the arrays are that row's part of the block."""
 
     sentence: int  # pool number
     length: int  # verified tokens before the call

@@ -1,1 +1,1 @@
-"""Pictures of how a translation was decoded."""
+"""Pictures of how parallel decoding found a translation: `--ddg-dir` (writer.py) and `python -m fairseq_ext.viz.ddg`."""

@@ -1,4 +1,4 @@
-"""The decoding dependency graph of a sentence as data: what ddg.py writes and draw.py draws.
+"""The decoding dependency graph of a sentence as data: what files.py writes and draw.py draws.
 
 Shapes: L target positions, EOS included.
 """

@@ -1,4 +1,4 @@
-"""`--ddg-dir`: writes the decoding dependency graph of every sentence that a parallel driver decodes."""
+"""`--ddg-dir`: writes the decoding dependency graph of every sentence that parallel decoding finishes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One fairseq model and what it keeps of each row: encoder output and incremental state.
+"""One fairseq model with what it keeps of the live rows: encoder output and incremental state.
 
 It differs from fairseq in two things. Rows are reordered here, never through the shortcut of
 `MultiheadAttention.reorder_incremental_state`, which leaves the cross-attention cache as it is whenever the number of rows happens to
@@ -177,5 +177,5 @@ class Model:
 
 
 def copied(source: Any) -> Any:
-    """An encoder's output in dictionaries of its own; the tensors are the same."""
+    """Return an encoder's output in dictionaries of its own; the tensors are the same."""
     return {name: copied(value) for name, value in source.items()} if isinstance(source, dict) else source

@@ -1,4 +1,6 @@
-"""Which decoder steps run as CUDA graphs (cuda_graph_step.py), on which buffers, and how much memory they may take.
+"""The cache of decoder steps that are recorded as CUDA graphs (`--cuda-graphs`): which are recorded, on which buffers, in how much memory.
+
+A recorded step is cuda_graph_step.py.
 
 A group of rows gets buffers whose sizes are rounded up to a few numbers (`bucket`). Its KV cache moves there once, and stays until it
 outgrows them or half of its sentences have left. Later groups use the buffers and the recorded steps again. The first steps of a new

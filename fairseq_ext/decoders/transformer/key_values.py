@@ -105,7 +105,7 @@ class KeyValues:
         self.views = []
 
     def compact_in_slots_(self, slot: Tensor, position: Tensor, room: int) -> None:
-        """Do the same where the sentences stay in their slots (G,), and other slots keep what they hold."""
+        """As `compact_`, but the sentences stay in their slots (G,), and other slots keep what they hold."""
         S, H, capacity, h = self.target.shape[2:]
         G, P = position.shape
         if P + room > capacity:

@@ -44,7 +44,7 @@ def unsupported(model: Any) -> str | None:
 
 
 def unsupported_layer(layer: Any, decoder: Any) -> str | None:
-    """Return the same for one of its layers."""
+    """Return why the backend does not support a layer of this decoder; None when it does."""
     if type(layer) not in (TransformerDecoderLayer, TransformerDecoderLayerBase):
         return f"its decoder has a {type(layer).__name__}"
     if layer.encoder_attn is None:
@@ -101,6 +101,6 @@ def odd_linear(modules: list) -> str | None:
 
 
 def odd_norm(modules: list) -> str | None:
-    """Return the same for layer normalisation."""
+    """Return why one of these modules (None is skipped) is not a plain layer normalisation."""
     odd = next((m for m in modules if m is not None and type(m) not in NORMS), None)
     return None if odd is None else f"one of its normalisations is a {type(odd).__name__}"

@@ -1,1 +1,10 @@
-"""Where draft tokens come from: each file one source. Drafts change how many calls a translation takes, never the translation."""
+"""Where draft tokens come from. Drafts change how many calls a translation takes, never the translation.
+
+| flag | file |
+| --- | --- |
+| --draft ngram, --draft-table | ngram.py; its table: table.py, made by estimate.py |
+| --draft copy | copy.py |
+| --draft pad, repeat, none | DRAFTER |
+| --draft-file | previous.py |
+| --draft auto | choose.py, which makes all of them |
+"""

@@ -1,4 +1,4 @@
-"""Source tokens that the target dictionary knows too (names, numbers, punctuation), copied in source order.
+"""Source tokens as drafts (`--draft copy`): those that the target dictionary has too (names, numbers, punctuation), in source order.
 
 Behind a word that was itself copied stands the next source token; behind any other the source token at the same place.
 """

@@ -1,12 +1,12 @@
-"""Draft tokens from a table of word sequences, weighted by what the source sentence speaks of.
+"""Draft tokens from an n-gram table (`--draft ngram`), weighted by how likely the source sentence translates to them.
 
 After the last two tokens h the table lists the K likeliest next words with p(e | h), estimated on target-side text (interpolated
 Witten-Bell, down to the word alone). Where it was built from parallel text it also holds t(e | f) of IBM model 1, and the draft is
 
     argmax_e p(e | h) x (sum_f t(e | f) / source length + eps)^lambda / (p(e) + eps)^lambda
 
-The factor of a word falls once it has been translated, so that the next draft speaks of something else. The table is table.py's;
-a single row has a compiled twin (kernels/draft.cpp).
+The factor of a word falls once it has been translated, so that the next draft offers another word. table.py reads the table; a
+sentence alone runs the compiled twin (kernels/draft.cpp).
 
 Shapes: N sentences, n live rows, K listed words, V target vocabulary.
 """
@@ -41,7 +41,7 @@ class Ngram(Source):
         self.prob = np.concatenate([table.prob, table.unigram[table.any_token][None].astype(np.float16)]).astype(np.float32)
         self.key = table.key
         self.factor: np.ndarray | None = None  # (slots x V,); only of sentences that have been drafted: a stream's pool has thousands
-        self.floor = (EPS / (table.unigram + EPS)) ** LAMBDA  # of a word that the source does not speak of
+        self.floor = (EPS / (table.unigram + EPS)) ** LAMBDA  # of a word that translates no source word
         self.compiled_table = self.compile() if library() is not None else None
 
     def compile(self) -> CompiledTable:
@@ -77,7 +77,7 @@ class Ngram(Source):
         self.slot[np.concatenate([kept, fresh])] = np.arange(len(live))
 
     def factors(self, sentences: np.ndarray) -> np.ndarray:
-        """(n x V,) how much more than by chance each of the sentences (n,) speaks of each word."""
+        """(n x V,) each word's factor in each of the sentences (n,): how much likelier it is a translation there than by chance."""
         table = self.table
         tokens, lengths = self.source[sentences], self.length[sentences]
         sentence, place = ((tokens != self.source_pad) & (tokens < len(table.lexical_start) - 1)).nonzero()

@@ -1,4 +1,4 @@
-"""An earlier translation as the draft, for translating again after an edit of the source or of the model.
+"""An earlier translation as the draft (`--draft-file`), for translating again after an edit of the source or of the model.
 
 As long as the output follows the old one, the rest of the old one is the draft. Where they part, the last verified tokens are looked
 for in the old output, the longest match nearest to the expected place first, and the draft goes on behind it; without a match the
@@ -28,7 +28,7 @@ FOUND = np.array([0.5, 0.8, 0.95, 0.97])  # the same by the length of the match 
 
 
 class Previous(Source):
-    """Earlier outputs, and another source for sentences without one."""
+    """Earlier outputs, and another drafter for sentences without one."""
 
     def __init__(self, old: list[list[int]], other: Source):
         """old: every sentence's earlier output, EOS included."""
