@@ -21,7 +21,7 @@ from fairseq_ext.constraints.flags import is_ordered
 from fairseq_ext.constraints.packed import from_packed
 from fairseq_ext.constraints.report import report_constraints
 from fairseq_ext.decoders.factory import make_decoder
-from fairseq_ext.decoders.fairseq.uncached import UncachedDecoder
+from fairseq_ext.decoders.fairseq.uncached import UncachedBackend
 from fairseq_ext.decoders.protocol import Regroupable
 from fairseq_ext.decoders.refused import refuse_other_batches
 from fairseq_ext.decoders.self_check import check_finite
@@ -115,7 +115,7 @@ class BeamSearchGenerator(SequenceGenerator):
                     f"--schedule stream with --decoding {method} needs rows of different lengths in one call, which only the "
                     "transformer backend can read: leave one of the two out"
                 )
-            self.engine.decoder = UncachedDecoder(context.models)
+            self.engine.decoder = UncachedBackend(context.models)
         driver = STRATEGIES["decoding"][method].build(flags, context)(self.engine)
         if flags.ddg_dir is None:
             return driver

@@ -7,7 +7,7 @@ import logging
 import torch
 from fairseq.models.fairseq_model import BaseFairseqModel
 
-from fairseq_ext.decoders.fairseq.decoder import FairseqDecoder
+from fairseq_ext.decoders.fairseq.decoder import FairseqBackend
 from fairseq_ext.decoders.self_check import disagreement
 from fairseq_ext.decoders.transformer.cuda_graph_cache import MakeGraphs, cuda_graphs
 from fairseq_ext.decoders.transformer.decoder import TransformerBackend
@@ -22,14 +22,14 @@ logger = logging.getLogger("fairseq_ext")
 
 def make_decoder(
     models: list[BaseFairseqModel], need_attention: bool = False, backend: str = "auto", int8: bool = False, graphs: str = "auto"
-) -> tuple[TransformerBackend | FairseqDecoder, str | None]:
+) -> tuple[TransformerBackend | FairseqBackend, str | None]:
     """Return the decoder that --decoder-backend names, and why `auto` takes fairseq's modules, None where it does not.
 
     int8: --int8; the self-check is made with full weights. graphs: --cuda-graphs.
     Raises UsageError when `transformer` or int8 is demanded and the models are not supported.
     """
     if backend == "fairseq":
-        return FairseqDecoder(models, need_attention), None
+        return FairseqBackend(models, need_attention), None
     reason = next((why for why in map(unsupported, models) if why), None)
     if reason is None:
         decoder = TransformerBackend(models, need_attention)
@@ -51,7 +51,7 @@ def make_decoder(
     if backend == "transformer":
         raise UsageError(f"--decoder-backend transformer cannot run this model, because {reason}: use auto or fairseq")
     logger.info("decoder backend: fairseq, because %s", reason)
-    return FairseqDecoder(models, need_attention), reason
+    return FairseqBackend(models, need_attention), reason
 
 
 def usable_graphs(models: list[BaseFairseqModel], weights: list[Weights]) -> MakeGraphs | None:

@@ -54,7 +54,7 @@ def difference_of_steps(model: BaseFairseqModel, weights: Weights, graphs: CudaG
     group.select_(swap, None, 2, sentence_of_row)
     ours = read_tokens([weights], group, tokens[:, 2:], graphs=graphs)[0][0]
     history = torch.cat([tokens[swap, :2], tokens[:, 2:]], dim=1)
-    theirs = at_rest(model, lambda: model.decoder.extract_features(history, encoder_out=made_up_source(weights, 2))[0])
+    theirs = reference_output(model, lambda: model.decoder.extract_features(history, encoder_out=made_up_source(weights, 2))[0])
     return relative(ours, theirs[:, -1])
 
 
@@ -64,7 +64,7 @@ def difference_of_encoder(model: BaseFairseqModel, encoder: FastEncoder) -> floa
     tokens = tokens.masked_fill(tokens == encoder.pad, model.decoder.dictionary.eos())
     tokens[1, 0] = encoder.pad
     inputs = {"src_tokens": tokens, "src_lengths": torch.tensor([4, 3], device=tokens.device)}
-    theirs = at_rest(model, lambda: model.encoder.forward_torchscript(inputs)["encoder_out"][0])
+    theirs = reference_output(model, lambda: model.encoder.forward_torchscript(inputs)["encoder_out"][0])
     is_word = tokens.t() != encoder.pad  # (T, S)
     return relative(encoder(tokens)["encoder_out"][0][is_word], theirs[is_word])
 
@@ -85,7 +85,7 @@ def made_up_source(weights: Weights, copies: int) -> dict[str, list[Tensor]]:
     }
 
 
-def at_rest(model: BaseFairseqModel, forward: Callable[[], Tensor]) -> Tensor:
+def reference_output(model: BaseFairseqModel, forward: Callable[[], Tensor]) -> Tensor:
     """Return what fairseq's own modules compute outside training and without shared source keys; the model is left as it was."""
     modes = [(m, m.training) for m in model.modules()]
     sharing = [(m, m.beam_size) for m in model.decoder.modules() if hasattr(m, "beam_size")]

@@ -59,7 +59,7 @@ void attend(const float* query, const Seen& seen, int64_t heads, int64_t h, floa
 }
 
 // For each of the lines: the positions that it sees, from masks of 0 or -inf; where[i] is line i's mask
-struct Lists {
+struct PositionLists {
     std::vector<int32_t> positions;
     std::vector<int64_t> count;
     int64_t width;

@@ -17,7 +17,7 @@ struct Copy {
 };
 
 struct Previous {
-    Source other;
+    Drafter other;
     const int64_t* old;  // (columns,) the earlier output
     const double* found;  // (tail + 1,) how sure a place is by the length of the match
     int64_t columns, tail, next, told;

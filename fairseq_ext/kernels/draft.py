@@ -1,4 +1,4 @@
-"""The compiled draft sources of a row that is alone (`draft.cpp`); parallel/drafts/ holds the definitions, for arrays of rows.
+"""The compiled drafters of a row that is alone (`draft.cpp`); parallel/drafts/ holds the definitions, for arrays of rows.
 
 Shapes: m histories, K listed words, V target vocabulary.
 """
@@ -15,7 +15,7 @@ import numpy as np
 from fairseq_ext.kernels.library import loaded
 
 
-class SourceStruct(ctypes.Structure):
+class DrafterStruct(ctypes.Structure):
     """A function of draft.cpp, and the state that it is called with."""
 
     _fields_ = [(name, c_void_p) for name in ("propose", "state")]
@@ -30,7 +30,7 @@ class CopyStruct(ctypes.Structure):
 
 
 class PreviousStruct(ctypes.Structure):
-    _fields_ = [("other", SourceStruct), ("old", c_void_p), ("found", c_void_p)]
+    _fields_ = [("other", DrafterStruct), ("old", c_void_p), ("found", c_void_p)]
     _fields_ += [(name, c_int64) for name in ("columns", "tail", "next", "told")]
     _fields_ += [(name, c_double) for name in ("regained", "weak", "sure")]
 
@@ -50,39 +50,39 @@ TYPES = {"key": np.int64, "token": np.int32, "lexical_start": np.int64, "lexical
 
 
 @dataclass
-class CompiledSource:
-    """A source that compiled code can ask for one sentence's drafts. kept: what the structure points to."""
+class CompiledDrafter:
+    """A drafter that compiled code can ask for one sentence's drafts. kept: what the structure points to."""
 
-    struct: SourceStruct
+    struct: DrafterStruct
     kept: tuple
 
     @staticmethod
-    def of(name: str, state: ctypes.Structure | None = None, *kept: Any) -> CompiledSource:
+    def of(name: str, state: ctypes.Structure | None = None, *kept: Any) -> CompiledDrafter:
         """name: of the function, propose_NAME."""
         function = ctypes.cast(loaded()[f"propose_{name}"], c_void_p)
-        return CompiledSource(SourceStruct(function, None if state is None else ctypes.addressof(state)), (state, *kept))
+        return CompiledDrafter(DrafterStruct(function, None if state is None else ctypes.addressof(state)), (state, *kept))
 
 
-def nothing() -> CompiledSource:
+def nothing() -> CompiledDrafter:
     """No drafts."""
-    return CompiledSource.of("nothing")
+    return CompiledDrafter.of("nothing")
 
 
-def trajectory(pad: int) -> CompiledSource:
+def trajectory(pad: int) -> CompiledDrafter:
     """pad: the token behind the last call's outputs; NONE: the last verified one."""
-    return CompiledSource.of("trajectory", TrajectoryStruct(pad))
+    return CompiledDrafter.of("trajectory", TrajectoryStruct(pad))
 
 
-def copy(words: np.ndarray) -> CompiledSource:
+def copy(words: np.ndarray) -> CompiledDrafter:
     """words (columns,) int64: the source sentence as target tokens."""
-    return CompiledSource.of("copy", CopyStruct(words.ctypes.data, len(words)), words)
+    return CompiledDrafter.of("copy", CopyStruct(words.ctypes.data, len(words)), words)
 
 
-def previous(old: list[int], sure: float, found: np.ndarray, regained: float, weak: float, other: CompiledSource) -> CompiledSource:
-    """old: the earlier output; found (tail + 1,) float64; other: the source of the parts that it lacks."""
+def previous(old: list[int], sure: float, found: np.ndarray, regained: float, weak: float, other: CompiledDrafter) -> CompiledDrafter:
+    """old: the earlier output; found (tail + 1,) float64; other: the drafter of the parts that it lacks."""
     text = np.array(old, np.int64)
     state = PreviousStruct(other.struct, text.ctypes.data, found.ctypes.data, len(old), len(found) - 1, 0, 0, regained, weak, sure)
-    return CompiledSource.of("previous", state, text, found, other)
+    return CompiledDrafter.of("previous", state, text, found, other)
 
 
 class CompiledTable:
@@ -106,7 +106,7 @@ class CompiledTable:
         self.speak(self.address, source.ctypes.data, len(source), length, factor.ctypes.data, self.sum.ctypes.data)
         return factor
 
-    def source(self, factor: np.ndarray | None, pad: int) -> CompiledSource:
-        """A sentence's drafts. factor (V,): from `factors`, or None; pad: the token before the first one."""
+    def drafter(self, factor: np.ndarray | None, pad: int) -> CompiledDrafter:
+        """A sentence's drafter. factor (V,): from `factors`, or None; pad: the token before the first one."""
         state = NgramStruct(self.address, None if factor is None else factor.ctypes.data, pad, 0)
-        return CompiledSource.of("ngram", state, factor, self)
+        return CompiledDrafter.of("ngram", state, factor, self)

@@ -17,9 +17,9 @@ namespace {
 
 constexpr int64_t AHEAD = 12 << 10;  // bytes of a panel: 48 inputs in float32
 
-// mirrored by ctypes structures in transformer.py
+// mirrored in transformer.py (KIND, EPILOGUES, LinearStruct)
 enum Kind : int64_t { FLOAT32, INT8, INT16 };
-enum After : int64_t { PLAIN, RELU, GELU, ADD };  // ADD: the result is added to what y holds
+enum Epilogue : int64_t { PLAIN, RELU, GELU, ADD };  // what is done to a product before it is stored; ADD: it is added to what y holds
 
 struct Linear {
     const void* weight;     // (panels, in, PANEL) float32 or int16, or (panels, in / 4, PANEL, 4) int8
@@ -70,10 +70,10 @@ inline void panel_int8(const int32_t* x, int64_t stride, const int32_t* weight, 
 #endif
 
 // Write one line's panel of results, `columns` of them
-inline void finish(const float* line, const float* bias, float* y, int64_t columns, After after) {
+inline void finish(const float* line, const float* bias, float* y, int64_t columns, Epilogue epilogue) {
     static const float zeros[PANEL] = {};
     bias = bias ? bias : zeros;
-    switch (after) {
+    switch (epilogue) {
         case PLAIN: for (int64_t c = 0; c < columns; ++c) y[c] = line[c] + bias[c]; break;
         case RELU: for (int64_t c = 0; c < columns; ++c) y[c] = std::max(line[c] + bias[c], 0.0f); break;
         case GELU: for (int64_t c = 0; c < columns; ++c) y[c] = gelu(line[c] + bias[c]); break;
@@ -82,7 +82,7 @@ inline void finish(const float* line, const float* bias, float* y, int64_t colum
 }
 
 template <int R, bool FIRST>
-void block_of_rows(const Linear& p, int64_t panel, const void* x, int64_t line, const float* row_scale, float* y, After after) {
+void block_of_rows(const Linear& p, int64_t panel, const void* x, int64_t line, const float* row_scale, float* y, Epilogue epilogue) {
     alignas(64) float results[R][PANEL];
     int64_t first = panel * PANEL, columns = std::min<int64_t>(PANEL, p.out - first);
     if (p.kind != INT8) {
@@ -112,7 +112,7 @@ void block_of_rows(const Linear& p, int64_t panel, const void* x, int64_t line, 
 #endif
     }
     for (int r = 0; r < R; ++r)
-        finish(results[r], p.bias ? p.bias + first : nullptr, y + (line + r) * p.out + first, columns, after);
+        finish(results[r], p.bias ? p.bias + first : nullptr, y + (line + r) * p.out + first, columns, epilogue);
 }
 
 // Each line of x (lines, in) to unsigned 8 bits: round(x / scale) + 128, scale = largest magnitude / 127
@@ -130,7 +130,7 @@ void quantise(const float* x, int64_t lines, int64_t in, uint8_t* out, float* sc
 }
 
 // y (lines, out) = x (lines, in) W' + bias
-void multiply(const Linear& p, const float* x, int64_t lines, float* y, After after) {
+void multiply(const Linear& p, const float* x, int64_t lines, float* y, Epilogue epilogue) {
     static thread_local std::vector<uint8_t> bytes;
     static thread_local std::vector<float> scales;
     const void* input = x;
@@ -147,7 +147,7 @@ void multiply(const Linear& p, const float* x, int64_t lines, float* y, After af
     for (int64_t panel = 0; panel < panels; ++panel) {
         int64_t line = 0;
         auto block = [&](auto rows, auto first) {
-            block_of_rows<decltype(rows)::value, decltype(first)::value>(p, panel, input, line, row_scale, y, after);
+            block_of_rows<decltype(rows)::value, decltype(first)::value>(p, panel, input, line, row_scale, y, epilogue);
             line += decltype(rows)::value;
         };
         auto rest = [&](auto first) {

@@ -1,12 +1,13 @@
 // One call of parallel decoding (--decoding) for a row that is alone: draft, read, verify, commit. The definitions work on arrays of rows:
-// parallel/driver.py for the call, strategies/decoding/_blocks.py and window.py for the methods, decoders/transformer/decoder.py for the decoder.
+// parallel/driver.py for the call, strategies/decoding/_blocks.py and window.py for the methods, decoders/transformer/decoder.py for the
+// decoder.
 
 #include "row.hpp"
 #include "topk.hpp"
 
 // of transformer.cpp; what they are given is made in transformer.py
 extern "C" void decode(const void* layers, const void* step);
-extern "C" void linear(const void* product, const float* x, int64_t lines, float* y, int64_t after);
+extern "C" void linear(const void* product, const float* x, int64_t lines, float* y, int64_t epilogue);
 
 namespace {
 
@@ -24,7 +25,7 @@ struct Reader {
 
 // jacobi, gs-jacobi, hybrid-jacobi; mirrored in row.py
 struct Blocks {
-    Source source;
+    Drafter drafter;
     int64_t b, parallel_length, whole, hybrid;
 
     bool parallel(const Row* row) const { return !hybrid || *row->length < parallel_length; }
@@ -32,7 +33,7 @@ struct Blocks {
 
 // window; mirrored in row.py
 struct Window {
-    Source source;
+    Drafter drafter;
     int64_t b, cheap;                     // b: 0 for no limit
     double any_draft, position, beyond;   // prices, in calls
     double memory, most_trust;
@@ -105,7 +106,7 @@ int64_t draft_blocks(void* method, Row* row, int64_t most) {
         for (int64_t i = 0; i < m; ++i) row->draft[i] = row->guess(i);
         return m;
     }
-    const int64_t found = self.source(row, m, 0.0, row->draft, row->sure);
+    const int64_t found = self.drafter(row, m, 0.0, row->draft, row->sure);
     for (int64_t i = found; i < m; ++i) row->draft[i] = NONE;
     return m;
 }
@@ -122,7 +123,7 @@ int64_t draft_window(void* method, Row* row, int64_t most) {
     if (self.b) most = std::min(most, self.b - 1);
     if (most <= 0) return 0;
     const double trust = self.trust();
-    self.offered = self.source(row, most, std::min(1.0, self.position / trust), row->draft, row->sure);
+    self.offered = self.drafter(row, most, std::min(1.0, self.position / trust), row->draft, row->sure);
     if (!self.offered) return 0;
     double best = 1.0, tokens = 1.0, likely = 1.0;
     int64_t width = 0;

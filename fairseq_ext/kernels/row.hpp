@@ -38,7 +38,7 @@ struct Row {
 
 // At most `most` tokens behind the row's verified ones, up to where all of them are right with probability `least`, and how sure each
 // is; returns how many
-struct Source {
+struct Drafter {
     int64_t (*propose)(void* state, const Row* row, int64_t most, double least, int64_t* token, double* sure);
     void* state;
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.draft import CompiledSource, SourceStruct
+from fairseq_ext.kernels.draft import CompiledDrafter, DrafterStruct
 from fairseq_ext.kernels.library import loaded
 from fairseq_ext.kernels.transformer import LayerStack, PackedLinear, StepStruct
 
@@ -48,13 +48,13 @@ class ReaderStruct(ctypes.Structure):
 class BlocksStruct(ctypes.Structure):
     """strategies/decoding/_blocks.py."""
 
-    _fields_ = [("source", SourceStruct)] + [(name, c_int64) for name in ("b", "parallel_length", "whole", "hybrid")]
+    _fields_ = [("drafter", DrafterStruct)] + [(name, c_int64) for name in ("b", "parallel_length", "whole", "hybrid")]
 
 
 class WindowStruct(ctypes.Structure):
     """strategies/decoding/window.py, whose state it is."""
 
-    _fields_ = [("source", SourceStruct), ("b", c_int64), ("cheap", c_int64)]
+    _fields_ = [("drafter", DrafterStruct), ("b", c_int64), ("cheap", c_int64)]
     _fields_ += [(name, c_double) for name in ("any_draft", "position", "beyond", "memory", "most_trust")]
     _fields_ += [("patience", c_int64), ("longest_pause", c_int64), ("right", c_double), ("expected", c_double)]
     _fields_ += [("useless", c_int64), ("pause", c_int64), ("offered", c_int64)]
@@ -66,7 +66,7 @@ class CompiledMethod:
 
     name: str  # of the functions: draft_NAME, learn_NAME, commit_NAME
     state: BlocksStruct | WindowStruct
-    source: CompiledSource
+    drafter: CompiledDrafter
     learn: bool = False
 
 

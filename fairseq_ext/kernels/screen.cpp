@@ -9,7 +9,7 @@
 #include "topk.hpp"
 #include "shortlist.hpp"
 
-extern "C" void linear(const void* product, const float* x, int64_t lines, float* y, int64_t after);  // transformer.cpp
+extern "C" void linear(const void* product, const float* x, int64_t lines, float* y, int64_t epilogue);  // transformer.cpp
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include "stages.hpp"
 
 extern "C" {
-void linear(const void* product, const float* x, int64_t lines, float* y, int64_t after);  // transformer.cpp
+void linear(const void* product, const float* x, int64_t lines, float* y, int64_t epilogue);  // transformer.cpp
 void log_softmax(float* x, int64_t lines, int64_t V, float temperature);                    // topk.cpp
 }
 

@@ -47,7 +47,7 @@ struct Step {
     const float* mask;     // (sentences or 1, width x block, positions) 0 where a token sees a position; null: it sees all up to its own
     int64_t mask_sentence;  // elements from one sentence's mask to the next; 0: they share one
     const float* source_mask;  // (sentences, source positions); null: none is padded
-    Cache own, source;
+    Cache target, source;  // the KV cache: of self-attention, of cross-attention
 };
 
 // ---- pieces of a layer
@@ -68,21 +68,22 @@ void normalise(const Norm& norm, const float* x, int64_t lines, int64_t d, float
     }
 }
 
-// Norm first (pre_norm) or last: the input of a block
-const float* entering(const LayerStack& stack, const Norm& norm, const float* x, int64_t lines, float* y) {
+// The input of a block: x, normalised first where the model is pre-norm
+const float* norm_before(const LayerStack& stack, const Norm& norm, const float* x, int64_t lines, float* y) {
     if (!stack.pre_norm) return x;
     normalise(norm, x, lines, stack.d, y);
     return y;
 }
 
-void leaving(const LayerStack& stack, const Norm& norm, float* x, int64_t lines) {
+// The output of a block: x, normalised in place where the model is post-norm
+void norm_after(const LayerStack& stack, const Norm& norm, float* x, int64_t lines) {
     if (!stack.pre_norm) normalise(norm, x, lines, stack.d, x);
 }
 
 void feed_forward(const LayerStack& stack, const Layer& layer, float* x, int64_t lines, float* y, float* wide) {
-    multiply(layer.ffn_in, entering(stack, layer.ffn_norm, x, lines, y), lines, wide, static_cast<After>(layer.activation));
+    multiply(layer.ffn_in, norm_before(stack, layer.ffn_norm, x, lines, y), lines, wide, static_cast<Epilogue>(layer.activation));
     multiply(layer.ffn_out, wide, lines, x, ADD);
-    leaving(stack, layer.ffn_norm, x, lines);
+    norm_after(stack, layer.ffn_norm, x, lines);
 }
 
 int64_t widest(const LayerStack& stack) {
@@ -119,8 +120,8 @@ int64_t works() {
     return good;
 }
 
-void linear(const Linear* map, const float* x, int64_t lines, float* y, int64_t after) {
-    multiply(*map, x, lines, y, static_cast<After>(after));
+void linear(const Linear* map, const float* x, int64_t lines, float* y, int64_t epilogue) {
+    multiply(*map, x, lines, y, static_cast<Epilogue>(epilogue));
 }
 
 // All layers of an encoder over sentences without padding: x (N, d), sentence s has lines start[s] to start[s + 1]
@@ -130,7 +131,7 @@ void encode(const LayerStack* stack_, float* x, const int64_t* start, int64_t se
     for (int64_t s = 0; s < sentences; ++s) longest = std::max(longest, start[s + 1] - start[s]);
     float *y = scratch(memory_y, lines * d), *wide = scratch(memory_wide, lines * widest(stack));
     for (const Layer* layer = stack.layers; layer < stack.layers + stack.count; ++layer) {
-        multiply(layer->self_in, entering(stack, layer->self_norm, x, lines, y), lines, wide, PLAIN);
+        multiply(layer->self_in, norm_before(stack, layer->self_norm, x, lines, y), lines, wide, PLAIN);
 #pragma omp parallel for schedule(dynamic) if (lines * longest * d > WORTH_THREADS)
         for (int64_t s = 0; s < sentences; ++s) {
             float* score = scratch(memory_score, longest + LANES);
@@ -139,7 +140,7 @@ void encode(const LayerStack* stack_, float* x, const int64_t* start, int64_t se
             for (int64_t i = start[s]; i < start[s + 1]; ++i) attend(wide + i * 3 * d, seen, stack.heads, h, score, y + i * d);
         }
         multiply(layer->self_out, y, lines, x, ADD);
-        leaving(stack, layer->self_norm, x, lines);
+        norm_after(stack, layer->self_norm, x, lines);
         feed_forward(stack, *layer, x, lines, y, wide);
     }
     if (stack.final_norm.weight) normalise(stack.final_norm, x, lines, d, x);
@@ -155,7 +156,7 @@ void decode(const LayerStack* stack_, const Step* step_) {
     // where each line's sentence, mask and new position are
     static thread_local std::vector<int64_t> sentence, position;
     static thread_local std::vector<const float*> where, source_where;
-    static thread_local Lists history, source;
+    static thread_local PositionLists history, source;
     int64_t slots = step.slot ? *std::max_element(step.slot, step.slot + step.sentences) + 1 : step.sentences;
     scratch(sentence, lines), scratch(position, lines), scratch(where, lines), scratch(source_where, slots);
     for (int64_t i = 0; i < lines; ++i) {
@@ -177,28 +178,28 @@ void decode(const LayerStack* stack_, const Step* step_) {
     };
     const int64_t* sentence_of = sentence.data();
     const int64_t* position_of = position.data();
-    Lists *histories = &history, *sources = &source;
+    PositionLists *histories = &history, *sources = &source;
 
     for (int64_t l = 0; l < stack.count; ++l) {
         const Layer& layer = stack.layers[l];
-        multiply(layer.self_in, entering(stack, layer.self_norm, x, lines, y), lines, wide, PLAIN);
-        float* own = step.own.data + l * step.own.layer;
+        multiply(layer.self_in, norm_before(stack, layer.self_norm, x, lines, y), lines, wide, PLAIN);
+        float* target = step.target.data + l * step.target.layer;
         for (int64_t i = 0; i < lines; ++i)
             for (int64_t head = 0; head < heads; ++head) {
-                float* to = own + sentence_of[i] * step.own.sentence + head * step.own.head + position_of[i] * h;
+                float* to = target + sentence_of[i] * step.target.sentence + head * step.target.head + position_of[i] * h;
                 std::memcpy(to, wide + i * 3 * d + d + head * h, h * sizeof(float));
-                std::memcpy(to + step.own.value, wide + i * 3 * d + 2 * d + head * h, h * sizeof(float));
+                std::memcpy(to + step.target.value, wide + i * 3 * d + 2 * d + head * h, h * sizeof(float));
             }
         all_lines([&](int64_t i, float* score) {
-            const float* key = own + sentence_of[i] * step.own.sentence;
-            Seen seen{key, key + step.own.value, step.own.head, h, step.width == 1 ? position_of[i] + 1 : positions, nullptr};
+            const float* key = target + sentence_of[i] * step.target.sentence;
+            Seen seen{key, key + step.target.value, step.target.head, h, step.width == 1 ? position_of[i] + 1 : positions, nullptr};
             if (step.mask) seen.count = histories->count[i], seen.position = histories->positions.data() + i * positions;
             attend(wide + i * 3 * d, seen, heads, h, score, y + i * d);
         });
         multiply(layer.self_out, y, lines, x, ADD);
-        leaving(stack, layer.self_norm, x, lines);
+        norm_after(stack, layer.self_norm, x, lines);
 
-        multiply(layer.cross_query, entering(stack, layer.cross_norm, x, lines, y), lines, wide, PLAIN);
+        multiply(layer.cross_query, norm_before(stack, layer.cross_norm, x, lines, y), lines, wide, PLAIN);
         const float* keys = step.source.data + l * step.source.layer;
         all_lines([&](int64_t i, float* score) {
             int64_t s = sentence_of[i];
@@ -208,7 +209,7 @@ void decode(const LayerStack* stack_, const Step* step_) {
             attend(wide + i * d, seen, heads, h, score, y + i * d);
         });
         multiply(layer.cross_out, y, lines, x, ADD);
-        leaving(stack, layer.cross_norm, x, lines);
+        norm_after(stack, layer.cross_norm, x, lines);
 
         feed_forward(stack, layer, x, lines, y, wide);
     }

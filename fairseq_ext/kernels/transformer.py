@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fairseq_ext.kernels.library import library, loaded
 
-AFTER = {"none": 0, "relu": 1, "gelu": 2}
+EPILOGUES = {"none": 0, "relu": 1, "gelu": 2}
 KIND = {32: 0, 8: 1, 16: 2}  # by bits of the weights
 
 
@@ -50,7 +50,7 @@ class CacheStruct(ctypes.Structure):
 class StepStruct(ctypes.Structure):
     _fields_ = [("x", c_void_p)] + [(name, c_int64) for name in ("rows", "block", "sentences", "width", "before")]
     _fields_ += [("place", c_void_p), ("slot", c_void_p), ("mask", c_void_p), ("mask_sentence", c_int64), ("source_mask", c_void_p)]
-    _fields_ += [("own", CacheStruct), ("source", CacheStruct)]
+    _fields_ += [("target", CacheStruct), ("source", CacheStruct)]
 
 
 def has_int8() -> bool:
@@ -98,7 +98,7 @@ class PackedLinear:
         x = x.contiguous()
         assert x.dtype == torch.float32 and x.dim() == 2 and x.size(1) == self.inputs
         y = x.new_empty(x.size(0), self.outputs)
-        loaded().linear(self.address, x.data_ptr(), x.size(0), y.data_ptr(), AFTER[after])
+        loaded().linear(self.address, x.data_ptr(), x.size(0), y.data_ptr(), EPILOGUES[after])
         return y
 
 
@@ -126,7 +126,7 @@ class LayerStack:
                 setattr(entry, name, linear.pack().struct)
             for name, norm in layer.norms.items():
                 setattr(entry, name, norm_struct(norm))
-            entry.activation = AFTER[layer.activation_name]
+            entry.activation = EPILOGUES[layer.activation_name]
         struct = LayerStackStruct(table, len(layers), d, heads, int(pre_norm), norm_struct(final_norm))
         return LayerStack(struct, (table, layers, final_norm))
 
@@ -139,10 +139,10 @@ class LayerStack:
         loaded().encode(ctypes.addressof(self.struct), x.data_ptr(), start.data_ptr(), start.numel() - 1)
 
     def decode_(self, x: Tensor, b: int, sentences: int, width: int, place: Tensor | None, slot: Tensor | None, before: int,
-                mask: Tensor | None, source_mask: Tensor | None, own: Tensor, source: Tensor) -> None:  # fmt: skip
+                mask: Tensor | None, source_mask: Tensor | None, target: Tensor, source: Tensor) -> None:  # fmt: skip
         """Turn embedded tokens x (n x b, d) into features, in place.
 
-        own, source (L, 2, slots, H, positions, h): keys and values of target and source; mask (S or 1, 1, width x b, positions);
+        target, source (L, 2, slots, H, positions, h): keys and values of target and source; mask (S or 1, 1, width x b, positions);
         source_mask (slots, 1, 1, source positions); the rest as in decoders/transformer/rows.py, Step.
         """
         assert x.is_contiguous() and x.dtype == torch.float32
@@ -154,7 +154,7 @@ class LayerStack:
             None if mask is None else mask.data_ptr(),
             0 if mask is None or mask.size(0) == 1 else mask.stride(0),
             None if source_mask is None else source_mask.data_ptr(),
-            cache_struct(own), cache_struct(source),
+            cache_struct(target), cache_struct(source),
         )  # fmt: skip
         loaded().decode(ctypes.addressof(self.struct), ctypes.addressof(step))
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from models import ARCHITECTURES, alone, batch, build, dictionary, forced, generators
 
-from fairseq_ext.decoders.fairseq.decoder import FairseqDecoder
+from fairseq_ext.decoders.fairseq.decoder import FairseqBackend
 from fairseq_ext.search.pool import Pool
 
 LOOSE = {"lstm": 1e-4, "fconv": 1e-4}  # fairseq's attention of these masks in float32, and their scores are large
@@ -22,7 +22,7 @@ class Storm:
         self.sample = batch(lengths, seed)
         net_input = self.sample["net_input"]
         self.pool = Pool(net_input, net_input["src_lengths"], [50] * len(lengths), self.sample["id"], EOS)
-        self.decoder = FairseqDecoder(models)
+        self.decoder = FairseqBackend(models)
 
     def start(self, sentences: list[int]) -> None:
         self.decoder.admit(self.pool.inputs(sentences))
@@ -108,7 +108,7 @@ def test_attention_is_the_ensembles_mean():
     models = [build("transformer", 1), build("transformer", 2)]
     sample = batch([4, 4])
     single = [generators([m], beam=1, max_len_b=3, print_alignment="soft").stock.generate([], sample) for m in models]
-    decoder = FairseqDecoder(models, need_attention=True)
+    decoder = FairseqBackend(models, need_attention=True)
     net_input = sample["net_input"]
     decoder.admit({name: net_input[name] for name in ("src_tokens", "src_lengths")})
     decoder.step(torch.tensor([[EOS], [EOS]]))

@@ -11,7 +11,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from models import ARCHITECTURES, TRANSFORMER, alone, batch, build, dictionary, forced, generators, run, same, task
 
 from fairseq_ext.decoders.factory import make_decoder
-from fairseq_ext.decoders.fairseq.decoder import FairseqDecoder
+from fairseq_ext.decoders.fairseq.decoder import FairseqBackend
 from fairseq_ext.decoders.self_check import disagreement
 from fairseq_ext.decoders.transformer.decoder import TransformerBackend
 from fairseq_ext.decoders.transformer.encoder import fast_encoder
@@ -339,7 +339,7 @@ def test_an_ensemble_averages_probabilities():
 @pytest.mark.parametrize("temperature", [1.0, 2.0])
 def test_log_probabilities_equal_the_reference_backends(temperature):
     rows = Rows([model_of()], [3, 5])
-    reference = FairseqDecoder(rows.models)
+    reference = FairseqBackend(rows.models)
     outs = []
     for decoder in (rows.decoder, reference):
         decoder.admit(rows.pool.inputs([0, 1]))
@@ -361,7 +361,7 @@ def test_a_block_has_its_log_probabilities_position_by_position():
 def test_attention_equals_the_reference_backends(ragged):
     models = [build("transformer", 1), build("transformer-pre-norm", 2)]
     rows = Rows(models, [4, 2], need_attention=True)
-    reference = FairseqDecoder(models, need_attention=True)
+    reference = FairseqBackend(models, need_attention=True)
     row, owner = (torch.tensor([0, 1, 1]), torch.tensor([0, 1, 1])) if ragged else (torch.tensor([0, 0, 1, 1]), torch.tensor([0, 0, 1, 1]))
     got = []
     for decoder in (rows.decoder, reference):
@@ -418,7 +418,7 @@ def test_a_model_trained_further_is_read_again():
 def test_what_it_cannot_run_goes_to_fairseqs_modules_with_the_reason(flags, reason):
     model = model_of(**flags)
     decoder, why = make_decoder([model], False, "auto")
-    assert isinstance(decoder, FairseqDecoder)
+    assert isinstance(decoder, FairseqBackend)
     assert reason in why
     with pytest.raises(UsageError, match="--decoder-backend transformer cannot run this model"):
         make_decoder([model], False, "transformer")
@@ -431,7 +431,7 @@ def test_other_architectures_go_to_fairseqs_modules(architecture):
 
 def test_one_foreign_model_sends_the_ensemble_to_fairseqs_modules():
     decoder, why = make_decoder([build("transformer"), build("lstm")])
-    assert isinstance(decoder, FairseqDecoder) and "LSTMModel" in why
+    assert isinstance(decoder, FairseqBackend) and "LSTMModel" in why
 
 
 def test_replaced_modules_are_noticed():
@@ -473,13 +473,13 @@ def test_a_failed_self_check_falls_back_with_a_warning(caplog):
     model = model_of()
     model.decoder.layers[1].residual_connection = lambda x, residual: x + 2 * residual  # its parts do not say so
     decoder, why = make_decoder([model])
-    assert isinstance(decoder, FairseqDecoder) and "differ from fairseq's" in why
+    assert isinstance(decoder, FairseqBackend) and "differ from fairseq's" in why
     assert "self-check" in caplog.text
 
 
 def test_fairseqs_modules_can_be_demanded():
     decoder, why = make_decoder([build("transformer")], True, "fairseq")
-    assert isinstance(decoder, FairseqDecoder) and decoder.need_attention and why is None
+    assert isinstance(decoder, FairseqBackend) and decoder.need_attention and why is None
 
 
 def test_the_table_of_architectures_is_served_where_it_is_a_plain_transformer():

@@ -1,4 +1,4 @@
-"""Draft sources: the next-word table against counting by hand, source copies, earlier outputs; their files and what is refused."""
+"""Drafters: the next-word table against counting by hand, source copies, earlier outputs; their files and what is refused."""
 
 from ctypes import CFUNCTYPE, POINTER, c_double, c_int64, c_void_p
 from types import SimpleNamespace
@@ -9,14 +9,14 @@ import torch
 from models import batch, build, dictionary, generators, run, same
 
 from fairseq_ext import UsageError
-from fairseq_ext.kernels.draft import CompiledSource
+from fairseq_ext.kernels.draft import CompiledDrafter
 from fairseq_ext.kernels.library import library
 from fairseq_ext.kernels.row import RowStruct
 from fairseq_ext.parallel.drafts.copy import Copy
+from fairseq_ext.parallel.drafts.drafter import Nothing
 from fairseq_ext.parallel.drafts.estimate import estimate
 from fairseq_ext.parallel.drafts.ngram import COVERED, EPS, LAMBDA, Ngram
 from fairseq_ext.parallel.drafts.previous import Previous
-from fairseq_ext.parallel.drafts.source import Nothing
 from fairseq_ext.parallel.drafts.table import Table
 from fairseq_ext.parallel.rows import NONE, Rows
 from fairseq_ext.search.pool import Pool
@@ -44,15 +44,15 @@ def rows(*verified: list[int]) -> Rows:
     return out
 
 
-def alone(source: CompiledSource):
+def alone(drafter: CompiledDrafter):
     """(verified tokens, most, least) -> the compiled draft of a row that has these tokens, and how sure each is."""
-    propose = CFUNCTYPE(c_int64, c_void_p, POINTER(RowStruct), c_int64, c_double, c_void_p, c_void_p)(source.struct.propose)
+    propose = CFUNCTYPE(c_int64, c_void_p, POINTER(RowStruct), c_int64, c_double, c_void_p, c_void_p)(drafter.struct.propose)
 
     def ask(verified: list[int], most: int, least: float) -> tuple[list[int], list[float]]:
         text, length = np.array([EOS, *verified]), np.array([len(verified)])
         row = RowStruct(tokens=text.ctypes.data, length=length.ctypes.data)
         token, sure = np.zeros(most, np.int64), np.zeros(most)
-        m = propose(source.struct.state, row, most, least, token.ctypes.data, sure.ctypes.data)
+        m = propose(drafter.struct.state, row, most, least, token.ctypes.data, sure.ctypes.data)
         return token[:m].tolist(), sure[:m].tolist()
 
     return ask

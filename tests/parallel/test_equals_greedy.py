@@ -12,7 +12,7 @@ from models import ARCHITECTURES, alone, batch, build, generators, run, same
 from parallel_decoding import EOS, LENGTHS, METHODS, blocks, counts, drafts
 from test_neutral import GRID, MASKED_IN_FLOAT32
 
-from fairseq_ext.decoders.fairseq.uncached import UncachedDecoder
+from fairseq_ext.decoders.fairseq.uncached import UncachedBackend
 from fairseq_ext.decoders.transformer.decoder import TransformerBackend
 from fairseq_ext.search.pool import Pool
 
@@ -154,7 +154,7 @@ def test_the_block_step_equals_the_cache_and_teacher_forcing():
     """Features of blocks after truncation to lengths of each row's own: the fast decoder against re-reading everything."""
     model, sample, chance = build("transformer"), batch([6, 4, 2]), np.random.default_rng(3)
     pool = Pool(sample["net_input"], sample["net_input"]["src_lengths"], [60] * 3, torch.arange(3), EOS)
-    pair = [TransformerBackend([model]), UncachedDecoder([model])]
+    pair = [TransformerBackend([model]), UncachedBackend([model])]
     for decoder in pair:
         decoder.admit(pool.inputs([0, 1, 2]))
     read = np.zeros(3, np.int64)

@@ -21,7 +21,7 @@ class Group:
     width: int  # rows of every sentence, 0 when the numbers differ
 
 
-class FairseqDecoder:
+class FairseqBackend:
     """One or several fairseq models as decoders/protocol.py asks: a Regroupable."""
 
     name = "fairseq"
@@ -61,13 +61,13 @@ class FairseqDecoder:
         self.width = width
 
     def set_aside(self) -> Group:
-        group = Group([model.at for model in self.models], self.rows, self.width)
+        group = Group([model.live for model in self.models], self.rows, self.width)
         self.rows = 0
         return group
 
     def resume(self, group: Group) -> None:
         for model, rows in zip(self.models, group.models, strict=True):
-            model.at = rows
+            model.live = rows
         self.rows, self.width = group.rows, group.width
 
     def join(self, group: Group) -> None:

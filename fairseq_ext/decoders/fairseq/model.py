@@ -83,15 +83,15 @@ class Model:
             module.set_beam_size(1)
         source = self.model.encoder.forward_torchscript(net_input)
         # with very few sentences a copy a row costs less than the wider product that shares keys
-        self.at = ModelRows(source, source, {}, not self.keeps_source_once or sentences <= FEW_SENTENCES)
+        self.live = ModelRows(source, source, {}, not self.keeps_source_once or sentences <= FEW_SENTENCES)
 
     def step(self, tokens: Tensor, need_attention: bool) -> Tensor:
         """Read the last of tokens (n, L); return features (n, d), or the model's own scores (n, V) where it has no output layer apart."""
-        state = {"incremental_state": self.at.state} if self.incremental else {}
+        state = {"incremental_state": self.live.state} if self.incremental else {}
         if self.has_output_layer:
-            out, extra = self.decoder.extract_features(tokens, encoder_out=self.at.row_source, **state)
+            out, extra = self.decoder.extract_features(tokens, encoder_out=self.live.row_source, **state)
         else:
-            out, extra = self.decoder(tokens, encoder_out=self.at.row_source, **state)[:2]
+            out, extra = self.decoder(tokens, encoder_out=self.live.row_source, **state)[:2]
         if need_attention:
             attention = extra["attn"] if isinstance(extra, dict) else extra
             attention = attention[0] if isinstance(attention, (list, tuple)) else attention
@@ -124,22 +124,22 @@ class Model:
         """
         if moves.rows:
             for module in self.others:
-                module.reorder_incremental_state(self.at.state, row)
+                module.reorder_incremental_state(self.live.state, row)
         cross = self.cross_index(row, sentence, sentence_of_row, moves)
         for module in self.attentions:
             index = cross if module.encoder_decoder_attention else row if moves.rows else None
-            buffer = module._get_input_buffer(self.at.state)
+            buffer = module._get_input_buffer(self.live.state)
             if buffer and index is not None:
                 buffer = {name: None if value is None else value.index_select(0, index) for name, value in buffer.items()}
-                module._set_input_buffer(self.at.state, buffer)
-        self.at.cross_per_row = self.at.cross_per_row or sentence_of_row is not None
+                module._set_input_buffer(self.live.state, buffer)
+        self.live.cross_per_row = self.live.cross_per_row or sentence_of_row is not None
 
     def cross_index(self, row: Tensor, sentence: Tensor | None, sentence_of_row: Tensor | None, moves: Moves) -> Tensor | None:
         """Return the index that reorders the cross-attention cache, which is per sentence while all have equally many rows.
 
         None: the cache stays as it is.
         """
-        if self.at.cross_per_row:
+        if self.live.cross_per_row:
             return row if moves.sources else None
         if sentence_of_row is not None:
             return sentence_of_row if sentence is None else sentence[sentence_of_row]
@@ -149,20 +149,20 @@ class Model:
         """Give a decoder that reads the encoder output at every step one copy a row."""
         # subtle: convolutional encoders change the dictionaries that they are given, so they are given copies
         if sentence is not None:
-            self.at.source = self.model.encoder.reorder_encoder_out(copied(self.at.source), sentence)
-        self.at.row_source = self.model.encoder.reorder_encoder_out(copied(self.at.source), sentence_of_row)
+            self.live.source = self.model.encoder.reorder_encoder_out(copied(self.live.source), sentence)
+        self.live.row_source = self.model.encoder.reorder_encoder_out(copied(self.live.source), sentence_of_row)
 
     def copy(self) -> ModelRows:
         """Return the live rows, to be selected from without a trace here: buffers are replaced, never changed in place."""
-        return dataclasses.replace(self.at, state={name: copy.copy(buffer) for name, buffer in self.at.state.items()})
+        return dataclasses.replace(self.live, state={name: copy.copy(buffer) for name, buffer in self.live.state.items()})
 
     def join(self, group: ModelRows, width: int, group_width: int) -> None:
         """Append the rows of a group. width, group_width: rows of every sentence of either, 0 when the numbers differ."""
-        a, b = self.at, group
+        a, b = self.live, group
         if isinstance(self.decoder, LSTMDecoder):
             source = join_sources(a.source, b.source)
             joined = join_lstm(self.decoder, (a.state, a.row_source), (b.state, b.row_source)) if a.state or b.state else {}
-            self.at = ModelRows(source, join_sources(a.row_source, b.row_source), joined, True)
+            self.live = ModelRows(source, join_sources(a.row_source, b.row_source), joined, True)
             return
         per_row = a.cross_per_row or b.cross_per_row or width != group_width or not width
         # a cache that is still per sentence is brought to rows where the joined one must be
@@ -173,7 +173,7 @@ class Model:
             module._set_input_buffer(state, join_attention(module, a.state, b.state, times if of_source else [1, 1]))
         # once the cache is filled the encoder output is not read any more
         source = a.source if a.state else join_sources(a.source, b.source)
-        self.at = ModelRows(source, source, state, per_row)
+        self.live = ModelRows(source, source, state, per_row)
 
 
 def copied(source: Any) -> Any:

@@ -12,10 +12,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fairseq_ext.decoders.fairseq.decoder import FairseqDecoder
+from fairseq_ext.decoders.fairseq.decoder import FairseqBackend
 
 
-class UncachedDecoder(FairseqDecoder):
+class UncachedBackend(FairseqBackend):
     """One or several fairseq models as a BlockDecoder (decoders/protocol.py); its rows form one group only."""
 
     def admit(self, inputs: dict[str, Tensor]) -> None:
@@ -40,7 +40,7 @@ class UncachedDecoder(FairseqDecoder):
         out = []
         for model in self.models:
             forward = model.decoder.extract_features if model.has_output_layer else model.decoder
-            features = forward(text, encoder_out=model.at.row_source)[0]  # (n, T, d)
+            features = forward(text, encoder_out=model.live.row_source)[0]  # (n, T, d)
             features = features.gather(1, where[:, :, None].expand(-1, -1, features.size(2)))
             out.append(features[:, -1] if new == 1 else features)
         return out

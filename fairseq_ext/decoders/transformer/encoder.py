@@ -17,7 +17,7 @@ from fairseq.modules.transformer_layer import TransformerEncoderLayer, Transform
 from torch import Tensor
 
 from fairseq_ext.decoders.linear import Norm, attend
-from fairseq_ext.decoders.transformer.supported import odd_attention, odd_linear, odd_module, odd_norm
+from fairseq_ext.decoders.transformer.supported import unsupported_attention, unsupported_linear, unsupported_module, unsupported_norm
 from fairseq_ext.decoders.transformer.weights import EncoderLayer, Watch, compiled_layers, read_encoder_layer, read_positions
 
 
@@ -91,25 +91,25 @@ class FastEncoder:
 def fast_encoder(model: Any, int8: bool = False) -> FastEncoder | None:
     """Return the model's encoder if it is supported; else None."""
     encoder = model.encoder
-    if type(encoder) not in (TransformerEncoder, TransformerEncoderBase) or odd_module(encoder) or not len(encoder.layers):
+    if type(encoder) not in (TransformerEncoder, TransformerEncoderBase) or unsupported_module(encoder) or not len(encoder.layers):
         return None
-    if encoder.quant_noise is not None or odd_norm([encoder.layernorm_embedding, encoder.layer_norm]):
+    if encoder.quant_noise is not None or unsupported_norm([encoder.layernorm_embedding, encoder.layer_norm]):
         return None
-    if any(odd_layer(layer, encoder) for layer in encoder.layers):
+    if any(unsupported_encoder_layer(layer, encoder) for layer in encoder.layers):
         return None
     return FastEncoder(encoder, int8)
 
 
-def odd_layer(layer: Any, encoder: Any) -> bool:
+def unsupported_encoder_layer(layer: Any, encoder: Any) -> bool:
     """Return whether this is not fairseq's own encoder layer with plain parts."""
     first = encoder.layers[0]
     if type(layer) not in (TransformerEncoderLayer, TransformerEncoderLayerBase) or layer.return_fc:
         return True
     return bool(
         layer.normalize_before != first.normalize_before
-        or odd_attention(layer.self_attn, first.self_attn.num_heads, encoder.embed_tokens.embedding_dim)
-        or odd_linear([layer.fc1, layer.fc2])
-        or odd_norm([layer.self_attn_layer_norm, layer.final_layer_norm])
+        or unsupported_attention(layer.self_attn, first.self_attn.num_heads, encoder.embed_tokens.embedding_dim)
+        or unsupported_linear([layer.fc1, layer.fc2])
+        or unsupported_norm([layer.self_attn_layer_norm, layer.final_layer_norm])
     )
 
 

@@ -23,7 +23,7 @@ class RowReader:
     def __init__(self, weights: Weights, cache: KeyValues):
         assert weights.compiled is not None
         self.weights, self.cache = weights, cache
-        self.struct = StepStruct(rows=1, sentences=1, width=1, source=cache_struct(cache.source), own=cache_struct(cache.target))
+        self.struct = StepStruct(rows=1, sentences=1, width=1, source=cache_struct(cache.source), target=cache_struct(cache.target))
         if cache.source_mask is not None:
             self.struct.source_mask = cache.source_mask.data_ptr()
         self.capacity = cache.target.size(4)  # positions that the cache has room for
@@ -62,4 +62,4 @@ class RowReader:
         target = before.new_empty(*before.shape[:4], self.capacity, before.size(5))
         target[..., :kept, :] = before[..., :kept, :]
         self.cache.target, self.cache.views = target, []
-        self.struct.own = cache_struct(target)
+        self.struct.target = cache_struct(target)

@@ -33,11 +33,11 @@ def unsupported(model: Any) -> str | None:
         (not len(decoder.layers), "its decoder has no layers"),
         (any(getattr(m, "apply_during_inference", False) for m in model.modules()), "its dropout stays on (--retain-dropout)"),
     ]
-    reason = next((text for bad, text in checks if bad), None) or odd_module(decoder)
+    reason = next((text for bad, text in checks if bad), None) or unsupported_module(decoder)
     if reason is None:
-        reason = odd_linear([decoder.output_projection, decoder.project_in_dim, decoder.project_out_dim])
+        reason = unsupported_linear([decoder.output_projection, decoder.project_in_dim, decoder.project_out_dim])
     if reason is None:
-        reason = odd_norm([decoder.layernorm_embedding, decoder.layer_norm])
+        reason = unsupported_norm([decoder.layernorm_embedding, decoder.layer_norm])
     if reason is None:
         reason = next((why for layer in decoder.layers for why in [unsupported_layer(layer, decoder)] if why), None)
     return reason
@@ -60,14 +60,14 @@ def unsupported_layer(layer: Any, decoder: Any) -> str | None:
     if reason is not None:
         return reason
     for attention in (own, cross):
-        reason = odd_attention(attention, first.self_attn.num_heads, decoder.embed_dim)
+        reason = unsupported_attention(attention, first.self_attn.num_heads, decoder.embed_dim)
         if reason is not None:
             return reason
     norms = [layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm]
-    return odd_linear([layer.fc1, layer.fc2]) or odd_norm(norms)
+    return unsupported_linear([layer.fc1, layer.fc2]) or unsupported_norm(norms)
 
 
-def odd_module(stack: Any) -> str | None:
+def unsupported_module(stack: Any) -> str | None:
     """Return why an encoder or decoder may compute something else than its layers do."""
     checks = [
         (type(stack.embed_tokens) is not nn.Embedding, f"its embedding is a {type(stack.embed_tokens).__name__}"),
@@ -80,7 +80,7 @@ def odd_module(stack: Any) -> str | None:
     return next((text for bad, text in checks if bad), None)
 
 
-def odd_attention(attention: Any, heads: int, d: int) -> str | None:
+def unsupported_attention(attention: Any, heads: int, d: int) -> str | None:
     """Return why an attention is not fairseq's own with this many heads and features."""
     if type(attention) is not MultiheadAttention:
         return f"one of its attentions is a {type(attention).__name__}"
@@ -91,16 +91,16 @@ def odd_attention(attention: Any, heads: int, d: int) -> str | None:
         (attention.q_proj.weight.size(0) != d, "heads have been pruned from its attention"),
     ]
     reason = next((text for bad, text in checks if bad), None)
-    return reason or odd_linear([attention.q_proj, attention.k_proj, attention.v_proj, attention.out_proj])
+    return reason or unsupported_linear([attention.q_proj, attention.k_proj, attention.v_proj, attention.out_proj])
 
 
-def odd_linear(modules: list) -> str | None:
+def unsupported_linear(modules: list) -> str | None:
     """Return why one of these modules (None is skipped) is not a linear layer with plain weights."""
     odd = next((m for m in modules if m is not None and type(m) is not nn.Linear), None)
     return None if odd is None else f"one of its linear layers is a {type(odd).__name__}"
 
 
-def odd_norm(modules: list) -> str | None:
+def unsupported_norm(modules: list) -> str | None:
     """Return why one of these modules (None is skipped) is not a plain layer normalisation."""
     odd = next((m for m in modules if m is not None and type(m) not in NORMS), None)
     return None if odd is None else f"one of its normalisations is a {type(odd).__name__}"

@@ -20,7 +20,7 @@ from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor, nn
 
 from fairseq_ext.decoders.linear import Linear, Norm
-from fairseq_ext.kernels.transformer import AFTER, LayerStack
+from fairseq_ext.kernels.transformer import EPILOGUES, LayerStack
 
 
 class Watch:
@@ -137,7 +137,7 @@ def read_weights(decoder: TransformerDecoderBase, int8: bool = False) -> Weights
 
 def compiled_layers(layers: Sequence[EncoderLayer], d: int, heads: int, pre_norm: bool, final_norm: Norm | None) -> LayerStack | None:
     """Return all layers as one compiled call; None where the library or one of the activations does not allow it."""
-    if not all(layer.self_in.is_compiled and layer.activation_name in AFTER for layer in layers):
+    if not all(layer.self_in.is_compiled and layer.activation_name in EPILOGUES for layer in layers):
         return None
     return LayerStack.of(layers, d, heads, pre_norm, final_norm)
 

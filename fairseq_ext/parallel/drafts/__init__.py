@@ -4,7 +4,7 @@
 | --- | --- |
 | --draft ngram, --draft-table | ngram.py; its table: table.py, made by estimate.py |
 | --draft copy | copy.py |
-| --draft pad, repeat, none | DRAFTER |
+| --draft pad, repeat, none | drafter.py |
 | --draft-file | previous.py |
 | --draft auto | choose.py, which makes all of them |
 """

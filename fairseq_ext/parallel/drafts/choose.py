@@ -1,4 +1,4 @@
-"""The draft source that --draft, --draft-file and --draft-table name."""
+"""The drafter that --draft, --draft-file and --draft-table name."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import Lines
 from fairseq_ext.parallel.drafts.copy import Copy
+from fairseq_ext.parallel.drafts.drafter import Drafter, Nothing, Trajectory
 from fairseq_ext.parallel.drafts.ngram import Ngram
 from fairseq_ext.parallel.drafts.previous import Previous
-from fairseq_ext.parallel.drafts.source import Nothing, Source, Trajectory
 from fairseq_ext.parallel.drafts.table import Table
 
 
-def make_source(flags: Any, context: Any) -> Source:
-    """The source, over the dictionaries of the run's task. Raises UsageError for a table or file that cannot be used."""
+def make_drafter(flags: Any, context: Any) -> Drafter:
+    """Return the drafter, over the dictionaries of the run's task. Raises UsageError for a table or file that cannot be used."""
     name = str(flags.draft)
     table = table_path(flags, context)
     if name == "auto":
         name = "ngram" if table is not None else "repeat"
     if name == "none":
-        source: Source = Nothing()
+        drafter: Drafter = Nothing()
     elif name == "copy":
-        source = Copy.between(context.source_dictionary, context.dictionary)
+        drafter = Copy.between(context.source_dictionary, context.dictionary)
     elif name == "ngram":
         if table is None:
             raise UsageError(
@@ -31,10 +31,10 @@ def make_source(flags: Any, context: Any) -> Source:
             )
         loaded = Table.load(table)
         loaded.check(table, context.dictionary, context.source_dictionary)
-        source = Ngram(loaded, context.pad, context.source_dictionary.pad())
+        drafter = Ngram(loaded, context.pad, context.source_dictionary.pad())
     else:
-        source = Trajectory(context.pad if name == "pad" else None)
-    return source if flags.draft_file is None else Previous(read_drafts(flags.draft_file, context.dictionary), source)
+        drafter = Trajectory(context.pad if name == "pad" else None)
+    return drafter if flags.draft_file is None else Previous(read_drafts(flags.draft_file, context.dictionary), drafter)
 
 
 def table_path(flags: Any, context: Any) -> str | None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import numpy as np
 
 from fairseq_ext.kernels import draft as kernel
-from fairseq_ext.kernels.draft import CompiledSource
-from fairseq_ext.parallel.drafts.source import Draft, Source, without_end
+from fairseq_ext.kernels.draft import CompiledDrafter
+from fairseq_ext.parallel.drafts.drafter import Draft, Drafter, without_end
 from fairseq_ext.parallel.rows import NONE, Rows
 from fairseq_ext.search.pool import Pool
 
 
-class Copy(Source):
+class Copy(Drafter):
     """Copies of source tokens."""
 
     def __init__(self, translate: np.ndarray, pad: int):
@@ -49,5 +49,5 @@ class Copy(Source):
         tokens = np.where(index < words.shape[1], np.take_along_axis(words, np.minimum(index, words.shape[1] - 1), 1), NONE)
         return without_end(tokens, np.where(tokens == NONE, 0.0, 0.5))
 
-    def compiled(self, sentence: int) -> CompiledSource:
+    def compiled(self, sentence: int) -> CompiledDrafter:
         return kernel.copy(np.ascontiguousarray(self.words[sentence], np.int64))

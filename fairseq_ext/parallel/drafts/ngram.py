@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from fairseq_ext.kernels.draft import CompiledSource, CompiledTable
+from fairseq_ext.kernels.draft import CompiledDrafter, CompiledTable
 from fairseq_ext.kernels.library import library
-from fairseq_ext.parallel.drafts.source import Draft, Source
+from fairseq_ext.parallel.drafts.drafter import Draft, Drafter
 from fairseq_ext.parallel.drafts.table import Table
 from fairseq_ext.parallel.rows import NONE, Rows
 from fairseq_ext.search.pool import Pool
@@ -27,7 +27,7 @@ EPS = 1e-3
 COVERED = 0.2  # what is left of a word's factor when it has been translated
 
 
-class Ngram(Source):
+class Ngram(Drafter):
     """Drafts from a table."""
 
     def __init__(self, table: Table, pad: int, source_pad: int):
@@ -135,12 +135,12 @@ class Ngram(Source):
             return np.zeros((n, 0), np.int64), np.zeros((n, 0))
         return np.stack(tokens, 1), np.stack(confidence, 1)
 
-    def compiled(self, sentence: int) -> CompiledSource | None:
+    def compiled(self, sentence: int) -> CompiledDrafter | None:
         table = self.compiled_table
         if table is None:
             return None
         has_source = self.table.lexical_start.size > 0
-        return table.source(table.factors(self.source[sentence], int(self.length[sentence])) if has_source else None, self.pad)
+        return table.drafter(table.factors(self.source[sentence], int(self.length[sentence])) if has_source else None, self.pad)
 
     def find(self, before: np.ndarray, last: np.ndarray) -> np.ndarray:
         """(n,) the entry of each history: of both tokens, else of the last, else of none."""

@@ -14,8 +14,8 @@ import logging
 import numpy as np
 
 from fairseq_ext.kernels import draft as kernel
-from fairseq_ext.kernels.draft import CompiledSource
-from fairseq_ext.parallel.drafts.source import Draft, Source, without_end
+from fairseq_ext.kernels.draft import CompiledDrafter
+from fairseq_ext.parallel.drafts.drafter import Draft, Drafter, without_end
 from fairseq_ext.parallel.rows import NONE, Rows
 from fairseq_ext.search.pool import Pool
 
@@ -23,14 +23,14 @@ logger = logging.getLogger("fairseq_ext")
 TAIL = 3  # verified tokens that are looked for
 SURE = 0.9999  # probability that an old output which has been right so far stays right for a token more
 REGAINED = 0.7  # of the doubt, after each token that the old output had right again
-WEAK = 0.6  # below it the other source is asked as well
+WEAK = 0.6  # below it the other drafter is asked as well
 FOUND = np.array([0.5, 0.8, 0.95, 0.97])  # the same by the length of the match where the outputs have parted
 
 
-class Previous(Source):
+class Previous(Drafter):
     """Earlier outputs, and another drafter for sentences without one."""
 
-    def __init__(self, old: list[list[int]], other: Source):
+    def __init__(self, old: list[list[int]], other: Drafter):
         """old: every sentence's earlier output, EOS included."""
         self.old = old
         self.other = other
@@ -100,7 +100,7 @@ class Previous(Source):
                 tokens, sure = filled(tokens, sure, weak, others, others_sure)
         return without_end(tokens, sure)
 
-    def compiled(self, sentence: int) -> CompiledSource | None:
+    def compiled(self, sentence: int) -> CompiledDrafter | None:
         other = self.other.compiled(sentence)
         return None if other is None else kernel.previous(self.lines[sentence], SURE, FOUND, REGAINED, WEAK, other)
 

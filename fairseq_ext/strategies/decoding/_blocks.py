@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from fairseq_ext.kernels.row import BlocksStruct, CompiledMethod
-from fairseq_ext.parallel.drafts.source import Source
+from fairseq_ext.parallel.drafts.drafter import Drafter
 from fairseq_ext.parallel.protocols import Method
 from fairseq_ext.parallel.rows import NONE, Rows
 from fairseq_ext.search.pool import Pool
@@ -21,17 +21,17 @@ LENGTH_RATIO = 1.25  # predicted target tokens for each source token, EOS counte
 class Blocks(Method):
     """Blocks of b positions, or of a whole sentence."""
 
-    def __init__(self, source: Source, b: int, h: int, whole: bool = False, hybrid: bool = False):
+    def __init__(self, drafter: Drafter, b: int, h: int, whole: bool = False, hybrid: bool = False):
         """h: target tokens that are decoded in parallel, 0 to predict them; whole: the block is of h positions; hybrid: single tokens
         behind h."""
-        self.source = source
+        self.drafter = drafter
         self.b = b
         self.h = h
         self.whole = whole
         self.hybrid = hybrid
 
     def start(self, pool: Pool) -> None:
-        self.source.start(pool)
+        self.drafter.start(pool)
         predicted = np.ceil(LENGTH_RATIO * pool.length.cpu().numpy()).astype(np.int64)
         self.length = np.full_like(predicted, self.h) if self.h else predicted  # (N,) m or h
 
@@ -44,7 +44,7 @@ class Blocks(Method):
         m = min(b - 1, most) if self.parallel(rows).any() else 0
         tokens = rows.guess[:, :m]
         if tokens.shape[1] < m or (tokens == NONE).any():  # a new block in some row
-            first = self.source.propose(rows, m, 0.0)[0]
+            first = self.drafter.propose(rows, m, 0.0)[0]
             first = np.concatenate([first, np.full((len(rows), m - first.shape[1]), NONE)], 1)
             tokens = np.concatenate([tokens, np.full((len(rows), m - tokens.shape[1]), NONE)], 1)
             tokens = np.where((tokens == NONE).any(1, keepdims=True), first, tokens)
@@ -55,8 +55,8 @@ class Blocks(Method):
         return np.where(self.parallel(rows), converged, 1)
 
     def compiled(self, sentence: int) -> CompiledMethod | None:
-        source = self.source.compiled(sentence)
-        if source is None:
+        drafter = self.drafter.compiled(sentence)
+        if drafter is None:
             return None
-        state = BlocksStruct(source.struct, self.b, int(self.length[sentence]), self.whole, self.hybrid)
-        return CompiledMethod("blocks", state, source)
+        state = BlocksStruct(drafter.struct, self.b, int(self.length[sentence]), self.whole, self.hybrid)
+        return CompiledMethod("blocks", state, drafter)

@@ -10,8 +10,8 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq_ext.decoders.protocol import BlockDecoder
 from fairseq_ext.errors import UsageError
 from fairseq_ext.parallel.block_reader import BlockReader
-from fairseq_ext.parallel.drafts.choose import make_source
-from fairseq_ext.parallel.drafts.source import Source
+from fairseq_ext.parallel.drafts.choose import make_drafter
+from fairseq_ext.parallel.drafts.drafter import Drafter
 from fairseq_ext.parallel.driver import ParallelSearch
 from fairseq_ext.parallel.near_ties import NearTies
 from fairseq_ext.parallel.protocols import Method
@@ -67,12 +67,12 @@ def is_on_cpu(context: Any) -> bool:
     return next(context.models[0].parameters()).device.type == "cpu"
 
 
-def driver_with(flags: Any, context: Any, make: Callable[[Source], Method]) -> Callable[[Engine], ParallelSearch]:
-    """A function from the engine to the driver, with the method that `make` makes of the draft source.
+def driver_with(flags: Any, context: Any, make: Callable[[Drafter], Method]) -> Callable[[Engine], ParallelSearch]:
+    """A function from the engine to the driver, with the method that `make` makes of the drafter.
 
     Raises UsageError where the drafts that the flags name cannot be had.
     """
-    method = make(make_source(flags, context))
+    method = make(make_drafter(flags, context))
 
     def driver(engine: Engine) -> ParallelSearch:
         dtype = str(next(context.models[0].parameters()).dtype).removeprefix("torch.")

@@ -11,4 +11,4 @@ from fairseq_ext.strategies.decoding._parallel import BLOCK, driver_with, regist
 
 @register_method("gs-jacobi", "Santilli et al. 2023, parallel decoding", block_size=4)
 def build(flags, context):
-    return driver_with(flags, context, lambda source: Blocks(source, flags.block_size or BLOCK, 0))
+    return driver_with(flags, context, lambda drafter: Blocks(drafter, flags.block_size or BLOCK, 0))

@@ -12,4 +12,4 @@ from fairseq_ext.strategies.decoding._parallel import BLOCK, driver_with, regist
 
 @register_method("hybrid-jacobi", "Santilli et al. 2023, parallel decoding", block_size=3, parallel_length=4)
 def build(flags, context):
-    return driver_with(flags, context, lambda source: Blocks(source, flags.block_size or BLOCK, flags.parallel_length, hybrid=True))
+    return driver_with(flags, context, lambda drafter: Blocks(drafter, flags.block_size or BLOCK, flags.parallel_length, hybrid=True))

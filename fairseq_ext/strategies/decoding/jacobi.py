@@ -28,4 +28,4 @@ from fairseq_ext.strategies.decoding._parallel import driver_with, register_meth
 
 @register_method("jacobi", "Santilli et al. 2023, parallel decoding")
 def build(flags, context):
-    return driver_with(flags, context, lambda source: Blocks(source, 1, flags.parallel_length, whole=True))
+    return driver_with(flags, context, lambda drafter: Blocks(drafter, 1, flags.parallel_length, whole=True))

@@ -1,7 +1,7 @@
 """`--decoding window`: every verified token is committed, and a block is as wide as its drafts are likely to be worth.
 
-Not in the paper, which jacobi.py cites. A draft of m tokens costs what `Cost` says. It gives as many tokens as its source expects to be
-right, corrected by how often it has been right so far. The block has the width with the most tokens for the price. A source whose drafts
+Not in the paper, which jacobi.py cites. A draft of m tokens costs what `Cost` says. It gives as many tokens as its drafter expects to be
+right, corrected by how often it has been right so far. The block has the width with the most tokens for the price. A drafter whose drafts
 are not worth reading is not asked for a while. The compiled twin for a sentence that is alone is in kernels/row.cpp.
 
 Neutral setting: any; the output is greedy decoding's.
@@ -16,14 +16,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairseq_ext.kernels.row import CompiledMethod, WindowStruct
-from fairseq_ext.parallel.drafts.source import Source
+from fairseq_ext.parallel.drafts.drafter import Drafter
 from fairseq_ext.parallel.protocols import Method
 from fairseq_ext.parallel.rows import Rows
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.strategies.decoding._parallel import driver_with, is_on_cpu, register_method
 
 MEMORY = 0.95  # of the record of how good drafts have been, a call
-MOST_TRUST = 1.5  # a source is never taken to be better than it says by more
+MOST_TRUST = 1.5  # a drafter is never taken to be better than it says by more
 PATIENCE, LONGEST_PAUSE = 4, 32  # calls whose drafts are not worth reading before no more are asked for, and for how long
 
 
@@ -53,25 +53,25 @@ CUDA = Cost(0.1, 0.01, 0.0002)
 
 
 class Window(Method):
-    """Blocks by what their drafts are worth. Its state outlives a pool: a source that was good is taken to be good."""
+    """Blocks by what their drafts are worth. Its state outlives a pool: a drafter that was good is taken to be good."""
 
-    def __init__(self, source: Source, b: int, cost: Cost):
+    def __init__(self, drafter: Drafter, b: int, cost: Cost):
         """b: widest block, 0 for no limit."""
-        self.source = source
+        self.drafter = drafter
         self.b = b
         self.cost = cost
         self.prices: dict[int, list[float]] = {}  # of blocks with 1, 2, ... draft tokens, by the number of rows
         alone = {"position": cost.position + cost.row, "cheap": max(0, cost.cheap - 1), "any_draft": cost.any_draft, "beyond": cost.beyond}
         fixed = {"memory": MEMORY, "most_trust": MOST_TRUST, "patience": PATIENCE, "longest_pause": LONGEST_PAUSE}
-        # right, expected: draft tokens that were right, and how many the source had expected; useless: calls in a row whose drafts were
+        # right, expected: draft tokens that were right, and how many the drafter had expected; useless: calls in a row whose drafts were
         # not worth reading; pause: calls that will not even ask for drafts
         self.state = WindowStruct(b=b, **alone, **fixed, right=1.0, expected=1.0)
 
     def start(self, pool: Pool) -> None:
-        self.source.start(pool)
+        self.drafter.start(pool)
 
     def trust(self) -> float:
-        """How many times as often as its source says a draft token is right."""
+        """How many times as often as its drafter says a draft token is right."""
         return min(MOST_TRUST, self.state.right / self.state.expected)
 
     def draft(self, rows: Rows, most: int) -> np.ndarray:
@@ -85,7 +85,7 @@ class Window(Method):
             return self.offered
         # a draft token that is right less often than it costs is worth nothing, however cheap tokens are at present
         least = min(1.0, (self.cost.position + self.cost.row * n) / self.trust())
-        self.offered, self.confidence = self.source.propose(rows, most, least)
+        self.offered, self.confidence = self.drafter.propose(rows, most, least)
         if not self.offered.shape[1]:
             return self.offered
         likely = np.minimum(self.confidence * self.trust(), 1.0).cumprod(1).mean(0)
@@ -123,14 +123,14 @@ class Window(Method):
         return verified
 
     def compiled(self, sentence: int) -> CompiledMethod | None:
-        source = self.source.compiled(sentence)
-        if source is None:
+        drafter = self.drafter.compiled(sentence)
+        if drafter is None:
             return None
-        self.state.source = source.struct
-        return CompiledMethod("window", self.state, source, learn=True)
+        self.state.drafter = drafter.struct
+        return CompiledMethod("window", self.state, drafter, learn=True)
 
 
 @register_method("window", "verified windows, after Santilli et al. 2023")
 def build(flags, context):
     cost = (CPU if is_on_cpu(context) else CUDA) if flags.draft_cost < 0 else Cost(0.0, flags.draft_cost, 0.0)
-    return driver_with(flags, context, lambda source: Window(source, flags.block_size, cost))
+    return driver_with(flags, context, lambda drafter: Window(drafter, flags.block_size, cost))
