@@ -1,4 +1,6 @@
-"""Counters of a run, which session/stats_file.py writes (`--stats-file`): typed, with one merge and one difference for processes, corpus units and runs.
+"""Counters of a run (`--stats-file`): typed, with one merge and one difference for processes, corpus units and runs.
+
+The file is session/stats_file.py.
 
 Every counter is of one of these kinds. What does not apply is None, and is left out of the JSON object.
 

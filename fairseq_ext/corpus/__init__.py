@@ -4,10 +4,10 @@
 | --- | --- |
 | reading.py | input shards as numbered sentences, with their constraints |
 | worker.py | a Ray actor: a loaded model, units of sentences to output records |
-| pool.py | units over actors, through lost workers and nodes |
+| scheduler.py | which worker gets which unit, through lost workers and nodes |
 | output.py | parts, finished files, errors.jsonl: written under another name, renamed when whole |
 | manifest.py | what the output depends on, and which shards are whole |
-| run.py, cluster.py, progress.py, totals.py | the run as a whole, Ray's start, what is told meanwhile, sums over workers |
+| run.py, job.py, cluster.py, progress.py | the run as a whole, its arguments, Ray's start, what is told meanwhile |
 
 The process that is started reads all input and writes all output, so that workers need nothing but the model and the dictionaries (and
 glossary and avoid file) under the same path; there is no other shared file system to rely on. A unit of 500 sentences costs it a few

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fairseq_ext.corpus.pool import Pool, Unit
+    from fairseq_ext.corpus.scheduler import Scheduler, Unit
     from fairseq_ext.corpus.worker import Result
 
 
@@ -71,10 +71,10 @@ class Progress:
         """So many a second."""
         return count / self.seconds if self.seconds else 0.0
 
-    def stop(self, pool: Pool) -> None:
+    def stop(self, scheduler: Scheduler) -> None:
         """No more units come."""
-        self.seconds = time.monotonic() - pool.begun if pool.begun else 0.0
-        self.workers, self.restarts = pool.size, pool.restarts
+        self.seconds = time.monotonic() - scheduler.begun if scheduler.begun else 0.0
+        self.workers, self.restarts = scheduler.size, scheduler.restarts
 
     @property
     def waiting(self) -> float:

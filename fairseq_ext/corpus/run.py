@@ -28,7 +28,7 @@ from fairseq_ext.stats import Section
 from fairseq_ext.translator import as_arguments, parse
 
 if TYPE_CHECKING:
-    from fairseq_ext.corpus.pool import Unit
+    from fairseq_ext.corpus.scheduler import Unit
 
 logger = logging.getLogger("fairseq_ext.corpus")
 SECONDS_BETWEEN_WRITES = 30.0  # of the statistics file
@@ -139,7 +139,7 @@ class Run:
         """Translate what is missing of these shards."""
         check_model(self.job)  # Ray takes seconds to start, and the workers longer to find it missing
         with cluster.ray_for(self.job) as workers:
-            from fairseq_ext.corpus.pool import Pool, remote_worker
+            from fairseq_ext.corpus.scheduler import Scheduler, remote_worker
 
             job = self.job
             flags = {name: absolute(value) for name, value in {**job.flags, "path": job.path, "data": job.data}.items()}
@@ -148,16 +148,16 @@ class Run:
             def make() -> Any:
                 return remote_worker(flags, job.threads, plain, workers.gpu)
 
-            pool = Pool(make, workers.number, self.save, self.lost, self.tick, self.sign)
+            scheduler = Scheduler(make, workers.number, self.save, self.lost, self.tick, self.sign)
             try:
-                pool.run(self.units(todo))
+                scheduler.run(self.units(todo))
             finally:
-                self.progress.stop(pool)
-                pool.close()
+                self.progress.stop(scheduler)
+                scheduler.close()
 
     def units(self, todo: list[Shard]) -> Iterator[Unit]:
         """The units that are missing, shard by shard."""
-        from fairseq_ext.corpus.pool import Unit
+        from fairseq_ext.corpus.scheduler import Unit
 
         for shard in todo:
             position, number = 0.0, 0

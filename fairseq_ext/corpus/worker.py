@@ -3,7 +3,7 @@
 A sentence that cannot be translated costs no other one its translation. What can be told beforehand (too many tokens, a phrase
 that the dictionary lacks) is looked at sentence by sentence; what only the search finds out (out of memory on the device, an error of
 a check) is cornered by halving the unit. When everything in a unit fails the same unexpected way, the process is suspected, not the
-text: the error goes up, and pool.py gives the unit to a fresh process.
+text: the error goes up, and scheduler.py gives the unit to a fresh process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Corpus runs without Ray: what is read, what is written, what a second run does. tests/test_corpus_ray.py has the processes."""
+"""Corpus runs without Ray: what is read, what is written, what a second run does. test_corpus_ray.py has the processes."""
 
 import bz2
 import json

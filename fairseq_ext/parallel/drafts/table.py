@@ -1,7 +1,7 @@
 """The draft table, a file that scripts/build_drafts.py writes: next-word probabilities and word translations (see ngram.py).
 
-The file holds digests of the dictionaries and of the text that it was made from. Every number that a compiled function indexes by is checked
-when the file is read.
+The file holds digests of the dictionaries and of the text that it was made from. Every number that a compiled function indexes by is
+checked when the file is read.
 
 Shapes: m histories, K listed words, V target vocabulary.
 """

@@ -7,9 +7,9 @@ import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 
 from fairseq_ext import UsageError
-from fairseq_ext.corpus import pool
-from fairseq_ext.corpus.pool import ATTEMPTS, Pool, Unit
+from fairseq_ext.corpus import scheduler
 from fairseq_ext.corpus.reading import Sentence, Shard
+from fairseq_ext.corpus.scheduler import ATTEMPTS, Scheduler, Unit
 
 SHARD = Shard("in", "in")
 
@@ -67,9 +67,9 @@ def units(count, size):
 
 
 def simulate(monkeypatch, seed, dies, count=40, size=8, workers=3):
-    """Run units over actors; the numbers translated, the numbers reported as lost, the pool."""
+    """Run units over actors; the numbers translated, the numbers reported as lost, the scheduler."""
     chance = random.Random(seed)
-    monkeypatch.setattr(pool, "ray", SimulatedRay(chance))
+    monkeypatch.setattr(scheduler, "ray", SimulatedRay(chance))
     taken, lost, weight = [], [], []
 
     def take(unit, result):
@@ -81,7 +81,7 @@ def simulate(monkeypatch, seed, dies, count=40, size=8, workers=3):
         lost.extend(s.number for s in unit.sentences)
         weight.append(unit.weight)
 
-    made = Pool(lambda: Actor(lambda *call: dies(chance, *call)), workers, take, give_up, lambda *state: None, lambda loaded: None)
+    made = Scheduler(lambda: Actor(lambda *call: dies(chance, *call)), workers, take, give_up, lambda *state: None, lambda loaded: None)
     made.run(iter(units(count, size)))
     assert sum(weight) == pytest.approx(count)
     return Counter(taken), Counter(lost), made

@@ -1,4 +1,4 @@
-"""Units over Ray actors, through whatever kills them: workers, nodes, and sentences that take their worker with them.
+"""The scheduler: gives units to Ray actors, through whatever kills them: workers, nodes, sentences that take their worker with them.
 
 Ray starts the actors, places them on nodes, restarts them there or elsewhere (`max_restarts=-1`), moves arguments and results, and says
 which calls are over (`ray.wait`). What is done here is what it leaves open: to whom a unit goes when its actor is gone. Ray's own
@@ -61,8 +61,8 @@ class Slot:
 
 
 @dataclass
-class Pool:
-    """The workers of a run.
+class Scheduler:
+    """The workers of a run, and the units that they are given.
 
     make: a new actor. take: a finished unit. lost: a sentence that no worker survives. tick: called about every second, with how many
     workers are alive, of how many, and when the first unit was given out. loaded: what a worker says of itself once it has the model.
