@@ -114,7 +114,7 @@ class Tables:
         compiled = Ngram(table, 1, SOURCE_PAD).compiled_table
         assert compiled is not None
         source = np.array([chance.choice([*STRANGE, *range(V)]) for _ in range(9)], np.int64)
-        drafts = compiled.source(compiled.factors(source, len(source)) if table.lexical_start.size else None, 1)
+        drafts = compiled.drafter(compiled.factors(source, len(source)) if table.lexical_start.size else None, 1)
         for _ in range(5):
             text = np.array([2, *(chance.choice([-1, V, *range(V)]) for _ in range(chance.randrange(40)))], np.int64)
             length, most = np.array([len(text) - 1]), chance.randrange(40)
