@@ -12,6 +12,8 @@ import os
 import re
 import sys
 
+leaving = False  # whether an error ends this process, whose status is then settled
+
 
 class UsageError(ValueError):
     """A wrong flag, combination or input; the text is one sentence for the user."""
@@ -98,8 +100,10 @@ def report_and_leave(kind: type[BaseException], error: BaseException, trace) -> 
     subtle: fairseq reads batches ahead in a thread, and Python may abort (status 134) when it shuts down around that thread. After
     an error it therefore only runs what was registered for the end, such as writing statistics, and leaves at once.
     """
+    global leaving
     report(kind, error, trace)
     if not hasattr(sys, "ps1"):  # at a prompt the session goes on
+        leaving = True
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()

@@ -22,7 +22,7 @@ from fairseq_ext.decoders.refused import refuse_architecture
 from fairseq_ext.errors import UsageError
 from fairseq_ext.generator import AlignedBeamSearchGenerator, BeamSearchGenerator
 from fairseq_ext.registry import choice
-from fairseq_ext.session.checkpoint import checkpoint_of
+from fairseq_ext.session.checkpoint import checkpoint_of, longest_source
 from fairseq_ext.session.command import Command
 from fairseq_ext.session.interactive import Sentences
 
@@ -70,6 +70,7 @@ class Extended(Sentences):
             extra["print_alignment"] = str(print_alignment)
         kind = AlignedBeamSearchGenerator if print_alignment else BeamSearchGenerator
         generator = self.build_ours(models, args, kind, extra, prefix_allowed_tokens_fn)
+        self.longest = longest_source(flags, self, models)
         self.command = self.command or Command(flags, self.tell_at_end)
         self.command.use(generator, models, lambda tokens: self.text(tokens, generator.symbols_to_strip_from_output))
         return generator
@@ -121,7 +122,8 @@ class Extended(Sentences):
         if self.command is None or not isinstance(generator, BeamSearchGenerator):  # a stock generator
             return decode(sample, prefix_tokens, constraints)
         sample, constraints = self.complete(sample, constraints)
-        found = self.command.decode(generator, decode, models, self.source_dictionary.pad(), (sample, prefix_tokens, constraints))
+        run = partial(self.command.decode, generator, decode, models, self.source_dictionary.pad())
+        found = self.decode_usable((sample, prefix_tokens, constraints), run)
         if self.report_path:
             self.report_glossary(sample, [self.text(each[0]["tokens"], generator.symbols_to_strip_from_output) for each in found])
         return found

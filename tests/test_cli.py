@@ -130,31 +130,68 @@ def test_an_unknown_strategy_is_refused_with_the_choices(tiny):
     assert re.search(r"error: argument --stop: invalid choice: 'sometime' \(choose from '?count'?", done.stderr.splitlines()[-1])
 
 
-def test_invalid_utf8_is_refused_and_earlier_output_kept(tiny):
+def test_invalid_utf8_is_told_and_earlier_output_kept(tiny):
     flags = ["-s", "de", "-t", "en", *SEARCH, *EXT]
     with subprocess.Popen(
         [str(BIN / "fairseq-interactive"), str(tiny / "data"), "--path", str(tiny / "model.pt"), *map(str, flags)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "LC_ALL": "C.UTF-8", "PYTHONUTF8": "0", "PYTHONUNBUFFERED": "1"},
     ) as process:
         process.stdin.write(b"de1 de2\n")
         process.stdin.flush()
         assert any(line.startswith(b"P-0\t") for line in process.stdout)  # the first translation is out
         _, stderr = process.communicate(b"de3 \xff\xfe\n", timeout=120)
-    said = [line for line in stderr.decode().splitlines() if line.startswith("error: ")]
-    assert process.returncode != 0 and len(said) == 1 and "not valid UTF-8" in said[0]
+    said = [line for line in stderr.decode().splitlines() if line.startswith("E-")]
+    assert process.returncode == 3 and len(said) == 1 and said[0].startswith("E-1\t") and "not valid UTF-8" in said[0]
 
 
-def test_a_source_that_is_too_long_is_refused_or_skipped(tiny):
+def test_a_source_that_is_too_long_is_told_or_skipped(tiny):
     text = "de1 de2\n" + "de3 " * 50 + "\nde4\n"
     flags = ("--buffer-size", 3, *EXT)
-    said = sentence(interactive(tiny, *flags, stdin=text, check=False))
-    assert "max_positions" in said and "--skip-invalid-size-inputs-valid-test" in said
+    done = interactive(tiny, *flags, stdin=text, check=False)
+    assert done.returncode == 3 and "E-1\tline 2 of the input has 51 tokens and the model takes 40: " in done.stderr
     done = interactive(tiny, *flags, "--skip-invalid-size-inputs-valid-test", stdin=text)
     assert [line[0] for line in lines(done) if line[0][0] == "H"] == ["H-0", "H-2"]
     assert re.search(r"1 samples have invalid sizes", done.stdout + done.stderr)  # fairseq's own count
+
+
+BAD = ["de1 de2", "de3 " * 10_000, "", "de4 \udcff\udcfe", "de5\ten5", "de6\tnowhere\tnothing", "de7\tno\ten7", "de8 de9"]
+
+
+@pytest.mark.parametrize("how", [["--constraints"], ["--cpu-workers", 2]], ids=["constraints", "workers"])
+def test_a_bad_line_costs_no_neighbour_its_translation(tiny, how):
+    """Lines 1 and 3, and with constraints 5 and 6, cannot be used; the others are translated as they are without them."""
+    lines_in = BAD if "--constraints" in how else [line for line in BAD if "\t" not in line]
+    bad = [1, 3, 5, 6] if "--constraints" in how else [1, 3]
+    flags = ["--buffer-size", 4, "--batch-size", 4, *EXT, *how]
+    done = interactive(tiny, *flags, stdin="\n".join(lines_in).encode("utf-8", "surrogateescape") + b"\n", check=False)
+    assert done.returncode == 3 and "Traceback" not in done.stderr and "error: " not in done.stderr
+    told = [line.split("\t") for line in done.stderr.splitlines() if line.startswith("E-")]
+    assert [each[0] for each in told] == [f"E-{number}" for number in bad]
+    reasons = ["10001 tokens and the model takes 40", "not valid UTF-8", "'nowhere'", "'no'"]
+    assert all(reason in each[1] for reason, each in zip(reasons, told, strict=False))
+    found = [(int(name[2:]), text) for name, _, text in (line for line in lines(done) if line[0][0] == "H")]
+    assert [number for number, _ in found] == list(range(len(lines_in)))
+    assert [number for number, text in found if not text] == bad
+    good = [line for number, line in enumerate(lines_in) if number not in bad]
+    alone = interactive(tiny, *flags, stdin="\n".join(good) + "\n")
+    assert [text for _, text in found if text] == [line[2] for line in lines(alone) if line[0][0] == "H"]
+
+
+def test_strict_ends_at_the_first_bad_line_behind_what_came_before(tiny):
+    text = b"de1 de2\nde3\n" + b"de3 " * 50 + b"\nde4\n\xff\nde5\n"
+    done = interactive(tiny, "--buffer-size", 6, *EXT, "--strict", stdin=text, check=False)
+    assert "line 3 of the input has 51 tokens" in sentence(done) and "E-" not in done.stderr
+    assert [line[0] for line in lines(done) if line[0][0] == "H"] == ["H-0", "H-1"]
+
+
+def test_a_bad_phrase_in_a_file_is_told_before_anything_is_translated(tiny, tmp_path):
+    (tmp_path / "constraints").write_text("en1\nnowhere\n\nnothing\n")
+    done = interactive(tiny, *EXT, "--constraints-file", tmp_path / "constraints", stdin="de1\nde2\nde3\nde4\n", check=False)
+    assert "line 2 of" in sentence(done) and "(1 more such line in the file)" in sentence(done)
+    assert lines(done) == []
 
 
 # ---- plug-in mechanics

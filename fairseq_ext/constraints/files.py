@@ -103,6 +103,15 @@ class ConstraintSource:
             found = self.with_terms(found, self.required(self.source_text(source_tokens)))
         return without_conflicts(found)
 
+    def check_lines(self) -> None:
+        """UsageError for a line of the constraints file that cannot be used, before anything is translated."""
+
+        def check(line: str, where: str) -> None:
+            self.of_line(line, where)
+
+        if self.lines is not None:
+            self.lines.for_each(check)
+
     def of_line(self, line: str, where: str) -> SentenceConstraints:
         """The constraints of a line of the file, and the avoid file's."""
         if not line.strip(" "):

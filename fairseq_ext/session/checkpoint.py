@@ -1,24 +1,37 @@
-"""Where the model lies, from the settings that its task is set up with."""
+"""What the settings that a task is set up with tell of the command: where the model lies, how long a source it takes."""
 
 from __future__ import annotations
 
 import os
 from argparse import Namespace
+from typing import Any
 
-from fairseq.utils import split_paths
+from fairseq.utils import resolve_max_positions, split_paths
 from omegaconf import DictConfig, OmegaConf
 
 
-def checkpoint_of(settings: DictConfig | Namespace) -> str | None:
-    """The first file that --path names; None where the settings name none that is there.
+def setting(settings: DictConfig | Namespace, group: str, name: str) -> Any:
+    """A flag of the command, which fairseq keeps in a group of its configuration; None where the settings do not have it.
 
     settings: a task's. Legacy tasks have all arguments of the command; for others fairseq keeps the whole configuration as the parent of
     the task's own.
     """
     if isinstance(settings, DictConfig):
         whole = settings._get_parent()
-        path = None if whole is None else OmegaConf.select(whole, "common_eval.path")  # type: ignore[arg-type]
-    else:
-        path = getattr(settings, "path", None)  # a Namespace of fairseq's holds what its command was given
+        return None if whole is None else OmegaConf.select(whole, f"{group}.{name}")  # type: ignore[arg-type]
+    return getattr(settings, name, None)  # a Namespace of fairseq's holds what its command was given
+
+
+def checkpoint_of(settings: DictConfig | Namespace) -> str | None:
+    """The first file that --path names; None where a task's settings name none that is there."""
+    path = setting(settings, "common_eval", "path")
     first = split_paths(path)[0] if path else ""
     return first if os.path.isfile(first) else None
+
+
+def longest_source(settings: DictConfig | Namespace, task: Any, models: list) -> int | None:
+    """How many source tokens the models take; None for any number, and where fairseq is told to leave out what is too long."""
+    if setting(settings, "dataset", "skip_invalid_size_inputs_valid_test"):
+        return None
+    limits = resolve_max_positions(task.max_positions(), *[model.max_positions() for model in models])
+    return limits[0] if isinstance(limits, tuple) else limits

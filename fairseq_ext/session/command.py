@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from fairseq_ext import errors
 from fairseq_ext.errors import UsageError, report
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.session.cpu_workers import Workers
@@ -29,10 +30,11 @@ SENTENCES_BETWEEN_TRIMS = 4_000  # after so many the memory that is kept for the
 class Command:
     """One run: batches go through `decode`, and `end` runs once, when the process ends.
 
-    at_end: called then, with the statistics, after they are written. Nothing here keeps a generator or its models alive.
+    at_end: called then, with the statistics, after they are written; it returns the status.
+    Nothing here keeps a generator or its models alive.
     """
 
-    def __init__(self, flags: Any, at_end: Callable[[Stats], None]):
+    def __init__(self, flags: Any, at_end: Callable[[Stats], int]):
         # plain values: a look into fairseq's configuration takes 40 us, and every batch asks
         self.stats_path: str | None = flags.stats_file
         self.cpu_workers: int = flags.cpu_workers
@@ -78,7 +80,8 @@ class Command:
         return out
 
     def end(self) -> None:
-        """Write the statistics a last time, then what the caller wants. Statistics that cannot be written end the process with status 1."""
+        """Write the statistics a last time, then what the caller wants, which tells the status. Statistics that cannot be written make
+        it 1; an error that ends the process has told its own."""
         if self.stats is None:
             return
         failed = None
@@ -87,8 +90,11 @@ class Command:
                 self.stats_file.write()
         except UsageError as error:
             failed = error
-        self.at_end(self.stats)
+        status = self.at_end(self.stats)
         if failed is not None:
             report(type(failed), failed, None)
+            status = 1
+        if status and not errors.leaving:
+            sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(1)
+            os._exit(status)

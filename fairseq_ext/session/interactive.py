@@ -1,31 +1,35 @@
 """What a task knows of each sentence besides its source: its number, its constraints, its line of a draft file.
 
-`fairseq-interactive` reads a buffer of lines, makes batches of it and prints when all of them are decoded. An error in the middle of
-a buffer would lose the lines before it, so it is held until those are printed.
+`fairseq-interactive` reads a buffer of lines, makes batches of it and prints when all of them are decoded. A line that cannot be used
+costs no other one its translation: it is told on standard error, `E-<number>` and the reason, it is not decoded and has an empty
+hypothesis, and the status is 3 at the end. With --strict it ends the session instead, once the lines before it are printed.
 """
 
 from __future__ import annotations
 
 import functools
+import io
 import logging
-import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from fairseq.data import Dictionary, LanguagePairDataset
+from fairseq.data import Dictionary
 from torch import Tensor
 
 from fairseq_ext.constraints import files as constraint_io
-from fairseq_ext.constraints.files import ConstraintSource, Phrase, SentenceConstraints
+from fairseq_ext.constraints.files import EMPTY, ConstraintSource, Phrase, SentenceConstraints
 from fairseq_ext.constraints.flags import glossary_options
 from fairseq_ext.constraints.glossary_report import GlossaryReport
 from fairseq_ext.constraints.report import ConstraintCounts
 from fairseq_ext.errors import UsageError, report
+from fairseq_ext.session.cpu_workers import share
 from fairseq_ext.session.target_dictionary import TargetDictionary
 from fairseq_ext.stats import Stats
 
 logger = logging.getLogger("fairseq_ext")
+BAD_LINES = 3  # the status of a session with lines that could not be used
 
 
 class Sentences:
@@ -48,9 +52,14 @@ class Sentences:
     held: UsageError | None = None  # what the first line that was not translated is to blame for
     of_line: dict[int, SentenceConstraints]
     draft_file: str | None = None
+    strict = False
+    longest: int | None = None  # source tokens that the models take
+    refused: set[int]  # numbers of the lines that cannot be used
+    refused_here: dict[int, UsageError]  # those of the buffer at hand, by their places
 
     def __init__(self, *arguments, **more):
         super().__init__(*arguments, **more)
+        self.refused, self.refused_here = set(), {}
         if isinstance(self.tgt_dict, Dictionary):
             self.tgt_dict = TargetDictionary.of(self.tgt_dict)
 
@@ -62,12 +71,16 @@ class Sentences:
         self.constrained = constrained
         self.numbered = self.constrained or bool(flags.results_file) or bool(flags.ddg_dir)
         self.draft_file, self.report_path = flags.draft_file, flags.glossary_report
+        self.strict = flags.strict
+        if "fairseq_cli.interactive" in sys.modules and isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(errors="surrogateescape")  # an invalid byte is its line's fault, not the session's
         if self.constrained and isinstance(self.tgt_dict, TargetDictionary):
             self.tgt_dict.noting = True
 
     def complete(self, sample: dict, constraints: Tensor | None) -> tuple[dict, Tensor | None]:
         """A batch with all that is known of its sentences, and the packed constraints that are still to be read."""
-        if (self.constrained or (self.numbered and constraints is not None)) and "sentence_constraints" not in sample:
+        numbered = constraints is not None and (self.numbered or self.refused_here)
+        if (self.constrained or numbered) and "sentence_constraints" not in sample:
             sample, constraints = self.add_constraints(sample, constraints), None
         if self.draft_file and "id" not in sample:
             sample = {**sample, "draft_lines": self.draft_lines(sample["net_input"]["src_tokens"])}
@@ -87,6 +100,7 @@ class Sentences:
             flags = self.flags()
             files = (flags.constraints_file, flags.avoid_file, glossary_options(flags))
             self.source = ConstraintSource(*files, self.target_dictionary, self.source_dictionary, self.tokenizer_used, self.bpe_used)
+            self.source.check_lines()
         return self.source
 
     @functools.cached_property
@@ -100,52 +114,95 @@ class Sentences:
         return [self.draft_line.get(tuple(row[row != pad].tolist()), -1) for row in rows]
 
     def get_interactive_tokens_and_lengths(self, lines, encode_fn):
-        """A buffer's lines, those behind one that cannot be used left out."""
+        """A buffer's lines as tokens. One that cannot be used is empty; under --strict it and those behind it are left out."""
         self.talks = True
         if self.held is not None:
             held, self.held = self.held, None
             raise held
+        self.refused_here = {}
+        lines = list(lines)
         for i, line in enumerate(lines):
             if not line.isascii() and any("\ud800" <= character <= "\udfff" for character in line):
-                # in many locales Python lets such bytes through, each as a lone surrogate
                 said = f"a line of the input is not valid UTF-8 ({line[:60]!a}): convert it, for example with iconv -t utf-8"
-                self.hold(UsageError(said), i)
-                lines = lines[:i]
-                break
-        return super().get_interactive_tokens_and_lengths(lines, encode_fn)  # type: ignore[misc]
+                if self.refuse(UsageError(said), i):
+                    lines = lines[:i]
+                    break
+                lines[i] = ""
+        tokens, lengths = super().get_interactive_tokens_and_lengths(lines, encode_fn)  # type: ignore[misc]
+        for i, length in enumerate(lengths):
+            if self.longest is not None and length > self.longest:
+                where = f"line {self.lines_read + i + 1} of the input"
+                said = f"{where} has {length} tokens and the model takes {self.longest}: shorten or split it"
+                if self.refuse(UsageError(said), i):
+                    return tokens[:i], lengths[:i]
+                tokens[i], lengths[i] = self.nothing(), 1
+        return tokens, lengths
 
     def build_dataset_for_inference(self, src_tokens, src_lengths, constraints=None):
         """The lines' constraints travel by number, in a last column that fairseq does not read."""
-        if self.numbered:
+        if self.numbered or self.refused_here:
             src_tokens, constraints = self.number(src_tokens, constraints)
         n = len(src_tokens)
         if self.flags().draft_file:
-            self.draft_line |= {tuple(tokens.tolist()): self.draft_lines_read + i for i, tokens in enumerate(src_tokens)}
+            good = {tuple(tokens.tolist()): i for i, tokens in enumerate(src_tokens) if i not in self.refused_here}
+            self.draft_line |= {tokens: self.draft_lines_read + i for tokens, i in good.items()}
             self.draft_lines_read += n
-        dataset = super().build_dataset_for_inference(src_tokens, src_lengths[:n])  # type: ignore[misc]
-        if constraints is not None:  # put in afterwards: some stock tasks refuse to take them
-            pairs = dataset
-            while not isinstance(pairs, LanguagePairDataset):
-                pairs = pairs.dataset
-            pairs.constraints = constraints[:n]
-        return dataset
+        for place, error in sorted(self.refused_here.items()):
+            self.refused.add(self.lines_read + place)
+            print(f"E-{self.lines_read + place}\t{error}", file=sys.stderr, flush=True)
+        self.lines_read += n if self.talks else 0
+        constraints = None if constraints is None else constraints[:n]
+        return super().build_dataset_for_inference(src_tokens, [len(t) for t in src_tokens], constraints=constraints)  # type: ignore[misc]
 
     def number(self, src_tokens: list[Tensor], typed: Tensor | None) -> tuple[list[Tensor], Tensor]:
-        """The lines up to the first that cannot be used, and their packed constraints; typed: fairseq's, of the lines' own fields."""
+        """The lines that can be decoded, and their packed constraints; typed: fairseq's, of the lines' own fields."""
         first, of_line = self.lines_read, {}
-        unknown = getattr(self.target_dictionary, "unknown", [])
+        unknown = list(getattr(self.target_dictionary, "unknown", []))
+        self.constraint_source()  # what is wrong with a file is no line's fault
         for i, tokens in enumerate(src_tokens):
-            try:
-                of_line[first + i] = self.constraints_of_line(first + i, tokens, None if typed is None else typed[i], unknown)
-            except UsageError as error:
-                self.hold(error, i)
-                src_tokens = src_tokens[:i]
-                break
-        unknown.clear()
-        self.of_line, self.lines_read = of_line, first + len(src_tokens)
+            of_line[first + i] = EMPTY
+            row = None if typed is None else typed[i]
+            if i not in self.refused_here:
+                try:
+                    of_line[first + i] = self.constraints_of_line(first + i, tokens, row, unknown)
+                except UsageError as error:
+                    if self.refuse(error, i):
+                        del of_line[first + i]
+                        src_tokens = src_tokens[:i]
+                        break
+                    src_tokens[i] = self.nothing()
+            if row is not None:
+                del unknown[: int((row[1:] == self.target_dictionary.unk()).sum())]  # those of this line
+        getattr(self.target_dictionary, "unknown", []).clear()
+        self.of_line = of_line
         if isinstance(self.target_dictionary, TargetDictionary):
             self.target_dictionary.alternatives.clear()
         return src_tokens, constraint_io.pack(list(of_line.values()), list(of_line), self.shown)
+
+    def refuse(self, error: UsageError, place: int) -> bool:
+        """A line of the buffer cannot be used. Whether the session ends there, which --strict asks for."""
+        if self.strict:
+            self.hold(error, place)
+            return True
+        self.refused_here[place] = error
+        return False
+
+    def nothing(self) -> Tensor:
+        """The tokens of an empty line."""
+        return torch.tensor([self.source_dictionary.eos()])
+
+    def decode_usable(self, batch: tuple[dict, Tensor | None, Tensor | None], decode: Callable[[tuple], list]) -> list:
+        """The hypotheses of a batch (sample, prefix tokens, constraints); an empty one for each line that cannot be used."""
+        numbers = batch[0].get("sentence_numbers") if self.refused_here else None
+        if numbers is None or self.refused.isdisjoint(numbers.tolist()):
+            return decode(batch)
+        n = len(numbers)
+        usable = [i for i, number in enumerate(numbers.tolist()) if number not in self.refused]
+        found = dict(zip(usable, decode(tuple(share(part, n, usable) for part in batch)) if usable else [], strict=True))
+        lost = torch.tensor(-float("inf"))
+        tokens = torch.tensor([self.target_dictionary.eos()])
+        empty = {"tokens": tokens, "score": lost, "attention": torch.empty(0), "alignment": torch.empty(0)}
+        return [found.get(i) or [{**empty, "positional_scores": lost[None].clone()}] for i in range(n)]
 
     def constraints_of_line(self, number: int, tokens: Tensor, typed: Tensor | None, unknown: list[str]) -> SentenceConstraints:
         """Those of the command's files, and those that were typed behind the line."""
@@ -205,14 +262,13 @@ class Sentences:
             raise error
         self.held = error
 
-    def tell_at_end(self, stats: Stats) -> None:
-        """At the end of the process: warn of what was not met; an error that is still held is told, and the status is 1."""
+    def tell_at_end(self, stats: Stats) -> int:
+        """At the end of the process: warn of what was not met, and tell an error that is still held; the status."""
         if self.constrained:
             self.tell_unmet(stats)
         if self.held is not None:
             report(type(self.held), self.held, None)
-            sys.stderr.flush()
-            os._exit(1)
+        return 1 if self.held is not None else BAD_LINES if self.refused else 0
 
     def tell_unmet(self, stats: Stats) -> None:
         """Warn of constraints that were not met, and of lines of the constraints file that no sentence has asked for."""
