@@ -203,11 +203,15 @@ class Reader:
                 identity = value.get("id")
                 source, fields = self.source_of(value), self.fields(value)
             source.encode("utf-8")
+            for text in texts_of((identity, fields)):
+                text.encode("utf-8")
         except UnicodeDecodeError as error:
             text = raw.decode("utf-8", "replace") if self.shard.kind == "text" else ""
             return self.wrong(text, None, "invalid UTF-8", f"{self.where()} is not valid UTF-8 (byte {error.start + 1})")
         except UnicodeEncodeError as error:  # a lone surrogate, from an escape in JSON
             reason = f"{self.where()} is not valid Unicode (character {error.start + 1})"
+            broken = any("\ud800" <= character <= "\udfff" for text in texts_of(identity) for character in text)
+            identity = None if broken else identity
             return self.wrong(source.encode("utf-8", "replace").decode(), identity, "invalid UTF-8", reason)
         except UsageError as error:
             return self.wrong(source if self.shard.kind == "text" else "", identity, "invalid line", str(error))
@@ -235,3 +239,12 @@ class Reader:
             found += [self.parse_given(line, self.given.where(self.number))] if line.strip(" ") else []
         fields = {key: [entry for part in found for entry in part[key]] for key in KEYS}
         return fields if any(fields.values()) else None
+
+
+def texts_of(value: Any) -> Iterator[str]:
+    """Every text in a value of lists, tuples and dictionaries, their keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (list, tuple, dict)):
+        for each in value.items() if isinstance(value, dict) else value:
+            yield from texts_of(each)

@@ -134,6 +134,21 @@ def test_jsonl_carries_ids_and_constraints(tmp_path):
     assert read(tmp_path / "a.jsonl", source_field="domain")[1].source == "x"
 
 
+@pytest.mark.parametrize(
+    "field",
+    [
+        '"constraints": ["\\ud800"]', '"any_of": [["a", "\\udfff"]]', '"avoid": ["\\ud800"]', '"prefix": "\\ud800"',
+        '"id": "\\ud800"', '"id": {"\\ud800": 1}',
+    ],
+)  # fmt: skip
+def test_half_a_character_in_any_field_costs_no_other_line(tmp_path, echo, field):
+    path = write_text(tmp_path / "a.jsonl", ['{"source": "eins"}', f'{{"source": "zwei", {field}}}', '{"source": "drei"}'])
+    done = translate(job([path], tmp_path / "out"))
+    [entry] = records(tmp_path / "out" / "errors.jsonl")
+    assert (done.errors, entry["line"], entry["kind"]) == (1, 2, "invalid UTF-8")
+    assert [r["hypotheses"] for r in records(tmp_path / "out" / "a.jsonl")] == [["EINS"], [], ["DREI"]]
+
+
 def test_parquet_has_the_same_as_columns(tmp_path):
     rows = {"source": ["a", "b", None], "id": [7, 8, 9], "constraints": [["x"], None, []], "other": [1, 2, 3]}
     pyarrow.parquet.write_table(pyarrow.table(rows), tmp_path / "a.parquet", row_group_size=2)
