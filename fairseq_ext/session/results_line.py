@@ -59,7 +59,7 @@ def check(hypothesis: Any, words: int) -> None:
         raise ValueError(f"it has a token that is none of the dictionary's {words} words")
     if not isinstance(scores, list) or len(scores) != len(tokens) or not all(map(number, [hypothesis.get("score"), *scores])):
         raise ValueError("it has a score that is no number, or not one for each token")
-    if unmet is not None and not (isinstance(unmet, list) and all(pair_of_texts(pair) for pair in unmet)):
+    if "unmet" in hypothesis and not (isinstance(unmet, list) and all(pair_of_texts(pair) for pair in unmet)):
         raise ValueError("it has constraints that are no pairs of phrase and reason")
 
 
