@@ -7,7 +7,7 @@ prefix_tokens, constraints)`, and the dictionaries it returns.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,9 +17,12 @@ from fairseq.sequence_generator import EnsembleModelWithAlignment, SequenceGener
 from torch import Tensor
 
 from fairseq_ext import config
+from fairseq_ext.constraints.boundaries import Boundaries
 from fairseq_ext.constraints.flags import is_ordered
+from fairseq_ext.constraints.in_text import InText
 from fairseq_ext.constraints.packed import from_packed
-from fairseq_ext.constraints.report import report_constraints
+from fairseq_ext.constraints.report import Meets, report_constraints
+from fairseq_ext.constraints.sentence import met
 from fairseq_ext.decoders.factory import make_decoder
 from fairseq_ext.decoders.fairseq.uncached import UncachedBackend
 from fairseq_ext.decoders.protocol import Regroupable
@@ -85,6 +88,8 @@ class BeamSearchGenerator(SequenceGenerator):
         self.driver = self.build_driver()
         self.results: ResultsFile | None = None  # where results go as they are found
         self.text: Callable[[Tensor], str] = str  # from tokens to what a reader of that file sees
+        self.boundaries: Callable[[], Boundaries | None] = lambda: None  # between the target's words, where phrases count as words
+        self.plain: Callable[[Sequence[int]], str] = str  # from tokens to words, where there are boundaries
 
     @property
     def decoder(self) -> Regroupable:
@@ -162,7 +167,7 @@ class BeamSearchGenerator(SequenceGenerator):
             found = self.plugs.softmax.rescore(sentence, found, pool, self.spec.scoring)
             if pool.constraints is not None:
                 limit, constraints = pool.max_len[sentence], pool.constraints[sentence]
-                found = report_constraints(ids[sentence], found, constraints, pool.ordered, limit, self.stats)
+                found = report_constraints(ids[sentence], found, constraints, pool.ordered, limit, self.stats, self.meets(pool))
             out[sentence] = self.as_dictionaries(found, device)
             self.stats.sentences += 1
             self.stats.target_tokens += out[sentence][0]["tokens"].numel()
@@ -212,6 +217,12 @@ class BeamSearchGenerator(SequenceGenerator):
         pool.draft_lines = sample.get("draft_lines")  # of an interactive session
         return pool
 
+    def meets(self, pool: Pool) -> Meets:
+        """How it is counted which constraints a hypothesis meets: in its text where the target's words are known, else in its tokens."""
+        if pool.boundaries is None:
+            return met
+        return InText(self.plain, pool.boundaries.whole)
+
     def add_constraints(self, pool: Pool, sample, packed: Tensor | None) -> None:
         """Give the pool its sentences' constraints: from the task, or packed as fairseq's commands pass them."""
         given = sample.get("sentence_constraints")
@@ -220,6 +231,7 @@ class BeamSearchGenerator(SequenceGenerator):
         if given is None:
             return
         pool.constraints = given
+        pool.boundaries = self.boundaries()
         pool.ordered = is_ordered(self.flags, self.generation)
         if any(c.prefix for c in given):
             width = max(len(c.prefix) for c in given)

@@ -72,6 +72,8 @@ class Extended(Sentences):
         generator = self.build_ours(models, args, kind, extra, prefix_allowed_tokens_fn)
         self.longest = longest_source(flags, self, models)
         self.command = self.command or Command(flags, self.tell_at_end)
+        generator.boundaries = lambda: self.boundaries
+        generator.plain = lambda tokens: self.plain(tokens, generator.symbols_to_strip_from_output)
         self.command.use(generator, models, lambda tokens: self.text(tokens, generator.symbols_to_strip_from_output))
         return generator
 

@@ -36,7 +36,7 @@ ALLOWED = {
     "softmax": "array_file decoders errors files kernels search stats",
     # drivers -> decoders, through a protocol
     "parallel": "array_file decoders.protocol errors files kernels search stats",
-    "search": "constraints.sentence decoders.protocol errors kernels stats",
+    "search": "constraints.boundaries constraints.sentence decoders.protocol errors kernels stats",
     "constraints": "errors files search.finished search.log_probs stats terms",
     "decoders": "errors kernels",
     # what all may import

@@ -42,6 +42,13 @@ class ConstraintFlags(FairseqDataclass):
         default="once",
         metadata={"help": "a term of --glossary that a source has n times is required once, or n times (each) (default: once)"},
     )
+    constraint_boundary: Optional[ChoiceEnum(["word", "prefix", "none"])] = field(  # type: ignore[valid-type]  # noqa: UP045
+        default=None,
+        metadata={
+            "help": "where a required phrase counts: as whole words; from the start of a word, a suffix may follow (prefix); or inside "
+            "words as well (none) (default: word where the target's segmentation is known, else none)"
+        },
+    )
 
 
 def check_glossary(flags: Any) -> None:

@@ -1,12 +1,15 @@
-"""Which constraints the best hypotheses meet: counted on the finished tokens, not taken from the search's word."""
+"""Which constraints the best hypotheses meet: counted on what is finished, not taken from the search's word."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from fairseq_ext.constraints.files import SentenceConstraints, met
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.stats import Items, Section, Stats
+
+Meets = Callable[[Sequence[int], SentenceConstraints, bool], list[bool]]  # (tokens, constraints, ordered) -> which are met
 
 
 @dataclass
@@ -21,20 +24,26 @@ class ConstraintCounts(Section):
 
 
 def report_constraints(
-    number: int, found: list[Hypothesis], constraints: SentenceConstraints, ordered: bool, limit: int, stats: Stats
+    number: int,
+    found: list[Hypothesis],
+    constraints: SentenceConstraints,
+    ordered: bool,
+    limit: int,
+    stats: Stats,
+    meets: Meets = met,
 ) -> list[Hypothesis]:
     """Add a sentence's constraints to the statistics. Returns its hypotheses that meet all of them; where none does, all, the one that
-    meets most first, each flagged with what it lacks. limit: most target tokens."""
+    meets most first, each flagged with what it lacks. limit: most target tokens; meets: counts in tokens (met) or in text (in_text.py)."""
     total = stats.section(ConstraintCounts)
     total.given += len(constraints.any_of) + len(constraints.unmet) + bool(constraints.prefix)
     total.unmet += [[number, text, reason] for text, reason in constraints.unmet]
     if not (constraints.any_of or constraints.prefix):
         return [replace(h, unmet=constraints.unmet) for h in found] if constraints.unmet else found
-    which = [met_with_prefix(h.tokens.tolist(), constraints, ordered) for h in found]
+    which = [met_with_prefix(h.tokens.tolist(), constraints, ordered, meets) for h in found]
     # subtle: a search that ran into a dead end ends a row as it is, also where complete hypotheses were found before
     complete = [i for i, of_hypothesis in enumerate(which) if all(of_hypothesis)]
     kept = complete or sorted(range(len(found)), key=lambda i: -sum(which[i]))
-    best = which[kept[0]] if kept else met_with_prefix([], constraints, ordered)
+    best = which[kept[0]] if kept else met_with_prefix([], constraints, ordered, meets)
     total.met += sum(best)
     reason, texts = why(constraints, limit), constraints.text + ((constraints.prefix_text,) if constraints.prefix else ())
     lacks = [tuple((text, reason) for text, is_met in zip(texts, each, strict=True) if not is_met) for each in (best, *which)]
@@ -42,10 +51,10 @@ def report_constraints(
     return [replace(found[i], unmet=constraints.unmet + lacks[1 + i]) for i in kept]
 
 
-def met_with_prefix(tokens: list[int], constraints: SentenceConstraints, ordered: bool) -> list[bool]:
+def met_with_prefix(tokens: list[int], constraints: SentenceConstraints, ordered: bool, meets: Meets) -> list[bool]:
     """Which constraints these tokens meet; last the prefix, if there is one, which counts as one constraint."""
     starts = [tuple(tokens[: len(constraints.prefix)]) == constraints.prefix] if constraints.prefix else []
-    return met(tokens, constraints, ordered) + starts
+    return meets(tokens, constraints, ordered) + starts
 
 
 def why(constraints: SentenceConstraints, limit: int) -> str:

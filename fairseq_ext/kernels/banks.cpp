@@ -13,7 +13,9 @@ namespace {
 struct Phrases {
     const int64_t *token, *fail;            // (N, Q, L)
     const int64_t *length, *group;          // (N, Q)
+    const int64_t *first, *waits;           // (N, Q)
     const int64_t *need, *size, *total;     // (N, G), (N, G), (N,)
+    const bool* glued;                      // (V,); null: nothing is known of words
     int64_t Q, G, L, ordered;
 };
 
@@ -22,6 +24,7 @@ struct Rows {
     const float* before;  // (n,)
     const int64_t *place, *count;  // (n, Q), (n, G)
     const int64_t* first;          // (S + 1,) each sentence's first row
+    const int64_t* behind;         // (n,) what stands before the next token
     const int64_t* sentence;       // (S,) its number in the tables
     const int64_t* left;           // (S,) tokens that may still come before EOS
     const bool* excused;           // (S,) need not be in time: it cannot be, or a prefix is being forced
@@ -58,32 +61,57 @@ struct Table {
             if (count[earlier] < need(earlier)) return false;
         return true;
     }
-    int64_t bank(const int64_t* place, const int64_t* count) const {
-        int64_t sum = 0, partial = 0;
+    // phrases that wait for the token behind them are met where none, or none that continues a word, comes (word -1)
+    void settle(int64_t word, int64_t* place, int64_t* count) const {
+        if (!p.glued || (word >= 0 && p.glued[word])) return;
+        hits.assign(p.G, 0);
+        for (int64_t q = 0; q < p.Q; ++q)
+            if (place[q] == length(q) && active(count, q)) hits[group(q)] = 1;
+        count_hits(place, count);
+    }
+    // what has been hit is met once more, and its phrases start over
+    void count_hits(int64_t* place, int64_t* count) const {
+        for (int64_t g = 0; g < p.G; ++g) count[g] += hits[g];
+        for (int64_t q = 0; q < p.Q; ++q)
+            if (hits[group(q)]) place[q] = 0;
+    }
+    // a copy of a row's state, what waits being met
+    void read(const int64_t* place, const int64_t* count, int64_t*& place_, int64_t*& count_) const {
+        state.assign(place, place + p.Q);
+        state.insert(state.end(), count, count + p.G);
+        place_ = state.data(), count_ = state.data() + p.Q;
+        settle(-1, place_, count_);
+    }
+    int64_t bank(const int64_t* before, const int64_t* met) const {
+        int64_t sum = 0, partial = 0, *place, *count;
+        read(before, met, place, count);
         for (int64_t g = 0; g < p.G; ++g) sum += count[g] * size(g);
         for (int64_t q = 0; q < p.Q; ++q)
             if (active(count, q)) partial = std::max(partial, size(group(q)) - length(q) + place[q]);
         return sum + partial;
     }
+    // whether a phrase of which nothing has come may start
+    bool may_start(int64_t q, int64_t behind) const { return !(p.first[s * p.Q + q] & behind); }
     // place and count after a token, from those before
-    void advance(const int64_t* place, const int64_t* count, int64_t word, int64_t* place_, int64_t* count_) const {
+    void advance(const int64_t* place, const int64_t* count, int64_t word, int64_t behind, int64_t* place_, int64_t* count_) const {
         std::copy(count, count + p.G, count_);
-        std::vector<int64_t>& hit = hits;
-        hit.assign(p.G, 0);
+        std::copy(place, place + p.Q, place_);
+        settle(word, place_, count_);
+        hits.assign(p.G, 0);
         for (int64_t q = 0; q < p.Q; ++q) {
+            int64_t at = place_[q];
             place_[q] = 0;
-            if (!active(count, q)) continue;
-            int64_t at = place[q];
+            if (!active(count_, q)) continue;
             while (token(q, at) != word && at) at = p.fail[(s * p.Q + q) * p.L + at];
-            place_[q] = token(q, at) == word ? at + 1 : 0;
-            if (place_[q] == length(q)) hit[group(q)] = 1;
+            if (token(q, at) == word && (at || may_start(q, behind))) place_[q] = at + 1;
+            if (place_[q] == length(q) && !p.waits[s * p.Q + q]) hits[group(q)] = 1;
         }
-        for (int64_t g = 0; g < p.G; ++g) count_[g] += hit[g];
-        for (int64_t q = 0; q < p.Q; ++q)
-            if (hit[group(q)]) place_[q] = 0;
+        count_hits(place_, count_);
     }
+    static thread_local std::vector<int64_t> state;
     static thread_local std::vector<int64_t> hits;
 };
+thread_local std::vector<int64_t> Table::state;
 thread_local std::vector<int64_t> Table::hits;
 
 // Section 3.2 of the paper: slots of the banks 0 to `top`, given how many candidates each has
@@ -146,6 +174,7 @@ struct Scratch {
 // The candidates of one sentence: the best of all rows, each row's best, and the next tokens of open phrases
 void collect(const Table& table, const Rows& rows, int64_t s, Scratch& m) {
     const Phrases& p = table.p;
+    static thread_local std::vector<int64_t> wanted;
     m.candidate.clear(), m.place.clear(), m.count.clear();
     int64_t from = rows.first[s], to = rows.first[s + 1];
     m.seen.clear(rows.best + (to - from) * (1 + p.Q));
@@ -155,7 +184,7 @@ void collect(const Table& table, const Rows& rows, int64_t s, Scratch& m) {
         int64_t at = static_cast<int64_t>(m.candidate.size());
         m.place.resize((at + 1) * p.Q), m.count.resize((at + 1) * p.G);
         int64_t *place = m.place.data() + at * p.Q, *count = m.count.data() + at * p.G;
-        table.advance(rows.place + row * p.Q, rows.count + row * p.G, token, place, count);
+        table.advance(rows.place + row * p.Q, rows.count + row * p.G, token, rows.behind[row], place, count);
         int64_t bank = table.bank(place, count);
         bool in_time = p.total[table.s] - bank <= rows.left[s] - 1 || token == rows.eos || rows.excused[s];
         m.candidate.push_back({row, token, bank, in_time ? score : -INFINITY});
@@ -172,11 +201,12 @@ void collect(const Table& table, const Rows& rows, int64_t s, Scratch& m) {
         Best top{&score, &token, 1, 0};
         top.add_line(rows.x + r * rows.V, rows.V, rows.before[r], 0);
         add(r, token, score);
+        wanted.clear();
+        int64_t *place, *count;
+        table.read(rows.place + r * p.Q, rows.count + r * p.G, place, count);
         for (int64_t q = 0; q < p.Q; ++q)
-            if (table.active(rows.count + r * p.G, q)) {
-                int64_t word = table.token(q, rows.place[r * p.Q + q]);
-                add(r, word, rows.x[r * rows.V + word] + rows.before[r]);
-            }
+            if (table.active(count, q) && (place[q] || table.may_start(q, rows.behind[r]))) wanted.push_back(table.token(q, place[q]));
+        for (int64_t word : wanted) add(r, word, rows.x[r * rows.V + word] + rows.before[r]);
     }
 }
 

@@ -5,20 +5,24 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from ctypes import c_int64, c_void_p
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fairseq_ext.kernels.library import loaded
 
+LONGS = ("token", "fail", "length", "group", "first", "waits", "need", "size", "total")
+
 
 class PhrasesStruct(ctypes.Structure):
-    _fields_ = [(name, c_void_p) for name in ("token", "fail", "length", "group", "need", "size", "total")]
+    _fields_ = [(name, c_void_p) for name in (*LONGS, "glued")]
     _fields_ += [(name, c_int64) for name in ("Q", "G", "L", "ordered")]
 
 
 class RowsStruct(ctypes.Structure):
-    _fields_ = [(name, c_void_p) for name in ("x", "before", "place", "count", "first", "sentence", "left", "excused", "infeasible")]
+    _fields_ = [(name, c_void_p) for name in ("x", "before", "place", "count", "first", "behind")]
+    _fields_ += [(name, c_void_p) for name in ("sentence", "left", "excused", "infeasible")]
     _fields_ += [(name, c_int64) for name in ("S", "V", "eos", "k", "best", "out", "even")]
 
 
@@ -26,30 +30,50 @@ class FoundStruct(ctypes.Structure):
     _fields_ = [(name, c_void_p) for name in ("row", "token", "group", "score", "place", "count")]
 
 
-def phrases_struct(parts: Sequence[Tensor], ordered: bool) -> PhrasesStruct:
+@dataclass
+class BankRows:
+    """The n rows of S sentences, and how their candidates are chosen. V vocabulary, Q phrases, G constraints."""
+
+    x: Tensor  # (n, V) log-probabilities; the column of EOS is changed
+    before: Tensor  # (n,) cumulative scores
+    place: Tensor  # (n, Q)
+    count: Tensor  # (n, G)
+    first: Tensor  # (S + 1,) each sentence's first row
+    behind: Tensor  # (n,) what stands before the next token
+    sentence: Tensor  # (S,) numbers in the table of phrases
+    left: Tensor  # (S,) tokens that may still come before EOS
+    excused: Tensor  # (S,) bool: need not be in time
+    infeasible: Tensor  # (S,) bool
+    eos: int
+    k: int
+    best: int  # continuations looked at
+    out: int  # candidates returned
+    even: bool  # how slots are divided among banks
+
+
+def phrases_struct(longs: Sequence[Tensor], glued: Tensor, ordered: bool) -> PhrasesStruct:
     """Return the addresses of the whole pool's phrases, whose tensors must live as long.
 
-    parts: token, fail, length, group, need, size and total, and ordered, as in constraints/required.py, PhraseTable.
+    longs: LONGS, and glued and ordered, as in constraints/required.py, PhraseTable.
     """
-    assert all(part.is_contiguous() and part.dtype == torch.long for part in parts)
-    (_, Q, L), (_, G) = parts[0].shape, parts[4].shape
-    return PhrasesStruct(*(part.data_ptr() for part in parts), Q, G, L, int(ordered))
+    assert all(part.is_contiguous() and part.dtype == torch.long for part in longs) and glued.dtype == torch.bool
+    (_, Q, L), (_, G) = longs[0].shape, longs[6].shape
+    known = glued.data_ptr() if glued.numel() > 1 else None
+    return PhrasesStruct(*(part.data_ptr() for part in longs), known, Q, G, L, int(ordered))
 
 
-def select_by_banks(
-    phrases: PhrasesStruct, x: Tensor, before: Tensor, place: Tensor, count: Tensor, first: Tensor, sentence: Tensor, left: Tensor,
-    excused: Tensor, infeasible: Tensor, eos: int, k: int, best: int, out: int, even: bool,
-) -> tuple[Tensor, ...]:  # fmt: skip
+def select_by_banks(phrases: PhrasesStruct, rows: BankRows) -> tuple[Tensor, ...]:
     """Row, token, bank and score (S, out), place (S, out, Q) and count (S, out, G) of the candidates of each sentence, in the order of
-    DBA.order. x (n, V), whose EOS column is changed; before (n,); place (n, Q); count (n, G); first (S + 1,); the rest (S,)."""
-    floats, longs, flags = (x, before), (place, count, first, sentence, left), (excused, infeasible)
-    assert all(t.is_contiguous() for t in (*floats, *longs, *flags)) and all(t.dtype == torch.float32 for t in floats)
-    assert all(t.dtype == torch.long for t in longs) and all(t.dtype == torch.bool for t in flags)
-    S = sentence.numel()
+    DBA.order."""
+    floats, longs, flags = (rows.x, rows.before), (rows.place, rows.count, rows.first, rows.behind), (rows.excused, rows.infeasible)
+    tensors = (*floats, *longs, rows.sentence, rows.left, *flags)
+    assert all(t.is_contiguous() for t in tensors) and all(t.dtype == torch.float32 for t in floats)
+    assert all(t.dtype == torch.long for t in (*longs, rows.sentence, rows.left)) and all(t.dtype == torch.bool for t in flags)
+    S, out = rows.sentence.numel(), rows.out
     row, token, bank = torch.empty(3, S, out, dtype=torch.long)
-    score = x.new_empty(S, out)
-    place_, count_ = (torch.empty(S, out, t.size(1), dtype=torch.long) for t in (place, count))
-    rows = RowsStruct(*(t.data_ptr() for t in (*floats, *longs, *flags)), S, x.size(1), eos, k, best, out, even)
-    found = FoundStruct(*(t.data_ptr() for t in (row, token, bank, score, place_, count_)))
-    loaded().select_by_banks(ctypes.addressof(phrases), ctypes.addressof(rows), ctypes.addressof(found))
-    return row, token, bank, score, place_, count_
+    score = rows.x.new_empty(S, out)
+    place, count = (torch.empty(S, out, t.size(1), dtype=torch.long) for t in (rows.place, rows.count))
+    given = RowsStruct(*(t.data_ptr() for t in tensors), S, rows.x.size(1), rows.eos, rows.k, rows.best, out, rows.even)
+    found = FoundStruct(*(t.data_ptr() for t in (row, token, bank, score, place, count)))
+    loaded().select_by_banks(ctypes.addressof(phrases), ctypes.addressof(given), ctypes.addressof(found))
+    return row, token, bank, score, place, count

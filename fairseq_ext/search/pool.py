@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
+    from fairseq_ext.constraints.boundaries import Boundaries
     from fairseq_ext.constraints.sentence import SentenceConstraints
 
 T = TypeVar("T")
@@ -32,6 +33,7 @@ class Pool:
     min_len_beside_prefix: bool = False  # minimum length holds for sentences whose prefix is shorter (fairseq: for none)
     pad: int = 1
     constraints: list[SentenceConstraints] | None = None  # of each sentence; None: the search has none
+    boundaries: Boundaries | None = None  # between the target's words, where phrases count as words
     ordered: bool = False  # required phrases must come in the order given
     required: Sequence[Collection[int]] | None = None  # ids that a shortlist must hold for each sentence, as `select` says
     draft_lines: list[int] | None = None  # line of the draft file of each sentence, -1 for none; None: its number

@@ -11,7 +11,7 @@ import functools
 import io
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from fairseq.data import Dictionary
 from torch import Tensor
 
 from fairseq_ext.constraints import files as constraint_io
+from fairseq_ext.constraints.boundaries import Boundaries, find_boundaries, plain
 from fairseq_ext.constraints.files import EMPTY, ConstraintSource, Phrase, SentenceConstraints
 from fairseq_ext.constraints.flags import glossary_options
 from fairseq_ext.constraints.glossary_report import GlossaryReport
@@ -93,6 +94,19 @@ class Sentences:
         for step in (self.bpe_used, self.tokenizer_used):
             out = step.decode(out) if step is not None else out
         return out
+
+    @functools.cached_property
+    def boundaries(self) -> Boundaries | None:
+        """Where the target's words begin and end, if phrases count as words; None where they do not, or where that is not known."""
+        mode = self.flags().constraint_boundary
+        return find_boundaries(self.target_dictionary, self.bpe_used, None if mode is None else str(mode))
+
+    def plain(self, tokens: Sequence[int], left_out: Any) -> str:
+        """Target tokens as plain text, also where the command does not undo their segmentation."""
+        if self.bpe_used is not None:
+            return self.text(torch.tensor(tokens, dtype=torch.long), left_out)
+        out = self.target_dictionary.string(torch.tensor(tokens), extra_symbols_to_ignore=left_out)
+        return plain(out, self.boundaries.kind) if self.boundaries is not None else out
 
     def constraint_source(self) -> ConstraintSource:
         """The command's constraint files, segmented as its tokenizer and bpe segment text (read when first needed)."""

@@ -18,7 +18,7 @@ class Automata:
         self.place, self.count = (x[None] for x in self.table.start(1))  # (1, 1, Q), (1, 1, G)
 
     def read(self, token: int) -> None:
-        self.place, self.count = self.table.advance(self.place, self.count, torch.tensor([[token]]))
+        self.place, self.count = self.table.advance(self.place, self.count, torch.tensor([[token]]), torch.tensor([[0]]))
 
     def bank(self) -> int:
         return int(self.table.bank(self.place, self.count))
@@ -30,7 +30,7 @@ class Automata:
         return self.bank() == self.total()
 
     def wanted(self) -> set[int]:
-        return set(self.table.next_token(self.place, self.count).flatten().tolist()) - {-1}
+        return set(self.table.next_token(self.place, self.count, torch.tensor([[0]])).flatten().tolist()) - {-1}
 
 
 class Plain:
@@ -158,8 +158,8 @@ def test_ordered_copies_are_two_constraints():
 
 
 def test_borders():
-    assert borders([1, 2, 1, 2, 3]) == [0, 0, 0, 1, 2]
-    assert borders([1, 1, 1, 2]) == [0, 0, 1, 2]
+    assert borders([1, 2, 1, 2, 3]) == [0, 0, 0, 1, 2, 0]
+    assert borders([1, 1, 1, 2]) == [0, 0, 1, 2, 0]
 
 
 # ---- brute force on random strings over tiny alphabets
@@ -212,7 +212,7 @@ def test_sentences_and_rows_do_not_touch_each_other(batch, rows):
     table = build_table(batch, False, torch.device("cpu"))
     place, count = (x.unflatten(0, (len(batch), 3)) for x in table.start(3 * len(batch)))
     for token in zip(*rows, strict=True):
-        place, count = table.advance(place, count, torch.tensor([token] * len(batch)))
+        place, count = table.advance(place, count, torch.tensor([token] * len(batch)), torch.zeros(len(batch), 1, dtype=torch.long))
     banks = table.bank(place, count).tolist()
     for constraints, got in zip(batch, banks, strict=True):
         for tokens, bank in zip(rows, got, strict=True):

@@ -37,7 +37,7 @@ from fairseq_ext.constraints.banned import AvoidTable, build_avoid
 from fairseq_ext.constraints.flags import ConstraintFlags
 from fairseq_ext.constraints.required import PhraseTable, build_table
 from fairseq_ext.constraints.sentence import EMPTY
-from fairseq_ext.kernels.banks import PhrasesStruct, phrases_struct, select_by_banks
+from fairseq_ext.kernels.banks import LONGS, BankRows, PhrasesStruct, phrases_struct, select_by_banks
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates
@@ -65,7 +65,7 @@ def tables(pool: Pool, vocabulary: int) -> Tables:
     """The tables of a pool's constraints."""
     device = pool.length.device
     given = pool.constraints or [EMPTY] * len(pool)
-    phrases = build_table([c.any_of for c in given], pool.ordered, device)
+    phrases = build_table([c.any_of for c in given], pool.ordered, device, pool.boundaries)
     avoided = [c.avoid for c in given]
     avoid = build_avoid(avoided, vocabulary, device) if any(avoided) else None
     max_len = torch.tensor(pool.max_len, device=device)
@@ -124,7 +124,8 @@ class DBA(Select):
         row, token, score = self.continuations(self.width(table), beam, log_probs, phrases, place, count)
         # the state after each candidate (S, c, ...), and whether the steps left suffice for what it then lacks
         rank = row - beam.first_row()[:, None]
-        place, count = phrases.advance(pick(place, rank), pick(count, rank), token)
+        behind = beam.by_sentence(self.behind(beam, table.phrases), 0)
+        place, count = phrases.advance(pick(place, rank), pick(count, rank), token, behind.gather(1, rank))
         bank = phrases.bank(place, count)
         in_time = phrases.total[:, None] - bank <= steps_left[:, None] - 1
         in_time |= (token == self.eos) | (table.infeasible[live] | (done < table.forced[live]))[:, None]
@@ -157,21 +158,26 @@ class DBA(Select):
         """What __call__ defines, in one call of the compiled library."""
         if table.struct is None:
             t = table.phrases
-            table.struct = phrases_struct((t.token, t.fail, t.length, t.group, t.need, t.size, t.total), t.ordered)
+            table.struct = phrases_struct([getattr(t, name) for name in LONGS], t.glued, t.ordered)
         place, count = beam.aux["place"], beam.aux["count"]
         infeasible = table.infeasible[live]
         excused = infeasible | (done < table.forced[live])
         best = min(2 * self.k, beam.width * log_probs.value.size(1) - 1)
         out = min(2 * self.k, best + beam.width * (1 + place.size(1)) + 1)
-        before = beam.last_score().contiguous()
-        state = (place.contiguous(), count.contiguous(), beam.bounds(), live, steps_left, excused, infeasible)
-        row, token, group, score, place, count = select_by_banks(
-            table.struct, log_probs.value, before, *state, eos=self.eos, k=self.k, best=best, out=out, even=self.even
-        )
+        rows = BankRows(
+            log_probs.value, beam.last_score().contiguous(), place.contiguous(), count.contiguous(), beam.bounds(),
+            self.behind(beam, table.phrases), live, steps_left, excused, infeasible, self.eos, self.k, best, out, self.even,
+        )  # fmt: skip
+        row, token, group, score, place, count = select_by_banks(table.struct, rows)
         aux = {"place": place, "count": count}
         if table.avoid is not None:
             aux["avoid"] = table.avoid.advance(beam.aux["avoid"][row], token)
         return Candidates(row, token, score, self.k, None, table.phrases.total[live], group, aux)
+
+    def behind(self, beam: Beam, phrases: PhraseTable) -> Tensor:
+        """(n,): what stands before each row's next token (constraints/required.py)."""
+        lag: int | Tensor = 0 if beam.lags is None else beam.lag()[beam.sentence_of_row()]
+        return phrases.behind(beam.tokens[:, -1].contiguous(), beam.longest - lag)
 
     def width(self, table: Tables) -> int:
         """Rows a sentence may go on with."""
@@ -209,7 +215,7 @@ class DBA(Select):
         unmet phrases. The same continuation may occur more than once."""
         best = self.best(k, beam, log_probs, phrases)
         assert best.row_token is not None and best.row_score is not None
-        wanted = phrases.next_token(place, count)  # (S, width, Q)
+        wanted = phrases.next_token(place, count, beam.by_sentence(self.behind(beam, phrases), 0))  # (S, width, Q)
         flat = wanted[beam.sentence_of_row(), beam.rank_of_row()]  # (n, Q)
         score = log_probs.at(flat.clamp(min=0)).masked_fill(flat < 0, -torch.inf) + beam.last_score()[:, None]
         score = torch.cat([best.row_score[:, None], score], dim=1)  # (n, 1 + Q)

@@ -112,12 +112,12 @@ class ConstrainedBeam(GridBeam):
                 f"a sentence has {most} constraints and --select cbs needs a bank for each subset: "
                 f"use at most {MAX_CBS_PHRASES}, or --select dba"
             )
-        return 2**most * phrases.token.size(2)
+        return 2**most * (phrases.token.size(2) - 1)
 
     def order(
         self, phrases: PhraseTable, table: Tables, place: Tensor, count: Tensor, bank: Tensor, score: Tensor
     ) -> tuple[Tensor, Tensor]:
-        stages = phrases.token.size(2)
+        stages = phrases.token.size(2) - 1
         met = (count >= phrases.need[:, None]) & (phrases.need[:, None] > 0)  # (S, c, G)
         subset = (met.long() << torch.arange(met.size(2), device=met.device)).sum(-1)  # (S, c)
         partial = (bank - (count * phrases.size[:, None]).sum(-1)).clamp(max=stages - 1)
