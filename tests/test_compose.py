@@ -10,7 +10,7 @@ import pytest
 from models import alone, batch, build, dictionary, generators, parted, refused, run, settings, with_files
 
 from fairseq_ext import UsageError
-from fairseq_ext.constraints.files import SentenceConstraints, met
+from fairseq_ext.constraints.sentence import SentenceConstraints, met
 from fairseq_ext.registry import STRATEGIES
 from fairseq_ext.validate import field_names
 

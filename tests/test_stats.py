@@ -8,8 +8,8 @@ import torch
 from json_counts import close
 from models import WORDS, batch, build, dictionary, generators, run
 
-from fairseq_ext.config import all_strategies
 from fairseq_ext.constraints.sentence import SentenceConstraints
+from fairseq_ext.registry import all_strategies
 from fairseq_ext.stats import Items, Mean, Ratio, Section, Setting, Stats
 
 

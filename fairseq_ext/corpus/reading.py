@@ -40,7 +40,7 @@ class Sentence(NamedTuple):
     number: int  # from 0
     source: str
     id: Any  # the input's, else the line's number from 1
-    fields: dict[str, Any] | None = None  # as constraint_io.parse_json returns them
+    fields: dict[str, Any] | None = None  # as constraints/files.py, parse_json, returns them
     error: tuple[str, str] | None = None  # kind, reason: it cannot be translated
 
 

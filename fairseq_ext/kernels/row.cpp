@@ -36,7 +36,7 @@ struct Window {
     Drafter drafter;
     int64_t b, cheap;                     // b: 0 for no limit
     double any_draft, position, beyond;   // prices, in calls
-    double memory, most_trust;
+    double decay, most_trust;
     int64_t patience, longest_pause;
     double right, expected;               // state
     int64_t useless, pause, offered;
@@ -144,8 +144,8 @@ void learn_window(void* method, const Row* row, int64_t verified) {
     if (!std::min(self.offered, row->w)) return;
     double right = 0.0, expected = 0.0;
     for (int64_t j = 0; j < m; ++j) right += row->draft[j] == row->word[j], expected += row->sure[j];
-    self.right = self.memory * self.right + right;
-    self.expected = std::max(1e-3, self.memory * self.expected + expected);
+    self.right = self.decay * self.right + right;
+    self.expected = std::max(1e-3, self.decay * self.expected + expected);
 }
 
 int64_t commit_window(void*, const Row*, int64_t verified, int64_t) { return verified; }

@@ -55,7 +55,7 @@ class WindowStruct(ctypes.Structure):
     """strategies/decoding/window.py, whose state it is."""
 
     _fields_ = [("drafter", DrafterStruct), ("b", c_int64), ("cheap", c_int64)]
-    _fields_ += [(name, c_double) for name in ("any_draft", "position", "beyond", "memory", "most_trust")]
+    _fields_ += [(name, c_double) for name in ("any_draft", "position", "beyond", "decay", "most_trust")]
     _fields_ += [("patience", c_int64), ("longest_pause", c_int64), ("right", c_double), ("expected", c_double)]
     _fields_ += [("useless", c_int64), ("pause", c_int64), ("offered", c_int64)]
 

@@ -19,17 +19,17 @@ from fairseq_ext.search.logits_processors import LogitsProcessors
 from fairseq_ext.search.pool import Pool
 
 
-def process_blocks(rules: LogitsProcessors, log_probs: LogProbs, pool: Pool, rows: Rows, draft: np.ndarray) -> None:
+def process_blocks(processors: LogitsProcessors, log_probs: LogProbs, pool: Pool, rows: Rows, draft: np.ndarray) -> None:
     """Apply all processors to log-probabilities (m, C), in place. draft (n, w - 1)."""
     w, device = draft.shape[1] + 1, log_probs.value.device
     step = (rows.length[:, None] + np.arange(w)).reshape(-1)  # (n, w) -> (m,) tokens before each position
     limit = step >= rows.limit.repeat(w)
     sentence = None if pool.prefix is None else torch.from_numpy(rows.live.repeat(w)).to(device)
     # the host knows what need not be asked of the device
-    early = int(step.min()) < max(rules.min_len, 0 if pool.prefix is None else pool.prefix.size(1))
+    early = int(step.min()) < max(processors.min_len, 0 if pool.prefix is None else pool.prefix.size(1))
     at_limit = torch.from_numpy(limit).to(device) if limit.any() else None
     steps = torch.from_numpy(step).to(device) if early else int(step.min())
-    rules.apply_(log_probs, rules.positions(pool, sentence, steps, at_limit, lambda: history(rows, draft).to(device)))
+    processors.apply_(log_probs, processors.positions(pool, sentence, steps, at_limit, lambda: history(rows, draft).to(device)))
 
 
 def history(rows: Rows, draft: np.ndarray) -> Tensor:

@@ -36,13 +36,13 @@ class BlockReader:
 
     decoder: BlockDecoder
     softmax: Softmax
-    rules: LogitsProcessors
+    processors: LogitsProcessors
 
     def best(self, pool: Pool, rows: Rows, draft: np.ndarray, read: np.ndarray, margin: bool = False) -> Best:
         """Read each row's last token and its draft (n, w - 1). read (n,): tokens that each row of the decoder has read, of which those
         beyond the verified ones are forgotten; margin: whether the second best is asked for."""
         n, w = len(rows), draft.shape[1] + 1
-        block = np.concatenate([rows.last(1), np.where(draft == NONE, self.rules.pad, draft)], 1)  # (n, w)
+        block = np.concatenate([rows.last(1), np.where(draft == NONE, self.processors.pad, draft)], 1)  # (n, w)
         device = pool.length.device
         length: int | Tensor | None = None
         if (read != rows.length).any():
@@ -50,7 +50,7 @@ class BlockReader:
             length = first if (rows.length == first).all() else torch.from_numpy(rows.length).to(device)
         features = self.decoder.step(torch.from_numpy(block).to(device), w, length)
         log_probs = self.softmax(self.decoder, [x.reshape(n * w, -1) for x in features], None)  # (n, w, d) -> (m, d)
-        process_blocks(self.rules, log_probs, pool, rows, draft)
+        process_blocks(self.processors, log_probs, pool, rows, draft)
         word, score, apart = (part.reshape(n, w) for part in fetch(log_probs, margin))
         return Best(word, score, apart, log_probs.value.dtype)
 

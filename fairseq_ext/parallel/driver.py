@@ -105,7 +105,7 @@ class ParallelSearch:
 
     def search(self, pool: Pool, rows: Rows, answer: Answer) -> None:
         """Decode sentences side by side, a row each."""
-        started, eos, trace = len(rows), self.reader.rules.eos, self.trace
+        started, eos, trace = len(rows), self.reader.processors.eos, self.trace
         read = rows.length  # tokens that each row of the decoder has read
         while len(rows):
             # (1) the method drafts, unless some row's next position must be read alone

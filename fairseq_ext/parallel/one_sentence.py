@@ -42,9 +42,9 @@ def decode_alone(method: Method, reader: BlockReader, near_ties: NearTies, pool:
     compiled = method.compiled(sentence) if library() is not None else None
     if compiled is None:
         return None
-    rules = reader.rules
+    processors = reader.processors
     row = CompiledRow(rows.tokens, rows.score, rows.length, limit + 2, compiled)
-    row.limits_(limit, rules.min_len, rules.eos, rules.pad)
+    row.limits_(limit, processors.min_len, processors.eos, processors.pad)
     state = row.struct
     state.every, state.least_margin = trace is not None, near_ties.margin
     fast = None if near_ties.margin or not is_plain(reader, pool, limit) else reader.decoder.row_reader()
@@ -73,7 +73,7 @@ def decode_alone(method: Method, reader: BlockReader, near_ties: NearTies, pool:
 
 def is_plain(reader: BlockReader, pool: Pool, limit: int) -> bool:
     """Whether the best words are those of the full softmax, but for the length limits."""
-    rules, softmax = reader.rules, reader.softmax
-    if not softmax.is_full or softmax.temperature != 1.0 or pool.prefix is not None or rules.min_len > limit:
+    processors, softmax = reader.processors, reader.softmax
+    if not softmax.is_full or softmax.temperature != 1.0 or pool.prefix is not None or processors.min_len > limit:
         return False
-    return not rules.unk_penalty and rules.suppress is None and not rules.no_repeat_ngram and rules.lm is None
+    return not processors.unk_penalty and processors.suppress is None and not processors.no_repeat_ngram and processors.lm is None

@@ -91,10 +91,10 @@ class Finished:
         self.count.index_add_(0, owner, torch.ones_like(row))
         self.total.scatter_reduce_(0, owner, last.to(self.total.dtype), "amax")
 
-    def add_(self, sentence: list[int], ended: FinishedStep) -> None:
+    def add_(self, sentence: list[int], step: FinishedStep) -> None:
         """Add what finished in one step; sentence: m pool numbers."""
         for i, s in enumerate(sentence):
-            self.of[s].append((ended, i))
+            self.of[s].append((step, i))
 
     def take(self, sentence: int, answers: list[int] | None = None) -> list[Hypothesis]:
         """Return a sentence's hypotheses, best first, and forget them; answers: numbers of those to return, None for all.
@@ -104,5 +104,5 @@ class Finished:
         found, self.of[sentence] = self.of[sentence], []
         if answers is not None:
             found = [found[i] for i in answers]
-        hypotheses = [ended.hypothesis(i) for ended, i in found]
+        hypotheses = [step.hypothesis(i) for step, i in found]
         return sorted(hypotheses, key=lambda h: -h.score)

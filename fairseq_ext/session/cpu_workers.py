@@ -32,8 +32,6 @@ STOPPED = "a process of --cpu-workers was stopped ({how}); if memory ran out, ta
 
 def check(flags: Any) -> None:
     """Refuse --cpu-workers where it cannot work (raises UsageError)."""
-    if flags.cpu_workers < 1:
-        raise UsageError(f"--cpu-workers {flags.cpu_workers}: at least 1 is needed")
     if flags.cpu_workers > 1 and not hasattr(os, "fork"):
         raise UsageError("--cpu-workers forks processes, which this system cannot: leave it out")
 

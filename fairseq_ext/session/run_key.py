@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fairseq_ext.config import flags_dataclass
 from fairseq_ext.digests import fingerprint, fingerprint_of_dictionary, fingerprint_of_weights
 from fairseq_ext.errors import UsageError
-from fairseq_ext.parallel.drafts.choose import table_path
+from fairseq_ext.parallel.drafts.factory import table_path
 from fairseq_ext.registry import STRATEGIES, choice
 
 if TYPE_CHECKING:

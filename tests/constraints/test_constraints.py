@@ -7,8 +7,8 @@ from fairseq.token_generation_constraints import pack_constraints, unpack_constr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_ext.constraints.files import EMPTY, SentenceConstraints, from_packed, keys_of, merge, met, pack
-from fairseq_ext.constraints.sentence import MAX_CONSTRAINTS, MAX_TOKENS
+from fairseq_ext.constraints.packed import from_packed, keys_of, pack
+from fairseq_ext.constraints.sentence import EMPTY, MAX_CONSTRAINTS, MAX_TOKENS, SentenceConstraints, merge, met
 from fairseq_ext.errors import UsageError
 
 phrases = st.lists(st.integers(1, 3), min_size=1, max_size=3).map(tuple)

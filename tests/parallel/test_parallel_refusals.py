@@ -5,7 +5,7 @@ from models import batch, build, generators, run
 from parallel_decoding import blocks
 
 from fairseq_ext import UsageError
-from fairseq_ext.constraints.files import SentenceConstraints
+from fairseq_ext.constraints.sentence import SentenceConstraints
 
 
 def test_a_stream_is_refused_where_rows_of_different_lengths_cannot_be_read_together():

@@ -10,8 +10,8 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq_ext.decoders.protocol import BlockDecoder
 from fairseq_ext.errors import UsageError
 from fairseq_ext.parallel.block_reader import BlockReader
-from fairseq_ext.parallel.drafts.choose import make_drafter
 from fairseq_ext.parallel.drafts.drafter import Drafter
+from fairseq_ext.parallel.drafts.factory import make_drafter
 from fairseq_ext.parallel.driver import ParallelSearch
 from fairseq_ext.parallel.near_ties import NearTies
 from fairseq_ext.parallel.protocols import Method
@@ -26,7 +26,7 @@ MARGIN = {"float16": 0.1, "bfloat16": 0.8}  # nats; by experience single tokens 
 class ParallelFlags(FairseqDataclass):
     block_size: int = field(
         default=0,
-        metadata={"help": "tokens that a call reads at most in each row (neutral: 1; default 0: 3, or with window as many as pay off)"},
+        metadata={"help": "tokens that a call reads at most in each row (1: greedy; default 0: 3, or with window as many as pay off)"},
     )
     parallel_length: int = field(
         default=0,
@@ -53,7 +53,7 @@ class ParallelFlags(FairseqDataclass):
         default=-1.0,
         metadata={
             "help": "half precision: read a position again alone where its two best words are closer than this, in nats "
-            "(neutral: 0; default -1: by precision, 0 for float32)"
+            "(0: never; default -1: by precision, 0 for float32)"
         },
     )
     ddg_dir: Optional[str] = field(  # noqa: UP045

@@ -22,7 +22,7 @@ from fairseq_ext.parallel.rows import Rows
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.strategies.decoding._parallel import driver_with, is_on_cpu, register_method
 
-MEMORY = 0.95  # of the record of how good drafts have been, a call
+DECAY = 0.95  # of the record of how good drafts have been, a call
 MOST_TRUST = 1.5  # a drafter is never taken to be better than it says by more
 PATIENCE, LONGEST_PAUSE = 4, 32  # calls whose drafts are not worth reading before no more are asked for, and for how long
 
@@ -62,7 +62,7 @@ class Window(Method):
         self.cost = cost
         self.prices: dict[int, list[float]] = {}  # of blocks with 1, 2, ... draft tokens, by the number of rows
         alone = {"position": cost.position + cost.row, "cheap": max(0, cost.cheap - 1), "any_draft": cost.any_draft, "beyond": cost.beyond}
-        fixed = {"memory": MEMORY, "most_trust": MOST_TRUST, "patience": PATIENCE, "longest_pause": LONGEST_PAUSE}
+        fixed = {"decay": DECAY, "most_trust": MOST_TRUST, "patience": PATIENCE, "longest_pause": LONGEST_PAUSE}
         # right, expected: draft tokens that were right, and how many the drafter had expected; useless: calls in a row whose drafts were
         # not worth reading; pause: calls that will not even ask for drafts
         self.state = WindowStruct(b=b, **alone, **fixed, right=1.0, expected=1.0)
@@ -116,8 +116,8 @@ class Window(Method):
         if m:
             reached = np.arange(m) < verified[:, None]
             right = (self.offered[:, :m] == out[:, :m]) & reached
-            state.right = MEMORY * state.right + right.sum() / n
-            state.expected = max(1e-3, MEMORY * state.expected + (self.confidence[:, :m] * reached).sum() / n)
+            state.right = DECAY * state.right + right.sum() / n
+            state.expected = max(1e-3, DECAY * state.expected + (self.confidence[:, :m] * reached).sum() / n)
 
     def commit(self, rows: Rows, verified: np.ndarray, ended: np.ndarray, w: int) -> np.ndarray:
         return verified

@@ -39,14 +39,14 @@ class PruneThreshold(Prune):
 
     def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished) -> Tensor:
         score = candidates.score
-        ended = finished.total[beam.live_index()].to(score.dtype)  # (S,)
+        best_finished = finished.total[beam.live_index()].to(score.dtype)  # (S,)
         if candidates.group is None or candidates.goal is None:
-            return score >= torch.maximum(score.amax(1), ended)[:, None] - self.delta
+            return score >= torch.maximum(score.amax(1), best_finished)[:, None] - self.delta
         # banks: a finished hypothesis belongs to the highest
         banks = int(candidates.group.max()) + 1
         best = score.new_full((score.size(0), banks), -torch.inf).scatter_reduce_(1, candidates.group, score, "amax")
         best = best.gather(1, candidates.group)
-        best = torch.where(candidates.group == candidates.goal[:, None], best.maximum(ended[:, None]), best)
+        best = torch.where(candidates.group == candidates.goal[:, None], best.maximum(best_finished[:, None]), best)
         return score >= best - self.delta
 
 

@@ -126,17 +126,10 @@ class ConstrainedBeam(GridBeam):
         return self.admitted_only(slots, table, subset * stages + partial, score, top)
 
 
-def check(flags, generation) -> None:
-    """Refuse an empty base beam (raises UsageError)."""
-    if flags.gbs_base < 1:
-        raise UsageError(f"--gbs-base {flags.gbs_base} leaves the banks without slots: use 1 or more")
-
-
 @register(
     "select",
     "gbs",
     GridBeamFlags,
-    check=check,
     needs=("own loop", "beam"),
     denies=("one order",),
     example=({"select": "gbs", "gbs_base": 2},),

@@ -27,7 +27,7 @@ class ListFlags(FairseqDataclass):
     )
     shortlist_recall_every: int = field(
         default=128,
-        metadata={"help": "for --stats-file: calls from one check against the full softmax to the next (default: 128; neutral: 0, never)"},
+        metadata={"help": "for --stats-file: calls from one check against the full softmax to the next (default: 128; 0: never)"},
     )
 
 
@@ -36,7 +36,7 @@ class TopFlags(ListFlags):
     """What `top` and `lexical` share."""
 
     shortlist_top: int = field(
-        default=2000, metadata={"help": "most frequent target words on every list (default: 2000; neutral: the vocabulary's size)"}
+        default=2000, metadata={"help": "most frequent target words on every list (default: 2000; all: the vocabulary's size)"}
     )
     shortlist_share: ChoiceEnum(["batch", "sentence"]) = field(  # type: ignore[valid-type]
         default="batch", metadata={"help": "one list for all rows that are decoded together, or one for each sentence (default: batch)"}

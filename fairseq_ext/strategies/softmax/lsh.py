@@ -59,8 +59,8 @@ class LSHFlags(ListFlags):
     lsh_k: int = field(default=16, metadata={"help": "K: dimensions that each hash function compares (default: 16; the paper: 8, 16)"})
     lsh_u: int = field(default=3, metadata={"help": "u: hash codes of a band (default: 3, as the paper)"})
     lsh_bands: int = field(default=100, metadata={"help": "W: bands (default: 100; the paper: 500)"})
-    lsh_hits: int = field(default=2, metadata={"help": "t: equal bands that make a word a candidate (default: 2; neutral: 0, every word)"})
-    lsh_top: int = field(default=6000, metadata={"help": "T: most frequent words on every list (default: 6000; neutral: the vocabulary)"})
+    lsh_hits: int = field(default=2, metadata={"help": "t: equal bands that make a word a candidate (default: 2; 0: every word)"})
+    lsh_top: int = field(default=6000, metadata={"help": "T: most frequent words on every list (default: 6000; all: V)"})
     lsh_share: ChoiceEnum(["batch", "sentence"]) = field(  # type: ignore[valid-type]
         default="batch",
         metadata={"help": "batch: one list for all rows decoded together; sentence: one for each sentence (default: batch, as the paper)"},

@@ -56,14 +56,14 @@ LEAST = 24  # words of a row that are scored again, at least
 
 
 def words_scored_again(k: int) -> int:
-    """m for a beam of k: twice the candidates of a row, or some more for words that rules forbid."""
+    """m for a beam of k: twice the candidates of a row, or some more for words that logits processors forbid."""
     return max(LEAST, 4 * k)
 
 
 class ScreenedLogProbs(LogProbs):
     """Log-probabilities of which the best words' are exact; what the search asks for is exact, or made so.
 
-    subtle: what rules do to `value` is kept where a row is computed in full, by adding the difference to what it was at first.
+    subtle: what logits processors do to `value` is kept where a row is computed in full, by adding the difference to what it was at first.
     """
 
     settled = False  # `topk` and `best_of_sentences` decide which rows must be computed in full
@@ -75,7 +75,7 @@ class ScreenedLogProbs(LogProbs):
         self.complete_(~(error <= TOLERANCE), fresh=True)
 
     def complete_(self, rows: Tensor, fresh: bool = False) -> None:
-        """Compute rows (a mask (n,)) in full; fresh: no rule has been at `value` yet."""
+        """Compute rows (a mask (n,)) in full; fresh: no logits processor has been at `value` yet."""
         which = rows.nonzero()[:, 0]
         if not which.numel():
             return

@@ -67,7 +67,7 @@ class CountFlags(LengthFlags):
     # fairseq has an integer flag of this name already (for training), whose type and default hold on the command line
     patience: int = field(
         default=-1,
-        metadata={"help": "wait for patience x beam finished hypotheses (neutral: 1; default -1: 1, or --stop early with constraints)"},
+        metadata={"help": "wait for patience x beam finished hypotheses (default -1: 1 as in fairseq, or --stop early with constraints)"},
     )
 
 

@@ -12,7 +12,7 @@ import torch
 from models import alone, batch, build, dictionary, forced, generators, run, same
 
 from fairseq_ext import UsageError, array_file
-from fairseq_ext.constraints.files import SentenceConstraints, met
+from fairseq_ext.constraints.sentence import SentenceConstraints, met
 from fairseq_ext.kernels import lsh_torch
 from fairseq_ext.kernels import shortlist as gathered
 from fairseq_ext.kernels.library import library

@@ -23,9 +23,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from subword_nmt.learn_bpe import learn_bpe
 
-from fairseq_ext.constraints import files as constraint_io
-from fairseq_ext.constraints.files import EMPTY, ConstraintSource, Segmenter, from_packed
+from fairseq_ext.constraints import files
+from fairseq_ext.constraints.files import ConstraintSource
 from fairseq_ext.constraints.glossary import GlossaryOptions
+from fairseq_ext.constraints.packed import from_packed
+from fairseq_ext.constraints.segmenter import Segmenter
+from fairseq_ext.constraints.sentence import EMPTY
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import Lines
 
@@ -121,7 +124,7 @@ def test_a_phrase_that_starts_with_s_is_a_prefix(read, line):
     ],
 )
 def test_the_name_or_the_first_line_tells_the_format(read, name, content, json_lines):
-    assert (read(content, name).parse is constraint_io.parse_json) == json_lines
+    assert (read(content, name).parse is files.parse_json) == json_lines
 
 
 def test_each_sentence_gets_its_line(read):
@@ -287,7 +290,7 @@ def test_lines_across_blocks(tmp_path, monkeypatch):
 
 def test_a_byte_order_mark_is_dropped(read):
     assert given_text(read(b"\xef\xbb\xbfa\n")) == ("a",)
-    assert read(b"\xef\xbb\xbf{}\n").parse is constraint_io.parse_json
+    assert read(b"\xef\xbb\xbf{}\n").parse is files.parse_json
 
 
 def test_a_pipe_can_be_read(tmp_path):
@@ -299,7 +302,7 @@ def test_a_pipe_can_be_read(tmp_path):
 
 
 def test_a_million_lines_are_not_parsed_before_they_are_asked_for(read, monkeypatch):
-    monkeypatch.setattr(constraint_io, "parse_tabs", lambda line, where: pytest.fail("parsed"))
+    monkeypatch.setattr(files, "parse_tabs", lambda line, where: pytest.fail("parsed"))
     source = read("a\tb\n" * 1_000_000)
     source.check_size(1_000_000)
 

@@ -1,4 +1,4 @@
-"""Each rule against a loop over rows and words, for a whole vocabulary and for a shortlist of it."""
+"""Each logits processor against a loop over rows and words, for a whole vocabulary and for a shortlist of it."""
 
 import pytest
 import torch
@@ -26,16 +26,18 @@ def pool(max_len=(10, 10), prefix=None) -> Pool:
     return Pool({}, torch.tensor([4, 4]), list(max_len), torch.arange(2), EOS, prefix)
 
 
-def apply(rules: LogitsProcessors, ids: list[int] | None, the_pool: Pool | None = None, at_limit=None) -> tuple[list[dict], list[dict]]:
-    """Each row's word -> log-probability before and after the rules."""
+def apply(
+    processors: LogitsProcessors, ids: list[int] | None, the_pool: Pool | None = None, at_limit=None
+) -> tuple[list[dict], list[dict]]:
+    """Each row's word -> log-probability before and after the processors."""
     words = list(range(V)) if ids is None else ids
     value = torch.randn(4, len(words), generator=torch.Generator().manual_seed(2), dtype=torch.float64).log_softmax(-1)
     log_probs = LogProbs(value.clone(), None if ids is None else torch.tensor(ids))
-    after = rules(log_probs, beam(), the_pool or pool(), at_limit)
+    after = processors(log_probs, beam(), the_pool or pool(), at_limit)
     return tuple([dict(zip(words, row, strict=True)) for row in rows.tolist()] for rows in (value, after.value))
 
 
-def rules(**settings) -> LogitsProcessors:
+def processors(**settings) -> LogitsProcessors:
     return LogitsProcessors(PAD, UNK, EOS, **settings)
 
 
@@ -45,17 +47,17 @@ def ids(request):
 
 
 def test_pad_is_never_chosen(ids):
-    before, after = apply(rules(), ids)
+    before, after = apply(processors(), ids)
     assert after == [row | {PAD: -INF} for row in before]
 
 
 def test_unk_is_made_dearer(ids):
-    before, after = apply(rules(unk_penalty=1.5), ids)
+    before, after = apply(processors(unk_penalty=1.5), ids)
     assert after == [row | {PAD: -INF, UNK: row[UNK] - 1.5} for row in before]
 
 
 def test_a_sentence_at_its_limit_may_only_end_at_the_true_probability(ids):
-    before, after = apply(rules(), ids, at_limit=torch.tensor([False, True]))
+    before, after = apply(processors(), ids, at_limit=torch.tensor([False, True]))
     for i, row in enumerate(after):
         expected = before[i] | {PAD: -INF} if i < 2 else {w: before[i][w] if w == EOS else -INF for w in row}
         assert row == expected
@@ -63,18 +65,18 @@ def test_a_sentence_at_its_limit_may_only_end_at_the_true_probability(ids):
 
 @pytest.mark.parametrize("min_len, banned", [(3, False), (4, True)])
 def test_eos_waits_for_min_len(ids, min_len, banned):
-    before, after = apply(rules(min_len=min_len), ids)
+    before, after = apply(processors(min_len=min_len), ids)
     assert after == [row | {PAD: -INF, EOS: -INF if banned else row[EOS]} for row in before]
 
 
 def test_suppressed_words_are_never_chosen(ids):
-    before, after = apply(rules(suppress=torch.tensor([5, 14])), ids)
+    before, after = apply(processors(suppress=torch.tensor([5, 14])), ids)
     assert after == [row | {PAD: -INF, 5: -INF, 14: -INF} for row in before]
 
 
 def test_a_prefix_leaves_one_word_and_is_exempt_from_min_len(ids):
     prefix = torch.tensor([[5, 6, 5, 9], [9, 5, 9, PAD]])  # reaches this step in sentence 0 only
-    before, after = apply(rules(min_len=8), ids, pool(prefix=prefix))
+    before, after = apply(processors(min_len=8), ids, pool(prefix=prefix))
     for i, row in enumerate(after):
         assert row == ({w: before[i][w] if w == 9 else -INF for w in row} if i < 2 else before[i] | {PAD: -INF})
 
@@ -83,7 +85,7 @@ def test_a_prefix_leaves_one_word_and_is_exempt_from_min_len(ids):
     "n, banned", [(1, [{5, 6}, {6}, {9, 5}, {5, 9, 14}]), (2, [{6}, {6}, {5}, set()]), (3, [set(), {6}, set(), set()])]
 )
 def test_no_word_completes_an_ngram_of_its_row(ids, n, banned):
-    before, after = apply(rules(no_repeat_ngram=n), ids)
+    before, after = apply(processors(no_repeat_ngram=n), ids)
     for row, old, words in zip(after, before, banned, strict=True):
         assert row == old | {PAD: -INF} | {w: -INF for w in words if w in old}
 
@@ -92,6 +94,6 @@ def test_a_language_model_is_added_by_weight(ids):
     lm = language_model()
     with torch.no_grad():
         added = lm.get_normalized_probs(lm(torch.tensor(TOKENS)), log_probs=True, sample=None)[:, -1].tolist()
-        before, after = apply(rules(lm=lm, lm_weight=0.3), ids)
+        before, after = apply(processors(lm=lm, lm_weight=0.3), ids)
     for i, row in enumerate(after):
         assert row == pytest.approx({w: -INF if w == PAD else p + 0.3 * added[i][w] for w, p in before[i].items()})
