@@ -104,7 +104,7 @@ def flags_dataclass() -> type:
             "the decoder (same results): the fastest that supports the model, or fairseq's own modules (default: auto)",
         ),
         option("cpu_workers", int, 1, "processes of one thread that share each batch's sentences on a CPU (default: 1)"),
-        option("int8", bool, False, "products rounded to 8 bits: faster on a CPU, other results (default: off)"),
+        option("int8", bool, False, "linear layers in 8 bits: faster on a CPU, other results (default: off)"),
         option(
             "cuda_graphs",
             ChoiceEnum(["auto", "off"]),

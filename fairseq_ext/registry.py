@@ -51,7 +51,7 @@ CAPABILITIES = {
     "random numbers of its own": "{needer} draws random numbers, which every process of {denier} would draw alike",
     "output layer": "{needer} reads the output layer of a plain Transformer decoder, and {denier} has none",
     "one model": "{needer} reads one output layer, and {denier} has several",
-    "compiled products": "{needer} is for the transformer backend, and {denier} is another",
+    "compiled linear layers": "{needer} is for the transformer backend, and {denier} is another",
     "no constraints": "{needer} knows no constraints, as --select dba does, and {denier} gives some",
 }
 

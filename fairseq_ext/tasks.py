@@ -24,7 +24,7 @@ from fairseq_ext.generator import AlignedBeamSearchGenerator, BeamSearchGenerato
 from fairseq_ext.registry import choice
 from fairseq_ext.session.checkpoint import checkpoint_of, longest_source
 from fairseq_ext.session.command import Command
-from fairseq_ext.session.interactive import Sentences
+from fairseq_ext.session.sentences import Sentences
 
 POOL = 10_000  # sentences among which a stream finds its next ones
 
@@ -32,7 +32,7 @@ Flags = config.flags_dataclass()
 
 
 class Extended(Sentences):
-    """What an *_ext task adds to its stock task. `Sentences` (session/interactive.py) reads constraint files and draft lines."""
+    """What an *_ext task adds to its stock task. `Sentences` (session/sentences.py) reads constraint files and draft lines."""
 
     kind: type | None = None  # the generator class that `build_ours` asks `Innermost` for, while it does
     cfg: Any

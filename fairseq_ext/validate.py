@@ -102,12 +102,12 @@ OPTIONS = (
     Option("--beam above 1", lambda flags, generation: getattr(generation, "beam", 5) > 1, denies=frozenset({"greedy"})),
     Option("--nbest above 1", lambda flags, generation: getattr(generation, "nbest", 1) > 1, denies=frozenset({"greedy"})),
     Option(
-        "--int8", lambda flags, generation: flags.int8, needs=frozenset({"own loop", "compiled products"}), denies=frozenset({"attention"})
+        "--int8", lambda flags, generation: flags.int8, needs=frozenset({"own loop", "compiled linear layers"}), denies=frozenset({"attention"})
     ),
     Option(
         "--decoder-backend fairseq",
         lambda flags, generation: str(flags.decoder_backend) == "fairseq",
-        denies=frozenset({"compiled products"}),
+        denies=frozenset({"compiled linear layers"}),
     ),
     Option(
         "--results-file",
@@ -178,7 +178,7 @@ def refuse_values(flags: Any, generation: Any) -> None:
         if isinstance(value, float) and math.isnan(value):
             raise UsageError(f"--{option.name.replace('_', '-')} is not a number: give one, or leave it out")
     for name in FILES:
-        if getattr(flags, name, None) == "":
+        if getattr(flags, name) == "":
             raise UsageError(f"--{name.replace('_', '-')} is given without a name: name a file, or leave it out")
 
 

@@ -83,7 +83,7 @@ def random_table(seed: int, possible: int = 4, spread: float = 1.5, ending: floa
 class TableDecoder:
     """The loop's Decoder over tables, one a sentence of the pool. Its features are the log-probabilities themselves."""
 
-    joins = mixes = True
+    joins = joins_any_step = True
     need_attention = False
     dtype = torch.float64
 

@@ -53,14 +53,14 @@ class ConstraintFlags(FairseqDataclass):
 
 def check_glossary(flags: Any) -> None:
     """UsageError for a flag of the glossary's without --glossary."""
-    given = [name for name, default in GLOSSARY.items() if (getattr(flags, name, None) or default) != default]
-    if given and not getattr(flags, "glossary", None):
+    given = [name for name, default in GLOSSARY.items() if (getattr(flags, name) or default) != default]
+    if given and not flags.glossary:
         raise UsageError(f"--{given[0].replace('_', '-')} needs a glossary: add --glossary, or leave it out")
 
 
 def glossary_options(flags: Any) -> GlossaryOptions | None:
     """The glossary that the flags name."""
-    path = getattr(flags, "glossary", None)
+    path = flags.glossary
     languages = Languages(getattr(flags, "source_lang", None), getattr(flags, "target_lang", None))
     return GlossaryOptions(path, str(flags.glossary_match), str(flags.glossary_repeat), languages) if path else None
 
@@ -69,7 +69,7 @@ def constraint_flag(flags: Any, generation: Any) -> str | None:
     """A flag by which the command gives constraints of any kind; None where there is none."""
     # files first: where there are any, the task has set the stock flag itself
     own = ("constraints_file", "avoid_file", "glossary")
-    given = [name for name in own if getattr(flags, name, None)] + ["constraints"] * bool(getattr(generation, "constraints", None))
+    given = [name for name in own if getattr(flags, name)] + ["constraints"] * bool(getattr(generation, "constraints", None))
     return "--" + given[0].replace("_", "-") if given else None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from fairseq_ext.constraints.files import SentenceConstraints, met
+from fairseq_ext.constraints.sentence import SentenceConstraints, met
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.stats import Items, Section, Stats
 

@@ -48,7 +48,7 @@ class Regroupable(Decoder, Protocol):
     """A decoder whose rows can be divided into groups and joined again. It steps one group at a time."""
 
     joins: bool  # groups whose rows have read equally many tokens can be joined
-    mixes: bool  # groups whose rows have read different numbers of tokens can be joined
+    joins_any_step: bool  # groups whose rows have read different numbers of tokens can be joined
 
     def set_aside(self) -> Any:
         """Return the live rows as a group. The decoder holds no rows afterwards."""

@@ -53,8 +53,8 @@ def refuse_other_batches(models: list, flags: Any) -> None:
     """Raise UsageError where flags put sentences into other batches than fairseq does and a model's results depend on its batch."""
     if not any(isinstance(model, FConvModelSelfAtt) for model in models):
         return
-    workers = getattr(flags, "cpu_workers", 1) > 1
-    if workers or str(getattr(flags, "schedule", "batch")) != "batch":
+    workers = flags.cpu_workers > 1
+    if workers or str(flags.schedule or "batch") != "batch":
         flag = "--cpu-workers" if workers else f"--schedule {flags.schedule}"
         raise UsageError(
             f"{flag} forms batches of its own, and fconv_self_att attends to padding, so that its results depend on them: leave {flag} out"

@@ -28,11 +28,11 @@ class Group:
 class Groups:
     """All live rows, the group that was stepped last in front."""
 
-    def __init__(self, decoder: Regroupable, schedule: Schedule, mixes: bool):
+    def __init__(self, decoder: Regroupable, schedule: Schedule, joins_any_step: bool):
         self.decoder = decoder
         self.level = schedule.level
         self.most_rows = schedule.most_rows
-        self.mixes = mixes and decoder.mixes and not schedule.level
+        self.joins_any_step = joins_any_step and decoder.joins_any_step and not schedule.level
         self.groups: list[Group] = []
 
     @property
@@ -95,7 +95,7 @@ class Groups:
     def can_join(self, a: Beam, b: Beam) -> bool:
         """Whether two groups may be stepped together."""
         level = a.longest == b.longest and a.lags is None and b.lags is None
-        return (self.mixes or (level and self.decoder.joins)) and self.fits(a.rows + b.rows)
+        return (self.joins_any_step or (level and self.decoder.joins)) and self.fits(a.rows + b.rows)
 
     def divide(self, group: Group) -> Group:
         """Leave as many sentences in the group, which the decoder holds, as one call may take; return the others."""

@@ -35,7 +35,7 @@ class Search:
         self.device = pool.length.device
         self.finished = Finished.empty(len(pool), engine.spec.nbest, self.device)
         # a language model reads rows of one length only
-        self.groups = Groups(engine.decoder, engine.plugs.schedule, mixes=engine.processors.lm is None)
+        self.groups = Groups(engine.decoder, engine.plugs.schedule, joins_any_step=engine.processors.lm is None)
         self.started = 0  # sentences of the pool that have started
         if not engine.plugs.softmax.is_full:
             pool.required = engine.plugs.select.required_ids(pool)

@@ -32,7 +32,7 @@ class FairseqBackend:
         self.rows = 0
         self.width = 1
         self.joins = all(model.joins for model in self.models)
-        self.mixes = all(model.mixes for model in self.models)
+        self.joins_any_step = all(model.joins_any_step for model in self.models)
 
     def admit(self, inputs: dict[str, Tensor]) -> None:
         sentences = inputs["src_tokens"].size(0)

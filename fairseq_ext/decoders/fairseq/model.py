@@ -72,8 +72,8 @@ class Model:
         )
         self.attention: Tensor | None = None
         # whether groups of rows can be joined, and whether at different lengths, too
-        self.mixes = type(self.decoder) is LSTMDecoder
-        self.joins = self.mixes or (self.keeps_source_once and self.incremental)
+        self.joins_any_step = type(self.decoder) is LSTMDecoder
+        self.joins = self.joins_any_step or (self.keeps_source_once and self.incremental)
 
     def admit(self, net_input: dict[str, Tensor], sentences: int) -> None:
         """Encode a batch of this many sentences; each has one row."""

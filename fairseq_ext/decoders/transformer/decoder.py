@@ -30,7 +30,7 @@ from fairseq_ext.kernels.topk import log_softmax_
 class TransformerBackend:
     """One or several Transformer models as decoders/protocol.py asks: a Regroupable and a BlockDecoder."""
 
-    joins = mixes = True  # every row has its own length and mask
+    joins = joins_any_step = True  # every row has its own length and mask
 
     def __init__(
         self,

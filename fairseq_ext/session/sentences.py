@@ -18,12 +18,14 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from fairseq_ext.constraints import files as constraint_io
 from fairseq_ext.constraints.boundaries import Boundaries, find_boundaries, plain
-from fairseq_ext.constraints.files import EMPTY, ConstraintSource, Phrase, SentenceConstraints
+from fairseq_ext.constraints.files import ConstraintSource
 from fairseq_ext.constraints.flags import glossary_options
 from fairseq_ext.constraints.glossary_report import GlossaryReport
+from fairseq_ext.constraints.packed import from_packed, keys_of, pack
+from fairseq_ext.constraints.phrase import Phrase
 from fairseq_ext.constraints.report import ConstraintCounts
+from fairseq_ext.constraints.sentence import EMPTY, SentenceConstraints, merge
 from fairseq_ext.errors import UsageError, report
 from fairseq_ext.session.cpu_workers import share
 from fairseq_ext.session.target_dictionary import TargetDictionary
@@ -171,7 +173,7 @@ class Sentences:
     def number(self, src_tokens: list[Tensor], typed: Tensor | None) -> tuple[list[Tensor], Tensor]:
         """The lines that can be decoded, and their packed constraints; typed: fairseq's, of the lines' own fields."""
         first, of_line = self.lines_read, {}
-        unknown = list(getattr(self.target_dictionary, "unknown", []))
+        unknown = list(self.unknown_words())
         self.constraint_source()  # what is wrong with a file is no line's fault
         for i, tokens in enumerate(src_tokens):
             of_line[first + i] = EMPTY
@@ -187,11 +189,11 @@ class Sentences:
                     src_tokens[i] = self.nothing()
             if row is not None:
                 del unknown[: int((row[1:] == self.target_dictionary.unk()).sum())]  # those of this line
-        getattr(self.target_dictionary, "unknown", []).clear()
+        self.unknown_words().clear()
         self.of_line = of_line
         if isinstance(self.target_dictionary, TargetDictionary):
             self.target_dictionary.alternatives.clear()
-        return src_tokens, constraint_io.pack(list(of_line.values()), list(of_line), self.shown)
+        return src_tokens, pack(list(of_line.values()), list(of_line), self.shown)
 
     def refuse(self, error: UsageError, place: int) -> bool:
         """A line of the buffer cannot be used. Whether the session ends there, which --strict asks for."""
@@ -218,13 +220,17 @@ class Sentences:
         empty = {"tokens": tokens, "score": lost, "attention": torch.empty(0), "alignment": torch.empty(0)}
         return [found.get(i) or [{**empty, "positional_scores": lost[None].clone()}] for i in range(n)]
 
+    def unknown_words(self) -> list[str]:
+        """The words of typed phrases that the dictionary lacks, as it has noted them."""
+        return self.target_dictionary.unknown if isinstance(self.target_dictionary, TargetDictionary) else []
+
     def constraints_of_line(self, number: int, tokens: Tensor, typed: Tensor | None, unknown: list[str]) -> SentenceConstraints:
         """Those of the command's files, and those that were typed behind the line."""
         source = self.constraint_source()
         found = source.sentence(number, tokens)
         if typed is None:
             return found
-        return constraint_io.merge(found, constraint_io.from_packed(typed, self.target_dictionary, number, source.segmenter, unknown))
+        return merge(found, from_packed(typed, self.target_dictionary, number, source.segmenter, unknown))
 
     def shown(self, alternatives: tuple[Phrase, ...]) -> Phrase:
         """What stands for a constraint in fairseq's C- lines: its phrase, or a number that is printed as all of them."""
@@ -239,7 +245,7 @@ class Sentences:
     def add_constraints(self, sample: dict, packed: Tensor | None) -> dict:
         """The batch with each sentence's constraints and number."""
         if packed is not None:
-            numbers = constraint_io.keys_of(packed)
+            numbers = keys_of(packed)
             given = [self.of_line[n] for n in numbers]
             if not self.constrained:
                 return {**sample, "sentence_numbers": torch.tensor(numbers)}
