@@ -102,7 +102,10 @@ OPTIONS = (
     Option("--beam above 1", lambda flags, generation: getattr(generation, "beam", 5) > 1, denies=frozenset({"greedy"})),
     Option("--nbest above 1", lambda flags, generation: getattr(generation, "nbest", 1) > 1, denies=frozenset({"greedy"})),
     Option(
-        "--int8", lambda flags, generation: flags.int8, needs=frozenset({"own loop", "compiled linear layers"}), denies=frozenset({"attention"})
+        "--int8",
+        lambda flags, generation: flags.int8,
+        needs=frozenset({"own loop", "compiled linear layers"}),
+        denies=frozenset({"attention"}),
     ),
     Option(
         "--decoder-backend fairseq",

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from fairseq.data import Dictionary
+from fairseq.data import Dictionary, LanguagePairDataset
 from torch import Tensor
 
 from fairseq_ext.constraints.boundaries import Boundaries, find_boundaries, plain
@@ -167,8 +167,13 @@ class Sentences:
             self.refused.add(self.lines_read + place)
             print(f"E-{self.lines_read + place}\t{error}", file=sys.stderr, flush=True)
         self.lines_read += n if self.talks else 0
-        constraints = None if constraints is None else constraints[:n]
-        return super().build_dataset_for_inference(src_tokens, [len(t) for t in src_tokens], constraints=constraints)  # type: ignore[misc]
+        dataset = super().build_dataset_for_inference(src_tokens, [len(t) for t in src_tokens])  # type: ignore[misc]
+        if constraints is not None:  # put in afterwards: some stock tasks refuse to take them
+            pairs = dataset
+            while not isinstance(pairs, LanguagePairDataset):
+                pairs = pairs.dataset
+            pairs.constraints = constraints[:n]
+        return dataset
 
     def number(self, src_tokens: list[Tensor], typed: Tensor | None) -> tuple[list[Tensor], Tensor]:
         """The lines that can be decoded, and their packed constraints; typed: fairseq's, of the lines' own fields."""
