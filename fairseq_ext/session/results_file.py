@@ -7,6 +7,7 @@ source tokens, its translation, and its hypotheses with all that the commands pr
 from __future__ import annotations
 
 import fcntl
+import gc
 import hashlib
 import os
 import weakref
@@ -58,6 +59,8 @@ class ResultsFile:
         status = os.fstat(self.file.fileno())
         inode = (status.st_dev, status.st_ino)
         refusal = UsageError(f"another run is writing to {self.path}: wait for it, or name another --results-file")
+        if inode in OPEN:
+            gc.collect()  # an earlier run of this process may be over, and only wait for Python to notice
         if inode in OPEN:
             raise refusal
         try:
