@@ -433,9 +433,9 @@ def test_parallel_decoding_over_it_equals_fairseqs_greedy_decoding(method, devic
     pair = generators(models, flags, beam=1, max_len_b=12)
     sample = batch([6, 3, 0, 9])
     sample["net_input"] = {name: value.to(device) for name, value in sample["net_input"].items()}
-    pair.ours.driver.decoder = TransformerBackend(models, make_graphs=recording(device))
+    pair.ours.driver.reader.decoder = TransformerBackend(models, make_graphs=recording(device))
     same(run(pair.stock, sample), run(pair.ours, sample))
-    assert any(b > 1 for _, _, b in pair.ours.driver.decoder.graphs.steps)
+    assert any(b > 1 for _, _, b in pair.ours.driver.reader.decoder.graphs.steps)
 
 
 def test_a_model_trained_further_is_read_and_recorded_again(device):
