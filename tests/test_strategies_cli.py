@@ -89,7 +89,7 @@ def stop(flags, context):
 
 @register("softmax", "mine", needs=("own loop",), neutral=({"softmax": "mine"},), example=({"softmax": "mine"},), paper="none")
 def softmax(flags, context):
-    return FullSoftmax(context.generation.temperature)
+    return FullSoftmax(context.temperature)
 
 
 class Nothing(Prune):
