@@ -12,6 +12,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from fairseq import utils
+from hypothesis import settings
+
+# the same examples in every run; `HYPOTHESIS_PROFILE=default` looks for others
+settings.register_profile("suite", derandomize=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 BIN = Path(sys.executable).parent  # where the fairseq commands are
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from lxml import etree
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import UsageError, cut
 
 CONCEPTS, SECTIONS, TERM_GROUPS = ("termEntry", "conceptEntry"), ("langSet", "langSec"), ("tig", "ntig", "termSec")
 LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
@@ -32,7 +32,7 @@ def rows(path: str, flag: str, source_lang: str | None, target_lang: str | None)
     except OSError as error:
         raise UsageError(f"{flag}: cannot read {path} ({error}): name a file that exists and is readable") from None
     except etree.XMLSyntaxError as error:
-        raise UsageError(f"line {error.lineno} of {path} is not valid XML ({error.msg}): export the glossary again") from None
+        raise UsageError(f"line {error.lineno} of {path} is not valid XML ({cut(str(error.msg))}): export the glossary again") from None
     seen: dict[str, None] = {}
     concepts = entries = 0
     for concept in root.iter():
