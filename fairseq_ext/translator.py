@@ -59,6 +59,7 @@ class Translator:
                 model.cuda()
             model.prepare_for_inference_(cfg)
         self.generator = self.build_generator()
+        self.nbest = cfg.generation.nbest  # of calls that name none
         self.tokenizer = self.task.build_tokenizer(cfg.tokenizer)
         self.bpe = self.task.build_bpe(cfg.bpe)
         self.max_positions = utils.resolve_max_positions(self.task.max_positions(), *[m.max_positions() for m in self.models])
@@ -107,7 +108,8 @@ class Translator:
         """
         if isinstance(lines, str):
             raise UsageError("translate() takes a list of lines, and was given one string: put it into a list")
-        nbest = nbest or self.cfg.generation.nbest
+        nbest = nbest or self.nbest
+        self.use_nbest(nbest)
         tokens = [self.encode(line) for line in lines]
         for number, line in enumerate(tokens):
             self.check_length(line, f"line {number + 1}")
@@ -116,6 +118,13 @@ class Translator:
             self.use_constraints()
             wanted = self.constraints_of(tokens, constraints, avoid, prefixes)
         return self.search(tokens, wanted, nbest)
+
+    def use_nbest(self, nbest: int) -> None:
+        """Search for n-best lists of this length from now on: a stop strategy may drop what a shorter list has no place for."""
+        if nbest > self.cfg.generation.nbest and not self.cfg.task.results_file:
+            self.cfg.generation.nbest = nbest
+            extra = {"stats": self.generator.stats}
+            self.generator = self.task.build_generator(self.models, self.cfg.generation, extra_gen_cls_kwargs=extra)
 
     def check_length(self, tokens: Tensor, where: str) -> None:
         """UsageError for source tokens (L,) that are more than the model takes."""
