@@ -152,10 +152,10 @@ def cluster() -> str:
 
 
 def onednn() -> str:
-    """subtle: some machines announce AMX and then kill the process that uses it; so each product is tried in a process of its own."""
+    """subtle: some machines announce AMX and then kill the process that uses it; so each linear layer is tried in a process of its own."""
     dying = {name: last_line(done) for name, code in ONEDNN_PROBES.items() if (done := probe(code)).returncode}
     if not dying:
-        return "bfloat16 and int8 products work" + (f" with {ISA}={os.environ[ISA]}" if ISA in os.environ else "")
+        return "bfloat16 and int8 linear layers work" + (f" with {ISA}={os.environ[ISA]}" if ISA in os.environ else "")
     found = "; ".join(f"{name} ends in {end}" for name, end in dying.items())
     for isa in ("AVX512_CORE_BF16", "AVX512_CORE_VNNI", "AVX2"):
         if not any(probe(ONEDNN_PROBES[name], **{ISA: isa}).returncode for name in dying):
@@ -169,7 +169,7 @@ def compiled_step() -> str:
     if done.returncode:
         raise Failed(last_line(done), "the fast decoder runs as torch operations, which take longer: install a C++ compiler (g++)")
     path, _, int8 = done.stdout.strip().rpartition("\n")[2].rpartition(" ")
-    return path + (", with 8-bit products (--int8)" if int8 == "True" else ", without 8-bit products (--int8)")
+    return path + (", with 8-bit linear layers (--int8)" if int8 == "True" else ", without 8-bit linear layers (--int8)")
 
 
 def user_dir() -> str:

@@ -175,12 +175,12 @@ class Translator:
         for number, line in enumerate(tokens):
             where = f"line {number + 1}"
             phrases = items((constraints[number] or ()) if constraints is not None else (), f"constraints of {where}")
-            avoided = (avoid[number] or ()) if avoid is not None else ()
+            banned = (avoid[number] or ()) if avoid is not None else ()
             prefix = (prefixes[number] or "") if prefixes is not None else ""
             fields: dict[str, list[Any]] = {
                 "constraints": [],
                 "any_of": [texts([p] if isinstance(p, str) else p, f"a constraint of {where}") for p in phrases],
-                "avoid": texts(avoided, f"avoid of {where}"),
+                "avoid": texts(banned, f"avoid of {where}"),
                 "prefix": texts([prefix] if prefix else [], f"prefixes of {where}"),
             }
             if [] in fields["any_of"]:

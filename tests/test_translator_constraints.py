@@ -54,14 +54,14 @@ def test_avoid_can_be_given_for_each_line(translator):
 
 
 def test_hypotheses_that_cannot_meet_their_constraints_are_flagged_also_when_read_again(tiny, tmp_path):
-    """Six tokens where four may be; a phrase in conflict with an avoided one; one that is met."""
+    """Six tokens where four may be; a phrase in conflict with a banned one; one that is met."""
     wishes = [["en3", "en4 en5 en6", "en7 en8"], [], ["en9", "en1 en2"], ["en7"]]
     flags = {"max_len_b": 4, "constraints": "unordered", "results_file": str(tmp_path / "results.jsonl")}
     long, none, clash, fine = found = make(tiny, **flags).translate(LINES, constraints=wishes, avoid=["en2"])
     for h in long:
         lacking = [phrase for phrase in wishes[0] if not has(phrase, h.text)]
         assert lacking and h.unmet == [(phrase, "the constraints take 6 tokens and the sentence may have 4") for phrase in lacking]
-    assert all(h.unmet == [("en1 en2", "conflicts with the avoided phrase 'en2'")] and has("en9", h.text) for h in clash)
+    assert all(h.unmet == [("en1 en2", "conflicts with the banned phrase 'en2'")] and has("en9", h.text) for h in clash)
     assert not any(h.unmet for h in [*none, *fine])
     again = make(tiny, **flags, resume=True)
     assert again.translate(LINES, constraints=wishes, avoid=["en2"]) == found and again.stats.decoder_calls == 0

@@ -14,7 +14,7 @@ from fairseq_ext.search.log_probs import LogProbs
 
 
 @dataclass
-class AvoidTable:
+class BannedTable:
     """The automata of N sentences, their states numbered through."""
 
     root: Tensor  # (N,) start state of each sentence
@@ -38,8 +38,8 @@ class AvoidTable:
         return torch.where(self.key[place] == wanted, self.target[place], self.root_of[state])
 
 
-def build_avoid(sentences: Sequence[Sequence[Sequence[int]]], vocabulary: int, device: torch.device) -> AvoidTable:
-    """The automata for each sentence's avoided phrases; equal lists share one."""
+def build_banned(sentences: Sequence[Sequence[Sequence[int]]], vocabulary: int, device: torch.device) -> BannedTable:
+    """The automata for each sentence's banned phrases; equal lists share one."""
     shared: dict[tuple, int] = {}
     keys: list[int] = []
     targets: list[int] = []
@@ -64,7 +64,7 @@ def build_avoid(sentences: Sequence[Sequence[Sequence[int]]], vocabulary: int, d
     def tensor(values: list) -> Tensor:
         return torch.tensor(values, dtype=torch.long, device=device)
 
-    return AvoidTable(
+    return BannedTable(
         root=tensor(roots),
         key=tensor([keys[i] for i in order] or [-1]),
         target=tensor([targets[i] for i in order] or [0]),

@@ -6,7 +6,7 @@ Formats
 - Constraints file, JSONL (a name in .jsonl or .json; or any name but .tsv and a first line that starts with "{"): an object a
   line, or an empty line. `{"constraints": [["two", "words"], "two words"], "any_of": [["x", "y z"]], "avoid": ["w"], "prefix": "p"}`:
   a phrase is a string or its list of words; an entry of any_of is one constraint, met by any one of its phrases.
-- Avoid file: a phrase a line, for every sentence; blank lines are skipped.
+- `--avoid-file`: a phrase a line, for every sentence; blank lines are skipped.
 - Glossary: glossary.py.
 A sentence's constraints are ordered as written: `constraints`, `any_of`, then glossary terms as they stand in the source.
 
@@ -49,7 +49,7 @@ KEYS = ("constraints", "any_of", "avoid", "prefix")
 
 class ConstraintSource:
     """The constraints of every sentence of a corpus, or of an interactive session. Lines of the constraints file are read and
-    checked when their sentence is asked for; avoid file and glossary at once.
+    checked when their sentence is asked for; --avoid-file and --glossary at once.
 
     Files that are None give nothing. `len` counts the lines of the constraints file.
     Errors: UsageError, one sentence that names file and line, for everything in a file that cannot be used.
@@ -69,10 +69,10 @@ class ConstraintSource:
         self.segmenter = Segmenter(target, tokenizer, bpe)
         self.lines = Lines(constraints_file, "--constraints-file") if constraints_file else None
         self.parse = parse_json if self.lines is not None and is_json(self.lines) else parse_tabs
-        avoid: dict[Phrase, str] = {}
+        banned: dict[Phrase, str] = {}
         if avoid_file:
-            Lines(avoid_file, "--avoid-file").for_each(lambda line, where: avoid.update(self.avoided(line, where)))
-        self.common = SentenceConstraints((), (), tuple(avoid), tuple(avoid.values())) if avoid else EMPTY
+            Lines(avoid_file, "--avoid-file").for_each(lambda line, where: banned.update(self.banned_forms(line, where)))
+        self.common = SentenceConstraints((), (), tuple(banned), tuple(banned.values())) if banned else EMPTY
         self.glossary = Glossary(glossary, self.segmenter) if glossary else None
 
     def __len__(self) -> int:
@@ -113,13 +113,13 @@ class ConstraintSource:
             self.lines.for_each(check)
 
     def of_line(self, line: str, where: str) -> SentenceConstraints:
-        """The constraints of a line of the file, and the avoid file's."""
+        """The constraints of a line of the file, and those of --avoid-file."""
         if not line.strip(" "):
             return self.common
         return self.of_fields(self.parse(line, where), where)
 
     def of_fields(self, fields: dict[str, Any], where: str) -> SentenceConstraints:
-        """The constraints of what `parse_json` returns, and the avoid file's."""
+        """The constraints of what `parse_json` returns, and those of --avoid-file."""
         # a phrase that starts with <s> is a prefix as well
         bos = self.segmenter.dictionary.bos_word
         plain = [text for text in fields["constraints"] if text.split()[0] != bos]
@@ -129,21 +129,21 @@ class ConstraintSource:
             raise UsageError(f"{where} has two target prefixes, '{starts[0]}' and '{starts[1]}': give one")
         alternatives = [[text] for text in plain] + fields["any_of"]
         any_of = (dict.fromkeys(form for text in texts for form in self.segmenter.phrases(text, where)) for texts in alternatives)
-        avoid = {form: text for phrase in fields["avoid"] for form, text in self.avoided(phrase, where).items()}
-        if avoid:
-            avoid = dict(zip(self.common.avoid, self.common.avoid_text, strict=True)) | avoid
+        banned = {form: text for phrase in fields["avoid"] for form, text in self.banned_forms(phrase, where).items()}
+        if banned:
+            banned = dict(zip(self.common.banned, self.common.banned_text, strict=True)) | banned
         found = SentenceConstraints(
             any_of=tuple(tuple(forms) for forms in any_of),
             text=tuple("|".join(texts) for texts in alternatives),
-            avoid=tuple(avoid) or self.common.avoid,
-            avoid_text=tuple(avoid.values()) or self.common.avoid_text,
+            banned=tuple(banned) or self.common.banned,
+            banned_text=tuple(banned.values()) or self.common.banned_text,
             prefix=self.segmenter.phrases(starts[0], where, leads=[""])[0] if starts else (),
             prefix_text=starts[0] if starts else "",
         )
         return within_limits(found, where)
 
-    def avoided(self, text: str, where: str) -> dict[Phrase, str]:
-        """The forms of an avoided phrase."""
+    def banned_forms(self, text: str, where: str) -> dict[Phrase, str]:
+        """The forms of a banned phrase."""
         return dict.fromkeys(self.segmenter.phrases(text.strip(), where), text.strip())
 
     def with_terms(self, given: SentenceConstraints, required: Sequence[Required]) -> SentenceConstraints:

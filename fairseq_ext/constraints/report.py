@@ -65,4 +65,4 @@ def why(constraints: SentenceConstraints, limit: int) -> str:
     needed = sum(min(len(p) for p in alternatives) for alternatives in left) + len(prefix) - begun
     if needed > limit:
         return f"the constraints take {needed} tokens and the sentence may have {limit}"
-    return "what would follow is forbidden (avoided phrases, prefix or other rules)"
+    return "what would follow is forbidden (banned phrases, prefix or logits processors)"

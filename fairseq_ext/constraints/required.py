@@ -107,11 +107,11 @@ class PhraseTable:
         tokens = self.token[:, None].expand(-1, place.size(1), -1, -1)
         fail = self.fail[:, None].expand(-1, place.size(1), -1, -1)
         barred = (self.first[:, None] & behind[..., None]) > 0
-        fits = tokens.gather(3, place[..., None])[..., 0] == token[..., None]
+        matches = tokens.gather(3, place[..., None])[..., 0] == token[..., None]
         for _ in range(self.depth):
-            place = torch.where(fits, place, fail.gather(3, place[..., None])[..., 0])
-            fits = tokens.gather(3, place[..., None])[..., 0] == token[..., None]
-        place = torch.where(fits & active & ~(barred & (place == 0)), place + 1, 0)
+            place = torch.where(matches, place, fail.gather(3, place[..., None])[..., 0])
+            matches = tokens.gather(3, place[..., None])[..., 0] == token[..., None]
+        place = torch.where(matches & active & ~(barred & (place == 0)), place + 1, 0)
         # a finished phrase meets its constraint once, and its constraint's phrases start over
         hit = active & (place == self.length[:, None]) & (self.waits[:, None] == 0)
         hits, same = self.by_group(hit, count)
@@ -144,8 +144,8 @@ def borders(phrase: Phrase, starts_behind: Callable[[int], bool] = lambda token:
     before it."""
     fail = [0] * (len(phrase) + 1)
     for p in range(2, len(phrase) + 1):
-        fits = (n for n in range(p - 1, 0, -1) if tuple(phrase[p - n : p]) == tuple(phrase[:n]) and starts_behind(phrase[p - n - 1]))
-        fail[p] = next(fits, 0)
+        borders = (n for n in range(p - 1, 0, -1) if tuple(phrase[p - n : p]) == tuple(phrase[:n]) and starts_behind(phrase[p - n - 1]))
+        fail[p] = next(borders, 0)
     return fail
 
 

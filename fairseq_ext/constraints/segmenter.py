@@ -2,8 +2,8 @@
 
 Where the command has neither --tokenizer nor --bpe, text is taken as segmented already. Byte-level BPE (gpt2, hf_byte_bpe,
 byte_bpe) writes a word inside a sentence otherwise than alone, since the space before it is part of its first piece: a phrase then
-has two forms, alternatives of each other, and both are avoided. Encoders whose space is a piece of its own (bytes, characters)
-need no second form, as the phrase alone is inside it. A phrase is a row of tokens and nothing more: it is also met, or avoided,
+has two forms, alternatives of each other, and both are banned. Encoders whose space is a piece of its own (bytes, characters)
+need no second form, as the phrase alone is inside it. A phrase is a row of tokens and nothing more: it is also met, or banned,
 where a longer word begins with the same pieces (or, for bytes and characters, holds them).
 """
 

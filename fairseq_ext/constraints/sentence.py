@@ -22,8 +22,8 @@ class SentenceConstraints:
 
     any_of: tuple[tuple[Phrase, ...], ...]  # each constraint is met by any one of its phrases; order and duplicates are the user's
     text: tuple[str, ...]  # how the user wrote each constraint, "a|b" for alternatives
-    avoid: tuple[Phrase, ...] = ()  # must not appear; often one object for all sentences
-    avoid_text: tuple[str, ...] = ()
+    banned: tuple[Phrase, ...] = ()  # must not appear; often one object for all sentences
+    banned_text: tuple[str, ...] = ()
     prefix: Phrase = ()  # what the translation starts with, without <s>
     unmet: tuple[tuple[str, str], ...] = ()  # constraints that were dropped: text, reason
     prefix_text: str = ""
@@ -33,19 +33,19 @@ EMPTY = SentenceConstraints((), ())
 
 
 def merge(a: SentenceConstraints, b: SentenceConstraints) -> SentenceConstraints:
-    """The constraints of both, a's first; those that the other's avoided phrases rule out become unmet.
+    """The constraints of both, a's first; those that the other's banned phrases rule out become unmet.
 
     Errors: UsageError for two different prefixes, or for more constraints than the limits allow.
     """
     if a.prefix and b.prefix and a.prefix != b.prefix:
         raise UsageError(f"a sentence has two target prefixes, '{a.prefix_text}' and '{b.prefix_text}': give one")
     prefix = (a.prefix, a.prefix_text) if a.prefix else (b.prefix, b.prefix_text)
-    avoid = dict(zip(a.avoid + b.avoid, a.avoid_text + b.avoid_text, strict=True)) if a.avoid and b.avoid else None
+    banned = dict(zip(a.banned + b.banned, a.banned_text + b.banned_text, strict=True)) if a.banned and b.banned else None
     both = SentenceConstraints(
         a.any_of + b.any_of,
         a.text + b.text,
-        a.avoid or b.avoid if avoid is None else tuple(avoid),
-        a.avoid_text or b.avoid_text if avoid is None else tuple(avoid.values()),
+        a.banned or b.banned if banned is None else tuple(banned),
+        a.banned_text or b.banned_text if banned is None else tuple(banned.values()),
         prefix[0],
         a.unmet + b.unmet,
         prefix[1],
@@ -69,33 +69,33 @@ def size(any_of: Sequence[Sequence[Phrase]]) -> int:
 
 
 @lru_cache(maxsize=4)
-def avoid_index(avoid: tuple[Phrase, ...], text: tuple[str, ...]) -> tuple[dict[Phrase, str], list[int]]:
-    """Avoided phrase -> its text, and the lengths that occur."""
-    return dict(zip(avoid, text, strict=True)), sorted({len(p) for p in avoid})
+def banned_index(banned: tuple[Phrase, ...], text: tuple[str, ...]) -> tuple[dict[Phrase, str], list[int]]:
+    """Banned phrase -> its text, and the lengths that occur."""
+    return dict(zip(banned, text, strict=True)), sorted({len(p) for p in banned})
 
 
 def without_conflicts(constraints: SentenceConstraints) -> SentenceConstraints:
-    """Phrases that contain an avoided phrase taken out; a constraint none of whose phrases is left becomes unmet."""
-    if not constraints.avoid or not (constraints.any_of or constraints.prefix):
+    """Phrases that contain a banned phrase taken out; a constraint none of whose phrases is left becomes unmet."""
+    if not constraints.banned or not (constraints.any_of or constraints.prefix):
         return constraints
-    text_of, lengths = avoid_index(constraints.avoid, constraints.avoid_text)
+    text_of, lengths = banned_index(constraints.banned, constraints.banned_text)
 
-    def avoided_in(phrase: Phrase) -> str | None:
+    def banned_in(phrase: Phrase) -> str | None:
         parts = (phrase[i : i + n] for n in lengths for i in range(len(phrase) - n + 1))
         return next((text_of[part] for part in parts if part in text_of), None)
 
     any_of, text, unmet = [], [], list(constraints.unmet)
     for alternatives, written in zip(constraints.any_of, constraints.text, strict=True):
-        left = tuple(phrase for phrase in alternatives if avoided_in(phrase) is None)
+        left = tuple(phrase for phrase in alternatives if banned_in(phrase) is None)
         if left:
             any_of.append(left)
             text.append(written)
         else:
-            unmet.append((written, f"conflicts with the avoided phrase '{avoided_in(alternatives[0])}'"))
+            unmet.append((written, f"conflicts with the banned phrase '{banned_in(alternatives[0])}'"))
     prefix, prefix_text = constraints.prefix, constraints.prefix_text
-    clash = avoided_in(prefix)
+    clash = banned_in(prefix)
     if clash is not None:
-        unmet.append((prefix_text, f"conflicts with the avoided phrase '{clash}'"))
+        unmet.append((prefix_text, f"conflicts with the banned phrase '{clash}'"))
         prefix, prefix_text = (), ""
     return replace(
         constraints, any_of=tuple(any_of), text=tuple(text), unmet=tuple(unmet), prefix=prefix, prefix_text=prefix_text

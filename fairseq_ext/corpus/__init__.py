@@ -10,6 +10,6 @@
 | run.py, job.py, cluster.py, progress.py | the run as a whole, its arguments, Ray's start, what is told meanwhile |
 
 The process that is started reads all input and writes all output, so that workers need nothing but the model and the dictionaries (and
-glossary and avoid file) under the same path; there is no other shared file system to rely on. A unit of 500 sentences costs it a few
-milliseconds and a worker seconds.
+the files of --glossary and --avoid-file) under the same path; there is no other shared file system to rely on. A unit of 500 sentences
+costs it a few milliseconds and a worker seconds.
 """

@@ -164,7 +164,7 @@ class Unit:
         self.errors.append(entry)
 
     def constrain(self, sentence: Sentence, tokens: Any) -> None:
-        """The sentence's constraints, those of glossary and avoid file included."""
+        """The sentence's constraints, those of --glossary and --avoid-file included."""
         if not self.translator.task.constrained:
             return
         from fairseq_ext.constraints.sentence import merge

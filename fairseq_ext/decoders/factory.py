@@ -84,4 +84,4 @@ def no_int8(decoder: TransformerBackend) -> str | None:
         return "it starts from float32 weights (without --fp16)"
     if library() is None:
         return "the compiled decoder step is not there (python -m fairseq_ext.kernels says why)"
-    return None if has_int8() else "this processor has no 8-bit products (AVX-512 or AVX VNNI)"
+    return None if has_int8() else "this processor has no 8-bit linear layers (AVX-512 or AVX VNNI)"

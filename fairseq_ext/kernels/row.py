@@ -109,7 +109,7 @@ class CompiledRow:
 
 
 class CompiledReader:
-    """A decoder whose layers, products and embeddings compiled code reads for one row. step: of the row's KV cache
+    """A decoder whose layers, linear maps and embeddings compiled code reads for one row. step: of the row's KV cache
     (kernels/transformer.py); embedding (V, d); scale: of the embedding."""
 
     def __init__(self, layers: LayerStack, output: PackedLinear, embedding: Tensor, scale: float, step: StepStruct):

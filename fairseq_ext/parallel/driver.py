@@ -78,7 +78,7 @@ class ParallelSearch:
 
     @torch.no_grad()
     def __call__(self, pool: Pool, answer: Answer) -> None:
-        if any(c.any_of or c.avoid or c.prefix for c in pool.constraints or ()):
+        if any(c.any_of or c.banned or c.prefix for c in pool.constraints or ()):
             raise UsageError("constraints need a beam of rows, and --decoding other than beam has one row: leave one of the two out")
         sentences = list(self.schedule(pool, 0, 0, 0))
         if not sentences:

@@ -84,25 +84,25 @@ class Groups:
                 self.groups.append(group)
         return chosen.beam
 
-    def fits(self, rows: int) -> bool:
+    def has_room(self, rows: int) -> bool:
         """Whether one decoder call may take so many rows."""
         return self.most_rows is None or rows <= self.most_rows
 
     def too_wide(self, beam: Beam) -> bool:
         """Whether a group must be divided; a sentence is not, however many rows it has."""
-        return len(beam.live) > 1 and not self.fits(beam.rows)
+        return len(beam.live) > 1 and not self.has_room(beam.rows)
 
     def can_join(self, a: Beam, b: Beam) -> bool:
         """Whether two groups may be stepped together."""
         level = a.longest == b.longest and a.lags is None and b.lags is None
-        return (self.joins_any_step or (level and self.decoder.joins)) and self.fits(a.rows + b.rows)
+        return (self.joins_any_step or (level and self.decoder.joins)) and self.has_room(a.rows + b.rows)
 
     def divide(self, group: Group) -> Group:
         """Leave as many sentences in the group, which the decoder holds, as one call may take; return the others."""
         beam = group.beam
         counts = [beam.width] * len(beam.live) if beam.counts is None else beam.counts.tolist()
         taken, rows = 1, counts[0]
-        while self.fits(rows + counts[taken]):
+        while self.has_room(rows + counts[taken]):
             rows += counts[taken]
             taken += 1
         halves = []

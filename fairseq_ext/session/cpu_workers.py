@@ -1,6 +1,6 @@
 """`--cpu-workers N`: the sentences of each batch shared out among N processes of one thread each.
 
-On a CPU, processes that decode apart beat threads that share each product. They are forked when the first batch comes, so that they
+On a CPU, processes that decode apart beat threads that share each linear layer. They are forked when the first batch comes, so that they
 share the loaded weights and hold the generator as it was built, whatever its strategies. Sentence i of a batch goes to worker
 i modulo N: batches are sorted by length, so the shares are alike. Each sentence's results do not depend on the others.
 

@@ -75,9 +75,9 @@ class Screen:
         difference = (difference - difference.sum(1, keepdim=True) / unknown.sum(1, keepdim=True).clamp(min=1)) * unknown
         worst = float(difference.abs().max() / logits.abs().max().clamp(min=1e-30))
         if not worst <= 1e-5:
-            raise RuntimeError(f"the product of rounded weights is off by {worst:.0e}")
+            raise RuntimeError(f"the linear layer of rounded weights is off by {worst:.0e}")
 
-    def product(self, x: Tensor) -> Tensor:
+    def rounded_logits(self, x: Tensor) -> Tensor:
         """Logits (n, V) of the rounded weights."""
         logits = F.linear(x, self.near) if x.device.type == "cpu" else half_product(x, self.near)
         logits = logits if self.bias is None else logits.add_(self.bias)
@@ -102,7 +102,7 @@ class Screen:
         exceeds (n,); a bound of what log Z is wrong by (n,)."""
         if self.compiled is not None:
             return self.compiled(x)
-        logits = self.product(x)
+        logits = self.rounded_logits(x)
         best, ids = blockwise_topk(logits, self.m)  # (n, m)
         ids = torch.cat([ids, self.always.expand(x.size(0), -1)], dim=1)
         logits.scatter_(1, ids, self.exact(x, ids))

@@ -1,4 +1,4 @@
-"""Shortlist softmax: scores of a part of the vocabulary. What every shortlist must hold, and the product over its words.
+"""Shortlist softmax: scores of a part of the vocabulary. What every shortlist must hold, and the linear layer over its words.
 
 A strategy says which words are listed (`ShortlistSoftmax.words`); the rest is here. Lists are shared by all rows of a call, or by the
 rows of a sentence.
@@ -133,9 +133,9 @@ class ShortlistSoftmax(Softmax):
             self.measured.spent(("gather", "matmul", "normalise"), self.compiled.seconds)
             return LogProbs(value, ids)
         scores, ids = [], self.base
-        for product, (weight, bias), x in zip(self.linears, self.layers, features, strict=True):
+        for linear, (weight, bias), x in zip(self.linears, self.layers, features, strict=True):
             with self.measured.stage("matmul"):
-                logits = product(x)
+                logits = linear(x)
             if found is not None and found.numel():
                 with self.measured.stage("gather"):
                     # subtle: oneDNN makes a new kernel for every shape it meets, so shapes are kept few

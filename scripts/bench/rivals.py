@@ -128,9 +128,9 @@ def profile(args: argparse.Namespace, text: Text, mode: str, flags: tuple[str, .
     decode()
     total, rows = clock() - start, generator.stats.decoder_rows - rows
     steps = parts.calls["decoder layers"]
-    products = [part for layer in weights.layers for part in vars(layer).values() if hasattr(part, "pack")]
-    products = [part for part in products if part.inputs and part is not None] + [weights.output]
-    size = sum(part.packed.weight.nbytes for part in products if getattr(part.packed, "weight", None) is not None)
+    linears = [part for layer in weights.layers for part in vars(layer).values() if hasattr(part, "pack")]
+    linears = [part for part in linears if part.inputs and part is not None] + [weights.output]
+    size = sum(part.packed.weight.nbytes for part in linears if getattr(part.packed, "weight", None) is not None)
     floor = size / bandwidth()
     told = ", ".join(f"{label} {1e3 * parts.seconds[label] / steps:.3f}" for label in parts.seconds)
     rest = 1e3 * (total - sum(parts.seconds.values())) / steps

@@ -1,7 +1,7 @@
 """The output layer by itself: full, screened, LSH and TOP over vocabularies of 32,000 to 512,000 words, 1 to 64 rows.
 
     python scripts/bench/softmax.py [--words 32000 64000] [--rows 1 5 16 64] [--dim 512] [--threads 2] [--out FILE.json]
-    python scripts/bench/softmax.py --engines      the products that screening could use, instead
+    python scripts/bench/softmax.py --engines      the linear layers that screening could use, instead
 
 From features to the 10 best words of each row. Weights are random and features lie near a word's embedding, so hits and recall say
 nothing here: what is timed is LSH at its default {K, u, W} with T = 6,000 (half of the words, if they are fewer than 12,000) and the t
@@ -58,11 +58,11 @@ class OutputLayer:
         generator = torch.Generator().manual_seed(1)
         self.V, self.near = V, near
         self.weight = torch.randn(V, d, generator=generator) * d**-0.5
-        product = Linear(self.weight)
+        linear = Linear(self.weight)
 
         def log_probs(features, temperature):
-            logits = product(features[0])
-            return log_softmax_(logits) if product.is_compiled else torch.log_softmax(logits, dim=-1, out=logits)
+            logits = linear(features[0])
+            return log_softmax_(logits) if linear.is_compiled else torch.log_softmax(logits, dim=-1, out=logits)
 
         self.decoder: Any = SimpleNamespace(log_probs=log_probs)
         self.screen = Screen(self.weight, None, 1.0, words_scored_again(BEST // 2), [2, 3], TOLERANCE)
@@ -94,7 +94,7 @@ def states(weight: torch.Tensor, rows: int) -> torch.Tensor:
 
 
 def engines(weight: torch.Tensor, x: torch.Tensor) -> Ways:
-    """Products of all words: by the compiled library with weights of 32, 16 and 8 bits, and by FBGEMM in half precision and int8."""
+    """Linear layers over all words: by the compiled library with weights of 32, 16 and 8 bits, and by FBGEMM in half precision and int8."""
     engine = torch.backends.quantized.engine
     torch.backends.quantized.engine = "fbgemm"
     half = torch.ops.quantized.linear_prepack_fp16(weight, None)
@@ -104,7 +104,7 @@ def engines(weight: torch.Tensor, x: torch.Tensor) -> Ways:
     torch.backends.quantized.engine = engine
     twice = torch.cat([x, x])
     compiled = {name: PackedLinear(weight, None, bits) for name, bits in (("float32", 32), ("16 bits", 16), ("8 bits", 8))}
-    return {name: functools.partial(product, x) for name, product in compiled.items()} | {
+    return {name: functools.partial(linear, x) for name, linear in compiled.items()} | {
         "half, FBGEMM": lambda: torch.ops.quantized.linear_dynamic_fp16(x, half),
         "int8, FBGEMM": lambda: torch.ops.quantized.linear_dynamic(x, int8, False),
         # high and low bytes of weights and states: high x (high, low), low x high

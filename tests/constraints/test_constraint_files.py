@@ -53,14 +53,14 @@ def ids(dictionary: Dictionary, text: str) -> tuple[int, ...]:
 
 @pytest.fixture
 def read(tmp_path):
-    """read(text, name=..., avoid=..., glossary=...) -> ConstraintSource over the letters a to h."""
+    """read(text, name=..., banned=..., glossary=...) -> ConstraintSource over the letters a to h."""
 
-    def make(content: str | bytes = "", name="c.txt", avoid=None, glossary=None, dictionary=None, **encoders) -> ConstraintSource:
+    def make(content: str | bytes = "", name="c.txt", banned=None, glossary=None, dictionary=None, **encoders) -> ConstraintSource:
         def write(name, content):
             (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
             return str(tmp_path / name)
 
-        files = [write(name, content), avoid and write("avoid", avoid), glossary and GlossaryOptions(write("glossary", glossary))]
+        files = [write(name, content), banned and write("banned", banned), glossary and GlossaryOptions(write("glossary", glossary))]
         dictionary = dictionary or words()
         return ConstraintSource(*files, dictionary, dictionary, **encoders)
 
@@ -100,7 +100,7 @@ def test_json_line_with_everything(read):
     found = read('{"constraints": [["a", "b"]], "any_of": [["c", "d e"]], "avoid": ["f", ["g", "h"]], "prefix": "h a"}').sentence(0, [])
     assert found.any_of == (((4, 5),), ((6,), (7, 8)))
     assert found.text == ("a b", "c|d e")
-    assert found.avoid == ((9,), (10, 11)) and found.avoid_text == ("f", "g h")
+    assert found.banned == ((9,), (10, 11)) and found.banned_text == ("f", "g h")
     assert found.prefix == (11, 4) and found.prefix_text == "h a"
 
 
@@ -135,18 +135,18 @@ def test_each_sentence_gets_its_line(read):
 
 
 def test_the_avoid_file_applies_to_every_sentence(read):
-    source = read('{}\n{"avoid": ["a"]}\n', avoid="b c\n\n d\nd\n")
-    assert source.sentence(0, []).avoid == ((5, 6), (7,))
-    assert source.sentence(0, []).avoid_text == ("b c", "d")
-    assert set(source.sentence(1, []).avoid) == {(5, 6), (7,), (4,)}
+    source = read('{}\n{"avoid": ["a"]}\n', banned="b c\n\n d\nd\n")
+    assert source.sentence(0, []).banned == ((5, 6), (7,))
+    assert source.sentence(0, []).banned_text == ("b c", "d")
+    assert set(source.sentence(1, []).banned) == {(5, 6), (7,), (4,)}
 
 
-def test_a_constraint_with_an_avoided_phrase_is_unmet(read):
-    source = read('{"constraints": ["a b c", "b"], "any_of": [["b c", "d"], ["b c d", "a b c"]]}\n', avoid="b c\n")
+def test_a_constraint_with_a_banned_phrase_is_unmet(read):
+    source = read('{"constraints": ["a b c", "b"], "any_of": [["b c", "d"], ["b c d", "a b c"]]}\n', banned="b c\n")
     found = source.sentence(0, [])
     assert given_text(source) == ("b", "d")
     assert found.text == ("b", "b c|d")
-    reason = "conflicts with the avoided phrase 'b c'"
+    reason = "conflicts with the banned phrase 'b c'"
     assert found.unmet == (("a b c", reason), ("b c d|a b c", reason))
 
 
@@ -158,8 +158,8 @@ def test_no_file_gives_nothing():
 
 
 def test_a_source_of_only_an_avoid_file_is_one(tmp_path):
-    (tmp_path / "avoid").write_text("a\n")
-    assert ConstraintSource(None, str(tmp_path / "avoid"), None, words(), words())
+    (tmp_path / "banned").write_text("a\n")
+    assert ConstraintSource(None, str(tmp_path / "banned"), None, words(), words())
 
 
 # -- refusals ---------------------------------------------------------------------------------------------------------
@@ -251,13 +251,13 @@ def test_a_missing_file_is_refused(tmp_path):
 
 def test_a_line_that_is_not_utf8_is_refused_by_number(read):
     check_refusal(read(b"a\nb \xe4\n"), "line 2 of FILE is not valid UTF-8 (byte 3): convert the file")
-    with pytest.raises(UsageError, match="line 3 of .*avoid is not valid UTF-8"):
-        read(avoid=b"a\n\n\xff\n")
+    with pytest.raises(UsageError, match="line 3 of .*banned is not valid UTF-8"):
+        read(banned=b"a\n\n\xff\n")
 
 
-def test_bad_avoid_lines_are_counted(read):
-    with pytest.raises(UsageError, match=r"in line 2 of .*avoid, the phrase 'x' contains the piece 'x'.*\(2 more such lines in the file\)"):
-        read(avoid="a\nx\ny\nz\n")
+def test_bad_banned_lines_are_counted(read):
+    with pytest.raises(UsageError, match=r"line 2 of .*banned, the phrase 'x' contains the piece 'x'.*\(2 more such lines in the file\)"):
+        read(banned="a\nx\ny\nz\n")
 
 
 # -- large files ------------------------------------------------------------------------------------------------------
@@ -308,7 +308,7 @@ def test_a_million_lines_are_not_parsed_before_they_are_asked_for(read, monkeypa
 
 
 def test_a_source_can_be_sent_to_another_process(read):
-    source = pickle.loads(pickle.dumps(read("a\nb\n", avoid="c", glossary="a\td\n")))
+    source = pickle.loads(pickle.dumps(read("a\nb\n", banned="c", glossary="a\td\n")))
     assert given_text(source, 1) == ("b",)
 
 
@@ -387,15 +387,15 @@ def test_a_form_that_the_dictionary_cannot_write_is_left_out(encoders):
     assert Segmenter(dictionary, None, bpe).phrases("red", "here") == (ids(dictionary, bpe.encode(" red")),)
 
 
-def test_both_forms_are_alternatives_and_both_are_avoided(encoders, read):
+def test_both_forms_are_alternatives_and_both_are_banned(encoders, read):
     bpe = encoders["gpt2"]
     dictionary = dictionary_of(bpe, [*CORPUS, "red", "house"])
     options = {"dictionary": dictionary, "bpe": bpe}
     forms = Segmenter(dictionary, None, bpe).phrases("red", "here")
-    found = read("red", avoid="house\n", **options).sentence(0, [])
+    found = read("red", banned="house\n", **options).sentence(0, [])
     assert found.any_of == (forms,) and found.text == ("red",)
-    assert found.avoid_text == ("house", "house")
-    assert read("red house", avoid="house\n", **options).sentence(0, []).unmet[0][0] == "red house"
+    assert found.banned_text == ("house", "house")
+    assert read("red house", banned="house\n", **options).sentence(0, []).unmet[0][0] == "red house"
     # a prefix stands at the start only
     assert read('{"prefix": "red"}', **options).sentence(0, []).prefix == forms[0]
 
@@ -480,12 +480,12 @@ def test_a_term_that_the_line_asks_for_itself_is_not_asked_for_twice(read):
     assert source.sentence(0, ids(source.source, "a b")).text == ("g",)
 
 
-def test_a_term_that_contains_an_avoided_phrase_is_unmet(read):
-    source = read("", avoid="g\n", glossary="a\tg\nb\tg|h\n")
+def test_a_term_that_contains_a_banned_phrase_is_unmet(read):
+    source = read("", banned="g\n", glossary="a\tg\nb\tg|h\n")
     source.lines = None
     found = source.sentence(0, ids(source.source, "a b"))
     assert found.any_of == (((11,),),)
-    assert found.unmet == (("g", "conflicts with the avoided phrase 'g'"),)
+    assert found.unmet == (("g", "conflicts with the banned phrase 'g'"),)
 
 
 def test_terms_beyond_the_limits_are_unmet_and_the_corpus_goes_on(tmp_path):

@@ -1,4 +1,4 @@
-"""Constraints as tokens: which are met, conflicts with avoided phrases, merging, fairseq's packed tensors."""
+"""Constraints as tokens: which are met, conflicts with banned phrases, merging, fairseq's packed tensors."""
 
 import pytest
 import torch
@@ -188,7 +188,7 @@ def test_a_field_that_starts_with_s_is_a_prefix(width):
 
 
 def test_merging_with_nothing_changes_nothing():
-    some = constraints([((1, 2), (3,))], avoid=((4,),), avoid_text=("x",), prefix=(5,), prefix_text="p")
+    some = constraints([((1, 2), (3,))], banned=((4,),), banned_text=("x",), prefix=(5,), prefix_text="p")
     assert merge(some, EMPTY) == merge(EMPTY, some) == some
 
 
@@ -196,12 +196,12 @@ def test_merging_keeps_order_and_duplicates():
     assert merge(plain([1], [2]), plain([1])).any_of == (((1,),), ((2,),), ((1,),))
 
 
-def test_what_the_other_side_avoids_becomes_unmet():
-    avoiding = SentenceConstraints((), (), ((2, 3),), ("bad words",))
-    both = merge(avoiding, SentenceConstraints((((1, 2, 3),), ((2,),)), ("one bad words", "fine"), prefix=(2, 3), prefix_text="bad words"))
+def test_what_the_other_side_bans_becomes_unmet():
+    banning = SentenceConstraints((), (), ((2, 3),), ("bad words",))
+    both = merge(banning, SentenceConstraints((((1, 2, 3),), ((2,),)), ("one bad words", "fine"), prefix=(2, 3), prefix_text="bad words"))
     assert both.any_of == (((2,),),) and both.text == ("fine",)
     assert both.prefix == ()
-    reason = "conflicts with the avoided phrase 'bad words'"
+    reason = "conflicts with the banned phrase 'bad words'"
     assert both.unmet == (("one bad words", reason), ("bad words", reason))
 
 
@@ -211,9 +211,9 @@ def test_only_the_conflicting_alternative_is_dropped():
 
 
 @given(st.lists(phrases, min_size=1, max_size=3, unique=True), constraint_lists)
-def test_nothing_kept_contains_an_avoided_phrase(avoid, any_of):
-    both = merge(SentenceConstraints((), (), tuple(avoid), tuple(map(str, avoid))), constraints(any_of))
-    clean = [[p for p in c if not any(places(p, [a]) for a in avoid)] for c in any_of]
+def test_nothing_kept_contains_a_banned_phrase(banned, any_of):
+    both = merge(SentenceConstraints((), (), tuple(banned), tuple(map(str, banned))), constraints(any_of))
+    clean = [[p for p in c if not any(places(p, [a]) for a in banned)] for c in any_of]
     assert [list(c) for c in both.any_of] == [c for c in clean if c]
     assert len(both.unmet) + len(both.any_of) == len(any_of)
 

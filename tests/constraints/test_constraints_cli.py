@@ -1,4 +1,4 @@
-"""Constraints through the real commands: files, standard input, glossary, avoided phrases, the report, and one sentence for bad input."""
+"""Constraints through the real commands: files, standard input, glossary, banned phrases, the report, and one sentence for bad input."""
 
 import json
 import re
@@ -122,7 +122,7 @@ def test_typed_phrases_and_a_file_add_up(tiny, tmp_path):
 
 def test_avoid_file_holds_for_every_sentence(tiny, tmp_path):
     common = {word for nbest in hypotheses(generate(tiny)).values() for word in nbest[0].split() if word.startswith("en")}
-    file = write(tmp_path / "avoid", [*sorted(common)[:3], "", "en1 en2"])
+    file = write(tmp_path / "banned", [*sorted(common)[:3], "", "en1 en2"])
     found = hypotheses(generate(tiny, *EXT, "--avoid-file", file, "--nbest", 4))
     for nbest in found.values():
         assert not any(times(phrase, text) for phrase in [*sorted(common)[:3], "en1 en2"] for text in nbest)
@@ -177,18 +177,18 @@ def test_c_lines_show_all_alternatives(tiny, tmp_path):
 
 
 def test_what_cannot_be_met_is_reported_and_the_rest_goes_on(tiny, tmp_path):
-    """Too long for max_len (20), in conflict with the avoided phrases, and a sentence that meets everything."""
+    """Too long for max_len (20), in conflict with the banned phrases, and a sentence that meets everything."""
     long = "\t".join(f"en{i} en{i + 1} en{i + 2}" for i in range(0, 24, 3))
     file = write(tmp_path / "c.tsv", [long, "en25 en26\ten3", "en4 en4", *[""] * (SENTENCES - 3)])
-    avoid, stats = write(tmp_path / "avoid", ["en26"]), tmp_path / "stats.json"
-    done = generate(tiny, *EXT, "--constraints-file", file, "--avoid-file", avoid, "--stats-file", stats)
+    banned, stats = write(tmp_path / "banned", ["en26"]), tmp_path / "stats.json"
+    done = generate(tiny, *EXT, "--constraints-file", file, "--avoid-file", banned, "--stats-file", stats)
     found = hypotheses(done)
     assert len(found) == SENTENCES and times("en3", found[1][0]) and not times("en26", found[1][0]) and times("en4 en4", found[2][0])
     record = json.loads(stats.read_text())["constraints"]
     reasons = {number: reason for number, _, reason in record["unmet"]}
     assert record["given"] == 8 + 2 + 1 and record["given"] == record["met"] + len(record["unmet"])
     assert reasons[0] == "the constraints take 24 tokens and the sentence may have 20"
-    assert [1, "en25 en26", "conflicts with the avoided phrase 'en26'"] in record["unmet"] and 2 not in reasons
+    assert [1, "en25 en26", "conflicts with the banned phrase 'en26'"] in record["unmet"] and 2 not in reasons
 
 
 # ---- bad input: one sentence, and earlier output is kept

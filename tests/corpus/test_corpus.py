@@ -231,7 +231,7 @@ def test_a_unit_is_translated_as_the_translator_does_and_refuses_sentence_by_sen
     assert found[4]["hypotheses"][0].startswith("Today")
     assert [bool(r["hypotheses"]) for r in found] == [True, True, False, False, True]
     assert [(e["line"], e["kind"]) for e in result.errors] == [(3, "constraint"), (4, "too long"), (5, "constraint not met")]
-    assert "line 3 of" in result.errors[0]["reason"] and "conflicts with the avoided phrase" in result.errors[2]["reason"]
+    assert "line 3 of" in result.errors[0]["reason"] and "conflicts with the banned phrase" in result.errors[2]["reason"]
     assert result.translated == result.stats.sentences == 3
     assert result.tokens == result.stats.target_tokens
     assert result.stats.as_dict()["constraints"] == {"given": 3, "met": 2}

@@ -177,7 +177,7 @@ def test_bart_and_transformer_align_run_on_it(seed, device):
 @pytest.mark.parametrize("sentences", [1, 20])
 @pytest.mark.parametrize("width", [1, 5])
 def test_long_rows_equal_teacher_forcing_while_the_cache_is_compacted_many_times(sentences, width, dtype, device):
-    """20 sentences with 2 heads use batched products, one sentence the fused attention."""
+    """20 sentences with 2 heads use batched matrix products, one sentence the fused attention."""
     rows = Rows([model_of(3, dtype, device, decoder_layers=1)], [i % 6 for i in range(sentences)], 1)
     rows.start(list(range(sentences)))
     for step in range(40):

@@ -85,7 +85,7 @@ def fails(compute):
 
 
 @pytest.fixture(autouse=True)
-def plain_products(monkeypatch):
+def plain_linears(monkeypatch):
     """As on a GPU: no compiled step, no packed weights; and caches that begin small, so that they are outgrown."""
     monkeypatch.setattr(linear, "library", lambda: None)
     monkeypatch.setattr(linear.Linear, "packs", False)

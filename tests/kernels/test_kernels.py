@@ -23,7 +23,7 @@ from fairseq_ext.kernels import transformer as step
 from fairseq_ext.search import log_probs
 
 needs_library = pytest.mark.skipif(building.library() is None, reason="there is no C++ compiler")
-needs_int8 = pytest.mark.skipif(not step.has_int8(), reason="no compiler, or a processor without 8-bit products")
+needs_int8 = pytest.mark.skipif(not step.has_int8(), reason="no compiler, or a processor without 8-bit linear layers")
 SHAPES = [(1, 4, 1), (2, 7, 63), (3, 64, 64), (4, 20, 65), (5, 16, 130), (7, 12, 200), (13, 32, 96)]  # lines, in, out
 LARGE = (50, 256, 1024)  # worth several threads
 
@@ -55,7 +55,7 @@ def no_library(monkeypatch):
 @pytest.mark.parametrize("after", ["none", "relu", "gelu"])
 @pytest.mark.parametrize("with_bias", [True, False])
 @pytest.mark.parametrize("shape", [*SHAPES, LARGE])
-def test_products_equal_torchs(shape, with_bias, after, two_threads):
+def test_linear_layers_equal_torchs(shape, with_bias, after, two_threads):
     lines, inputs, out = shape
     x, weight, bias = numbers(lines, inputs), numbers(out, inputs, seed=1) / inputs**0.5, numbers(out, seed=2) if with_bias else None
     expected = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
@@ -65,7 +65,7 @@ def test_products_equal_torchs(shape, with_bias, after, two_threads):
 
 @needs_int8
 @pytest.mark.parametrize("shape", [s for s in [*SHAPES, LARGE] if s[1] % 4 == 0])
-def test_int8_products_are_those_of_the_rounded_numbers(shape, two_threads):
+def test_int8_linear_layers_are_those_of_the_rounded_numbers(shape, two_threads):
     lines, inputs, out = shape
     x, weight, bias = numbers(lines, inputs), numbers(out, inputs, seed=1), numbers(out, seed=2)
     x[0] = 0.0  # nothing to take a scale from
@@ -79,7 +79,7 @@ def test_int8_products_are_those_of_the_rounded_numbers(shape, two_threads):
 
 @needs_library
 @pytest.mark.parametrize("shape", [*SHAPES, LARGE])
-def test_16_bit_products_are_those_of_the_rounded_weights(shape, two_threads):
+def test_16_bit_linear_layers_are_those_of_the_rounded_weights(shape, two_threads):
     lines, inputs, out = shape
     x, weight, bias = numbers(lines, inputs), numbers(out, inputs, seed=1), numbers(out, seed=2)
     weight[0] = 0.0  # nothing to take a scale from
@@ -90,7 +90,7 @@ def test_16_bit_products_are_those_of_the_rounded_weights(shape, two_threads):
 
 
 @needs_library
-def test_int8_products_whose_inputs_do_not_come_in_fours_stay_float32():
+def test_int8_linear_layers_whose_inputs_do_not_come_in_fours_stay_float32():
     x, weight = numbers(3, 7), numbers(5, 7, seed=1)
     torch.testing.assert_close(step.PackedLinear(weight, None, bits=8)(x), x @ weight.t())
 
@@ -170,7 +170,7 @@ def test_heads_of_whole_vectors_equal_teacher_forcing(h, activation):
 
 @needs_library
 def test_sentences_may_leave_one_after_another_and_rows_go_on_in_blocks():
-    """Slots with gaps, squeezed when half are empty, under steps of one token and of several."""
+    """Slots with gaps, compacted when half are empty, under steps of one token and of several."""
     rows = Rows([model_of(2, torch.float32)], [i % 5 for i in range(12)], 4)
     rows.start(list(range(12)))
     rows.step()

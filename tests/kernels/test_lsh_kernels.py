@@ -206,8 +206,8 @@ def test_log_probabilities_over_a_list_equal_double_precision(n, d, bias, temper
         pytest.skip("no compiler")
     shift = torch.randn(70) if bias else None
     base = torch.tensor([2, 3, *range(10, 20), 40, 68])
-    product = PackedLinear(weight[base], None if shift is None else shift[base])
-    ids, value = gathered.ShortlistLinear(product, base, weight, shift, temperature)(x, torch.tensor(found, dtype=torch.long), 1)
+    linear = PackedLinear(weight[base], None if shift is None else shift[base])
+    ids, value = gathered.ShortlistLinear(linear, base, weight, shift, temperature)(x, torch.tensor(found, dtype=torch.long), 1)
     assert ids.tolist() == sorted([*base.tolist(), *found])
     logits = torch.nn.functional.linear(x.double(), weight.double(), None if shift is None else shift.double())
     expected = (logits[:, ids] / temperature).log_softmax(-1)

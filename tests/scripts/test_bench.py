@@ -176,7 +176,7 @@ def test_errors_are_one_sentence(clock):
 )
 def test_the_output_layers_script_times_every_way(flags, ways, tmp_path):
     if flags and (library() is None or "fbgemm" not in torch.backends.quantized.supported_engines):
-        pytest.skip("products of the compiled library and of FBGEMM are compared")
+        pytest.skip("linear layers of the compiled library and of FBGEMM are compared")
     small = ["--words", "5000", "--rows", "1", "3", "--dim", "32", "--threads", "1", "--times", "1", "--out", str(tmp_path / "out.json")]
     subprocess.run([sys.executable, BENCH / "softmax.py", *small, *flags], check=True, capture_output=True)
     found = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))

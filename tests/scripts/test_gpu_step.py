@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "bench"
 
 import gpu_step  # noqa: E402
 
-from fairseq_ext.decoders import linear as products  # noqa: E402
+from fairseq_ext.decoders import linear  # noqa: E402
 from fairseq_ext.decoders.transformer.cuda_graph_cache import CudaGraphCache  # noqa: E402
 
 SIZES = dict(embed_dim=16, ffn_embed_dim=24, attention_heads=2)
@@ -20,7 +20,7 @@ SMALL = {f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in S
 
 @pytest.fixture
 def model(monkeypatch):
-    monkeypatch.setattr(products, "library", lambda: None)
+    monkeypatch.setattr(linear, "library", lambda: None)
     return gpu_step.random_model(50, 2, torch.float32, "cpu", **SMALL)
 
 
@@ -42,10 +42,10 @@ class Wrong:
 
 def test_the_floor_counts_what_a_step_reads(model):
     d, f, V, layers = 16, 24, 50, 2
-    products_of_a_layer = 3 * d * d + d * d + d * d + d * d + 2 * d * f  # query, key, value; output; query and output to the source
+    weights_of_a_layer = 3 * d * d + d * d + d * d + d * d + 2 * d * f  # query, key, value; output; query and output to the source
     biases = 3 * d + d + d + d + f + d
     norms = 3 * 2 * d
-    weights = layers * (products_of_a_layer + biases + norms) + V * d
+    weights = layers * (weights_of_a_layer + biases + norms) + V * d
     keys_and_values = layers * 2 * d * (7 * 5 + 7 * 3 * 11)  # 7 sentences of 5 tokens; 3 rows of 11
     assert gpu_step.bytes_of_a_step(model, 7, 3, 5, 11) == 4 * (weights + keys_and_values)
 

@@ -82,7 +82,7 @@ class Model:
         for module in self.beam_sized:
             module.set_beam_size(1)
         source = self.model.encoder.forward_torchscript(net_input)
-        # with very few sentences a copy a row costs less than the wider product that shares keys
+        # with very few sentences a copy a row costs less than the wider attention that shares keys
         self.live = ModelRows(source, source, {}, not self.keeps_source_once or sentences <= FEW_SENTENCES)
 
     def step(self, tokens: Tensor, need_attention: bool) -> Tensor:

@@ -6,5 +6,5 @@
 | --draft copy | copy.py |
 | --draft pad, repeat, none | drafter.py |
 | --draft-file | previous.py |
-| --draft auto | choose.py, which makes all of them |
+| --draft auto | factory.py, which makes all of them |
 """

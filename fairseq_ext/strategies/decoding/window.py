@@ -31,8 +31,8 @@ PATIENCE, LONGEST_PAUSE = 4, 32  # calls whose drafts are not worth reading befo
 class Cost:
     """What drafts cost, in calls of one token; measured with the models of this project's benchmark.
 
-    A product of few lines waits for its weights: on a CPU the first `cheap` lines of a call share one pass over them (the rows that the
-    compiled product keeps in registers), and behind them a line costs its own arithmetic.
+    A linear layer waits for its weights where lines are few: on a CPU the first `cheap` lines of a call share one pass over them (the rows
+    that the compiled layer keeps in registers), and behind them a line costs its own arithmetic.
     """
 
     any_draft: float  # any draft at all

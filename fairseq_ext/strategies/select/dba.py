@@ -9,7 +9,7 @@ phrase. How the k slots are divided (strategies/select/_banks.py):
 - even (Hu et al.; fairseq): the banks that have candidates get a slot each in turn, from the highest down.
 - paper (3.2): each bank has k / (C + 1) slots, bank C also the remainder, and hands what it cannot fill to the nearest bank that can.
   This crams constraints in early: hypotheses score lower from three words on.
-Phrases, unwinding and overlaps are in constraints/required.py, avoided phrases in constraints/banned.py.
+Phrases, unwinding and overlaps are in constraints/required.py, banned phrases in constraints/banned.py.
 
 | symbol | flag |
 | --- | --- |
@@ -33,7 +33,7 @@ import torch
 from fairseq.dataclass import ChoiceEnum
 from torch import Tensor
 
-from fairseq_ext.constraints.banned import AvoidTable, build_avoid
+from fairseq_ext.constraints.banned import BannedTable, build_banned
 from fairseq_ext.constraints.flags import ConstraintFlags
 from fairseq_ext.constraints.required import PhraseTable, build_table
 from fairseq_ext.constraints.sentence import EMPTY
@@ -53,7 +53,7 @@ class Tables:
     """What the search knows of the pool's constraints."""
 
     phrases: PhraseTable
-    avoid: AvoidTable | None
+    banned: BannedTable | None
     max_len: Tensor  # (N,)
     forced: Tensor  # (N,) tokens of the prefix
     infeasible: Tensor  # (N,) more tokens than the sentence may have
@@ -66,17 +66,17 @@ def tables(pool: Pool, vocabulary: int) -> Tables:
     device = pool.length.device
     given = pool.constraints or [EMPTY] * len(pool)
     phrases = build_table([c.any_of for c in given], pool.ordered, device, pool.boundaries)
-    avoided = [c.avoid for c in given]
-    avoid = build_avoid(avoided, vocabulary, device) if any(avoided) else None
+    of_each = [c.banned for c in given]
+    banned = build_banned(of_each, vocabulary, device) if any(of_each) else None
     max_len = torch.tensor(pool.max_len, device=device)
     prefixes = [c.prefix for c in given]
     forced = torch.tensor([len(prefix) for prefix in prefixes], device=device)
     missing = phrases.total - phrases.bank_after(prefixes)
-    return Tables(phrases, avoid, max_len, forced, missing + forced > max_len, int(phrases.total.max()) + 1)
+    return Tables(phrases, banned, max_len, forced, missing + forced > max_len, int(phrases.total.max()) + 1)
 
 
 class DBA(Select):
-    """The select plug. Row state rides in beam.aux: place, count (constraints/required.py) and avoid (constraints/banned.py)."""
+    """The select plug. Row state rides in beam.aux: place, count (constraints/required.py) and banned (constraints/banned.py)."""
 
     is_compiled = True  # where the library can: kernels/banks.cpp computes what follows
 
@@ -93,8 +93,8 @@ class DBA(Select):
         """No token has been chosen yet: no phrase has begun."""
         table = self.tables(pool)
         beam.aux["place"], beam.aux["count"] = table.phrases.start(beam.rows)
-        if table.avoid is not None:
-            beam.aux["avoid"] = table.avoid.root[beam.live_index()]
+        if table.banned is not None:
+            beam.aux["banned"] = table.banned.root[beam.live_index()]
 
     def required_ids(self, pool: Pool) -> list[Collection[int]]:
         """Every token of every required phrase."""
@@ -104,8 +104,8 @@ class DBA(Select):
     def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
         table = self.tables(pool)
         live = beam.live_index()
-        if table.avoid is not None:
-            table.avoid.ban_(log_probs, beam.aux["avoid"])
+        if table.banned is not None:
+            table.banned.ban_(log_probs, beam.aux["banned"])
         done = beam.longest - (0 if beam.lags is None else beam.lag())  # (S,) or the same for all
         steps_left = table.max_len[live] - done  # (S,) tokens that may still come before EOS
         if self.is_compiled and self.children is None and log_probs.ids is None and log_probs.is_compiled():
@@ -133,7 +133,7 @@ class DBA(Select):
         valid = (score > -torch.inf) & in_time
         valid &= first_of_equals((rank * self.vocabulary + token).masked_fill(score == -torch.inf, -1))
 
-        # subtle: where nothing may follow (avoided phrases can forbid it), the best row ends as it is, and is reported
+        # subtle: where nothing may follow (banned phrases can forbid it), the best row ends as it is, and is reported
         best = beam.by_sentence(eos_score, -torch.inf)
         dead = ~valid.any(1)
         row = torch.cat([row, beam.first_row()[:, None] + best.argmax(1, keepdim=True)], dim=1)
@@ -148,8 +148,8 @@ class DBA(Select):
         row, token = row.gather(1, order), token.gather(1, order)
         group = bank.gather(1, order)
         aux = {"place": pick(place, order), "count": pick(count, order)}
-        if table.avoid is not None:
-            aux["avoid"] = table.avoid.advance(beam.aux["avoid"][row], token)
+        if table.banned is not None:
+            aux["banned"] = table.banned.advance(beam.aux["banned"][row], token)
         return Candidates(row, token, score, self.width(table), self.widths(phrases), phrases.total, group, aux)
 
     def compiled(
@@ -170,8 +170,8 @@ class DBA(Select):
         )  # fmt: skip
         row, token, group, score, place, count = select_by_banks(table.struct, rows)
         aux = {"place": place, "count": count}
-        if table.avoid is not None:
-            aux["avoid"] = table.avoid.advance(beam.aux["avoid"][row], token)
+        if table.banned is not None:
+            aux["banned"] = table.banned.advance(beam.aux["banned"][row], token)
         return Candidates(row, token, score, self.k, None, table.phrases.total[live], group, aux)
 
     def behind(self, beam: Beam, phrases: PhraseTable) -> Tensor:

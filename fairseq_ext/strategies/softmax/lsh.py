@@ -17,7 +17,7 @@ by all rows of a call, as in the paper, or by those of a sentence. EOS, unk and 
 Neutral setting: --softmax full; or t = 0; or a T of the vocabulary's size or more. Probabilities over a list are at most 1, so
 the certificates of --stop optimal hold for the search over the lists, as the signature says.
 Left out: ensembles, whose models would each want a list (refused).
-The list and the product over its words: softmax/shortlist.py. Hashing and tables: softmax/lsh_index.py and kernels/lsh_torch.py, the
+The shortlist and the linear layer over it: softmax/shortlist.py. Hashing and tables: softmax/lsh_index.py and kernels/lsh_torch.py, the
 definition of the compiled kernels/lsh.cpp and lsh.cu.
 """
 

@@ -138,7 +138,7 @@ def test_alignments_are_those_of_the_whole_batch(backend, order):
 @pytest.mark.parametrize("order", ["shortest", "fifo"])
 @pytest.mark.parametrize("limit", [{"width": 4}, {"width": 9, "threshold": 0.9}, {"stream_rows": 11, "threshold": 0.8}], ids=str)
 def test_single_precision_agrees_within_rounding(order, limit):
-    """The compiled step, whose groups lie in slots of one store."""
+    """The compiled step, whose groups lie in slots of one KV cache."""
     for seed, variable in ((3, {}), (4, PRUNED), (5, PRUNED | {"stop": "ranked"})):
         model, sample = build("transformer", seed, torch.float32), batch(LENGTHS + LENGTHS, seed)
         fixed = generators([model], variable, beam=4, max_len_b=12).ours

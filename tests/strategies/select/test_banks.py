@@ -63,8 +63,8 @@ def test_random_batches(seed, ordered, even):
 
 
 @pytest.mark.parametrize("k", [1, 3, 10])
-def test_alternatives_avoided_phrases_and_prefixes(k):
-    constraints = [wanted("ab|cd|d", "aa", avoid=("c",)), wanted("abc|b", "bb|a", prefix="da"), wanted(avoid=("a", "b", "c", "d"))]
+def test_alternatives_banned_phrases_and_prefixes(k):
+    constraints = [wanted("ab|cd|d", "aa", banned=("c",)), wanted("abc|b", "bb|a", prefix="da"), wanted(banned=("a", "b", "c", "d"))]
     decode([random_table(i) for i in range(3)], constraints, k, 8, select=Both)
 
 
@@ -80,5 +80,5 @@ def test_ten_constraint_tokens_with_five_rows():
 @pytest.mark.parametrize("k", [1, 4])
 def test_dead_ends_behind_words_that_count(k):
     """Rows that have begun or met a phrase and may not go on: their sentence ends as it is, in both alike."""
-    constraints = [wanted("aab", "d", avoid=("aab", "b", "c")), wanted("ab", "cd", avoid=("b", "d"))]
+    constraints = [wanted("aab", "d", banned=("aab", "b", "c")), wanted("ab", "cd", banned=("b", "d"))]
     decode([random_table(i) for i in range(2)], constraints, k, 5, select=Both)

@@ -24,9 +24,9 @@ def phrase(letters: str) -> tuple[int, ...]:
     return tuple(number(x) for x in letters)
 
 
-def wanted(*constraints: str, avoid: tuple[str, ...] = (), prefix: str = "") -> SentenceConstraints:
+def wanted(*constraints: str, banned: tuple[str, ...] = (), prefix: str = "") -> SentenceConstraints:
     any_of = tuple(tuple(map(phrase, c.split("|"))) for c in constraints)
-    return SentenceConstraints(any_of, constraints, tuple(map(phrase, avoid)), avoid, phrase(prefix), prefix_text=prefix)
+    return SentenceConstraints(any_of, constraints, tuple(map(phrase, banned)), banned, phrase(prefix), prefix_text=prefix)
 
 
 def decode(tables, constraints: list[SentenceConstraints], k: int, max_len=8, ordered: bool = False, select=DBA, **more) -> Found:
@@ -187,16 +187,16 @@ def test_a_sentence_that_cannot_meet_its_constraints_gives_a_partial_one_and_the
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_avoided_phrases_never_appear(seed):
+def test_banned_phrases_never_appear(seed):
     draw = random.Random(seed)
-    avoid = tuple("".join(draw.choice("abcd") for _ in range(draw.randint(1, 3))) for _ in range(3))
+    banned = tuple("".join(draw.choice("abcd") for _ in range(draw.randint(1, 3))) for _ in range(3))
     tables = [random_table(seed * 10 + i) for i in range(3)]
-    constraints = [wanted(*c, avoid=a) for c, a in ((["ca"], avoid), ([], avoid), (["ab"], ()))]
+    constraints = [wanted(*c, banned=a) for c, a in ((["ca"], banned), ([], banned), (["ab"], ()))]
     found = decode(tables, constraints, 5)
     for nbest, c in zip(found.lists, constraints, strict=True):
         assert nbest
         for h in nbest:
-            assert not any(p in words(h.tokens).replace(" ", "") for p in c.avoid_text)
+            assert not any(p in words(h.tokens).replace(" ", "") for p in c.banned_text)
     assert outputs(found)[2] == outputs(decode(tables[2:], constraints[2:], 5))[0]
 
 

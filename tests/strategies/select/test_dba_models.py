@@ -80,16 +80,16 @@ def test_constraints_that_do_not_fit_are_reported_and_the_batch_goes_on():
     assert record["unmet"] == [[1, text, reason] for text, ok in zip(constraints[1].text, best, strict=True) if not ok]
 
 
-def test_a_constraint_that_the_avoided_phrases_leave_no_room_for_is_reported():
-    """Every word but w5 is avoided, and the constraint wants w6: a dead end at the first step."""
+def test_a_constraint_that_the_banned_phrases_leave_no_room_for_is_reported():
+    """Every word but w5 is banned, and the constraint wants w6: a dead end at the first step."""
     words = range(3, len(dictionary()))  # <unk> too
-    avoid = tuple((w,) for w in words if w != 9)
+    banned = tuple((w,) for w in words if w != 9)
     generator = ours(3, max_len_b=4)
-    got = run(generator, constrained(batch([2]), [wanted([10], avoid=avoid, avoid_text=tuple(map(str, avoid)))]))
+    got = run(generator, constrained(batch([2]), [wanted([10], banned=banned, banned_text=tuple(map(str, banned)))]))
     assert set(tokens(got[0])[0][:-1]) <= {9}
     record = generator.stats.as_dict()["constraints"]
     assert record["met"] == 0 and record["unmet"] == [
-        [0, "[10]", "what would follow is forbidden (avoided phrases, prefix or other rules)"]
+        [0, "[10]", "what would follow is forbidden (banned phrases, prefix or logits processors)"]
     ]
 
 

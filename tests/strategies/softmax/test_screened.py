@@ -170,7 +170,7 @@ def test_forbidden_words_do_not_break_the_certificate(plug):
     assert (log_probs.known.sum(1) < 400).any()
     log_probs.value.scatter_(1, best, -torch.inf)
     full.scatter_(1, best, -torch.inf)
-    log_probs.value[:, 5] += 2.0  # a rule's doing, which must outlast the computation in full
+    log_probs.value[:, 5] += 2.0  # a logits processor's doing, which must outlast the computation in full
     full[:, 5] += 2.0
     score, token = log_probs.topk(10)
     expected, words = full.topk(10)

@@ -1,10 +1,10 @@
-"""The automaton of avoided phrases against brute force: a token is banned exactly when it would finish a phrase."""
+"""The automaton of banned phrases against brute force: a token is banned exactly when it would finish a phrase."""
 
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_ext.constraints.banned import build_avoid
+from fairseq_ext.constraints.banned import build_banned
 from fairseq_ext.search.log_probs import LogProbs
 
 V = 6
@@ -21,29 +21,29 @@ def banned_now(table, state: torch.Tensor) -> list[set[int]]:
     return [set((row == -torch.inf).nonzero()[:, 0].tolist()) for row in log_probs.value]
 
 
-def finishing(avoid, tokens) -> set[int]:
-    """By definition: tokens behind which some avoided phrase stands."""
-    return {t for t in range(V) if any(tuple([*tokens, t][-len(p) :]) == p for p in avoid)}
+def finishing(phrases, tokens) -> set[int]:
+    """By definition: tokens behind which some banned phrase stands."""
+    return {t for t in range(V) if any(tuple([*tokens, t][-len(p) :]) == p for p in phrases)}
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(phrases, min_size=1, max_size=3), st.lists(letter, max_size=14))
 def test_banned_is_what_would_finish_a_phrase(sentences, wished):
-    table = build_avoid(sentences, V, CPU)
-    for s, avoid in enumerate(sentences):
+    table = build_banned(sentences, V, CPU)
+    for s, phrases in enumerate(sentences):
         state, tokens = table.root[s : s + 1], []
         for token in wished:
             banned = banned_now(table, state)[0]
-            assert banned == finishing(avoid, tokens)
+            assert banned == finishing(phrases, tokens)
             if token in banned:
                 continue  # the search cannot take it
             tokens.append(token)
             state = table.advance(state, torch.tensor([token]))
-        assert not any(tuple(tokens[i : i + len(p)]) == p for p in avoid for i in range(len(tokens)))
+        assert not any(tuple(tokens[i : i + len(p)]) == p for p in phrases for i in range(len(tokens)))
 
 
 def test_overlapping_phrases_are_all_blocked():
-    table = build_avoid([[(1, 2, 3, 4), (2, 3, 1), (3, 2)]], V, CPU)
+    table = build_banned([[(1, 2, 3, 4), (2, 3, 1), (3, 2)]], V, CPU)
     state = table.root[:1]
     for token in (1, 2, 3):
         state = table.advance(state, torch.tensor([token]))
@@ -51,19 +51,19 @@ def test_overlapping_phrases_are_all_blocked():
 
 
 def test_equal_lists_share_an_automaton_and_empty_ones_ban_nothing():
-    table = build_avoid([[(1, 2), (3,)], [], [(3,), (1, 2)]], V, CPU)
+    table = build_banned([[(1, 2), (3,)], [], [(3,), (1, 2)]], V, CPU)
     assert table.root[0] == table.root[2] != table.root[1]
     assert banned_now(table, table.root) == [{3}, set(), {3}]
 
 
 def test_states_advance_in_any_shape():
-    table = build_avoid([[(1, 2)], [(2, 3)]], V, CPU)
+    table = build_banned([[(1, 2)], [(2, 3)]], V, CPU)
     state = table.advance(table.root[:, None].expand(2, 3), torch.tensor([[1, 2, 5]] * 2))  # (S, c)
     assert [banned_now(table, row) for row in state] == [[{2}, set(), set()], [set(), {3}, set()]]
 
 
 def test_a_shortlist_is_banned_by_word_not_by_column():
-    table = build_avoid([[(4,), (2,)]], V, CPU)
+    table = build_banned([[(4,), (2,)]], V, CPU)
     log_probs = LogProbs(torch.zeros(1, 3), ids=torch.tensor([1, 4, 5]))  # 2 is not on it
     table.ban_(log_probs, table.root)
     assert log_probs.value.tolist() == [[0.0, -torch.inf, 0.0]]
