@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
-from fairseq_ext.constraints.flags import constrained, is_ordered
+from fairseq_ext.constraints.flags import choose_strategies, constrained, is_ordered
 from fairseq_ext.registry import DEFAULT, POINTS, PRUNERS, STRATEGIES, all_strategies, changed, choice, names_of
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.search.spec import SearchSpec
-from fairseq_ext.validate import stock_search
+from fairseq_ext.validate import stock_search, validate
 
 if TYPE_CHECKING:
     from fairseq.data import Dictionary
@@ -82,6 +82,15 @@ def flag_bases() -> list[type]:
     """The strategies' flag dataclasses, each once, those that another one extends left out."""
     classes = list(dict.fromkeys(s.flags for s in all_strategies() if s.flags is not None))
     return [c for c in classes if not any(issubclass(other, c) and other is not c for other in classes)]
+
+
+def settle(flags: Any, generation: Any) -> None:
+    """Fill in what the flags imply: the stock flag for constraints, the strategies that constraints choose. Errors: UsageError for flags
+    that cannot work."""
+    if constrained(flags, generation) and not getattr(generation, "constraints", None):
+        generation.constraints = "unordered"  # fairseq-interactive then reads tab-separated phrases and prints C- lines
+    choose_strategies(flags, generation)
+    validate(flags, generation)
 
 
 def option(name: str, kind: Any, default: Any, text: str) -> tuple[str, Any, Any]:

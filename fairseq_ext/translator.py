@@ -86,9 +86,7 @@ class Translator:
 
     def decode(self, text: str) -> str:
         """Plain text from subword text."""
-        for step in (self.bpe, self.tokenizer):
-            text = step.decode(text) if step is not None else text
-        return text
+        return self.task.segmenter.decode(text)
 
     def translate(
         self,

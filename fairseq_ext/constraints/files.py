@@ -51,7 +51,8 @@ class ConstraintSource:
     """The constraints of every sentence of a corpus, or of an interactive session. Lines of the constraints file are read and
     checked when their sentence is asked for; --avoid-file and --glossary at once.
 
-    Files that are None give nothing. `len` counts the lines of the constraints file.
+    Files that are None give nothing. segmenter: of the target side; source: the source dictionary. `len` counts the lines of the
+    constraints file.
     Errors: UsageError, one sentence that names file and line, for everything in a file that cannot be used.
     """
 
@@ -60,13 +61,10 @@ class ConstraintSource:
         constraints_file: str | None,
         avoid_file: str | None,
         glossary: GlossaryOptions | None,
-        target: Dictionary,
+        segmenter: Segmenter,
         source: Dictionary,
-        tokenizer: Any = None,
-        bpe: Any = None,
     ):
-        self.source = source
-        self.segmenter = Segmenter(target, tokenizer, bpe)
+        self.segmenter, self.source = segmenter, source
         self.lines = Lines(constraints_file, "--constraints-file") if constraints_file else None
         self.parse = parse_json if self.lines is not None and is_json(self.lines) else parse_tabs
         banned: dict[Phrase, str] = {}

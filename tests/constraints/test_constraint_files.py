@@ -62,7 +62,7 @@ def read(tmp_path):
 
         files = [write(name, content), banned and write("banned", banned), glossary and GlossaryOptions(write("glossary", glossary))]
         dictionary = dictionary or words()
-        return ConstraintSource(*files, dictionary, dictionary, **encoders)
+        return ConstraintSource(*files, Segmenter(dictionary, **encoders), dictionary)
 
     return make
 
@@ -151,7 +151,7 @@ def test_a_constraint_with_a_banned_phrase_is_unmet(read):
 
 
 def test_no_file_gives_nothing():
-    source = ConstraintSource(None, None, None, words(), words())
+    source = ConstraintSource(None, None, None, Segmenter(words()), words())
     assert source.sentence(7, [4, 5, 2]) is EMPTY
     assert not source and len(source) == 0
     source.check_size(1000)
@@ -159,7 +159,7 @@ def test_no_file_gives_nothing():
 
 def test_a_source_of_only_an_avoid_file_is_one(tmp_path):
     (tmp_path / "banned").write_text("a\n")
-    assert ConstraintSource(None, str(tmp_path / "banned"), None, words(), words())
+    assert ConstraintSource(None, str(tmp_path / "banned"), None, Segmenter(words()), words())
 
 
 # -- refusals ---------------------------------------------------------------------------------------------------------
@@ -244,9 +244,9 @@ def test_a_missing_file_is_refused(tmp_path):
         files: list = [None] * 3
         files[place] = GlossaryOptions(str(tmp_path / "none")) if flag == "--glossary" else str(tmp_path / "none")
         with pytest.raises(UsageError, match=f"{flag}: cannot read .*none .No such file or directory.: name a file"):
-            ConstraintSource(*files, words(), words())
+            ConstraintSource(*files, Segmenter(words()), words())
     with pytest.raises(UsageError, match="Is a directory"):
-        ConstraintSource(str(tmp_path), None, None, words(), words())
+        ConstraintSource(str(tmp_path), None, None, Segmenter(words()), words())
 
 
 def test_a_line_that_is_not_utf8_is_refused_by_number(read):
@@ -297,7 +297,7 @@ def test_a_pipe_can_be_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_text("a\nb"))
     writer.start()
-    assert len(ConstraintSource(str(tmp_path / "pipe"), None, None, words(), words())) == 2
+    assert len(ConstraintSource(str(tmp_path / "pipe"), None, None, Segmenter(words()), words())) == 2
     writer.join()
 
 
@@ -492,7 +492,7 @@ def test_terms_beyond_the_limits_are_unmet_and_the_corpus_goes_on(tmp_path):
     terms = [f"w{i}" for i in range(70)]
     dictionary = words(" ".join(terms))
     (tmp_path / "g").write_text("".join(f"{t}\t{t}\n" for t in terms))
-    source = ConstraintSource(None, None, GlossaryOptions(str(tmp_path / "g")), dictionary, dictionary)
+    source = ConstraintSource(None, None, GlossaryOptions(str(tmp_path / "g")), Segmenter(dictionary), dictionary)
     found = source.sentence(0, ids(dictionary, " ".join(terms)))
     assert found.text == tuple(terms[:64])
     assert found.unmet == tuple((t, "more than 64 phrases or 512 tokens in the sentence") for t in terms[64:])
@@ -503,6 +503,6 @@ def test_both_formats_say_the_same(tmp_path_factory, phrases):
     folder = tmp_path_factory.mktemp("formats")
     (folder / "c.tsv").write_text("\t".join(" ".join(p) for p in phrases) + "\n")
     (folder / "c.jsonl").write_text(json.dumps({"constraints": phrases}) + "\n")
-    one, other = (ConstraintSource(str(folder / f), None, None, words(), words()).sentence(0, []) for f in ("c.tsv", "c.jsonl"))
+    one, other = (ConstraintSource(str(folder / f), None, None, Segmenter(words()), words()).sentence(0, []) for f in ("c.tsv", "c.jsonl"))
     assert one == other
     assert one.any_of == tuple((ids(words(), " ".join(p)),) for p in phrases)

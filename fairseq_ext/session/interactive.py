@@ -1,0 +1,174 @@
+"""The lines of `fairseq-interactive`: those that cannot be used cost no other one its translation.
+
+fairseq-interactive reads a buffer of lines, makes batches of it and prints when all of them are decoded. A line that cannot be used is told
+on standard error, `E-<number>` and the reason; it is not decoded and has an empty hypothesis, and the status is 3 at the end. With --strict
+it ends the session instead, once the lines before it are printed.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from fairseq.data import LanguagePairDataset
+from torch import Tensor
+
+from fairseq_ext.constraints.packed import pack
+from fairseq_ext.constraints.sentence import EMPTY
+from fairseq_ext.errors import UsageError, report
+from fairseq_ext.session.cpu_workers import share
+from fairseq_ext.session.sentences import Sentences
+from fairseq_ext.session.target_dictionary import TargetDictionary
+from fairseq_ext.stats import Stats
+
+BAD_LINES = 3  # the status of a session with lines that could not be used
+
+
+class Interactive(Sentences):
+    """The part of an *_ext task that takes a session's lines; `Sentences` (sentences.py) says what is known of each."""
+
+    dataset_to_epoch_iter: dict[Any, Any]  # batches that fairseq keeps
+    draft_lines_read = 0
+    talks = False  # this is fairseq-interactive
+    held: UsageError | None = None  # what the first line that was not translated is to blame for
+    strict = False
+    longest: int | None = None  # source tokens that the models take
+    refused: set[int]  # numbers of the lines that cannot be used
+    refused_here: dict[int, UsageError]  # those of the buffer at hand, by their places
+
+    def __init__(self, *arguments, **more):
+        super().__init__(*arguments, **more)
+        self.refused, self.refused_here = set(), {}
+
+    @property
+    def carries_numbers(self) -> bool:
+        """Whether lines carry their numbers: where something asks for them, and where a line of the buffer cannot be used."""
+        return self.numbered or bool(self.refused_here)
+
+    def use_flags(self, flags: Any, constrained: bool) -> None:
+        super().use_flags(flags, constrained)
+        self.strict = flags.strict
+        if "fairseq_cli.interactive" in sys.modules and isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(errors="surrogateescape")  # an invalid byte is its line's fault, not the session's
+
+    def get_interactive_tokens_and_lengths(self, lines, encode_fn):
+        """A buffer's lines as tokens. One that cannot be used is empty; under --strict it and those behind it are left out."""
+        self.talks = True
+        if self.held is not None:
+            held, self.held = self.held, None
+            raise held
+        self.refused_here = {}
+        lines = list(lines)
+        for i, line in enumerate(lines):
+            if not line.isascii() and any("\ud800" <= character <= "\udfff" for character in line):
+                said = f"a line of the input is not valid UTF-8 ({line[:60]!a}): convert it, for example with iconv -t utf-8"
+                if self.refuse(UsageError(said), i):
+                    lines = lines[:i]
+                    break
+                lines[i] = ""
+        tokens, lengths = super().get_interactive_tokens_and_lengths(lines, encode_fn)  # type: ignore[misc]
+        for i, length in enumerate(lengths):
+            if self.longest is not None and length > self.longest:
+                where = f"line {self.lines_read + i + 1} of the input"
+                said = f"{where} has {length} tokens and the model takes {self.longest}: shorten or split it"
+                if self.refuse(UsageError(said), i):
+                    return tokens[:i], lengths[:i]
+                tokens[i], lengths[i] = self.nothing(), 1
+        return tokens, lengths
+
+    def build_dataset_for_inference(self, src_tokens, src_lengths, constraints=None):
+        """The lines' constraints travel by number, in a last column that fairseq does not read."""
+        if self.carries_numbers:
+            src_tokens, constraints = self.number(src_tokens, constraints)
+        n = len(src_tokens)
+        if self.flags().draft_file:
+            good = {tuple(tokens.tolist()): i for i, tokens in enumerate(src_tokens) if i not in self.refused_here}
+            self.draft_line |= {tokens: self.draft_lines_read + i for tokens, i in good.items()}
+            self.draft_lines_read += n
+        for place, error in sorted(self.refused_here.items()):
+            self.refused.add(self.lines_read + place)
+            print(f"E-{self.lines_read + place}\t{error}", file=sys.stderr, flush=True)
+        self.lines_read += n if self.talks else 0
+        dataset = super().build_dataset_for_inference(src_tokens, [len(t) for t in src_tokens])  # type: ignore[misc]
+        if constraints is not None:  # put in afterwards: some stock tasks refuse to take them
+            pairs = dataset
+            while not isinstance(pairs, LanguagePairDataset):
+                pairs = pairs.dataset
+            pairs.constraints = constraints[:n]
+        return dataset
+
+    def forget(self, dataset: Any) -> None:
+        """Drop the batches that fairseq keeps of a buffer's lines: nobody asks for them again, and it would keep them all to the end."""
+        if not any(dataset is known for known in self.datasets.values()):
+            self.dataset_to_epoch_iter.pop(dataset, None)
+
+    def number(self, src_tokens: list[Tensor], typed: Tensor | None) -> tuple[list[Tensor], Tensor]:
+        """The lines that can be decoded, and their packed constraints; typed: fairseq's, of the lines' own fields."""
+        first, of_line = self.lines_read, {}
+        unknown = list(self.unknown_words())
+        self.constraint_source()  # what is wrong with a file is no line's fault
+        for i, tokens in enumerate(src_tokens):
+            of_line[first + i] = EMPTY
+            row = None if typed is None else typed[i]
+            if i not in self.refused_here:
+                try:
+                    of_line[first + i] = self.constraints_of_line(first + i, tokens, row, unknown)
+                except UsageError as error:
+                    if self.refuse(error, i):
+                        del of_line[first + i]
+                        src_tokens = src_tokens[:i]
+                        break
+                    src_tokens[i] = self.nothing()
+            if row is not None:
+                del unknown[: int((row[1:] == self.target_dictionary.unk()).sum())]  # those of this line
+        self.unknown_words().clear()
+        self.of_line = of_line
+        if isinstance(self.target_dictionary, TargetDictionary):
+            self.target_dictionary.alternatives.clear()
+        return src_tokens, pack(list(of_line.values()), list(of_line), self.shown)
+
+    def unknown_words(self) -> list[str]:
+        """The words of typed phrases that the dictionary lacks, as it has noted them."""
+        return self.target_dictionary.unknown if isinstance(self.target_dictionary, TargetDictionary) else []
+
+    def refuse(self, error: UsageError, place: int) -> bool:
+        """A line of the buffer cannot be used. Whether the session ends there, which --strict asks for."""
+        if self.strict:
+            self.hold(error, place)
+            return True
+        self.refused_here[place] = error
+        return False
+
+    def nothing(self) -> Tensor:
+        """The tokens of an empty line."""
+        return torch.tensor([self.source_dictionary.eos()])
+
+    def decode_usable(self, batch: tuple[dict, Tensor | None, Tensor | None], decode: Callable[[tuple], list]) -> list:
+        """The hypotheses of a batch (sample, prefix tokens, constraints); an empty one for each line that cannot be used."""
+        numbers = batch[0].get("sentence_numbers") if self.refused_here else None
+        if numbers is None or self.refused.isdisjoint(numbers.tolist()):
+            return decode(batch)
+        n = len(numbers)
+        usable = [i for i, number in enumerate(numbers.tolist()) if number not in self.refused]
+        found = dict(zip(usable, decode(tuple(share(part, n, usable) for part in batch)) if usable else [], strict=True))
+        lost = torch.tensor(-float("inf"))
+        tokens = torch.tensor([self.target_dictionary.eos()])
+        empty = {"tokens": tokens, "score": lost, "attention": torch.empty(0), "alignment": torch.empty(0)}
+        return [found.get(i) or [{**empty, "positional_scores": lost[None].clone()}] for i in range(n)]
+
+    def hold(self, error: UsageError, before: int) -> None:
+        """Raise the error; in a session whose buffer has lines before it, later: with the next buffer, or at the end."""
+        if not (self.talks and before):
+            raise error
+        self.held = error
+
+    def tell_at_end(self, stats: Stats) -> int:
+        """At the end of the process: warn of what was not met, and tell an error that is still held; the status."""
+        if self.constrained:
+            self.tell_unmet(stats)
+        if self.held is not None:
+            report(type(self.held), self.held, None)
+        return 1 if self.held is not None else BAD_LINES if self.refused else 0
