@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
-import os
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fairseq_ext import errors
 from fairseq_ext.errors import UsageError, report
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.session.cpu_workers import Workers
+from fairseq_ext.session.process_end import at_process_end
 from fairseq_ext.session.results_file import ResultsFile
 from fairseq_ext.session.run_key import run_key
 from fairseq_ext.session.stats_file import StatsFile
@@ -43,7 +40,7 @@ class Command:
         self.workers: Workers | None = None
         self.stats_file: StatsFile | None = None
         self.since_trim = 0  # sentences decoded since memory was given back
-        atexit.register(self.end)
+        at_process_end(self.end)
 
     def use(self, generator: BeamSearchGenerator, models: list, text: Callable[[Tensor], str]) -> None:
         """Go on with this generator. text: from target tokens to text, for the results file.
@@ -79,11 +76,13 @@ class Command:
             self.stats_file.follow()
         return out
 
-    def end(self) -> None:
-        """Write the statistics a last time, then what the caller wants, which tells the status. Statistics that cannot be written make
-        it 1; an error that ends the process has told its own."""
+    def end(self) -> int:
+        """Stop the worker processes, write the statistics a last time, then what the caller wants; the status. Statistics that cannot be
+        written make it 1."""
+        if self.workers is not None:
+            self.workers.stop()
         if self.stats is None:
-            return
+            return 0
         failed = None
         try:
             if self.stats_file is not None:
@@ -93,8 +92,5 @@ class Command:
         status = self.at_end(self.stats)
         if failed is not None:
             report(type(failed), failed, None)
-            status = 1
-        if status and not errors.leaving:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)
+            return 1
+        return status

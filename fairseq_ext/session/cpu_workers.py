@@ -9,7 +9,6 @@ Neutral setting: --cpu-workers 1, no other process.
 
 from __future__ import annotations
 
-import atexit
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -64,7 +63,6 @@ class Workers:
         self.pipes: list[Connection] = []
         self.processes: list[Any] = []
         self.seen: list[Tensor] = []
-        atexit.register(self.stop)
 
     def small(self) -> list[Tensor]:
         """Parameters that change when a model is trained further, moved or cast."""

@@ -1,0 +1,51 @@
+"""What runs when the process ends, by one hook for all commands (and Translators) of the process.
+
+fairseq's commands return without a word to their task, and have dropped it by then. So what a command has to do at its end is kept here.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Callable
+
+from fairseq_ext import errors
+
+
+class ProcessEnd:
+    """Functions that return a status, called when the process ends, the last one first. A fork calls those that it has added itself."""
+
+    def __init__(self) -> None:
+        self.process = 0
+        self.functions: list[Callable[[], int]] = []
+
+    def add(self, function: Callable[[], int]) -> None:
+        """Call a function at the end as well."""
+        if self.process != os.getpid():
+            self.process, self.functions = os.getpid(), []
+            atexit.register(self.run)
+        self.functions.append(function)
+
+    def run(self) -> None:
+        """Call them, then leave with the highest status, unless an error ends the process, which has told its own.
+
+        Errors: the first function's that raises; the others are called all the same.
+        """
+        if self.process != os.getpid():
+            return
+        status, error = 0, None
+        while self.functions:
+            try:
+                status = max(status, self.functions.pop()())
+            except Exception as raised:
+                error = error or raised
+        if error is not None:
+            raise error
+        if status and not errors.leaving:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+
+
+at_process_end = ProcessEnd().add
