@@ -7,7 +7,7 @@ prefix_tokens, constraints)`, and the dictionaries it returns.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,12 +17,13 @@ from fairseq.sequence_generator import EnsembleModelWithAlignment, SequenceGener
 from torch import Tensor
 
 from fairseq_ext import config
-from fairseq_ext.constraints.boundaries import Boundaries
 from fairseq_ext.constraints.flags import is_ordered
 from fairseq_ext.constraints.in_text import InText
 from fairseq_ext.constraints.packed import from_packed
 from fairseq_ext.constraints.report import Meets, report_constraints
+from fairseq_ext.constraints.segmenter import Segmenter
 from fairseq_ext.constraints.sentence import met
+from fairseq_ext.constraints.target_text import TargetText
 from fairseq_ext.decoders.factory import make_decoder
 from fairseq_ext.decoders.fairseq.uncached import UncachedBackend
 from fairseq_ext.decoders.protocol import Regroupable
@@ -87,9 +88,8 @@ class BeamSearchGenerator(SequenceGenerator):
         self.engine = Engine(decoder, self.spec, self.build_plugs(), self.processors(), self.stats)
         self.driver = self.build_driver()
         self.results: ResultsFile | None = None  # where results go as they are found
-        self.text: Callable[[Tensor], str] = str  # from tokens to what a reader of that file sees
-        self.boundaries: Callable[[], Boundaries | None] = lambda: None  # between the target's words, where phrases count as words
-        self.plain: Callable[[Sequence[int]], str] = str  # from tokens to words, where there are boundaries
+        self.target_text = TargetText(lambda: Segmenter(tgt_dict), self.symbols_to_strip_from_output, "none")  # a task knows more
+        self.show_bar = False  # how far a stream has come
 
     @property
     def decoder(self) -> Regroupable:
@@ -161,7 +161,7 @@ class BeamSearchGenerator(SequenceGenerator):
                 out[i] = self.results.hypotheses(number, self.checksum(pool, i), device) or []
             pool.wanted = [i for i, found in enumerate(out) if not found]
         missing = len(pool.queue(0))
-        progress = Progress(missing, self.stats) if self.stats.refills is not None and missing > 1 else None
+        progress = Progress(missing, self.stats, self.show_bar) if self.stats.refills is not None and missing > 1 else None
 
         def answer(sentence: int, found: list[Hypothesis]) -> None:
             found = self.plugs.softmax.rescore(sentence, found, pool, self.spec.scoring)
@@ -172,7 +172,7 @@ class BeamSearchGenerator(SequenceGenerator):
             self.stats.sentences += 1
             self.stats.target_tokens += out[sentence][0]["tokens"].numel()
             if self.results is not None:
-                text = self.text(out[sentence][0]["tokens"])
+                text = self.target_text.text(out[sentence][0]["tokens"])
                 self.results.add(ids[sentence], self.checksum(pool, sentence), text, out[sentence])
             if progress is not None:
                 progress.add()
@@ -221,7 +221,7 @@ class BeamSearchGenerator(SequenceGenerator):
         """How it is counted which constraints a hypothesis meets: in its text where the target's words are known, else in its tokens."""
         if pool.boundaries is None:
             return met
-        return InText(self.plain, pool.boundaries.whole)
+        return InText(self.target_text.words, pool.boundaries.whole)
 
     def add_constraints(self, pool: Pool, sample, packed: Tensor | None) -> None:
         """Give the pool its sentences' constraints: from the task, or packed as fairseq's commands pass them."""
@@ -231,7 +231,7 @@ class BeamSearchGenerator(SequenceGenerator):
         if given is None:
             return
         pool.constraints = given
-        pool.boundaries = self.boundaries()
+        pool.boundaries = self.target_text.boundaries
         pool.ordered = is_ordered(self.flags, self.generation)
         if any(c.prefix for c in given):
             width = max(len(c.prefix) for c in given)

@@ -15,12 +15,13 @@ from fairseq.tasks.translation_from_pretrained_bart import TranslationFromPretra
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 
 from fairseq_ext import config, validate
-from fairseq_ext.constraints.flags import constrained
+from fairseq_ext.constraints.flags import boundary_mode, constrained
+from fairseq_ext.constraints.target_text import TargetText
 from fairseq_ext.decoders.refused import refuse_architecture
 from fairseq_ext.errors import UsageError
 from fairseq_ext.generator import AlignedBeamSearchGenerator, BeamSearchGenerator
 from fairseq_ext.registry import choice
-from fairseq_ext.session.checkpoint import checkpoint_of, longest_source
+from fairseq_ext.session.checkpoint import checkpoint_of, longest_source, shows_bar
 from fairseq_ext.session.command import Command
 from fairseq_ext.session.interactive import Interactive
 from fairseq_ext.session.twin import BuildsGenerators, register_twin
@@ -64,9 +65,9 @@ class Extended(Interactive, BuildsGenerators):
         generator = self.build_ours(models, args, kind, extra, prefix_allowed_tokens_fn)
         self.longest = longest_source(flags, self, models)
         self.command = self.command or Command(flags, self.tell_at_end)
-        generator.boundaries = lambda: self.boundaries
-        generator.plain = lambda tokens: self.plain(tokens, generator.symbols_to_strip_from_output)
-        self.command.use(generator, models, lambda tokens: self.text(tokens, generator.symbols_to_strip_from_output))
+        generator.target_text = TargetText(lambda: self.segmenter, generator.symbols_to_strip_from_output, boundary_mode(flags))
+        generator.show_bar = shows_bar(flags)
+        self.command.use(generator, models)
         return generator
 
     def get_batch_iterator(self, dataset, max_tokens=None, max_sentences=None, *args, **kwargs):
@@ -87,7 +88,7 @@ class Extended(Interactive, BuildsGenerators):
         run = partial(self.command.decode, generator, decode, models, self.source_dictionary.pad())
         found = self.decode_usable((sample, prefix_tokens, constraints), run)
         if self.report_path:
-            self.report_glossary(sample, [self.text(each[0]["tokens"], generator.symbols_to_strip_from_output) for each in found])
+            self.report_glossary(sample, [generator.target_text.text(each[0]["tokens"]) for each in found])
         return found
 
 

@@ -188,8 +188,7 @@ class Translator:
 
     def translation(self, hypothesis: dict) -> Translation:
         """From fairseq's dictionary to text."""
-        dictionary = self.task.target_dictionary
-        text = dictionary.string(hypothesis["tokens"].int().cpu(), extra_symbols_to_ignore=self.generator.symbols_to_strip_from_output)
+        text = self.generator.target_text.pieces(hypothesis["tokens"])
         alignment = hypothesis["alignment"]
         pairs = [tuple(pair) for pair in alignment] if self.cfg.generation.print_alignment == "hard" else None
         return Translation(

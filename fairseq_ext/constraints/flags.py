@@ -93,6 +93,11 @@ def choose_strategies(flags: Any, generation: Any) -> None:
         flags.stop = "early"
 
 
+def boundary_mode(flags: Any) -> str | None:
+    """--constraint-boundary, None where it is not given."""
+    return None if flags.constraint_boundary is None else str(flags.constraint_boundary)
+
+
 def is_ordered(flags: Any, generation: Any) -> bool:
     """Whether phrases must appear in the order given: the stock flag says so; alone, our files mean unordered."""
     return str(getattr(generation, "constraints", None) or "") == "ordered"

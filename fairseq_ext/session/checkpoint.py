@@ -1,8 +1,9 @@
-"""What the settings that a task is set up with tell of the command: where the model lies, how long a source it takes."""
+"""What the settings that a task is set up with tell of the command: where the model lies, how long a source it takes, whether bars show."""
 
 from __future__ import annotations
 
 import os
+import sys
 from argparse import Namespace
 from typing import Any
 
@@ -27,6 +28,11 @@ def checkpoint_of(settings: DictConfig | Namespace) -> str | None:
     path = setting(settings, "common_eval", "path")
     first = split_paths(path)[0] if path else ""
     return first if os.path.isfile(first) else None
+
+
+def shows_bar(settings: DictConfig | Namespace) -> bool:
+    """Whether the command draws progress bars: on a terminal, unless --no-progress-bar is given."""
+    return sys.stderr.isatty() and not setting(settings, "common", "no_progress_bar")
 
 
 def longest_source(settings: DictConfig | Namespace, task: Any, models: list) -> int | None:

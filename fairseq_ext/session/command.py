@@ -15,8 +15,6 @@ from fairseq_ext.session.run_key import run_key
 from fairseq_ext.session.stats_file import StatsFile
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from fairseq_ext.generator import BeamSearchGenerator
     from fairseq_ext.stats import Stats
 
@@ -42,8 +40,8 @@ class Command:
         self.since_trim = 0  # sentences decoded since memory was given back
         at_process_end(self.end)
 
-    def use(self, generator: BeamSearchGenerator, models: list, text: Callable[[Tensor], str]) -> None:
-        """Go on with this generator. text: from target tokens to text, for the results file.
+    def use(self, generator: BeamSearchGenerator, models: list) -> None:
+        """Go on with this generator.
 
         Errors: UsageError for a results file or a statistics file that cannot be written.
         """
@@ -52,7 +50,6 @@ class Command:
         if flags.results_file:
             made_from, words = run_key(generator, models), len(generator.context.dictionary)
             generator.results = ResultsFile(flags.results_file, flags.resume, stats.signature, made_from, words)
-            generator.text = text
         if self.stats_path:
             self.stats_file = StatsFile(self.stats_path, stats)
         self.stats = stats

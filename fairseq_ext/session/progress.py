@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import time
 
 from tqdm import tqdm
@@ -15,15 +14,14 @@ SECONDS_BETWEEN_LINES = 30.0
 
 
 class Progress:
-    """Sentences done of one pool."""
+    """Sentences done of one pool. show_bar: whether by a bar on standard error."""
 
-    def __init__(self, sentences: int, stats: Stats):
+    def __init__(self, sentences: int, stats: Stats, show_bar: bool):
         self.sentences = sentences
         self.stats = stats
         self.done = 0
         self.start = self.told = time.monotonic()
-        wanted = sys.stderr.isatty() and "--no-progress-bar" not in sys.argv
-        self.bar = tqdm(total=sentences, unit=" sentences", leave=False, dynamic_ncols=True) if wanted else None
+        self.bar = tqdm(total=sentences, unit=" sentences", leave=False, dynamic_ncols=True) if show_bar else None
 
     def add(self) -> None:
         """One more sentence is done."""

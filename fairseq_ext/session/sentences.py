@@ -1,17 +1,15 @@
-"""What a task knows of each sentence besides its source: its number, its constraints, its line of a draft file, its text."""
+"""What a task knows of each sentence besides its source: its number, its constraints, its line of a draft file."""
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from fairseq_ext.constraints.boundaries import Boundaries, find_boundaries, plain
 from fairseq_ext.constraints.files import ConstraintSource
 from fairseq_ext.constraints.flags import glossary_options
 from fairseq_ext.constraints.glossary_report import GlossaryReport
@@ -28,7 +26,7 @@ logger = logging.getLogger("fairseq_ext")
 
 
 class Sentences:
-    """The part of an *_ext task that gives sentences their numbers, constraints, drafts and texts."""
+    """The part of an *_ext task that gives sentences their numbers, constraints and drafts."""
 
     source_dictionary: Any
     target_dictionary: Any
@@ -91,24 +89,6 @@ class Sentences:
     def segmenter(self) -> Segmenter:
         """From text to target tokens and back, as the command's --tokenizer and --bpe say."""
         return Segmenter(self.target_dictionary, self.tokenizer_used, self.bpe_used)
-
-    def text(self, tokens: Tensor, left_out: Any) -> str:
-        """Target tokens (L,) as text, without segmentation where the command undoes it by --bpe and --tokenizer; left_out: symbols that
-        no reader sees."""
-        return self.segmenter.decode(self.target_dictionary.string(tokens.int().cpu(), extra_symbols_to_ignore=left_out))
-
-    @functools.cached_property
-    def boundaries(self) -> Boundaries | None:
-        """Where the target's words begin and end, if phrases count as words; None where they do not, or where that is not known."""
-        mode = self.flags().constraint_boundary
-        return find_boundaries(self.target_dictionary, self.bpe_used, None if mode is None else str(mode))
-
-    def plain(self, tokens: Sequence[int], left_out: Any) -> str:
-        """Target tokens as plain text, also where the command does not undo their segmentation."""
-        if self.bpe_used is not None:
-            return self.text(torch.tensor(tokens, dtype=torch.long), left_out)
-        out = self.target_dictionary.string(torch.tensor(tokens), extra_symbols_to_ignore=left_out)
-        return plain(out, self.boundaries.kind) if self.boundaries is not None else out
 
     def constraint_source(self) -> ConstraintSource:
         """The command's constraint files, segmented as its tokenizer and bpe segment text (read when first needed)."""

@@ -1,0 +1,45 @@
+"""Target tokens as text: as the command prints them, and as words."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_ext.constraints.boundaries import Boundaries, find_boundaries, plain
+from fairseq_ext.constraints.segmenter import Segmenter
+
+
+class TargetText:
+    """What a reader sees of a generator's tokens.
+
+    segmenter: gives the target side's, which fairseq's commands complete only after they have built a generator; left_out: symbols that no
+    reader sees; mode: of --constraint-boundary.
+    """
+
+    def __init__(self, segmenter: Callable[[], Segmenter], left_out: Any, mode: str | None = None):
+        self.segmenter, self.left_out, self.mode = segmenter, left_out, mode
+
+    def pieces(self, tokens: Tensor | Sequence[int]) -> str:
+        """Tokens (L,) as the dictionary's symbols, parted by spaces."""
+        tokens = torch.as_tensor(tokens, dtype=torch.long)
+        return self.segmenter().dictionary.string(tokens.int().cpu(), extra_symbols_to_ignore=self.left_out)
+
+    def text(self, tokens: Tensor | Sequence[int]) -> str:
+        """Tokens (L,) as text, without segmentation where the command undoes it by --bpe and --tokenizer."""
+        return self.segmenter().decode(self.pieces(tokens))
+
+    @functools.cached_property
+    def boundaries(self) -> Boundaries | None:
+        """Where words begin and end, if phrases count as words; None where they do not, or where that is not known."""
+        return find_boundaries(self.segmenter().dictionary, self.segmenter().bpe, self.mode)
+
+    def words(self, tokens: Sequence[int]) -> str:
+        """Tokens (L,) as plain text, also where the command does not undo their segmentation."""
+        if self.segmenter().bpe is not None:
+            return self.text(tokens)
+        out = self.pieces(tokens)
+        return plain(out, self.boundaries.kind) if self.boundaries is not None else out
