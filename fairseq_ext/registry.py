@@ -7,7 +7,9 @@ A strategy is one file of `strategies/<point>/`. It ends in a register line:
 
 It returns a plug: a subclass of its point's base class in search/protocols.py, where each method is described (for "decoding": a
 function from the search's `Engine` to its driver). flags: this package's, as the command has them; context: config.py, Context. What a
-stop plug is given and returns is in search/candidates.py; its flags extend those of strategies/stop/_length_reward.py.
+stop plug is given and returns is in search/candidates.py; its flags extend those of strategies/stop/_length_reward.py. A flag is a field
+of a FairseqDataclass; its metadata has the `help` (which tells the default), and for a number may have its `range` (least, most, what it
+is), for a file's name `file`: True.
 
 Nothing else names the strategy. `config.py` gathers the flags, `validate.py` derives refusals from `needs` and `denies`, `generator.py`
 builds what the flags name; `tests/test_neutral.py`, `tests/test_compose.py` and `tests/test_strategies_cli.py` run every `neutral` and

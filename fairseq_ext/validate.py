@@ -1,7 +1,7 @@
 """What cannot work is refused before anything runs, in one sentence that names the flags and the way out.
 
-Strategies and options declare what they need and deny (registry.py); the pairs follow from that. Numbers have their ranges here, and a
-strategy's own check looks at what only it knows.
+Strategies and options declare what they need and deny (registry.py); the pairs follow from that. A strategy's flags declare their ranges
+and which of them name files; those of all other flags stand here. A strategy's own check looks at what only it knows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fairseq_ext.session import cpu_workers
 
 LARGEST = 3.0e38  # of a float32
 FINITE = (-LARGEST, LARGEST)
-# flags that the search reads: the least and the most that each may be, and what it is
+# flags that belong to no strategy: the least and the most that each may be, and what it is
 RANGES: dict[str, tuple[float, float, str]] = {
     "beam": (1, 10_000, "number of hypotheses"),
     "nbest": (1, 10_000, "number of hypotheses"),
@@ -34,28 +34,8 @@ RANGES: dict[str, tuple[float, float, str]] = {
     "prefix_size": (0, 1_000_000, "number of target tokens"),
     "no_repeat_ngram_size": (0, 1_000_000, "number of tokens"),
     "cpu_workers": (1, max(64, 4 * (os.cpu_count() or 1)), "number of processes"),
-    "stream_width": (1, 10_000_000, "number of sentences"),
-    "block_size": (0, 1_000_000, "number of tokens"),
-    "parallel_length": (0, 1_000_000, "number of tokens"),
-    "lsh_hits": (0, math.inf, "number of equal bands"),
-    "shortlist_recall_every": (0, math.inf, "number of calls"),
-    "shortlist_words": (1, math.inf, "number of words"),
-    "gbs_base": (1, 10_000, "number of slots"),
 }
-FILES = (
-    "results_file",
-    "stats_file",
-    "constraints_file",
-    "avoid_file",
-    "glossary",
-    "glossary_report",
-    "draft_file",
-    "draft_table",
-    "ddg_dir",
-    "shortlist_file",
-    "shortlist_counts",
-    "lsh_index",
-)
+FILES = ("results_file", "stats_file", "glossary_report")
 
 STOCK_SEARCHES = {
     "sampling": ("--sampling", False),
@@ -167,9 +147,14 @@ def refuse_unused(flags: Any, strategies: list[Strategy]) -> None:
             raise UsageError(f"{flag} belongs to {owners}, which is not switched on: add it or leave {flag} out")
 
 
+def declared(key: str) -> dict[str, Any]:
+    """What the strategies' flags declare under a key of their metadata, by field name."""
+    return {f.name: f.metadata[key] for s in all_strategies() if s.flags for f in dataclasses.fields(s.flags) if key in f.metadata}
+
+
 def refuse_values(flags: Any, generation: Any) -> None:
     """Refuse numbers outside their range, NaN included, and empty file names (raises UsageError)."""
-    for name, (least, most, meaning) in RANGES.items():
+    for name, (least, most, meaning) in (RANGES | declared("range")).items():
         value = getattr(generation, name, None)
         value = getattr(flags, name, None) if value is None else value
         if value is not None and not least <= value <= most:
@@ -180,7 +165,7 @@ def refuse_values(flags: Any, generation: Any) -> None:
         value = getattr(flags, option.name)
         if isinstance(value, float) and math.isnan(value):
             raise UsageError(f"--{option.name.replace('_', '-')} is not a number: give one, or leave it out")
-    for name in FILES:
+    for name in (*FILES, *declared("file")):
         if getattr(flags, name) == "":
             raise UsageError(f"--{name.replace('_', '-')} is given without a name: name a file, or leave it out")
 

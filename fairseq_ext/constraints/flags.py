@@ -21,17 +21,19 @@ class ConstraintFlags(FairseqDataclass):
         default=None,
         metadata={
             "help": "phrases that must appear: one line a sentence in corpus order, tab-separated, or JSONL "
-            "(default: none; in any order unless --constraints is ordered)"
+            "(default: none; in any order unless --constraints is ordered)",
+            "file": True,
         },
     )
     avoid_file: Optional[str] = field(  # noqa: UP045
-        default=None, metadata={"help": "phrases that must never appear, one a line (default: none)"}
+        default=None, metadata={"help": "phrases that must never appear, one a line (default: none)", "file": True}
     )
     glossary: Optional[str] = field(  # noqa: UP045
         default=None,
         metadata={
             "help": "terms for every sentence whose source holds them: TSV, CSV, TBX-Basic or JSONL of source and target term (or a|b) "
-            "(default: none; in any order unless --constraints is ordered)"
+            "(default: none; in any order unless --constraints is ordered)",
+            "file": True,
         },
     )
     glossary_match: ChoiceEnum(["surface", "casefold", "lemma"]) = field(  # type: ignore[valid-type]

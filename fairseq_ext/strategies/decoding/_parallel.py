@@ -26,11 +26,17 @@ MARGIN = {"float16": 0.1, "bfloat16": 0.8}  # nats; by experience single tokens 
 class ParallelFlags(FairseqDataclass):
     block_size: int = field(
         default=0,
-        metadata={"help": "tokens that a call reads at most in each row (1: greedy; default 0: 3, or with window as many as pay off)"},
+        metadata={
+            "help": "tokens that a call reads at most in each row (1: greedy; default 0: 3, or with window as many as pay off)",
+            "range": (0, 1_000_000, "number of tokens"),
+        },
     )
     parallel_length: int = field(
         default=0,
-        metadata={"help": "target tokens decoded in parallel by jacobi (its block) and hybrid-jacobi (default 0: 1.25 x source tokens)"},
+        metadata={
+            "help": "target tokens decoded in parallel by jacobi (its block) and hybrid-jacobi (default 0: 1.25 x source tokens)",
+            "range": (0, 1_000_000, "number of tokens"),
+        },
     )
     draft: ChoiceEnum(["auto", "none", "pad", "repeat", "copy", "ngram"]) = field(  # type: ignore[valid-type]
         default="auto",
@@ -40,10 +46,14 @@ class ParallelFlags(FairseqDataclass):
         },
     )
     draft_file: Optional[str] = field(  # noqa: UP045
-        default=None, metadata={"help": "earlier translations as drafts, one segmented line a sentence (default: none)"}
+        default=None, metadata={"help": "earlier translations as drafts, one segmented line a sentence (default: none)", "file": True}
     )
     draft_table: Optional[str] = field(  # noqa: UP045
-        default=None, metadata={"help": "the table of --draft ngram (default: CHECKPOINT.drafts.npz beside the checkpoint, if it is there)"}
+        default=None,
+        metadata={
+            "help": "the table of --draft ngram (default: CHECKPOINT.drafts.npz beside the checkpoint, if it is there)",
+            "file": True,
+        },
     )
     draft_cost: float = field(
         default=-1.0,
@@ -58,7 +68,10 @@ class ParallelFlags(FairseqDataclass):
     )
     ddg_dir: Optional[str] = field(  # noqa: UP045
         default=None,
-        metadata={"help": "write each sentence's decoding dependency graph (JSON, PNG, SVG, HTML) to this directory (default: none)"},
+        metadata={
+            "help": "write each sentence's decoding dependency graph (JSON, PNG, SVG, HTML) to this directory (default: none)",
+            "file": True,
+        },
     )
 
 
@@ -87,9 +100,6 @@ def driver_with(flags: Any, context: Any, make: Callable[[Drafter], Method]) -> 
 def check(flags, generation) -> None:
     """Refuse lengths, costs and margins that mean nothing (raises UsageError)."""
     name = f"--decoding {flags.decoding}"
-    if flags.block_size < 0 or flags.parallel_length < 0:
-        flag = "--block-size" if flags.block_size < 0 else "--parallel-length"
-        raise UsageError(f"{flag} is a number of tokens: use 1 or more, or 0 for the default")
     if flags.decoding == "jacobi" and flags.block_size:
         raise UsageError(
             "--decoding jacobi has one block, the whole sentence: use --parallel-length for its length, or gs-jacobi with --block-size"

@@ -35,7 +35,13 @@ from fairseq_ext.search.protocols import Schedule
 
 @dataclass
 class StreamFlags(FairseqDataclass):
-    stream_width: int = field(default=64, metadata={"help": "sentences that are decoded at once under --schedule stream (default: 64)"})
+    stream_width: int = field(
+        default=64,
+        metadata={
+            "help": "sentences that are decoded at once under --schedule stream (default: 64)",
+            "range": (1, 10_000_000, "number of sentences"),
+        },
+    )
     refill_threshold: float = field(
         default=1 / 6,
         metadata={"help": "new sentences start when at most this share of the stream's width is left (default: 1/6)"},
@@ -71,7 +77,7 @@ class Stream(Schedule):
 
 
 def check(flags, generation) -> None:
-    """Refuse a stream that nothing fits into (raises UsageError). The range of --stream-width is in validate.py."""
+    """Refuse a stream without room for a sentence (raises UsageError)."""
     if not 0 <= flags.refill_threshold < 1:
         raise UsageError(f"--refill-threshold {flags.refill_threshold} is not a share below 1: use 0 or more, such as 0.167")
     if flags.stream_rows is not None and flags.stream_rows < generation.beam:

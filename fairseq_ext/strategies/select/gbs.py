@@ -40,7 +40,11 @@ MAX_CBS_PHRASES = 6
 @dataclass
 class GridBeamFlags(ConstraintFlags):
     gbs_base: int = field(
-        default=1, metadata={"help": "slots of each bank under --select gbs; replaces --beam (default: 1; the paper: 1, 5, 10)"}
+        default=1,
+        metadata={
+            "help": "slots of each bank under --select gbs; replaces --beam (default: 1; the paper: 1, 5, 10)",
+            "range": (1, 10_000, "number of slots"),
+        },
     )
 
 

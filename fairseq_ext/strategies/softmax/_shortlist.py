@@ -1,6 +1,7 @@
 """What every shortlist strategy is made of: its flags, the counts of target words, the output layers."""
 
 import logging
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Optional
@@ -23,11 +24,17 @@ class ListFlags(FairseqDataclass):
 
     shortlist_counts: Text = field(
         default=None,
-        metadata={"help": "lines 'word count' of the target side, for the most frequent words (default: the target dictionary's counts)"},
+        metadata={
+            "help": "lines 'word count' of the target side, for the most frequent words (default: the target dictionary's counts)",
+            "file": True,
+        },
     )
     shortlist_recall_every: int = field(
         default=128,
-        metadata={"help": "for --stats-file: calls from one check against the full softmax to the next (default: 128; 0: never)"},
+        metadata={
+            "help": "for --stats-file: calls from one check against the full softmax to the next (default: 128; 0: never)",
+            "range": (0, math.inf, "number of calls"),
+        },
     )
 
 

@@ -15,6 +15,7 @@ a parallel corpus.
 Neutral setting: --softmax full; or a T of the vocabulary's size or more.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -33,9 +34,15 @@ from fairseq_ext.strategies.softmax._shortlist import TopFlags, check_top, list_
 class LexicalFlags(TopFlags):
     shortlist_file: Optional[str] = field(  # noqa: UP045
         default=None,
-        metadata={"help": "--softmax lexical: lines 'source word, target word, probability' of a lexical table (default: none)"},
+        metadata={
+            "help": "--softmax lexical: lines 'source word, target word, probability' of a lexical table (default: none)",
+            "file": True,
+        },
     )
-    shortlist_words: int = field(default=20, metadata={"help": "--softmax lexical: translations of each source word (default: 20)"})
+    shortlist_words: int = field(
+        default=20,
+        metadata={"help": "--softmax lexical: translations of each source word (default: 20)", "range": (1, math.inf, "number of words")},
+    )
 
 
 def read_table(path: str, source, target, words: int) -> Tensor:

@@ -22,6 +22,7 @@ definition of the compiled kernels/lsh.cpp and lsh.cu.
 """
 
 import logging
+import math
 import time
 from dataclasses import dataclass, field
 from typing import Any, Optional
@@ -59,7 +60,13 @@ class LSHFlags(ListFlags):
     lsh_k: int = field(default=16, metadata={"help": "K: dimensions that each hash function compares (default: 16; the paper: 8, 16)"})
     lsh_u: int = field(default=3, metadata={"help": "u: hash codes of a band (default: 3, as the paper)"})
     lsh_bands: int = field(default=100, metadata={"help": "W: bands (default: 100; the paper: 500)"})
-    lsh_hits: int = field(default=2, metadata={"help": "t: equal bands that make a word a candidate (default: 2; 0: every word)"})
+    lsh_hits: int = field(
+        default=2,
+        metadata={
+            "help": "t: equal bands that make a word a candidate (default: 2; 0: every word)",
+            "range": (0, math.inf, "number of equal bands"),
+        },
+    )
     lsh_top: int = field(default=6000, metadata={"help": "T: most frequent words on every list (default: 6000; all: V)"})
     lsh_share: ChoiceEnum(["batch", "sentence"]) = field(  # type: ignore[valid-type]
         default="batch",
@@ -77,7 +84,7 @@ class LSHFlags(ListFlags):
     )
     lsh_seed: int = field(default=1, metadata={"help": "of the permutations (default: 1)"})
     lsh_index: Optional[str] = field(  # noqa: UP045
-        default=None, metadata={"help": "keep the index beside this file (default: the checkpoint; off: keep none)"}
+        default=None, metadata={"help": "keep the index beside this file (default: the checkpoint; off: keep none)", "file": True}
     )
 
 
