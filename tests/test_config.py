@@ -165,15 +165,9 @@ def test_what_is_registered_is_known():
 
 
 
-
-PENDING = ("cbs", "gs-jacobi", "hybrid-jacobi", "window")  # still in a file with others
-
-
 def test_every_strategy_lies_in_the_file_of_its_name():
     """--softmax lsh is strategies/softmax/lsh.py."""
     for strategy in registry.all_strategies():
-        if strategy.name in PENDING:
-            continue
         assert strategy.file == f"strategies/{strategy.point}/{strategy.name.replace('-', '_')}.py"
         assert strategy.paper
 

@@ -21,8 +21,9 @@ from fairseq_ext.constraints.boundaries import Boundaries, find_boundaries
 from fairseq_ext.constraints.in_text import InText
 from fairseq_ext.constraints.required import build_table
 from fairseq_ext.constraints.sentence import SentenceConstraints
+from fairseq_ext.strategies.select.cbs import ConstrainedBeam
 from fairseq_ext.strategies.select.dba import DBA
-from fairseq_ext.strategies.select.gbs import ConstrainedBeam, GridBeam
+from fairseq_ext.strategies.select.gbs import GridBeam
 
 SYMBOLS = "ABab"  # the tables' words: two that start a word, two that continue one
 MODES = ["word", "prefix"]

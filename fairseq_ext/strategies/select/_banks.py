@@ -1,4 +1,4 @@
-"""Banks of a beam: how many slots each gets, and the order of candidates that follows (strategies/select/dba.py, gbs.py).
+"""How many slots of the beam each bank gets (strategies/select/dba.py); search/banks.py orders candidates by them.
 
 `deal` is the even rule of J. E. Hu et al., NAACL 2019; `allocate` is Section 3.2 of M. Post and D. Vilar, NAACL 2018.
 
@@ -64,21 +64,3 @@ def bank_sizes(bank: Tensor, score: Tensor, B: int) -> Tensor:
     """(S, B): possible candidates (score above -inf) of each bank."""
     possible = (score > -torch.inf).long()
     return torch.zeros(bank.size(0), B, dtype=torch.long, device=bank.device).scatter_add_(1, bank, possible)
-
-
-def by_banks(slots: Tensor, bank: Tensor, score: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
-    """The order (S, c) of candidates: first those that the banks' slots (S, B) admit, best score first; then the others, each
-    bank's next best in turn from the highest bank top (S,) down; impossible ones last. Also how many are admitted (S,)."""
-    c, B = bank.size(1), slots.size(1)
-    bank = bank.masked_fill(score == -torch.inf, B)
-    by_score = score.argsort(dim=1, descending=True, stable=True)
-    by_bank = bank.gather(1, by_score).argsort(dim=1, stable=True)  # places in by_score: a candidate's rank by score
-    order = by_score.gather(1, by_bank)
-    bank = bank.gather(1, order)
-    size = torch.zeros(bank.size(0), B + 1, dtype=torch.long, device=bank.device).scatter_add_(1, bank, torch.ones_like(bank))
-    rank = torch.arange(c, device=bank.device) - (size.cumsum(1) - size).gather(1, bank)  # within the bank
-    slots = torch.cat([slots, torch.zeros_like(slots[:, :1])], dim=1)
-    admitted = rank < slots.gather(1, bank)
-    turn = c + rank * (B + 1) + (top[:, None] - bank)
-    key = torch.where(admitted, by_bank, torch.where(bank < B, turn, c * (B + 3)))
-    return order.gather(1, key.argsort(dim=1, stable=True)), admitted.sum(1)

@@ -33,46 +33,20 @@ import torch
 from fairseq.dataclass import ChoiceEnum
 from torch import Tensor
 
-from fairseq_ext.constraints.banned import BannedTable, build_banned
 from fairseq_ext.constraints.flags import ConstraintFlags
-from fairseq_ext.constraints.required import PhraseTable, build_table
+from fairseq_ext.constraints.required import PhraseTable
 from fairseq_ext.constraints.sentence import EMPTY
-from fairseq_ext.kernels.banks import LONGS, BankRows, PhrasesStruct, phrases_struct, select_by_banks
+from fairseq_ext.kernels.banks import LONGS, BankRows, phrases_struct, select_by_banks
 from fairseq_ext.registry import register
+from fairseq_ext.search.banks import by_banks
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import OfPool, Pool
 from fairseq_ext.search.protocols import Select
-from fairseq_ext.strategies.select._banks import allocate, bank_sizes, by_banks, deal
+from fairseq_ext.strategies.select._banks import allocate, bank_sizes, deal
 from fairseq_ext.strategies.select._best import Best, best_of_rows
-
-
-@dataclass
-class Tables:
-    """What the search knows of the pool's constraints."""
-
-    phrases: PhraseTable
-    banned: BannedTable | None
-    max_len: Tensor  # (N,)
-    forced: Tensor  # (N,) tokens of the prefix
-    infeasible: Tensor  # (N,) more tokens than the sentence may have
-    banks: int  # of the sentence with the most constraint tokens
-    struct: PhrasesStruct | None = None  # the phrases as the compiled library reads them
-
-
-def tables(pool: Pool, vocabulary: int) -> Tables:
-    """The tables of a pool's constraints."""
-    device = pool.length.device
-    given = pool.constraints or [EMPTY] * len(pool)
-    phrases = build_table([c.any_of for c in given], pool.ordered, device, pool.boundaries)
-    of_each = [c.banned for c in given]
-    banned = build_banned(of_each, vocabulary, device) if any(of_each) else None
-    max_len = torch.tensor(pool.max_len, device=device)
-    prefixes = [c.prefix for c in given]
-    forced = torch.tensor([len(prefix) for prefix in prefixes], device=device)
-    missing = phrases.total - phrases.bank_after(prefixes)
-    return Tables(phrases, banned, max_len, forced, missing + forced > max_len, int(phrases.total.max()) + 1)
+from fairseq_ext.strategies.select._tables import Tables, tables
 
 
 class DBA(Select):

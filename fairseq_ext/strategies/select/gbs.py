@@ -1,20 +1,16 @@
-"""Constrained search with fixed slots, the baselines of dynamic beam allocation (`--select gbs`, `--select cbs`).
+"""Grid beam search: constrained search with fixed slots for each bank, a baseline of dynamic beam allocation (`--select gbs`).
 
     C. Hokamp and Q. Liu. Lexically Constrained Decoding for Sequence Generation Using Grid Beam Search.
     ACL 2017. https://aclanthology.org/P17-1141/
-    P. Anderson, B. Fernando, M. Johnson and S. Gould. Guided Open Vocabulary Image Captioning with Constrained Beam Search.
-    EMNLP 2017. https://aclanthology.org/D17-1098/
 
-`gbs` gives each of the C + 1 banks of dba.py the same b slots, whether it can fill them or not: a beam of b (C + 1), as Post and
-Vilar simulate it (NAACL 2018, Section 5). `cbs` has a bank of k slots for every state of the constraints: which subset is met,
-2^C of them, and how far the phrase at hand has come. Both share dba.py's candidates, phrase automata and gates; what they lack is
-the allocation.
+Each of the C + 1 banks of dba.py has the same b slots, whether it can fill them or not: a beam of b (C + 1), as Post and Vilar
+simulate it (NAACL 2018, Section 5). Candidates, phrase automata and gates are dba.py's; what is lacking is the allocation.
 
 | symbol | flag |
 | --- | --- |
-| b | --gbs-base (gbs), --beam (cbs) |
+| b | --gbs-base, instead of --beam |
 
-Neutral setting: no constraints; then gbs is beam search with beam b, and cbs with --beam.
+Neutral setting: no constraints; then it is beam search with beam b.
 """
 
 from dataclasses import dataclass, field, replace
@@ -24,17 +20,15 @@ from torch import Tensor
 
 from fairseq_ext.constraints.flags import ConstraintFlags
 from fairseq_ext.constraints.required import PhraseTable
-from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import register
+from fairseq_ext.search.banks import by_banks
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.strategies.select._banks import by_banks
 from fairseq_ext.strategies.select._best import Best
-from fairseq_ext.strategies.select.dba import DBA, Tables
-
-MAX_CBS_PHRASES = 6
+from fairseq_ext.strategies.select._tables import Tables
+from fairseq_ext.strategies.select.dba import DBA
 
 
 @dataclass
@@ -96,40 +90,6 @@ class GridBeam(DBA):
         return order[:, : 2 * self.width(table)], score[:, : 2 * self.width(table)]
 
 
-class ConstrainedBeam(GridBeam):
-    """A bank for every subset of constraints that is met, and for every stage of a phrase of several tokens."""
-
-    def width(self, table: Tables) -> int:
-        return self.k * self.states(table.phrases)
-
-    def widths(self, phrases: PhraseTable) -> Tensor | None:
-        return self.k * 2 ** (phrases.need > 0).sum(1)
-
-    def own_width(self, phrases: PhraseTable) -> Tensor:
-        return self.k * 2 ** (phrases.need > 0).sum(1) * phrases.length.amax(1).clamp(min=1)
-
-    def states(self, phrases: PhraseTable) -> int:
-        """Banks of the sentence that has the most."""
-        most = phrases.need.size(1)
-        if most > MAX_CBS_PHRASES:
-            raise UsageError(
-                f"a sentence has {most} constraints and --select cbs needs a bank for each subset: "
-                f"use at most {MAX_CBS_PHRASES}, or --select dba"
-            )
-        return 2**most * (phrases.token.size(2) - 1)
-
-    def order(
-        self, phrases: PhraseTable, table: Tables, place: Tensor, count: Tensor, bank: Tensor, score: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        stages = phrases.token.size(2) - 1
-        met = (count >= phrases.need[:, None]) & (phrases.need[:, None] > 0)  # (S, c, G)
-        subset = (met.long() << torch.arange(met.size(2), device=met.device)).sum(-1)  # (S, c)
-        partial = (bank - (count * phrases.size[:, None]).sum(-1)).clamp(max=stages - 1)
-        slots = torch.full((bank.size(0), self.states(phrases)), self.k, device=bank.device)
-        top = (2 ** (phrases.need > 0).sum(1) - 1) * stages
-        return self.admitted_only(slots, table, subset * stages + partial, score, top)
-
-
 @register(
     "select",
     "gbs",
@@ -140,20 +100,5 @@ class ConstrainedBeam(GridBeam):
     paper="Hokamp and Liu 2017, grid beam search",
     constrained=True,
 )
-def gbs(flags, context) -> GridBeam:
+def build(flags, context) -> GridBeam:
     return GridBeam(flags.gbs_base, context.eos, len(context.dictionary), context.children)
-
-
-@register(
-    "select",
-    "cbs",
-    ConstraintFlags,
-    needs=("own loop", "beam"),
-    denies=("one order",),
-    neutral=({"select": "cbs"},),
-    example=({"select": "cbs"},),
-    paper="Anderson et al. 2017, constrained beam search",
-    constrained=True,
-)
-def cbs(flags, context) -> ConstrainedBeam:
-    return ConstrainedBeam(context.k, context.eos, len(context.dictionary), context.children)

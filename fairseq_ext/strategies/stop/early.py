@@ -22,13 +22,13 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.registry import register
+from fairseq_ext.search.banks import by_banks
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, StopDecision
 from fairseq_ext.search.finished import Finished
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.stats import Stats
-from fairseq_ext.strategies.select._banks import by_banks
 from fairseq_ext.strategies.stop._length_reward import LengthFlags, check_length
 from fairseq_ext.strategies.stop.count import Count
 

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import dictionary
 
-from fairseq_ext.strategies.select._banks import allocate, bank_sizes, by_banks, deal
+from fairseq_ext.search.banks import by_banks
+from fairseq_ext.strategies.select._banks import allocate, bank_sizes, deal
 from fairseq_ext.strategies.select.dba import first_of_equals
 
 

@@ -11,7 +11,8 @@ from table_model import random_table
 
 from fairseq_ext import UsageError
 from fairseq_ext.constraints.sentence import met
-from fairseq_ext.strategies.select.gbs import ConstrainedBeam, GridBeam
+from fairseq_ext.strategies.select.cbs import ConstrainedBeam
+from fairseq_ext.strategies.select.gbs import GridBeam
 
 SELECTS = {"gbs": GridBeam, "cbs": ConstrainedBeam}
 
