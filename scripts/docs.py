@@ -1,0 +1,63 @@
+"""Keeps the documents true: README.md and docs/ against the commands, the flags and the code.
+
+    python scripts/docs.py            check everything; a sentence for each thing that is stale, status 1 if there is one
+    python scripts/docs.py --write    paste what the blocks print, and make the generated parts anew
+    python scripts/docs.py PAGE ...   these pages only
+    python scripts/docs.py --quick    no block is run: generated parts and links only
+
+How a page marks its blocks and parts: scripts/documents/blocks.py and tables.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from documents import blocks, links, tables  # noqa: E402
+
+
+def pages() -> list[Path]:
+    """Return README.md and every page of docs/."""
+    return [ROOT / name for name in ("README.md", "CONTRIBUTING.md") if (ROOT / name).exists()] + sorted((ROOT / "docs").rglob("*.md"))
+
+
+def check(page: Path, *, write: bool = False, quick: bool = False) -> list[str]:
+    """Return a sentence for each part of the page that is stale; `write` mends generated parts and outputs."""
+    wrong = []
+    text = page.read_text()
+    try:
+        filled = tables.fill(text)
+    except KeyError as error:
+        return [f"{page.name}: nothing generates {error}"]
+    if filled != text:
+        if write:
+            page.write_text(filled)
+        else:
+            wrong.append(f"{page.name}: a generated part is stale; run python scripts/docs.py --write")
+    wrong += links.broken(page, ROOT)
+    if not quick:
+        with tempfile.TemporaryDirectory(prefix="docs-") as work:
+            wrong += blocks.check_page(page, ROOT, Path(work), write=write)
+    return wrong
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pages", nargs="*", type=Path)
+    parser.add_argument("--write", action="store_true", help="mend what is stale")
+    parser.add_argument("--quick", action="store_true", help="run no block")
+    args = parser.parse_args()
+    wrong = []
+    for page in args.pages or pages():
+        wrong += check(page.resolve(), write=args.write, quick=args.quick)
+    print("\n".join(wrong) or "the documents are up to date", flush=True)
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""What pages say that the code says as well: flag tables, the table of strategies, the index of messages, results.
+
+A generated part of a page stands between `<!-- generated: NAME ARGUMENTS -->` and `<!-- end -->`; `PARTS` names the functions.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+PART = re.compile(r"(<!-- generated: (?P<name>[\w-]+)(?P<arguments>[^\n]*?) -->\n)(?P<body>.*?)(<!-- end -->)", re.DOTALL)
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def fill(text: str) -> str:
+    """Return a page's text with every generated part made anew. Errors: KeyError for a part that nothing makes."""
+    return PART.sub(lambda m: f"{m[1]}{PARTS[m['name']](*m['arguments'].split())}\n{m[5]}", text)
+
+
+def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """Return a Markdown table."""
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in line) + " |" for line in lines)
+
+
+def flag_rows(fields: list[dataclasses.Field]) -> list[tuple[str, str, str]]:
+    """Return flag, values and meaning of dataclass fields."""
+    rows = []
+    for field in fields:
+        if field.name == "_name":
+            continue
+        rows.append((f"`--{field.name.replace('_', '-')}`", values_of(field), str(field.metadata.get("help", ""))))
+    return rows
+
+
+def values_of(field: dataclasses.Field) -> str:
+    """Return what a flag takes: its choices, or the kind of value."""
+    kind = field.type
+    for inner in (kind, *getattr(kind, "__args__", ())):
+        if isinstance(inner, type) and hasattr(inner, "__members__"):
+            return " ".join(f"`{member.value}`" for member in inner)
+    text = str(kind)
+    for name, said in (("bool", "on or off"), ("int", "integer"), ("float", "number"), ("str", "text")):
+        if name in text:
+            return said
+    return text
+
+
+def flags_of(*names: str) -> str:
+    """Return the table of flags of the named strategies (`stop.optimal`, `prune.threshold`), each flag once; bare names are single flags."""
+    from fairseq_ext.registry import PRUNERS, STRATEGIES, load_strategies
+    from fairseq_ext.tasks import Flags
+
+    load_strategies()
+    own = {field.name: field for field in dataclasses.fields(Flags)}
+    found: dict[str, dataclasses.Field] = {}
+    for name in names:
+        point, _, strategy = name.partition(".")
+        if not strategy:
+            found[name.replace("-", "_")] = own[name.replace("-", "_")]
+            continue
+        flags = (PRUNERS if point == "prune" else STRATEGIES[point])[strategy].flags
+        found.update({field.name: own[field.name] for field in dataclasses.fields(flags or object) if field.name in own} if flags else {})
+    return table(("flag", "takes", "what it does"), flag_rows(list(found.values())))
+
+
+def all_flags() -> str:
+    """Return the table of every flag of ours."""
+    from fairseq_ext.tasks import Flags
+
+    return table(("flag", "takes", "what it does"), sorted(flag_rows(list(dataclasses.fields(Flags)))))
+
+
+def strategies() -> str:
+    """Return the table of strategies: flag, paper, file."""
+    from fairseq_ext.registry import all_strategies
+
+    rows = [(f"`{s.flag}`", s.paper, f"[{s.file}](../fairseq_ext/{s.file})") for s in all_strategies()]
+    return table(("flag", "paper", "file"), rows)
+
+
+def messages() -> str:
+    """Return the index of refusals and errors: each sentence that the code raises as UsageError, and where."""
+    rows = set()
+    for file in sorted((ROOT / "fairseq_ext").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and node.args and getattr(node.func, "id", getattr(node.func, "attr", "")) == "UsageError":
+                sentence = template(node.args[0])
+                if sentence and len(sentence.replace("…", "").strip()) > 12:
+                    rows.add((sentence, f"`{file.relative_to(ROOT / 'fairseq_ext').as_posix()}`"))
+    from fairseq_ext.registry import CAPABILITIES
+
+    for sentence in CAPABILITIES.values():
+        rows.add((re.sub(r"\{\w+\}", "…", sentence) + ": leave one of the two out", "`registry.py`"))
+    return table(("message (… is what you gave)", "from"), sorted(rows, key=lambda row: row[0].lstrip("… ").lower()))
+
+
+def template(node: ast.expr) -> str:
+    """Return a message's text, its variable parts as an ellipsis; empty where it is made elsewhere."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values)  # type: ignore[misc]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return template(node.left) + template(node.right)
+    return ""
+
+
+IMAGE = re.compile(r"(!\[[^\]]*\]\()(?!\w+:)([^)]+\))")
+
+
+def results(path: str) -> str:
+    """Return a results file as the script that measured it wrote it; its pictures, and those beside it, are linked from docs/results."""
+    file = ROOT / path
+    folder = f"../../{file.parent.relative_to(ROOT).as_posix()}"
+    text = IMAGE.sub(lambda m: f"{m[1]}{folder}/{m[2]}", file.read_text().strip())
+    pictures = [p.name for p in sorted(file.parent.glob("*.png")) if f"/{p.name})" not in text]
+    return "\n\n".join([text, *(f"![{Path(name).stem}]({folder}/{name})" for name in pictures)])
+
+
+PARTS: dict[str, Callable[..., str]] = {
+    "flags": flags_of,
+    "all-flags": all_flags,
+    "strategies": strategies,
+    "messages": messages,
+    "results": results,
+}
