@@ -49,6 +49,12 @@ setup(
         "sentencepiece",
         "subword-nmt",
     ],
-    extras_require={"gpu": ["cupy-cuda12x"], "plots": ["matplotlib"], "cluster": ["ray", "pyarrow"], "terms": ["simplemma>=2"]},
+    extras_require={
+        "gpu": ["cupy-cuda12x"],
+        "plots": ["matplotlib"],
+        "cluster": ["ray", "pyarrow"],
+        "terms": ["simplemma>=2"],
+        "docs": ["mkdocs-material"],
+    },
     cmdclass={"build_py": BuildWithStartUp, "editable_wheel": EditableWithStartUp},
 )

@@ -1,6 +1,7 @@
-"""What scripts/demo.sh runs: fairseq-generate on one test set, once per strategy, and a table of what each costs and gives.
+"""What scripts/demo.sh runs: three sentences with and without required terms, then fairseq-generate on a test set once per strategy, and a
+table of what each costs and gives.
 
-A strategy is a line of `STRATEGIES`: its name and the flags that choose it.
+A strategy is a line of `STRATEGIES`: its name and the flags that choose it. `NOTES` says where one does not pay on this model.
 """
 
 import argparse
@@ -19,6 +20,7 @@ OURS = ["--user-dir", str(ROOT / "fairseq_ext"), "--task", "translation_ext"]
 STOCK = "stock"
 
 CERTIFIED = [*OURS, "--unnormalized", "--stop", "optimal", "--prune-bound"]
+GREEDY = "greedy"
 
 STRATEGIES: dict[str, list[str]] = {
     STOCK: [],
@@ -27,13 +29,20 @@ STRATEGIES: dict[str, list[str]] = {
     "terminology (dba)": [*OURS, "--constraints-file", "{work}/terms.tsv"],
     "streaming": [*OURS, "--schedule", "stream"],
     "streaming, variable width": [*OURS, "--schedule", "stream", "--prune-threshold", "1.5", "--prune-children", "3"],
-    "LSH softmax": [*OURS, "--softmax", "lsh", "--lsh-top", "500"],
+    "LSH softmax": [*OURS, "--softmax", "lsh", "--lsh-top", "2000"],
     "screened softmax": [*OURS, "--softmax", "screened"],
     "raw scores": [*OURS, "--unnormalized"],
     "optimal ending, raw scores": CERTIFIED,
-    "greedy": [*OURS, "--beam", "1"],
-    "greedy by blocks (window)": [*OURS, "--beam", "1", "--decoding", "window"],
     "optimal ending, length reward": [*CERTIFIED, "--length-reward", "0.6", "--length-ratio", "1.0"],
+    GREEDY: [*OURS, "--beam", "1"],
+    "greedy again (window)": [*OURS, "--beam", "1", "--decoding", "window", "--draft-file", "{work}/drafts.txt"],
+}
+NOTES = {
+    "streaming": "the same output; refilling pays on a GPU, or with variable width",
+    "LSH softmax": "3,488 words are too few for it to pay: docs/large-vocabularies.md",
+    "screened softmax": "the same output; pays above about 20,000 words",
+    "raw scores": "raw scores prefer short output, which the two rows below mend",
+    "greedy again (window)": "the drafts are the output of the row above",
 }
 
 
@@ -43,6 +52,7 @@ class Result(NamedTuple):
     hypotheses: dict[int, str]
     sentences_per_second: float
     stats: dict
+    beam: int
 
 
 def fail(message: str) -> NoReturn:
@@ -126,17 +136,67 @@ def generate(args: argparse.Namespace, data: Path, name: str, flags: list[str]) 
     if not speed:
         raise RuntimeError(f"fairseq-generate reports no speed (see {log})")
     stats = json.loads(stats_file.read_text(encoding="utf-8")) if stats_file.exists() else {}
-    return Result(hypotheses, float(speed[1].replace(",", "")), stats)
+    if name == GREEDY:  # segmented, as --draft-file takes them
+        segmented = dict(re.findall(r"^H-(\d+)\t[^\t]*\t(.*)$", output, flags=re.MULTILINE))
+        drafts = "".join(segmented[str(line)] + "\n" for line in range(len(segmented)))
+        (args.work / "drafts.txt").write_text(drafts, encoding="utf-8")
+    beam = int(flags[flags.index("--beam") + 1]) if "--beam" in flags else args.beam
+    return Result(hypotheses, float(speed[1].replace(",", "")), stats, beam)
+
+
+class Example(NamedTuple):
+    """A sentence of the demo, and what is asked of its translation."""
+
+    source: str
+    required: str
+    glossary: str
+    banned: str
+
+
+EXAMPLES = (
+    Example("Der Verband wird morgen geprüft.", "bandage", "Verband\tdressing|bandage", "tomorrow"),
+    Example("Die Ärztin öffnet die Akte.", "record", "Akte\tfile", "doctor"),
+    Example("Die Kollegin prüft den Befund.", "examines", "Befund\ttest result", "finding"),
+)
+
+
+def show_examples(args: argparse.Namespace) -> None:
+    """Print each example: fairseq's own translation, with a required word, with a glossary, and with a banned word."""
+    (args.work / "required.tsv").write_text("".join(e.required + "\n" for e in EXAMPLES), encoding="utf-8")
+    (args.work / "glossary.tsv").write_text("".join(e.glossary + "\n" for e in EXAMPLES), encoding="utf-8")
+    (args.work / "banned.txt").write_text("".join(e.banned + "\n" for e in EXAMPLES), encoding="utf-8")
+    (args.work / "examples.txt").write_text("".join(e.source + "\n" for e in EXAMPLES), encoding="utf-8")
+    ways = {
+        "stock fairseq": [],
+        "required word": [*OURS, "--constraints-file", f"{args.work}/required.tsv"],
+        "glossary": [*OURS, "--glossary", f"{args.work}/glossary.tsv"],
+        "banned word": [*OURS, "--avoid-file", f"{args.work}/banned.txt"],
+    }
+    found = {}
+    for name, flags in ways.items():
+        say(f"three sentences: {name}")
+        command = ["fairseq-interactive", str(args.model), "--path", str(args.model / "checkpoint.pt"), "--source-lang", args.src]
+        command += ["--target-lang", args.tgt, "--bpe", "sentencepiece", "--sentencepiece-model", str(args.model / "spm.model")]
+        command += ["--input", str(args.work / "examples.txt"), "--buffer-size", "10", "--batch-size", "10", *flags]
+        output = command_output(command, args.work / "examples.log")
+        found[name] = re.findall(r"^D-\d+\t[^\t]*\t(.*)$", output, flags=re.MULTILINE)
+    print()
+    for number, example in enumerate(EXAMPLES):
+        asked = ("", example.required, example.glossary.replace("\t", " = "), f"no {example.banned}")
+        print(f"  {'German':15}  {example.source}")
+        for (name, lines), what in zip(found.items(), asked, strict=True):
+            print(f"  {name:15}  {lines[number]}" + (f"   [{what}]" if what else ""))
+        print(flush=True)
 
 
 def table(results: dict[str, Result], references: list[str]) -> str:
     """The results as Markdown, padded so that it also reads well as it stands."""
-    rows = [["strategy", "BLEU", "sentences/s", "decoder calls", "ratio to stock"]]
+    rows = [["strategy", "beam", "BLEU", "sentences/s", "decoder calls", "ratio to stock"]]
     for name, result in results.items():
         bleu = sacrebleu.corpus_bleu([result.hypotheses.get(i, "") for i in range(len(references))], [references]).score
         ratio = f"{result.sentences_per_second / results[STOCK].sentences_per_second:.2f}x" if STOCK in results else "-"
         calls = f"{result.stats['decoder_calls']:,}" if "decoder_calls" in result.stats else "-"
-        rows.append([name, f"{bleu:.2f}", f"{result.sentences_per_second:.1f}", calls, ratio])
+        rows.append([name, str(result.beam), f"{bleu:.2f}", f"{result.sentences_per_second:.1f}", calls, ratio])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     padded = [[row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in rows]
     lines = [f"| {' | '.join(row)} |" for row in padded]
@@ -144,9 +204,18 @@ def table(results: dict[str, Result], references: list[str]) -> str:
     return "\n".join(lines)
 
 
+TRY_NEXT = """
+Try next:
+  . {root}/.venv/bin/activate && export DEMO={root}/checkpoints/demo
+  echo "Der Verband wird morgen geprüft." > line.de && printf 'bandage\\n' > terms.tsv
+  fairseq-interactive $DEMO --path $DEMO/checkpoint.pt -s de -t en --bpe sentencepiece --sentencepiece-model $DEMO/spm.model \\
+    --task translation_ext --constraints-file terms.tsv --input line.de
+and read docs/quickstart.md"""
+
+
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/demo.sh", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--limit", type=int, metavar="N", help="the first N sentences only")
+    parser.add_argument("--limit", type=int, default=300, metavar="N", help="the first N sentences (300; 0: all)")
     parser.add_argument("--only", action="append", metavar="NAME", help="this strategy only (more than once: these)")
     parser.add_argument("--beam", type=int, default=5, metavar="K")
     parser.add_argument("--model", type=Path, default=ROOT / "checkpoints" / "demo", metavar="DIR")
@@ -159,8 +228,8 @@ def parse() -> argparse.Namespace:
     unknown = [name for name in args.only or [] if name not in STRATEGIES]
     if unknown:
         fail(f"no strategy '{unknown[0]}'; there are: {', '.join(STRATEGIES)}.")
-    if args.limit is not None and args.limit < 1:
-        fail(f"--limit {args.limit}: at least 1 sentence is needed.")
+    if args.limit < 0:
+        fail(f"--limit {args.limit}: name a number of sentences, or 0 for all.")
     return args
 
 
@@ -184,25 +253,30 @@ def main() -> None:
     except RuntimeError as error:
         fail(str(error))
 
+    if args.model == ROOT / "checkpoints" / "demo" and not args.only:
+        try:
+            show_examples(args)
+        except RuntimeError as error:
+            fail(str(error))
     results: dict[str, Result] = {}
     failed = []
-    example = min(range(len(text[args.src])), key=lambda line: abs(len(text[args.src][line]) - 80))
     for name in args.only or STRATEGIES:
-        say(f"translating with {name}: beam {args.beam}")
+        say(f"translating {len(text[args.src]):,} sentences: {name}")
         try:
             results[name] = generate(args, data, name, STRATEGIES[name])
         except RuntimeError as error:
             failed.append(name)
             say(f"{name} failed: {error}")
             continue
-        if len(results) == 1:
-            print(f"\n  {args.src}:  {text[args.src][example]}\n  {args.tgt}:  {results[name].hypotheses.get(example, '')}\n", flush=True)
     if results:
         print(f"\n{table(results, text[args.tgt])}\n")
-        print(f"Decoding time only, each strategy once: a first impression (scripts/bench measures). Outputs and logs: {args.work}")
+        for name in results.keys() & NOTES.keys():
+            print(f"  {name}: {NOTES[name]}")
+        print(f"Decoding time only, each strategy once: a first impression (scripts/bench measures). Outputs and logs: {args.work}\n")
     for name, result in results.items():
         if "signature" in result.stats:
             print(f"{name}: {result.stats['signature']}")
+    print(TRY_NEXT.format(root=ROOT))
     if failed:
         fail(f"failed: {', '.join(failed)}.")
 

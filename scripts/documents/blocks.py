@@ -88,7 +88,8 @@ def environment(clone: Path, work: Path) -> dict[str, str]:
 def run(block: Block, clone: Path, work: Path) -> str:
     """Run a block in the folder `work`; return its standard output. Raises StaleError where its status is not the promised one."""
     command = ["bash", "-euo", "pipefail", "-c", block.code] if block.language == "bash" else [sys.executable, "-c", block.code]
-    done = subprocess.run(command, cwd=work, env=environment(clone, work), capture_output=True, text=True, timeout=600, stdin=subprocess.DEVNULL)
+    settings = environment(clone, work)
+    done = subprocess.run(command, cwd=work, env=settings, capture_output=True, text=True, timeout=600, stdin=subprocess.DEVNULL)
     if done.returncode != block.status:
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-12:])
         raise StaleError(f"{block.place}: the block ends with status {done.returncode}, not {block.status}:\n{tail}")

@@ -50,7 +50,7 @@ def values_of(field: dataclasses.Field) -> str:
 
 
 def flags_of(*names: str) -> str:
-    """Return the table of flags of the named strategies (`stop.optimal`, `prune.threshold`), each flag once; bare names are single flags."""
+    """Return the table of flags of the named strategies (`stop.optimal`), each flag once; bare names are single flags."""
     from fairseq_ext.registry import PRUNERS, STRATEGIES, load_strategies
     from fairseq_ext.tasks import Flags
 
