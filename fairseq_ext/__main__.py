@@ -1,12 +1,26 @@
 """`python -m fairseq_ext`: this package's flags with their help, which fairseq's own --help cannot show (it prints before it has
-read --task). With `--user-dir fairseq_ext`, the commands' --help prints them first, too."""
+read --task). With `--task NAME_ext` in a command, its --help prints them first, too. `python -m fairseq_ext flags NAME` explains one."""
 
 from __future__ import annotations
 
+import dataclasses
+import sys
+import textwrap
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 
-import fairseq_ext
-from fairseq_ext.registry import all_strategies
+from fairseq_ext.errors import UsageError
+from fairseq_ext.registry import DEFAULT, POINTS, PRUNERS, STRATEGIES, Strategy, all_strategies
+
+# A group of flags: its title, the plug points whose strategies bring them, single flags besides, an example, and its page.
+GROUPS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], str, str], ...] = (
+    ("required and banned phrases", ("select",), (), "--constraints-file terms.tsv", "constraints.md"),
+    ("when a sentence ends", ("stop",), (), "--unnormalized --stop optimal --prune-bound", "optimal-ending.md"),
+    ("which hypotheses are dropped", ("prune",), (), "--prune-threshold 1.5 --prune-children 5", "streaming.md"),
+    ("when sentences start", ("schedule",), (), "--schedule stream --stream-width 64", "streaming.md"),
+    ("which words are scored", ("softmax",), (), "--softmax screened", "large-vocabularies.md"),
+    ("several tokens a call", ("decoding",), (), "--beam 1 --decoding window", "parallel-decoding.md"),
+    ("the run", (), (), "--results-file results.jsonl --stats-file run.json", "flags.md"),
+)
 
 
 def strategy_table() -> str:
@@ -16,22 +30,80 @@ def strategy_table() -> str:
     return "\n".join(f"{flag:{first}}  {paper:{second}}  {file}" for flag, paper, file in rows)
 
 
-def print_flags() -> None:
-    """Print every strategy with its paper and file, and every flag of the *_ext tasks with its values, unit and default."""
-    from fairseq.dataclass.utils import gen_parser_from_dataclass
-
+def all_flags() -> dict[str, dataclasses.Field]:
+    """Return the fields of every flag of the *_ext tasks, by name."""
     from fairseq_ext.tasks import Flags
 
+    return {field.name: field for field in dataclasses.fields(Flags) if field.name != "_name"}
+
+
+def strategies_of(point: str) -> list[Strategy]:
+    """Return the strategies of a plug point, or the pruners."""
+    return list((PRUNERS if point == "prune" else STRATEGIES[point]).values())
+
+
+def grouped() -> list[tuple[str, str, str, list[dataclasses.Field]]]:
+    """Return the groups of flags in the order in which people need them: title, example, page, fields; each flag once."""
+    all_strategies()
+    left, groups = all_flags(), []
+    for title, points, names, example, page in GROUPS:
+        owned = [point for point in points if point in POINTS] + list(names)
+        owned += [f.name for point in points for s in strategies_of(point) for f in (dataclasses.fields(s.flags) if s.flags else ())]
+        last = title == GROUPS[-1][0]
+        fields = [left.pop(name) for name in (list(left) if last else dict.fromkeys(owned)) if name in left]
+        groups.append((title, example, page, fields))
+    return groups
+
+
+def print_flags() -> None:
+    """Print every strategy with its paper and file, and every flag of the *_ext tasks with its values, unit and default."""
+    from fairseq.dataclass import FairseqDataclass
+    from fairseq.dataclass.utils import gen_parser_from_dataclass
+
+    import fairseq_ext
+
     parser = ArgumentParser(
-        prog="fairseq-generate ... --user-dir fairseq_ext --task translation_ext",
+        prog="fairseq-generate ... --task translation_ext",
         description=f"{fairseq_ext.__doc__}\n{strategy_table()}",
         formatter_class=RawDescriptionHelpFormatter,
         add_help=False,
         usage="%(prog)s [flags below]",
     )
-    gen_parser_from_dataclass(parser, Flags())
+    for title, example, page, fields in grouped():
+        group = parser.add_argument_group(title, f"for example: {example}   (docs/{page})")
+        specs = [(f.name, f.type, dataclasses.field(default=f.default, metadata=f.metadata)) for f in fields]
+        gen_parser_from_dataclass(group, dataclasses.make_dataclass("Group", specs, bases=(FairseqDataclass,))())  # type: ignore[arg-type]
     print(parser.format_help(), flush=True)
 
 
+def explain(name: str) -> str:
+    """Return what a flag does, whose it is, and its page. Errors: UsageError for a name that is no flag of ours."""
+    plain = name.removeprefix("--").replace("-", "_")
+    for _title, example, page, fields in grouped():
+        for field in fields:
+            if field.name == plain:
+                owners = [s for s in all_strategies() if s.flags and plain in {f.name for f in dataclasses.fields(s.flags)}]
+                values = [s for s in all_strategies() if s.point == plain]
+                said = str(field.metadata.get("help", ""))
+                lines = [f"--{plain.replace('_', '-')}: {said}."]
+                lines += [f"  {s.flag}: {s.paper} ({s.file}){' [default]' if DEFAULT.get(plain) == s.name else ''}" for s in values]
+                if owners:
+                    lines.append(f"It is read by {', '.join(s.flag for s in owners)}.")
+                lines.append(f"For example: {example}")
+                lines.append(f"More: docs/{page}")
+                return "\n".join(textwrap.fill(line, 120, subsequent_indent="  ") for line in lines)
+    raise UsageError(f"{name} is no flag of fairseq_ext: python -m fairseq_ext lists them")
+
+
+def main(arguments: list[str]) -> None:
+    """Run the command line: no argument, `flags`, or `flags NAME`."""
+    if arguments[:1] not in ([], ["flags"]) or len(arguments) > 2:
+        raise UsageError(f"python -m fairseq_ext knows no {arguments[0]!r}: use it alone, or flags NAME")
+    if len(arguments) == 2:
+        print(explain(arguments[1]))
+    else:
+        print_flags()
+
+
 if __name__ == "__main__":
-    print_flags()
+    main(sys.argv[1:])

@@ -296,7 +296,7 @@ def test_demo_lists_its_strategies():
     ("arguments", "sentence"),
     [
         (["--only", "nothing"], "no strategy 'nothing'; there are: stock, "),
-        (["--limit", "0"], "at least 1 sentence"),
+        (["--limit", "-1"], "a number of sentences, or 0 for all"),
         (["--model", "{tmp}"], "checkpoint.pt is missing"),
     ],
 )
