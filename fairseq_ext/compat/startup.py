@@ -10,13 +10,18 @@ runs this module, whose `Hook` then
 4. lets fairseq read a checkpoint's settings as literals instead of running them through `eval` (`read_settings_as_literals`);
 5. registers the `*_ext` tasks where the command names one (`register_named_tasks`), with any --user-dir or none;
 6. gives mBART's task the arguments that it reads (`give_arguments`);
-7. silences the two deprecation warnings that hydra 1.3 prints at every start, and no others.
+7. silences the two deprecation warnings that hydra 1.3 prints at every start, and no others;
+8. where the command names an *_ext task, or fairseq_ext itself is imported first, starts quickly: fairseq's files run when they are
+   needed (lazy.py), its configuration is composed without a grammar (compose.py), and the garbage collector waits.
 
 A fairseq that needs none of this is left as it is.
 """
 
+import argparse
+import atexit
 import dataclasses
 import functools
+import gc
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -26,6 +31,7 @@ import warnings
 from types import ModuleType
 
 ALLOW = "FAIRSEQ_EXT_ALLOW_GLOBALS"
+FEW_COLLECTIONS = (200_000, 50, 100)  # of the garbage collector, for gc.set_threshold
 SAFE_TORCH = (2, 6)  # the first whose torch.load runs no code unless told to (CVE-2025-32434 is of those before)
 
 
@@ -53,7 +59,6 @@ def allow_dataclass_defaults() -> None:
 
 def allow_checkpoint_globals() -> None:
     """Register the few classes that real fairseq checkpoints hold with torch's code-free loader."""
-    import argparse
     import collections
     import importlib
 
@@ -122,17 +127,19 @@ def avoid_fused_encoder_layer(transformer_layer: ModuleType) -> None:
 
 def read_settings_as_literals(module: ModuleType) -> None:
     """Give a module of fairseq another `eval`, before it runs: the strings that fairseq evaluates come from checkpoints."""
-    module.eval = literals().literal  # type: ignore[attr-defined]
+    module.eval = beside("literals").literal  # type: ignore[attr-defined]
 
 
 @functools.cache
-def literals() -> ModuleType:
-    """literals.py beside this file, loaded by its path: importing the package would import fairseq, which is being imported."""
-    spec = importlib.util.spec_from_file_location("_fairseq_ext_literals", os.path.join(os.path.dirname(__file__), "literals.py"))
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def beside(name: str) -> ModuleType:
+    """A file beside this one, loaded by its path, once a process: importing the package would import fairseq, which is being imported."""
+    known = f"_fairseq_ext_{name}"
+    if known not in sys.modules:
+        spec = importlib.util.spec_from_file_location(known, os.path.join(os.path.dirname(__file__), f"{name}.py"))
+        assert spec is not None and spec.loader is not None
+        module = sys.modules[known] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return sys.modules[known]
 
 
 def silence_hydra() -> None:
@@ -184,6 +191,41 @@ def register_named_tasks(options: ModuleType) -> None:
         importlib.import_module("fairseq_ext")
 
 
+def starts_quickly() -> bool:
+    """Whether fairseq is imported for this package: by a command that names one of its tasks, or by the package itself."""
+    ours = (named_task(sys.argv) or "").endswith("_ext") or "fairseq_ext" in sys.modules
+    return ours and not {"-h", "--help"} & set(sys.argv)  # help lists names in the order in which fairseq's files register them
+
+
+def spare_collections() -> None:
+    """Let the garbage collector look through what is imported less often, and not at all at the end: that takes a second in all.
+
+    What torch and fairseq import are a million objects that stay to the end, and are then looked through thrice before Python ends.
+    """
+    gc.set_threshold(*FEW_COLLECTIONS)
+    atexit.register(gc.freeze)
+
+
+def compose_quickly(utils: ModuleType) -> None:
+    """Let fairseq compose its configuration without hydra's parser."""
+    beside("compose").replace_compose(utils, beside("lazy").run_all)
+
+
+def leave_out_default_model(options: ModuleType) -> None:
+    """Let fairseq-generate have no --arch where none is given, as fairseq-interactive: its default, a speech model, is for other tasks."""
+    stock = options.parse_args_and_arch
+
+    def parse_args_and_arch(parser, input_args=None, *more, **named):
+        given = sys.argv[1:] if input_args is None else input_args
+        if not any(argument in ("-a", "--arch") or argument.startswith("--arch=") for argument in given):
+            for action in parser._actions:
+                if action.dest == "arch" and action.default == "wav2vec2":
+                    action.default = argparse.SUPPRESS
+        return stock(parser, input_args, *more, **named)
+
+    options.parse_args_and_arch = parse_args_and_arch
+
+
 def refuse_two(folders: list[str]) -> None:
     """Refuse several user directories in a sentence that shows the right command (raises UsageError)."""
     others = [folder for folder in folders if os.path.basename(os.path.normpath(folder)) != "fairseq_ext"]
@@ -208,15 +250,27 @@ AFTER_IMPORT = {
 }
 
 
+QUICK = {  # the same, where fairseq starts quickly
+    "fairseq.dataclass.utils": compose_quickly,
+    "fairseq.options": leave_out_default_model,
+    "fairseq.models": lambda module: beside("lazy").replace_dictionaries(module),
+    "fairseq.registry": lambda module: beside("lazy").replace_set_up(module),
+    "fairseq.tasks": lambda module: beside("lazy").replace_dictionaries(module),
+}
+
+
 class Hook(importlib.abc.MetaPathFinder):
     """A finder that finds nothing: it prepares Python when fairseq is first asked for, and then steps aside module by module."""
 
     def __init__(self) -> None:
-        self.ready = False
+        self.ready = self.quick = self.spared = False
 
     def find_spec(self, fullname, path=None, target=None):
+        if fullname in ("fairseq", "fairseq_cli") and not self.spared and starts_quickly():
+            self.spared = True
+            spare_collections()
         if fullname == "fairseq" and not self.ready:
-            self.ready = True
+            self.ready, self.quick = True, starts_quickly()
             allow_dataclass_defaults()
             allow_checkpoint_globals()
             silence_hydra()
@@ -224,12 +278,15 @@ class Hook(importlib.abc.MetaPathFinder):
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path)
         if spec is not None and spec.loader is not None:
-            spec.loader = Loader(spec.loader, AFTER_IMPORT.get(fullname))
+            then = [work[fullname] for work in (AFTER_IMPORT, QUICK if self.quick else {}) if fullname in work]
+            spec.loader = Loader(spec.loader, then)
+            if self.quick:
+                spec = beside("lazy").later(spec)
         return spec
 
 
 class Loader(importlib.abc.Loader):
-    """Runs the module's own loader with a harmless `eval`, then one function, if any, on the finished module."""
+    """Runs the module's own loader with a harmless `eval`, then some functions on the finished module."""
 
     def __init__(self, loader, then) -> None:
         self.loader, self.then = loader, then
@@ -240,8 +297,8 @@ class Loader(importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         read_settings_as_literals(module)
         self.loader.exec_module(module)
-        if self.then is not None:
-            self.then(module)
+        for function in self.then:
+            function(module)
 
     def __getattr__(self, name: str):
         return getattr(self.loader, name)

@@ -1,0 +1,238 @@
+"""Runs the files of fairseq's models, tasks, criterions, ... when they are first needed, not all of them at every start.
+
+`import fairseq` runs some 200 files, each of which registers names: tasks, architectures, optimizers. A command that translates needs a
+dozen of them. Here such a file becomes a module that runs at the first look at one of its attributes, and fairseq's registries become
+dictionaries that know which names the files behind them register (`names_in` reads that from their text): a look-up of a name runs the
+files that register it, a look-up of a name that none registers runs all, and so does everything that asks for all entries. So the
+registries are whole for whoever reads them.
+
+This module imports the standard library only: startup.py loads it by its path while fairseq is being imported.
+"""
+
+import importlib.abc
+import re
+import sys
+from collections.abc import Iterator, KeysView
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import FunctionType, ModuleType
+
+# packages of fairseq whose every file is run at import because of what it registers
+FOLDERS = (
+    "fairseq.criterions", "fairseq.data.encoders", "fairseq.models", "fairseq.optim", "fairseq.optim.lr_scheduler", "fairseq.scoring",
+    "fairseq.tasks",
+)  # fmt: skip
+ALONE = ("fairseq.benchmark", "fairseq.model_parallel")  # packages that fairseq imports for what they register
+REGISTERS = re.compile(
+    r"@(?:\w+\.)?register_(\w+)\(\s*(?:model_name=)?[\"']([^\"']+)[\"'](?:\s*,\s*(?:arch_name=)?[\"']([^\"']+)[\"'])?"
+)
+MODEL_DICTIONARIES = (
+    "MODEL_REGISTRY", "MODEL_DATACLASS_REGISTRY", "ARCH_MODEL_REGISTRY", "ARCH_MODEL_NAME_REGISTRY", "ARCH_MODEL_INV_REGISTRY",
+    "ARCH_CONFIG_REGISTRY",
+)  # fmt: skip
+TASK_DICTIONARIES = ("TASK_REGISTRY", "TASK_DATACLASS_REGISTRY")
+KIND = {"model_architecture": "model", "scorer": "scoring"}  # what register_KIND fills, where it has another name
+
+waiting: dict[str, ModuleSpec] = {}  # modules that have not run
+known: dict[str, dict[str, list[str]]] = {}  # kind -> name -> modules that register it
+
+
+def is_lazy(fullname: str) -> bool:
+    """Whether a module of fairseq runs when it is needed; the packages whose files register run at once, and so do their own parts."""
+    if fullname in FOLDERS:
+        return False
+    package, _, name = fullname.rpartition(".")
+    return fullname in ALONE or (package in FOLDERS and not name.startswith("_"))
+
+
+class LazyLoader(importlib.abc.Loader):
+    """Gives a module the attributes of its spec and a `__getattr__` that runs it."""
+
+    def __init__(self, loader: importlib.abc.Loader) -> None:
+        self.loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None
+        name = module.__name__
+        waiting[name] = module.__spec__
+        for kind, each in names_in(module.__spec__):
+            known.setdefault(kind, {}).setdefault(each, []).append(name)
+
+        def missing(attribute: str) -> object:
+            if attribute.startswith("__") and attribute != "__all__":  # inspect and its like ask every module for such
+                raise AttributeError(attribute)
+            run(name)
+            return getattr(module, attribute)
+
+        module.__getattr__ = missing  # type: ignore[method-assign]
+
+    def __getattr__(self, name: str):
+        return getattr(self.loader, name)
+
+
+class Made(importlib.abc.Loader):
+    """Of a module that its package has imported meanwhile."""
+
+    def __init__(self, module: ModuleType, loader: importlib.abc.Loader) -> None:
+        self.module, self.loader = module, loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return self.module
+
+    def exec_module(self, module: ModuleType) -> None:
+        pass
+
+    def __getattr__(self, name: str):
+        return getattr(self.loader, name)
+
+
+def run(name: str) -> None:
+    """Run a module that is waiting, if it is."""
+    spec = waiting.pop(name, None)
+    if spec is None:
+        return
+    module = sys.modules[name]
+    del module.__getattr__
+    assert isinstance(spec.loader, LazyLoader)
+    spec.loader.loader.exec_module(module)
+
+
+def run_all() -> None:
+    """Run every module that is waiting, in the order in which fairseq imports them."""
+    while waiting:
+        run(next(iter(waiting)))
+
+
+def later(spec: ModuleSpec) -> ModuleSpec:
+    """The spec by which a module of fairseq is imported: one that waits where it may, after the packages that it lies in have run."""
+    parents = spec.name.split(".")
+    for i in range(2, len(parents)):
+        run(".".join(parents[:i]))
+    assert spec.loader is not None
+    made = sys.modules.get(spec.name)
+    if made is not None:
+        spec.loader = Made(made, spec.loader)
+        made.__spec__ = spec  # subtle: where a module is there already, Python goes on with the spec that it has
+    elif is_lazy(spec.name):
+        spec.loader = LazyLoader(spec.loader)
+    return spec
+
+
+def names_in(spec: ModuleSpec) -> Iterator[tuple[str, str]]:
+    """The kind (model, task, criterion, ...) and name of what a module, or a package with all its files, registers."""
+    assert spec.origin is not None
+    path = Path(spec.origin)
+    for file in sorted(path.parent.rglob("*.py")) if path.name == "__init__.py" else [path]:
+        for kind, first, second in REGISTERS.findall(file.read_text(encoding="utf-8")):
+            yield KIND.get(kind, kind), second if kind == "model_architecture" else first
+
+
+class Registry(dict):
+    """A registry of fairseq with the names of the files that have not run; kind: of `known`."""
+
+    def __init__(self, kind: str, entries: dict, lists_names: bool) -> None:
+        super().__init__(entries)
+        self.kind = kind
+        self.lists_names = lists_names  # keys are all names of the kind, so that they are known without running files
+
+    def find(self, name: object) -> None:
+        """Run the files that register a name."""
+        for module in known.get(self.kind, {}).get(name, ()) if not dict.__contains__(self, name) else ():  # type: ignore[call-overload]
+            run(module)
+
+    def __contains__(self, name: object) -> bool:
+        self.find(name)
+        return super().__contains__(name)
+
+    def __missing__(self, name: str) -> object:
+        self.find(name)
+        if not super().__contains__(name):
+            run_all()
+        if not super().__contains__(name):
+            raise KeyError(name)
+        return super().__getitem__(name)
+
+    def get(self, name, default=None):
+        return super().__getitem__(name) if name in self else default
+
+    def setdefault(self, name, default=None):
+        if name not in self:
+            self[name] = default
+        return super().__getitem__(name)
+
+    def keys(self) -> KeysView:
+        return Names(self)
+
+    def __iter__(self) -> Iterator:
+        if self.lists_names:  # known without running files
+            return iter(dict.fromkeys([*known.get(self.kind, ()), *super().__iter__()]))
+        run_all()
+        return super().__iter__()
+
+    def __len__(self) -> int:
+        run_all()
+        return super().__len__()
+
+    def values(self):
+        run_all()
+        return super().values()
+
+    def items(self):
+        run_all()
+        return super().items()
+
+    def copy(self) -> dict:
+        run_all()
+        return dict(super().items())
+
+    def __eq__(self, other: object) -> bool:
+        run_all()
+        return dict(super().items()) == other
+
+    def __repr__(self) -> str:
+        run_all()
+        return super().__repr__()
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Names(KeysView):
+    """The keys of a registry."""
+
+    def __repr__(self) -> str:
+        return f"dict_keys({list(self)})"
+
+
+def replace_dictionaries(module: ModuleType) -> None:
+    """Make the registries of fairseq.models or fairseq.tasks lazy, once the package has run."""
+    names, kind = (MODEL_DICTIONARIES, "model") if module.__name__ == "fairseq.models" else (TASK_DICTIONARIES, "task")
+    for name in names:
+        setattr(module, name, Registry(kind, getattr(module, name), name == "TASK_REGISTRY"))
+
+
+def replace_set_up(registry: ModuleType) -> None:
+    """Make the registries that fairseq.registry sets up lazy: its functions find them in their closures."""
+    stock = registry.setup_registry
+
+    def setup_registry(registry_name: str, *arguments, **more):
+        made = stock(registry_name, *arguments, **more)
+        if made is None:
+            return None
+        build, register, *_ = made
+        kind = registry_name.removeprefix("--").replace("-", "_")
+        lazy = [in_closure(build, name, kind) for name in ("REGISTRY", "DATACLASS_REGISTRY")]
+        registry.REGISTRIES[kind] |= dict(zip(("registry", "dataclass_registry"), lazy, strict=True))
+        return build, register, *lazy
+
+    registry.setup_registry = setup_registry
+
+
+def in_closure(function: FunctionType, name: str, kind: str) -> Registry:
+    """Put a lazy registry in the place of a dictionary that a function, and those beside it, have closed over."""
+    assert function.__closure__ is not None
+    cell = function.__closure__[function.__code__.co_freevars.index(name)]
+    cell.cell_contents = Registry(kind, cell.cell_contents, name == "REGISTRY")
+    return cell.cell_contents
