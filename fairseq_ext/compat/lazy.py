@@ -163,7 +163,7 @@ class Registry(dict):
             self[name] = default
         return super().__getitem__(name)
 
-    def keys(self) -> KeysView:
+    def keys(self) -> KeysView:  # type: ignore[override]
         return Names(self)
 
     def __iter__(self) -> Iterator:
@@ -227,7 +227,7 @@ def replace_set_up(registry: ModuleType) -> None:
         registry.REGISTRIES[kind] |= dict(zip(("registry", "dataclass_registry"), lazy, strict=True))
         return build, register, *lazy
 
-    registry.setup_registry = setup_registry
+    registry.setup_registry = setup_registry  # type: ignore[attr-defined]
 
 
 def in_closure(function: FunctionType, name: str, kind: str) -> Registry:

@@ -12,16 +12,13 @@ runs this module, whose `Hook` then
 6. gives mBART's task the arguments that it reads (`give_arguments`);
 7. silences the two deprecation warnings that hydra 1.3 prints at every start, and no others;
 8. where the command names an *_ext task, or fairseq_ext itself is imported first, starts quickly: fairseq's files run when they are
-   needed (lazy.py), its configuration is composed without a grammar (compose.py), and the garbage collector waits.
+   needed (lazy.py), its configuration is composed without a grammar (compose.py), and the garbage collector waits (quick.py).
 
 A fairseq that needs none of this is left as it is.
 """
 
-import argparse
-import atexit
 import dataclasses
 import functools
-import gc
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -31,7 +28,6 @@ import warnings
 from types import ModuleType
 
 ALLOW = "FAIRSEQ_EXT_ALLOW_GLOBALS"
-FEW_COLLECTIONS = (200_000, 50, 100)  # of the garbage collector, for gc.set_threshold
 SAFE_TORCH = (2, 6)  # the first whose torch.load runs no code unless told to (CVE-2025-32434 is of those before)
 
 
@@ -59,6 +55,7 @@ def allow_dataclass_defaults() -> None:
 
 def allow_checkpoint_globals() -> None:
     """Register the few classes that real fairseq checkpoints hold with torch's code-free loader."""
+    import argparse
     import collections
     import importlib
 
@@ -197,33 +194,11 @@ def starts_quickly() -> bool:
     return ours and not {"-h", "--help"} & set(sys.argv)  # help lists names in the order in which fairseq's files register them
 
 
-def spare_collections() -> None:
-    """Let the garbage collector look through what is imported less often, and not at all at the end: that takes a second in all.
-
-    What torch and fairseq import are a million objects that stay to the end, and are then looked through thrice before Python ends.
-    """
-    gc.set_threshold(*FEW_COLLECTIONS)
-    atexit.register(gc.freeze)
-
-
-def compose_quickly(utils: ModuleType) -> None:
-    """Let fairseq compose its configuration without hydra's parser."""
-    beside("compose").replace_compose(utils, beside("lazy").run_all)
-
-
-def leave_out_default_model(options: ModuleType) -> None:
-    """Let fairseq-generate have no --arch where none is given, as fairseq-interactive: its default, a speech model, is for other tasks."""
-    stock = options.parse_args_and_arch
-
-    def parse_args_and_arch(parser, input_args=None, *more, **named):
-        given = sys.argv[1:] if input_args is None else input_args
-        if not any(argument in ("-a", "--arch") or argument.startswith("--arch=") for argument in given):
-            for action in parser._actions:
-                if action.dest == "arch" and action.default == "wav2vec2":
-                    action.default = argparse.SUPPRESS
-        return stock(parser, input_args, *more, **named)
-
-    options.parse_args_and_arch = parse_args_and_arch
+def quick() -> ModuleType:
+    """quick.py, behind the two files that it imports."""
+    for name in ("compose", "lazy"):
+        beside(name)
+    return beside("quick")
 
 
 def refuse_two(folders: list[str]) -> None:
@@ -250,15 +225,6 @@ AFTER_IMPORT = {
 }
 
 
-QUICK = {  # the same, where fairseq starts quickly
-    "fairseq.dataclass.utils": compose_quickly,
-    "fairseq.options": leave_out_default_model,
-    "fairseq.models": lambda module: beside("lazy").replace_dictionaries(module),
-    "fairseq.registry": lambda module: beside("lazy").replace_set_up(module),
-    "fairseq.tasks": lambda module: beside("lazy").replace_dictionaries(module),
-}
-
-
 class Hook(importlib.abc.MetaPathFinder):
     """A finder that finds nothing: it prepares Python when fairseq is first asked for, and then steps aside module by module."""
 
@@ -268,7 +234,7 @@ class Hook(importlib.abc.MetaPathFinder):
     def find_spec(self, fullname, path=None, target=None):
         if fullname in ("fairseq", "fairseq_cli") and not self.spared and starts_quickly():
             self.spared = True
-            spare_collections()
+            quick().spare_collections()
         if fullname == "fairseq" and not self.ready:
             self.ready, self.quick = True, starts_quickly()
             allow_dataclass_defaults()
@@ -278,7 +244,7 @@ class Hook(importlib.abc.MetaPathFinder):
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path)
         if spec is not None and spec.loader is not None:
-            then = [work[fullname] for work in (AFTER_IMPORT, QUICK if self.quick else {}) if fullname in work]
+            then = [work[fullname] for work in (AFTER_IMPORT, quick().AFTER_IMPORT if self.quick else {}) if fullname in work]
             spec.loader = Loader(spec.loader, then)
             if self.quick:
                 spec = beside("lazy").later(spec)

@@ -5,7 +5,9 @@ A model whose modules compute something else than their weights say is found her
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from fairseq.models.fairseq_model import BaseFairseqModel
@@ -65,8 +67,10 @@ def difference_of_encoder(model: BaseFairseqModel, encoder: FastEncoder) -> floa
     tokens[1, 0] = encoder.pad
     ours = encoder(tokens)["encoder_out"][0]  # (T, S, e)
     # subtle: fairseq reads each sentence alone. The result is that of a padded batch, for which torch imports sympy, at half a second
-    alone = [{"src_tokens": row[None], "src_lengths": row.new_tensor([row.numel()])} for row in (tokens[0], tokens[1, 1:])]
-    theirs = [reference_output(model, lambda one=one: model.encoder.forward_torchscript(one)["encoder_out"][0][:, 0]) for one in alone]
+    theirs = []
+    for row in (tokens[:1], tokens[1:, 1:]):
+        inputs = {"src_tokens": row, "src_lengths": row.new_tensor([row.numel()])}
+        theirs.append(reference_output(model, functools.partial(model.encoder.forward_torchscript, inputs))["encoder_out"][0][:, 0])
     return relative(torch.cat([ours[:, 0], ours[1:, 1]]), torch.cat(theirs))
 
 
@@ -86,7 +90,7 @@ def made_up_source(weights: Weights, copies: int) -> dict[str, list[Tensor]]:
     }
 
 
-def reference_output(model: BaseFairseqModel, forward: Callable[[], Tensor]) -> Tensor:
+def reference_output(model: BaseFairseqModel, forward: Callable[[], Any]) -> Any:
     """Return what fairseq's own modules compute outside training and without shared source keys; the model is left as it was."""
     modes = [(m, m.training) for m in model.modules()]
     sharing = [(m, m.beam_size) for m in model.decoder.modules() if hasattr(m, "beam_size")]

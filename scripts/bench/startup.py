@@ -1,4 +1,4 @@
-"""Where does the time of a whole command go, from the start of Python to its end, for stock fairseq, for this project and for an older copy?
+"""Where does the time of a whole command go, from the start of Python to its end: stock fairseq, this project, and an older copy of it?
 
     python scripts/bench/startup.py --model DIR --text PREFIX --limit 150 --repeats 3
     python scripts/bench/startup.py --before OTHER_CHECKOUT --commands generate interactive api doctor

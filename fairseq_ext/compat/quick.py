@@ -1,0 +1,50 @@
+"""What makes fairseq start quickly for this package's tasks; startup.py loads this file by its path, while fairseq is being imported."""
+
+import argparse
+import atexit
+import gc
+import sys
+from types import ModuleType
+
+import _fairseq_ext_compose as compose  # type: ignore[import-not-found]  # startup.py has loaded both
+import _fairseq_ext_lazy as lazy  # type: ignore[import-not-found]
+
+FEW_COLLECTIONS = (200_000, 50, 100)  # of the garbage collector, for gc.set_threshold
+
+
+def spare_collections() -> None:
+    """Let the garbage collector look through what is imported less often, and not at all at the end: that takes a second in all.
+
+    What torch and fairseq import are a million objects that stay to the end, and are then looked through thrice before Python ends.
+    """
+    gc.set_threshold(*FEW_COLLECTIONS)
+    atexit.register(gc.freeze)
+
+
+def leave_out_default_model(options: ModuleType) -> None:
+    """Let fairseq-generate have no --arch where none is given, as fairseq-interactive: its default, a speech model, is for other tasks."""
+    stock = options.parse_args_and_arch
+
+    def parse_args_and_arch(parser, input_args=None, *more, **named):
+        given = sys.argv[1:] if input_args is None else input_args
+        if not any(argument in ("-a", "--arch") or argument.startswith("--arch=") for argument in given):
+            for action in parser._actions:
+                if action.dest == "arch" and action.default == "wav2vec2":
+                    action.default = argparse.SUPPRESS
+        return stock(parser, input_args, *more, **named)
+
+    options.parse_args_and_arch = parse_args_and_arch  # type: ignore[attr-defined]
+
+
+def compose_quickly(utils: ModuleType) -> None:
+    """Let fairseq compose its configuration without hydra's parser."""
+    compose.replace_compose(utils, lazy.run_all)
+
+
+AFTER_IMPORT = {
+    "fairseq.dataclass.utils": compose_quickly,
+    "fairseq.models": lazy.replace_dictionaries,
+    "fairseq.options": leave_out_default_model,
+    "fairseq.registry": lazy.replace_set_up,
+    "fairseq.tasks": lazy.replace_dictionaries,
+}
