@@ -25,7 +25,6 @@ from fairseq.data import Dictionary
 from torch import Tensor
 
 from fairseq_ext.constraints.glossary import Glossary, GlossaryOptions, Required
-from fairseq_ext.constraints.packed import from_packed, keys_of, pack
 from fairseq_ext.constraints.phrase import Phrase
 from fairseq_ext.constraints.segmenter import Segmenter
 from fairseq_ext.constraints.sentence import (
@@ -33,8 +32,6 @@ from fairseq_ext.constraints.sentence import (
     MAX_CONSTRAINTS,
     MAX_TOKENS,
     SentenceConstraints,
-    merge,
-    met,
     size,
     within_limits,
     without_conflicts,
@@ -43,7 +40,6 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.files import Lines
 from fairseq_ext.terms.words import words_of
 
-__all__ = ["EMPTY", "ConstraintSource", "Phrase", "Segmenter", "SentenceConstraints", "from_packed", "keys_of", "merge", "met", "pack"]
 KEYS = ("constraints", "any_of", "avoid", "prefix")
 
 

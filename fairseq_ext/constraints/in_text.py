@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fairseq_ext.constraints.boundaries import WORD
-from fairseq_ext.constraints.sentence import Phrase, SentenceConstraints
+from fairseq_ext.constraints.phrase import Phrase
+from fairseq_ext.constraints.sentence import SentenceConstraints
 
 
 class InText:

@@ -25,6 +25,7 @@ import logging
 import math
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Optional
 
 import torch
@@ -43,6 +44,7 @@ from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.softmax import shortlist_stats
+from fairseq_ext.softmax.full_scorer import FullScorer
 from fairseq_ext.softmax.lsh_index import DIRECT_BITS, Parameters, load_or_build
 from fairseq_ext.softmax.shortlist import ShortlistSoftmax
 from fairseq_ext.softmax.shortlist_stats import Probe
@@ -171,31 +173,12 @@ class LSH(ShortlistSoftmax):
 class ExactLSH(LSH):
     """The same, its hypotheses scored anew over the whole vocabulary once they are finished."""
 
-    model: Any
-    unk_penalty: float
-    unk: int
-    pad: int
+    def __init__(self, scorer: FullScorer, *parameters: Any, **arguments: Any):
+        super().__init__(*parameters, **arguments)
+        self.scorer = scorer
 
     def rescore(self, sentence: int, found: list[Hypothesis], pool: Pool, scoring: Scoring) -> list[Hypothesis]:
-        """One teacher-forced pass of the model over a sentence's hypotheses."""
-        if not found:
-            return found
-        if hasattr(self.model, "set_beam_size"):
-            self.model.set_beam_size(1)  # a stock generator may have left BART's sharing of source keys switched on
-        tokens = torch.nn.utils.rnn.pad_sequence([h.tokens for h in found], batch_first=True, padding_value=self.pad)
-        previous = torch.cat([torch.full_like(tokens[:, :1], pool.bos), tokens[:, :-1]], dim=1)
-        owner = torch.full((len(found),), sentence, device=tokens.device)
-        inputs = {name: value[owner] for name, value in pool.net_input.items() if name != "prev_output_tokens"}
-        logits = self.model(**inputs, prev_output_tokens=previous)[0]
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / self.temperature
-        exact = logits.log_softmax(-1).gather(2, tokens[:, :, None])[:, :, 0] - self.unk_penalty * (tokens == self.unk)
-        out = []
-        wanted = scoring.wanted(pool, owner[:1])
-        for h, row in zip(found, exact, strict=True):
-            positional = row[: h.tokens.numel()].clone()
-            score = float(scoring(positional.double().sum(), h.tokens.numel(), wanted))
-            out.append(Hypothesis(h.tokens, score, positional, h.attention))
-        return sorted(out, key=lambda h: -h.score)
+        return self.scorer(sentence, found, pool, scoring)
 
 
 def kernels_for(weight: Tensor) -> Any:
@@ -255,11 +238,7 @@ def build(flags, context) -> LSH:
         table = "direct" if flags.lsh_u * lsh_torch.bits_of(flags.lsh_k) <= DIRECT_BITS else "cuckoo"
     parameters = Parameters(flags.lsh_k, flags.lsh_u, flags.lsh_bands, flags.lsh_seed, table)
     beside = None if flags.lsh_index == "off" else flags.lsh_index or context.checkpoint
-    exact = str(flags.lsh_normalise) == "exact"
-    out = (ExactLSH if exact else LSH)(parameters, flags.lsh_hits, beside, share=str(flags.lsh_share), **arguments)
-    if isinstance(out, ExactLSH):
-        out.model, out.unk, out.pad = context.models[0], context.unk, context.pad
-        out.unk_penalty = context.unk_penalty
-    return out
+    make = partial(ExactLSH, FullScorer(context.models[0], context)) if str(flags.lsh_normalise) == "exact" else LSH
+    return make(parameters, flags.lsh_hits, beside, share=str(flags.lsh_share), **arguments)
 
 
