@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import random
-from argparse import Namespace
-
 import pytest
 import torch
-from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
-from models import ARCHITECTURES, TRANSFORMER, alone, batch, build, dictionary, forced, generators, run, same, task
+from decoders.decoder_rows import EOS, MODELS, TOLERANCE, Rows, model_of
+from models import ARCHITECTURES, batch, build, forced, generators, run, same
 
 from fairseq_ext.decoders.factory import make_decoder
 from fairseq_ext.decoders.fairseq.decoder import FairseqBackend
@@ -19,133 +16,6 @@ from fairseq_ext.decoders.transformer.rows import RowGroup
 from fairseq_ext.decoders.transformer.supported import unsupported
 from fairseq_ext.decoders.transformer.weights import read_weights
 from fairseq_ext.errors import UsageError
-from fairseq_ext.search.pool import Pool
-
-EOS = dictionary().eos()
-TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
-MODELS = {
-    "post-norm": {},
-    "pre-norm": dict(encoder_normalize_before=True, decoder_normalize_before=True),
-    "pre-norm without final norm": dict(decoder_normalize_before=True, no_decoder_final_norm=True),
-    "learned positions, all tied": dict(share_all_embeddings=True, decoder_learned_pos=True),
-    "output tied": dict(share_decoder_input_output_embed=True, no_scale_embedding=True),
-    "normalised embeddings": dict(layernorm_embedding=True, activation_fn="gelu"),
-    "no positions": dict(no_token_positional_embeddings=True, activation_fn="relu_squared"),
-    "other encoder width": dict(encoder_embed_dim=24, encoder_attention_heads=3, encoder_ffn_embed_dim=20),
-    "other output width": dict(decoder_output_dim=12),
-    "other embedding width": dict(decoder_input_dim=12),
-    "four heads, one layer": dict(decoder_attention_heads=4, decoder_layers=1, activation_fn="tanh"),
-    "layer drop": dict(decoder_layerdrop=0.5, decoder_layers=3),
-}
-
-
-def model_of(seed: int = 1, dtype: torch.dtype = torch.float64, device: str | torch.device = "cpu", arch: str = "transformer", **flags):
-    """A random Transformer; its biases and norms are random too, so that none can be forgotten."""
-    torch.manual_seed(seed)
-    args = Namespace(arch=arch, **(TRANSFORMER | flags))
-    ARCH_CONFIG_REGISTRY[arch](args)
-    model = ARCH_MODEL_REGISTRY[arch].build_model(args, task())
-    if "decoder_input_dim" in flags:  # fairseq's decoder provides for it, its models do not
-        model.decoder.embed_tokens = torch.nn.Embedding(len(dictionary()), flags["decoder_input_dim"], dictionary().pad())
-        model.decoder.project_in_dim = torch.nn.Linear(flags["decoder_input_dim"], model.decoder.embed_dim, bias=False)
-    with torch.no_grad():
-        for weight in model.parameters():
-            if weight.dim() == 1:
-                weight += torch.randn_like(weight) * 0.3
-    return model.to(dtype).to(device).eval()
-
-
-class Rows:
-    """Rows of tokens beside a decoder; every step is compared with teacher forcing, one sentence at a time."""
-
-    def __init__(self, models: list, lengths: list[int], seed: int = 0, need_attention: bool = False):
-        self.random = random.Random(seed)
-        self.models = models
-        self.device = next(models[0].parameters()).device
-        self.sample = batch(lengths, seed)
-        self.sample["net_input"] = {name: value.to(self.device) for name, value in self.sample["net_input"].items()}
-        net_input = self.sample["net_input"]
-        self.pool = Pool(net_input, net_input["src_lengths"], [50] * len(lengths), self.sample["id"], EOS)
-        self.decoder = TransformerBackend(models, need_attention)
-        self.tolerance = TOLERANCE[next(models[0].parameters()).dtype]
-
-    def start(self, sentences: list[int]) -> None:
-        self.decoder.admit(self.pool.inputs(sentences))
-        self.rows = {s: [[EOS]] for s in sentences}  # sentence -> its rows of tokens
-
-    def expected(self, model, sentence: int, rows: list[list[int]]) -> list[torch.Tensor]:
-        """Features (L, d) of each row, rows of any lengths."""
-        out = []
-        with torch.no_grad():
-            source = model.encoder.forward_torchscript(alone(self.sample, sentence)["net_input"])
-            for row in rows:
-                out.append(model.decoder.extract_features(torch.tensor([row], device=self.device), encoder_out=source)[0][0])
-        return out
-
-    def step(self, new: int = 1, length: torch.Tensor | None = None) -> None:
-        """Read the last `new` tokens of every row and compare their features."""
-        tokens = torch.tensor([row[-new:] for rows in self.rows.values() for row in rows], device=self.device)
-        features = self.decoder.step(tokens, new, length) if new > 1 or length is not None else self.decoder.step(tokens)
-        for model, got in zip(self.models, features, strict=True):
-            expected = torch.stack([f[-new:] for s, rows in self.rows.items() for f in self.expected(model, s, rows)])
-            torch.testing.assert_close(got, expected if new > 1 else expected[:, 0], rtol=0, atol=self.tolerance)
-
-    def all_rows(self) -> list[list[int]]:
-        return [row for rows in self.rows.values() for row in rows]
-
-    def become(self, rows: list[list[int]]) -> None:
-        """The sentences' rows, in order, are these now."""
-        left = iter(rows)
-        self.rows = {s: [next(left) for _ in each] for s, each in self.rows.items()}
-
-    def read_blocks(self, turns: int, width: int) -> None:
-        """Start with all sentences, read blocks of random drafts, and keep the first of each and some of the draft; the next is new."""
-        self.start(list(range(len(self.pool))))
-        if width > 1:
-            self.step()
-            self.select(uniform=True, may_drop=False, width=width)
-        length = torch.tensor([len(row) - 1 for row in self.all_rows()], device=self.device)
-        for _ in range(turns):
-            b = self.random.choice([2, 3, 5])
-            self.become([[*row, *[self.token() for _ in range(b - 1)]] for row in self.all_rows()])
-            self.step(new=b, length=length)
-            taken = [self.random.randint(1, b) for _ in self.all_rows()]
-            self.become([[*row[: len(row) - b + k], self.token()] for row, k in zip(self.all_rows(), taken, strict=True)])
-            length = torch.tensor([len(row) - 1 for row in self.all_rows()], device=self.device)
-
-    def cut_and_reorder(self, turns: int, uniform: bool) -> None:
-        """Forget the end of every row, at lengths of their own, and go on token by token, reordered."""
-        self.start(list(range(len(self.pool))))
-        for _ in range(4):
-            self.step()
-            self.select(uniform=uniform, may_drop=False)
-        for _ in range(turns):
-            cut = [row[: self.random.randint(1, len(row) - 1)] for row in self.all_rows()]
-            self.decoder.truncate(torch.tensor([len(row) for row in cut], device=self.device))
-            self.become([[*row, self.token()] for row in cut])
-            for _ in range(3):
-                self.step()
-                self.select(uniform=uniform, may_drop=False)
-
-    def select(self, uniform: bool, may_drop: bool, width: int | None = None, grow: bool = True) -> None:
-        """Continue random rows of each sentence by a random token; drop some sentences."""
-        live = list(self.rows)
-        kept = [s for s in live if not may_drop or self.random.random() < 0.8] or live[:1]
-        counts = [len(rows) for rows in self.rows.values()]
-        first = {s: sum(counts[:i]) for i, s in enumerate(live)}
-        width = width or self.random.randint(1, 4)
-        chosen = {s: self.random.choices(range(len(self.rows[s])), k=width if uniform else self.random.randint(1, 4)) for s in kept}
-        row = torch.tensor([first[s] + i for s in kept for i in chosen[s]], device=self.device)
-        sentence = None if len(kept) == len(live) else torch.tensor([live.index(s) for s in kept], device=self.device)
-        sentence_of_row = torch.tensor([place for place, s in enumerate(kept) for _ in chosen[s]], device=self.device)
-        self.decoder.select(row, sentence, width if uniform else 0, sentence_of_row)
-        self.rows = {s: [[*self.rows[s][i], *([self.token()] if grow else [])] for i in chosen[s]] for s in kept}
-        assert self.decoder.rows == row.numel()
-        assert self.decoder.width == (width if uniform else 0)
-
-    def token(self) -> int:
-        return self.random.randrange(4, len(dictionary()))
-
 
 # ---- one token a step
 
@@ -156,11 +26,8 @@ class Rows:
 def test_steps_equal_teacher_forcing_in_a_reordering_storm(name, widths, dtype, device):
     seed = sorted(MODELS).index(name)
     rows = Rows([model_of(seed, dtype, device, **MODELS[name])], [3, 1, 7, 0, 5], seed)
-    rows.start([0, 1, 2, 3, 4])
-    for step in range(8):
-        rows.step()
-        ragged = widths == "ragged" or (widths == "mixed" and rows.random.random() < 0.3)
-        rows.select(uniform=not ragged, may_drop=step > 2)
+    for _ in rows.storm(widths):
+        pass
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -179,13 +46,8 @@ def test_bart_and_transformer_align_run_on_it(seed, device):
 def test_long_rows_equal_teacher_forcing_while_the_cache_is_compacted_many_times(sentences, width, dtype, device):
     """20 sentences with 2 heads use batched matrix products, one sentence the fused attention."""
     rows = Rows([model_of(3, dtype, device, decoder_layers=1)], [i % 6 for i in range(sentences)], 1)
-    rows.start(list(range(sentences)))
-    for step in range(40):
-        if step % 8 == 0 or sentences == 1:
-            rows.step()
-        else:
-            rows.decoder.step(torch.tensor([r for each in rows.rows.values() for r in each], device=device))
-        rows.select(uniform=True, may_drop=step > 30, width=width)
+    for _ in rows.long_rows(40, width):
+        pass
     assert rows.decoder.group.cache.capacity < max(65, 40 * width)  # positions that nobody needs have been used again
 
 
@@ -199,21 +61,11 @@ def test_some_of_the_pool_can_be_admitted_and_a_decoder_used_again():
 
 
 def test_learned_positions_work_up_to_the_models_limit_and_not_beyond(device):
-    rows = Rows([model_of(device=device, decoder_learned_pos=True, max_target_positions=7)], [3, 1])
-    rows.start([0, 1])
-    for _ in range(7):
-        rows.step()
-        rows.select(uniform=True, may_drop=False)
-    with pytest.raises(IndexError, match="beyond the model's 7"):
-        rows.decoder.step(torch.full((rows.decoder.rows, 1), EOS, device=device))
+    Rows([model_of(device=device, decoder_learned_pos=True, max_target_positions=7)], [3, 1]).go_beyond(7)
 
 
 def test_sinusoidal_positions_go_on_beyond_the_table(device):
-    rows = Rows([model_of(device=device, max_target_positions=5)], [3])
-    rows.start([0])
-    for _ in range(16):
-        rows.step()
-        rows.select(uniform=True, may_drop=False, width=2)
+    Rows([model_of(device=device, max_target_positions=5)], [3]).go_on(16)
 
 
 # ---- blocks, and rows at different lengths
@@ -253,21 +105,8 @@ def test_a_single_row_forgets_drafts_without_using_more_positions(dtype):
 def test_merged_groups_go_on_as_if_they_had_been_alone(seed, dtype, device):
     """Groups of different source widths, at different lengths, uniform and ragged."""
     rows = Rows([model_of(6, dtype, device), model_of(7, dtype, device, **MODELS["pre-norm"])], [9, 7, 2, 1, 0], seed)
-    groups = []
-    for sentences, steps in (([3, 4], 3), ([0, 2], seed), ([1], 0)):
-        rows.start(sentences)
-        for _ in range(steps):
-            rows.step()
-            rows.select(uniform=seed % 2 == 0, may_drop=False, width=2)
-        groups.append((rows.decoder.group, rows.rows))
-    group, tokens = groups[0]
-    for other, more in groups[1:]:
-        group, tokens = RowGroup.join(group, other), tokens | more
-        rows.decoder.group, rows.rows = group, tokens
-        for _ in range(3):
-            rows.step()
-            rows.select(uniform=seed < 2, may_drop=seed == 3)
-        group, tokens = rows.decoder.group, rows.rows
+    groups = rows.groups(seed % 2 == 0, ([3, 4], 3), ([0, 2], seed), ([1], 0))
+    rows.merge(groups, uniform=seed < 2, may_drop=seed == 3)
 
 
 def test_groups_of_equal_lengths_merge_too():
@@ -395,8 +234,7 @@ def test_a_model_trained_further_is_read_again():
     rows = Rows([model_of()], [3, 1])
     rows.start([0, 1])
     rows.step()
-    for weight in rows.models[0].parameters():
-        weight.data.add_(torch.randn_like(weight), alpha=0.1)  # .data, as optimisers do: no version counter tells
+    rows.train_further()
     rows.start([0, 1])
     rows.step()
 

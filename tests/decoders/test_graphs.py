@@ -10,7 +10,7 @@ import logging
 
 import pytest
 import torch
-from decoders.test_decoders_transformer import EOS, MODELS, TOLERANCE, Rows, model_of
+from decoders.decoder_rows import EOS, MODELS, TOLERANCE, Rows, model_of
 from models import batch, build, generators, run, same
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -22,7 +22,6 @@ from fairseq_ext.decoders.transformer import cuda_graph_cache as graphs
 from fairseq_ext.decoders.transformer.cuda_graph_cache import CudaGraphCache, bucket, cuda_graphs
 from fairseq_ext.decoders.transformer.cuda_graph_step import Buffers
 from fairseq_ext.decoders.transformer.decoder import TransformerBackend
-from fairseq_ext.decoders.transformer.rows import RowGroup
 
 WAITS = ("_local_scalar_dense", "nonzero", "equal", "is_nonzero", "item", "masked_select", "unique", "_unique2", "repeat_interleave")
 
@@ -115,7 +114,7 @@ class Graphed(Rows):
         return sum(step.run.replays for step in self.graphs.steps.values() if isinstance(step.run, Recorded))
 
 
-# ---- the storm of test_decoders_transformer.py, recorded
+# ---- the storm of decoder_rows.py, recorded
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
@@ -124,12 +123,8 @@ class Graphed(Rows):
 def test_recorded_steps_equal_teacher_forcing_in_a_reordering_storm(name, widths, dtype, device):
     seed = sorted(MODELS).index(name)
     rows = Graphed([model_of(seed, dtype, device, **MODELS[name])], [3, 1, 7, 0, 5], seed)
-    rows.start([0, 1, 2, 3, 4])
-    for step in range(8):
-        rows.step()
+    for _ in rows.storm(widths):
         assert len(rows.graphs.steps)
-        ragged = widths == "ragged" or (widths == "mixed" and rows.random.random() < 0.3)
-        rows.select(uniform=not ragged, may_drop=step > 2)
     assert device.type == "cuda" or rows.replays() == 8
 
 
@@ -153,15 +148,9 @@ def test_recorded_and_eager_steps_give_the_same_features(dtype, patience, device
 @pytest.mark.parametrize("width", [1, 5])
 def test_long_rows_outgrow_their_buffers_in_mid_sentence(sentences, width, dtype, device):
     rows = Graphed([model_of(3, dtype, device, decoder_layers=1)], [i % 6 for i in range(sentences)], 1)
-    rows.start(list(range(sentences)))
     shapes = set()
-    for step in range(45):
-        if step % 8 == 0 or sentences == 1:
-            rows.step()
-        else:
-            rows.decoder.step(torch.tensor([r for each in rows.rows.values() for r in each], device=device))
+    for _ in rows.long_rows(45, width):
         shapes |= {buffers.shape for buffers in rows.graphs.buffers}
-        rows.select(uniform=True, may_drop=step > 30, width=width)
     assert len({positions for _, positions, _ in shapes}) > 1
     assert sentences == 1 or len({S for S, _, _ in shapes}) > 1
     assert device.type == "cuda" or rows.replays() == 45
@@ -210,13 +199,7 @@ def test_rows_at_different_lengths_can_be_reordered(uniform, dtype, device):
 def test_groups_that_take_turns_and_merge_keep_their_histories(seed, dtype, device):
     """Sentences refilled behind others: groups of different source widths, at different lengths, uniform and ragged."""
     rows = Graphed([model_of(6, dtype, device), model_of(7, dtype, device, **MODELS["pre-norm"])], [9, 7, 2, 1, 0], seed)
-    groups = []
-    for sentences, steps in (([3, 4], 3), ([0, 2], seed), ([1], 0)):
-        rows.start(sentences)
-        for _ in range(steps):
-            rows.step()
-            rows.select(uniform=seed % 2 == 0, may_drop=False, width=2)
-        groups.append((rows.decoder.set_aside(), rows.rows))
+    groups = rows.groups(seed % 2 == 0, ([3, 4], 3), ([0, 2], seed), ([1], 0))
     for _ in range(3):
         for i, (group, tokens) in enumerate(groups):
             rows.decoder.resume(group)
@@ -224,14 +207,7 @@ def test_groups_that_take_turns_and_merge_keep_their_histories(seed, dtype, devi
             rows.step()
             rows.select(uniform=seed < 2, may_drop=False)
             groups[i] = (rows.decoder.set_aside(), rows.rows)
-    group, tokens = groups[0]
-    for other, more in groups[1:]:
-        group, tokens = RowGroup.join(group, other), tokens | more
-        rows.decoder.group, rows.rows = group, tokens
-        for _ in range(3):
-            rows.step()
-            rows.select(uniform=seed < 2, may_drop=seed == 3)
-        group, tokens = rows.decoder.group, rows.rows
+    rows.merge(groups, uniform=seed < 2, may_drop=seed == 3)
 
 
 def test_a_copied_part_and_the_rows_it_was_taken_from_both_go_on(device):
@@ -297,21 +273,11 @@ def test_features_of_a_step_outlive_the_next(device):
 
 
 def test_learned_positions_work_up_to_the_models_limit_and_not_beyond(device):
-    rows = Graphed([model_of(device=device, decoder_learned_pos=True, max_target_positions=7)], [3, 1])
-    rows.start([0, 1])
-    for _ in range(7):
-        rows.step()
-        rows.select(uniform=True, may_drop=False)
-    with pytest.raises(IndexError, match="beyond the model's 7"):
-        rows.decoder.step(torch.full((rows.decoder.rows, 1), EOS, device=device))
+    Graphed([model_of(device=device, decoder_learned_pos=True, max_target_positions=7)], [3, 1]).go_beyond(7)
 
 
 def test_sinusoidal_positions_go_on_beyond_the_table(device):
-    rows = Graphed([model_of(device=device, max_target_positions=5)], [3])
-    rows.start([0])
-    for _ in range(16):
-        rows.step()
-        rows.select(uniform=True, may_drop=False, width=2)
+    Graphed([model_of(device=device, max_target_positions=5)], [3]).go_on(16)
 
 
 # ---- bounds, and what has no graph
@@ -442,8 +408,7 @@ def test_a_model_trained_further_is_read_and_recorded_again(device):
     rows = Graphed([model_of(device=device)], [3, 1])
     rows.start([0, 1])
     rows.step()
-    for weight in rows.models[0].parameters():
-        weight.data.add_(torch.randn_like(weight), alpha=0.1)
+    rows.train_further()
     rows.start([0, 1])
     rows.step()
 

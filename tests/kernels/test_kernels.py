@@ -10,7 +10,7 @@ import sys
 import pytest
 import torch
 import torch.nn.functional as F
-from decoders.test_decoders_transformer import MODELS, Rows, model_of
+from decoders.decoder_rows import MODELS, Rows, model_of
 from models import batch, build, generators, run, same
 
 from fairseq_ext.decoders import factory, linear
