@@ -12,6 +12,6 @@
 | shortlist | the scores of a shortlist's words | softmax/shortlist.py |
 | screen | screened log-probabilities | softmax/error_bounds.py |
 
-Shared by the C++ files: vectors.hpp (SIMD), linear.hpp (matrix products), attention.hpp, topk.hpp, shortlist.hpp (products with single
+Shared by the C++ files: vectors.hpp (SIMD), linear.hpp (linear layers), attention.hpp, topk.hpp, shortlist.hpp (linear layers of single
 words), row.hpp (a row and its drafts), stages.hpp (timing).
 """

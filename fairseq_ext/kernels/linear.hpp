@@ -19,7 +19,7 @@ constexpr int64_t AHEAD = 12 << 10;  // bytes of a panel: 48 inputs in float32
 
 // mirrored in transformer.py (KIND, EPILOGUES, LinearStruct)
 enum Kind : int64_t { FLOAT32, INT8, INT16 };
-enum Epilogue : int64_t { PLAIN, RELU, GELU, ADD };  // what is done to a product before it is stored; ADD: it is added to what y holds
+enum Epilogue : int64_t { PLAIN, RELU, GELU, ADD };  // what is done to a result before it is stored; ADD: it is added to what y holds
 
 struct Linear {
     const void* weight;     // (panels, in, PANEL) float32 or int16, or (panels, in / 4, PANEL, 4) int8

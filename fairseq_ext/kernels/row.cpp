@@ -7,7 +7,7 @@
 
 // of transformer.cpp; what they are given is made in transformer.py
 extern "C" void decode(const void* layers, const void* step);
-extern "C" void linear(const void* product, const float* x, int64_t lines, float* y, int64_t epilogue);
+extern "C" void linear(const void* packed, const float* x, int64_t lines, float* y, int64_t epilogue);
 
 namespace {
 

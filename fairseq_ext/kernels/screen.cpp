@@ -9,7 +9,7 @@
 #include "topk.hpp"
 #include "shortlist.hpp"
 
-extern "C" void linear(const void* product, const float* x, int64_t lines, float* y, int64_t epilogue);  // transformer.cpp
+extern "C" void linear(const void* packed, const float* x, int64_t lines, float* y, int64_t epilogue);  // transformer.cpp
 
 namespace {
 
@@ -20,7 +20,7 @@ constexpr int STEPS = 4;            // at most
 
 // mirrored by a ctypes structure in screen.py
 struct Screen {
-    const void* product;          // (V, d) rounded to 16 bits, packed
+    const void* packed;           // (V, d) rounded to 16 bits, packed
     const float *weight, *bias;   // (V, d); (V,) or null
     const int64_t* always;        // (kept,) ids that are scored again in every row
     int64_t kept, V, d, m, more;  // m best words are scored again, up to `more` where they do not do
@@ -71,7 +71,7 @@ struct Row {
     // Score ids[first..] again
     void score(size_t first) {
         exact.resize(ids.size());
-        gathered_product(x, 1, s.d, s.weight, s.bias, ids.data() + first, static_cast<int64_t>(ids.size() - first), exact.data() + first);
+        gathered_linear(x, 1, s.d, s.weight, s.bias, ids.data() + first, static_cast<int64_t>(ids.size() - first), exact.data() + first);
         const float temperature = static_cast<float>(s.temperature);
         for (size_t i = first; i < ids.size(); ++i) {
             if (temperature != 1.0f) exact[i] /= temperature;
@@ -150,7 +150,7 @@ extern "C" {
 // y (n, V) = log-probabilities of x (n, d); known (n, V), zero before: which of them the full weights gave; ceiling (n,): what no other
 // word's log-probability exceeds; error (n,): bound of what log Z is wrong by
 void screen(const Screen* s, const float* x, int64_t n, float* y, uint8_t* known, float* ceiling, float* error) {
-    linear(s->product, x, n, y, 0);
+    linear(s->packed, x, n, y, 0);
 #pragma omp parallel for schedule(static) if (n * s->V > WORTH_THREADS / 8)
     for (int64_t i = 0; i < n; ++i) {
         thread_local std::vector<int64_t> ids;

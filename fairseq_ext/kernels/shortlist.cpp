@@ -1,4 +1,4 @@
-// Scores of listed words on the CPU, float32: products with rows of the weights where they lie, and two lists made into one.
+// Scores of listed words on the CPU, float32: a linear layer of these rows of the weights where they lie, and two lists made into one.
 //
 // Shapes: n rows, d features, m words that were found, T words of the fixed part.
 
@@ -6,7 +6,7 @@
 #include "stages.hpp"
 
 extern "C" {
-void linear(const void* product, const float* x, int64_t lines, float* y, int64_t epilogue);  // transformer.cpp
+void linear(const void* packed, const float* x, int64_t lines, float* y, int64_t epilogue);  // transformer.cpp
 void log_softmax(float* x, int64_t lines, int64_t V, float temperature);                    // topk.cpp
 }
 
@@ -44,7 +44,7 @@ void merge(const int64_t* base, const float* of_base, int64_t T, const int64_t* 
 
 // mirrored by a ctypes structure in shortlist.py
 struct List {
-    const void* product;  // of the base, packed
+    const void* packed;  // of the base, packed
     const int64_t* base;  // (T,)
     int64_t T;
     const float *weight, *bias;  // (V, d); (V,) or null
@@ -63,9 +63,9 @@ void list_log_probs(const List* list, const float* x, int64_t n, const int64_t* 
     static thread_local std::vector<float> scores;
     float *of_base = scratch(scores, n * (list->T + m)), *of_found = of_base + n * list->T;
     Stages stages(clock);
-    gathered_product(x, n, list->d, list->weight, list->bias, found, m, of_found);
+    gathered_linear(x, n, list->d, list->weight, list->bias, found, m, of_found);
     seconds[0] = stages.next();
-    linear(list->product, x, n, of_base, 0);
+    linear(list->packed, x, n, of_base, 0);
     seconds[1] = stages.next();
     merge(list->base, of_base, list->T, found, of_found, m, n, ids, y);
     log_softmax(y, n, list->T + m, static_cast<float>(list->temperature));

@@ -1,4 +1,4 @@
-// Scores of single words: products with rows of the weights where they lie.
+// Scores of single words: a linear layer of these rows of the weights, where they lie.
 //
 // Shapes: n rows, d features, m words.
 #pragma once
@@ -52,7 +52,7 @@ void dots_of(int64_t lines, const float* x, int64_t d, const float* const* word,
 }
 
 // y (n, m) = x (n, d) times rows ids (m,) of weight (V, d), plus their bias (V,) or null
-void gathered_product(const float* x, int64_t n, int64_t d, const float* weight, const float* bias, const int64_t* ids, int64_t m, float* y) {
+void gathered_linear(const float* x, int64_t n, int64_t d, const float* weight, const float* bias, const int64_t* ids, int64_t m, float* y) {
 #pragma omp parallel for schedule(static) if (n * m * d > WORTH_THREADS)
     for (int64_t first = 0; first < m; first += TOGETHER) {
         const int64_t many = std::min<int64_t>(TOGETHER, m - first);
