@@ -6,14 +6,17 @@ and torch are imported once.
 
 import os
 import random
+import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 from forked import generate
 from models import parted, settings
 
+from fairseq_ext import registry
 from fairseq_ext.config import VERSION
 from fairseq_ext.registry import STRATEGIES
 
@@ -104,14 +107,17 @@ def nothing(flags, context):
 '''
 
 
-def test_a_file_outside_the_package_is_a_strategy(tmp_path):
-    """One file with its register lines is enough: the neutral, composition and command-line tests pick it up, and pass."""
+def test_files_outside_the_package_are_strategies(tmp_path):
+    """One file with its register lines is enough: the neutral, composition and command-line tests pick it up, and pass. The second is the
+    one that registry.py shows."""
     (tmp_path / "mine.py").write_text(OUTSIDE)
+    shown = re.search(r"This one is whole:\n\n(.*?)\n\n- The plug", registry.__doc__, re.DOTALL)[1]
+    (tmp_path / "enough.py").write_text(textwrap.dedent(shown))
     tests = Path(__file__).parent
-    few = "(mine or prune_nothing) and (ensemble or prefix or lightconv or optimal or stream or dba or command)"
+    few = "(mine or enough or prune_nothing) and (ensemble or prefix or lightconv or optimal or stream or dba or command)"
     files = [str(tests / name) for name in ("test_neutral.py", "test_compose.py", "test_strategies_cli.py")]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:warnings", "-p", "no:cacheprovider", "-k", few, *files]
-    outside = {"FAIRSEQ_EXT_STRATEGIES": str(tmp_path / "mine.py")}
+    outside = {"FAIRSEQ_EXT_STRATEGIES": f"{tmp_path / 'mine.py'}:{tmp_path / 'enough.py'}"}
     done = subprocess.run(command, capture_output=True, text=True, cwd=tests.parent, env={**os.environ, **outside})
     assert done.returncode == 0, done.stdout[-3000:]
     assert done.stdout.count(".") > 40  # of each kind some
