@@ -2,8 +2,9 @@
 
 import re
 from argparse import ArgumentParser, Namespace
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
+from typing import Optional
 
 import pytest
 from fairseq.dataclass import FairseqDataclass
@@ -19,14 +20,18 @@ from fairseq_ext.tasks import Flags
 NEUTRAL = {"select": "topk", "stop": "count", "schedule": "batch", "softmax": "full", "decoding": "beam"}
 
 
+MADE_UP = {"patient_steps": 3, "trim_below": 0.0, "trim_list": None}
+
+
 @dataclass
 class PatientFlags(FairseqDataclass):
-    patient_steps: int = 3
+    patient_steps: int = field(default=3, metadata={"range": (1, 50, "number of steps")})
 
 
 @dataclass
 class TrimFlags(FairseqDataclass):
     trim_below: float = 0.0
+    trim_list: Optional[str] = field(default=None, metadata={"file": True})  # noqa: UP045
 
 
 def made(point, name, flags, check=None) -> registry.Strategy:
@@ -47,7 +52,7 @@ def made_up(monkeypatch):
 
 def flags(**given) -> Namespace:
     """All flags at their defaults but these."""
-    return Namespace(**{**{f.name: f.default for f in fields(task("translation_ext").cfg)}, "patient_steps": 3, "trim_below": 0.0, **given})
+    return Namespace(**{**{f.name: f.default for f in fields(task("translation_ext").cfg)}, **MADE_UP, **given})
 
 
 def test_defaults_are_fairseqs_own_behaviour():
@@ -97,6 +102,8 @@ def test_chosen_names_what_is_switched_on(made_up):
         ({"stop": "patient"}, {"match_source_len": True}, "--match-source-len replaces beam search"),
         ({"patient_steps": 5}, {}, "--patient-steps belongs to --stop patient, which is not switched on: add it or leave"),
         ({"stop": "patient"}, {"beam": 1}, "--stop patient needs --beam 2 or more"),
+        ({"stop": "patient", "patient_steps": 0}, {}, "--patient-steps 0 is no number of steps: use 1 to 50"),
+        ({"trim_list": ""}, {}, "--trim-list is given without a name: name a file, or leave it out"),
     ],
     ids=str,
 )
@@ -147,6 +154,14 @@ def test_signature_says_when_fairseqs_own_loop_runs():
 def test_min_len_above_the_limit_is_refused():
     with pytest.raises(UsageError, match="--min-len 9 is above the length limit 4"):
         run(generators([build("transformer")], beam=2, min_len=9, max_len_b=4).ours, batch([3]))
+
+
+def test_a_batch_without_source_tokens_is_refused():
+    """Nor does it go to fairseq's own loop, where it would run without the strategies."""
+    sample = batch([3, 5])
+    sample["net_input"]["source"] = sample["net_input"].pop("src_tokens")
+    with pytest.raises(UsageError, match=r"reads source tokens \(src_tokens\), and the batch has src_lengths, source: use fairseq's task"):
+        run(generators([build("transformer")], beam=2).ours, sample)
 
 
 def test_a_name_is_registered_once():
