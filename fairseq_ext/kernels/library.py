@@ -81,7 +81,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # what each function returns a
     "count_hits": (None, [P, P, N, N, P, N, P]),
     "find_words": (N, [P, P, N, N, N, P, P, P, N, P]),
     # shortlist.cpp
-    "list_log_probs": (None, [P, P, N, P, N, P, P, N, P]),
+    "shortlist_log_probs": (None, [P, P, N, P, N, P, P, N, P]),
     # screen.cpp
     "screen": (None, [P, P, N, P, P, P, P]),
 }

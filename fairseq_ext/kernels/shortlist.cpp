@@ -43,7 +43,7 @@ void merge(const int64_t* base, const float* of_base, int64_t T, const int64_t* 
 }
 
 // mirrored by a ctypes structure in shortlist.py
-struct List {
+struct Shortlist {
     const void* packed;  // of the base, packed
     const int64_t* base;  // (T,)
     int64_t T;
@@ -58,7 +58,7 @@ extern "C" {
 
 // Log-probabilities of x (n, d) over the list that base and found (m,) make: ids and y as `merge` gives them, and the seconds (3,) that
 // the found words' scores, the base's and what follows took by the given clock
-void list_log_probs(const List* list, const float* x, int64_t n, const int64_t* found, int64_t m, int64_t* ids, float* y, int64_t clock,
+void shortlist_log_probs(const Shortlist* list, const float* x, int64_t n, const int64_t* found, int64_t m, int64_t* ids, float* y, int64_t clock,
                     double* seconds) {
     static thread_local std::vector<float> scores;
     float *of_base = scratch(scores, n * (list->T + m)), *of_found = of_base + n * list->T;

@@ -1,4 +1,4 @@
-"""Log-probabilities over a list by the compiled library (`shortlist.cpp`), for float32 on a CPU. Definition: the torch path of
+"""Log-probabilities over a shortlist by the compiled library (`shortlist.cpp`), for float32 on a CPU. Definition: the torch path of
 softmax/shortlist.py.
 
 Shapes: n rows, V words, d features, m words that were found, T words of the fixed part.
@@ -27,7 +27,7 @@ class ListStruct(ctypes.Structure):
 
 
 class ShortlistLinear:
-    """From features to log-probabilities over a list, in one call."""
+    """From features to log-probabilities over a shortlist, in one call."""
 
     def __init__(self, linear: PackedLinear, base: Tensor, weight: Tensor, bias: Tensor | None, temperature: float):
         """linear: of the words base (T,) alone; weight (V, d), bias (V,) of all."""
@@ -47,7 +47,7 @@ class ShortlistLinear:
         assert x.dtype == torch.float32 and found.dtype == torch.long
         n, m = x.size(0), found.numel()
         ids, y = found.new_empty(self.T + m), x.new_empty(n, self.T + m)
-        loaded().list_log_probs(
+        loaded().shortlist_log_probs(
             self.address, x.data_ptr(), n, found.data_ptr(), m, ids.data_ptr(), y.data_ptr(), clock, self.seconds
         )
         return ids, y

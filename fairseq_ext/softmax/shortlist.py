@@ -54,7 +54,7 @@ def mask_with(mask: Tensor, wanted: Tensor | None) -> Tensor:
 class ShortlistSoftmax(Softmax):
     """A softmax over a shortlist: `base`, the words that are always on it, and those that `words` names for the call.
 
-    Probabilities are normalised over the list. An ensemble averages its models' probabilities over one list.
+    Probabilities are normalised over the shortlist. An ensemble averages its models' probabilities over one shortlist.
     """
 
     def __init__(self, layers: list[Layer], base: Tensor, temperature: float, share: str, measured: ShortlistMeter):
@@ -71,7 +71,7 @@ class ShortlistSoftmax(Softmax):
         self.in_base = torch.zeros(self.V, dtype=torch.bool, device=weight.device)
         self.in_base[self.base] = True
         self.everything = self.base.numel() == self.V
-        # a fixed part that is a prefix of the vocabulary keeps the list in order by itself
+        # a fixed part that is a prefix of the vocabulary keeps the shortlist in order by itself
         self.is_prefix = bool(self.in_base[: self.base.numel()].all())
         self.place = self.in_base.long().cumsum(0) - 1  # column of a base word
         self.linears = [Linear(w[self.base].contiguous(), None if b is None else b[self.base]) for w, b in layers]
@@ -87,12 +87,12 @@ class ShortlistSoftmax(Softmax):
         return wanted if beam is None else wanted[beam.live_index()]
 
     def words(self, features: list[Tensor], beam: Beam | None, pool: Pool | None) -> Tensor | None:
-        """Words that a call's lists need besides the base: a mask (S, V) with a list for each sentence, or (1, V) for all rows
+        """Words that a call's shortlists need besides the base: a mask (S, V) with one for each sentence, or (1, V) for all rows
         together, as `by_sentence` says; None for none."""
         return None
 
     def found(self, features: list[Tensor], beam: Beam | None, pool: Pool | None, always: Tensor | None) -> Tensor | None:
-        """Words of one list for all rows, the base left out: ascending ids (m,) of `words` and of the mask always (V,); None for none."""
+        """Words of one shortlist for all rows but the base: ascending ids (m,) of `words` and of the mask always (V,); None for none."""
         mask = self.words(features, beam, pool)
         if mask is None and always is None:
             return None
@@ -126,7 +126,7 @@ class ShortlistSoftmax(Softmax):
             return LogProbs(decoder.log_probs(features, self.temperature))
 
     def shared(self, features: list[Tensor], found: Tensor | None) -> LogProbs:
-        """One list, the base and found (m,), for all rows."""
+        """One shortlist, the base and found (m,), for all rows."""
         self.measured.count(1, self.base.numel() + (0 if found is None else found.numel()))
         if self.compiled is not None:
             ids, value = self.compiled(features[0], self.nothing if found is None else found, shortlist_stats.CLOCK)
@@ -163,7 +163,7 @@ class ShortlistSoftmax(Softmax):
         return torch.index_select(weight, 0, ids, out=self.buffer[: ids.numel()])
 
     def separate(self, features: list[Tensor], mask: Tensor, beam: Beam | None) -> LogProbs:
-        """A list of its own for each sentence, mask (S, V); rows of ids are filled up with their last word."""
+        """A shortlist of its own for each sentence, mask (S, V); rows of ids are filled up with their last word."""
         with self.measured.stage("compact"):
             length = mask.sum(1)
             C = int(length.max())

@@ -1,4 +1,4 @@
-"""Statistics of a shortlist softmax: list lengths, recall against the full softmax, seconds of each stage."""
+"""Statistics of a shortlist softmax: shortlist lengths, recall against the full softmax, seconds of each stage."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ShortlistCounts(Section):
     """The `softmax` section of the statistics."""
 
     key = "softmax"
-    vocab_mean: Mean = Mean()  # words of a list
+    vocab_mean: Mean = Mean()  # words of a shortlist
     recall_at_k: Mean | None = None  # of the full softmax's k best words, and of its best, the share that is listed
     recall_at_1: Mean | None = None
     recall_rows: int | None = None  # of which the recall was taken
@@ -52,7 +52,7 @@ class ShortlistCounts(Section):
 
 class ShortlistMeter:
     """Counts the words of shortlists, the recall of the full softmax's k best words on a sample of the calls, and the seconds of each
-    stage. On a GPU a stage ends when its kernels are launched, or when the host waits for the list's length."""
+    stage. On a GPU a stage ends when its kernels are launched, or when the host waits for the shortlist's length."""
 
     def __init__(self, stats: Stats, k: int, every: int):
         self.counts = stats.section(ShortlistCounts)
@@ -72,9 +72,9 @@ class ShortlistMeter:
         for name, value in zip(names, seconds, strict=True):
             setattr(spent, name, (getattr(spent, name) or 0.0) + value)
 
-    def count(self, lists: int, words: int) -> None:
+    def count(self, shortlists: int, words: int) -> None:
         """Count shortlists and their total length."""
-        self.counts.vocab_mean += Mean(words, lists)
+        self.counts.vocab_mean += Mean(words, shortlists)
 
     def wants_sample(self) -> bool:
         self.calls += 1

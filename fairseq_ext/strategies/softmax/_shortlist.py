@@ -19,7 +19,7 @@ Text = Optional[str]  # noqa: UP045
 
 
 @dataclass
-class ListFlags(FairseqDataclass):
+class ShortlistFlags(FairseqDataclass):
     """What every shortlist shares."""
 
     shortlist_counts: Text = field(
@@ -39,14 +39,14 @@ class ListFlags(FairseqDataclass):
 
 
 @dataclass
-class TopFlags(ListFlags):
+class TopFlags(ShortlistFlags):
     """What `top` and `lexical` share."""
 
     shortlist_top: int = field(
-        default=2000, metadata={"help": "most frequent target words on every list (default: 2000; all: the vocabulary's size)"}
+        default=2000, metadata={"help": "most frequent target words on every shortlist (default: 2000; all: the vocabulary's size)"}
     )
     shortlist_share: ChoiceEnum(["batch", "sentence"]) = field(  # type: ignore[valid-type]
-        default="batch", metadata={"help": "one list for all rows that are decoded together, or one for each sentence (default: batch)"}
+        default="batch", metadata={"help": "one shortlist for all rows decoded together, or one for each sentence (default: batch)"}
     )
 
 
@@ -86,7 +86,7 @@ def table_lines(path: str, flag: str, columns: int) -> Iterator[list[str]]:
         yield parts[:columns]
 
 
-def list_arguments(flags, context, T: int, flag: str) -> dict:
+def shortlist_arguments(flags, context, T: int, flag: str) -> dict:
     """Return the arguments that every ShortlistSoftmax takes."""
     layers = output_layers(context.models, flag)
     base = most_frequent(target_counts(flags, context), T, (context.eos, context.unk))

@@ -10,7 +10,7 @@ a parallel corpus.
 | --- | --- |
 | T | --shortlist-top |
 | translations of a source word | --shortlist-words, --shortlist-file |
-| the list of all rows of a call, or of a sentence's | --shortlist-share batch, sentence |
+| the shortlist of all rows of a call, or of a sentence's | --shortlist-share batch, sentence |
 
 Neutral setting: --softmax full; or a T of the vocabulary's size or more.
 """
@@ -27,7 +27,7 @@ from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.pool import OfPool, Pool
 from fairseq_ext.softmax.shortlist import ShortlistSoftmax
-from fairseq_ext.strategies.softmax._shortlist import TopFlags, check_top, list_arguments, table_lines
+from fairseq_ext.strategies.softmax._shortlist import TopFlags, check_top, shortlist_arguments, table_lines
 
 
 @dataclass
@@ -87,7 +87,7 @@ class Lexical(ShortlistSoftmax):
 
 
 def check(flags, generation) -> None:
-    """Refuse a list without its table (raises UsageError)."""
+    """Refuse a shortlist without its table (raises UsageError)."""
     check_top(flags, generation)
     if not flags.shortlist_file:
         raise UsageError("--softmax lexical needs a table: make one with scripts/lexical_table.py and name it with --shortlist-file")
@@ -107,4 +107,4 @@ def build(flags, context) -> Lexical:
     if context.source_dictionary is None:
         raise UsageError("--softmax lexical needs the task's source dictionary, which this task has none of: use --softmax top")
     table = read_table(flags.shortlist_file, context.source_dictionary, context.dictionary, flags.shortlist_words)
-    return Lexical(table, share=str(flags.shortlist_share), **list_arguments(flags, context, flags.shortlist_top, "--softmax lexical"))
+    return Lexical(table, share=str(flags.shortlist_share), **shortlist_arguments(flags, context, flags.shortlist_top, "--softmax lexical"))

@@ -4,7 +4,7 @@
 
 Every word's output weights are hashed once by winner-take-all (Eq. 4-8): which of K randomly drawn dimensions is the largest, u such
 answers a band, W bands. At each step the rows' states are hashed too; a word that shares at least t bands with any row is a candidate
-(Eq. 9, 10), and so are the T most frequent words (Eq. 3). A bias is one more dimension, where the state has a 1. The list is shared
+(Eq. 9, 10), and so are the T most frequent words (Eq. 3). A bias is one more dimension, where the state has a 1. The shortlist is shared
 by all rows of a call, as in the paper, or by those of a sentence. EOS, unk and what prefixes and constraints need are always on it.
 
 | symbol | flag |
@@ -12,11 +12,11 @@ by all rows of a call, as in the paper, or by those of a sentence. EOS, unk and 
 | K, u, W | --lsh-k, --lsh-u, --lsh-bands |
 | t, T | --lsh-hits, --lsh-top |
 | cuckoo table (Algorithm 1), or one by address | --lsh-table cuckoo, direct |
-| normalised over the list (the paper), or over all words | --lsh-normalise list, exact |
+| normalised over the shortlist (the paper), or over all words | --lsh-normalise list, exact |
 
-Neutral setting: --softmax full; or t = 0; or a T of the vocabulary's size or more. Probabilities over a list are at most 1, so
-the certificates of --stop optimal hold for the search over the lists, as the signature says.
-Left out: ensembles, whose models would each want a list (refused).
+Neutral setting: --softmax full; or t = 0; or a T of the vocabulary's size or more. Probabilities over a shortlist are at most 1, so
+the certificates of --stop optimal hold for the search over the shortlists, as the signature says.
+Left out: ensembles, whose models would each want a shortlist (refused).
 The shortlist and the linear layer over it: softmax/shortlist.py. Hashing and tables: softmax/lsh_index.py and kernels/lsh_torch.py, the
 definition of the compiled kernels/lsh.cpp and lsh.cu.
 """
@@ -49,7 +49,7 @@ from fairseq_ext.softmax.lsh_index import DIRECT_BITS, Parameters, load_or_build
 from fairseq_ext.softmax.shortlist import ShortlistSoftmax
 from fairseq_ext.softmax.shortlist_stats import Probe
 from fairseq_ext.stats import Mean
-from fairseq_ext.strategies.softmax._shortlist import ListFlags, list_arguments
+from fairseq_ext.strategies.softmax._shortlist import ShortlistFlags, shortlist_arguments
 
 logger = logging.getLogger("fairseq_ext")
 PROBE_CALL = 3  # the call whose states the start-up probe times
@@ -58,7 +58,7 @@ MOST_BANDS = torch.iinfo(torch.int16).max
 
 
 @dataclass
-class LSHFlags(ListFlags):
+class LSHFlags(ShortlistFlags):
     lsh_k: int = field(default=16, metadata={"help": "K: dimensions that each hash function compares (default: 16; the paper: 8, 16)"})
     lsh_u: int = field(default=3, metadata={"help": "u: hash codes of a band (default: 3, as the paper)"})
     lsh_bands: int = field(default=100, metadata={"help": "W: bands (default: 100; the paper: 500)"})
@@ -69,20 +69,20 @@ class LSHFlags(ListFlags):
             "range": (0, math.inf, "number of equal bands"),
         },
     )
-    lsh_top: int = field(default=6000, metadata={"help": "T: most frequent words on every list (default: 6000; all: V)"})
+    lsh_top: int = field(default=6000, metadata={"help": "T: most frequent words on every shortlist (default: 6000; all: V)"})
     lsh_share: ChoiceEnum(["batch", "sentence"]) = field(  # type: ignore[valid-type]
         default="batch",
-        metadata={"help": "batch: one list for all rows decoded together; sentence: one for each sentence (default: batch, as the paper)"},
+        metadata={"help": "batch: one shortlist for all rows; sentence: one for each sentence (default: batch, as the paper)"},
     )
     lsh_normalise: ChoiceEnum(["list", "exact"]) = field(  # type: ignore[valid-type]
         default="list",
         metadata={
-            "help": "what hypotheses' scores are normalised over: list, or exact, all words, in one more pass at the end "
+            "help": "what hypotheses' scores are normalised over: the shortlist (list), or exact, all words, in one more pass at the end "
             "(default: list, as the paper)"
         },
     )
     lsh_table: ChoiceEnum(["auto", "direct", "cuckoo"]) = field(  # type: ignore[valid-type]
-        default="auto", metadata={"help": "how codes are looked up (the same lists; default auto: by address up to 16 bits, else cuckoo)"}
+        default="auto", metadata={"help": "how codes are looked up (same results; default auto: by address up to 16 bits, else cuckoo)"}
     )
     lsh_seed: int = field(default=1, metadata={"help": "of the permutations (default: 1)"})
     lsh_index: Optional[str] = field(  # noqa: UP045
@@ -227,7 +227,7 @@ SMALL = {"softmax": "lsh", "lsh_k": 4, "lsh_u": 2, "lsh_bands": 20, "lsh_hits": 
 def build(flags, context) -> LSH:
     if len(context.models) > 1:
         raise UsageError("--softmax lsh has one index and an ensemble has several output layers: use one model, or --softmax full")
-    arguments = list_arguments(flags, context, flags.lsh_top, "--softmax lsh")
+    arguments = shortlist_arguments(flags, context, flags.lsh_top, "--softmax lsh")
     weight, bias = arguments["layers"][0]
     if flags.lsh_k > weight.size(1) + (bias is not None):
         raise UsageError(f"--lsh-k {flags.lsh_k} is above the output layer's {weight.size(1)} dimensions: lower it")

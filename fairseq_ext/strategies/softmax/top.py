@@ -3,19 +3,19 @@
     TOP in X. Shi, S. Xu and K. Knight. Fast Locality Sensitive Hashing for Beam Search on GPU. AAAI 2019,
     https://arxiv.org/abs/1806.00588
 
-EOS, unk and what prefixes and constraints need are always scored; probabilities are normalised over the list.
+EOS, unk and what prefixes and constraints need are always scored; probabilities are normalised over the shortlist.
 
 | symbol | flag |
 | --- | --- |
 | T | --shortlist-top |
-| the list of all rows of a call, or of a sentence's | --shortlist-share batch, sentence |
+| the shortlist of all rows of a call, or of a sentence's | --shortlist-share batch, sentence |
 
 Neutral setting: --softmax full; or a T of the vocabulary's size or more.
 """
 
 from fairseq_ext.registry import register
 from fairseq_ext.softmax.shortlist import ShortlistSoftmax
-from fairseq_ext.strategies.softmax._shortlist import TopFlags, check_top, list_arguments
+from fairseq_ext.strategies.softmax._shortlist import TopFlags, check_top, shortlist_arguments
 
 
 @register(
@@ -29,4 +29,4 @@ from fairseq_ext.strategies.softmax._shortlist import TopFlags, check_top, list_
     paper="Shi, Xu and Knight 2018, baseline TOP",
 )
 def build(flags, context) -> ShortlistSoftmax:
-    return ShortlistSoftmax(share=str(flags.shortlist_share), **list_arguments(flags, context, flags.shortlist_top, "--softmax top"))
+    return ShortlistSoftmax(share=str(flags.shortlist_share), **shortlist_arguments(flags, context, flags.shortlist_top, "--softmax top"))
