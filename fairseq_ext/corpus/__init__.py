@@ -7,7 +7,7 @@
 | scheduler.py | which worker gets which unit, through lost workers and nodes |
 | output.py | parts, finished files, errors.jsonl: written under another name, renamed when whole |
 | manifest.py | what the output depends on, and which shards are whole |
-| run.py, job.py, cluster.py, progress.py | the run as a whole, its arguments, Ray's start, what is told meanwhile |
+| run.py, job.py, cluster.py, progress.py, run_stats.py | the run as a whole, its arguments, Ray's start, what is told |
 
 The process that is started reads all input and writes all output, so that workers need nothing but the model and the dictionaries (and
 the files of --glossary and --avoid-file) under the same path; there is no other shared file system to rely on. A unit of 500 sentences

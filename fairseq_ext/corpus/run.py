@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,10 +18,10 @@ from fairseq_ext.corpus.manifest import Manifest, arguments
 from fairseq_ext.corpus.output import Store
 from fairseq_ext.corpus.progress import Progress
 from fairseq_ext.corpus.reading import Reader, Shard, Unreadable, shards_of
+from fairseq_ext.corpus.run_stats import RunStats
 from fairseq_ext.corpus.worker import Result, refusal
 from fairseq_ext.digests import fingerprint, sha256_of
 from fairseq_ext.errors import UsageError
-from fairseq_ext.files import is_stream, replace
 from fairseq_ext.stats import Section
 from fairseq_ext.translator import as_arguments, parse
 
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
     from fairseq_ext.corpus.scheduler import Unit
 
 logger = logging.getLogger("fairseq_ext.corpus")
-SECONDS_BETWEEN_WRITES = 30.0  # of the statistics file
 
 
 def translate(job: Job) -> Progress:
@@ -69,16 +66,14 @@ class Run:
         self.joining: list[tuple[Shard, Future]] = []
         self.under_way: Counter[str] = Counter()  # sentences that are read and not saved, by shard
         self.lines: dict[str, int] = {}  # of the shards that have been read to their end
-        self.stats = Section()  # all workers, earlier runs included
-        self.signatures: set[str] = set()  # of what is finished
+        self.stats = RunStats(job.stats_file)
         self.notes: set[str] = set()  # of workers, each told once
-        self.written = time.monotonic()
 
     def run(self) -> Progress:
         """From the look at what is there to the summary."""
         todo = self.look()
-        if self.job.stats_file and not is_stream(self.job.stats_file):
-            self.write_stats()  # a place that cannot be written is better known now than at the end
+        if not self.stats.is_stream:
+            self.stats.write(self.manifest.signature)  # a place that cannot be written is better known now than at the end
         try:
             if todo:
                 self.work(todo)
@@ -89,9 +84,10 @@ class Run:
             progress.errors = self.store.write_errors(self.shards, self.entries)
             progress.unreadable = [entry["reason"] for entry in entries if entry["state"] == "unreadable"]
             progress.done = sum(entry["state"] == "done" for entry in entries)
-            self.manifest.totals = {"sentences": progress.before + progress.sentences, "errors": progress.errors, "stats": self.told()}
+            told = self.stats.as_dict(self.manifest.signature)
+            self.manifest.totals = {"sentences": progress.before + progress.sentences, "errors": progress.errors, "stats": told}
             self.manifest.write()
-            self.write_stats()
+            self.stats.write(self.manifest.signature)
         progress.signature = self.manifest.signature
         return progress
 
@@ -130,8 +126,7 @@ class Run:
         if entry["state"] == "done":
             self.store.drop_parts(shard)  # of a run that was killed just before it did so
         found = entry if entry["state"] == "done" else self.store.summary(shard)[0]
-        self.stats.add(Section.restored(found["counts"]))
-        self.signatures |= set(found["signatures"])
+        self.stats.add(Section.restored(found["counts"]), *found["signatures"])
         self.progress.before += found["lines"]
         return entry["state"] == "done"
 
@@ -213,8 +208,7 @@ class Run:
         """A unit is finished."""
         self.store.save(unit.shard, unit.start, unit.end, result)
         self.progress.add(unit, result)
-        self.stats.add(result.stats)
-        self.signatures |= {result.signature} - {""}
+        self.stats.add(result.stats, result.signature)
         self.under_way[unit.shard.name] -= len(unit.sentences)
         self.join_if_whole(unit.shard)
 
@@ -241,15 +235,4 @@ class Run:
         """About every second."""
         self.take_joined()
         self.progress.tick(alive, size, begun)
-        if time.monotonic() - self.written > SECONDS_BETWEEN_WRITES and not is_stream(self.job.stats_file or ""):
-            self.write_stats()
-
-    def write_stats(self) -> None:
-        """Replace the statistics file."""
-        self.written = time.monotonic()
-        if self.job.stats_file:
-            replace(self.job.stats_file, [json.dumps(self.told(), indent=1).encode() + b"\n"])
-
-    def told(self) -> dict[str, Any]:
-        """The statistics for readers."""
-        return {"signature": " and ".join(sorted(self.signatures)) or self.manifest.signature, **self.stats.as_dict()}
+        self.stats.follow(self.manifest.signature)
