@@ -30,7 +30,7 @@ from fairseq_ext.decoders.protocol import Regroupable
 from fairseq_ext.decoders.refused import refuse_other_batches
 from fairseq_ext.decoders.self_check import check_finite
 from fairseq_ext.errors import UsageError
-from fairseq_ext.registry import PRUNERS, STRATEGIES, changed, choice
+from fairseq_ext.registry import PRUNERS, STRATEGIES, changed, choice, refills
 from fairseq_ext.search.alignments import WithAlignment
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.logits_processors import LogitsProcessors
@@ -115,9 +115,9 @@ class BeamSearchGenerator(SequenceGenerator):
         flags, context = self.flags, self.context
         method = choice(flags, "decoding")
         if method != "beam" and self.decoder.name == "fairseq":
-            if choice(flags, "schedule") == "stream":
+            if refills(flags):
                 raise UsageError(
-                    f"--schedule stream with --decoding {method} needs rows of different lengths in one call, which only the "
+                    f"--schedule {flags.schedule} with --decoding {method} needs rows of different lengths in one call, which only the "
                     "transformer backend can read: leave one of the two out"
                 )
             self.engine.decoder = UncachedBackend(context.models)

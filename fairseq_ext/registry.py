@@ -45,7 +45,7 @@ names (several are separated by colons). Nothing else names it. This one is whol
 - needs, denies: words of CAPABILITIES. The strategy is refused beside what denies a need of its own. "own loop" is denied by all that
   replaces this package's beam search, "beam" by what has none.
 - neutral, example: settings of flags at which it equals fairseq, and at which it does its work. "{lexical table}" stands for a file.
-- paper: what `python -m fairseq_ext` prints beside it.
+- paper: what `python -m fairseq_ext` prints beside it. The other fields of `Strategy` are for few.
 
 `config.py` gathers the flags, `validate.py` derives refusals, `generator.py` builds what the flags name. `tests/test_neutral.py`,
 `tests/test_compose.py` and `tests/test_strategies_cli.py` run every neutral and example setting, alone and beside all others: `pytest -k
@@ -110,6 +110,7 @@ class Strategy:
     example: tuple[Setting, ...] = ()  # settings at which it does its work
     paper: str = ""
     constrained: bool = False  # whether it takes required and banned phrases
+    refills: bool = False  # of a schedule: whether sentences start beside live ones, so that it wants many at once to take them from
 
     @property
     def flag(self) -> str:
@@ -133,16 +134,11 @@ def register(
     name: str,
     flags: type | None = None,
     *,
-    check: Callable | None = None,
-    tell: Callable | None = None,
     needs: tuple[str, ...] = (),
     denies: tuple[str, ...] = (),
-    neutral: tuple[Setting, ...] = (),
-    example: tuple[Setting, ...] = (),
-    paper: str = "",
-    constrained: bool = False,
+    **declared: Any,
 ) -> Callable:
-    """Register a builder under a plug point ("prune" for one that its flags switch on). The fields are those of `Strategy`.
+    """Register a builder under a plug point ("prune" for one that its flags switch on). declared: other fields of `Strategy`.
 
     Errors: UsageError for a name that is taken, an unknown point or an unknown capability.
     """
@@ -156,9 +152,7 @@ def register(
     def add(build: Callable) -> Callable:
         if name in table:
             raise UsageError(f"--{point} {name} is registered twice, by {table[name].file} and {build.__module__}: choose another name")
-        table[name] = Strategy(
-            point, name, build, flags, check, tell, frozenset(needs), frozenset(denies), neutral, example, paper, constrained
-        )
+        table[name] = Strategy(point, name, build, flags, needs=frozenset(needs), denies=frozenset(denies), **declared)
         return build
 
     return add
@@ -207,6 +201,11 @@ def names_of(point: str) -> list[str]:
 def choice(flags: Any, point: str) -> str:
     """The name of the strategy that the flags choose at a plug point."""
     return str(getattr(flags, point) or DEFAULT[point])
+
+
+def refills(flags: Any) -> bool:
+    """Whether the schedule that the flags choose starts sentences beside live ones."""
+    return STRATEGIES["schedule"][choice(flags, "schedule")].refills
 
 
 def in_use(flags: Any) -> list[Strategy]:

@@ -20,7 +20,7 @@ from fairseq_ext.constraints.target_text import TargetText
 from fairseq_ext.decoders.refused import refuse_architecture
 from fairseq_ext.errors import UsageError
 from fairseq_ext.generator import AlignedBeamSearchGenerator, BeamSearchGenerator
-from fairseq_ext.registry import choice
+from fairseq_ext.registry import refills
 from fairseq_ext.session.checkpoint import checkpoint_of, longest_source, shows_bar
 from fairseq_ext.session.command import Command
 from fairseq_ext.session.interactive import Interactive
@@ -72,7 +72,7 @@ class Extended(Interactive, BuildsGenerators):
 
     def get_batch_iterator(self, dataset, max_tokens=None, max_sentences=None, *args, **kwargs):
         """fairseq's batches; a stream takes its sentences from batches of many thousand, of which it encodes few at a time."""
-        if choice(self.flags(), "schedule") == "stream":  # fairseq-generate asks for batches before it builds a generator
+        if refills(self.flags()):  # fairseq-generate asks for batches before it builds a generator
             max_tokens, max_sentences = None, max(POOL, max_sentences or 0)
             kwargs["required_batch_size_multiple"] = 1  # else the last few sentences are a batch of their own
         batches = super().get_batch_iterator(dataset, max_tokens, max_sentences, *args, **kwargs)  # type: ignore[misc]

@@ -100,6 +100,7 @@ def check(flags, generation) -> None:
         {"schedule": "stream", "stream_rows": 9},
     ),
     paper="Yang et al. 2020, streaming variable-width beam search",
+    refills=True,
 )
 def build(flags, context) -> Stream:
     context.stats.refills = context.stats.refills or 0
