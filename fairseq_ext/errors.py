@@ -28,6 +28,11 @@ def cut(text: str) -> str:
     return plain if len(plain) <= LONGEST else plain[: LONGEST - 3] + "..."
 
 
+def counted(number: int, one: str, many: str = "") -> str:
+    """A number with its noun: 1 line, 2 lines. many: the plural where it is not the noun with an s."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
 def explain(error: BaseException) -> str | None:
     """The sentence for an error, or None when it is not one of the known mistakes."""
     text = str(error)

@@ -20,7 +20,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import UsageError, counted
 
 BLOCK = 1 << 24  # bytes searched for line ends at once
 PART = ".part"  # ends the name of a file that is being written; a killed process leaves it
@@ -85,7 +85,7 @@ class Lines:
             except UsageError as error:
                 errors.append(error)
         if errors:
-            more = f" ({len(errors) - 1} more such line{'s' * (len(errors) > 2)} in the file)" if len(errors) > 1 else ""
+            more = f" ({counted(len(errors) - 1, 'more such line')} in the file)" if len(errors) > 1 else ""
             raise UsageError(f"{errors[0]}{more}")
 
 

@@ -36,7 +36,7 @@ from fairseq_ext.constraints.sentence import (
     within_limits,
     without_conflicts,
 )
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import UsageError, counted
 from fairseq_ext.files import Lines
 from fairseq_ext.terms.words import words_of
 
@@ -79,8 +79,8 @@ class ConstraintSource:
         """UsageError unless the constraints file, if there is one, has a line for each of so many sentences."""
         if self.lines is not None and len(self.lines) != sentences:
             raise UsageError(
-                f"--constraints-file {self.lines.path} has {len(self.lines)} lines and there are {sentences} sentences: "
-                "write one line for each, an empty one for no constraints"
+                f"--constraints-file {self.lines.path} has {counted(len(self.lines), 'line')} and the input has "
+                f"{counted(sentences, 'sentence')}: write one line for each, an empty one for no constraints"
             )
 
     def sentence(self, number: int, source_tokens: Tensor | Sequence[int]) -> SentenceConstraints:
@@ -89,8 +89,8 @@ class ConstraintSource:
         if self.lines is not None:
             if number >= len(self.lines):
                 raise UsageError(
-                    f"--constraints-file {self.lines.path} has {len(self.lines)} lines and the input has at least {number + 1} sentences: "
-                    "write one line for each, an empty one for no constraints"
+                    f"--constraints-file {self.lines.path} has {counted(len(self.lines), 'line')} and the input has at least "
+                    f"{counted(number + 1, 'sentence')}: write one line for each, an empty one for no constraints"
                 )
             found = self.of_line(self.lines[number], self.lines.where(number))
         if self.glossary is not None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from fairseq_ext.constraints.phrase import Phrase
 from fairseq_ext.constraints.segmenter import Segmenter
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import UsageError, counted
 from fairseq_ext.terms.glossary_files import Entry, Errors, Languages, read
 from fairseq_ext.terms.lemmas import lemmatizer
 from fairseq_ext.terms.matcher import Match, Matcher
@@ -77,9 +77,8 @@ class Glossary:
         self.merged = 0
         with without_garbage_collection():
             self.read()
-        lines = f"{self.merged} line{'s' * (self.merged != 1)}"
-        merged = f", {lines} merged with earlier ones of the same source term" if self.merged else ""
-        logger.info("glossary %s: %d source term%s%s", options.path, len(self.terms), "s" * (len(self.terms) != 1), merged)
+        merged = f", {counted(self.merged, 'line')} merged with earlier ones of the same source term" if self.merged else ""
+        logger.info("glossary %s: %s%s", options.path, counted(len(self.terms), "source term"), merged)
 
     def read(self) -> None:
         """Take in the file."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from fairseq_ext.corpus.job import SUFFIXES, Job
 from fairseq_ext.corpus.run import translate
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import UsageError, counted
 
 EXIT_CODES = """
 exit codes: 0 every sentence is translated; 1 stopped by an error, which is told in one sentence; 3 done, with entries in errors.jsonl
@@ -129,8 +129,8 @@ def main(argv: list[str] | None = None) -> int:
     print(done.table())
     for reason in done.unreadable:
         print(reason)
-    entries = f"{done.errors} {'entry' if done.errors == 1 else 'entries'} in errors.jsonl" if done.errors else "no errors"
-    print(f"{'not all' if done.unreadable else 'all'} done: {done.before + done.sentences} sentences, {entries}")
+    entries = f"{counted(done.errors, 'entry', 'entries')} in errors.jsonl" if done.errors else "no errors"
+    print(f"{'not all' if done.unreadable else 'all'} done: {counted(done.before + done.sentences, 'sentence')}, {entries}")
     return 4 if done.unreadable else 3 if done.errors else 0
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from fairseq_ext.corpus.reading import Shard
 from fairseq_ext.digests import fingerprint
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import UsageError, counted
 from fairseq_ext.files import replace, sealed, unsealed
 
 FORMAT = {"format": "fairseq_ext corpus manifest", "version": 1}
@@ -46,7 +46,7 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     def told(values: dict[str, Any], key: str) -> str:
         value = values.get(key)
         if isinstance(value, list):
-            return f"{len(value)} entries" if value else "not given"
+            return counted(len(value), "entry", "entries") if value else "not given"
         return "not given" if value in (None, False) else "given" if value is True else str(value)
 
     found = []

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_ext.constraints.files import KEYS, fields_of, is_json, json_object, parse_json, parse_tabs
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import UsageError, counted
 from fairseq_ext.files import Lines
 
 CODECS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
@@ -88,7 +88,7 @@ def shards_of(paths: Sequence[str], constraints: Sequence[str] | None) -> list[S
         raise UsageError("--input names no file")
     if constraints is not None and len(constraints) != len(found):
         raise UsageError(
-            f"--constraints-file names {len(constraints)} files and there are {len(found)} input files: give one for each, in their order"
+            f"--constraints-file names {counted(len(constraints), 'file')} and the input has {len(found)}: give one for each, in order"
         )
     folder = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in found])
     shards: dict[str, Shard] = {}
@@ -134,8 +134,8 @@ class Reader:
             yield unit
         if self.given is not None and len(self.given) != self.number:
             raise UsageError(
-                f"--constraints-file {self.given.path} has {len(self.given)} lines and {self.shard.path} has {self.number} sentences: "
-                "write one line for each, an empty one for no constraints"
+                f"--constraints-file {self.given.path} has {counted(len(self.given), 'line')} and {self.shard.path} has "
+                f"{counted(self.number, 'sentence')}: write one line for each, an empty one for no constraints"
             )
 
     def raw(self) -> Iterator[Any]:

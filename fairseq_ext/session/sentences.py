@@ -18,7 +18,7 @@ from fairseq_ext.constraints.phrase import Phrase
 from fairseq_ext.constraints.report import ConstraintCounts
 from fairseq_ext.constraints.segmenter import Segmenter
 from fairseq_ext.constraints.sentence import SentenceConstraints, merge
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import UsageError, counted
 from fairseq_ext.session.target_dictionary import TargetDictionary
 from fairseq_ext.stats import Stats
 
@@ -171,4 +171,5 @@ class Sentences:
                 len(counts.unmet), counts.given, number, phrase, reason,
             )  # fmt: skip
         if self.source is not None and 0 < self.lines_read < len(self.source):
-            logger.warning("the constraints file has %d lines, and %d sentences were read", len(self.source), self.lines_read)
+            lines, read = counted(len(self.source), "line"), counted(self.lines_read, "sentence")
+            logger.warning("the constraints file has %s, and the input %s", lines, read)

@@ -12,7 +12,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import UsageError, counted
 from fairseq_ext.files import Lines
 from fairseq_ext.terms.expand import expand
 from fairseq_ext.terms.formats import hypotheses, own, text, wmt21, wmt23, wmt25
@@ -109,7 +109,7 @@ def expand_command(args: Namespace) -> None:
     expanded, new = expand(entries, lines, lemmatizer(args.lang, "--lang"), args.min_count)
     for entry in expanded:
         print("\t".join(" ".join(cell.split()) for cell in (entry.source, "|".join(entry.targets))))
-    print(f"{len(expanded)} {'entry' if len(expanded) == 1 else 'entries'}, {new} form{'s' * (new != 1)} added", file=sys.stderr)
+    print(f"{counted(len(expanded), 'entry', 'entries')}, {counted(new, 'form')} added", file=sys.stderr)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -20,7 +20,7 @@ from typing import Any
 
 import regex
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import UsageError, counted
 from fairseq_ext.files import Lines
 
 # a mark that parts clauses, with more of the term behind it
@@ -57,7 +57,7 @@ class Errors:
     def tell(self) -> None:
         """UsageError if there are any."""
         if self.first is not None:
-            more = f" ({self.lines - 1} more such line{'s' * (self.lines > 2)} in the file)" if self.lines > 1 else ""
+            more = f" ({counted(self.lines - 1, 'more such line')} in the file)" if self.lines > 1 else ""
             raise UsageError(f"{self.first}{more}")
 
 
@@ -105,7 +105,7 @@ def tab_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, 
         if len(columns) == 2:
             yield number, (columns[0], columns[1].split("|"))
         elif line.strip():
-            count = f"{len(columns)} column{'s' * (len(columns) > 1)}"
+            count = counted(len(columns), "column")
             how = "write the source term, one tab, the target term"
             yield number, UsageError(f"line {number} of {path} has {count} and needs 2: {how}")
 
@@ -143,8 +143,8 @@ def csv_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, 
             if columns is None:
                 columns = header(row, path, languages)
             elif len(row) <= max(columns):
-                said = f"line {table.line_num} of {path} has {len(row)} columns, fewer than the header: give it a source and a target"
-                yield table.line_num, UsageError(said)
+                said = f"line {table.line_num} of {path} has {counted(len(row), 'column')}, fewer than the header"
+                yield table.line_num, UsageError(f"{said}: give it a source and a target")
             else:
                 yield table.line_num, (row[columns[0]], row[columns[1]].split("|"))
     except csv.Error as error:

@@ -9,7 +9,7 @@ from typing import Any
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import UsageError, counted
 from fairseq_ext.terms import lemmas
 from fairseq_ext.terms.cases import Case, cases_of
 from fairseq_ext.terms.consistency import consistency
@@ -36,7 +36,8 @@ class EvaluationSet:
     def cases(self, hypotheses: Sequence[str], flag: str) -> list[Case]:
         """The lines of a system; UsageError for another number of lines than the test set's."""
         if len(hypotheses) != len(self.sentences):
-            raise UsageError(f"{flag} has {len(hypotheses)} translations and --references has {len(self.sentences)} lines")
+            found, wanted = counted(len(hypotheses), "translation"), counted(len(self.sentences), "line")
+            raise UsageError(f"{flag} has {found} and --references has {wanted}")
         return cases_of(self.sentences, hypotheses, self.of_source, self.of_target)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import UsageError, counted
 from fairseq_ext.files import replacing
 from fairseq_ext.viz.graph import Graph
 
@@ -92,7 +92,8 @@ def draw(graph: Graph) -> Any:
                     place + 0.5, k + 0.76, f"{content['probability']:.2f}", ha="center", va="center", fontsize=6, color="#555", zorder=4
                 )
     axes.text(-0.15, -0.15 / row, "iteration", ha="right", va="center", fontsize=7, color="#555")
-    head = f"{graph.method}: {L} tokens in {K} iterations.  ▼ needs the source alone; an arrow comes from what a token had to wait for."
+    head = f"{graph.method}: {counted(L, 'token')} in {counted(K, 'iteration')}.  "
+    head += "▼ needs the source alone; an arrow comes from what a token had to wait for."
     figure.text(0.1 / width, 1 - 0.1 / height, head, fontsize=8, va="top")
     figure.text(
         0.1 / width,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 
+from fairseq_ext.errors import counted
 from fairseq_ext.viz.graph import Graph
 
 STYLE = """body{font:14px sans-serif;margin:1.5em;color:#222} .wide{overflow-x:auto;border:1px solid #ddd;margin:1em 0}
@@ -32,8 +33,8 @@ def page(graph: Graph, svg: str) -> str:
 <html><head><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style></head><body>
 <h2>{title}</h2>
 <p><b>Source</b> {html.escape(" ".join(graph.source))}<br><b>Output</b> {html.escape(" ".join(graph.tokens))}</p>
-<p>{L} tokens in {calls} iterations, {L / max(calls, 1):.2f} tokens an iteration. Green: the final token; framed: right for good from here
-on; red: still wrong. The number is the model's probability.</p>
+<p>{counted(L, 'token')} in {counted(calls, 'iteration')}, {L / max(calls, 1):.2f} tokens an iteration.
+Green: the final token; framed: right for good from here on; red: still wrong. The number is the model's probability.</p>
 <div class="wide">{svg}</div>
 <div class="wide"><table><tr><th></th>{head}</tr>
 {chr(10).join(rows)}

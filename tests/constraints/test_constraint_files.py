@@ -231,7 +231,7 @@ def test_the_limits_themselves_are_allowed(read):
 
 @pytest.mark.parametrize("sentences", [1, 3])
 def test_a_file_of_another_length_is_refused(read, sentences):
-    with pytest.raises(UsageError, match=f"c.txt has 2 lines and there are {sentences} sentences: write one line for each"):
+    with pytest.raises(UsageError, match=f"c.txt has 2 lines and the input has {sentences} sentences?: write one line for each"):
         read("a\nb\n").check_size(sentences)
 
 

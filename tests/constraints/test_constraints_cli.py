@@ -253,7 +253,7 @@ def test_a_bad_field_is_refused_by_number_and_earlier_output_is_kept(tiny, typed
 def test_a_file_of_another_length_than_the_corpus_is_refused(tiny, tmp_path, count):
     file = write(tmp_path / "c.tsv", ["en1"] * count)
     said = sentence(generate(tiny, *EXT, "--constraints-file", file, check=False))
-    assert f"has {count} lines and there are {SENTENCES} sentences" in said
+    assert re.search(rf"has {count} lines? and the input has {SENTENCES} sentences", said)
 
 
 def test_the_stock_flag_alone_gives_generate_no_phrases(tiny):

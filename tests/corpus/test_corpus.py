@@ -164,7 +164,7 @@ def test_a_constraints_file_goes_line_by_line(tmp_path):
     assert first.fields["constraints"] == ["one", "two words"] and second.fields is None
     assert third.error[0] == "invalid line" and "has an empty phrase" in third.error[1]
     (tmp_path / "c.tsv").write_text("one\n")
-    with pytest.raises(UsageError, match="has 1 lines and .* has 3 sentences"):
+    with pytest.raises(UsageError, match="has 1 line and .* has 3 sentences"):
         read_with(path, tmp_path / "c.tsv")
 
 
@@ -195,7 +195,7 @@ def test_shards_keep_their_place_below_the_common_folder(tmp_path):
     for paths, constraints, said in [
         (["a/x.txt", "a/x.jsonl"], None, "would have the same name"),
         (["missing"], None, "does not exist"),
-        (["a/x.txt"], ["1", "2"], "names 2 files and there are 1 input files"),
+        (["a/x.txt"], ["1", "2"], "names 2 files and the input has 1: give one"),
     ]:
         with pytest.raises(UsageError, match=said):
             shards_of([str(tmp_path / path) for path in paths], constraints)
@@ -530,7 +530,7 @@ def test_unknown_flags_are_decoding_flags():
     assert made.flags == {"beam": "4", "glossary": "g", "source_lang": "de", "target_lang": "en"}
 
 
-@pytest.mark.parametrize("content, code, last", [(b"x\n", 0, "1 sentences, no errors"), (b"\xff\n", 3, "1 entry in errors.jsonl")])
+@pytest.mark.parametrize("content, code, last", [(b"x\n", 0, "1 sentence, no errors"), (b"\xff\n", 3, "1 entry in errors.jsonl")])
 def test_exit_code_and_last_line_tell_of_errors(tmp_path, echo, capsys, content, code, last):
     (tmp_path / "a.txt").write_bytes(content)
     words = ["translate", "--path", "m", "--data", "d", "--input", str(tmp_path / "a.txt"), "--output", str(tmp_path / "out"), "--cpu"]

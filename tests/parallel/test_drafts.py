@@ -215,7 +215,7 @@ def test_sentences_beyond_the_old_outputs_are_told_once(caplog):
         later.ids = torch.tensor(ids)
         source.start(later)
     [told] = caplog.messages
-    assert "--draft-file has 1 lines and there is a sentence number 3" in told
+    assert "--draft-file has 1 line, and the input a sentence number 3" in told
 
 
 def test_an_earlier_output_is_offered_whole_and_followed():

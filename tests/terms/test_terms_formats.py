@@ -130,7 +130,7 @@ def test_wmt23_files_of_different_lengths_are_refused(tmp_path):
     write(tmp_path / "x.en", "a\n")
     write(tmp_path / "x.fr", "a\nb\n")
     jsonl(tmp_path / "x.term.proper", [{"en": "a", "fr": "a"}], [])
-    with pytest.raises(UsageError, match="--sources has 1 lines and --references has 2"):
+    with pytest.raises(UsageError, match="--sources has 1 line and --references has 2"):
         wmt23.read(Files(str(tmp_path / "x.fr"), "fr"))
 
 

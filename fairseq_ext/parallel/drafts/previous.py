@@ -13,6 +13,7 @@ import logging
 
 import numpy as np
 
+from fairseq_ext.errors import counted
 from fairseq_ext.kernels import draft as kernel
 from fairseq_ext.kernels.draft import CompiledDrafter
 from fairseq_ext.parallel.drafts.drafter import Draft, Drafter, without_end
@@ -43,8 +44,8 @@ class Previous(Drafter):
         self.lines = lines
         if max(numbers, default=-1) >= len(self.old) and not self.is_told:
             logger.warning(
-                "--draft-file has %d lines and there is a sentence number %d: sentences without a line are drafted as without the file",
-                len(self.old), max(numbers) + 1,
+                "--draft-file has %s, and the input a sentence number %d: sentences without a line are drafted as without the file",
+                counted(len(self.old), "line"), max(numbers) + 1,
             )  # fmt: skip
             self.is_told = True
         width = max((len(line) for line in lines), default=0) + 1

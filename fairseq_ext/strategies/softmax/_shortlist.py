@@ -8,7 +8,7 @@ from typing import Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import UsageError, counted
 from fairseq_ext.files import Lines
 from fairseq_ext.softmax.output_layer import output_layers
 from fairseq_ext.softmax.shortlist import most_frequent
@@ -82,7 +82,7 @@ def table_lines(path: str, flag: str, columns: int) -> Iterator[list[str]]:
     for number, line in enumerate(Lines(path, flag), 1):
         parts = line.split()
         if len(parts) < columns:
-            raise UsageError(f"{flag} {path}, line {number} has {len(parts)} columns and needs {columns}: '{line.strip()[:60]}'")
+            raise UsageError(f"{flag} {path}, line {number} has {counted(len(parts), 'column')} and needs {columns}: '{line.strip()[:60]}'")
         yield parts[:columns]
 
 

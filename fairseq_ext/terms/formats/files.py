@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import UsageError, counted
 from fairseq_ext.files import Lines
 
 
@@ -56,4 +56,4 @@ def same_length(given: dict[str, int]) -> None:
     (first, lines), *others = given.items()
     for what, number in others:
         if number != lines:
-            raise UsageError(f"{what} has {number} lines and {first} has {lines}: they must be of the same test set")
+            raise UsageError(f"{what} has {counted(number, 'line')} and {first} has {lines}: they must be of the same test set")

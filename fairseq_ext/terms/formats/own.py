@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import UsageError, counted
 from fairseq_ext.files import Lines
 from fairseq_ext.terms.formats.files import Files, objects, text_field
 from fairseq_ext.terms.test_set import Sentence, terms_of
@@ -23,8 +23,7 @@ def read_tsv(files: Files) -> tuple[list[Sentence], str | None]:
         columns = [column.strip() for column in lines[number].split("\t")]
         where = lines.where(number)
         if len(columns) < 2 or len(columns) % 2:
-            count = f"{len(columns)} column{'s' * (len(columns) > 1)}"
-            raise UsageError(f"{where} has {count}: write source, reference, then two columns for each term")
+            raise UsageError(f"{where} has {counted(len(columns), 'column')}: write source, reference, then two columns for each term")
         source, reference, *rest = columns
         found.append(Sentence(source, reference, terms_of(zip(rest[::2], rest[1::2], strict=True), where)))
     return found, files.source_lang
