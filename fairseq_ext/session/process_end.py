@@ -28,20 +28,17 @@ class ProcessEnd:
         self.functions.append(function)
 
     def run(self) -> None:
-        """Call them, then leave with the highest status, unless an error ends the process, which has told its own.
-
-        Errors: the first function's that raises; the others are called all the same.
-        """
+        """Call them, then leave with the highest status, unless an error ends the process, which has told its own. A function that raises
+        an error, which is told, counts as status 1."""
         if self.process != os.getpid():
             return
-        status, error = 0, None
+        status = 0
         while self.functions:
             try:
                 status = max(status, self.functions.pop()())
-            except Exception as raised:
-                error = error or raised
-        if error is not None:
-            raise error
+            except Exception as error:
+                errors.report(type(error), error, error.__traceback__)
+                status = max(status, 1)
         if status and not errors.leaving:
             sys.stdout.flush()
             sys.stderr.flush()
