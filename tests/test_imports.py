@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parents[1] / "fairseq_ext"
 ALLOWED = {
     # doors
     "__init__": "__main__ compat errors tasks translator",
-    "__main__": "registry tasks",
+    "__main__": "errors registry tasks",
     "compat": "tasks",
     "corpus": "constraints digests errors files registry stats translator",
     "doctor": "compat errors kernels",
