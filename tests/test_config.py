@@ -76,16 +76,16 @@ def test_every_flag_has_a_help_text():
 
 
 def test_every_flag_of_ours_tells_its_default():
-    """As argparse shows it: "(default: x)", "default x: what that is", or "neutral: x" where the default changes nothing."""
+    """As argparse shows it: "(default: x)", or "default x: what that is"."""
     parser = ArgumentParser(add_help=False)
     gen_parser_from_dataclass(parser, Flags())
     assert len(parser._actions) > 40
     for action in parser._actions:
-        told = re.findall(r"\b(?:default|neutral):? ([^;)]*)", action.help)
+        told = re.findall(r"\bdefault:? ([^;)]*)", action.help)
         assert told, action.dest
         if action.default in (None, False):  # off, or none, or what stands in for it
             continue
-        values = {word for text in told[:1] + re.findall(r"\bdefault:? ([^;)]*)", action.help) for word in re.split(r"[\s,:]+", text)}
+        values = {word for text in told for word in re.split(r"[\s,:]+", text)}
         numbers = {float(Fraction(word)) for word in values if re.fullmatch(r"-?[\d.]+(/\d+)?", word)}
         assert str(action.default) in values or action.default in numbers, (action.dest, action.default, told)
 
