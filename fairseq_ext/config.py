@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Optional
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
 from fairseq_ext.constraints.flags import choose_strategies, constrained, is_ordered
-from fairseq_ext.registry import DEFAULT, POINTS, PRUNERS, STRATEGIES, all_strategies, changed, choice, names_of
+from fairseq_ext.registry import DEFAULT, POINTS, PRUNERS, STRATEGIES, Part, all_strategies, changed, choice, names_of
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.search.spec import SearchSpec
 from fairseq_ext.validate import stock_search, validate
@@ -84,13 +84,13 @@ def flag_bases() -> list[type]:
     return [c for c in classes if not any(issubclass(other, c) and other is not c for other in classes)]
 
 
-def settle(flags: Any, generation: Any) -> None:
-    """Fill in what the flags imply: the stock flag for constraints, the strategies that constraints choose. Errors: UsageError for flags
-    that cannot work."""
+def settle(flags: Any, generation: Any, *more: Part) -> None:
+    """Fill in what the flags imply: the stock flag for constraints, the strategies that constraints choose. more: as of `validate`.
+    Errors: UsageError for flags that cannot work."""
     if constrained(flags, generation) and not getattr(generation, "constraints", None):
         generation.constraints = "unordered"  # fairseq-interactive then reads tab-separated phrases and prints C- lines
     choose_strategies(flags, generation)
-    validate(flags, generation)
+    validate(flags, generation, *more)
 
 
 def option(name: str, kind: Any, default: Any, text: str) -> tuple[str, Any, Any]:

@@ -25,6 +25,7 @@ from fairseq_ext.constraints.segmenter import Segmenter
 from fairseq_ext.constraints.sentence import met
 from fairseq_ext.constraints.target_text import TargetText
 from fairseq_ext.decoders.factory import make_decoder
+from fairseq_ext.decoders.fairseq.model import model_of_pair
 from fairseq_ext.decoders.fairseq.uncached import UncachedBackend
 from fairseq_ext.decoders.protocol import Regroupable
 from fairseq_ext.decoders.refused import refuse_other_batches
@@ -75,15 +76,15 @@ class BeamSearchGenerator(SequenceGenerator):
         self.runs_stock_loop = type(self.search) not in OWN_LOOP
         need_attention = isinstance(self.model, EnsembleModelWithAlignment)
         backend = "fairseq" if self.runs_stock_loop else str(flags.decoder_backend)
-        refuse_other_batches(list(self.model.models), flags)
-        check_finite([*self.model.models, *([] if self.lm_model is None else [self.lm_model])])
-        decoder, _ = make_decoder(list(self.model.models), need_attention, backend, flags.int8, str(flags.cuda_graphs))
+        searched = [model_of_pair(model) for model in self.model.models]
+        refuse_other_batches(searched, flags)
+        check_finite([*searched, *([] if self.lm_model is None else [self.lm_model])])
+        decoder, _ = make_decoder(searched, need_attention, backend, flags.int8, str(flags.cuda_graphs))
         self.stats.signature = config.signature(flags, generation, "stock" if self.runs_stock_loop else decoder.name)
         if self.runs_stock_loop:
             self.stats.leave_out_decoder()
         self.context = config.Context(
-            **vars(self.spec), dictionary=tgt_dict, source_dictionary=source, checkpoint=checkpoint, models=list(self.model.models),
-            stats=self.stats,
+            **vars(self.spec), dictionary=tgt_dict, source_dictionary=source, checkpoint=checkpoint, models=searched, stats=self.stats,
         )  # fmt: skip
         self.engine = Engine(decoder, self.spec, self.build_plugs(), self.processors(), self.stats)
         self.driver = self.build_driver()
@@ -167,7 +168,8 @@ class BeamSearchGenerator(SequenceGenerator):
             found = self.plugs.softmax.rescore(sentence, found, pool, self.spec.scoring)
             if pool.constraints is not None:
                 limit, constraints = pool.max_len[sentence], pool.constraints[sentence]
-                found = report_constraints(ids[sentence], found, constraints, pool.ordered, limit, self.stats, self.meets(pool))
+                lead = 0 if pool.lead is None else pool.lead[sentence]
+                found = report_constraints(ids[sentence], found, constraints, pool.ordered, limit, self.stats, self.meets(pool), lead)
             out[sentence] = self.as_dictionaries(found, device)
             self.stats.sentences += 1
             self.stats.target_tokens += out[sentence][0]["tokens"].numel()
@@ -184,14 +186,13 @@ class BeamSearchGenerator(SequenceGenerator):
 
     def checksum(self, pool: Pool, sentence: int) -> str:
         """A checksum of what a sentence's results depend on: source, constraints, prefix."""
-        source = pool.net_input["src_tokens"][sentence]
         constraints = pool.constraints[sentence] if pool.constraints is not None else None
-        prefix = pool.prefix[sentence] if pool.prefix is not None and constraints is None else None
-        return checksum(source[source != self.pad], constraints, None if prefix is None else prefix[prefix != self.pad])
+        prefix = pool.prefix[sentence] if pool.prefix is not None else None
+        return checksum(pool.source(sentence), constraints, None if prefix is None else prefix[prefix != self.pad])
 
     @staticmethod
     def source(sample) -> Tensor:
-        """The batch's source tokens (N, T); UsageError for a batch of something else."""
+        """The batch's source tokens (N, T), or features of speech (N, T, F); UsageError for a batch of something else."""
         if "src_tokens" not in sample["net_input"]:
             found = ", ".join(sample["net_input"])
             raise UsageError(f"this search reads source tokens (src_tokens), and the batch has {found}: use fairseq's task for such data")
@@ -199,8 +200,8 @@ class BeamSearchGenerator(SequenceGenerator):
 
     def pool(self, sample, prefix_tokens: Tensor | None, bos_token: int | None) -> Pool:
         """The command's batch as a pool of sentences."""
-        net_input = sample["net_input"]
-        length = self.source(sample).ne(self.pad).sum(1)  # EOS counts
+        net_input, source = sample["net_input"], self.source(sample)
+        length = source.ne(self.pad).sum(1) if source.dim() == 2 else net_input["src_lengths"]  # EOS counts
         lengths = length.tolist()
         max_len = [self.spec.limit(n) for n in lengths]
         for n, limit in zip(lengths, max_len, strict=True):
@@ -214,6 +215,7 @@ class BeamSearchGenerator(SequenceGenerator):
         ids = ids if numbered else torch.arange(len(lengths))
         bos = self.eos if bos_token is None else bos_token
         pool = Pool(net_input, length, max_len, ids, bos, prefix_tokens, pad=self.pad, numbered=numbered)
+        pool.alone = source.dim() == 3 and refills(self.flags)  # else the stream would change results
         pool.draft_lines = sample.get("draft_lines")  # of an interactive session
         return pool
 
@@ -233,10 +235,10 @@ class BeamSearchGenerator(SequenceGenerator):
         pool.constraints = given
         pool.boundaries = self.target_text.boundaries
         pool.ordered = is_ordered(self.flags, self.generation)
+        pool.lead = None if pool.prefix is None else [len(pool.forced(i)) for i in range(len(pool))]
         if any(c.prefix for c in given):
-            width = max(len(c.prefix) for c in given)
-            prefix = torch.tensor([[*c.prefix, *[self.pad] * (width - len(c.prefix))] for c in given], device=pool.length.device)
-            pool.prefix, pool.min_len_beside_prefix = prefix, True
+            pool.force_behind_([c.prefix for c in given])
+            pool.min_len_beside_prefix = True
 
     def as_dictionaries(self, found: list[Hypothesis], device: torch.device) -> list[dict[str, Any]]:
         """A sentence's hypotheses as fairseq's commands read them; one that lacks constraints is flagged, "unmet": [(text, reason)]."""

@@ -88,6 +88,8 @@ CAPABILITIES = {
     "output layer": "{needer} reads the output layer of a plain Transformer decoder, and {denier} has none",
     "one model": "{needer} reads one output layer, and {denier} has several",
     "compiled linear layers": "{needer} is for the transformer backend, and {denier} is another",
+    "source sentence": "{needer} works from the words of a source sentence, and {denier} has none",
+    "source tokens": "{needer} works from source tokens, and {denier} has none",
     "no constraints": "{needer} knows no constraints, as --select dba does, and {denier} gives some",
 }
 

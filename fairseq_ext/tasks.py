@@ -13,21 +13,26 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from fairseq.tasks import TASK_REGISTRY, FairseqTask, LegacyFairseqTask
+from fairseq.tasks import FairseqTask, LegacyFairseqTask
+from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.tasks.translation import TranslationTask
-from fairseq.tasks.translation_from_pretrained_bart import TranslationFromPretrainedBARTTask
-from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 
 from fairseq_ext import config, validate
 from fairseq_ext.constraints.flags import boundary_mode, constrained
 from fairseq_ext.constraints.target_text import TargetText
 from fairseq_ext.decoders.refused import refuse_architecture
-from fairseq_ext.errors import UsageError
 from fairseq_ext.generator import AlignedBeamSearchGenerator, BeamSearchGenerator
-from fairseq_ext.registry import refills
+from fairseq_ext.registry import Part, refills
 from fairseq_ext.session.checkpoint import checkpoint_of, longest_source, shows_bar
 from fairseq_ext.session.command import Command
 from fairseq_ext.session.interactive import Interactive
+from fairseq_ext.session.stock_tasks import (
+    LanguageModeling,
+    MultilingualLanguageModeling,
+    MultiSimpleEpoch,
+    PretrainedBART,
+    SpeechToText,
+)
 from fairseq_ext.session.twin import BuildsGenerators, register_twin
 
 POOL = 10_000  # sentences among which a stream finds its next ones
@@ -40,6 +45,8 @@ class Extended(Interactive, BuildsGenerators):
 
     cfg: Any
     args: Any
+    registered: str  # --task
+    lacks: frozenset[str]
     command: Command | None = None
 
     def flags(self) -> Any:
@@ -59,7 +66,7 @@ class Extended(Interactive, BuildsGenerators):
             validate.refuse_reference(flags)
         if seq_gen_cls is not None or references:
             return self.build_stock(models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)
-        config.settle(flags, args)
+        config.settle(flags, args, Part(f"--task {self.registered}", denies=self.lacks))
         self.use_flags(flags, constrained(flags, args) and not validate.stock_search(args))
         extra = dict(flags=flags, generation=args, source=self.source_dictionary, checkpoint=checkpoint_of(flags))
         extra |= extra_gen_cls_kwargs or {}
@@ -85,26 +92,19 @@ class Extended(Interactive, BuildsGenerators):
 
     def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
         """The hypotheses of one batch."""
-        decode = partial(super().inference_step, generator, models)  # type: ignore[misc]
+        step = super().inference_step  # type: ignore[misc]
+
+        def decode(sample, prefix_tokens, constraints):  # by name: some tasks have parameters of their own between these
+            return step(generator, models, sample, prefix_tokens=prefix_tokens, constraints=constraints)
+
         if self.command is None or not isinstance(generator, BeamSearchGenerator):  # a stock generator
             return decode(sample, prefix_tokens, constraints)
         sample, constraints = self.complete(sample, constraints)
-        run = partial(self.command.decode, generator, decode, models, self.source_dictionary.pad())
+        run = partial(self.command.decode, generator, decode, models, generator.pad)
         found = self.decode_usable((sample, prefix_tokens, constraints), run)
         if self.report_path:
             self.report_glossary(sample, [generator.target_text.text(each[0]["tokens"]) for each in found])
         return found
-
-
-class PretrainedBART(TranslationFromPretrainedBARTTask):
-    """mBART's task: sentences end in the target language's token, in the generator too, which stock builds without asking anybody."""
-
-    def build_generator(self, models, args, seq_gen_cls=None, extra_gen_cls_kwargs=None, prefix_allowed_tokens_fn=None):
-        if getattr(args, "score_reference", False):
-            return super().build_generator(models, args)
-        extra = {"eos": self.tgt_dict.index(f"[{self.args.target_lang}]"), **(extra_gen_cls_kwargs or {})}
-        past_stock = super(TranslationFromPretrainedBARTTask, self)
-        return past_stock.build_generator(models, args, seq_gen_cls, extra, prefix_allowed_tokens_fn)
 
 
 def extend(stock: type[FairseqTask], name: str | None = None) -> type:
@@ -112,13 +112,10 @@ def extend(stock: type[FairseqTask], name: str | None = None) -> type:
     return register_twin(stock, name, Extended, Flags)
 
 
-def refuse_unknown(name: str) -> None:
-    """Refuse a task of our kind that there is not, in one line that lists those there are (raises UsageError)."""
-    ours = sorted(task for task in TASK_REGISTRY if task.endswith("_ext"))
-    if name not in ours:
-        raise UsageError(f"--task {name} is none of fairseq_ext's tasks: use {', '.join(ours)}")
-
-
 extend(TranslationTask, "translation")
-extend(TranslationMultiSimpleEpochTask, "translation_multi_simple_epoch")
+extend(MultiSimpleEpoch, "translation_multi_simple_epoch")
 extend(PretrainedBART, "translation_from_pretrained_bart")
+extend(MultilingualTranslationTask, "multilingual_translation")
+extend(LanguageModeling, "language_modeling")
+extend(MultilingualLanguageModeling, "multilingual_language_modeling")
+extend(SpeechToText, "speech_to_text")

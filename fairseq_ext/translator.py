@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fairseq_ext.constraints.sentence import SentenceConstraints, merge
 from fairseq_ext.errors import UsageError
+from fairseq_ext.session.checkpoint import source_limit
 from fairseq_ext.stats import Stats
 
 
@@ -50,6 +51,10 @@ class Translator:
         if cfg.common.seed is not None and not cfg.generation.no_seed_provided:
             utils.set_torch_seed(cfg.common.seed)
         self.task = tasks.setup_task(cfg.task)
+        if self.task.source_dictionary is None:
+            raise UsageError(
+                f"a Translator takes lines of text, and --task {task} reads speech: use fairseq-generate or fairseq-interactive"
+            )
         overrides = ast.literal_eval(cfg.common_eval.model_overrides)
         self.models, _ = checkpoint_utils.load_model_ensemble(utils.split_paths(cfg.common_eval.path), overrides, self.task)
         for model in self.models:
@@ -126,7 +131,7 @@ class Translator:
 
     def check_length(self, tokens: Tensor, where: str) -> None:
         """UsageError for source tokens (L,) that are more than the model takes."""
-        limit = self.max_positions[0] if isinstance(self.max_positions, tuple) else self.max_positions
+        limit = source_limit(self.max_positions)
         if limit is not None and tokens.numel() > limit:
             raise UsageError(f"{where} has {tokens.numel()} tokens and the model takes {limit}: shorten or split it")
 

@@ -78,7 +78,11 @@ OPTIONS = (
         denies=frozenset({"scores of at most 0", "softmax's own order", "several tokens a call"}),
     ),
     Option("--retain-dropout", stock("retain_dropout"), denies=frozenset({"repeatable calls"})),
-    Option("--print-alignment", stock("print_alignment", None), needs=frozenset({"attention"})),
+    Option("--print-alignment", stock("print_alignment", None), needs=frozenset({"attention", "source sentence"})),
+    Option("--glossary", lambda flags, generation: bool(flags.glossary), needs=frozenset({"source sentence"})),
+    Option("--draft copy", lambda flags, generation: str(flags.draft) == "copy", needs=frozenset({"source tokens"})),
+    Option("--draft ngram", lambda flags, generation: str(flags.draft) == "ngram", needs=frozenset({"source tokens"})),
+    Option("--ddg-dir", lambda flags, generation: bool(flags.ddg_dir), needs=frozenset({"source tokens"})),
     Option("--beam above 1", lambda flags, generation: getattr(generation, "beam", 5) > 1, denies=frozenset({"greedy"})),
     Option("--nbest above 1", lambda flags, generation: getattr(generation, "nbest", 1) > 1, denies=frozenset({"greedy"})),
     Option(
@@ -170,11 +174,12 @@ def refuse_values(flags: Any, generation: Any) -> None:
             raise UsageError(f"--{name.replace('_', '-')} is given without a name: name a file, or leave it out")
 
 
-def validate(flags: Any, generation: Any) -> None:
-    """Refuse what cannot work, in one sentence that names the flags and the way out (raises UsageError)."""
+def validate(flags: Any, generation: Any, *more: Part) -> None:
+    """Refuse what cannot work, in one sentence that names the flags and the way out (raises UsageError). more: what takes part besides
+    strategies and flags, such as the task."""
     refuse_values(flags, generation)
     load_strategies()
-    if sentence := refusal(parts(flags, generation)):
+    if sentence := refusal([*parts(flags, generation), *more]):
         raise UsageError(sentence)
     strategies = in_use(flags)
     refuse_unused(flags, strategies)

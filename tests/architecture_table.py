@@ -1,15 +1,14 @@
-"""What runs which architecture, found out by running it: `python tests/architecture_table.py` prints the documents' table.
+"""What runs which architecture, found out by running it: `python tests/architecture_table.py` writes docs/architectures.md.
 
-Every recipe of saved_models.py is saved, loaded as the commands load it, and translated with by stock and by us; every flag that may be
-refused for an architecture is tried. Names that fairseq registers and no search here runs stand in a second table, with the sentence
-that a user gets.
+Every recipe of saved_models.py, and ensembles of them, are saved, loaded as the commands load them, and translated with by stock and by
+us; every flag that may be refused for an architecture is tried. Names that fairseq registers and no search here runs stand in a second
+table, with the sentence that a user gets.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -20,11 +19,22 @@ from typing import Any
 
 import torch
 from fairseq.models import ARCH_MODEL_REGISTRY
-from saved_models import RECIPES, Saved, lines
+from saved_models import ENSEMBLES, RECIPES, Saved, lines
 
 from fairseq_ext import UsageError
 from fairseq_ext.decoders.refused import refused
 
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "architectures.md"
+HEAD = """# Which architectures run, and how fast
+
+Every architecture below gives stock fairseq's n-best lists: the test that writes these tables compares them. The transformer backend is the
+fast one; what it cannot run runs on fairseq's own modules, and one line of the log says why (`--decoder-backend`, default `auto`). Flags
+that an architecture or ensemble cannot have are refused in one sentence. An ensemble is written A + B (`--path a.pt:b.pt`). An
+architecture of your own (`--user-dir`) runs as well: on the fast backend where it is a plain Transformer, else on its own modules.
+
+This page is generated: `python tests/architecture_table.py`.
+
+"""
 # flags that some architecture cannot have, as the table shows them
 TRIED: dict[str, dict[str, Any]] = {
     "--softmax lsh": {"softmax": "lsh"},
@@ -77,22 +87,22 @@ def difference(expected: list[list[dict]], got: list[list[dict]]) -> float:
     return max(abs(float(a["score"]) - float(b["score"])) for a, b in pairs)
 
 
-def row(saved: Saved, name: str) -> Row:
-    """Run one recipe."""
-    data, text = saved.data(name), lines(4, False)
-    expected = saved.ready(saved.models([name], dtype=torch.float32), data, "translation").translate(text)
-    models = saved.models([name], dtype=torch.float32)
+def row(saved: Saved, *names: str) -> Row:
+    """Run one recipe, or an ensemble of several."""
+    data, text = saved.data(names[0]), lines(4, False)
+    expected = saved.ready(saved.models(list(names), dtype=torch.float32), data, "translation").translate(text)
+    models = saved.models(list(names), dtype=torch.float32)
     with log_lines() as said:
         ours = saved.ready(models, data, "translation_ext")
     told = [line for line in said if line.startswith("decoder backend: fairseq, because ")]
     reason = told[0].removeprefix("decoder backend: fairseq, because ") if told else ""
-    out = Row(name, ours.generator.decoder.name, reason, difference(expected, ours.translate(text)), said=len(told))
+    out = Row(" + ".join(names), ours.generator.decoder.name, reason, difference(expected, ours.translate(text)), said=len(told))
     for flag, strategy in TRIED.items():
         generation = {"beam": 1} if "decoding" in strategy else {}
         loaded = models
         if flag == "--print-alignment hard":
             generation = {"print_alignment": "hard"}
-            loaded = saved.models([name], dtype=torch.float32, **generation)  # the command tells models to keep their attention
+            loaded = saved.models(list(names), dtype=torch.float32, **generation)  # the command tells models to keep their attention
         try:
             saved.ready(loaded, data, "translation_ext", {n: saved.file(v) for n, v in strategy.items()}, **generation).translate(text)
         except UsageError as error:
@@ -114,7 +124,7 @@ def refusals(saved: Saved) -> dict[str, list[str]]:
 
 def short(sentence: str) -> str:
     """What a refusal says of a flag: without the flag, the model's name and what the user is to do."""
-    return re.split(r", and |, because |: ", re.sub(r"^--.*?(?=needs|reads|forms)", "", sentence))[0]
+    return re.split(r", and |, because |: ", re.sub(r"^--.*?(?=needs|reads|forms|has|bounds)", "", sentence))[0]
 
 
 def markdown(rows: list[Row], refusals: dict[str, list[str]]) -> str:
@@ -136,14 +146,23 @@ def markdown(rows: list[Row], refusals: dict[str, list[str]]) -> str:
     return "\n".join(out) + "\n"
 
 
+def all_rows(saved: Saved) -> list[Row]:
+    """Every recipe, and the ensembles."""
+    return [row(saved, name) for name in RECIPES] + [row(saved, *names) for names in ENSEMBLES]
+
+
+def page(rows: list[Row], refusals: dict[str, list[str]]) -> str:
+    """The whole page."""
+    return HEAD + markdown(rows, refusals)
+
+
 def main() -> None:
     for name in ("fairseq", "fairseq_ext"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as folder:
         saved = Saved(Path(folder))
-        rows = [row(saved, name) for name in RECIPES]
-        sys.stdout.write(markdown(rows, refusals(saved)))
+        PAGE.write_text(page(all_rows(saved), refusals(saved)), encoding="utf-8")
 
 
 if __name__ == "__main__":

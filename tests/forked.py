@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_cli.generate import cli_main
+from fairseq_cli.interactive import cli_main as interactive_main
 
 from fairseq_ext.errors import report
 
@@ -28,8 +29,11 @@ class Done(NamedTuple):
 
 
 def child(run: Callable[[], object], argv: list[str], folder: Path) -> None:
-    """Run a command's main function to its end, exit handlers included."""
+    """Run a command's main function to its end, exit handlers included. Its input is the file stdin, if there is one."""
     signal.alarm(LONGEST)
+    if (folder / "stdin").exists():
+        os.dup2(os.open(folder / "stdin", os.O_RDONLY), 0)
+        sys.stdin = os.fdopen(0, encoding="utf-8")
     for name, number in (("stdout", 1), ("stderr", 2)):
         os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT), number)
     sys.stdout, sys.stderr = (os.fdopen(number, "w", encoding="utf-8") for number in (1, 2))
@@ -49,10 +53,12 @@ def child(run: Callable[[], object], argv: list[str], folder: Path) -> None:
     os._exit(status)
 
 
-def forked(run: Callable[[], object], *argv: object) -> Done:
+def forked(run: Callable[[], object], *argv: object, stdin: str | None = None) -> Done:
     """Run a command's main function with these arguments."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        if stdin is not None:
+            (folder / "stdin").write_text(stdin, encoding="utf-8")
         pid = os.fork()
         if pid == 0:
             child(run, list(map(str, argv)), folder)
@@ -67,6 +73,15 @@ def generate(*arguments: object) -> Done:
 
 def generate_forked(*arguments: object) -> Done:
     """The same, of a command that must succeed."""
-    done = generate(*arguments)
+    return succeeded(generate(*arguments))
+
+
+def interactive_forked(text: str, *arguments: object) -> Done:
+    """fairseq-interactive on these lines, which must succeed."""
+    return succeeded(forked(interactive_main, "fairseq-interactive", *arguments, stdin=text))
+
+
+def succeeded(done: Done) -> Done:
+    """The same; AssertionError for a command that failed."""
     assert done.status == 0, done.stdout + done.stderr
     return done

@@ -126,6 +126,15 @@ RECIPES: dict[str, Recipe] = {
         spread=1.4,
     ),
 }  # fmt: skip
+ENSEMBLES = [
+    ("transformer", "lstm"),
+    ("fconv", "transformer, tied output"),
+    ("transformer, pre-norm", "transformer"),
+    ("lightconv", "fconv_self_att"),
+    ("dynamicconv", "transformer, adaptive softmax"),
+    ("transformer, cross-self-attention", "lstm, no attention"),
+    ("bart", "roberta_enc_dec"),
+]
 # how every name that fairseq registers for a class of models is made small
 SMALL: dict[str, dict[str, Any]] = {
     "TransformerModel": TRANSFORMER,

@@ -23,7 +23,7 @@ ALLOWED = {
     "doctor": "compat errors kernels",
     "serve": "constraints errors files stats translator",
     "terms": "errors files",
-    "translator": "constraints errors stats",
+    "translator": "constraints errors session.checkpoint stats",
     "viz": "errors files parallel search translator",
     # tasks -> config, generator
     "tasks": "config constraints decoders.refused errors generator kernels registry session stats validate",

@@ -13,7 +13,7 @@ from architecture_table import log_lines
 from conftest import command
 from fairseq.models import ARCH_MODEL_REGISTRY
 from models import parted, same, settings
-from saved_models import LONGEST, RECIPES, Loaded, Saved, lines, recipe
+from saved_models import ENSEMBLES, LONGEST, RECIPES, Loaded, Saved, lines, recipe
 from test_cli import EXT, same_lines, sentence
 
 from fairseq_ext import Translator, UsageError
@@ -24,17 +24,6 @@ BEAMS = (1, 3, 5)
 NEUTRAL = settings("neutral") | {"fairseq's modules": {"decoder_backend": "fairseq"}}
 # decoders whose features can be had before their output layer, which is linear and nothing else
 HAVE_FEATURES = ("transformer", "transformer_align", "bart_base", "mbart_base")
-ENSEMBLES = [
-    ("transformer", "lstm"),
-    ("fconv", "transformer, tied output"),
-    ("transformer, pre-norm", "transformer"),
-    ("lightconv", "fconv_self_att"),
-    ("dynamicconv", "transformer, adaptive softmax"),
-    ("transformer, cross-self-attention", "lstm, no attention"),
-    ("bart", "roberta_enc_dec"),
-]
-
-
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory) -> Saved:
     return Saved(tmp_path_factory.mktemp("saved"))

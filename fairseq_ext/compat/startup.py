@@ -10,8 +10,9 @@ runs this module, whose `Hook` then
 4. lets fairseq read a checkpoint's settings as literals instead of running them through `eval` (`read_settings_as_literals`);
 5. registers the `*_ext` tasks where the command names one (`register_named_tasks`), with any --user-dir or none;
 6. gives mBART's task the arguments that it reads (`give_arguments`);
-7. silences the two deprecation warnings that hydra 1.3 prints at every start, and no others;
-8. where the command names an *_ext task, or fairseq_ext itself is imported first, starts quickly: fairseq's files run when they are
+7. gives data sets a name that numpy 2 no longer has (`give_numpy_long`);
+8. silences the two deprecation warnings that hydra 1.3 prints at every start, and no others;
+9. where the command names an *_ext task, or fairseq_ext itself is imported first, starts quickly: fairseq's files run when they are
    needed (lazy.py), its configuration is composed without a grammar (compose.py), and the garbage collector waits (quick.py).
 
 A fairseq that needs none of this is left as it is.
@@ -178,7 +179,8 @@ def register_named_tasks(options: ModuleType) -> None:
         else:
             stock(args)
         if (named_task(sys.argv) or "").endswith("_ext"):
-            importlib.import_module("fairseq_ext.tasks").refuse_unknown(named_task(sys.argv))
+            importlib.import_module("fairseq_ext")
+            importlib.import_module("fairseq_ext.session.stock_tasks").refuse_unknown(named_task(sys.argv))
 
     def given_twice() -> list[str]:
         return [sys.argv[i + 1] for i, argument in enumerate(sys.argv[:-1]) if argument == "--user-dir"]
@@ -216,7 +218,19 @@ def give_arguments(module: ModuleType) -> None:
     module.TranslationFromPretrainedBARTTask.args = property(lambda self: self.cfg)  # type: ignore[attr-defined]
 
 
+def give_numpy_long(module: ModuleType) -> None:
+    """Give a module of fairseq a numpy with `compat.long`, which numpy 2 no longer has."""
+    import types
+
+    numpy = module.np
+    if not hasattr(numpy, "compat"):
+        module.np = types.ModuleType("numpy")  # type: ignore[attr-defined]
+        module.np.__dict__.update(vars(numpy), compat=types.SimpleNamespace(long=int))  # type: ignore[attr-defined]
+
+
 AFTER_IMPORT = {
+    "fairseq.data.token_block_dataset": give_numpy_long,
+    "fairseq.data.language_pair_dataset": give_numpy_long,
     "fairseq.tasks.translation_from_pretrained_bart": give_arguments,
     "fairseq.options": register_named_tasks,
     "fairseq.checkpoint_utils": explain_refused_checkpoints,

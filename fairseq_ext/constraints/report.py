@@ -31,29 +31,31 @@ def report_constraints(
     limit: int,
     stats: Stats,
     meets: Meets = met,
+    lead: int = 0,
 ) -> list[Hypothesis]:
     """Add a sentence's constraints to the statistics. Returns its hypotheses that meet all of them; where none does, all, the one that
-    meets most first, each flagged with what it lacks. limit: most target tokens; meets: counts in tokens (met) or in text (in_text.py)."""
+    meets most first, each flagged with what it lacks. limit: most target tokens; meets: counts in tokens (met) or in text (in_text.py);
+    lead: tokens that the command forces before a prefix."""
     total = stats.section(ConstraintCounts)
     total.given += len(constraints.any_of) + len(constraints.unmet) + bool(constraints.prefix)
     total.unmet += [[number, text, reason] for text, reason in constraints.unmet]
     if not (constraints.any_of or constraints.prefix):
         return [replace(h, unmet=constraints.unmet) for h in found] if constraints.unmet else found
-    which = [met_with_prefix(h.tokens.tolist(), constraints, ordered, meets) for h in found]
+    which = [met_with_prefix(h.tokens.tolist(), constraints, ordered, meets, lead) for h in found]
     # subtle: a search that ran into a dead end ends a row as it is, also where complete hypotheses were found before
     complete = [i for i, of_hypothesis in enumerate(which) if all(of_hypothesis)]
     kept = complete or sorted(range(len(found)), key=lambda i: -sum(which[i]))
     best = which[kept[0]] if kept else met_with_prefix([], constraints, ordered, meets)
     total.met += sum(best)
-    reason, texts = why(constraints, limit), constraints.text + ((constraints.prefix_text,) if constraints.prefix else ())
+    reason, texts = why(constraints, limit - lead), constraints.text + ((constraints.prefix_text,) if constraints.prefix else ())
     lacks = [tuple((text, reason) for text, is_met in zip(texts, each, strict=True) if not is_met) for each in (best, *which)]
     total.unmet += [[number, text, reason] for text, reason in lacks[0]]
     return [replace(found[i], unmet=constraints.unmet + lacks[1 + i]) for i in kept]
 
 
-def met_with_prefix(tokens: list[int], constraints: SentenceConstraints, ordered: bool, meets: Meets) -> list[bool]:
-    """Which constraints these tokens meet; last the prefix, if there is one, which counts as one constraint."""
-    starts = [tuple(tokens[: len(constraints.prefix)]) == constraints.prefix] if constraints.prefix else []
+def met_with_prefix(tokens: list[int], constraints: SentenceConstraints, ordered: bool, meets: Meets, lead: int = 0) -> list[bool]:
+    """Which constraints these tokens meet; last the prefix behind `lead` tokens, if there is one, which counts as one constraint."""
+    starts = [tuple(tokens[lead : lead + len(constraints.prefix)]) == constraints.prefix] if constraints.prefix else []
     return meets(tokens, constraints, ordered) + starts
 
 

@@ -11,6 +11,10 @@ from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY, FairseqEncoderDe
 from fairseq.models.fconv_self_att import FConvModelSelfAtt
 from fairseq.models.nat import FairseqNATModel
 from fairseq.models.transformer_from_pretrained_xlm import TransformerFromPretrainedXLMModel
+from fairseq.tasks.language_modeling import LanguageModelingTask
+from fairseq.tasks.multilingual_language_modeling import MultilingualLanguageModelingTask
+from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
+from fairseq.tasks.speech_to_text import SpeechToTextTask
 from fairseq.tasks.translation import TranslationTask
 
 from fairseq_ext.errors import UsageError
@@ -27,14 +31,24 @@ def refused(architecture: str, task: Any) -> str | None:
         return "refines whole sentences and has no next token to search for: use stock's --task translation_lev"
     if kind.__module__.startswith("fairseq.model_parallel."):
         return "is spread over several processes, and the search runs in one: use the stock task"
+    speech = kind.__module__.split(".")[2] in SPEECH
+    if isinstance(task, SpeechToTextTask):
+        if not speech:
+            return "reads text, and this task reads speech: use --task translation_ext"
+        whole = "labels all frames at once (CTC) and has no next token to search for: use fairseq's examples/speech_recognition"
+        return None if issubclass(kind, FairseqEncoderDecoderModel) else whole
+    if isinstance(task, (LanguageModelingTask, MultilingualLanguageModelingTask)):
+        return None if issubclass(kind, FairseqLanguageModel) else "is no language model: use --task translation_ext"
+    if isinstance(task, MultilingualTranslationTask):
+        return None if issubclass(kind, FairseqMultiModel) else "is one model and not one for each pair: use --task translation_ext"
     if not isinstance(task, TranslationTask):
         return None
-    if kind.__module__.split(".")[2] in SPEECH:
-        return "reads or makes speech, and this task reads text: use the task that it was trained with"
+    if speech:
+        return "reads or makes speech, and this task reads text: use --task speech_to_text_ext, or the task that it was trained with"
     if issubclass(kind, FairseqLanguageModel):
-        return "is a language model and reads no source sentence: use --task language_modeling"
+        return "is a language model and reads no source sentence: use --task language_modeling_ext"
     if issubclass(kind, FairseqMultiModel):
-        return "holds one model for each pair of languages: use --task multilingual_translation"
+        return "holds one model for each pair of languages: use --task multilingual_translation_ext"
     if issubclass(kind, TransformerFromPretrainedXLMModel):
         return "reads dictionaries of another kind: use stock's --task translation_from_pretrained_xlm"
     return None if issubclass(kind, FairseqEncoderDecoderModel) else "has no decoder and so generates no text: use an encoder-decoder"

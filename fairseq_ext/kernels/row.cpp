@@ -2,6 +2,7 @@
 // parallel/driver.py for the call, strategies/decoding/_blocks.py and window.py for the methods, decoders/transformer/decoder.py for the
 // decoder.
 
+#include "norm.hpp"
 #include "row.hpp"
 #include "topk.hpp"
 
@@ -21,6 +22,7 @@ struct Reader {
     float *x, *logits;                   // (width, d), (width, V)
     int64_t d, vocabulary, width, room;  // width: of the widest block that there is memory for; room: of positions
     float scale;                         // of the embedding
+    Norm embedding_norm;                 // of the sum of both
 };
 
 // jacobi, gs-jacobi, hybrid-jacobi; mirrored in row.py
@@ -73,6 +75,7 @@ void read(const Reader& reader, const Row& row) {
         const float *from = reader.embedding + token * d, *where = reader.positions + (length + i) * d;
         for (int64_t k = 0; k < d; ++k) reader.x[i * d + k] = reader.scale * from[k] + where[k];
     }
+    if (reader.embedding_norm.weight) normalise(reader.embedding_norm, reader.x, row.w, d, reader.x);
     *reader.block = row.w, *reader.before = length;
     decode(reader.layers, reader.step);
     linear(reader.output, reader.x, row.w, reader.logits, 0);

@@ -11,6 +11,7 @@ import ctypes
 from ctypes import c_double, c_float, c_int64, c_void_p
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from fairseq_ext.kernels.draft import CompiledDrafter, DrafterStruct
 from fairseq_ext.kernels.library import loaded
-from fairseq_ext.kernels.transformer import LayerStack, PackedLinear, StepStruct
+from fairseq_ext.kernels.transformer import LayerStack, NormStruct, PackedLinear, StepStruct, norm_struct
 
 BUFFERS = {"draft": np.int64, "sure": np.float64, "word": np.int64, "word_score": np.float64, "margin": np.float64}
 
@@ -42,7 +43,8 @@ class RowStruct(ctypes.Structure):
 
 class ReaderStruct(ctypes.Structure):
     _fields_ = [(name, c_void_p) for name in ("layers", "step", "output", "block", "before", "embedding", "positions", "x", "logits")]
-    _fields_ += [(name, c_int64) for name in ("d", "vocabulary", "width", "room")] + [("scale", c_float)]
+    _fields_ += [(name, c_int64) for name in ("d", "vocabulary", "width", "room")]
+    _fields_ += [("scale", c_float), ("embedding_norm", NormStruct)]
 
 
 class BlocksStruct(ctypes.Structure):
@@ -110,15 +112,16 @@ class CompiledRow:
 
 class CompiledReader:
     """A decoder whose layers, linear maps and embeddings compiled code reads for one row. step: of the row's KV cache
-    (kernels/transformer.py); embedding (V, d); scale: of the embedding."""
+    (kernels/transformer.py); embedding (V, d); scale: of the embedding; norm: of embeddings (decoders/linear.py, Norm), or None."""
 
-    def __init__(self, layers: LayerStack, output: PackedLinear, embedding: Tensor, scale: float, step: StepStruct):
+    def __init__(self, layers: LayerStack, output: PackedLinear, embedding: Tensor, scale: float, step: StepStruct, norm: Any = None):
         assert embedding.is_contiguous() and embedding.dtype == torch.float32
-        self.step, self.kept = step, (layers, output, embedding)
+        self.step, self.kept = step, (layers, output, embedding, norm)
         at = ctypes.addressof(step)
         block, before = at + StepStruct.block.offset, at + StepStruct.before.offset
         self.struct = ReaderStruct(ctypes.addressof(layers.struct), at, output.address, block, before, embedding.data_ptr())
         self.struct.d, self.struct.vocabulary, self.struct.scale = embedding.size(1), output.outputs, scale
+        self.struct.embedding_norm = norm_struct(norm)
         self.address = ctypes.addressof(self.struct)
 
     def widen_(self, w: int) -> None:

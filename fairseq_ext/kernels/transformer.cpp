@@ -7,15 +7,11 @@
 
 #include "attention.hpp"
 #include "linear.hpp"
+#include "norm.hpp"
 
 namespace {
 
 // ---- interface, mirrored by ctypes structures in transformer.py
-
-struct Norm {
-    const float *weight, *bias;  // (d,); null: no such norm
-    double eps;
-};
 
 struct Layer {
     Norm self_norm;
@@ -51,22 +47,6 @@ struct Step {
 };
 
 // ---- pieces of a layer
-
-// Layer normalisation of lines x (lines, d) into y, which may be x
-void normalise(const Norm& norm, const float* x, int64_t lines, int64_t d, float* y) {
-#pragma omp parallel for schedule(static) if (lines * d > WORTH_THREADS / 8)
-    for (int64_t i = 0; i < lines; ++i) {
-        const float* from = x + i * d;
-        float sum = 0.0f, squares = 0.0f;
-#pragma omp simd reduction(+ : sum)
-        for (int64_t k = 0; k < d; ++k) sum += from[k];
-        float mean = sum / d;
-#pragma omp simd reduction(+ : squares)
-        for (int64_t k = 0; k < d; ++k) squares += (from[k] - mean) * (from[k] - mean);
-        float factor = 1.0f / std::sqrt(squares / d + static_cast<float>(norm.eps));
-        for (int64_t k = 0; k < d; ++k) y[i * d + k] = (from[k] - mean) * factor * norm.weight[k] + norm.bias[k];
-    }
-}
 
 // The input of a block: x, normalised first where the model is pre-norm
 const float* norm_before(const LayerStack& stack, const Norm& norm, const float* x, int64_t lines, float* y) {

@@ -80,6 +80,11 @@ class ParallelSearch:
     def __call__(self, pool: Pool, answer: Answer) -> None:
         if any(c.any_of or c.banned or c.prefix for c in pool.constraints or ()):
             raise UsageError("constraints need a beam of rows, and --decoding other than beam has one row: leave one of the two out")
+        if pool.alone:
+            raise UsageError(
+                "--schedule stream encodes each speech sentence alone, and --decoding other than beam starts several at once: "
+                "leave one of the two out"
+            )
         sentences = list(self.schedule(pool, 0, 0, 0))
         if not sentences:
             return

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fairseq_ext.search.beam import NOT_YET, Beam
+from fairseq_ext.kernels.ngrams import block_ngrams_, repeated
+from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
 
@@ -125,9 +126,10 @@ def block_ngrams(log_probs: LogProbs, tokens: Tensor, n: int) -> None:
     """Ban every token that would complete an n-gram that its history, tokens (m, T), already holds."""
     if tokens.size(1) < n:
         return
-    grams = tokens.unfold(1, n, 1)  # (rows, grams, n)
-    tail = tokens[:, tokens.size(1) - n + 1 :]  # (rows, n - 1)
-    repeats = (grams[:, :, : n - 1] == tail[:, None]).all(-1) & (grams[:, :, 0] != NOT_YET)  # (rows, grams)
-    column, known = log_probs.column(grams[:, :, n - 1].clamp(min=0))
-    penalty = torch.zeros_like(column, dtype=log_probs.value.dtype).masked_fill_(repeats & known, -torch.inf)
-    log_probs.value = log_probs.value.scatter_add(1, column, penalty)
+    if log_probs.is_compiled() and tokens.stride(1) == 1:
+        block_ngrams_(log_probs.value, tokens, n, log_probs.ids)
+        return
+    words, again = repeated(tokens, n)
+    column, known = log_probs.column(words)
+    penalty = torch.zeros_like(column, dtype=log_probs.value.dtype).masked_fill_(again & known, -torch.inf)
+    log_probs.value.scatter_add_(1, column, penalty)

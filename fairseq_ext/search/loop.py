@@ -38,7 +38,11 @@ def step(search: Search) -> list[int] | None:
     # (1) sentences start when the schedule says so
     groups = search.groups
     if sentences := list(search.plugs.schedule(search.pool, search.started, groups.live, groups.rows)):
-        start(search, sentences)
+        if search.started and search.stats.refills is not None:
+            search.stats.refills += 1
+        search.started += len(sentences)
+        for part in search.pool.together(sentences):
+            start(search, part)
     if not groups.groups:
         return None
     before = groups.next()
@@ -52,13 +56,10 @@ def step(search: Search) -> list[int] | None:
 
 def start(search: Search, sentences: list[int]) -> None:
     """Encode these sentences; they become a group of one row each."""
-    pool, stats = search.pool, search.stats
-    if search.started and stats.refills is not None:
-        stats.refills += 1
-    search.started += len(sentences)
+    pool = search.pool
     search.groups.set_aside()
     search.decoder.admit(pool.inputs(sentences))
-    stats.encoder_calls += 1
+    search.stats.encoder_calls += 1
     beam = Beam.start(sentences, pool.bos, search.device, torch.float32)
     if search.decoder.need_attention:
         columns = pool.net_input["src_tokens"].size(1)

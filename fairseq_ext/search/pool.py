@@ -1,6 +1,6 @@
 """The sentences of one call of the search.
 
-Shapes: N sentences in the pool, S live sentences, P tokens of a prefix, T source columns.
+Shapes: N sentences in the pool, S live sentences, P tokens of a prefix, T source columns, F features of a speech frame.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ class Pool:
     """The sentences of one call, whether started or not."""
 
     net_input: dict[str, Tensor]  # the model's encoder input, a row a sentence
-    length: Tensor  # (N,) source tokens of each sentence, EOS included, padding excluded
+    length: Tensor  # (N,) source tokens of each sentence, EOS included, or frames of speech; padding excluded
     max_len: list[int]  # most target tokens before EOS, per sentence
     ids: Tensor  # (N,) the data set's sentence numbers
     bos: int  # first target token
     prefix: Tensor | None = None  # (N, P) target tokens that are forced first, padded behind
+    lead: list[int] | None = None  # how many of those the command forces (a language, a prompt), before the constraints' own; None: none
     min_len_beside_prefix: bool = False  # minimum length holds for sentences whose prefix is shorter (fairseq: for none)
     pad: int = 1
     constraints: list[SentenceConstraints] | None = None  # of each sentence; None: the search has none
@@ -39,6 +40,7 @@ class Pool:
     draft_lines: list[int] | None = None  # line of the draft file of each sentence, -1 for none; None: its number
     numbered: bool = True  # ids come from the data set, not from the place in the batch
     wanted: list[int] | None = None  # the sentences to decode, in the order in which they start; None: all
+    alone: bool = False  # a sentence is encoded beside others of its length only: padding would change its encoder's output
     _limit: Tensor | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
@@ -50,34 +52,62 @@ class Pool:
             self._limit = torch.tensor(self.max_len, dtype=torch.float64, device=self.length.device)
         return self._limit
 
+    def forced(self, sentence: int) -> tuple[int, ...]:
+        """The target tokens that a sentence starts with."""
+        return () if self.prefix is None else tuple(token for token in self.prefix[sentence].tolist() if token != self.pad)
+
+    def force_behind_(self, phrases: Sequence[Sequence[int]]) -> None:
+        """Force these tokens, of each sentence, behind those that are forced already."""
+        rows = [[*self.forced(i), *phrase] for i, phrase in enumerate(phrases)]
+        width = max(map(len, rows))
+        self.prefix = torch.tensor([row + [self.pad] * (width - len(row)) for row in rows], device=self.length.device)
+
     def queue(self, started: int) -> Sequence[int]:
         """The sentences that have not started yet."""
         return range(started, len(self)) if self.wanted is None else self.wanted[started:]
 
     def inputs(self, sentences: list[int]) -> dict[str, Tensor]:
-        """The encoder's input for these sentences, no wider than the longest of them (an LSTM insists on it)."""
+        """The model's input for these sentences; tokens no wider than the longest of them (an LSTM insists on it)."""
         inputs = {name: value for name, value in self.net_input.items() if name != "prev_output_tokens"}
         if self.are_all(sentences):
             return inputs
         index = torch.tensor(sentences, device=self.length.device)
         inputs = {name: value[index] if isinstance(value, Tensor) else value for name, value in inputs.items()}
-        used = self.used_columns(inputs["src_tokens"])
-        inputs["src_tokens"] = inputs["src_tokens"][:, used[0] : used[-1] + 1]
+        first, behind = self.used_columns(sentences)
+        inputs["src_tokens"] = inputs["src_tokens"][:, first:behind]
         return inputs
 
     def first_column(self, sentences: list[int]) -> int:
         """How many columns of padding `inputs` cuts off in front of these sentences."""
         if self.are_all(sentences):
             return 0
-        return self.used_columns(self.net_input["src_tokens"][sentences])[0]
+        return self.used_columns(sentences)[0]
 
     def are_all(self, sentences: list[int]) -> bool:
         """Whether these are all sentences, in their order."""
-        return len(sentences) == len(self) and sentences == list(range(len(self)))
+        return not self.alone and len(sentences) == len(self) and sentences == list(range(len(self)))
 
-    def used_columns(self, tokens: Tensor) -> list[int]:
-        """The columns of tokens (S, T) that are not padding in every row."""
-        return tokens.ne(self.pad).any(0).nonzero()[:, 0].tolist()
+    def used_columns(self, sentences: list[int]) -> tuple[int, int]:
+        """The first source column that these sentences need, and the one behind the last."""
+        tokens = self.net_input["src_tokens"]
+        if tokens.dim() == 3:  # speech (N, T, F), padded behind: a convolution sees padding, so it is kept or left out as a whole
+            return 0, int(self.length[sentences].max()) if self.alone else tokens.size(1)
+        used = tokens[sentences].ne(self.pad).any(0).nonzero()[:, 0].tolist()
+        return used[0], used[-1] + 1
+
+    def together(self, sentences: list[int]) -> list[list[int]]:
+        """These sentences in parts that may be encoded in one call."""
+        if not self.alone:
+            return [sentences]
+        parts: dict[int, list[int]] = {}
+        for sentence, length in zip(sentences, self.length[sentences].tolist(), strict=True):
+            parts.setdefault(length, []).append(sentence)
+        return list(parts.values())
+
+    def source(self, sentence: int) -> Tensor:
+        """A sentence's source without padding: tokens (L,), or frames of speech (L, F)."""
+        source = self.net_input["src_tokens"][sentence]
+        return source[: int(self.length[sentence])] if source.dim() == 2 else source[source != self.pad]
 
 
 class OfPool(Generic[T]):

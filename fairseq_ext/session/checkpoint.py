@@ -39,5 +39,11 @@ def longest_source(settings: DictConfig | Namespace, task: Any, models: list) ->
     """How many source tokens the models take; None for any number, and where fairseq is told to leave out what is too long."""
     if setting(settings, "dataset", "skip_invalid_size_inputs_valid_test"):
         return None
-    limits = resolve_max_positions(task.max_positions(), *[model.max_positions() for model in models])
+    return source_limit(resolve_max_positions(task.max_positions(), *[model.max_positions() for model in models]))
+
+
+def source_limit(limits: Any) -> int | None:
+    """The most source tokens, from what fairseq says of source and target, or of each pair of languages; None for any number."""
+    if isinstance(limits, dict):
+        return min((limit for limit in map(source_limit, limits.values()) if limit is not None), default=None)
     return limits[0] if isinstance(limits, tuple) else limits

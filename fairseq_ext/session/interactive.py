@@ -10,10 +10,10 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
-from fairseq.data import LanguagePairDataset
 from torch import Tensor
 
 from fairseq_ext.constraints.packed import pack
@@ -92,12 +92,11 @@ class Interactive(Sentences):
             self.refused.add(self.lines_read + place)
             print(f"E-{self.lines_read + place}\t{error}", file=sys.stderr, flush=True)
         self.lines_read += n if self.talks else 0
-        dataset = super().build_dataset_for_inference(src_tokens, [len(t) for t in src_tokens])  # type: ignore[misc]
+        # a line that cannot be used has become an empty one; a speech file has as many frames as the stock task says
+        lengths = [len(line) if isinstance(line, Tensor) else n for line, n in zip(src_tokens, src_lengths, strict=False)]
+        dataset = super().build_dataset_for_inference(src_tokens, lengths)  # type: ignore[misc]
         if constraints is not None:  # put in afterwards: some stock tasks refuse to take them
-            pairs = dataset
-            while not isinstance(pairs, LanguagePairDataset):
-                pairs = pairs.dataset
-            pairs.constraints = constraints[:n]
+            dataset.collater = partial(with_constraints, dataset.collater, constraints[:n])
         return dataset
 
     def forget(self, dataset: Any) -> None:
@@ -136,7 +135,7 @@ class Interactive(Sentences):
 
     def refuse(self, error: UsageError, place: int) -> bool:
         """A line of the buffer cannot be used. Whether the session ends there, which --strict asks for."""
-        if self.strict:
+        if self.strict or self.source_dictionary is None:  # nothing stands for an empty line of speech
             self.hold(error, place)
             return True
         self.refused_here[place] = error
@@ -172,3 +171,9 @@ class Interactive(Sentences):
         if self.held is not None:
             report(type(self.held), self.held, None)
         return 1 if self.held is not None else BAD_LINES if self.refused else 0
+
+
+def with_constraints(collater: Callable[[list], dict], constraints: Tensor, samples: list) -> dict:
+    """A batch of a data set, and its sentences' packed constraints; constraints (N, W): of all sentences, by number."""
+    batch = collater(samples)
+    return {**batch, "constraints": constraints[batch["id"]]} if batch else batch

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import logging
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from fairseq.data import Dictionary
+from fairseq.data.multilingual.multilingual_data_manager import TGT_DICT_NAME
 from torch import Tensor
 
 from fairseq_ext.constraints.files import ConstraintSource
@@ -32,6 +34,7 @@ class Sentences:
     target_dictionary: Any
     datasets: dict[str, Any]
     tgt_dict: Any = None
+    dicts: Any = MappingProxyType({})
     tokenizer_used: Any = None
     bpe_used: Any = None
     source: ConstraintSource | None = None
@@ -46,8 +49,13 @@ class Sentences:
 
     def __init__(self, *arguments, **more):
         super().__init__(*arguments, **more)
-        if isinstance(self.tgt_dict, Dictionary):
-            self.tgt_dict = TargetDictionary.of(self.tgt_dict)
+        for name in ("tgt_dict", "output_dictionary"):  # the second: a language model's
+            if isinstance(found := getattr(self, name, None), Dictionary):
+                setattr(self, name, TargetDictionary.of(found))
+        flags = self.flags()
+        for language in (TGT_DICT_NAME, getattr(flags, "target_lang", None)):  # of tasks with a dictionary for each language
+            if language in self.dicts and language != flags.source_lang:
+                self.dicts[language] = TargetDictionary.of(self.dicts[language])
 
     def flags(self) -> Any:
         raise NotImplementedError
@@ -57,8 +65,8 @@ class Sentences:
         self.constrained = constrained
         self.numbered = self.constrained or bool(flags.results_file) or bool(flags.ddg_dir)
         self.draft_file, self.report_path = flags.draft_file, flags.glossary_report
-        if self.constrained and isinstance(self.tgt_dict, TargetDictionary):
-            self.tgt_dict.noting = True
+        if self.constrained and isinstance(self.target_dictionary, TargetDictionary):
+            self.target_dictionary.noting = True
 
     def build_tokenizer(self, args):
         self.tokenizer_used = super().build_tokenizer(args)  # type: ignore[misc]
@@ -144,7 +152,8 @@ class Sentences:
             if self.corpus_size:
                 source.check_size(self.corpus_size)
             rows = sample["net_input"]["src_tokens"]
-            given = [source.sentence(n, row[row != self.source_dictionary.pad()]) for n, row in zip(numbers, rows, strict=True)]
+            words = self.source_dictionary  # speech has none
+            given = [source.sentence(n, () if words is None else row[row != words.pad()]) for n, row in zip(numbers, rows, strict=True)]
             if self.corpus_size:
                 for number, constraints in zip(numbers, given, strict=True):
                     for text in constraints.text:

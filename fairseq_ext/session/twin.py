@@ -40,6 +40,7 @@ class BuildsGenerators:
 class Innermost(FairseqTask):
     """Stands behind the stock task: where it builds a generator without a class, ours is built, with all arguments of both."""
 
+    lacks: frozenset[str] = frozenset()  # what the task's batches do not have, of the capabilities of registry.py
     kind: type | None = None
     kind_arguments: dict[str, Any]
 
@@ -67,12 +68,13 @@ def register_twin(stock: type[FairseqTask], name: str | None, extended: type, fl
     dataclass = TASK_DATACLASS_REGISTRY.get(name)
     legacy = issubclass(stock, LegacyFairseqTask)
     bases = (extended, stock, InnermostLegacy if legacy else Innermost)
+    members: dict[str, Any] = {"registered": f"{name}_ext"}
     if dataclass is not None:
-        twin = type(f"{stock.__name__}Ext", bases, {})
+        twin = type(f"{stock.__name__}Ext", bases, members)
         return register_task(f"{name}_ext", dataclass=config.task_dataclass(dataclass, flags))(twin)
 
     def add_args(parser) -> None:
         stock.add_args(parser)  # type: ignore[attr-defined]
         gen_parser_from_dataclass(parser, flags())
 
-    return register_task(f"{name}_ext")(type(f"{stock.__name__}Ext", bases, {"add_args": staticmethod(add_args)}))
+    return register_task(f"{name}_ext")(type(f"{stock.__name__}Ext", bases, members | {"add_args": staticmethod(add_args)}))

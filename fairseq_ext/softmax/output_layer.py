@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairseq.models.transformer import TransformerDecoder, TransformerDecoderBase
 from torch import Tensor, nn
 
-from fairseq_ext.decoders.transformer.supported import PLAIN_SOFTMAX
+from fairseq_ext.decoders.transformer.supported import has_plain_decoder, has_plain_softmax
 from fairseq_ext.errors import UsageError
 
 
@@ -20,7 +19,7 @@ def output_layers(models: list[Any], flag: str) -> list[tuple[Tensor, Tensor | N
     for model in models:
         decoder = getattr(model, "decoder", None)
         layer = getattr(decoder, "output_projection", None)
-        plain = type(decoder) in (TransformerDecoder, TransformerDecoderBase) and type(model).get_normalized_probs in PLAIN_SOFTMAX
+        plain = decoder is not None and has_plain_decoder(model) and has_plain_softmax(model)
         if not plain or getattr(decoder, "adaptive_softmax", None) is not None or type(layer) is not nn.Linear:
             kind = "an adaptive softmax" if getattr(decoder, "adaptive_softmax", None) is not None else "no plain Transformer decoder"
             raise UsageError(

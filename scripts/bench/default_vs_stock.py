@@ -64,7 +64,7 @@ def decode_only(args: argparse.Namespace, text: dict[str, Text], clock: Callable
 def build(args: argparse.Namespace, text: Text, mode: str, beam: int, name: str) -> Contender:
     """The contender that `name` describes, with the command that measures its memory."""
     kind, *rest = shlex.split(name)
-    flags = ["--cpu", "--beam", str(beam), *MODES[mode]]
+    flags = ["--cpu", "--beam", str(beam), *MODES[mode], *shlex.split(args.flags)]
     if kind == "ours":
         contender = ours(text, flags + rest, name, exact="--int8" not in rest)
     elif kind == "ctranslate2":
@@ -86,6 +86,7 @@ def memory_command(args: argparse.Namespace, mode: str, beam: int, name: str) ->
     """This script again, for one contender and one setting."""
     same = ["--model", str(args.model), "--text", args.text, "--src", args.src, "--tgt", args.tgt, "--threads", str(args.threads)]
     same += ["--limit-one", str(args.limit_one)] + (["--limit", str(args.limit)] if args.limit else [])
+    same += [f"--flags={args.flags}"] if args.flags else []
     one = ["--modes", mode, "--beams", str(beam), "--contenders", name, "--memory-child"]
     return [sys.executable, str(Path(__file__).resolve()), *same, *one]
 
@@ -99,6 +100,7 @@ def parser() -> argparse.ArgumentParser:
     contenders = ["stock", "set_beam_size", "ours", "ours --decoder-backend fairseq"]
     parse.add_argument("--contenders", nargs="+", default=contenders, help=f"the first is the reference ({contenders})")
     parse.add_argument("--over", nargs="+", default=["stock", "set_beam_size"], help="contenders that speed-ups are shown over")
+    parse.add_argument("--flags", default="", help="fairseq-generate flags of every contender, as one word (none)")
     timing_arguments(parse)
     parse.add_argument("--no-memory", action="store_true", help="do not measure peak memory")
     parse.add_argument("--memory-child", action="store_true", help=argparse.SUPPRESS)

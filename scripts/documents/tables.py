@@ -95,7 +95,7 @@ def messages() -> str:
 
     for sentence in CAPABILITIES.values():
         rows.add((re.sub(r"\{\w+\}", "…", sentence) + ": leave one of the two out", "`registry.py`"))
-    return table(("message (… is what you gave)", "from"), sorted(rows, key=lambda row: row[0].lstrip("… ").lower()))
+    return table(("message (… is what you gave)", "from"), sorted(rows, key=lambda row: (row[0].lstrip("… ").lower(), *row)))
 
 
 def template(node: ast.expr) -> str:

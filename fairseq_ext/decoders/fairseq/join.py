@@ -26,7 +26,9 @@ def longer(x: Tensor, dim: int, length: int, fill: float = 0.0) -> Tensor:
 
 
 def join_sources(a: Any, b: Any) -> Any:
-    """Return two encoder outputs as one: a Transformer's dictionary, or an LSTM's tuple."""
+    """Return two encoder outputs as one: a Transformer's dictionary, an LSTM's tuple, or None of a model without an encoder."""
+    if a is None:
+        return None
     if isinstance(a, tuple):
         source = max(a[0].size(0), b[0].size(0))
         states = torch.cat([longer(x[0], 0, source) for x in (a, b)], dim=1)  # (source, S, d)

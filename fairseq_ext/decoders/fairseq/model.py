@@ -17,15 +17,14 @@ from typing import Any
 
 import torch
 from fairseq.models import FairseqDecoder as StockDecoder
-from fairseq.models import FairseqEncoderDecoderModel, FairseqIncrementalDecoder
+from fairseq.models import FairseqEncoderDecoderModel, FairseqIncrementalDecoder, FairseqLanguageModel, FairseqMultiModel
 from fairseq.models.fairseq_model import BaseFairseqModel
 from fairseq.models.lstm import LSTMDecoder
-from fairseq.models.transformer import TransformerDecoder, TransformerDecoderBase
 from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
 from fairseq_ext.decoders.fairseq.join import State, join_attention, join_lstm, join_sources
-from fairseq_ext.decoders.transformer.supported import PLAIN_SOFTMAX
+from fairseq_ext.decoders.transformer.supported import has_plain_decoder, has_plain_softmax
 
 FEW_SENTENCES = 2
 
@@ -54,9 +53,10 @@ class Model:
     def __init__(self, model: BaseFairseqModel):
         self.model = model
         self.decoder = model.decoder
+        self.encoder = getattr(model, "encoder", None)  # a language model has none
         self.incremental = isinstance(self.decoder, FairseqIncrementalDecoder)
         # a plain Transformer decoder reads the encoder output only to fill its cross-attention cache, in the first step
-        self.keeps_source_once = type(self.decoder) in (TransformerDecoder, TransformerDecoderBase)
+        self.keeps_source_once = has_plain_decoder(model)
         modules = [m for m in self.decoder.modules() if hasattr(m, "reorder_incremental_state") and m is not self.decoder]
         self.attentions = [m for m in modules if isinstance(m, MultiheadAttention)]
         self.others = [m for m in modules if not isinstance(m, MultiheadAttention)]
@@ -68,12 +68,12 @@ class Model:
         self.has_output_layer = (
             self.keeps_source_once
             and getattr(self.decoder, "adaptive_softmax", None) is None
-            and type(model).get_normalized_probs in PLAIN_SOFTMAX
+            and has_plain_softmax(model)
         )
         self.attention: Tensor | None = None
-        # whether groups of rows can be joined, and whether at different lengths, too
-        self.joins_any_step = type(self.decoder) is LSTMDecoder
-        self.joins = self.joins_any_step or (self.keeps_source_once and self.incremental)
+        # whether groups of rows can be joined, and whether at different lengths, too: an LSTM starts from its encoder's state, if any
+        self.joins_any_step = type(self.decoder) is LSTMDecoder and self.encoder is not None
+        self.joins = type(self.decoder) is LSTMDecoder or (self.keeps_source_once and self.incremental)
 
     def admit(self, net_input: dict[str, Tensor], sentences: int) -> None:
         """Encode a batch of this many sentences; each has one row."""
@@ -81,7 +81,7 @@ class Model:
         # `beam` neighbouring rows; here the number changes from step to step, and 1 is right for any
         for module in self.beam_sized:
             module.set_beam_size(1)
-        source = self.model.encoder.forward_torchscript(net_input)
+        source = None if self.encoder is None else self.encoder.forward_torchscript(net_input)
         # with very few sentences a copy a row costs less than the wider attention that shares keys
         self.live = ModelRows(source, source, {}, not self.keeps_source_once or sentences <= FEW_SENTENCES)
 
@@ -110,8 +110,8 @@ class Model:
     def plain_softmax(self) -> bool:
         """Return whether the model's probabilities are the softmax of its output, computed by fairseq's common code."""
         return (
-            isinstance(self.model, FairseqEncoderDecoderModel)
-            and type(self.model).get_normalized_probs in PLAIN_SOFTMAX
+            isinstance(self.model, (FairseqEncoderDecoderModel, FairseqLanguageModel))
+            and has_plain_softmax(self.model)
             and type(self.decoder).get_normalized_probs is StockDecoder.get_normalized_probs
             and getattr(self.decoder, "adaptive_softmax", None) is None
         )
@@ -147,10 +147,12 @@ class Model:
 
     def move_source(self, sentence: Tensor | None, sentence_of_row: Tensor) -> None:
         """Give a decoder that reads the encoder output at every step one copy a row."""
+        if self.encoder is None:
+            return
         # subtle: convolutional encoders change the dictionaries that they are given, so they are given copies
         if sentence is not None:
-            self.live.source = self.model.encoder.reorder_encoder_out(copied(self.live.source), sentence)
-        self.live.row_source = self.model.encoder.reorder_encoder_out(copied(self.live.source), sentence_of_row)
+            self.live.source = self.encoder.reorder_encoder_out(copied(self.live.source), sentence)
+        self.live.row_source = self.encoder.reorder_encoder_out(copied(self.live.source), sentence_of_row)
 
     def copy(self) -> ModelRows:
         """Return the live rows, to be selected from without a trace here: buffers are replaced, never changed in place."""
@@ -174,6 +176,11 @@ class Model:
         # once the cache is filled the encoder output is not read any more
         source = a.source if a.state else join_sources(a.source, b.source)
         self.live = ModelRows(source, source, state, per_row)
+
+
+def model_of_pair(model: BaseFairseqModel) -> BaseFairseqModel:
+    """Return the model that generates: of one that holds a model for each pair of languages, fairseq's choice, the first."""
+    return model.models[model.keys[0]] if isinstance(model, FairseqMultiModel) else model  # type: ignore[index]
 
 
 def copied(source: Any) -> Any:

@@ -27,7 +27,8 @@ class RowReader:
         if cache.source_mask is not None:
             self.struct.source_mask = cache.source_mask.data_ptr()
         self.capacity = cache.target.size(4)  # positions that the cache has room for
-        self.compiled = CompiledReader(weights.compiled, weights.output.pack(), weights.embedding, weights.scale, self.struct)
+        parts = (weights.compiled, weights.output.pack(), weights.embedding, weights.scale)
+        self.compiled = CompiledReader(*parts, self.struct, weights.embedding_norm)
 
     @staticmethod
     def of(weights: list[Weights], group: RowGroup) -> RowReader | None:
@@ -35,7 +36,7 @@ class RowReader:
         if len(weights) != 1 or group.rows != 1 or group.cache.positions or group.cache.slot is not None or weights[0].compiled is None:
             return None
         model = weights[0]
-        if model.positions is None or model.project_in or model.project_out or model.embedding_norm or not model.output.is_compiled:
+        if model.positions is None or model.project_in or model.project_out or not model.output.is_compiled:
             return None
         return RowReader(model, group.cache.models[0])
 

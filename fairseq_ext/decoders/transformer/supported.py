@@ -5,6 +5,7 @@ Only modules of exactly known types and without hooks are let through, since a s
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from fairseq.models import FairseqDecoder, FairseqEncoderDecoderModel
@@ -14,17 +15,35 @@ from fairseq.modules import LearnedPositionalEmbedding, MultiheadAttention, Sinu
 from fairseq.modules.transformer_layer import TransformerDecoderLayer, TransformerDecoderLayerBase
 from torch import nn
 
+PLAIN_DECODERS = (TransformerDecoder, TransformerDecoderBase)
 PLAIN_SOFTMAX = (BaseFairseqModel.get_normalized_probs, TransformerModelBase.get_normalized_probs)
 NORMS = (nn.LayerNorm, getattr(layer_norm, "FusedLayerNorm", nn.LayerNorm))  # the second where apex is installed
+
+
+def has_plain_decoder(model: Any) -> bool:
+    """Return whether a model's decoder is fairseq's plain Transformer, or that of speech models, which only keeps no attention."""
+    speech = speech_models()
+    return type(model.decoder) in (PLAIN_DECODERS if speech is None else (*PLAIN_DECODERS, speech.TransformerDecoderScriptable))
+
+
+def has_plain_softmax(model: Any) -> bool:
+    """Return whether a model's probabilities are the softmax of its decoder's output, by fairseq's common code."""
+    speech, own = speech_models(), type(model).get_normalized_probs
+    return own in PLAIN_SOFTMAX or (speech is not None and own is speech.S2TTransformerModel.get_normalized_probs)
+
+
+def speech_models() -> Any:
+    """Return fairseq's module of speech Transformers; None where nobody has imported it, so that no model is of it."""
+    return sys.modules.get("fairseq.models.speech_to_text.s2t_transformer")
 
 
 def unsupported(model: Any) -> str | None:
     """Return in words why the backend does not support this model; None when it does."""
     decoder: Any = getattr(model, "decoder", None)
-    if not isinstance(model, FairseqEncoderDecoderModel) or type(decoder) not in (TransformerDecoder, TransformerDecoderBase):
+    if not isinstance(model, FairseqEncoderDecoderModel) or not has_plain_decoder(model):
         return f"{type(model).__name__} is no encoder-decoder with a plain Transformer decoder"
     own_softmax = type(decoder).get_normalized_probs is not FairseqDecoder.get_normalized_probs
-    if own_softmax or type(model).get_normalized_probs not in PLAIN_SOFTMAX:
+    if own_softmax or not has_plain_softmax(model):
         return f"{type(model).__name__} computes its probabilities in a way of its own"
     checks = [
         (decoder.adaptive_softmax is not None or decoder.output_projection is None, "its decoder has an adaptive softmax"),

@@ -35,7 +35,7 @@ def tables(pool: Pool, vocabulary: int) -> Tables:
     of_each = [c.banned for c in given]
     banned = build_banned(of_each, vocabulary, device) if any(of_each) else None
     max_len = torch.tensor(pool.max_len, device=device)
-    prefixes = [c.prefix for c in given]
+    prefixes = [pool.forced(i) for i in range(len(pool))]
     forced = torch.tensor([len(prefix) for prefix in prefixes], device=device)
     missing = phrases.total - phrases.bank_after(prefixes)
     return Tables(phrases, banned, max_len, forced, missing + forced > max_len, int(phrases.total.max()) + 1)

@@ -1,0 +1,105 @@
+"""Stock tasks with what fairseq 0.12.2 lacks of the models that they are used with; tasks.py makes twins of these."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from fairseq.data.multilingual.multilingual_data_manager import MultilingualDatasetManager
+from fairseq.tasks import TASK_REGISTRY
+from fairseq.tasks.language_modeling import LanguageModelingTask
+from fairseq.tasks.multilingual_language_modeling import MultilingualLanguageModelingTask
+from fairseq.tasks.speech_to_text import SpeechToTextTask
+from fairseq.tasks.translation_from_pretrained_bart import TranslationFromPretrainedBARTTask
+from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
+
+from fairseq_ext.errors import UsageError
+
+NLLB_TAGS = ("<MINED_DATA>", "<MMT_BT_DATA>", "<SMT_BT_DATA>")  # behind the languages, in the order of NLLB's training
+
+NO_SPEECH = "makes speech, and the searches here make words: use the stock task"
+NO_TEXT = "trains a model that generates no text, so there is nothing to search"
+NO_TWIN = {  # stock tasks without a twin: why
+    "translation_lev": "refines whole sentences and has no next token to search for: use stock's --task translation_lev",
+    "audio_finetuning": "labels all frames of speech at once (CTC) and has no next token to search for: "
+    "use fairseq's examples/speech_recognition",
+    "speech_to_speech": NO_SPEECH,
+    "text_to_speech": NO_SPEECH,
+    "frm_text_to_speech": NO_SPEECH,
+    "audio_pretraining": NO_TEXT,
+    "hubert_pretraining": NO_TEXT,
+    "masked_lm": NO_TEXT,
+    "multilingual_masked_lm": NO_TEXT,
+    "cross_lingual_lm": NO_TEXT,
+    "sentence_prediction": NO_TEXT,
+    "sentence_ranking": NO_TEXT,
+}
+
+
+def refuse_unknown(name: str) -> None:
+    """Refuse a task of our kind that there is not, in one line: why there is none, or which there are (raises UsageError)."""
+    ours, stock = sorted(task for task in TASK_REGISTRY if task.endswith("_ext")), name.removesuffix("_ext")
+    if name not in ours and stock in NO_TWIN:
+        raise UsageError(f"there is no --task {name}: {stock} {NO_TWIN[stock]}")
+    if name not in ours:
+        raise UsageError(f"--task {name} is none of fairseq_ext's tasks: use {', '.join(ours)}")
+
+
+class MultiSimpleEpoch(TranslationMultiSimpleEpochTask):
+    """M2M-100's task, with the flag of NLLB's branch, which adds three words to the dictionary.
+
+    NLLB Team, No Language Left Behind, 2022, https://arxiv.org/abs/2207.04672
+    """
+
+    @staticmethod
+    def add_args(parser) -> None:
+        TranslationMultiSimpleEpochTask.add_args(parser)
+        parser.add_argument(
+            "--add-data-source-prefix-tags",
+            action="store_true",
+            help="the dictionary ends in the tags of NLLB's training data, which its checkpoints have embeddings of",
+        )
+
+    @classmethod
+    def setup_task(cls, args, **kwargs):
+        languages, dictionaries, training = MultilingualDatasetManager.prepare(cls.load_dictionary, args, **kwargs)
+        if getattr(args, "add_data_source_prefix_tags", False):
+            for dictionary in dictionaries.values():  # several languages may share one, which takes a word once
+                for tag in NLLB_TAGS:
+                    dictionary.add_symbol(tag)
+        return cls(args, languages, dictionaries, training)
+
+
+class PretrainedBART(TranslationFromPretrainedBARTTask):
+    """mBART's task: sentences end in the target language's token, in the generator too, which stock builds without asking anybody."""
+
+    def build_generator(self, models, args, seq_gen_cls=None, extra_gen_cls_kwargs=None, prefix_allowed_tokens_fn=None):
+        if getattr(args, "score_reference", False):
+            return super().build_generator(models, args)
+        extra = {"eos": self.tgt_dict.index(f"[{self.args.target_lang}]"), **(extra_gen_cls_kwargs or {})}
+        past_stock = super(TranslationFromPretrainedBARTTask, self)
+        return past_stock.build_generator(models, args, seq_gen_cls, extra, prefix_allowed_tokens_fn)
+
+
+class LanguageModeling(LanguageModelingTask):
+    """Continues prompts, which are no source sentences."""
+
+    lacks = frozenset({"source sentence"})
+
+
+class MultilingualLanguageModeling(MultilingualLanguageModelingTask):
+    """The same for several languages."""
+
+    lacks = frozenset({"source sentence"})
+
+
+class SpeechToText(SpeechToTextTask):
+    """Speech translation and recognition: an interactive session's lines are names of audio or feature files."""
+
+    lacks = frozenset({"source sentence", "source tokens"})
+
+    def get_interactive_tokens_and_lengths(self, lines: list[str], encode_fn: Any) -> tuple[list[str], list[int]]:
+        for line in lines:
+            if not os.path.isfile(line.partition(":")[0]):  # behind a colon: place and size in an archive
+                raise UsageError(f"'{line}' of the input is no file: each line names an audio file, or features as .npy")
+        return super().get_interactive_tokens_and_lengths(lines, encode_fn)

@@ -1,0 +1,149 @@
+"""A data directory and a tiny checkpoint of every task that has a twin, made by fairseq's own commands in forked children.
+
+    made = make("multilingual_translation", tmp_path)
+    made.stock, made.ours                                      # arguments of fairseq-generate and fairseq-interactive, without a strategy
+
+A checkpoint is a model after one update whose vocabulary is sharpened, so that distributions are far from uniform and hypotheses end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq_cli.preprocess import cli_main as preprocess
+from fairseq_cli.train import cli_main as train
+from forked import forked, succeeded
+
+WORDS = 30
+SIZES = {"embed-dim": 16, "ffn-embed-dim": 16, "layers": 1, "attention-heads": 2}
+ENCODER, DECODER = ([f"--{side}-{what}={n}" for what, n in SIZES.items()] for side in ("encoder", "decoder"))
+TRANSFORMER = ["--arch", "transformer", *ENCODER, *DECODER, "--max-source-positions=40", "--max-target-positions=40"]
+ONE_DICTIONARY = [*TRANSFORMER, "--share-all-embeddings"]
+LANGUAGE_MODEL = ["--arch", "transformer_lm", *DECODER, "--tokens-per-sample=40", "--sample-break-mode=eos"]
+ONCE = ["--max-update", 1, "--optimizer", "adam", "--lr", "1e-3", "--max-tokens", 500, "--disable-validation", "--no-epoch-checkpoints",
+        "--no-progress-bar", "--cpu"]  # fmt: skip
+SEARCH = ["--cpu", "--max-len-b", 14, "--batch-size", 4]
+PAIR = ["-s", "de", "-t", "en"]
+MULTI = ["--langs", "de,en", "--lang-pairs", "de-en", "--encoder-langtok", "src", "--decoder-langtok"]
+NLLB_TAGS = ["<MINED_DATA>", "<MMT_BT_DATA>", "<SMT_BT_DATA>"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A task with one setting of its flags."""
+
+    task: str  # the stock one
+    model: list[Any]  # flags of the training alone
+    flags: list[Any] = field(default_factory=list)  # of the task, in training and search
+    pair: bool = True  # whether the data are of two languages
+    of_pair: list[Any] = field(default_factory=list)  # how training is told the pair, where the flags do not
+    search: list[Any] = field(default_factory=list)  # flags of the search alone
+
+
+CASES = {
+    "translation_multi_simple_epoch": Case("translation_multi_simple_epoch", ONE_DICTIONARY, MULTI),
+    "the same, bos and eos replaced": Case("translation_multi_simple_epoch", ONE_DICTIONARY, [*MULTI, "--lang-tok-replacing-bos-eos"]),
+    "NLLB": Case("translation_multi_simple_epoch", ONE_DICTIONARY, MULTI),
+    "translation_from_pretrained_bart": Case(
+        "translation_from_pretrained_bart", ONE_DICTIONARY, ["--langs", "de,en", "--prepend-bos"], of_pair=PAIR
+    ),
+    "multilingual_translation": Case(
+        "multilingual_translation",
+        ["--arch", "multilingual_transformer", *ENCODER, *DECODER, "--max-source-positions=40", "--max-target-positions=40"],
+        ["--lang-pairs", "de-en,en-de", "--encoder-langtok", "tgt", "--decoder-langtok"],
+    ),
+    "language_modeling": Case("language_modeling", LANGUAGE_MODEL, pair=False, search=["--sample-break-mode", "eos"]),
+    "multilingual_language_modeling": Case(
+        "multilingual_language_modeling", LANGUAGE_MODEL, ["--langs", "xx,yy", "--add-bos-token", "--multilang-sampling-alpha", 0.5], False,
+        search=["--sample-break-mode", "eos"],
+    ),
+}  # fmt: skip
+
+
+@dataclass
+class Made:
+    """A checkpoint with all that a command must be told of it."""
+
+    root: Path
+    case: Case
+    data: Path
+    checkpoint: Path
+    given: dict[str, list[Any]] = field(default_factory=dict)  # flags that stock, or ours, needs beside the case's
+
+    def arguments(self, which: str) -> list[Any]:
+        """Of a command with the stock task, or with ours."""
+        case, task = self.case, self.case.task + ("_ext" if which == "ours" else "")
+        pair = PAIR if case.pair else []
+        return [self.data, "--path", self.checkpoint, "--task", task, *SEARCH, *pair, *case.flags, *case.search, *self.given.get(which, [])]
+
+    @property
+    def stock(self) -> list[Any]:
+        return self.arguments("stock")
+
+    @property
+    def ours(self) -> list[Any]:
+        return self.arguments("ours")
+
+
+def write_lines(root: Path, languages: list[str]) -> None:
+    """Made-up lines of words w0 to w29, every one of them in the training set."""
+    chance = random.Random(1)
+    for split, lines in (("train", 40), ("valid", 3), ("test", 7)):
+        for language in languages:
+            text = [" ".join(f"w{chance.randrange(WORDS)}" for _ in range(chance.randint(1, 9))) for _ in range(lines)]
+            text[0] = " ".join(f"w{i}" for i in range(WORDS)) if split == "train" else text[0]
+            (root / f"{split}.{language}").write_text("\n".join(text) + "\n")
+
+
+def sharpen(checkpoint: Path) -> None:
+    """Give the words far-apart probabilities, and EOS a good one, where the output layer is one of its own."""
+    state = torch.load(checkpoint, weights_only=False)
+    weights = state["model"]
+    for name, weight in weights.items():
+        if name.endswith("output_projection.weight"):
+            if not torch.equal(weight, weights[name.replace("output_projection", "embed_tokens")]):
+                weight *= 4
+                weight[2] *= 2  # EOS
+    torch.save(state, checkpoint)
+
+
+def make(name: str, root: Path) -> Made:
+    """Preprocess, train and sharpen."""
+    case = CASES[name]
+    languages = ["de", "en"] if case.pair else ["xx"]
+    write_lines(root, languages)
+    splits = [f"--{split}pref={root / split}{'' if case.pair else '.xx'}" for split in ("train", "valid", "test")]
+    sides = [*PAIR, "--joined-dictionary"] if case.pair else ["--only-source"]
+    data = root / "data"
+    with contextlib.chdir(root):
+        succeeded(forked(preprocess, "fairseq-preprocess", *sides, *splits, "--destdir", data, "--workers", 1))
+        if name == "multilingual_language_modeling":  # a folder for each language, one dictionary
+            shutil.copytree(data, root / "languages" / "xx")
+            shutil.copy(data / "dict.txt", root / "languages")
+            lines = (root / "train.xx").read_text().splitlines()
+            (root / "train.xx").write_text("\n".join(lines[::2]) + "\n")  # of equally many lines the stock task takes no sample
+            data = root / "languages"
+            words = ["--only-source", "--srcdict", data / "dict.txt", *splits, "--destdir", data / "yy"]
+            succeeded(forked(preprocess, "fairseq-preprocess", *words, "--workers", 1))
+        made = Made(root, case, data, root / "saved" / "checkpoint_last.pt")
+        if name == "NLLB":
+            made.given = nllb_dictionaries(root, data / "dict.de.txt")
+        arguments = [*case.flags, *made.given.get("stock", []), *case.of_pair, *case.model, *ONCE]
+        succeeded(forked(train, "fairseq-train", data, "--task", case.task, *arguments, "--save-dir", root / "saved"))
+    sharpen(made.checkpoint)
+    return made
+
+
+def nllb_dictionaries(root: Path, words: Path) -> dict[str, list[Any]]:
+    """What NLLB's branch reads is its words; languages and tags follow from the flags. The stock task is given all of them in a file."""
+    shutil.copy(words, root / "dictionary.txt")
+    added = ["__de__", "__en__", *NLLB_TAGS]
+    (root / "extended.txt").write_text(words.read_text() + "".join(f"{token} 1\n" for token in added))
+    ours = ["--fixed-dictionary", root / "dictionary.txt", "--add-data-source-prefix-tags"]
+    return {"stock": ["--fixed-dictionary", root / "extended.txt"], "ours": ours}
