@@ -140,14 +140,15 @@ def beside(name: str) -> ModuleType:
     return sys.modules[known]
 
 
-def silence_hydra() -> None:
-    """Ignore what hydra 1.3 says at every start about the way fairseq calls it."""
+def silence_notices() -> None:
+    """Ignore what hydra 1.3 and torch say at every start about the way fairseq calls them."""
     for message in (
         r"\s*The version_base parameter is not specified",
         r"hydra\.experimental\.(initialize|compose)\(\) is no longer experimental",
         r"In 'config': Usage of deprecated keyword in package header",
         r"\s*'config' is validated against ConfigStore schema",
         r"\s*The strict flag in the compose API is deprecated",
+        r"'pin_memory' argument is set as true but no accelerator is found",
     ):
         warnings.filterwarnings("ignore", message=message, category=UserWarning)
 
@@ -253,7 +254,7 @@ class Hook(importlib.abc.MetaPathFinder):
             self.ready, self.quick = True, starts_quickly()
             allow_dataclass_defaults()
             allow_checkpoint_globals()
-            silence_hydra()
+            silence_notices()
         if not fullname.startswith("fairseq."):
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path)
