@@ -33,7 +33,7 @@ setup(
     description="Published search methods for stock fairseq 0.12.2: constrained, streaming, certified, shortlisted and parallel decoding",
     python_requires=">=3.10",
     packages=find_packages(include=["fairseq_ext", "fairseq_ext.*"]),
-    package_data={"fairseq_ext.compat": ["*.pth"], "fairseq_ext.kernels": ["*.cpp", "*.hpp", "*.cu"]},
+    package_data={"fairseq_ext.compat": ["*.pth"], "fairseq_ext.serve": ["*.html"], "fairseq_ext.kernels": ["*.cpp", "*.hpp", "*.cu"]},
     # fairseq's own pins cannot be met today, so it is installed by itself: pip install --no-deps fairseq==0.12.2
     install_requires=[
         "torch>=2.6",
@@ -55,6 +55,7 @@ setup(
         "cluster": ["ray", "pyarrow"],
         "terms": ["simplemma>=2"],
         "docs": ["mkdocs-material"],
+        "serve": ["fastapi", "uvicorn", "prometheus-client"],
     },
     cmdclass={"build_py": BuildWithStartUp, "editable_wheel": EditableWithStartUp},
 )

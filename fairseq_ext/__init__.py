@@ -14,6 +14,7 @@ from fairseq_ext.errors import install_hook
 
 if "fairseq_ext.terms" not in sys.orig_argv:  # python -m fairseq_ext.terms works on text alone and starts without fairseq and torch
     try:
+        from fairseq_ext.engine.engine import Engine as Engine
         from fairseq_ext.tasks import extend as extend
         from fairseq_ext.translator import Translation as Translation
         from fairseq_ext.translator import Translator as Translator

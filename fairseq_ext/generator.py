@@ -91,6 +91,7 @@ class BeamSearchGenerator(SequenceGenerator):
         self.results: ResultsFile | None = None  # where results go as they are found
         self.target_text = TargetText(lambda: Segmenter(tgt_dict), self.symbols_to_strip_from_output, "none")  # a task knows more
         self.show_bar = False  # how far a stream has come
+        self.take: Callable[[Pool], list] | None = None  # gets the pool of each call instead of the search, and answers the call
 
     @property
     def decoder(self) -> Regroupable:
@@ -147,6 +148,8 @@ class BeamSearchGenerator(SequenceGenerator):
         else:
             pool = self.pool(sample, prefix_tokens, bos_token)
             self.add_constraints(pool, sample, constraints)
+            if self.take is not None:
+                return self.take(pool)
             out = self.search_pool(pool)
             # subtle: our decoder switches off BART's sharing of source keys; others use the model, so it is left as the constructor had it
             self.model.set_decoder_beam_size(self.beam_size)
@@ -165,14 +168,7 @@ class BeamSearchGenerator(SequenceGenerator):
         progress = Progress(missing, self.stats, self.show_bar) if self.stats.refills is not None and missing > 1 else None
 
         def answer(sentence: int, found: list[Hypothesis]) -> None:
-            found = self.plugs.softmax.rescore(sentence, found, pool, self.spec.scoring)
-            if pool.constraints is not None:
-                limit, constraints = pool.max_len[sentence], pool.constraints[sentence]
-                lead = 0 if pool.lead is None else pool.lead[sentence]
-                found = report_constraints(ids[sentence], found, constraints, pool.ordered, limit, self.stats, self.meets(pool), lead)
-            out[sentence] = self.as_dictionaries(found, device)
-            self.stats.sentences += 1
-            self.stats.target_tokens += out[sentence][0]["tokens"].numel()
+            out[sentence] = self.answer(pool, sentence, found)
             if self.results is not None:
                 text = self.target_text.text(out[sentence][0]["tokens"])
                 self.results.add(ids[sentence], self.checksum(pool, sentence), text, out[sentence])
@@ -182,6 +178,18 @@ class BeamSearchGenerator(SequenceGenerator):
         self.driver(pool, answer)
         if progress is not None:
             progress.close()
+        return out
+
+    def answer(self, pool: Pool, sentence: int, found: list[Hypothesis]) -> list[dict[str, Any]]:
+        """What the final hypotheses of a sentence come to: scored anew where the softmax does, those first that meet the constraints."""
+        found = self.plugs.softmax.rescore(sentence, found, pool, self.spec.scoring)
+        if pool.constraints is not None:
+            number, limit, constraints = int(pool.ids[sentence]), pool.max_len[sentence], pool.constraints[sentence]
+            lead = 0 if pool.lead is None else pool.lead[sentence]
+            found = report_constraints(number, found, constraints, pool.ordered, limit, self.stats, self.meets(pool), lead)
+        out = self.as_dictionaries(found, pool.length.device)
+        self.stats.sentences += 1
+        self.stats.target_tokens += out[0]["tokens"].numel()
         return out
 
     def checksum(self, pool: Pool, sentence: int) -> str:

@@ -244,3 +244,22 @@ def as_arguments(flags: dict[str, Any]) -> list[str]:
         elif value is not True:
             out.append(str(value))
     return out
+
+
+def as_keywords(words: list[str]) -> dict[str, Any]:
+    """Command-line arguments as keyword flags: ["--beam", "5", "--cpu"] is {"beam": "5", "cpu": True}.
+
+    Errors: UsageError for a value without a flag.
+    """
+    values: dict[str, list[str]] = {}
+    name = None
+    for word in words:
+        if word.startswith("--") and len(word) > 2:
+            flag, equals, value = word[2:].partition("=")
+            name = flag.replace("-", "_")
+            values[name] = [value] if equals else []
+        elif name is None:
+            raise UsageError(f"'{word}' belongs to no flag: write a flag before its value")
+        else:
+            values[name].append(word)
+    return {name: True if not given else given[0] if len(given) == 1 else given for name, given in values.items()}

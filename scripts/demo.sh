@@ -13,6 +13,14 @@
 #   --work DIR       where the binarised text, outputs and logs go        (runs/demo)
 #   --list           names the strategies and their flags, and stops
 #
+#   scripts/demo.sh --serve [FLAGS]        starts the server on the demo model instead, its page at http://127.0.0.1:8000; FLAGS: of
+#                                          python -m fairseq_ext.serve, decoding flags among them
+#
 # VENV=, PYTHON= and WHEELS= as in scripts/setup.sh.
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+if [[ "${1:-}" == --serve ]]; then
+    model="$ROOT/checkpoints/demo"
+    exec python -m fairseq_ext.serve --path "$model/checkpoint.pt" --data "$model" -s de -t en --bpe sentencepiece \
+        --sentencepiece-model "$model/spm.model" --beam 5 --cpu "${@:2}"
+fi
 exec python "$ROOT/scripts/demo.py" "$@"

@@ -16,12 +16,13 @@ PACKAGE = Path(__file__).parents[1] / "fairseq_ext"
 # A search, of either driver, sees a decoder only through decoders/protocol.py.
 ALLOWED = {
     # doors
-    "__init__": "__main__ compat errors tasks translator",
+    "__init__": "__main__ compat engine errors tasks translator",
     "__main__": "errors registry tasks",
     "compat": "tasks",
     "corpus": "constraints digests errors files registry stats translator",
     "doctor": "compat errors kernels",
-    "serve": "constraints errors files stats translator",
+    "serve": "constraints engine errors files stats terms translator viz",
+    "engine": "constraints errors search stats terms translator",
     "terms": "errors files",
     "translator": "constraints errors session.checkpoint stats",
     "viz": "errors files parallel search translator",

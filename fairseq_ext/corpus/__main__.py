@@ -10,6 +10,7 @@ from typing import Any
 from fairseq_ext.corpus.job import SUFFIXES, Job
 from fairseq_ext.corpus.run import translate
 from fairseq_ext.errors import UsageError, counted
+from fairseq_ext.translator import as_keywords
 
 EXIT_CODES = """
 exit codes: 0 every sentence is translated; 1 stopped by an error, which is told in one sentence; 3 done, with entries in errors.jsonl
@@ -65,25 +66,6 @@ def positive(text: str) -> int:
     return value
 
 
-def decoding_flags(words: list[str]) -> dict[str, Any]:
-    """The flags that are not ours as keywords of `Translator`: ["--beam", "5", "--cpu"] is {"beam": "5", "cpu": True}.
-
-    Errors: UsageError for a value without a flag.
-    """
-    values: dict[str, list[str]] = {}
-    name = None
-    for word in words:
-        if word.startswith("--") and len(word) > 2:
-            flag, equals, value = word[2:].partition("=")
-            name = flag.replace("-", "_")
-            values[name] = [value] if equals else []
-        elif name is None:
-            raise UsageError(f"'{word}' belongs to no flag: --input takes the files")
-        else:
-            values[name].append(word)
-    return {name: True if not given else given[0] if len(given) == 1 else given for name, given in values.items()}
-
-
 NOT_HERE = {
     "print_alignment": "has no place in the records of a corpus run",
     "cpu_workers": "would start processes within the workers, which --workers counts",
@@ -96,7 +78,7 @@ LEAST_STORE = 75  # MiB
 def job_of(argv: list[str]) -> Job:
     """The job that a command line describes."""
     args, others = parser().parse_known_args(argv)
-    flags = decoding_flags(others)
+    flags = as_keywords(others)
     for name in ("results_file", "resume"):
         if name in flags:
             raise UsageError(f"--{name.replace('_', '-')} is of the other commands: here --output is resumed by repeating the command")

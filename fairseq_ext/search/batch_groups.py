@@ -7,6 +7,7 @@ for one decoder call is divided.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,6 +84,27 @@ class Groups:
             else:
                 self.groups.append(group)
         return chosen.beam
+
+    def drop(self, sentences: Collection[int]) -> None:
+        """Take the rows of these sentences out, whichever group they are in."""
+        for group in list(self.groups):
+            beam = group.beam
+            kept = [i for i, sentence in enumerate(beam.live) if sentence not in sentences]
+            if len(kept) == len(beam.live):
+                continue
+            if group.rows is not None and kept:
+                self.set_aside()
+                self.decoder.resume(group.rows)
+                group.rows = None
+            self.groups.remove(group)
+            if not kept:
+                if group.rows is None:
+                    self.decoder.set_aside()
+                continue
+            group.beam, row = beam.part(kept)
+            part, sentence = group.beam, torch.tensor(kept, device=beam.device)
+            self.decoder.select(row, sentence, 0 if part.counts is not None else part.width, part.sentence_of_row())
+            self.groups.insert(0, group)  # the one that the decoder holds stands in front
 
     def has_room(self, rows: int) -> bool:
         """Whether one decoder call may take so many rows."""

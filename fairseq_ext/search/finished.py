@@ -57,13 +57,25 @@ class Finished:
     count: Tensor  # (N,) hypotheses of each sentence
     best: Tensor  # (N, nbest) best scores of each sentence, best first, else -inf; only what stop plugs have given to `rank_`
     total: Tensor  # (N,) highest sum of log-probabilities of each sentence's hypotheses
+    gap: Tensor  # (N,) certificate of the sentence's end: what its answer may lack, in nats, 0 where it is proved the best; -inf: none
     of: list[list[tuple[FinishedStep, int]]]  # each sentence's hypotheses, in the order in which they finished
 
     @staticmethod
     def empty(sentences: int, m: int, device: torch.device) -> Finished:
         lowest = torch.full((sentences, m), -torch.inf, dtype=torch.float64, device=device)
         none = torch.zeros(sentences, dtype=torch.long, device=device)
-        return Finished(none, lowest, lowest[:, 0].clone(), [[] for _ in range(sentences)])
+        return Finished(none, lowest, lowest[:, 0].clone(), lowest[:, 0].clone(), [[] for _ in range(sentences)])
+
+    def start_(self, sentence: int, nbest: int) -> None:
+        """Forget a sentence's hypotheses: another one is in its place, with an n-best list of this length.
+
+        subtle: `best` is as wide as the longest list; a shorter one has +inf in front, so that its last entry is the last column as well.
+        """
+        self.of[sentence] = []
+        self.count[sentence] = 0
+        self.total[sentence] = self.gap[sentence] = -torch.inf
+        self.best[sentence] = -torch.inf
+        self.best[sentence, : self.best.size(1) - nbest] = torch.inf
 
     def rank_(self, live: Tensor, score: Tensor) -> Tensor:
         """Merge scores (S, c) into `best` of sentences live (S,); return the new best scores (S, nbest), best first."""

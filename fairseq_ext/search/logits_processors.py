@@ -73,8 +73,10 @@ class LogitsProcessors:
                 column = torch.as_tensor(step, device=pool.prefix.device)
                 forced = pool.prefix[sentence, column.clamp(max=P - 1)].masked_fill(column >= P, self.pad)
                 # fairseq: the minimum length holds behind the prefixes only
-                allowed = forced == self.pad if pool.min_len_beside_prefix else free
+                behind = forced == self.pad
+                allowed = behind if pool.min_len_beside_prefix else free
                 short = short if short is False else allowed if short is True else short & allowed
+                free = behind if pool.min_len_beside_prefix else free
         return Positions(at_limit, forced, short, free, history)
 
     def apply_(self, log_probs: LogProbs, at: Positions) -> None:

@@ -43,8 +43,12 @@ def step(search: Search) -> list[int] | None:
         search.started += len(sentences)
         for part in search.pool.together(sentences):
             start(search, part)
-    if not groups.groups:
-        return None
+    return advance_group(search) if groups.groups else None
+
+
+def advance_group(search: Search) -> list[int]:
+    """Add a token to every row of one group; return the sentences that are final now."""
+    groups = search.groups
     before = groups.next()
     after = advance(search, before)
     groups.put(after)

@@ -41,6 +41,7 @@ class Pool:
     numbered: bool = True  # ids come from the data set, not from the place in the batch
     wanted: list[int] | None = None  # the sentences to decode, in the order in which they start; None: all
     alone: bool = False  # a sentence is encoded beside others of its length only: padding would change its encoder's output
+    version: int = 0  # counts the changes of a pool whose sentences come and go (open_pool.py)
     _limit: Tensor | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
@@ -111,7 +112,7 @@ class Pool:
 
 
 class OfPool(Generic[T]):
-    """What a plug makes once for a pool: kept as long as the pool lives, made anew when it has grown."""
+    """What a plug makes once for a pool: kept as long as the pool lives, made anew when its sentences have changed."""
 
     def __init__(self, make: Callable[[Pool], T]):
         self.make = make
@@ -120,11 +121,12 @@ class OfPool(Generic[T]):
     def forget(self, gone: weakref.ref[Pool] | None = None) -> None:
         """Drop what was made."""
         self.pool: weakref.ref[Pool] | None = None
-        self.size = 0
+        self.state = (0, 0)  # the pool's length and version
         self.value: T | None = None
 
     def __call__(self, pool: Pool) -> T:
-        if self.pool is None or self.pool() is not pool or self.size != len(pool):
+        state = (len(pool), pool.version)
+        if self.pool is None or self.pool() is not pool or self.state != state:
             self.forget()  # first, so that two of them never lie in memory together
-            self.value, self.size, self.pool = self.make(pool), len(pool), weakref.ref(pool, self.forget)
+            self.value, self.state, self.pool = self.make(pool), state, weakref.ref(pool, self.forget)
         return self.value  # type: ignore[return-value]

@@ -9,7 +9,7 @@ Shapes: N sentences in the pool, S live sentences, n live rows, c candidates a s
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -56,6 +56,10 @@ class Select(ABC):
 
     def start(self, beam: Beam, pool: Pool) -> None:  # noqa: B027  most keep no row state
         """Add row state (`beam.aux`) to a beam whose sentences start now; none by default."""
+
+    def follow(self, beams: Sequence[Beam], pool: Pool, change: Callable[[], None]) -> None:
+        """Let `change` change the pool's sentences, those of live beams left as they are; fit the row state of these beams to it."""
+        change()
 
     def required_ids(self, pool: Pool) -> list[Collection[int]] | None:
         """Ids that every softmax must score for each of the N sentences, EOS apart; None (the default): no more."""

@@ -13,12 +13,13 @@ from corpus_jobs import FLAGS, finals, job, one_process, parts, records, source_
 
 from fairseq_ext import UsageError
 from fairseq_ext.corpus import cluster, reading, run
-from fairseq_ext.corpus.__main__ import decoding_flags, job_of, main
+from fairseq_ext.corpus.__main__ import job_of, main
 from fairseq_ext.corpus.output import Store
 from fairseq_ext.corpus.reading import Reader, Shard, Unreadable, shards_of
 from fairseq_ext.corpus.run import translate
 from fairseq_ext.corpus.worker import Result, Unit, Worker
 from fairseq_ext.stats import Stats
+from fairseq_ext.translator import as_keywords
 
 
 class Echo:
@@ -520,11 +521,11 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path, echo, monkeypatch):
 # ---- the command line
 
 
-def test_unknown_flags_are_decoding_flags():
+def test_unknown_flags_are_as_keywords():
     words = ["--beam", "5", "--cpu", "--lenpen=-0.5", "--user-paths", "a", "b", "--unkpen", "-1"]
-    assert decoding_flags(words) == {"beam": "5", "cpu": True, "lenpen": "-0.5", "user_paths": ["a", "b"], "unkpen": "-1"}
+    assert as_keywords(words) == {"beam": "5", "cpu": True, "lenpen": "-0.5", "user_paths": ["a", "b"], "unkpen": "-1"}
     with pytest.raises(UsageError, match="belongs to no flag"):
-        decoding_flags(["5"])
+        as_keywords(["5"])
     made = job_of("translate --path m --data d --input a b --output o -s de -t en --beam 4 --glossary g --unit 7".split())
     assert (made.input, made.unit) == (["a", "b"], 7)
     assert made.flags == {"beam": "4", "glossary": "g", "source_lang": "de", "target_lang": "en"}

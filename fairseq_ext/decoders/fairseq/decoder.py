@@ -55,7 +55,7 @@ class FairseqBackend:
         moves = Moves(rows=not (same_layout and width == 1), sources=not same_layout)
         for model in self.models:
             model.select(row, sentence, sentence_of_row if width == 0 else None, moves)
-            if not model.keeps_source_once and moves.sources:
+            if moves.sources and not (model.keeps_source_once and model.live.state):  # before its first step no decoder keeps anything
                 model.move_source(sentence, sentence_of_row)
         self.rows = row.numel()
         self.width = width

@@ -147,12 +147,15 @@ class Model:
 
     def move_source(self, sentence: Tensor | None, sentence_of_row: Tensor) -> None:
         """Give a decoder that reads the encoder output at every step one copy a row."""
-        if self.encoder is None:
+        encoder = self.encoder
+        if encoder is None:
             return
-        # subtle: convolutional encoders change the dictionaries that they are given, so they are given copies
+        # subtle: convolutional encoders change the dictionaries that they are given, so they are given copies; a stock generator of several
+        # rows leaves a method that does nothing in Transformer encoders, so the class's is called
+        reorder = type(encoder).reorder_encoder_out
         if sentence is not None:
-            self.live.source = self.encoder.reorder_encoder_out(copied(self.live.source), sentence)
-        self.live.row_source = self.encoder.reorder_encoder_out(copied(self.live.source), sentence_of_row)
+            self.live.source = reorder(encoder, copied(self.live.source), sentence)
+        self.live.row_source = reorder(encoder, copied(self.live.source), sentence_of_row)
 
     def copy(self) -> ModelRows:
         """Return the live rows, to be selected from without a trace here: buffers are replaced, never changed in place."""

@@ -26,10 +26,11 @@ other: that two of them may overlap is used where it happens but not counted on,
 sentence may have three tokens only. When a constrained sentence is final: strategies/stop/early.py.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 import torch
+import torch.nn.functional as F
 from fairseq.dataclass import ChoiceEnum
 from torch import Tensor
 
@@ -69,6 +70,21 @@ class DBA(Select):
         beam.aux["place"], beam.aux["count"] = table.phrases.start(beam.rows)
         if table.banned is not None:
             beam.aux["banned"] = table.banned.root[beam.live_index()]
+
+    def follow(self, beams: Sequence[Beam], pool: Pool, change: Callable[[], None]) -> None:
+        """A sentence's phrases keep their columns; its state of banned phrases moves with the automaton."""
+        before = self.tables(pool)
+        change()
+        after = self.tables(pool)
+        for beam in beams:
+            for name, like in zip(("place", "count"), after.phrases.start(0), strict=True):
+                state = beam.aux[name]
+                beam.aux[name] = F.pad(state, (0, like.size(1) - state.size(1)))  # also where there are fewer: what goes is no phrase's
+            sentence = beam.live_index()[beam.sentence_of_row()]
+            old = beam.aux.pop("banned", None)
+            if after.banned is not None:
+                inside = 0 if old is None or before.banned is None else old - before.banned.root[sentence]
+                beam.aux["banned"] = after.banned.root[sentence] + inside
 
     def required_ids(self, pool: Pool) -> list[Collection[int]]:
         """Every token of every required phrase."""

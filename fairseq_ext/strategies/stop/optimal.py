@@ -79,7 +79,7 @@ class OptimalEnding(Stop):
             self.stats.drop(stays & (reach <= worst))
             stays = stays & (reach > worst)
         final = reach.amax(1) <= worst[:, 0]
-        self.count_certificates(final, at_limit, beam, best, longest, wanted)
+        finished.gap[live] = self.count_certificates(final, at_limit, beam, best, longest, wanted)
         self.count_saved(final, candidates, beam, longest)
         if at_limit is not None:
             final = final | at_limit
@@ -87,8 +87,11 @@ class OptimalEnding(Stop):
 
     def count_certificates(
         self, final: Tensor, at_limit: Tensor | None, beam: Beam, best: Tensor, longest: Tensor, wanted: Tensor
-    ) -> None:
-        """Count certificates: a sentence that its length limit cut is open unless no row of the last step could have won."""
+    ) -> Tensor:
+        """Count certificates: a sentence that its length limit cut is open unless no row of the last step could have won.
+
+        Return what the answer of each sentence (S,) may lack, in nats, if it ends here.
+        """
         proved, gap = final, torch.zeros_like(best[:, 0])
         if at_limit is not None:
             top = beam.by_sentence(beam.last_score(), -torch.inf).amax(1, keepdim=True)
@@ -101,6 +104,7 @@ class OptimalEnding(Stop):
         # fewer finished than the n-best list asks for leaves no finite gap
         counts = torch.stack([proved.sum(), cut.sum(), gap.masked_fill(~gap.isfinite(), 0.0).sum()]).double()
         self.certificates.count(counts)
+        return gap
 
     def count_saved(self, final: Tensor, candidates: Candidates, beam: Beam, longest: Tensor) -> None:
         """Count what the run to the length limit would have taken beyond this step, and the rows that this step has not had."""

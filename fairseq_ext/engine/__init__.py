@@ -1,0 +1,11 @@
+"""`fairseq_ext.Engine`: one model that is refilled while requests come and go (engine.py).
+
+| file | what is in it |
+| --- | --- |
+| engine.py | the queue, futures, and which worker gets what |
+| processes.py | starting and hearing worker processes |
+| worker.py | what runs in them |
+| decoding.py | requests through one search (search/open_search.py) |
+| requirements.py | a request's phrases and glossaries, and where they stand in its translation |
+| jobs.py | requests and answers as they travel |
+"""

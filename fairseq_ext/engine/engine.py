@@ -1,0 +1,332 @@
+"""`fairseq_ext.Engine`: a model that takes requests at any time, from any thread, and decodes them together.
+
+    engine = Engine("MODEL.pt", "DATA", source_lang="de", target_lang="en", beam=5, cpu=True, cpu_workers=2)
+    future = engine.submit("Guten Morgen.", constraints=["morning"])
+    print(future.result().text)
+    for part in engine.stream("Guten Morgen."):  # what is certain so far; the answer last
+        print(part.text)
+    engine.close()
+
+Worker processes of one thread each decode (worker.py). Requests wait in one queue; the worker with the least work gets the next one.
+
+A worker that dies is replaced. The requests that it had run again, each with a worker to itself, so that the one that killed it is found:
+a request that has been in two workers that died is answered with the error.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from typing import Any
+
+from fairseq_ext.constraints.files import fields_of
+from fairseq_ext.engine.jobs import Answer, Description, GlossaryFile, Job, Partial, Work, fields_or_none
+from fairseq_ext.engine.processes import Nursery, Worker
+from fairseq_ext.errors import UsageError
+
+AHEAD = 1.25  # times as many requests as a worker decodes at once are with it
+PAUSE = 0.5  # seconds before a worker is replaced that has not answered any request
+TRIES = 3  # workers in a row that end before their model is loaded, before there is no model
+
+
+class Busy(RuntimeError):
+    """The queue is full. retry_after: seconds after which there may be room."""
+
+    def __init__(self, waiting: int, retry_after: float):
+        super().__init__(f"{waiting} requests are waiting, which is all that the queue takes: ask again in {retry_after:.0f} seconds")
+        self.retry_after = retry_after
+
+
+class Closed(RuntimeError):
+    """The engine is closed, or was before the request was answered."""
+
+
+class WorkerDied(RuntimeError):
+    """Two workers died over a request."""
+
+
+class Ticket:
+    """A request in the engine."""
+
+    def __init__(self, number: int, job: Job, on_partial: Callable[[Partial], None] | None):
+        self.number, self.job, self.on_partial = number, job, on_partial
+        self.future: Future[Answer] = Future()
+        self.deaths = 0  # of workers that had it
+        self.worker: Worker | None = None
+        self.size = 20 + len(job.source)
+
+
+class Engine:
+    """Requests through `cpu_workers` worker processes, which are started at once; they load the model meanwhile (`wait`).
+
+    path, data, flags: as of `Translator`. max_queue: most requests that wait, None for no limit. longest: most source tokens of a sentence,
+    None for as many as the model takes.
+    Errors: `wait`, `submit` and `stream` raise UsageError for flags that cannot be used and a model that cannot be loaded.
+    """
+
+    def __init__(
+        self, path: str, data: str, *, cpu_workers: int = 1, max_queue: int | None = None, longest: int | None = None, **flags: Any
+    ):
+        if cpu_workers < 1:
+            raise UsageError(f"--cpu-workers {cpu_workers} would decode nothing: use 1 or more")
+        self.max_queue = max_queue
+        self.nursery = Nursery({"path": str(path), "data": str(data), **flags}, longest)
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
+        self.waiting: OrderedDict[int, Ticket] = OrderedDict()
+        self.suspects: OrderedDict[int, Ticket] = OrderedDict()  # that were in a worker that died
+        self.number = 0
+        self.closed = False
+        self.failed: Exception | None = None  # why there is no model
+        self.description: Description | None = None
+        self.done = Work()
+        self.finished: list[float] = []  # when the last requests were finished, for `retry_after`
+        self.restarts = 0
+        self.stillborn = 0  # workers in a row that ended before their model was loaded
+        self.workers = [self.start_worker() for _ in range(cpu_workers)]
+
+    # ---- what users call
+
+    def wait(self, timeout: float | None = None) -> Description:
+        """Wait until the model is loaded; say what it is. Errors: UsageError where it cannot be loaded, TimeoutError."""
+        with self.changed:
+            if not self.changed.wait_for(lambda: self.description or self.failed or self.closed, timeout):
+                raise TimeoutError(f"the model is not loaded after {timeout} seconds")
+            if self.failed is not None:
+                raise self.failed
+            if self.description is None:
+                raise Closed("the engine was closed before its model was loaded")
+            return self.description
+
+    def submit(
+        self,
+        source: str,
+        constraints: Sequence[str | Sequence[str]] = (),
+        any_of: Sequence[Sequence[str]] = (),
+        avoid: Sequence[str] = (),
+        prefix: str | None = None,
+        glossaries: Sequence[GlossaryFile] = (),
+        terms: Mapping[str, str] | None = None,
+        nbest: int | None = None,
+        on_partial: Callable[[Partial], None] | None = None,
+    ) -> Future[Answer]:
+        """A future of the translation of one sentence. Cancelling it frees its rows at the next step.
+
+        constraints, any_of, avoid, prefix: as in a line of a JSONL constraints file. glossaries: files; terms: source term to target
+        term (or a|b), for this request. nbest: hypotheses, at most the beam. on_partial: called, in a thread of the engine's, with what has
+        become certain of the translation.
+        Errors: Busy where the queue is full, Closed, UsageError for phrases in a wrong form; the future has those that need the model.
+        """
+        given = {"constraints": list(constraints), "any_of": [list(x) for x in any_of], "avoid": list(avoid)}
+        fields = fields_of(given | ({"prefix": prefix} if prefix else {}), "the request")
+        job = Job(
+            source, fields_or_none(fields), tuple(glossaries), tuple((terms or {}).items()), nbest, on_partial is not None, time.monotonic()
+        )  # fmt: skip
+        with self.lock:
+            if self.failed is not None:
+                raise self.failed
+            if self.closed:
+                raise Closed("the engine is closed")
+            if self.max_queue is not None and len(self.waiting) >= self.max_queue:
+                raise Busy(len(self.waiting), self.retry_after())
+            self.number += 1
+            ticket = Ticket(self.number, job, on_partial)
+            ticket.future.add_done_callback(lambda future: self.forget(ticket) if future.cancelled() else None)
+            self.waiting[ticket.number] = ticket
+            self.dispatch()
+        return ticket.future
+
+    def stream(self, source: str, **request: Any) -> Iterator[Partial | Answer]:
+        """What is certain of a translation so far, each time that it is more, and the answer last. A caller that stops cancels it.
+
+        Arguments and errors as of `submit`.
+        """
+        parts: queue.SimpleQueue[Partial | None] = queue.SimpleQueue()
+        future = self.submit(source, on_partial=parts.put, **request)
+        future.add_done_callback(lambda _: parts.put(None))
+
+        def follow() -> Iterator[Partial | Answer]:
+            try:
+                while (part := parts.get()) is not None:
+                    yield part
+                yield future.result()
+            finally:
+                future.cancel()
+
+        return follow()
+
+    def close(self, grace: float = 0.0) -> None:
+        """Take no more requests; wait up to `grace` seconds for those there are, then end. What is left has the error Closed."""
+        with self.changed:
+            self.closed = True
+            self.changed.notify_all()
+            self.changed.wait_for(lambda: not self.pending or self.failed is not None, grace)
+            left = [*self.waiting.values(), *self.suspects.values(), *(t for w in self.workers for t in w.requests.values())]
+            workers, self.workers = self.workers, []
+            self.waiting.clear()
+            self.suspects.clear()
+        for worker in workers:
+            worker.send(None)
+            worker.pipe.close()
+        self.nursery.stop()
+        for ticket in left:
+            settle(ticket.future, Closed("the engine was closed before the request was answered"))
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    @property
+    def pending(self) -> int:
+        """Requests that are not answered."""
+        with self.lock:
+            return len(self.waiting) + len(self.suspects) + sum(len(worker.requests) for worker in self.workers)
+
+    @property
+    def ready(self) -> bool:
+        """Whether a worker is there that can decode."""
+        with self.lock:
+            return not self.closed and any(worker.ready for worker in self.workers)
+
+    def work(self) -> Work:
+        """Counts of all work so far."""
+        with self.lock:
+            return Work(**vars(self.done))
+
+    def retry_after(self) -> float:
+        """Seconds until half of what waits is likely to be done, 1 at least."""
+        with self.lock:
+            last = self.finished
+            rate = (len(last) - 1) / (last[-1] - last[0]) if len(last) > 1 and last[-1] > last[0] else 1.0
+            return min(60.0, max(1.0, 0.5 * len(self.waiting) / rate))
+
+    # ---- requests and workers
+
+    def start_worker(self) -> Worker:
+        return Worker(self.nursery, self.heard, self.lost)
+
+    def dispatch(self) -> None:
+        """Give waiting requests to workers; called with the lock."""
+        ready = [worker for worker in self.workers if worker.ready]
+        while self.suspects and (idle := next((worker for worker in ready if not worker.requests), None)):
+            self.give(self.suspects.popitem(last=False)[1], idle)
+        assert self.description is not None or not ready
+        alone = [w for w in ready if any(ticket.deaths for ticket in w.requests.values())]
+        if self.suspects and not alone:  # a worker is kept free for them
+            alone = [min(ready, key=lambda w: w.load)] if ready else []
+        free = [w for w in ready if w not in alone]
+        most = AHEAD * self.description.width if self.description else 0
+        while self.waiting and (room := [w for w in free if len(w.requests) < most]):
+            self.give(self.waiting.popitem(last=False)[1], min(room, key=lambda w: w.load))
+
+    def give(self, ticket: Ticket, worker: Worker) -> None:
+        """Give a request to a worker; called with the lock."""
+        worker.requests[ticket.number] = ticket
+        worker.load += ticket.size
+        ticket.worker = worker
+        worker.send(("add", ticket.number, ticket.job))
+
+    def take(self, ticket: Ticket) -> None:
+        """Take a request out of wherever it is; called with the lock."""
+        self.waiting.pop(ticket.number, None)
+        self.suspects.pop(ticket.number, None)
+        worker, ticket.worker = ticket.worker, None
+        if worker is not None and worker.requests.pop(ticket.number, None) is not None:
+            worker.load -= ticket.size
+        self.changed.notify_all()
+
+    def forget(self, ticket: Ticket) -> None:
+        """A future was cancelled."""
+        with self.lock:
+            worker = ticket.worker
+            self.take(ticket)
+            if worker is not None:
+                worker.send(("cancel", ticket.number))
+            if not self.closed:
+                self.dispatch()
+
+    def heard(self, worker: Worker, message: Any) -> None:
+        """A message of a worker, in its thread."""
+        if isinstance(message, Exception):
+            self.fail(message)
+            return
+        if isinstance(message, Description):
+            with self.changed:
+                worker.ready, self.description, self.stillborn = True, message, 0
+                self.changed.notify_all()
+                self.dispatch()
+            return
+        settled: list[tuple[Future, Any]] = []
+        with self.changed:
+            for number, what in message:
+                if isinstance(what, Work):
+                    self.done.add(what)
+                elif (ticket := worker.requests.get(number)) is not None:
+                    if isinstance(what, Partial):
+                        assert ticket.on_partial is not None
+                        ticket.on_partial(what)
+                    else:
+                        worker.fresh = False
+                        self.take(ticket)
+                        self.finished = [*self.finished[-63:], time.monotonic()]
+                        settled.append((ticket.future, what))
+            if settled:
+                self.dispatch()
+        for future, what in settled:
+            settle(future, what)
+
+    def fail(self, error: Exception) -> None:
+        """There is no model: every request has this error."""
+        with self.changed:
+            self.failed = error
+            left = [*self.waiting.values(), *self.suspects.values()]
+            self.waiting.clear()
+            self.suspects.clear()
+            self.changed.notify_all()
+        for ticket in left:
+            settle(ticket.future, error)
+
+    def lost(self, worker: Worker) -> None:
+        """A worker is gone, in its thread: its requests run again, and another worker takes its place."""
+        settled = []
+        with self.changed:
+            if self.closed and not worker.requests and not self.pending or worker not in self.workers or self.failed is not None:
+                return
+            self.stillborn += not worker.ready
+            worker.ready = False
+            for ticket in list(worker.requests.values()):
+                self.take(ticket)
+                ticket.deaths += 1
+                if ticket.deaths < 2:
+                    self.suspects[ticket.number] = ticket
+                else:
+                    settled.append(ticket.future)
+            self.restarts += 1
+            self.dispatch()
+        for future in settled:
+            settle(future, WorkerDied("the sentence could not be translated: two worker processes died over it"))
+        if self.stillborn >= TRIES * len(self.workers):
+            self.fail(UsageError("the processes that load the model end before it is loaded; what they say is on standard error"))
+            return
+        if worker.fresh:
+            time.sleep(PAUSE)
+        with self.changed:
+            if worker in self.workers:
+                self.workers[self.workers.index(worker)] = self.start_worker()
+
+
+def settle(future: Future, what: Any) -> None:
+    """Give a future its answer or error, unless it was cancelled meanwhile."""
+    try:
+        if isinstance(what, Exception):
+            future.set_exception(what)
+        else:
+            future.set_result(what)
+    except InvalidStateError:
+        pass

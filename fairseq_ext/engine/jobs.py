@@ -1,0 +1,109 @@
+"""What travels between an engine and its worker processes: a request, and what comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairseq_ext.translator import Translation
+
+Span = tuple[int, int]  # characters [start, end)
+
+
+@dataclass(frozen=True)
+class GlossaryFile:
+    """A glossary on disk, as one version of it: another version has another digest."""
+
+    path: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class Job:
+    """One sentence to translate."""
+
+    source: str
+    fields: dict[str, Any] | None = None  # constraints, any_of, avoid, prefix, as constraints/files.py reads them from a JSON line
+    glossaries: tuple[GlossaryFile, ...] = ()
+    terms: tuple[tuple[str, str], ...] = ()  # source term and target term (or a|b), of this request alone
+    nbest: int | None = None  # None: as many as --nbest says
+    streams: bool = False  # partial results are asked for
+    submitted: float = 0.0  # time.monotonic()
+
+
+@dataclass(frozen=True)
+class Partial:
+    """What is certain of a translation so far: the answer begins with these tokens."""
+
+    text: str
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A required phrase, and what became of it in the best hypothesis."""
+
+    phrase: str  # as it was given, "a|b" for alternatives
+    met: bool
+    reason: str = ""  # why it is not met
+    spans: tuple[Span, ...] = ()  # where it stands in the text
+    term: str = ""  # the source term of a glossary that asked for it
+    source_spans: tuple[Span, ...] = ()  # where the term stands in the source
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The translation of one request."""
+
+    hypotheses: list[Translation]  # best first
+    constraints: list[Constraint] = field(default_factory=list)
+    gap: float | None = None  # certificate: what the best hypothesis may lack, in nats, 0 where it is proved the best; None without one
+    queued: float = 0.0  # seconds from submission to the decoder
+    decoded: float = 0.0  # seconds in the decoder
+
+    @property
+    def text(self) -> str:
+        """The best hypothesis."""
+        return self.hypotheses[0].text
+
+    @property
+    def score(self) -> float:
+        """Its score."""
+        return self.hypotheses[0].score
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a worker has loaded."""
+
+    signature: str
+    source: str  # languages
+    target: str
+    beam: int
+    nbest: int
+    width: int  # sentences that it decodes at once
+    longest: int | None  # source tokens that the model takes
+    no_constraints: str  # why requests can have none; "" where they can
+    shows_graphs: bool = False  # whether dependency graphs can be had
+
+
+@dataclass
+class Work:
+    """Counts of work done since the last report."""
+
+    steps: int = 0
+    rows: int = 0
+    refills: int = 0
+    tokens: int = 0
+    sentences: int = 0
+
+    def add(self, other: Work) -> None:
+        """Add the counts of another report."""
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
+
+
+def fields_or_none(fields: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The constraint fields of a request; None where they ask for nothing."""
+    return dict(fields) if any(fields.values()) else None

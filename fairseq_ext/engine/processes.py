@@ -1,0 +1,101 @@
+"""An engine's processes as the engine sees them: the nursery, and workers at the other ends of pipes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+PACKAGES = Path(__file__).parents[2]  # the folder that this package lies in
+
+
+class Nursery:
+    """The process that forks workers (worker.py). It is started when the first worker is asked for, and again if it has died."""
+
+    def __init__(self, flags: dict[str, Any], longest: int | None):
+        self.flags, self.longest = flags, longest
+        self.process: subprocess.Popen | None = None
+        self.control: socket.socket | None = None
+        self.lock = threading.Lock()
+
+    def worker(self) -> Connection:
+        """The engine's end of the pipe to a new worker."""
+        ours, theirs = multiprocessing.Pipe()
+        with self.lock:
+            try:
+                self.ask_for(theirs.fileno())
+            except OSError:  # it has died: the next one loads the model again
+                self.stop()
+                self.ask_for(theirs.fileno())
+        theirs.close()
+        return ours
+
+    def ask_for(self, fd: int) -> None:
+        if self.process is None or self.process.poll() is not None:
+            self.start()
+        assert self.control is not None
+        socket.send_fds(self.control, [b"w"], [fd])
+
+    def start(self) -> None:
+        """Start the process; it loads the model meanwhile."""
+        self.stop()
+        self.control, theirs = socket.socketpair()
+        path = os.pathsep.join([str(PACKAGES), *filter(None, [os.environ.get("PYTHONPATH")])])
+        # one thread a worker; and a process that has started others cannot be forked
+        environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "fairseq_ext.engine.worker", str(theirs.fileno())]
+        self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL)
+        theirs.close()
+        content = pickle.dumps((self.flags, self.longest))
+        self.control.sendall(len(content).to_bytes(8, "little") + content)
+
+    def stop(self) -> None:
+        """End the process; its workers go on until their pipes are closed."""
+        if self.control is not None:
+            self.control.close()
+            self.control = None
+        if self.process is not None:
+            try:
+                self.process.wait(2)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+            self.process = None
+
+
+class Worker:
+    """One worker process. heard: called with each message, in a thread of this worker's own; lost: called there when the worker is gone."""
+
+    def __init__(self, nursery: Nursery, heard: Callable[[Worker, Any], None], lost: Callable[[Worker], None]):
+        self.heard, self.lost = heard, lost
+        self.ready = False  # its model is loaded
+        self.fresh = True  # it has not answered any request yet
+        self.load = 0  # of the requests that it has, a measure
+        self.requests: dict[int, Any] = {}  # that it has, by number
+        self.pipe = nursery.worker()
+        self.thread = threading.Thread(target=self.listen, name="fairseq_ext engine", daemon=True)
+        self.thread.start()
+
+    def listen(self) -> None:
+        """Hear the worker until it is gone."""
+        try:
+            while True:
+                self.heard(self, self.pipe.recv())
+        except (EOFError, OSError, pickle.UnpicklingError):
+            self.pipe.close()
+        self.lost(self)
+
+    def send(self, message: Any) -> None:
+        """Send a message; one to a worker that is gone is lost, which `lost` tells."""
+        try:
+            self.pipe.send(message)
+        except (OSError, ValueError):
+            pass

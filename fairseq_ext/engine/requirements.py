@@ -1,0 +1,159 @@
+"""What a request requires and bans, from its fields and its glossaries, and where that stands in its translation."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import unicodedata
+from collections import Counter, OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from fairseq_ext.constraints.glossary import Glossary, GlossaryOptions
+from fairseq_ext.constraints.in_text import InText
+from fairseq_ext.constraints.phrase import Phrase
+from fairseq_ext.constraints.sentence import SentenceConstraints, merge, without_conflicts
+from fairseq_ext.engine.jobs import Constraint, GlossaryFile, Job, Span
+from fairseq_ext.errors import UsageError
+from fairseq_ext.terms.glossary_files import Languages
+from fairseq_ext.terms.words import starts_of, words_of
+from fairseq_ext.translator import Translation, Translator
+
+KEPT = 64  # glossaries in memory
+
+
+@dataclass(frozen=True)
+class Term:
+    """A glossary term that a source holds."""
+
+    source: str
+    phrases: tuple[Phrase, ...]
+    spans: tuple[Span, ...]  # in the source
+
+
+NO_TERM = Term("", (), ())
+
+
+class Requirements:
+    """Reads requests for one translator. no_constraints: why requests can have no phrases; "" where they can."""
+
+    def __init__(self, translator: Translator, no_constraints: str = ""):
+        self.translator = translator
+        self.no_constraints = no_constraints
+        self.glossaries: OrderedDict[str, Glossary] = OrderedDict()  # by digest
+
+    def of(self, job: Job, tokens: Tensor) -> tuple[SentenceConstraints | None, list[Term]]:
+        """The constraints of a source of these tokens (L,), those of the flags included, and the glossary terms among them.
+
+        Errors: UsageError for phrases and glossaries that cannot be used.
+        """
+        if not self.translator.task.constrained:
+            if job.fields or job.glossaries or job.terms:
+                raise UsageError(self.no_constraints or "this engine takes no constraints")
+            return None, []
+        source = self.translator.task.constraint_source()
+        found = source.sentence(0, tokens)
+        if job.fields:
+            found = merge(found, source.of_fields(job.fields, "the request"))
+        terms = []
+        text = source.source_text(tokens)
+        words = words_of(text, source.segmenter.takes_pieces)
+        for glossary in [*([] if source.glossary is None else [source.glossary]), *self.named(job)]:
+            required = glossary.required(words)
+            terms += [Term(each.term.source, each.phrases, spans_of(job.source, words, each.matches)) for each in required]
+            if glossary is not source.glossary:
+                found = source.with_terms(found, required)
+        return without_conflicts(found), terms
+
+    def named(self, job: Job) -> list[Glossary]:
+        """The glossaries of a request, each read once."""
+        found = [self.glossary(file.digest, file) for file in job.glossaries]
+        if job.terms:
+            text = "".join(f"{source}\t{target}\n" for source, target in job.terms).encode("utf-8")
+            digest = hashlib.sha256(text).hexdigest()
+            if digest not in self.glossaries:
+                with tempfile.NamedTemporaryFile(suffix=".tsv") as file:
+                    file.write(text)
+                    file.flush()
+                    try:
+                        found.append(self.glossary(digest, GlossaryFile(file.name, digest)))
+                    except UsageError as error:
+                        raise UsageError(str(error).replace(f" of {file.name}", " of the request's glossary")) from None
+            else:
+                found.append(self.glossary(digest, GlossaryFile("", digest)))
+        return found
+
+    def glossary(self, digest: str, file: GlossaryFile) -> Glossary:
+        """The glossary of a digest, from memory or from its file."""
+        if digest in self.glossaries:
+            self.glossaries.move_to_end(digest)
+            return self.glossaries[digest]
+        flags = self.translator.task.flags()
+        languages = Languages(getattr(flags, "source_lang", None), getattr(flags, "target_lang", None))
+        options = GlossaryOptions(file.path, str(flags.glossary_match), str(flags.glossary_repeat), languages)
+        try:
+            found = hashlib.sha256(Path(file.path).read_bytes()).hexdigest()
+        except OSError:
+            raise UsageError("a glossary of the request has been deleted: put it again, or leave it out") from None
+        if found != digest and found in self.glossaries:  # it was replaced meanwhile
+            return self.glossaries[found]
+        digest = found
+        self.glossaries[digest] = Glossary(options, self.translator.task.constraint_source().segmenter)
+        if len(self.glossaries) > KEPT:
+            self.glossaries.popitem(last=False)
+        return self.glossaries[digest]
+
+    def of_empty(self, job: Job) -> list[Constraint]:
+        """The report of a request whose source is empty."""
+        fields = job.fields or {}
+        phrases = [*fields.get("constraints", []), *("|".join(texts) for texts in fields.get("any_of", [])), *fields.get("prefix", [])]
+        return [Constraint(phrase, False, "the source is empty") for phrase in phrases]
+
+    def report(self, job: Job, wanted: SentenceConstraints | None, terms: list[Term], best: Translation) -> list[Constraint]:
+        """What became of a request's phrases in its best hypothesis, in the order in which they were given."""
+        if wanted is None:
+            return []
+        target_text = self.translator.generator.target_text
+        text_of, boundaries = target_text.text, target_text.boundaries
+        in_text = InText(text_of, boundaries is not None and boundaries.whole)
+        unmet = Counter(best.unmet)
+        reasons: dict[str, list[str]] = {}
+        for (text, reason), times in unmet.items():
+            reasons.setdefault(text, []).extend([reason] * times)
+        term_of = {frozenset(term.phrases): term for term in reversed(terms)}
+        reached: dict[frozenset[Phrase], int] = {}
+        out = []
+        if wanted.prefix:
+            is_met = wanted.prefix_text not in reasons
+            prefix = text_of(wanted.prefix).strip()
+            spans = ((0, len(prefix)),) if is_met and best.text.startswith(prefix) else ()
+            out.append(Constraint(wanted.prefix_text, is_met, "" if is_met else reasons[wanted.prefix_text].pop(), spans))
+        for alternatives, text in zip(wanted.any_of, wanted.text, strict=True):
+            kind = frozenset(alternatives)
+            span = first_span(in_text, [text_of(phrase).strip() for phrase in alternatives], best.text, reached.get(kind, 0))
+            reason = reasons[text].pop() if reasons.get(text) and span is None else ""
+            if span is not None:
+                reached[kind] = span[1]
+            term = term_of.get(kind, NO_TERM)
+            out.append(Constraint(text, not reason, reason, () if span is None else (span,), term.source, term.spans))
+        left = [(text, reason) for text, of_text in reasons.items() for reason in of_text]
+        return out + [Constraint(text, False, reason) for text, reason in left]
+
+
+def first_span(in_text: InText, phrases: list[str], text: str, start: int) -> Span | None:
+    """Where the first of these phrases stands in a text at or behind `start`; None where none does."""
+    ends = [(end, phrase) for phrase in phrases if (end := in_text.end_of(phrase, text, start)) >= 0]
+    if not ends:
+        return None
+    end, phrase = min(ends)
+    return end - len(phrase), end
+
+
+def spans_of(source: str, words: list[str], matches: list) -> tuple[Span, ...]:
+    """Where the matches of a term stand in a source as it was given; none where its words were rewritten on their way to tokens."""
+    if unicodedata.normalize("NFKC", source) != source or words_of(source) != words:
+        return ()
+    starts = starts_of(source, words)
+    return tuple((starts[match.start], starts[match.end - 1] + len(words[match.end - 1])) for match in matches)

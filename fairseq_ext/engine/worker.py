@@ -1,0 +1,185 @@
+"""`python -m fairseq_ext.engine.worker FD`: the process that loads an engine's model, and the workers that it forks.
+
+The process that is started (the *nursery*) loads the model once and decodes nothing. For each message on its socket it forks a worker,
+which shares the loaded weights and gets the file descriptor that came with the message: one end of a pipe to the engine. So a worker
+that dies is replaced within milliseconds. Where the model goes to a GPU, each worker loads it by itself: a process that uses one cannot be
+forked. All of them end when the engine's process does, however that ends.
+
+From the engine: ("add", number, Job), ("cancel", number), None to end. To the engine: a Description or an error first, then lists of
+events (decoding.py), and Work from time to time.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import socket
+import sys
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from fairseq_ext.engine.decoding import Decoding, Refill
+from fairseq_ext.engine.jobs import Description
+from fairseq_ext.engine.requirements import Requirements
+from fairseq_ext.errors import UsageError, explain
+from fairseq_ext.translator import Translator
+
+WIDTH = 16  # sentences at once where --stream-width does not say
+REPORT = 0.25  # seconds between two reports of work
+NOT_HERE = {
+    "results_file": "has no place in an engine, whose requests have no numbers",
+    "resume": "goes on with a results file, which an engine has none of",
+    "constraints_file": "gives line n its phrases, and requests have no numbers: give them with each request",
+    "print_alignment": "reads attention over a whole batch, which an engine has none of",
+    "glossary_report": "writes a line a sentence to a file: each answer has the same report",
+    "stats_file": "is written by a run that ends: ask the engine for its counts",
+    "draft_file": "gives line n its draft, and requests have no numbers",
+    "ddg_dir": "draws the sentences of a whole run",
+    "prefix_size": "takes prefixes from a data set: give each request its own",
+}
+
+
+def load(flags: dict[str, Any], longest: int | None = None) -> Decoding:
+    """A model with its search, by the flags of `Translator` (raises UsageError). longest: most source tokens.
+
+    A flag that names no schedule, width or order gets the one for requests that come one by one.
+    """
+    for name, why in NOT_HERE.items():
+        if flags.get(name) not in (None, False, 0, "0"):
+            raise UsageError(f"--{name.replace('_', '-')} {why}; leave it out")
+    given = dict(flags)
+    threshold = float(given.get("refill_threshold", 1.0))
+    if str(given.pop("schedule", "stream")) == "batch":
+        threshold = 0.0  # a batch starts when the one before it has ended
+        given.pop("refill_threshold", None)
+    if str(given.get("decoding") or "beam") != "beam":
+        raise UsageError(f"--decoding {given['decoding']} decodes a batch to its end, and an engine refills its search: leave it out")
+    stream = {"schedule": "stream", "stream_order": "fifo", "stream_width": WIDTH} | given | {"cpu_workers": 1}
+    if threshold == 1.0:
+        stream.pop("refill_threshold", None)
+    translator, no_constraints = constrained(stream)
+    own = translator.task.flags()
+    rows, k = own.stream_rows, translator.generator.spec.k
+    share = next((name for name in ("lsh_share", "shortlist_share") if shares(own, name)), None)
+    if share is not None:
+        raise UsageError(
+            f"--softmax {own.softmax} has one list for all rows that are decoded together, so that a request's result would depend on "
+            f"others: add --{share.replace('_', '-')} sentence"
+        )
+    decoding = Decoding(translator, Refill(max(1, rows // k) if rows else own.stream_width, threshold))
+    decoding.longest = longest
+    decoding.requirements = Requirements(translator, no_constraints)
+    return decoding
+
+
+def constrained(flags: dict[str, Any]) -> tuple[Translator, str]:
+    """A translator whose requests may have constraints; where the flags do not allow it, one without, and the reason."""
+    try:
+        return Translator(**({"constraints": "unordered"} | flags)), ""
+    except UsageError as error:
+        if flags.get("constraints"):
+            raise
+        return Translator(**flags), f"requests with constraints are refused here: {error}"
+
+
+def shares(flags: Any, name: str) -> bool:
+    """Whether a softmax has one list for all sentences."""
+    of = {"lsh_share": ("lsh",), "shortlist_share": ("top", "lexical")}
+    return str(flags.softmax) in of[name] and str(getattr(flags, name)) == "batch"
+
+
+def description(decoding: Decoding) -> Description:
+    """What the engine is told of a worker."""
+    translator = decoding.translator
+    flags, limit = translator.task.flags(), translator.max_positions
+    longest = limit[0] if isinstance(limit, tuple) else limit
+    return Description(
+        translator.signature, flags.source_lang or "", flags.target_lang or "", translator.generator.spec.k, translator.nbest,
+        decoding.refill.places, longest, decoding.requirements.no_constraints,
+    )  # fmt: skip
+
+
+def serve(pipe: Connection, decoding: Decoding) -> None:
+    """Work on what the pipe brings, until it is closed or says so."""
+    pipe.send(description(decoding))
+    reported = time.monotonic()
+    while True:
+        while pipe.poll(None if not decoding.busy else 0):
+            message = pipe.recv()
+            if message is None:
+                return
+            kind, number, *job = message
+            if kind == "add":
+                decoding.add(number, *job)
+            else:
+                decoding.cancel(number)
+            if decoding.events and not decoding.busy:
+                break
+        if decoding.busy:
+            decoding.work()
+        events, decoding.events = decoding.events, []
+        now = time.monotonic()
+        if now - reported > REPORT or not decoding.busy:
+            events.append((-1, decoding.take_work()))
+            reported = now
+        if events:
+            pipe.send(events)
+
+
+def work(pipe: Connection, loaded: Decoding | Exception | None, flags: dict[str, Any], longest: int | None) -> None:
+    """A worker's life. loaded: the model, or why it cannot be had; None: load it here."""
+    torch.set_num_threads(1)
+    try:
+        found = loaded_or_error(flags, longest) if loaded is None else loaded
+        if isinstance(found, Exception):
+            pipe.send(found)
+        else:
+            serve(pipe, found)
+    except (EOFError, OSError):
+        pass  # the engine has gone
+
+
+def loaded_or_error(flags: dict[str, Any], longest: int | None) -> Decoding | Exception:
+    """The model, or the sentence that says why it cannot be loaded."""
+    try:
+        return load(flags, longest)
+    except (Exception, SystemExit) as error:
+        return UsageError(explain(error) or f"the model cannot be loaded: {type(error).__name__}: {error}")
+
+
+def main(fd: int) -> None:
+    """The nursery."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the engine's process, which then ends this one
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for workers: their pipes tell
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # asking whether there is a GPU must not touch it before the fork
+    torch.set_num_threads(1)
+    control = socket.socket(fileno=fd)
+    flags, longest = pickle.loads(receive(control))
+    on_cpu = bool(flags.get("cpu")) or not torch.cuda.is_available()
+    loaded = loaded_or_error(flags, longest) if on_cpu else None
+    while True:
+        message, fds, _, _ = socket.recv_fds(control, 1, 1)
+        if not message:
+            return
+        if os.fork() == 0:
+            control.close()
+            work(Connection(fds[0]), loaded, flags, longest)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
+        os.close(fds[0])
+
+
+def receive(control: socket.socket) -> bytes:
+    """One message: its length in 8 bytes, then its content."""
+    size = int.from_bytes(control.recv(8, socket.MSG_WAITALL), "little")
+    return control.recv(size, socket.MSG_WAITALL)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
+    os._exit(0)  # taking the model apart takes seconds

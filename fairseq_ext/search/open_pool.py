@@ -1,0 +1,74 @@
+"""A pool whose sentences come and go while the search runs: a fixed number of places, used again.
+
+A sentence has a place, its pool number, from its start to its end. Sentences that wait are not in the pool.
+
+Shapes: N places, T source columns of the longest sentence, P tokens of the longest prefix.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from fairseq_ext.constraints.sentence import EMPTY, SentenceConstraints
+from fairseq_ext.search.pool import Pool
+
+
+class OpenPool(Pool):
+    """Places for sentences. An empty place is a sentence without tokens that nobody starts."""
+
+    def __init__(self, places: int, pad: int, device: torch.device):
+        super().__init__({}, torch.zeros(places, dtype=torch.long, device=device), [0] * places, torch.arange(places), bos=pad, pad=pad)
+        self.min_len_beside_prefix = True  # each sentence's own prefix counts
+        self.free = list(range(places))  # a heap
+        self.newcomers: Pool | None = None  # the sentences of the last `put_`, which start now
+        self.sources = [self.length[:0]] * places  # (T,) without padding
+        self.prefixes = [self.length[:0]] * places  # (P,) the same of the prefixes
+        self.leads = [0] * places
+        self.given: list[SentenceConstraints] = [EMPTY] * places
+        self.refresh_()
+
+    def put_(self, arrivals: Pool) -> list[int]:
+        """Give the sentences of another pool a place each; return the places in the order of that pool. Fails where too few are free."""
+        places = [heapq.heappop(self.free) for _ in range(len(arrivals))]
+        for i, place in enumerate(places):
+            self.sources[place] = arrivals.source(i)
+            self.max_len[place] = arrivals.max_len[i]
+            if arrivals.prefix is not None:
+                prefix = arrivals.prefix[i]
+                self.prefixes[place] = prefix[prefix != self.pad]
+            if arrivals.lead is not None:
+                self.leads[place] = arrivals.lead[i]
+            if arrivals.constraints is not None:
+                self.given[place] = arrivals.constraints[i]
+        self.constraints = None if arrivals.constraints is None else self.given
+        self.lead = self.leads
+        self.bos, self.ordered, self.boundaries = arrivals.bos, arrivals.ordered, arrivals.boundaries
+        self.newcomers = arrivals
+        self.refresh_()
+        return places
+
+    def leave_(self, place: int) -> None:
+        """Make a place free, whose sentence has ended."""
+        self.sources[place] = self.prefixes[place] = self.length[:0]
+        self.max_len[place], self.leads[place], self.given[place] = 0, 0, EMPTY
+        heapq.heappush(self.free, place)
+
+    def refresh_(self) -> None:
+        """Make the tensors anew."""
+        rows = pad_sequence(self.sources, batch_first=True, padding_value=self.pad, padding_side="left")
+        self.length = rows.ne(self.pad).sum(1)
+        self.net_input = {"src_tokens": rows, "src_lengths": self.length}
+        self.prefix = None
+        if any(prefix.numel() for prefix in self.prefixes):
+            self.prefix = pad_sequence(self.prefixes, batch_first=True, padding_value=self.pad)
+        self._limit = None
+        self.version += 1
+
+    def inputs(self, sentences: list[int]) -> dict[str, Tensor]:
+        """The encoder's input for the newcomers, which start together, as their own pool has it."""
+        assert self.newcomers is not None and len(sentences) == len(self.newcomers)
+        return self.newcomers.inputs(list(range(len(sentences))))

@@ -1,0 +1,14 @@
+"""`python -m fairseq_ext.serve`: an engine (fairseq_ext/engine/) behind HTTP, with a page for people.
+
+| file | what is in it |
+| --- | --- |
+| __main__.py | the command: flags, the socket, signals |
+| app.py | the application and its routes |
+| records.py | requests as JSON, and answers |
+| waiting.py | answers that are waited for: deadlines, clients that go, event streams |
+| guard.py | API keys, and the largest body |
+| glossaries.py | glossaries that are kept on disk |
+| libretranslate.py | LibreTranslate's API |
+| metrics.py | counts and histograms for Prometheus |
+| page.html | the page |
+"""

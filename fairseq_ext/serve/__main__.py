@@ -1,0 +1,161 @@
+"""`python -m fairseq_ext.serve --path MODEL.pt --data DATA -s de -t en [any decoding flag] --host 127.0.0.1 --port 8000`"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import sys
+import threading
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fairseq_ext.engine.engine import Closed, Engine
+from fairseq_ext.errors import UsageError
+from fairseq_ext.serve.settings import Settings, default_folder
+from fairseq_ext.translator import as_keywords
+
+EXIT_CODES = "exit codes: 0 ended by SIGTERM or Ctrl-C; 1 an error, which is told in one sentence"
+
+
+def parser() -> ArgumentParser:
+    """What is ours on the command line; everything else is a decoding flag."""
+    parse = ArgumentParser(
+        "python -m fairseq_ext.serve",
+        description="Translate over HTTP. Every other flag is one of fairseq-interactive's or of this package (python -m fairseq_ext).",
+        epilog=EXIT_CODES,
+        formatter_class=RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add, default = parse.add_argument, Settings()
+    add("--path", required=True, help="checkpoint, or several joined by colons")
+    add("--data", required=True, help="folder with the dictionaries")
+    add("-s", "--source-lang", help="source language")
+    add("-t", "--target-lang", help="target language")
+    add("--host", default=default.host, help=f"address to listen on; other than loopback with --api-keys only (default: {default.host})")
+    add("--port", type=int, default=default.port, help=f"0: any that is free (default: {default.port})")
+    add("--cpu-workers", type=int, default=1, metavar="N", help="processes of one thread that decode (default: 1)")
+    add("--api-keys", metavar="FILE", help="hashes of the keys that may ask, a line each (python -m fairseq_ext.serve.guard makes one)")
+    add("--glossary-folder", type=Path, metavar="DIR", help=f"where glossaries are kept (default: {default_folder()}/SOURCE-TARGET)")
+    add("--max-body", type=int, default=default.max_body, metavar="BYTES", help=f"of a request (default: {default.max_body})")
+    add("--max-lines", type=int, default=default.max_lines, metavar="N", help=f"sentences of a request (default: {default.max_lines})")
+    add("--max-line-tokens", type=int, metavar="N", help="source tokens of a sentence (default: as many as the model takes)")
+    add("--max-queue", type=int, default=default.max_queue, metavar="N", help=f"sentences that wait (default: {default.max_queue})")
+    add("--deadline", type=float, default=default.deadline, metavar="SECONDS", help=f"of a request (default: {default.deadline:g})")
+    add("--grace", type=float, default=default.grace, metavar="SECONDS", help=f"for what runs at SIGTERM (default: {default.grace:g})")
+    return parse
+
+
+def settings_of(args: Any) -> Settings:
+    """The server's own flags (raises UsageError)."""
+    from fairseq_ext.serve.guard import Keys, is_loopback
+
+    for name in ("max_body", "max_lines", "max_line_tokens", "max_queue", "deadline", "cpu_workers"):
+        value = getattr(args, name)
+        if value is not None and not value > 0:
+            raise UsageError(f"--{name.replace('_', '-')} {value:g} allows nothing: use a number above 0")
+    if not args.grace >= 0:
+        raise UsageError(f"--grace {args.grace:g} is no time: use 0 seconds or more")
+    if args.api_keys is None and not is_loopback(args.host):
+        raise UsageError(f"--host {args.host} opens the server to others and no keys are given: add --api-keys FILE, or leave --host out")
+    Keys(args.api_keys)
+    return Settings(
+        args.host, args.port, args.api_keys, args.glossary_folder, args.max_body, args.max_lines, args.max_line_tokens, args.max_queue,
+        args.deadline, args.grace,
+    )  # fmt: skip
+
+
+def listening(settings: Settings) -> socket.socket:
+    """The socket (raises UsageError where it cannot be had)."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    found = socket.socket(family)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        found.bind((settings.host, settings.port))
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"cannot listen on {settings.host}:{settings.port} ({reason}): choose another --host or --port") from None
+    return found
+
+
+def serve(engine: Engine, settings: Settings) -> int:
+    """Answer requests until a signal comes; the exit code."""
+    import uvicorn
+
+    from fairseq_ext.serve.app import Server
+
+    application = Server(engine, settings)
+    sock = listening(settings)
+    config = uvicorn.Config(
+        application.app, log_level="warning", access_log=False, timeout_graceful_shutdown=int(settings.grace + 0.5), lifespan="on"
+    )
+
+    class Uvicorn(uvicorn.Server):
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            """As uvicorn's, but the signal is over when the server is: the exit code is 0."""
+            before = {number: signal.signal(number, self.stop) for number in (signal.SIGINT, signal.SIGTERM)}
+            try:
+                yield
+            finally:
+                for number, handler in before.items():
+                    signal.signal(number, handler)
+
+        def stop(self, number: int, frame: Any) -> None:
+            application.closing = True
+            self.handle_exit(number, frame)
+
+    server = Uvicorn(config)
+    failed: list[Exception] = []
+
+    def watch() -> None:
+        """Say when the model is there; end when it cannot be had."""
+        try:
+            model = engine.wait()
+            print(f"ready: {model.source} to {model.target}, {model.signature}", file=sys.stderr, flush=True)
+        except Closed:
+            pass
+        except Exception as error:
+            failed.append(error)
+            server.should_exit = True
+
+    host, port = sock.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    alone = "" if settings.api_keys else "; no --api-keys, so this machine alone can reach it"
+    print(f"listening on http://{shown}:{port}{alone}", file=sys.stderr, flush=True)
+    threading.Thread(target=watch, daemon=True).start()
+    server.run(sockets=[sock])
+    if failed:
+        print(f"error: {failed[0]}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The exit code."""
+    try:
+        args, others = parser().parse_known_args(argv)
+        settings = settings_of(args)
+        flags = as_keywords(others)
+        flags |= {name: value for name in ("source_lang", "target_lang") if (value := getattr(args, name)) is not None}
+        try:
+            import fastapi  # noqa: F401
+            import prometheus_client  # noqa: F401
+            import uvicorn  # noqa: F401
+        except ImportError as error:
+            raise UsageError(f"the server needs {error.name}, which is not installed: pip install 'fairseq_ext[serve]'") from None
+        engine = Engine(
+            args.path, args.data, cpu_workers=args.cpu_workers, max_queue=args.max_queue, longest=args.max_line_tokens, **flags
+        )
+        try:
+            return serve(engine, settings)
+        finally:
+            engine.close()
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

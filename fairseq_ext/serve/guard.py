@@ -1,0 +1,89 @@
+"""Who may ask, and how much: API keys and the largest body.
+
+A key file has a line a key: the SHA-256 of the key in hexadecimal, and behind a space a name, if you like; `#` begins a comment.
+`python -m fairseq_ext.serve.guard NAME` makes a key: it prints the key, and the line for the file. Keys come in the header
+`Authorization: Bearer KEY` or `X-API-Key: KEY`, in LibreTranslate's API also as `api_key`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import re
+import secrets
+import sys
+from collections.abc import Mapping
+
+from fastapi import HTTPException, Request
+
+from fairseq_ext.errors import UsageError
+from fairseq_ext.files import Lines
+
+
+class Keys:
+    """The keys of a file; None for none, which lets everybody in."""
+
+    def __init__(self, path: str | None):
+        self.hashes: list[str] | None = None if path is None else read_hashes(path)
+
+    def admit(self, key: str | None) -> bool:
+        """Whether a key is one of the file's. The time that it takes does not depend on where a wrong one differs."""
+        if self.hashes is None:
+            return True
+        given = hashlib.sha256((key or "").encode("utf-8", "surrogateescape")).hexdigest()
+        found = [hmac.compare_digest(given, known) for known in self.hashes]
+        return any(found)
+
+    def check(self, headers: Mapping[str, str], also: str | None = None) -> None:
+        """HTTPException 401 for a request without a key, 403 for a wrong one. also: a key that came elsewhere."""
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        key = (bearer.strip() if scheme.lower() == "bearer" else None) or headers.get("x-api-key") or also
+        if self.admit(key):
+            return
+        if not key:
+            raise HTTPException(401, "this server asks for a key: send it as Authorization: Bearer KEY", {"WWW-Authenticate": "Bearer"})
+        raise HTTPException(403, "the key is none of this server's: check it, or ask who runs the server for one")
+
+
+def read_hashes(path: str) -> list[str]:
+    """The hashes of a key file (raises UsageError)."""
+    found = []
+    for number, line in enumerate(Lines(path, "--api-keys")):
+        text = line.partition("#")[0].split()
+        if text and not re.fullmatch(r"[0-9a-fA-F]{64}", text[0]):
+            raise UsageError(
+                f"line {number + 1} of {path} does not begin with the SHA-256 of a key (64 hexadecimal digits): "
+                "make one with python -m fairseq_ext.serve.guard NAME"
+            )
+        found += [text[0].lower()] if text else []
+    if not found:
+        raise UsageError(f"--api-keys {path} has no key: make one with python -m fairseq_ext.serve.guard NAME")
+    return found
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server at this address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+async def read_body(request: Request, most: int) -> bytes:
+    """The body of a request; HTTPException 413 for one of more than `most` bytes, which is not read to its end."""
+    too_large = HTTPException(413, f"the body has more than {most} bytes: send less at once", {"Connection": "close"})
+    announced = request.headers.get("content-length", "")
+    if announced.isdigit() and int(announced) > most:
+        raise too_large
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > most:
+            raise too_large
+    return bytes(body)
+
+
+if __name__ == "__main__":
+    key = secrets.token_urlsafe(32)
+    print(f"key:  {key}\nline: {hashlib.sha256(key.encode()).hexdigest()} {' '.join(sys.argv[1:])}".rstrip())

@@ -1,0 +1,134 @@
+"""Requests as JSON, in the form of the records of a JSONL corpus, and answers.
+
+    {"source": "Guten Morgen.", "constraints": ["morning"], "any_of": [["a", "b"]], "avoid": ["day"], "prefix": "Good",
+     "glossary": "NAME" | ["NAME", ...] | {"Morgen": "morning|dawn"}, "nbest": 3, "detail": true, "id": 7}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from fairseq_ext.constraints.files import KEYS, fields_of, json_object
+from fairseq_ext.engine.jobs import Answer, GlossaryFile
+from fairseq_ext.errors import UsageError, cut
+
+NAMES = ("source", "id", *KEYS, "glossary", "nbest", "detail")
+EXAMPLE = {"source": "Der Patient hat einen Port.", "constraints": ["port"], "avoid": ["harbour"], "nbest": 2}
+EXAMPLES: dict[str, Any] = {
+    "one sentence": {"source": "Der Patient hat einen Port."},
+    "required and banned words": {"source": "Der Patient hat einen Port.", "any_of": [["port", "case"]], "avoid": ["mother"]},
+    "a glossary of its own, an n-best list": {"source": "Der Patient hat einen Port.", "glossary": {"Patient": "patient"}, "nbest": 2},
+    "several sentences": [{"source": "Der Patient hat einen Port.", "id": "a"}, {"source": "Er ist sehr alt.", "id": "b", "detail": True}],
+}
+PROPERTIES = {
+    "source": {"type": "string", "description": "the sentence to translate"},
+    "id": {"description": "comes back with the answer"},
+    "constraints": {"type": "array", "items": {"type": "string"}, "description": "phrases that must appear"},
+    "any_of": {"type": "array", "items": {"type": "array", "items": {"type": "string"}}, "description": "of each list one must appear"},
+    "avoid": {"type": "array", "items": {"type": "string"}, "description": "phrases that must not appear"},
+    "prefix": {"type": "string", "description": "what the translation starts with"},
+    "glossary": {"description": "the name of a glossary that is kept here, a list of names, or terms: {source: target or a|b}"},
+    "nbest": {"type": "integer", "minimum": 1, "description": "hypotheses, at most the beam"},
+    "detail": {"type": "boolean", "description": "tokens and their scores as well"},
+}
+RECORD = {"type": "object", "required": ["source"], "additionalProperties": False, "properties": PROPERTIES}
+
+
+@dataclass(frozen=True)
+class Record:
+    """One sentence of a request."""
+
+    request: dict[str, Any]  # keywords of Engine.submit
+    id: Any = None
+    detail: bool = False
+    names: dict[str, Any] = field(default_factory=dict)
+
+
+def read_json(body: bytes) -> Any:
+    """The JSON value of a body (raises UsageError)."""
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"the body is not valid UTF-8 (byte {error.start + 1}): send it as UTF-8") from None
+    try:
+        value = json.loads(text, parse_constant=refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"the body is not valid JSON ({error}): send an object with the keys {', '.join(NAMES)}, or a list") from None
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        raise UsageError("the body has half a character (a lone surrogate): send whole characters") from None
+    return value
+
+
+def refuse_constant(name: str) -> None:
+    """NaN and infinities are no JSON."""
+    raise ValueError(f"{name} is no JSON")
+
+
+def read_records(body: bytes, most: int, glossary: Callable[[str], GlossaryFile]) -> tuple[list[Record], bool]:
+    """The records of a body, and whether they came as a list (raises UsageError)."""
+    value = read_json(body)
+    if isinstance(value, dict):
+        json_object(body.decode("utf-8"), "the request", NAMES)  # a key given twice
+    several = isinstance(value, list)
+    records = value if several else [value]
+    if len(records) > most:
+        raise UsageError(f"the request has {len(records)} records and {most} are allowed at once: send fewer")
+    return [read_record(each, f"record {i + 1}" if several else "the request", glossary) for i, each in enumerate(records)], several
+
+
+def read_record(value: Any, where: str, glossary: Callable[[str], GlossaryFile]) -> Record:
+    """One record, checked as far as that can be done without the model (raises UsageError)."""
+    if not isinstance(value, dict):
+        raise UsageError(f"{where} is {cut(json.dumps(value))}: send an object with the keys {', '.join(NAMES)}")
+    unknown = [key for key in value if key not in NAMES]
+    if unknown:
+        raise UsageError(f"{where} has the unknown key '{cut(unknown[0])}': the keys are {', '.join(NAMES)}")
+    if not isinstance(value.get("source"), str):
+        raise UsageError(f'{where} has no text in "source": write the sentence there')
+    for key, kind, what in (("nbest", int, "a whole number"), ("detail", bool, "true or false")):
+        if value.get(key) is not None and type(value[key]) is not kind:
+            raise UsageError(f'{where} has {cut(json.dumps(value[key]))} for "{key}": write {what}')
+    given = {key: value[key] for key in KEYS if value.get(key) is not None}
+    fields_of(given, where)
+    request = {"source": value["source"], **given, "nbest": value.get("nbest"), **read_glossary(value.get("glossary"), where, glossary)}
+    return Record(request, value.get("id"), bool(value.get("detail")))
+
+
+def read_glossary(value: Any, where: str, glossary: Callable[[str], GlossaryFile]) -> dict[str, Any]:
+    """What a record's glossary comes to: keywords of Engine.submit."""
+    if value is None:
+        return {}
+    if isinstance(value, dict):
+        for source, target in value.items():
+            if not isinstance(target, str) or not source.strip() or not target.strip() or any(c in source + target for c in "\t\n\r"):
+                raise UsageError(f"{where} has the glossary term '{cut(source)}' without its translation: write it behind the term")
+        return {"terms": value}
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise UsageError(f'{where} has {cut(json.dumps(value))} for "glossary": write a name, a list of names, or an object of terms')
+    return {"glossaries": [glossary(name) for name in names]}
+
+
+def answer_json(record: Record, answer: Answer) -> dict[str, Any]:
+    """The answer to a record."""
+    hypotheses = []
+    for h in answer.hypotheses:
+        detail = {"tokens": h.tokens, "token_scores": h.positional_scores} if record.detail else {}
+        hypotheses.append({"text": h.text, "score": h.score, **detail})
+    always = ("phrase", "met", "spans")
+    constraints = [{name: value for name, value in asdict(c).items() if value or name in always} for c in answer.constraints]
+    proof = None if answer.gap is None else {"proved": answer.gap == 0, "gap": answer.gap if answer.gap != float("inf") else None}
+    return {
+        **({} if record.id is None else {"id": record.id}),
+        "text": answer.text,
+        "score": answer.score,
+        "nbest": hypotheses,
+        "constraints": constraints,
+        "certificate": proof,
+        "seconds": {"queue": round(answer.queued, 6), "decoder": round(answer.decoded, 6)},
+    }

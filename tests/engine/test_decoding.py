@@ -1,0 +1,199 @@
+"""Requests through one search, in this process: each answer is that of the sentence alone."""
+
+import hashlib
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from fairseq_ext import Translator, UsageError
+from fairseq_ext.engine.decoding import Decoding
+from fairseq_ext.engine.jobs import Answer, GlossaryFile, Job, Partial
+from fairseq_ext.engine.worker import load
+
+ROOT = Path(__file__).parents[2]
+MODEL = ROOT / "checkpoints" / "demo"
+FLAGS = dict(
+    path=str(MODEL / "checkpoint.pt"), data=str(MODEL), source_lang="de", target_lang="en", bpe="sentencepiece",
+    sentencepiece_model=str(MODEL / "spm.model"), cpu=True, beam=5,
+)  # fmt: skip
+LINES = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()[:24]
+WORDS = "the a house patient employee port very not".split()
+
+
+@pytest.fixture(scope="module")
+def decoding() -> Decoding:
+    return load({**FLAGS, "stream_width": 4})
+
+
+@pytest.fixture(scope="module")
+def translator() -> Translator:
+    return Translator(**FLAGS)
+
+
+def job(source: str, streams: bool = False, nbest: int | None = None, **fields) -> Job:
+    given = {"constraints": [], "any_of": [], "avoid": [], "prefix": []} | fields
+    return Job(source, given if any(given.values()) else None, nbest=nbest, streams=streams, submitted=time.monotonic())
+
+
+def answers(decoding: Decoding, jobs: list[Job]) -> list:
+    """What comes of jobs that arrive together."""
+    for number, each in enumerate(jobs):
+        decoding.add(number, each)
+    while decoding.busy:
+        decoding.work()
+    events, decoding.events = decoding.events, []
+    last = dict(events)
+    return [last[number] for number in range(len(jobs))]
+
+
+def same_as_alone(translator: Translator, each: Job, answer: Answer) -> None:
+    """The answer has the hypotheses that the offline API finds for the sentence alone."""
+    fields = each.fields or {}
+    given = {
+        "constraints": [[*fields.get("constraints", []), *fields.get("any_of", [])]],
+        "avoid": [fields.get("avoid", [])],
+        "prefixes": [(fields.get("prefix") or [None])[0]],
+    }
+    expected = translator.translate([each.source], nbest=each.nbest, **(given if fields else {}))[0]
+    assert [h.tokens for h in answer.hypotheses] == [h.tokens for h in expected]
+    assert [h.text for h in answer.hypotheses] == [h.text for h in expected]
+    assert [h.score for h in answer.hypotheses] == pytest.approx([h.score for h in expected], abs=1e-4)
+
+
+def random_job(draw: random.Random) -> Job:
+    fields = {}
+    if draw.random() < 0.4:
+        fields["constraints"] = draw.sample(WORDS, draw.randint(1, 2))
+    if draw.random() < 0.2:
+        fields["any_of"] = [draw.sample(WORDS, 2)]
+    if draw.random() < 0.2:
+        taken = {word for word in [*fields.get("constraints", []), *(w for some in fields.get("any_of", []) for w in some)]}
+        fields["avoid"] = [draw.choice([word for word in WORDS if word not in taken])]
+    if draw.random() < 0.2:
+        fields["prefix"] = ["My"]
+    return job(draw.choice(LINES), draw.random() < 0.5, draw.choice([None, 1, 3, 5]), **fields)
+
+
+def test_answers_are_those_of_each_sentence_alone_as_they_come_and_go(decoding, translator):
+    draw = random.Random(4)
+    given, ended, partial = {}, set(), {}
+    while len(given) < 40 or decoding.busy:
+        if len(given) < 40 and draw.random() < 0.3:
+            number = len(given)
+            given[number] = random_job(draw)
+            decoding.add(number, given[number])
+        if draw.random() < 0.02 and (here := [n for n in given if n not in ended]):
+            number = draw.choice(here)
+            ended.add(number)
+            decoding.cancel(number)
+        decoding.work()
+        events, decoding.events = decoding.events, []
+        for number, what in events:
+            assert number not in ended
+            if isinstance(what, Partial):
+                assert given[number].streams and what.tokens > partial.get(number, (0, ""))[0]
+                partial[number] = (what.tokens, what.text)
+            else:
+                ended.add(number)
+                same_as_alone(translator, given[number], what)
+                tokens, text = partial.get(number, (0, ""))
+                pieces = what.hypotheses[0].tokens[:tokens]
+                assert len(pieces) == tokens and translator.decode(" ".join(pieces)) == text
+    assert ended == set(given) and partial
+
+
+def test_spans_are_where_the_phrases_stand(decoding):
+    text = "Der Patient hat einen Port."
+    (answer,) = answers(decoding, [Job(text, None, terms=(("Port", "house|port"), ("Patient", "patient")))])
+    assert isinstance(answer, Answer) and len(answer.constraints) == 2
+    for constraint in answer.constraints:
+        assert constraint.met and not constraint.reason
+        (span,), (source,) = constraint.spans, constraint.source_spans
+        assert answer.text[slice(*span)] in constraint.phrase.split("|")
+        assert text[slice(*source)] == constraint.term
+
+
+def test_equal_phrases_have_places_of_their_own(decoding):
+    (answer,) = answers(decoding, [job(LINES[0], constraints=["the", "the"], prefix=["My"])])
+    prefix, first, second = answer.constraints
+    assert prefix.spans == ((0, 2),)
+    assert first.met and second.met and first.spans[0][1] <= second.spans[0][0]
+    assert {answer.text[slice(*c.spans[0])] for c in (first, second)} == {"the"}
+
+
+def test_what_conflicts_is_told(decoding):
+    (answer,) = answers(decoding, [job(LINES[0], constraints=["the"], avoid=["the"])])
+    (constraint,) = answer.constraints
+    assert not constraint.met and constraint.reason == "conflicts with the banned phrase 'the'" and not constraint.spans
+
+
+def test_an_empty_source_has_an_empty_translation(decoding):
+    first, second, third = answers(decoding, [job(""), job(" \t", constraints=["the"]), job(LINES[0])])
+    assert first.text == second.text == "" and third.text
+    assert [(c.phrase, c.met, c.reason) for c in second.constraints] == [("the", False, "the source is empty")]
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (dict(source="x " * 400), "the source has"),
+        (dict(source="Ja.", nbest=6), "nbest is 6 and the beam is 5: ask for 1 to 5 hypotheses"),
+        (dict(source="Ja.", nbest=0), "nbest is 0 and the beam is 5: ask for 1 to 5 hypotheses"),
+        (dict(source="Ja.", constraints=["漢"]), "which the target dictionary lacks"),
+    ],
+    ids=str,
+)
+def test_a_request_that_cannot_be_used_costs_no_other_one_its_answer(decoding, translator, bad, message):
+    jobs = [job(LINES[1]), job(**bad), job(LINES[2])]
+    before, error, behind = answers(decoding, jobs)
+    assert isinstance(error, UsageError) and message in str(error)
+    same_as_alone(translator, jobs[0], before)
+    same_as_alone(translator, jobs[2], behind)
+
+
+def test_a_glossary_is_read_once_and_again_when_it_has_changed(decoding, tmp_path):
+    path = tmp_path / "terms.tsv"
+
+    def with_terms(content: str) -> Job:
+        path.write_text(content, encoding="utf-8")
+        digest = hashlib.sha256(content.encode()).hexdigest()
+        return Job("Der Patient hat einen Port.", None, (GlossaryFile(str(path), digest),))
+
+    first = with_terms("Port\thouse\n")
+    (answer,) = answers(decoding, [first])
+    assert "house" in answer.text
+    second = with_terms("Port\tvaccination\n")
+    old, new = answers(decoding, [first, second])
+    assert old.text == answer.text and "vaccination" in new.text
+    third = with_terms("Port\tdoor\n")
+    path.unlink()
+    (error,) = answers(decoding, [third])
+    assert str(error) == "a glossary of the request has been deleted: put it again, or leave it out"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"decoding": "window", "beam": 1}, "--decoding window decodes a batch to its end, and an engine refills its search: leave it out"),
+        ({"softmax": "lsh"}, "add --lsh-share sentence"),
+        ({"softmax": "top"}, "add --shortlist-share sentence"),
+        ({"results_file": "x"}, "--results-file has no place in an engine"),
+        ({"constraints_file": "x"}, "--constraints-file gives line n its phrases"),
+        ({"print_alignment": "hard"}, "--print-alignment reads attention"),
+        ({"sampling": True}, "--sampling"),
+        ({"stop": "nonsense"}, "nonsense"),
+    ],
+    ids=str,
+)
+def test_flags_that_have_no_place_here_are_refused(flags, message):
+    with pytest.raises(UsageError, match=message):
+        load(FLAGS | flags)
+
+
+def test_where_constraints_cannot_be_requests_with_them_are_refused_and_others_answered():
+    plain = load({**FLAGS, "select": "topk", "beam": 2})
+    answer, error = answers(plain, [job(LINES[0]), job(LINES[0], constraints=["the"])])
+    assert answer.text and str(error).startswith("requests with constraints are refused here: ")
+    assert "--select topk" in str(error)

@@ -1,0 +1,219 @@
+"""Engine: worker processes that come and go, one queue, futures; every request is answered once."""
+
+import os
+import signal
+import threading
+import time
+from concurrent.futures import CancelledError, wait
+from pathlib import Path
+
+import pytest
+from test_decoding import FLAGS, LINES
+
+from fairseq_ext import Engine, Translator, UsageError
+from fairseq_ext.engine.engine import Busy, Closed, WorkerDied
+from fairseq_ext.engine.jobs import Answer, Partial
+
+HERE = Path(__file__).parent
+PATIENCE = 120  # seconds for anything, on a machine that does much else
+
+
+@pytest.fixture(scope="module")
+def translator() -> Translator:
+    return Translator(**FLAGS)
+
+
+@pytest.fixture(scope="module")
+def engine():
+    """Two workers that die over a source of 4 tokens, and fail at one of 5 (deadly.py)."""
+    before = os.environ.get("FAIRSEQ_EXT_STRATEGIES")
+    os.environ["FAIRSEQ_EXT_STRATEGIES"] = str(HERE / "deadly.py")
+    with Engine(**FLAGS, stop="deadly", stream_width=4, cpu_workers=2) as made:
+        made.wait(PATIENCE)
+        yield made
+    os.environ.pop("FAIRSEQ_EXT_STRATEGIES")
+    if before is not None:
+        os.environ["FAIRSEQ_EXT_STRATEGIES"] = before
+
+
+@pytest.fixture(scope="module")
+def sources(translator) -> list[str]:
+    """Lines that nothing dies over."""
+    return [line for line in LINES if translator.encode(line).numel() > 7][:12]
+
+
+def of_tokens(translator: Translator, tokens: int) -> str:
+    """A source of so many tokens, EOS included."""
+    parts = (" ".join(line.split()[:n]) for line in LINES for n in range(1, 8))
+    return next(part for part in parts if translator.encode(part).numel() == tokens)
+
+
+def workers_of(engine: Engine) -> list[int]:
+    """Process ids of the workers: children of the nursery."""
+    assert engine.nursery.process is not None
+    children = Path(f"/proc/{engine.nursery.process.pid}/task/{engine.nursery.process.pid}/children").read_text().split()
+    return [int(child) for child in children]
+
+
+def texts(translator: Translator, lines: list[str]) -> list[str]:
+    return [found[0].text for found in translator.translate(lines)]
+
+
+def test_threads_get_what_the_translator_gives(engine, translator, sources):
+    expected = dict(zip(sources, texts(translator, sources), strict=True))
+    found: list[tuple[str, Answer]] = []
+
+    def ask(lines: list[str]) -> None:
+        for line in lines:
+            found.append((line, engine.submit(line).result(PATIENCE)))
+
+    threads = [threading.Thread(target=ask, args=(sources[i::3] * 2,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 2 * len(sources)
+    for line, answer in found:
+        assert answer.text == expected[line] and answer.queued >= 0 and answer.decoded > 0
+    assert engine.pending == 0
+
+
+def test_a_stream_grows_to_the_answer(engine, translator, sources):
+    *parts, answer = engine.stream(sources[0])
+    assert isinstance(answer, Answer) and answer.text == texts(translator, sources[:1])[0]
+    assert all(isinstance(part, Partial) for part in parts)
+    assert [part.tokens for part in parts] == sorted({part.tokens for part in parts})
+
+
+def test_a_request_that_kills_its_worker_twice_has_an_error_and_others_an_answer(engine, translator, sources):
+    before = engine.restarts
+    good = [engine.submit(line) for line in sources[:4]]
+    bad = engine.submit(of_tokens(translator, 4))
+    more = [engine.submit(line) for line in sources[4:8]]
+    with pytest.raises(WorkerDied, match="two worker processes died over it"):
+        bad.result(PATIENCE)
+    assert [f.result(PATIENCE).text for f in good + more] == texts(translator, sources[:8])
+    assert engine.restarts == before + 2
+    assert engine.pending == 0
+
+
+def test_a_step_that_fails_is_the_fault_of_one_request(engine, translator, sources):
+    """The others of the step run again, each alone; no worker dies."""
+    before = engine.restarts
+    good = [engine.submit(line) for line in sources[:3]]
+    bad = engine.submit(of_tokens(translator, 5))
+    more = [engine.submit(line) for line in sources[3:6]]
+    with pytest.raises(RuntimeError, match="MemoryError: no room for this one"):
+        bad.result(PATIENCE)
+    assert [f.result(PATIENCE).text for f in good + more] == texts(translator, sources[:6])
+    assert engine.restarts == before
+
+
+def test_workers_that_are_killed_under_load_lose_nothing(engine, translator, sources):
+    expected = texts(translator, sources)
+    futures = [engine.submit(line) for line in sources * 4]
+    for _ in range(2):
+        wait(futures[:6], PATIENCE)
+        os.kill(workers_of(engine)[0], signal.SIGKILL)
+        time.sleep(0.3)
+    died = 0
+    for future, text in zip(futures, expected * 4, strict=True):
+        try:
+            assert future.result(PATIENCE).text == text
+        except WorkerDied:  # it was in both
+            died += 1
+    assert died <= 1, "a suspect runs alone, so one request at most can be in two killed workers"
+    assert engine.pending == 0
+    assert engine.submit(sources[0]).result(PATIENCE).text == expected[0]
+
+
+def test_a_nursery_that_is_killed_is_replaced_as_well(engine, translator, sources):
+    children = workers_of(engine)
+    engine.nursery.process.kill()
+    os.kill(children[0], signal.SIGKILL)
+    time.sleep(0.2)
+    os.kill(children[1], signal.SIGKILL)
+    assert engine.submit(sources[1]).result(PATIENCE).text == texts(translator, [sources[1]])[0]
+
+
+def test_cancelled_requests_make_room(engine, sources):
+    futures = [engine.submit(" ".join(sources[:3])) for _ in range(30)]
+    assert engine.pending == 30
+    for future in futures[1:]:
+        assert future.cancel()
+    with pytest.raises(CancelledError):
+        futures[5].result()
+    assert engine.pending <= 1
+    assert futures[0].result(PATIENCE).text
+    start = time.monotonic()
+    assert engine.submit(sources[0]).result(PATIENCE).text
+    assert time.monotonic() - start < 20
+
+
+def test_a_full_queue_says_when_to_ask_again(engine, sources):
+    engine.max_queue = 3
+    try:
+        futures = []
+        with pytest.raises(Busy) as error:
+            for _ in range(40):
+                futures.append(engine.submit(sources[0]))
+        assert error.value.retry_after >= 1 and "3 requests are waiting" in str(error.value)
+        assert len({future.result(PATIENCE).text for future in futures}) == 1
+    finally:
+        engine.max_queue = None
+
+
+def test_phrases_in_a_wrong_form_are_refused_at_once(engine):
+    with pytest.raises(UsageError, match="the request has an empty phrase"):
+        engine.submit("Ja.", constraints=[""])
+
+
+def test_counts(engine, sources):
+    before = engine.work()
+    engine.submit(sources[0]).result(PATIENCE)
+    time.sleep(0.5)
+    after = engine.work()
+    assert after.sentences == before.sentences + 1
+    assert all(getattr(after, name) > getattr(before, name) for name in ("steps", "rows", "tokens"))
+
+
+def test_what_cannot_be_loaded_is_told_to_all():
+    with Engine(**(FLAGS | {"path": FLAGS["path"] + ".none"})) as engine:
+        waiting = engine.submit("Ja.")
+        with pytest.raises(UsageError, match="none"):
+            engine.wait(PATIENCE)
+        with pytest.raises(UsageError, match="none"):
+            waiting.result(PATIENCE)
+        with pytest.raises(UsageError, match="none"):
+            engine.submit("Ja.")
+
+
+def test_closing_with_grace_finishes_what_runs_and_without_it_tells_the_rest(translator, sources):
+    engine = Engine(**FLAGS)
+    futures = [engine.submit(line) for line in sources[:3]]  # before the model is loaded
+    engine.close(grace=PATIENCE)
+    assert [future.result(0).text for future in futures] == texts(translator, sources[:3])
+    with pytest.raises(Closed):
+        engine.submit("Ja.")
+    engine = Engine(**FLAGS)
+    left = engine.submit(sources[0])
+    engine.close()
+    with pytest.raises(Closed, match="closed before the request was answered"):
+        left.result(0)
+
+
+def test_no_process_is_left_behind():
+    engine = Engine(**FLAGS)
+    engine.wait(PATIENCE)
+    processes = [engine.nursery.process.pid, *workers_of(engine)]
+    engine.close()
+    deadline = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}").exists() for pid in processes) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in processes)
+
+
+def test_processes_that_cannot_start_are_told(monkeypatch):
+    monkeypatch.setenv("FAIRSEQ_EXT_STRATEGIES", "/nowhere/none.py")
+    with Engine(**FLAGS) as engine, pytest.raises(UsageError, match="end before it is loaded; what they say is on standard error"):
+        engine.wait(PATIENCE)

@@ -1,0 +1,49 @@
+"""One engine for all tests of the folder, and a server over it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import httpx
+import pytest
+from serving import FLAGS, ROOT, listening
+
+from fairseq_ext import Engine
+from fairseq_ext.serve.settings import Settings
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[Engine]:
+    before = os.environ.get("FAIRSEQ_EXT_STRATEGIES")
+    os.environ["FAIRSEQ_EXT_STRATEGIES"] = str(ROOT / "tests" / "engine" / "deadly.py")
+    with Engine(**FLAGS, max_queue=200) as made:
+        made.wait(180)
+        yield made
+    os.environ.pop("FAIRSEQ_EXT_STRATEGIES")
+    if before is not None:
+        os.environ["FAIRSEQ_EXT_STRATEGIES"] = before
+
+
+@pytest.fixture(scope="session")
+def lines() -> list[str]:
+    found = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()
+    return [line for line in found if len(line.split()) > 5][:20]
+
+
+@pytest.fixture(scope="session")
+def settings(tmp_path_factory) -> Settings:
+    return Settings(glossary_folder=tmp_path_factory.mktemp("glossaries"), max_body=1 << 16, max_lines=300)
+
+
+@pytest.fixture(scope="session")
+def client(engine, settings) -> Iterator[httpx.Client]:
+    with listening(engine, settings) as made:
+        yield made
+
+
+@pytest.fixture
+def serving(engine, settings) -> Callable:
+    """Starts a server with other settings."""
+    return lambda **changes: listening(engine, replace(settings, **changes))

@@ -1,0 +1,221 @@
+"""Wrong requests, clients that hang up or read slowly, full queues, workers that die: one clear answer to every accepted request."""
+
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import sentencepiece
+from serving import FLAGS
+
+from fairseq_ext.serve.guard import Keys
+from fairseq_ext.serve.libretranslate import PROPERTIES
+
+SOURCE = "Der Patient hat einen Port."
+KEYS = "source, id, constraints, any_of, avoid, prefix, glossary, nbest, detail"
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (b"{", "the body is not valid JSON ("),
+        (b"", "the body is not valid JSON ("),
+        (b"[" * 5000, "the body is not valid JSON ("),
+        (b'{"source": "\xff"}', "the body is not valid UTF-8 (byte 13): send it as UTF-8"),
+        (b'{"source": "\\ud800"}', "the body has half a character (a lone surrogate): send whole characters"),
+        (b'{"source": NaN}', "the body is not valid JSON (NaN is no JSON)"),
+        (b'{"source": "a", "source": "b"}', "the request has a key twice: join their values"),
+        (b'"text"', f'the request is "text": send an object with the keys {KEYS}'),
+        (b'[{"source": "a"}, 1]', f"record 2 is 1: send an object with the keys {KEYS}"),
+        (b'{"text": "a"}', f"the request has the unknown key 'text': the keys are {KEYS}"),
+        (b'{"id": 1}', 'the request has no text in "source": write the sentence there'),
+        (b'{"source": 7}', 'the request has no text in "source": write the sentence there'),
+        (b'{"source": "a", "nbest": "2"}', 'the request has "2" for "nbest": write a whole number'),
+        (b'{"source": "a", "nbest": true}', 'the request has true for "nbest": write a whole number'),
+        (b'{"source": "a", "constraints": "x"}', 'the request has "x" for "constraints": write a list of phrases'),
+        (b'{"source": "a", "avoid": [""]}', 'the request has an empty phrase in "avoid": remove it'),
+        (b'{"source": "a", "glossary": 3}', 'the request has 3 for "glossary": write a name, a list of names, or an object of terms'),
+        (b'{"source": "a", "glossary": {"b": ""}}', "the request has the glossary term 'b' without its translation"),
+        (b'{"source": "a", "glossary": ".."}', "a glossary's name has 1 to 64 letters"),
+        (b'{"source": "a", "nbest": 6}', "nbest is 6 and the beam is 5: ask for 1 to 5 hypotheses"),
+        (json.dumps([{"source": "a"}] * 301).encode(), "the request has 301 records and 300 are allowed at once: send fewer"),
+        (json.dumps({"source": "wort " * 5000}).encode(), "the source has"),
+    ],
+    ids=lambda value: value[:40] if isinstance(value, bytes) else None,
+)
+def test_wrong_requests_get_one_sentence(client, body, sentence):
+    response = client.post("/v1/translate", content=body)
+    assert response.status_code == 400
+    assert response.json()["error"].startswith(sentence)
+
+
+def test_a_body_that_is_too_large_is_not_read_to_its_end(client):
+    line = json.dumps({"source": "x" * (1 << 20)}).encode()
+    response = client.post("/v1/translate", content=line)
+    assert response.status_code == 413 and response.json()["error"] == "the body has more than 65536 bytes: send less at once"
+    chunks = client.post("/v1/translate", content=(b"x" * 8192 for _ in range(64)))  # without a length
+    assert chunks.status_code == 413
+
+
+def test_a_line_of_a_megabyte_is_refused_and_costs_nobody_else_anything(serving):
+    with serving(max_body=4 << 20) as client:
+        long = client.post("/v1/translate", json=[{"source": "x" * (1 << 20)}, {"source": SOURCE}]).json()
+        assert "tokens and the model takes" in long[0]["error"] and long[1]["text"]
+
+
+def test_unknown_routes_and_methods(client):
+    assert client.get("/nothing").json() == {"error": "Not Found"}
+    assert client.get("/v1/translate").status_code == 405
+
+
+def test_keys(serving, tmp_path, lines):
+    import hashlib
+
+    file = tmp_path / "keys"
+    first, second = (hashlib.sha256(key).hexdigest() for key in (b"right", b"other"))
+    file.write_text(f"# ours\n{first} me\n{second.upper()}\n", encoding="utf-8")
+    with serving(api_keys=str(file)) as client:
+        body = {"source": SOURCE}
+        without = client.post("/v1/translate", json=body)
+        assert without.status_code == 401 and without.headers["www-authenticate"] == "Bearer"
+        wrong = client.post("/v1/translate", json=body, headers={"Authorization": "Bearer wrong"})
+        assert wrong.status_code == 403 and wrong.json()["error"].startswith("the key is none of this server's")
+        for headers in ({"Authorization": "Bearer right"}, {"X-API-Key": "other"}):
+            assert client.post("/v1/translate", json=body, headers=headers).json()["text"]
+            assert client.get("/metrics", headers=headers).status_code == 200
+        asked = {"q": SOURCE, "source": "de", "target": "en"}
+        assert client.post("/translate", json=asked).status_code == 401
+        assert client.post("/translate", json={**asked, "api_key": "right"}).status_code == 200
+        for path in ("/metrics", "/v1/glossaries", "/v1/model", "/v1/glossaries/x"):
+            assert client.get(path).status_code == 401
+        assert client.put("/v1/glossaries/x", content="a\tb\n").status_code == 401
+        assert client.delete("/v1/glossaries/x").status_code == 401
+        assert client.post("/v1/translate/stream", json=body).status_code == 401
+        for path in ("/health", "/ready", "/", "/docs", "/languages"):
+            assert client.get(path).status_code == 200
+    assert "api_key" in PROPERTIES
+
+
+def test_every_known_hash_is_compared(monkeypatch, tmp_path):
+    """The time does not tell which key was nearest."""
+    import hmac
+
+    file = tmp_path / "keys"
+    file.write_text("".join(f"{i:064x}\n" for i in range(5)), encoding="utf-8")
+    compared = []
+    monkeypatch.setattr(hmac, "compare_digest", lambda a, b: compared.append(b) or a == b)
+    assert not Keys(str(file)).admit("x") and len(compared) == 5
+
+
+def test_the_deadline_frees_the_rows(serving, engine, lines):
+    with serving(deadline=0.05) as client:
+        response = client.post("/v1/translate", json=[{"source": " ".join(lines[:4])}] * 40)
+        assert response.status_code == 504 and response.json()["error"].startswith("the translation took more than 0.05 seconds")
+        with client.stream("POST", "/v1/translate/stream", json={"source": " ".join(lines[:6])}) as stream:
+            assert "event: error" in stream.read().decode()
+    assert nothing_pending(engine)
+
+
+def test_a_client_that_hangs_up_is_cancelled(client, engine, lines):
+    body = json.dumps([{"source": " ".join(lines[:4])}] * 60).encode()
+    head = f"POST /v1/translate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with socket.create_connection((client.base_url.host, client.base_url.port)) as raw:
+        raw.sendall(head + body)
+        assert until(lambda: engine.pending > 0)
+    assert nothing_pending(engine)
+
+
+def test_a_client_that_hangs_up_in_the_middle_of_a_stream_is_cancelled(client, engine, lines):
+    body = json.dumps({"source": " ".join(lines[:8]), "prefix": "The patient"}).encode()
+    head = f"POST /v1/translate/stream HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with socket.create_connection((client.base_url.host, client.base_url.port)) as raw:
+        raw.sendall(head + body)
+        assert raw.recv(1 << 12)  # it has begun
+    assert nothing_pending(engine)
+
+
+def test_a_client_that_reads_slowly_holds_up_nobody(client, engine, lines):
+    body = json.dumps([{"source": line, "detail": True, "nbest": 5} for line in lines * 5]).encode()
+    head = f"POST /v1/translate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with socket.create_connection((client.base_url.host, client.base_url.port)) as raw:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        raw.sendall(head + body)
+        assert client.post("/v1/translate", json={"source": SOURCE}).json()["text"]
+        assert nothing_pending(engine)
+        raw.settimeout(60)
+        answer = b""
+        while b"\r\n\r\n" not in answer:
+            answer += raw.recv(512)
+        length = next(int(line.split()[1]) for line in answer.split(b"\r\n") if line.lower().startswith(b"content-length"))
+        answer = answer.partition(b"\r\n\r\n")[2]
+        while len(answer) < length:
+            answer += raw.recv(1 << 16)
+        assert len(json.loads(answer)) == len(lines) * 5
+
+
+def test_a_full_queue_is_told_and_what_was_accepted_is_answered(client, engine, lines):
+    """10,000 requests at once: each is answered, some of them with 429."""
+    done: list[int] = []
+    lock = threading.Lock()
+
+    def ask(number: int) -> None:
+        response = client.post("/v1/translate", json=[{"source": lines[(number + i) % len(lines)]} for i in range(100)])
+        with lock:
+            done.append(response.status_code)
+        if response.status_code == 429:
+            assert int(response.headers["retry-after"]) >= 1
+            assert "requests are waiting, which is all that the queue takes" in response.json()["error"]
+        else:
+            assert response.status_code == 200 and all(each["text"] for each in response.json())
+
+    with ThreadPoolExecutor(20) as pool:
+        list(pool.map(ask, range(100)))
+    assert len(done) == 100 and 429 in done and 200 in done
+    assert nothing_pending(engine)
+
+
+def test_an_engine_that_is_killed_under_load_answers_every_request_once(client, engine, lines):
+    expected = [each["text"] for each in client.post("/v1/translate", json=[{"source": line} for line in lines]).json()]
+    answers: dict[int, str] = {}
+
+    def ask(number: int) -> None:
+        response = client.post("/v1/translate", json={"source": lines[number % len(lines)]})
+        assert number not in answers
+        answers[number] = response.json().get("text") or response.json()["error"]
+
+    with ThreadPoolExecutor(8) as pool:
+        asked = pool.map(ask, range(60))
+        until(lambda: len(answers) > 5)
+        nursery = engine.nursery.process.pid
+        (worker,) = Path(f"/proc/{nursery}/task/{nursery}/children").read_text().split()
+        os.kill(int(worker), signal.SIGKILL)
+        list(asked)
+    assert answers == {i: expected[i % len(lines)] for i in range(60)}
+
+
+def test_a_request_that_kills_its_worker_is_answered_with_the_error(client, lines):
+    """A source of four tokens (tests/engine/deadly.py); those that come with it have their translations."""
+    pieces = sentencepiece.SentencePieceProcessor(model_file=FLAGS["sentencepiece_model"])
+    parts = (" ".join(line.split()[:n]) for line in lines for n in range(1, 6))
+    deadly = next(part for part in parts if len(pieces.encode(part)) + 1 == 4)
+    with ThreadPoolExecutor(3) as pool:
+        before, found, behind = pool.map(lambda text: client.post("/v1/translate", json={"source": text}), (lines[0], deadly, lines[1]))
+    assert before.json()["text"] and behind.json()["text"]
+    assert (found.status_code, found.json()) == (500, {"error": "the sentence could not be translated: two worker processes died over it"})
+
+
+def until(condition, seconds: float = 60.0) -> bool:
+    """Wait for a condition; whether it came."""
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.005)
+    return bool(condition())
+
+
+def nothing_pending(engine) -> bool:
+    return until(lambda: engine.pending == 0)

@@ -1,0 +1,163 @@
+"""The page in headless Chromium: type, add a term, see it highlighted; wrong input shows the server's sentence."""
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from serving import listening
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+playwright = pytest.importorskip("playwright.sync_api")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium")
+SOURCE = "Der Patient hat einen Port."
+SHOTS = os.environ.get("FAIRSEQ_EXT_SCREENSHOTS")  # a folder for screenshots, to look at
+YELLOW = "rgb(255, 229, 138)"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as running:
+        made = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def page(browser, client):
+    """The page, whose requests to anywhere else and whose errors are failures."""
+    context = browser.new_context(bypass_csp=True, viewport={"width": 1100, "height": 760}, color_scheme="light")
+    made = context.new_page()
+    wrong: list[str] = []
+    made.on("pageerror", lambda error: wrong.append(str(error)))
+    made.on("request", lambda request: wrong.append(request.url) if not request.url.startswith((str(client.base_url), "data:")) else None)
+    made.set_default_timeout(60_000)
+    made.goto(str(client.base_url))
+    made.wait_for_function("document.getElementById('model').textContent.startsWith('beam')")
+    yield made
+    context.close()
+    assert not wrong
+
+
+def shot(page, name: str) -> None:
+    if SHOTS:
+        Path(SHOTS).mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=f"{SHOTS}/{name}.png", full_page=True)
+
+
+def translated(page) -> str:
+    """The translation, once it is there."""
+    page.wait_for_function("document.getElementById('facts').textContent.includes('ms')")
+    return page.inner_text("#text")
+
+
+def add(page, kind: str, term: str, target: str) -> None:
+    page.select_option("#kind", kind)
+    if term:
+        page.fill("#term", term)
+    page.fill("#target", target)
+    page.press("#target", "Enter")
+
+
+def test_type_add_a_term_see_it_highlighted(page, client):
+    assert page.evaluate("document.activeElement.id") == "source", "the source has the focus"
+    page.keyboard.type(SOURCE)
+    page.keyboard.press("Control+Enter")
+    plain = translated(page)
+    assert plain == client.post("/v1/translate", json={"source": SOURCE, "nbest": 3}).json()["text"]
+    assert page.locator("#rows tr").count() == 3
+    shot(page, "1-translated")
+    add(page, "term", "Patient", "employee|nurse")
+    text = translated(page)
+    marked = page.locator("#text mark")
+    assert marked.count() == 1 and marked.first.inner_text() in ("employee", "nurse") and marked.first.inner_text() in text
+    assert marked.first.evaluate("e => getComputedStyle(e).backgroundColor") == YELLOW
+    assert page.locator("#shade mark").all_text_contents() == ["Patient"]
+    assert page.locator(".chip.met").inner_text().startswith("Patient → employee|nurse")
+    shot(page, "2-term")
+    add(page, "avoid", "", marked.first.inner_text())
+    assert page.locator("#text mark").count() <= 1
+    other = translated(page)
+    assert ("nurse" if "employee" in text else "employee") in other
+    shot(page, "3-avoided")
+    page.get_by_label("Remove employee|nurse").click()
+    page.locator(".chip button").first.click()
+    translated(page)
+    assert page.locator(".chip").count() == 0
+
+
+def test_wrong_input_shows_the_sentence_of_the_server(page, client):
+    page.fill("#source", SOURCE)
+    add(page, "term", "", "漢")
+    said = client.post("/v1/translate", json={"source": SOURCE, "any_of": [["漢"]]}).json()["error"]
+    page.wait_for_function("document.getElementById('error').textContent !== ''")
+    assert page.inner_text("#error") == said
+    assert page.get_by_role("alert").inner_text() == said
+    shot(page, "4-error")
+
+
+def test_a_glossary_file_is_dropped_on_the_page(page):
+    page.fill("#source", SOURCE)
+    page.set_input_files("#file", {"name": "terms.tsv", "mimeType": "text/plain", "buffer": b"Port\thouse\nChef\tboss\n"})
+    page.wait_for_function("document.querySelectorAll('.chip').length === 2")
+    translated(page)
+    assert page.locator("#text mark").all_text_contents() == ["house"]
+    page.set_input_files("#file", {"name": "bad.tsv", "mimeType": "text/plain", "buffer": b"Patient\tpatient\nnothing\n"})
+    page.wait_for_function("document.getElementById('error').textContent !== ''")
+    assert "bad.tsv: line 2 is not" in page.inner_text("#error") and "1 terms taken" in page.inner_text("#error")
+    dropped = """() => { const data = new DataTransfer(); data.items.add(new File(["hat\\thas"], "more.tsv"));
+        dispatchEvent(new DragEvent("drop", {dataTransfer: data, bubbles: true, cancelable: true})); }"""
+    page.evaluate(dropped)
+    page.wait_for_function("document.querySelectorAll('.chip').length === 4")
+
+
+def test_it_is_usable_at_phone_width_and_in_the_dark(browser, client):
+    context = browser.new_context(bypass_csp=True, viewport={"width": 360, "height": 740}, color_scheme="dark")
+    page = context.new_page()
+    page.goto(str(client.base_url))
+    page.wait_for_function("document.getElementById('model').textContent.startsWith('beam')")
+    page.fill("#source", SOURCE)
+    add(page, "term", "Patient", "patient")
+    translated(page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360, "nothing is wider than the screen"
+    colours = page.evaluate("[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]")
+    light = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in colours]
+    assert light[0] < 150 < 600 < light[1]
+    shot(page, "5-phone-dark")
+    context.close()
+
+
+def test_everything_can_be_reached_by_keyboard(page):
+    page.fill("#source", SOURCE)
+    page.focus("#source")
+    reached = []
+    for _ in range(9):
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("document.activeElement.id"))
+    assert reached[:5] == ["kind", "term", "target", "", "choose"] and {"go", "nbest", "key"} <= set(reached)
+
+
+def test_markup_in_texts_stays_text(page):
+    page.fill("#source", "<img src=x onerror=alert(1)> Patient")
+    add(page, "term", "<b>x</b>", "patient")
+    translated(page)
+    assert page.locator("#text img, #shade img, .chip b").count() == 0
+
+
+def test_with_keys_it_asks_for_one(browser, engine, settings, tmp_path):
+    import hashlib
+    from dataclasses import replace
+
+    file = tmp_path / "keys"
+    file.write_text(hashlib.sha256(b"right").hexdigest() + "\n", encoding="utf-8")
+    with listening(engine, replace(settings, api_keys=str(file))) as guarded:
+        page = browser.new_page(bypass_csp=True)
+        page.goto(str(guarded.base_url))
+        page.wait_for_function("document.getElementById('error').textContent.includes('asks for a key')")
+        page.on("dialog", lambda dialog: dialog.accept("right"))
+        page.click("#key")
+        page.wait_for_function("document.getElementById('model').textContent.startsWith('beam')")
+        page.fill("#source", SOURCE)
+        assert translated(page)
+        page.close()

@@ -1,0 +1,157 @@
+"""What the server translates, in each of its APIs, beside the Python API over the same model."""
+
+import json
+
+import pytest
+from libretranslatepy import LibreTranslateAPI
+from serving import FLAGS
+
+from fairseq_ext import Translator
+
+SOURCE = "Der Patient hat einen Port."
+
+
+@pytest.fixture(scope="module")
+def translator() -> Translator:
+    return Translator(**{name: value for name, value in FLAGS.items() if name not in ("stop", "stream_width")}, stop="count")
+
+
+def test_one_record_and_a_list(client, translator, lines):
+    expected = [found[0] for found in translator.translate(lines)]
+    one = client.post("/v1/translate", json={"source": lines[0], "id": {"any": 1}}).json()
+    assert one["text"] == expected[0].text and one["score"] == pytest.approx(expected[0].score, abs=1e-4) and one["id"] == {"any": 1}
+    assert one["nbest"] == [{"text": one["text"], "score": one["score"]}] and one["certificate"] is None
+    assert one["seconds"]["decoder"] > 0 and one["seconds"]["queue"] >= 0
+    many = client.post("/v1/translate", json=[{"source": line, "id": i} for i, line in enumerate(lines)]).json()
+    assert [(each["id"], each["text"]) for each in many] == [(i, h.text) for i, h in enumerate(expected)]
+
+
+def test_constraints_come_back_with_their_places(client, translator):
+    asked = {"constraints": ["very"], "any_of": [["house", "port"]], "avoid": ["has"], "prefix": "The"}
+    record = {"source": SOURCE, **asked, "nbest": 3, "detail": True}
+    got = client.post("/v1/translate", json=record).json()
+    (expected,) = translator.translate([SOURCE], 3, [["very", ["house", "port"]]], [["has"]], ["The"])
+    assert [h["text"] for h in got["nbest"]] == [h.text for h in expected]
+    assert [h["tokens"] for h in got["nbest"]] == [h.tokens for h in expected]
+    assert [c["phrase"] for c in got["constraints"]] == ["The", "very", "house|port"]
+    for constraint in got["constraints"]:
+        ((start, end),) = constraint["spans"]
+        assert constraint["met"] and got["text"][start:end] in constraint["phrase"].split("|")
+    assert "has" not in got["text"].split()
+
+
+def test_a_record_that_cannot_be_translated_costs_no_other_one_its_translation(client):
+    records = [{"source": SOURCE}, {"source": SOURCE, "constraints": ["漢"], "id": "b"}, {"source": ""}]
+    first, second, third = client.post("/v1/translate", json=records).json()
+    assert first["text"] and third["text"] == ""
+    assert second["id"] == "b" and "which the target dictionary lacks" in second["error"] and "text" not in second
+    alone = client.post("/v1/translate", json=records[1])
+    assert alone.status_code == 400 and alone.json() == {"error": second["error"]}
+
+
+def events(response) -> list[tuple[str, dict]]:
+    found = []
+    for block in response.read().decode().strip().split("\n\n"):
+        name, data = block.split("\n")
+        found.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
+    return found
+
+
+def test_a_stream_grows_to_the_answer(client, lines):
+    whole = client.post("/v1/translate", json={"source": lines[1]}).json()
+    with client.stream("POST", "/v1/translate/stream", json={"source": lines[1]}) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        *parts, last = events(response)
+    assert last[0] == "answer" and {**last[1], "seconds": 0} == {**whole, "seconds": 0}
+    tokens = [part["tokens"] for name, part in parts if name == "partial"]
+    assert len(tokens) == len(parts) and tokens == sorted(set(tokens))
+
+
+def test_a_stream_tells_an_error_as_its_last_event(client):
+    with client.stream("POST", "/v1/translate/stream", json={"source": SOURCE, "nbest": 9}) as response:
+        assert events(response) == [("error", {"error": "nbest is 9 and the beam is 5: ask for 1 to 5 hypotheses"})]
+    assert client.post("/v1/translate/stream", json=[{"source": SOURCE}]).json() == {
+        "error": "a stream has one record: send an object, not a list"
+    }
+
+
+def test_the_unmodified_client_of_libretranslate(client, translator, lines):
+    api = LibreTranslateAPI(str(client.base_url))
+    assert api.translate(lines[2], "de", "en") == translator.translate([lines[2]])[0][0].text
+    assert api.translate(f"{lines[2]}\n\n{lines[3]}", "auto", "en") == "\n".join(
+        [translator.translate([lines[2]])[0][0].text, "", translator.translate([lines[3]])[0][0].text]
+    )
+    assert api.languages() == [{"code": "de", "name": "German", "targets": ["en"]}, {"code": "en", "name": "English", "targets": []}]
+
+
+def test_libretranslate_in_json_with_lists_and_alternatives(client, translator, lines):
+    found = client.post("/translate", json={"q": lines[:2], "source": "de", "target": "en", "alternatives": 2}).json()
+    expected = [[h.text for h in nbest] for nbest in translator.translate(lines[:2], 3)]
+    assert found == {"translatedText": [texts[0] for texts in expected], "alternatives": [texts[1:] for texts in expected]}
+    wrong = {
+        "fr is not supported as source: this server translates from de to en": {"q": "x", "source": "fr", "target": "en"},
+        'format html is not supported: send "text"': {"q": "x", "source": "de", "target": "en", "format": "html"},
+        '"q" is no text: write the text to translate there, or a list of texts': {"source": "de", "target": "en"},
+        '"alternatives" is no number of texts: use 0 or more': {"q": "x", "source": "de", "target": "en", "alternatives": "many"},
+    }
+    for sentence, body in wrong.items():
+        response = client.post("/translate", json=body)
+        assert (response.status_code, response.json()) == (400, {"error": sentence})
+
+
+def test_glossaries_are_kept_replaced_and_forgotten(client, settings):
+    path = "/v1/glossaries/clinic"
+    assert client.get(path).status_code == 404
+    assert client.put(path, content="Patient\thouse\n").status_code == 201
+    assert client.get(path).content == b"Patient\thouse\n" and client.get("/v1/glossaries").json() == {"glossaries": ["clinic"]}
+    record = {"source": SOURCE, "glossary": "clinic"}
+    (constraint,) = client.post("/v1/translate", json=record).json()["constraints"]
+    assert constraint["term"] == "Patient" and constraint["met"] and constraint["source_spans"] == [[4, 11]]
+    assert client.put(path, content="Patient\temployee\n").status_code == 200
+    text = client.post("/v1/translate", json=record).json()["text"]
+    assert "employee" in text and "house" not in text
+    both = client.post("/v1/translate", json={**record, "glossary": {"Port": "house"}}).json()
+    assert [c["phrase"] for c in both["constraints"]] == ["house"]
+    refused = client.put(path, content="Patient\t漢\n")
+    assert refused.status_code == 400 and "line 1 of glossary 'clinic'" in refused.json()["error"]
+    assert client.put(path, content="no tab here\n").status_code == 400
+    assert client.get(path).content == b"Patient\temployee\n", "what is refused replaces nothing"
+    assert [file.name for file in settings.glossary_folder.iterdir()] == ["clinic.tsv"]
+    assert client.delete(path).status_code == 204 and client.delete(path).status_code == 404
+    gone = client.post("/v1/translate", json=record)
+    assert gone.status_code == 404 and gone.json()["error"].startswith("there is no glossary 'clinic': put it first")
+    for name in ("..", ".hidden", "a%2Fb", "x" * 65):
+        assert client.put(f"/v1/glossaries/{name}", content="a\tb\n").status_code in (400, 404, 405)
+
+
+def test_the_documentation_has_examples_that_work(client):
+    paths = client.get("/openapi.json").json()["paths"]
+    tried = 0
+    for path, methods in paths.items():
+        for content_type, content in methods.get("post", {}).get("requestBody", {}).get("content", {}).items():
+            for example in content["examples"].values():
+                response = client.post(path, json=example["value"], headers={"Content-Type": content_type})
+                assert response.status_code == 200, (path, example, response.text)
+                assert "error" not in response.text
+                tried += 1
+    example = paths["/v1/glossaries/{name}"]["put"]["requestBody"]["content"]["text/tab-separated-values"]["example"]
+    assert client.put("/v1/glossaries/example", content=example).status_code == 201
+    assert client.delete("/v1/glossaries/example").status_code == 204
+    assert tried >= 7 and client.get("/docs").status_code == 200
+
+
+def test_health_readiness_model_and_metrics(client):
+    assert client.get("/health").json() == {"status": "ok"} and client.get("/ready").json() == {"status": "ready"}
+    model = client.get("/v1/model").json()
+    assert (model["source"], model["target"], model["beam"]) == ("de", "en", 5) and "stop:deadly" in model["signature"]
+
+    def value(name: str) -> float:
+        line = next(line for line in client.get("/metrics").text.splitlines() if line.startswith(name + " "))
+        return float(line.split()[-1])
+
+    before = value("fairseq_ext_latency_seconds_count")
+    client.post("/v1/translate", json=[{"source": SOURCE}] * 3)
+    assert value("fairseq_ext_latency_seconds_count") == before + 3
+    assert value("fairseq_ext_rows_a_step_sum") > value("fairseq_ext_rows_a_step_count") > 0
+    assert value('fairseq_ext_requests_total{route="/v1/translate",status="200"}') >= 1
+    assert value("fairseq_ext_refills_total") >= 1 and value("fairseq_ext_target_tokens_total") > 0

@@ -1,0 +1,41 @@
+"""A server in a thread of this process, over an engine of the demo model."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import uvicorn
+
+from fairseq_ext import Engine
+from fairseq_ext.serve.app import Server
+from fairseq_ext.serve.settings import Settings
+
+ROOT = Path(__file__).parents[1]
+MODEL = ROOT / "checkpoints" / "demo"
+FLAGS = dict(
+    path=str(MODEL / "checkpoint.pt"), data=str(MODEL), source_lang="de", target_lang="en", bpe="sentencepiece",
+    sentencepiece_model=str(MODEL / "spm.model"), cpu=True, beam=5, stop="deadly", stream_width=8,
+)  # fmt: skip
+
+
+@contextlib.contextmanager
+def listening(engine: Engine, settings: Settings) -> Iterator[httpx.Client]:
+    """A client of a server over this engine, which stays when the server goes."""
+    server = Server(engine, settings)
+    server.engine = engine
+    sock = socket.create_server(("127.0.0.1", 0))
+    running = uvicorn.Server(uvicorn.Config(server.app, log_level="error", lifespan="off", timeout_graceful_shutdown=2))
+    thread = threading.Thread(target=running.run, kwargs={"sockets": [sock]}, daemon=True)
+    thread.start()
+    while not running.started:
+        time.sleep(0.02)
+    with httpx.Client(base_url=f"http://127.0.0.1:{sock.getsockname()[1]}", timeout=180) as client:
+        yield client
+    running.should_exit = True
+    thread.join(30)
