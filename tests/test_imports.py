@@ -21,7 +21,7 @@ ALLOWED = {
     "compat": "tasks",
     "corpus": "constraints digests errors files registry stats translator",
     "doctor": "compat errors kernels",
-    "serve": "constraints engine errors files stats terms translator viz",
+    "serve": "constraints engine errors files tasks translator",
     "engine": "constraints errors search stats terms translator",
     "terms": "errors files",
     "translator": "constraints errors session.checkpoint stats",

@@ -85,7 +85,6 @@ class Description:
     width: int  # sentences that it decodes at once
     longest: int | None  # source tokens that the model takes
     no_constraints: str  # why requests can have none; "" where they can
-    shows_graphs: bool = False  # whether dependency graphs can be had
 
 
 @dataclass

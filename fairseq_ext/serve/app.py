@@ -6,6 +6,7 @@ has its error in its own place and costs no other one its translation.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -24,6 +25,7 @@ from fairseq_ext.engine.jobs import Answer, Description, GlossaryFile
 from fairseq_ext.errors import UsageError
 from fairseq_ext.serve import libretranslate, records
 from fairseq_ext.serve.glossaries import Glossaries, Missing
+from fairseq_ext.serve.graphs import Graphs
 from fairseq_ext.serve.guard import Keys, read_body
 from fairseq_ext.serve.metrics import Metrics
 from fairseq_ext.serve.settings import Settings, default_folder
@@ -52,6 +54,7 @@ class Server:
         self.keys = Keys(settings.api_keys)
         self.folder = settings.glossary_folder
         self.metrics = Metrics(engine)
+        self.graphs = Graphs(engine.nursery.flags)
         self.kept: Glossaries | None = None
         self.closing = False
         self.app = FastAPI(title="fairseq_ext", description=__doc__, lifespan=self.lifespan)
@@ -62,6 +65,7 @@ class Server:
         """The engine ends with the server."""
         yield
         self.closing = True
+        self.graphs.stop()
         await run_in_threadpool(self.engine.close)
 
     def model(self) -> Description:
@@ -101,6 +105,9 @@ class Server:
         app.put("/v1/glossaries/{name}", openapi_extra=text, **more)(self.put_glossary)
         app.get("/v1/glossaries/{name}", **more)(self.get_glossary)
         app.delete("/v1/glossaries/{name}", status_code=204, response_class=Response, **more)(self.delete_glossary)
+        source = {"type": "object", "required": ["source"], "properties": {"source": records.PROPERTIES["source"]}}
+        graph = body_of(source, {"one sentence": records.EXAMPLES["one sentence"]})
+        app.post("/v1/graph", openapi_extra=graph, response_class=Response, **more)(self.graph)
         app.get("/v1/model", **more)(self.get_model)
         app.post("/translate", openapi_extra=libre, **more)(self.libretranslate)
         app.get("/languages", **more)(self.languages)
@@ -182,6 +189,17 @@ class Server:
         self.keys.check(request.headers)
         self.glossaries.delete(name)
         return Response(status_code=204)
+
+    async def graph(self, request: Request) -> Response:
+        """The decoding dependency graph of a source's greedy translation, as SVG. The first one takes the time to load the model."""
+        (record, *_), several = await self.read(request)
+        if several or not record.request["source"].strip():
+            raise UsageError("a graph has one sentence: send an object with a source")
+        try:
+            svg = await asyncio.wait_for(self.graphs.svg(record.request["source"]), self.settings.deadline)
+        except asyncio.TimeoutError:
+            raise HTTPException(504, f"the graph took more than {self.settings.deadline:g} seconds: ask again") from None
+        return Response(svg, media_type="image/svg+xml")
 
     async def get_model(self, request: Request) -> Any:
         """What is loaded, and how translations are made."""

@@ -87,6 +87,15 @@ def test_type_add_a_term_see_it_highlighted(page, client):
     assert page.locator(".chip").count() == 0
 
 
+def test_a_dependency_graph_is_shown_on_demand(page):
+    page.fill("#source", SOURCE)
+    translated(page)
+    page.click("#draw")
+    page.wait_for_selector("#picture img")
+    assert page.evaluate("() => { const i = document.querySelector('#picture img'); return i.decode().then(() => i.naturalWidth); }") > 100
+    shot(page, "6-graph")
+
+
 def test_wrong_input_shows_the_sentence_of_the_server(page, client):
     page.fill("#source", SOURCE)
     add(page, "term", "", "漢")

@@ -1,0 +1,110 @@
+"""The command: what it says, what it refuses, and how it ends."""
+
+import hashlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import httpx
+import pytest
+from forked import forked
+from serving import FLAGS, ROOT
+
+from fairseq_ext.serve.__main__ import main
+
+NEEDED = ["--path", FLAGS["path"], "--data", FLAGS["data"], "-s", "de", "-t", "en", "--cpu"]
+SEGMENTED = ["--bpe", "sentencepiece", "--sentencepiece-model", FLAGS["sentencepiece_model"]]
+SOURCE = "Der Patient hat einen Port."
+
+
+@pytest.fixture
+def started():
+    """Starts the command on a free port; returns the process, its address and what it says."""
+    processes = []
+
+    def start(*more: str):
+        command = [sys.executable, "-m", "fairseq_ext.serve", *NEEDED, *SEGMENTED, "--port", "0", *more]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+        processes.append(process)
+        said = []
+        for line in process.stderr:
+            said.append(line)
+            if line.startswith(("ready:", "error:")):
+                break
+        url = re.search(r"listening on (http://\S+?)(;|$)", "".join(said), re.M)
+        threading.Thread(target=process.stderr.read, daemon=True).start()
+        return process, url[1], "".join(said)
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def test_it_says_where_it_listens_and_ends_at_sigterm_when_what_runs_is_answered(started):
+    process, url, said = started("--beam", "4", "--stop", "optimal", "--unnormalized", "--grace", "60", "--max-line-tokens", "60")
+    assert "; no --api-keys, so this machine alone can reach it" in said
+    assert re.search(r"ready: de to en, fairseq_ext:\S+stop:optimal", said)
+    with httpx.Client(base_url=url, timeout=120) as client:
+        one = client.post("/v1/translate", json={"source": SOURCE}).json()
+        assert one["certificate"] == {"proved": True, "gap": 0.0}
+        assert "tokens and 60 are allowed" in client.post("/v1/translate", json={"source": "Ja , " * 60}).json()["error"]
+    answers = []
+
+    def ask() -> None:
+        with httpx.Client(base_url=url, timeout=120) as client:
+            answers.append(client.post("/v1/translate", json=[{"source": SOURCE}] * 60))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        pending = next(line for line in httpx.get(f"{url}/metrics").text.splitlines() if line.startswith("fairseq_ext_pending "))
+        if float(pending.split()[1]) > 0 or answers:
+            break
+    process.send_signal(signal.SIGTERM)
+    asking.join()
+    assert answers[0].status_code == 200 and [each["text"] for each in answers[0].json()] == [one["text"]] * 60
+    assert process.wait(60) == 0
+    with pytest.raises(httpx.TransportError):
+        httpx.get(f"{url}/health")
+
+
+def test_what_cannot_be_is_refused_in_one_sentence(tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("secret\n", encoding="utf-8")
+    empty = tmp_path / "empty"
+    empty.write_text("# none\n", encoding="utf-8")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        for arguments, sentence in [
+            (["--host", "0.0.0.0"], "--host 0.0.0.0 opens the server to others and no keys are given: add --api-keys FILE"),
+            (["--api-keys", str(keys)], f"line 1 of {keys} does not begin with the SHA-256 of a key"),
+            (["--api-keys", str(empty)], f"--api-keys {empty} has no key: make one with python -m fairseq_ext.serve.guard NAME"),
+            (["--api-keys", str(tmp_path / "none")], "--api-keys: cannot read"),
+            (["--deadline", "0"], "--deadline 0 allows nothing: use a number above 0"),
+            (["--grace", "-1"], "--grace -1 is no time: use 0 seconds or more"),
+            (["--port", port], f"cannot listen on 127.0.0.1:{port} (Address already in use): choose another --host or --port"),
+            (["--host", "1.2.3.4", "--api-keys", "x"], "--api-keys: cannot read x"),
+            (["5"], "'5' belongs to no flag: write a flag before its value"),
+        ]:
+            done = forked(main, "serve", *NEEDED, *arguments)
+            assert done.status == 1 and done.stderr.splitlines()[-1].startswith(f"error: {sentence}"), (arguments, done)
+
+
+def test_a_model_that_cannot_be_loaded_ends_the_server_with_its_sentence():
+    done = forked(main, "serve", *NEEDED[2:], "--path", "/nowhere.pt", "--port", "0")
+    assert done.status == 1 and "error: Model file not found: /nowhere.pt" in done.stderr
+
+
+def test_a_key_is_made_with_the_line_for_its_file():
+    command, environment = [sys.executable, "-m", "fairseq_ext.serve.guard", "me"], {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    key, line = (text.split()[1:] for text in done.stdout.splitlines())
+    assert line == [hashlib.sha256(key[0].encode()).hexdigest(), "me"] and len(key[0]) > 40
