@@ -164,10 +164,14 @@ class BeamSearchGenerator(SequenceGenerator):
             for i, number in enumerate(ids):
                 out[i] = self.results.hypotheses(number, self.checksum(pool, i), device) or []
             pool.wanted = [i for i, found in enumerate(out) if not found]
+            if pool.wanted and pool.net_input["src_tokens"].dim() == 3 and not pool.alone:
+                pool.wanted = None  # speech is encoded in its whole batch, on which its results depend
         missing = len(pool.queue(0))
         progress = Progress(missing, self.stats, self.show_bar) if self.stats.refills is not None and missing > 1 else None
 
         def answer(sentence: int, found: list[Hypothesis]) -> None:
+            if out[sentence]:  # of an earlier run
+                return
             out[sentence] = self.answer(pool, sentence, found)
             if self.results is not None:
                 text = self.target_text.text(out[sentence][0]["tokens"])

@@ -90,6 +90,7 @@ CAPABILITIES = {
     "compiled linear layers": "{needer} is for the transformer backend, and {denier} is another",
     "source sentence": "{needer} works from the words of a source sentence, and {denier} has none",
     "source tokens": "{needer} works from source tokens, and {denier} has none",
+    "divisible batches": "{needer} divides batches, and the results of {denier} depend on them",
     "no constraints": "{needer} knows no constraints, as --select dba does, and {denier} gives some",
 }
 

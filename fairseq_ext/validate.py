@@ -105,6 +105,7 @@ OPTIONS = (
     Option(
         "--cpu-workers",
         lambda flags, generation: flags.cpu_workers > 1,
+        needs=frozenset({"divisible batches"}),
         denies=frozenset({"one process", "random numbers of its own"}),
     ),
 )

@@ -82,6 +82,16 @@ class Made:
         pair = PAIR if case.pair else []
         return [self.data, "--path", self.checkpoint, "--task", task, *SEARCH, *pair, *case.flags, *case.search, *self.given.get(which, [])]
 
+    def keywords(self) -> dict[str, Any]:
+        """Of a Translator, and of a corpus job's flags: ours as keywords, without checkpoint and data."""
+        out: dict[str, Any] = {}
+        name = ""
+        for argument in map(str, self.ours[1:]):
+            if argument.startswith("-"):
+                name = {"-s": "source_lang", "-t": "target_lang"}.get(argument, argument.lstrip("-").replace("-", "_"))
+            out[name] = True if argument.startswith("-") else argument
+        return {key: value for key, value in out.items() if key != "path"}
+
     @property
     def stock(self) -> list[Any]:
         return self.arguments("stock")

@@ -192,7 +192,7 @@ def test_every_capability_is_needed_and_denied():
     everything = [*registry.all_strategies(), *validate.OPTIONS]
     needed, denied = ({c for s in everything for c in kind(s)} for kind in (lambda s: s.needs, lambda s: s.denies))
     # denied by models, by constraints and by tasks (session/stock_tasks.py), not by a flag
-    by_models = {"one model", "output layer", "no constraints", "source sentence", "source tokens"}
+    by_models = {"one model", "output layer", "no constraints", "source sentence", "source tokens", "divisible batches"}
     assert needed - by_models == denied - by_models == set(registry.CAPABILITIES) - by_models
 
 

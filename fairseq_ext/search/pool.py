@@ -68,7 +68,7 @@ class Pool:
         return range(started, len(self)) if self.wanted is None else self.wanted[started:]
 
     def inputs(self, sentences: list[int]) -> dict[str, Tensor]:
-        """The model's input for these sentences; tokens no wider than the longest of them (an LSTM insists on it)."""
+        """The model's input for these sentences, no wider than the longest of them (an LSTM insists on it)."""
         inputs = {name: value for name, value in self.net_input.items() if name != "prev_output_tokens"}
         if self.are_all(sentences):
             return inputs
@@ -91,8 +91,8 @@ class Pool:
     def used_columns(self, sentences: list[int]) -> tuple[int, int]:
         """The first source column that these sentences need, and the one behind the last."""
         tokens = self.net_input["src_tokens"]
-        if tokens.dim() == 3:  # speech (N, T, F), padded behind: a convolution sees padding, so it is kept or left out as a whole
-            return 0, int(self.length[sentences].max()) if self.alone else tokens.size(1)
+        if tokens.dim() == 3:  # speech (N, T, F), padded behind
+            return 0, int(self.length[sentences].max())
         used = tokens[sentences].ne(self.pad).any(0).nonzero()[:, 0].tolist()
         return used[0], used[-1] + 1
 

@@ -117,8 +117,8 @@ class Workers:
             for pipe, index in zip(self.pipes, shares, strict=False):
                 part, *others = (share(each, n, index) for each in (sample, prefix, constraints))
                 tokens = part["net_input"]["src_tokens"]
-                if tokens.dim() == 2:  # no wider than its longest sentence: an LSTM insists on it
-                    part["net_input"]["src_tokens"] = tokens[:, tokens.ne(self.pad).any(0)]
+                # no wider than its longest sentence: an LSTM insists on it
+                part["net_input"]["src_tokens"] = tokens[:, tokens.ne(self.pad).any(0)]
                 pipe.send_bytes(pickle.dumps((part, *others)))
             for i, index in enumerate(shares):
                 answer = pickle.loads(self.pipes[i].recv_bytes())

@@ -1,11 +1,17 @@
 """Every task that has a twin, through the real commands: equal to stock without our flags, and with constraints that are met."""
 
+import json
 import re
 
 import pytest
 import task_models
+from corpus_jobs import one_process, records
 from forked import generate_forked, interactive_forked
 from task_models import Made
+
+from fairseq_ext import Translator
+from fairseq_ext.corpus.job import Job
+from fairseq_ext.corpus.run import translate
 
 LINES = ["w1 w2 w3", "w4", "w5 w6 w7 w8 w9", "w10 w11"]
 
@@ -55,3 +61,37 @@ def test_interactive_equals_stock_and_meets_what_is_typed(made):
     assert len(found) == 4
     for number, (_, _, words) in enumerate(found):
         assert f"w{20 + number}" in words.split()
+
+
+def test_a_prefix_stands_behind_what_the_task_forces(made, tmp_path):
+    """A language token, or the prompt of a language model, comes first; then the user's prefix; then what else must be there."""
+    lines = [{"prefix": "w7", "constraints": [f"w{20 + i}"]} for i in range(7)]
+    (tmp_path / "wanted.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    search = ["--beam", 3, "--constraints-file", tmp_path / "wanted.jsonl", "--stats-file", tmp_path / "stats.json"]
+    out = generate_forked(*made.ours, *search).stdout
+    source = {number.partition("-")[2]: words for number, words in rows(out, "S")}
+    for number, _, words in rows(out, "H"):
+        i = number.partition("-")[2]
+        forced = "" if made.case.pair else source[i] + " "
+        assert words.startswith(f"{forced}w7 ") and f"w{20 + int(i)}" in words.split()
+    assert json.loads((tmp_path / "stats.json").read_text())["constraints"] == {"given": 14, "met": 14, "unmet": []}
+
+
+def test_workers_give_what_one_process_gives(made):
+    stock = generate_forked(*made.stock, "--beam", 3).stdout
+    same_rows(stock, generate_forked(*made.ours, "--beam", 3, "--cpu-workers", 2).stdout)
+
+
+def test_python_and_the_corpus_command_give_what_the_command_gives(made, tmp_path, monkeypatch):
+    out = interactive_forked("".join(line + "\n" for line in LINES), *made.stock, "--beam", 3, "--buffer-size", 4).stdout
+    expected = [row[2] for row in rows(out, "D")]
+    flags = made.keywords() | {"beam": "3"}
+    translator = Translator(str(made.checkpoint), str(made.data), **flags)
+    assert [nbest[0].text for nbest in translator.translate(LINES)] == expected
+    for nbest in translator.translate(LINES, constraints=[["w25"]] * len(LINES)):
+        assert "w25" in nbest[0].text.split()
+    (tmp_path / "lines.txt").write_text("".join(line + "\n" for line in LINES))
+    with one_process(monkeypatch, None):
+        translate(Job(str(made.checkpoint), str(made.data), [str(tmp_path / "lines.txt")], str(tmp_path / "out"), flags, progress=0.0))
+    (found,) = (tmp_path / "out").rglob("lines*.jsonl")
+    assert [record["hypotheses"][0] for record in records(found)] == expected
