@@ -239,6 +239,13 @@ class Stats(Section):
         self.decoder_rows += rows
         self.decoder_positions += rows * width
 
+    def count_steps(self, calls: int, rows: int) -> None:
+        """Steps of live hypotheses: so many decoder calls, of so many rows in all."""
+        self.decoder_calls += calls
+        self.decoder_rows += rows
+        self.decoder_positions += rows
+        self.expand(rows)
+
     def leave_out_decoder(self) -> None:
         """fairseq's own loop decodes, whose calls nobody counts: the counters of the decoder do not apply."""
         self._own_loop = False

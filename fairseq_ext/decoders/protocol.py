@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from fairseq_ext.kernels.row import CompiledReader
+from fairseq_ext.kernels.transformer import StepStruct
 
 
 class Decoder(Protocol):
@@ -44,6 +45,19 @@ class Decoder(Protocol):
         """Return the attention of the last step to the source (n, source), averaged over models; None unless `need_attention`."""
 
 
+class RowReader(Protocol):
+    """Reads the only sentence, compiled throughout."""
+
+    compiled: CompiledReader  # what kernels/row.cpp and beam.cpp read with
+    struct: StepStruct  # where its KV cache lies
+
+    def reserve_(self, kept: int, w: int) -> None:
+        """Make room for w positions behind the first `kept` tokens; what was read beyond these is forgotten."""
+
+    def reserve_rows_(self, k: int, used: int, length: int) -> None:
+        """Make room for the next steps of k rows: `used` positions of the cache hold what they have read, `length` tokens each."""
+
+
 class Regroupable(Decoder, Protocol):
     """A decoder whose rows can be divided into groups and joined again. It steps one group at a time."""
 
@@ -62,14 +76,8 @@ class Regroupable(Decoder, Protocol):
     def part(self, row: Tensor, sentence: Tensor, width: int, sentence_of_row: Tensor) -> Any:
         """Return a copy of some rows as a group; arguments as of `select`. The live rows stay."""
 
-
-class RowReader(Protocol):
-    """Reads the only row, compiled throughout."""
-
-    compiled: CompiledReader  # what kernels/row.cpp reads with
-
-    def reserve_(self, kept: int, w: int) -> None:
-        """Make room for w positions behind the first `kept` tokens; what was read beyond these is forgotten."""
+    def row_reader(self) -> RowReader | None:
+        """Return a compiled reader of the only sentence, which has one row and owns it from then on; None where there is none."""
 
 
 class BlockDecoder(Regroupable, Protocol):
@@ -80,6 +88,3 @@ class BlockDecoder(Regroupable, Protocol):
 
         Return the features of each model: (n, d) for one new token, (n, new, d) for more.
         """
-
-    def row_reader(self) -> RowReader | None:
-        """Return a compiled reader of the only row, which owns that row from then on; None where there is none."""

@@ -69,6 +69,8 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # what each function returns a
     "draft_row": (N, [P]),
     "commit_row": (N, [P]),
     "call_row": (N, [P, P]),
+    # beam.cpp
+    "search_sentence": (N, [P, P, P]),
     # draft.cpp
     "propose_nothing": (N, [P, P, N, D, P, P]),
     "propose_trajectory": (N, [P, P, N, D, P, P]),

@@ -2,28 +2,13 @@
 // parallel/driver.py for the call, strategies/decoding/_blocks.py and window.py for the methods, decoders/transformer/decoder.py for the
 // decoder.
 
-#include "norm.hpp"
+#include "reader.hpp"
 #include "row.hpp"
 #include "topk.hpp"
-
-// of transformer.cpp; what they are given is made in transformer.py
-extern "C" void decode(const void* layers, const void* step);
-extern "C" void linear(const void* packed, const float* x, int64_t lines, float* y, int64_t epilogue);
 
 namespace {
 
 enum Status : int64_t { GOES_ON, DONE, LOST, NOT_A_NUMBER, NO_ROOM };
-
-// A decoder that is compiled throughout; mirrored in row.py
-struct Reader {
-    const void *layers, *step, *output;  // step's x is this one's
-    int64_t *block, *before;             // two fields of step: the block's width, and how many tokens stand before it
-    const float *embedding, *positions;  // (V, d), (positions, d)
-    float *x, *logits;                   // (width, d), (width, V)
-    int64_t d, vocabulary, width, room;  // width: of the widest block that there is memory for; room: of positions
-    float scale;                         // of the embedding
-    Norm embedding_norm;                 // of the sum of both
-};
 
 // jacobi, gs-jacobi, hybrid-jacobi; mirrored in row.py
 struct Blocks {
@@ -72,10 +57,8 @@ void read(const Reader& reader, const Row& row) {
     const int64_t length = *row.length, d = reader.d;
     for (int64_t i = 0; i < row.w; ++i) {
         const int64_t token = i == 0 ? row.last() : row.draft[i - 1] == NONE ? row.pad : row.draft[i - 1];
-        const float *from = reader.embedding + token * d, *where = reader.positions + (length + i) * d;
-        for (int64_t k = 0; k < d; ++k) reader.x[i * d + k] = reader.scale * from[k] + where[k];
+        reader.embed(token, length + i, reader.x + i * d);
     }
-    if (reader.embedding_norm.weight) normalise(reader.embedding_norm, reader.x, row.w, d, reader.x);
     *reader.block = row.w, *reader.before = length;
     decode(reader.layers, reader.step);
     linear(reader.output, reader.x, row.w, reader.logits, 0);

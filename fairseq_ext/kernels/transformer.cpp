@@ -8,6 +8,7 @@
 #include "attention.hpp"
 #include "linear.hpp"
 #include "norm.hpp"
+#include "step.hpp"
 
 namespace {
 
@@ -27,23 +28,6 @@ struct LayerStack {
     const Layer* layers;
     int64_t count, d, heads, pre_norm;
     Norm final_norm;
-};
-
-// Keys and values of a KV cache, strides in elements: layer, key or value, sentence, head, position; features are neighbours
-struct Cache {
-    float* data;
-    int64_t layer, value, sentence, head, positions;
-};
-
-struct Step {
-    float* x;  // (N, d) embedded tokens; the features when done
-    int64_t rows, block, sentences, width, before;  // before: positions in use before this step, which adds width x block
-    const int64_t* place;  // (n,) place of each row among sentences x width; null: in order
-    const int64_t* slot;   // (sentences,) where each lies in the KV cache and the source mask; null: in order
-    const float* mask;     // (sentences or 1, width x block, positions) 0 where a token sees a position; null: it sees all up to its own
-    int64_t mask_sentence;  // elements from one sentence's mask to the next; 0: they share one
-    const float* source_mask;  // (sentences, source positions); null: none is padded
-    Cache target, source;  // the KV cache: of self-attention, of cross-attention
 };
 
 // ---- pieces of a layer
@@ -174,6 +158,7 @@ void decode(const LayerStack* stack_, const Step* step_) {
             const float* key = target + sentence_of[i] * step.target.sentence;
             Seen seen{key, key + step.target.value, step.target.head, h, step.width == 1 ? position_of[i] + 1 : positions, nullptr};
             if (step.mask) seen.count = histories->count[i], seen.position = histories->positions.data() + i * positions;
+            if (step.history) seen.count = step.history_count[i], seen.position = step.history + i * step.history_width;
             attend(wide + i * 3 * d, seen, heads, h, score, y + i * d);
         });
         multiply(layer.self_out, y, lines, x, ADD);

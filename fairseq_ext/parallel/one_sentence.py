@@ -76,4 +76,4 @@ def is_plain(reader: BlockReader, pool: Pool, limit: int) -> bool:
     processors, softmax = reader.processors, reader.softmax
     if not softmax.is_full or softmax.temperature != 1.0 or pool.prefix is not None or processors.min_len > limit:
         return False
-    return not processors.unk_penalty and processors.suppress is None and not processors.no_repeat_ngram and processors.lm is None
+    return processors.is_plain

@@ -44,6 +44,11 @@ class LogitsProcessors:
     lm: torch.nn.Module | None = None
     lm_weight: float = 1.0
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether only pad and the length limits change log-probabilities."""
+        return not self.unk_penalty and not self.no_repeat_ngram and self.suppress is None and self.lm is None
+
     def __call__(self, log_probs: LogProbs, beam: Beam, pool: Pool, at_limit: Tensor | None) -> LogProbs:
         """Apply all processors to a beam; at_limit (S,): sentences that must end now, None when there is none."""
         if self.lm is not None:

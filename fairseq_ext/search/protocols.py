@@ -52,6 +52,7 @@ class Softmax(ABC):
 class Select(ABC):
     """Which continuations of a sentence go on (`--select`)."""
 
+    is_topk: bool = False  # the 2k best ones, and nothing else
     variable: bool = False  # a sentence may continue with fewer rows than the beam
 
     def start(self, beam: Beam, pool: Pool) -> None:  # noqa: B027  most keep no row state
@@ -81,6 +82,7 @@ class Prune(ABC):
 class Stop(ABC):
     """When a sentence is final (`--stop`)."""
 
+    is_count: bool = False  # with k finished hypotheses or at its length limit, and by nothing else
     variable: bool = False  # a sentence may continue with fewer rows than the beam
 
     def start(self, beam: Beam, pool: Pool) -> None:  # noqa: B027  most keep no state of their own

@@ -45,9 +45,6 @@ class UncachedBackend(FairseqBackend):
             out.append(features[:, -1] if new == 1 else features)
         return out
 
-    def row_reader(self) -> None:
-        """Return None: there is no quicker way to read a row alone."""
-
     def select(self, row: Tensor, sentence: Tensor | None, width: int, sentence_of_row: Tensor) -> None:
         for model in self.models:
             model.move_source(sentence, sentence_of_row)

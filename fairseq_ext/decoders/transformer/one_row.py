@@ -1,4 +1,4 @@
-"""The transformer backend for a single row: blocks are read and forgotten by plain integers.
+"""The transformer backend for a sentence that is alone: a row's blocks, or a beam's rows, are read by plain integers.
 
 With one row, a position of the KV cache is a position of the row. So one number replaces the masks and lengths of rows.py, and a call of
 the compiled library is all there is to do. decoder.py is the definition.
@@ -16,9 +16,11 @@ from fairseq_ext.decoders.transformer.weights import Weights
 from fairseq_ext.kernels.row import CompiledReader
 from fairseq_ext.kernels.transformer import StepStruct, cache_struct
 
+FIRST_STEPS = 32  # of a beam, for which there is room at first
+
 
 class RowReader:
-    """Reads the only row of a group, for one model whose layers and output layer are compiled."""
+    """Reads the only sentence of a group, for one model whose layers and output layer are compiled."""
 
     def __init__(self, weights: Weights, cache: KeyValues):
         assert weights.compiled is not None
@@ -55,6 +57,20 @@ class RowReader:
         if end > table.size(0):  # what stands behind a limited model's last position is not used
             table = F.pad(table, (0, 0, 0, end - table.size(0)))
         self.compiled.room_(table.contiguous(), min(self.capacity, table.size(0)))
+
+    def reserve_rows_(self, k: int, used: int, length: int) -> None:
+        """Make room for the next steps of k rows: `used` positions of the cache hold what they have read, `length` tokens each."""
+        if k > self.compiled.struct.width:
+            self.compiled.widen_(k)
+        if used + k > self.capacity or not used:
+            self.enlarge_(used, max(used + k, FIRST_STEPS * k // 2))
+        weights = self.weights
+        assert weights.positions is not None
+        if length + 1 > weights.positions.size(0):
+            if weights.grow_positions is None:
+                raise IndexError(f"target position {length + 1} is beyond the model's {weights.positions.size(0)}")
+            weights.positions = weights.grow_positions(2 * (length + 1))
+        self.compiled.room_(weights.positions.contiguous(), weights.positions.size(0))
 
     def enlarge_(self, kept: int, end: int) -> None:
         """Double the room for positions; the first `kept` move there."""

@@ -19,6 +19,7 @@ class TopK(Select):
         self.k = k
         self.children = children  # most continuations of one row; None: no limit
         self.variable = children is not None
+        self.is_topk = type(self) is TopK and children is None
 
     def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
         best = best_of_rows(self.k, beam, log_probs, self.children)

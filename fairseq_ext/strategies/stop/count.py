@@ -37,6 +37,7 @@ class Count(Stop):
     def __init__(self, eos: int, patience: int = 1):
         self.eos = eos
         self.patience = patience
+        self.is_count = type(self) is Count and patience == 1
 
     def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None) -> StopDecision:
         before = finished.count[beam.live_index()]

@@ -1,0 +1,99 @@
+"""A sentence that is alone: the steps of loop.py through their compiled twin (kernels/beam.cpp), in one call.
+
+That runs what most people ask for, on a CPU in float32 or with --int8: beam search of one model, with the full softmax, fairseq's selection
+and stopping rule, and no logits processor but the length limits. Everything else, and every batch of several sentences, goes through the
+loop, which is the definition: hypotheses are the same, to the last bit.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from fairseq_ext.kernels.beam import CompiledBeam, Result
+from fairseq_ext.kernels.library import library
+from fairseq_ext.search.finished import Hypothesis
+from fairseq_ext.search.log_probs import MANY
+from fairseq_ext.search.loop import Answer, beam_search
+from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.state import Engine
+
+
+class BeamSearch:
+    """The driver of --decoding beam: sentences that are alone in one call each, others in the loop."""
+
+    def __init__(self, engine: Engine):
+        self.engine = engine
+        self.compiled: CompiledBeam | None = None
+        self.is_compiled = library() is not None  # so far; the decoder tells when it has a sentence
+
+    def __call__(self, pool: Pool, answer: Answer) -> None:
+        """Decode the sentences of the pool that are wanted; give `answer` each of them as soon as it is final."""
+        sentences = list(pool.queue(0))
+        if len(sentences) == 1 and self.is_plain(pool):
+            found = self.search(pool, sentences[0])
+            if found is not None:
+                answer(sentences[0], found)
+                return
+        beam_search(self.engine, pool, answer)
+
+    def is_plain(self, pool: Pool) -> bool:
+        """Whether the search is one that kernels/beam.cpp knows, the decoder left aside."""
+        engine = self.engine
+        plugs, processors, spec = engine.plugs, engine.processors, engine.spec
+        return (
+            self.is_compiled
+            and plugs.select.is_topk
+            and plugs.stop.is_count
+            and plugs.softmax.is_full
+            and not plugs.prune
+            and engine.stats.refills is None
+            and processors.is_plain
+            and not spec.scoring.reward
+            and 2 * spec.k <= MANY
+            and pool.prefix is None
+            and pool.constraints is None
+            and pool.length.device.type == "cpu"
+        )
+
+    @torch.no_grad()
+    def search(self, pool: Pool, sentence: int) -> list[Hypothesis] | None:
+        """The hypotheses of a sentence, best first; None where the decoder is not compiled, or not every continuation is possible.
+
+        Raises FloatingPointError where the model gives NaN.
+        """
+        engine, limit = self.engine, pool.max_len[sentence]
+        engine.decoder.admit(pool.inputs([sentence]))
+        reader = engine.decoder.row_reader()
+        if reader is None:
+            self.is_compiled = False
+            engine.decoder.set_aside()
+            return None
+        if self.compiled is None:
+            processors, temperature = engine.processors, engine.plugs.softmax.temperature
+            self.compiled = CompiledBeam(engine.spec.k, processors.min_len, processors.eos, processors.pad, temperature)
+        search, state = self.compiled, self.compiled.struct
+        search.start_(pool.bos, limit)
+        result = Result.NO_ROOM
+        while result == Result.NO_ROOM:
+            reader.reserve_rows_(state.k, state.used, state.length)
+            result = search.go_on(reader.compiled, reader.struct)
+        engine.decoder.set_aside()
+        if result == Result.NOT_A_NUMBER:
+            raise FloatingPointError(f"the model gives NaN at target position {state.length} of one of the sentences {[sentence]}")
+        if result == Result.UNSUITABLE:
+            return None
+        engine.stats.encoder_calls += 1
+        engine.stats.count_steps(state.calls, state.read)
+        return self.hypotheses()
+
+    def hypotheses(self) -> list[Hypothesis]:
+        """What the last call found, best first; of equals those that were finished first."""
+        assert self.compiled is not None
+        scoring, found = self.engine.spec.scoring, []
+        for tokens, cumulative in self.compiled.found():
+            total = cumulative[-1]
+            score = total / np.float32(len(tokens) ** scoring.lenpen) if scoring.normalize else total
+            positional = np.concatenate([cumulative[:1], np.diff(cumulative)])
+            found.append(Hypothesis(torch.from_numpy(tokens.copy()), float(score), torch.from_numpy(positional)))
+        return sorted(found, key=lambda h: -h.score)
