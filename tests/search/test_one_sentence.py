@@ -85,8 +85,8 @@ def test_int8_gives_the_loops_bits():
 
 
 OTHERS = [
-    ({"stop": "first"}, {}), ({"patience": 2}, {}), ({"prune_threshold": 5.0}, {}), ({"prune_children": 2}, {}), ({"schedule": "stream"}, {}),
-    ({"decoder_backend": "fairseq"}, {}), ({}, {"no_repeat_ngram_size": 2}), ({}, {"unkpen": 0.5}), ({"softmax": "screened"}, {}),
+    ({"stop": "first"}, {}), ({"patience": 2}, {}), ({"prune_threshold": 5.0}, {}), ({"prune_children": 2}, {}),
+    ({"schedule": "stream"}, {}), ({"decoder_backend": "fairseq"}, {}), ({}, {"no_repeat_ngram_size": 2}), ({}, {"unkpen": 0.5}), ({"softmax": "screened"}, {}),
 ]  # fmt: skip
 
 
