@@ -74,7 +74,7 @@ class Extended(Interactive, BuildsGenerators):
         if getattr(args, "print_alignment", None):
             kind, extra["print_alignment"] = AlignedBeamSearchGenerator, str(args.print_alignment)
         generator = self.build_ours(models, args, kind, extra, prefix_allowed_tokens_fn)
-        self.longest = longest_source(flags, self, models)
+        self.longest, self.draws = longest_source(flags, self, models), generator.runs_stock_loop
         self.command = self.command or Command(flags, self.tell_at_end)
         generator.target_text = TargetText(lambda: self.segmenter, generator.symbols_to_strip_from_output, boundary_mode(flags))
         generator.show_bar = shows_bar(flags)
@@ -86,6 +86,8 @@ class Extended(Interactive, BuildsGenerators):
         if refills(self.flags()):  # fairseq-generate asks for batches before it builds a generator
             max_tokens, max_sentences = None, max(POOL, max_sentences or 0)
             kwargs["required_batch_size_multiple"] = 1  # else the last few sentences are a batch of their own
+        elif not args and (alone := self.batch_of_line(dataset, max_tokens, **kwargs)) is not None:
+            return alone
         batches = super().get_batch_iterator(dataset, max_tokens, max_sentences, *args, **kwargs)  # type: ignore[misc]
         self.forget(dataset)
         return batches
