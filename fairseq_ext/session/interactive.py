@@ -74,8 +74,9 @@ class Interactive(Sentences):
         """
         if self.draws or others.keys() - {"ignore_invalid_inputs"} or type(dataset) is not LanguagePairDataset or len(dataset) != 1:
             return None
-        length, most = int(dataset.src_sizes[0]), max_positions[0] if isinstance(max_positions, tuple) else max_positions
-        if dataset.tgt is not None or dataset.buckets is not None or any(limit is not None and length > limit for limit in (max_tokens, most)):
+        longest = max_positions[0] if isinstance(max_positions, tuple) else max_positions
+        too_long = any(limit is not None and int(dataset.src_sizes[0]) > limit for limit in (max_tokens, longest))
+        if too_long or dataset.tgt is not None or dataset.buckets is not None:
             return None
         return OneBatch(dataset.collater([dataset[0]]))
 

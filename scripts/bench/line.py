@@ -1,0 +1,203 @@
+"""How long does a line typed into fairseq-interactive take to its answer: stock fairseq, this project, CTranslate2 called the same way?
+
+    python scripts/bench/line.py --model DIR --text PREFIX --limit 300
+    python scripts/bench/line.py --beams 1 5 --before OTHER_CHECKOUT
+
+All contenders run at once, each with a buffer of one line, and each line goes to one after the other: only one of them works at a time, and
+other work on the machine disturbs all alike. Shown are the first answer (from the start of the command), the median and the 95th percentile
+from newline to answer, and where the CPU time of a line goes. CTranslate2 (its own beam search, the converted model) is left out where it
+is not installed.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from arguments import command_line, run_script, text_arguments
+from ct2 import convert
+from harness import BenchError
+from report import ROOT
+from text import Text, prepare
+
+PARTS = ["encode text", "data set, batches", "decode", "detokenise", "rest"]
+COMMAND = """
+import atexit, json, sys, time
+import fairseq_cli.interactive as cli
+from fairseq import tasks, utils
+out, used, parts, lines = sys.argv.pop(1), time.process_time, {}, []
+
+def wrap(owner, name, part):
+    inner = getattr(owner, name)
+    def timed(*arguments, **named):
+        before, inside = used(), sum(parts.values())
+        try:
+            return inner(*arguments, **named)
+        finally:
+            parts[part] = parts.get(part, 0.0) + used() - before - (sum(parts.values()) - inside)
+    setattr(owner, name, timed)
+
+def setup_task(*arguments, setup=tasks.setup_task, **named):
+    task = setup(*arguments, **named)
+    wrap(task, "get_interactive_tokens_and_lengths", "encode text")
+    wrap(task, "build_dataset_for_inference", "data set, batches")
+    wrap(task, "inference_step", "decode")
+    return task
+
+def make_batches(*arguments, make=cli.make_batches):
+    batches = make(*arguments)
+    while True:
+        before, inside = used(), sum(parts.values())
+        batch = next(batches, None)
+        parts["data set, batches"] = parts.get("data set, batches", 0.0) + used() - before - (sum(parts.values()) - inside)
+        if batch is None:
+            return
+        yield batch
+
+def buffered_read(*arguments, read=cli.buffered_read):
+    for lines_read in read(*arguments):
+        lines.append(used())
+        if len(lines) == 2:
+            parts.clear()  # the first line warms up
+        yield lines_read
+    parts["rest"] = used() - lines[1] - sum(parts.values())
+    with open(out, "w") as file:
+        json.dump({name: 1e3 * seconds / (len(lines) - 1) for name, seconds in parts.items()}, file)
+
+tasks.setup_task, cli.make_batches, cli.buffered_read = setup_task, make_batches, buffered_read
+wrap(utils, "post_process_prediction", "detokenise")
+cli.cli_main()
+"""
+CTRANSLATE2 = """
+import sys, ctranslate2, sentencepiece
+folder, pieces, kind, beam = sys.argv[1:]
+segment = sentencepiece.SentencePieceProcessor(model_file=pieces)
+translator = ctranslate2.Translator(folder, device="cpu", compute_type=kind, inter_threads=1, intra_threads=1)
+for number, line in enumerate(sys.stdin):
+    words = segment.encode(line.strip(), out_type=str)
+    found = translator.translate_batch([words], beam_size=int(beam), num_hypotheses=1, return_scores=True, length_penalty=1,
+                                       max_input_length=0, max_decoding_length=200)[0]
+    print(f"H-{number}\\t{found.scores[0]}\\t{' '.join(found.hypotheses[0])}")
+    print(f"D-{number}\\t{found.scores[0]}\\t{segment.decode(found.hypotheses[0])}")
+    print(f"P-{number}", flush=True)
+"""
+
+
+class Talk:
+    """A command that is given lines. seconds: of each line; cpu: CPU milliseconds of a line on average."""
+
+    def __init__(self, name: str, command: list[str], root: Path, parts: Path | None = None):
+        self.name, self.parts_file = name, parts
+        self.seconds: list[float] = []
+        self.answers: list[str] = []
+        self.start, self.errors = time.perf_counter(), tempfile.TemporaryFile("w+")
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])}
+        environment |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True, env=environment, bufsize=1
+        )
+
+    def cpu(self) -> float:
+        """CPU seconds of the process so far."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def ask(self, line: str) -> None:
+        """Give a line and wait for its answer."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        before = time.perf_counter()
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        for said in self.process.stdout:
+            if said.startswith("D-"):
+                self.answers.append(said.rpartition("\t")[2].strip())
+            if said.startswith("P-"):
+                break
+        else:
+            self.errors.seek(0)
+            raise BenchError(f"{self.name} ended: {(self.errors.read().strip() or '?').splitlines()[-1]}")
+        now = time.perf_counter()
+        if not self.seconds:
+            self.first, self.cpu_at_start = now - self.start, self.cpu()
+        self.seconds.append(now - before)
+
+    def end(self) -> None:
+        """Let the command end; its CPU time and its parts are known then."""
+        self.cpu_ms = 1e3 * (self.cpu() - self.cpu_at_start) / max(1, len(self.seconds) - 1)
+        self.process.communicate()
+        self.parts: dict[str, float] = json.loads(self.parts_file.read_text()) if self.parts_file else {}
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parser().parse_args(argv)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        text = prepare(folder, args.model, args.text, args.src, args.tgt, args.limit)
+        lines = Path(f"{args.text}.{args.src}").read_text(encoding="utf-8").split("\n")[: args.limit]
+        for beam in args.beams:
+            talks = []
+            for talk in contenders(args, text, beam):  # one after the other: each first answer is timed alone
+                talk.ask(lines[0])
+                talks.append(talk)
+            for line in lines[1:]:
+                for talk in talks:
+                    talk.ask(line)
+            for talk in talks:
+                talk.end()
+            print(table(beam, talks), flush=True)
+    return 0
+
+
+def contenders(args: argparse.Namespace, text: Text, beam: int):
+    """The commands, started one at a time."""
+    flags = [str(text.folder), "--path", str(text.model / "checkpoint.pt"), "--source-lang", text.source, "--target-lang", text.target]
+    flags += ["--cpu", "--beam", str(beam), "--buffer-size", "1"]
+    pieces = text.model / "spm.model"
+    flags += ["--bpe", "sentencepiece", "--sentencepiece-model", str(pieces)] if pieces.exists() else []
+    roots = {"stock": (ROOT, []), "ours": (ROOT, ["--task", "translation_ext"]), "ours --int8": (ROOT, ["--task", "translation_ext", "--int8"])}
+    if args.before:
+        roots |= {f"before{more}": (args.before.resolve(), roots[f"ours{more}"][1]) for more in ("", " --int8")}
+    for i, (name, (root, more)) in enumerate(roots.items()):
+        out = text.folder / f"parts-{beam}-{i}.json"
+        yield Talk(name, [sys.executable, "-c", COMMAND, str(out), *flags, *more], root, out)
+    try:
+        folder = convert(text)
+    except BenchError as error:
+        print(f"CTranslate2 is left out: {error}")
+        return
+    for kind in ("float32", "int8"):
+        yield Talk(f"CTranslate2 {kind}", [sys.executable, "-c", CTRANSLATE2, str(folder), str(pieces), kind, str(beam)], ROOT)
+
+
+def table(beam: int, talks: list[Talk]) -> str:
+    """A row a contender: times, ratios over stock, the parts of a line."""
+    head = ["contender", "first answer s", "p50 ms", "p95 ms", "CPU ms", "p50 over stock's", "CPU over stock's", "equal answers", *PARTS]
+    out = [f"### beam {beam}", "", "| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1)]
+    stock = talks[0]
+    for talk in talks:
+        times = [1e3 * seconds for seconds in talk.seconds[1:]]
+        median, slowest = statistics.median(times), statistics.quantiles(times, n=20)[-1]
+        gain = 1e3 * statistics.median(stock.seconds[1:]) / median
+        same = sum(a == b for a, b in zip(talk.answers, stock.answers, strict=True))
+        cells = [talk.name, f"{talk.first:.2f}", f"{median:.1f}", f"{slowest:.1f}", f"{talk.cpu_ms:.1f}"]
+        cells += [f"{gain:.1f}x", f"{stock.cpu_ms / talk.cpu_ms:.1f}x", f"{same} of {len(talk.answers)}"]
+        out.append("| " + " | ".join(cells + [f"{talk.parts[part]:.2f}" if part in talk.parts else "" for part in PARTS]) + " |")
+    return "\n".join([*out, "", f"{len(stock.seconds)} lines, one thread; parts are CPU milliseconds of a line on average.", ""])
+
+
+def parser() -> argparse.ArgumentParser:
+    parse = command_line(__doc__)
+    text_arguments(parse)
+    parse.set_defaults(limit=300)
+    parse.add_argument("--beams", type=int, nargs="+", default=[5], help="beam sizes (5)")
+    parse.add_argument("--before", type=Path, help="another checkout of this project, to compare with")
+    return parse
+
+
+if __name__ == "__main__":
+    run_script(main)
