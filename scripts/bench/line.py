@@ -159,7 +159,8 @@ def contenders(args: argparse.Namespace, text: Text, beam: int):
     flags += ["--cpu", "--beam", str(beam), "--buffer-size", "1"]
     pieces = text.model / "spm.model"
     flags += ["--bpe", "sentencepiece", "--sentencepiece-model", str(pieces)] if pieces.exists() else []
-    roots = {"stock": (ROOT, []), "ours": (ROOT, ["--task", "translation_ext"]), "ours --int8": (ROOT, ["--task", "translation_ext", "--int8"])}
+    ours = ["--task", "translation_ext"]
+    roots = {"stock": (ROOT, []), "ours": (ROOT, ours), "ours --int8": (ROOT, [*ours, "--int8"])}
     if args.before:
         roots |= {f"before{more}": (args.before.resolve(), roots[f"ours{more}"][1]) for more in ("", " --int8")}
     for i, (name, (root, more)) in enumerate(roots.items()):
