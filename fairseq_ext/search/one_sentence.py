@@ -65,7 +65,7 @@ class BeamSearch:
         engine, limit = self.engine, pool.max_len[sentence]
         engine.decoder.admit(pool.inputs([sentence]))
         reader = engine.decoder.row_reader()
-        if reader is None:
+        if reader is None or not reader.is_exact:
             self.is_compiled = False
             engine.decoder.set_aside()
             return None

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from fairseq.data import LanguagePairDataset
 from torch import Tensor
 
 from fairseq_ext.constraints.packed import pack
