@@ -42,8 +42,8 @@ class OpenPool(Pool):
                 self.prefixes[place] = prefix[prefix != self.pad]
             if arrivals.lead is not None:
                 self.leads[place] = arrivals.lead[i]
-            if arrivals.constraints is not None:
-                self.given[place] = arrivals.constraints[i]
+            given = EMPTY if arrivals.constraints is None else arrivals.constraints[i]
+            self.given[place] = given if given.any_of or given.banned or given.prefix or given.unmet else EMPTY
         self.constraints = None if arrivals.constraints is None else self.given
         self.lead = self.leads
         self.bos, self.ordered, self.boundaries = arrivals.bos, arrivals.ordered, arrivals.boundaries

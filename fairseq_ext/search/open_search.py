@@ -8,9 +8,11 @@ sentences (`shares` of the softmax).
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import torch
 
+from fairseq_ext.constraints.sentence import EMPTY
 from fairseq_ext.search.finished import Finished, Hypothesis
 from fairseq_ext.search.loop import advance_group, start
 from fairseq_ext.search.open_pool import OpenPool
@@ -24,6 +26,8 @@ class OpenSearch:
     def __init__(self, engine: Engine, places: int, device: torch.device):
         self.pool = OpenPool(places, engine.spec.pad, device)
         self.search = Search(engine, self.pool)
+        self.search.plugs = replace(engine.plugs)
+        self.constrained, self.plain = engine.plugs.select, engine.plugs.select.unconstrained()
         self.search.finished = Finished.empty(places, engine.spec.k, device)
 
     @property
@@ -39,17 +43,31 @@ class OpenSearch:
     @torch.no_grad()
     def admit(self, arrivals: Pool, nbest: Collection[int]) -> list[int]:
         """Start the sentences of a pool; return their places. nbest: of each, how many hypotheses are asked for, at most the beam."""
-        search, places = self.search, []
-
-        def change() -> None:
-            places.extend(self.pool.put_(arrivals))
-
-        search.plugs.select.follow([group.beam for group in search.groups.groups], self.pool, change)
+        search = self.search
+        places = self.put(arrivals)
         for place, n in zip(places, nbest, strict=True):
             search.finished.start_(place, n)
         if not search.plugs.softmax.is_full:
             self.pool.required = search.plugs.select.required_ids(self.pool)
         start(search, places)
+        return places
+
+    def put(self, arrivals: Pool) -> list[int]:
+        """Give the sentences places; fit the rows that are live to the tables of the pool as it is then.
+
+        Select with the plug of sentences without constraints while no other ones are here.
+        """
+        plugs, beams, places = self.search.plugs, [group.beam for group in self.search.groups.groups], []
+
+        def change() -> None:
+            places.extend(self.pool.put_(arrivals))
+
+        before = plugs.select
+        before.follow(beams, self.pool, change)
+        plugs.select = self.constrained if any(given is not EMPTY for given in self.pool.given) else self.plain
+        for beam in beams if plugs.select is not before else ():
+            beam.aux.clear()
+            plugs.select.start(beam, self.pool)  # whatever such a sentence has chosen, it has begun no phrase
         return places
 
     def step(self) -> list[int]:

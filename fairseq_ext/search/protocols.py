@@ -62,6 +62,10 @@ class Select(ABC):
         """Let `change` change the pool's sentences, those of live beams left as they are; fit the row state of these beams to it."""
         change()
 
+    def unconstrained(self) -> Select:
+        """What selects the same while no sentence of the pool has constraints, and takes less time; this plug by default."""
+        return self
+
     def required_ids(self, pool: Pool) -> list[Collection[int]] | None:
         """Ids that every softmax must score for each of the N sentences, EOS apart; None (the default): no more."""
         return None

@@ -101,9 +101,9 @@ def phrases(draw: random.Random, most: int) -> list[tuple[int, ...]]:
     return [tuple(draw.randint(WORD, LAST) for _ in range(draw.choice([1, 1, 2, 3]))) for _ in range(draw.randint(0, most))]
 
 
-def random_constraints(draw: random.Random, most: int = 3) -> SentenceConstraints:
+def random_constraints(draw: random.Random, most: int = 3, without: float = 0.3) -> SentenceConstraints:
     """Phrases with and without alternatives, avoided phrases and a prefix, or nothing at all."""
-    if draw.random() < 0.3:
+    if draw.random() < without:
         return EMPTY
     any_of = tuple((phrase, *phrases(draw, 1)) for phrase in phrases(draw, most))
     avoid = tuple(dict.fromkeys(phrases(draw, 2)))
@@ -172,6 +172,21 @@ def test_constraints_of_each_sentence(flags, order):
         strategy = {"select": "dba", "schedule": "stream", "stream_order": order} | flags
         arriving = Arriving(build("transformer", seed), strategy, constraints, made, seed)
         assert interleaved(arriving, draw.randint(2, 6), seed)
+
+
+@pytest.mark.parametrize("flags", [{"select": "dba"}, {"select": "dba", "prune_children": 2}, {"select": "gbs", "gbs_base": 3}], ids=str)
+def test_now_and_then_a_sentence_with_constraints(flags):
+    """While there is none, the plug of plain search selects; the one of constraints takes over live rows, and gives them back."""
+    selected = set()
+    for seed in range(3):
+        draw = random.Random(seed)
+        made = lengths(draw, 16)
+        constraints = [random_constraints(draw, without=0.85) for _ in made]
+        arriving = Arriving(build("transformer", seed), {"stop": "count"} | flags, constraints, made, seed)
+        for plug in (arriving.generator.plugs.select, arriving.generator.plugs.select.unconstrained()):
+            selected.add(type(plug).__name__)
+        assert interleaved(arriving, draw.randint(2, 4), seed)
+    assert len(selected) == 2
 
 
 def test_ordered_constraints():

@@ -48,6 +48,7 @@ from fairseq_ext.search.protocols import Select
 from fairseq_ext.strategies.select._banks import allocate, bank_sizes, deal
 from fairseq_ext.strategies.select._best import Best, best_of_rows
 from fairseq_ext.strategies.select._tables import Tables, tables
+from fairseq_ext.strategies.select.topk import TopK
 
 
 class DBA(Select):
@@ -65,11 +66,11 @@ class DBA(Select):
         self.even = even  # how slots are divided among banks: in turn, or as in the paper
 
     def start(self, beam: Beam, pool: Pool) -> None:
-        """No token has been chosen yet: no phrase has begun."""
+        """No phrase has begun."""
         table = self.tables(pool)
         beam.aux["place"], beam.aux["count"] = table.phrases.start(beam.rows)
         if table.banned is not None:
-            beam.aux["banned"] = table.banned.root[beam.live_index()]
+            beam.aux["banned"] = table.banned.root[beam.live_index()[beam.sentence_of_row()]]
 
     def follow(self, beams: Sequence[Beam], pool: Pool, change: Callable[[], None]) -> None:
         """A sentence's phrases keep their columns; its state of banned phrases moves with the automaton."""
@@ -85,6 +86,9 @@ class DBA(Select):
             if after.banned is not None:
                 inside = 0 if old is None or before.banned is None else old - before.banned.root[sentence]
                 beam.aux["banned"] = after.banned.root[sentence] + inside
+
+    def unconstrained(self) -> Select:
+        return TopK(self.k, self.children)
 
     def required_ids(self, pool: Pool) -> list[Collection[int]]:
         """Every token of every required phrase."""
