@@ -50,6 +50,15 @@ def test_parallel_decoding_equals_greedy(made):
     same_rows(stock, generate_forked(*made.ours, "--beam", 1, "--decoding", "window").stdout)
 
 
+def test_optimal_ending_finds_scores_no_worse(made, tmp_path):
+    search = ["--beam", 3, "--unnormalized"]
+    stock = rows(generate_forked(*made.stock, *search).stdout, "H")
+    ours = generate_forked(*made.ours, *search, "--stop", "optimal", "--stats-file", tmp_path / "stats.json").stdout
+    assert all(float(b[1]) >= float(a[1]) - 2e-4 for a, b in zip(stock, rows(ours, "H"), strict=True))
+    certificates = json.loads((tmp_path / "stats.json").read_text())["certificates"]
+    assert certificates["proved"] + certificates["open"] == len(stock)
+
+
 def test_interactive_equals_stock_and_meets_what_is_typed(made):
     search = ["--beam", 5, "--buffer-size", 4]
     text = "".join(line + "\n" for line in LINES)
