@@ -36,6 +36,7 @@ from fairseq_ext.session.stock_tasks import (
 from fairseq_ext.session.twin import BuildsGenerators, register_twin
 
 POOL = 10_000  # sentences among which a stream finds its next ones
+SPEECH_POOL = 256  # the same of speech, which lies in memory as features: a sentence is up to 2 MB
 
 Flags = config.flags_dataclass()
 
@@ -84,7 +85,8 @@ class Extended(Interactive, BuildsGenerators):
     def get_batch_iterator(self, dataset, max_tokens=None, max_sentences=None, *args, **kwargs):
         """fairseq's batches; a stream takes its sentences from batches of many thousand, of which it encodes few at a time."""
         if refills(self.flags()):  # fairseq-generate asks for batches before it builds a generator
-            max_tokens, max_sentences = None, max(POOL, max_sentences or 0)
+            pool = POOL if "source tokens" not in self.lacks else SPEECH_POOL
+            max_tokens, max_sentences = None, max(pool, max_sentences or 0)
             kwargs["required_batch_size_multiple"] = 1  # else the last few sentences are a batch of their own
         elif not args and (alone := self.batch_of_line(dataset, max_tokens, **kwargs)) is not None:
             return alone
