@@ -9,9 +9,13 @@ files in constraints/. Without a flag fairseq's own beam search runs, in one loo
 import sys
 
 from fairseq_ext import compat as compat  # first: lets fairseq itself be imported
+from fairseq_ext.errors import SentenceError as SentenceError
 from fairseq_ext.errors import UsageError as UsageError
-from fairseq_ext.errors import install_hook
+from fairseq_ext.leaving import install_hook, watch_output
 
+install_hook()
+if any(arg.startswith("fairseq_ext") or arg.endswith("_ext") for arg in sys.orig_argv):  # a command of ours, or one with our task
+    watch_output()
 if "fairseq_ext.terms" not in sys.orig_argv:  # python -m fairseq_ext.terms works on text alone and starts without fairseq and torch
     try:
         from fairseq_ext.engine.engine import Engine as Engine
@@ -23,7 +27,6 @@ if "fairseq_ext.terms" not in sys.orig_argv:  # python -m fairseq_ext.terms work
         if "fairseq_ext.doctor" not in sys.orig_argv:
             raise
 
-install_hook()
 if {"-h", "--help"} & set(sys.argv[1:]) and any(arg.endswith("_ext") for arg in sys.argv):
     from fairseq_ext.__main__ import print_flags
 

@@ -1,25 +1,35 @@
 """One sentence instead of a traceback: what went wrong, where, and the way out.
 
 `UsageError` is what this package raises for a wrong combination or input. The commands are fairseq's own, so errors that fairseq
-raises for common mistakes are put into words here too, by an exception hook that leaves every other error as it is.
+raises for common mistakes are put into words here too, by an exception hook (leaving.py) that leaves every other error as it is.
 Set FAIRSEQ_EXT_TRACEBACK=1 to see the traceback as well.
 """
 
 from __future__ import annotations
 
-import atexit
+import contextlib
 import os
 import re
 import sys
 
-leaving = False  # whether an error ends this process, whose status is then settled
+LONGEST = 80  # characters of what a message quotes
+QUOTED = re.compile(r"(?<!\w)'([^'\n]{81,})'(?!\w)")
 
 
 class UsageError(ValueError):
-    """A wrong flag, combination or input; the text is one sentence for the user."""
+    """A wrong flag, combination or input; the text is one sentence for the user, in which quotations are cut at 80 characters."""
+
+    def __init__(self, text: str):
+        super().__init__(QUOTED.sub(lambda quoted: f"'{cut(quoted[1])}'", text))
 
 
-LONGEST = 80  # characters of what a message quotes
+
+class SentenceError(UsageError):
+    """One sentence cannot be translated; those beside it can."""
+
+
+class NotANumber(SentenceError, FloatingPointError):
+    """The model gives NaN for a sentence."""
 
 
 def cut(text: str) -> str:
@@ -99,22 +109,6 @@ def explain(error: BaseException) -> str | None:
     return None
 
 
-def report_and_leave(kind: type[BaseException], error: BaseException, trace) -> None:
-    """The commands' exception hook: report, then end with status 1.
-
-    subtle: fairseq reads batches ahead in a thread, and Python may abort (status 134) when it shuts down around that thread. After
-    an error it therefore only runs what was registered for the end, such as writing statistics, and leaves at once.
-    """
-    global leaving
-    report(kind, error, trace)
-    if not hasattr(sys, "ps1"):  # at a prompt the session goes on
-        leaving = True
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(1)
-
-
 def report(kind: type[BaseException], error: BaseException, trace) -> None:
     """One sentence on standard error for a known mistake, the usual traceback otherwise."""
     seen: BaseException | None = error
@@ -125,11 +119,6 @@ def report(kind: type[BaseException], error: BaseException, trace) -> None:
     if sentence is None or os.environ.get("FAIRSEQ_EXT_TRACEBACK"):
         sys.__excepthook__(kind, error, trace)
     if sentence is not None:
-        sys.stdout.flush()
+        with contextlib.suppress(OSError):  # leaving.py tells of it
+            sys.stdout.flush()
         print(f"error: {sentence}", file=sys.stderr)
-
-
-def install_hook() -> None:
-    """Use `report_and_leave` for uncaught errors, unless somebody else has installed a hook."""
-    if sys.excepthook is sys.__excepthook__:
-        sys.excepthook = report_and_leave

@@ -30,7 +30,7 @@ from fairseq_ext.decoders.fairseq.uncached import UncachedBackend
 from fairseq_ext.decoders.protocol import Regroupable
 from fairseq_ext.decoders.refused import refuse_other_batches
 from fairseq_ext.decoders.self_check import check_finite
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import SentenceError, UsageError
 from fairseq_ext.registry import PRUNERS, STRATEGIES, changed, choice, refills
 from fairseq_ext.search.alignments import WithAlignment
 from fairseq_ext.search.finished import Hypothesis
@@ -179,14 +179,21 @@ class BeamSearchGenerator(SequenceGenerator):
             if progress is not None:
                 progress.add()
 
-        self.driver(pool, answer)
+        before = self.stats.mark()
+        try:
+            self.driver(pool, answer)
+        except SentenceError:  # the sentences beside it are searched again
+            self.stats.go_back(before)
+            raise
+        if self.results is not None:
+            self.results.settle(ids)
         if progress is not None:
             progress.close()
         return out
 
     def answer(self, pool: Pool, sentence: int, found: list[Hypothesis]) -> list[dict[str, Any]]:
         """What the final hypotheses of a sentence come to: scored anew where the softmax does, those first that meet the constraints."""
-        found = self.plugs.softmax.rescore(sentence, found, pool, self.spec.scoring)
+        found = self.plugs.softmax.rescore(sentence, found, pool, self.spec.scoring) or [self.nothing(pool.length.device)]
         if pool.constraints is not None:
             number, limit, constraints = int(pool.ids[sentence]), pool.max_len[sentence], pool.constraints[sentence]
             lead = 0 if pool.lead is None else pool.lead[sentence]
@@ -218,7 +225,7 @@ class BeamSearchGenerator(SequenceGenerator):
         max_len = [self.spec.limit(n) for n in lengths]
         for n, limit in zip(lengths, max_len, strict=True):
             if self.min_len > limit:
-                raise UsageError(
+                raise SentenceError(
                     f"--min-len {self.min_len} is above the length limit {limit} of a sentence of {n} tokens: "
                     "raise --max-len-b or lower --min-len"
                 )
@@ -266,9 +273,11 @@ class BeamSearchGenerator(SequenceGenerator):
                 "positional_scores": h.positional_scores,
             }
 
-        # a sentence whose every continuation was forbidden still has an answer: an empty one that nothing can prefer
-        lost = Hypothesis(torch.tensor([self.eos], device=device), -float("inf"), torch.tensor([-float("inf")], device=device))
-        return [dictionary(h) for h in found or [lost]]
+        return [dictionary(h) for h in found]
+
+    def nothing(self, device: torch.device) -> Hypothesis:
+        """The answer of a sentence whose every continuation was forbidden: an empty one that nothing can prefer."""
+        return Hypothesis(torch.tensor([self.eos], device=device), -float("inf"), torch.tensor([-float("inf")], device=device))
 
 
 class AlignedBeamSearchGenerator(WithAlignment, BeamSearchGenerator):

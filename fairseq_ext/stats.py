@@ -140,6 +140,18 @@ class Section:
         vars(out).update({name: copied(value) for name, value in vars(self).items()})
         return out
 
+    def mark(self) -> dict[str, Any]:
+        """What `go_back` needs: counters by name, of lists their length."""
+        return {name: len(value) if isinstance(value, Items) else copied(value) for name, value in self.counters().items()}
+
+    def go_back(self, mark: dict[str, Any]) -> None:
+        """Forget what was counted since `mark`."""
+        for name, value in self.counters().items():
+            if isinstance(value, Items):
+                del value[mark.get(name, 0) :]
+            else:
+                setattr(self, name, copied(mark.get(name)))
+
     def restore(self, before: Section) -> None:
         """Go back to what a copy holds."""
         then = before.counters()
@@ -249,6 +261,18 @@ class Stats(Section):
     def leave_out_decoder(self) -> None:
         """fairseq's own loop decodes, whose calls nobody counts: the counters of the decoder do not apply."""
         self._own_loop = False
+
+    def mark(self) -> dict[str, Any]:
+        """What `go_back` needs: of answers alone, so that it costs nothing to ask before every batch."""
+        sections = {name: value.mark() for name, value in vars(self).items() if isinstance(value, Section) and value.of_answers}
+        return {"sentences": self.sentences, "target_tokens": self.target_tokens, **sections}
+
+    def go_back(self, mark: dict[str, Any]) -> None:
+        """A search failed after some answers, and its sentences are searched again: its work counts, its answers do not."""
+        self.sentences, self.target_tokens = mark["sentences"], mark["target_tokens"]
+        for name, value in list(vars(self).items()):
+            if isinstance(value, Section) and value.of_answers:
+                value.go_back(mark[name]) if name in mark else delattr(self, name)
 
     def forget_answers(self, before: Stats) -> None:
         """A search failed after some answers, and its sentences are searched again: the work since `before` counts, the answers do not."""

@@ -25,6 +25,7 @@ from fairseq_ext.generator import AlignedBeamSearchGenerator, BeamSearchGenerato
 from fairseq_ext.registry import Part, refills
 from fairseq_ext.session.checkpoint import checkpoint_of, longest_source, shows_bar
 from fairseq_ext.session.command import Command
+from fairseq_ext.session.dictionaries import warn_of_other_words
 from fairseq_ext.session.interactive import Interactive
 from fairseq_ext.session.stock_tasks import (
     LanguageModeling,
@@ -49,6 +50,8 @@ class Extended(Interactive, BuildsGenerators):
     registered: str  # --task
     lacks: frozenset[str]
     command: Command | None = None
+    trained_on: str | None = None  # the data folder that the checkpoint's settings name
+    task_state: Any = None  # the checkpoint's, of its task
 
     def flags(self) -> Any:
         """Our flags, in the task's configuration."""
@@ -57,6 +60,7 @@ class Extended(Interactive, BuildsGenerators):
     def build_model(self, cfg, from_checkpoint=False):
         """The stock task's model, unless it is one that no search of ours runs (raises UsageError)."""
         refuse_architecture(cfg, self)
+        self.trained_on = getattr(cfg, "data", None)
         return super().build_model(cfg, from_checkpoint)  # type: ignore[misc]
 
     def build_generator(self, models, args, seq_gen_cls=None, extra_gen_cls_kwargs=None, prefix_allowed_tokens_fn=None):
@@ -76,11 +80,17 @@ class Extended(Interactive, BuildsGenerators):
             kind, extra["print_alignment"] = AlignedBeamSearchGenerator, str(args.print_alignment)
         generator = self.build_ours(models, args, kind, extra, prefix_allowed_tokens_fn)
         self.longest, self.draws = longest_source(flags, self, models), generator.runs_stock_loop
+        if self.command is None:
+            warn_of_other_words(self, flags)
         self.command = self.command or Command(flags, self.tell_at_end)
         generator.target_text = TargetText(lambda: self.segmenter, generator.symbols_to_strip_from_output, boundary_mode(flags))
         generator.show_bar = shows_bar(flags)
         self.command.use(generator, models)
         return generator
+
+    def load_state_dict(self, state_dict):
+        self.task_state = state_dict
+        super().load_state_dict(state_dict)  # type: ignore[misc]
 
     def get_batch_iterator(self, dataset, max_tokens=None, max_sentences=None, *args, **kwargs):
         """fairseq's batches; a stream takes its sentences from batches of many thousand, of which it encodes few at a time."""
@@ -90,9 +100,10 @@ class Extended(Interactive, BuildsGenerators):
             kwargs["required_batch_size_multiple"] = 1  # else the last few sentences are a batch of their own
         elif not args and (alone := self.batch_of_line(dataset, max_tokens, **kwargs)) is not None:
             return alone
+        self.room = max_tokens
         batches = super().get_batch_iterator(dataset, max_tokens, max_sentences, *args, **kwargs)  # type: ignore[misc]
         self.forget(dataset)
-        return batches
+        return self.with_too_long(batches) if self.is_corpus(dataset) else batches
 
     def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
         """The hypotheses of one batch."""

@@ -6,7 +6,7 @@ import ast
 import contextlib
 import io
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,8 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from torch import Tensor
 
 from fairseq_ext.constraints.sentence import SentenceConstraints, merge
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import SentenceError, UsageError, cut
+from fairseq_ext.session.bad_sentences import decode_each
 from fairseq_ext.session.checkpoint import source_limit
 from fairseq_ext.stats import Stats
 
@@ -100,27 +101,57 @@ class Translator:
         constraints: Sequence[Sequence[str | Sequence[str]]] | None = None,
         avoid: Sequence[str] | Sequence[Sequence[str]] | None = None,
         prefixes: Sequence[str | None] | None = None,
-    ) -> list[list[Translation]]:
-        """Each line's n-best list, best first (nbest: --nbest unless given).
+        errors: str = "raise",
+    ) -> list[Any]:
+        """Each line's n-best list of `Translation`, best first (nbest: --nbest unless given).
 
         constraints: for each line the phrases that must appear, as plain text; a list of phrases is met by any one of them.
         avoid: phrases that must not appear, in any line, or a list of them for each line. prefixes: what each line starts with.
         They add to those of the flags, and need none: without `select`, calls with constraints use `select="dba"`. Phrases are
         unordered unless the translator was made with `constraints="ordered"`. What was met is in `stats.as_dict()["constraints"]`.
-        Errors: UsageError, naming the line, for phrases that cannot be used.
+        errors: a line that cannot be translated (too long, no valid Unicode, phrases that cannot be used, NaN in the model's output)
+        raises its UsageError, which names the line; with "return" it has the UsageError in the place of its n-best list, and the other
+        lines are translated. What is wrong with the call as a whole is raised in either case.
         """
         if isinstance(lines, str):
             raise UsageError("translate() takes a list of lines, and was given one string: put it into a list")
+        if errors not in ("raise", "return"):
+            raise UsageError(f"errors is {errors!r}: use 'raise' or 'return'")
         nbest = nbest or self.nbest
         self.use_nbest(nbest)
-        tokens = [self.encode(line) for line in lines]
-        for number, line in enumerate(tokens):
-            self.check_length(line, f"line {number + 1}")
-        wanted = None
-        if any(given is not None for given in (constraints, avoid, prefixes)):
+        given = any(each is not None for each in (constraints, avoid, prefixes))
+        if given:
             self.use_constraints()
-            wanted = self.constraints_of(tokens, constraints, avoid, prefixes)
-        return self.search(tokens, wanted, nbest)
+        constraints_of = self.constraints_by_line(len(lines), constraints, avoid, prefixes)
+        given = given or self.task.constrained
+        out: list[Any] = [None] * len(lines)
+        good, tokens, wanted = [], [], []
+        for number, line in enumerate(lines):
+            try:
+                encoded = self.checked(line, f"line {number + 1}")
+                if given:
+                    wanted.append(constraints_of(number, encoded))
+            except UsageError as error:
+                if errors == "raise":
+                    raise
+                out[number] = error
+            else:
+                good.append(number)
+                tokens.append(encoded)
+        found = self.search(tokens, wanted if given else None, nbest, cornering=errors == "return")
+        for number, each in zip(good, found, strict=True):
+            out[number] = each
+        return out
+
+    def checked(self, line: str, where: str) -> Tensor:
+        """Source tokens of a line, EOS included. Errors: SentenceError for what cannot be translated."""
+        if not isinstance(line, str):
+            raise SentenceError(f"{where} is {cut(repr(line))}: give text")
+        if not line.isascii() and any("\ud800" <= character <= "\udfff" for character in line):
+            raise SentenceError(f"{where} is not valid Unicode ({line[:60]!a}): read it with errors='replace', or leave it out")
+        encoded = self.encode(line)
+        self.check_length(encoded, where)
+        return encoded
 
     def use_nbest(self, nbest: int) -> None:
         """Search for n-best lists of this length from now on: a stop strategy may drop what a shorter list has no place for."""
@@ -131,12 +162,18 @@ class Translator:
 
     def check_length(self, tokens: Tensor, where: str) -> None:
         """UsageError for source tokens (L,) that are more than the model takes."""
-        limit = source_limit(self.max_positions)
-        if limit is not None and tokens.numel() > limit:
-            raise UsageError(f"{where} has {tokens.numel()} tokens and the model takes {limit}: shorten or split it")
+        room = None if str(self.task.flags().schedule) == "stream" else self.cfg.dataset.max_tokens
+        for most, who in ((source_limit(self.max_positions), "the model"), (room, "--max-tokens")):
+            if most is not None and tokens.numel() > most:
+                raise SentenceError(f"{where} has {tokens.numel()} tokens and {who} takes {most}: shorten or split it")
 
-    def search(self, tokens: list[Tensor], wanted: Sequence[SentenceConstraints] | None, nbest: int) -> list[list[Translation]]:
-        """The n-best lists of encoded lines, each (L,); wanted: each line's constraints (`use_constraints` first), None for none."""
+    def search(
+        self, tokens: list[Tensor], wanted: Sequence[SentenceConstraints] | None, nbest: int, cornering: bool = False
+    ) -> list[Any]:
+        """The n-best lists of encoded lines, each (L,); wanted: each line's constraints (`use_constraints` first), None for none.
+
+        Errors: SentenceError for one that cannot be translated; with cornering it is in the place of its n-best list.
+        """
         dataset = self.task.build_dataset_for_inference(tokens, [t.numel() for t in tokens])
         batches = self.task.get_batch_iterator(
             dataset=dataset,
@@ -144,13 +181,19 @@ class Translator:
             max_sentences=self.cfg.dataset.batch_size or (None if self.cfg.dataset.max_tokens else 64),
             max_positions=self.max_positions,
         ).next_epoch_itr(shuffle=False)
-        out: list[list[Translation]] = [[] for _ in tokens]
+        out: list[Any] = [[] for _ in tokens]
+
+        def decode(given: tuple) -> list[Any]:
+            return self.task.inference_step(self.generator, self.models, given[0])
+
         for batch in batches:
             batch = utils.move_to_cuda(batch) if self.cuda else batch
             if wanted is not None:
                 batch["sentence_constraints"] = [wanted[number] for number in batch["id"].tolist()]
-            for number, hypotheses in zip(batch["id"].tolist(), self.task.inference_step(self.generator, self.models, batch), strict=True):
-                out[number] = [self.translation(h) for h in hypotheses[:nbest]]
+            numbers, all_of_it = batch["id"].tolist(), (batch, None, None)
+            found = decode_each(all_of_it, len(numbers), self.task.source_dictionary.pad(), decode) if cornering else decode(all_of_it)
+            for number, each in zip(numbers, found, strict=True):
+                out[number] = each if isinstance(each, SentenceError) else [self.translation(h) for h in each[:nbest]]
         return out
 
     def use_constraints(self) -> None:
@@ -161,22 +204,25 @@ class Translator:
                     "results_file holds the results of one search, and the first constraints change the search: "
                     'make the Translator with constraints="unordered"'
                 )
+            before = self.cfg.generation.constraints
             self.cfg.generation.constraints = "unordered"
-            self.generator = self.task.build_generator(
-                self.models, self.cfg.generation, extra_gen_cls_kwargs={"stats": self.generator.stats}
-            )
+            try:
+                extra = {"stats": self.generator.stats}
+                self.generator = self.task.build_generator(self.models, self.cfg.generation, extra_gen_cls_kwargs=extra)
+            except UsageError:  # the flags do not allow it: lines without constraints are translated as before
+                self.cfg.generation.constraints, self.task.constrained = before, False
+                raise
 
-    def constraints_of(self, tokens: list[Tensor], constraints, avoid, prefixes) -> list[SentenceConstraints]:
-        """The constraints of each line, those of the flags included; arguments as in `translate`."""
+    def constraints_by_line(self, lines: int, constraints, avoid, prefixes) -> Callable[[int, Tensor], SentenceConstraints]:
+        """(number from 0, source tokens) -> a line's constraints, those of the flags included; arguments as in `translate`."""
         if avoid is not None and all(isinstance(phrase, str) for phrase in avoid):
-            avoid = [avoid] * len(tokens)
+            avoid = [avoid] * lines
         for name, given in (("constraints", constraints), ("avoid", avoid), ("prefixes", prefixes)):
-            if given is not None and len(given) != len(tokens):
-                raise UsageError(f"{name} has {len(given)} entries and there are {len(tokens)} lines: give one for each line")
-        source = self.task.constraint_source()
-        out = []
-        for number, line in enumerate(tokens):
-            where = f"line {number + 1}"
+            if given is not None and len(given) != lines:
+                raise UsageError(f"{name} has {len(given)} entries and there are {lines} lines: give one for each line")
+
+        def of_line(number: int, tokens: Tensor) -> SentenceConstraints:
+            source, where = self.task.constraint_source(), f"line {number + 1}"
             phrases = items((constraints[number] or ()) if constraints is not None else (), f"constraints of {where}")
             banned = (avoid[number] or ()) if avoid is not None else ()
             prefix = (prefixes[number] or "") if prefixes is not None else ""
@@ -188,8 +234,9 @@ class Translator:
             }
             if [] in fields["any_of"]:
                 raise UsageError(f"a constraint of {where} is an empty list: remove it")
-            out.append(merge(source.sentence(number, line), source.of_fields(fields, where)))
-        return out
+            return merge(source.sentence(number, tokens), source.of_fields(fields, where))
+
+        return of_line
 
     def translation(self, hypothesis: dict) -> Translation:
         """From fairseq's dictionary to text."""
@@ -209,7 +256,7 @@ class Translator:
 def items(given: Any, what: str) -> list[Any]:
     """The entries of a list; UsageError for anything else."""
     if isinstance(given, (str, Mapping)) or not isinstance(given, Iterable):
-        raise UsageError(f"{what} is {given!r}: give a list of phrases")
+        raise UsageError(f"{what} is {cut(repr(given))}: give a list of phrases")
     return list(given)
 
 
@@ -218,7 +265,7 @@ def texts(given: Any, what: str) -> list[str]:
     found = items(given, what)
     for phrase in found:
         if not isinstance(phrase, str):
-            raise UsageError(f"{what} has {phrase!r} for a phrase: give text")
+            raise UsageError(f"{what} has {cut(repr(phrase))} for a phrase: give text")
     return found
 
 

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from typing import NamedTuple
 from fairseq_cli.generate import cli_main
 from fairseq_cli.interactive import cli_main as interactive_main
 
-from fairseq_ext.errors import report
+from fairseq_ext import leaving
 
 LONGEST = 120  # seconds of a command, after which it is stopped
 
@@ -28,42 +29,72 @@ class Done(NamedTuple):
     stderr: str
 
 
-def child(run: Callable[[], object], argv: list[str], folder: Path) -> None:
-    """Run a command's main function to its end, exit handlers included. Its input is the file stdin, if there is one."""
-    signal.alarm(LONGEST)
-    if (folder / "stdin").exists():
-        os.dup2(os.open(folder / "stdin", os.O_RDONLY), 0)
-        sys.stdin = os.fdopen(0, encoding="utf-8")
-    for name, number in (("stdout", 1), ("stderr", 2)):
-        os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT), number)
-    sys.stdout, sys.stderr = (os.fdopen(number, "w", encoding="utf-8") for number in (1, 2))
-    sys.argv = sys.orig_argv = argv
-    logging.basicConfig(stream=sys.stderr, level="INFO", force=True)  # handlers of the parent write where pytest looks
-    atexit._clear()  # those of the parent
-    status = 1
-    try:
-        status = int(run() or 0)  # type: ignore[call-overload]
-    except SystemExit as error:
-        status = error.code if isinstance(error.code, int) else 1
-    except BaseException as error:
-        report(type(error), error, error.__traceback__)
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
+class Child:
+    """A command's main function under way in a forked process, from its arguments to its end, exit handlers included.
+
+    stdin: what it reads, or a file descriptor; stdout: a file descriptor, else a file of which `wait` tells.
+    """
+
+    def __init__(self, run: Callable[[], object], argv: list[str], stdin: bytes | int = b"", stdout: int | None = None):
+        self.folder = tempfile.TemporaryDirectory()
+        self.stdout, self.stderr = (Path(self.folder.name) / name for name in ("stdout", "stderr"))
+        given = Path(self.folder.name) / "stdin"
+        if isinstance(stdin, bytes):
+            given.write_bytes(stdin)
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.dup2(os.open(given, os.O_RDONLY) if isinstance(stdin, bytes) else stdin, 0)
+            os.dup2(os.open(self.stdout, os.O_WRONLY | os.O_CREAT) if stdout is None else stdout, 1)
+            os.dup2(os.open(self.stderr, os.O_WRONLY | os.O_CREAT), 2)
+            self.live(run, argv)
+
+    def live(self, run: Callable[[], object], argv: list[str]) -> None:
+        """The life of the child."""
+        signal.alarm(LONGEST)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.stdin, sys.stdout, sys.stderr = (
+            open(fd, mode, encoding="utf-8", errors=errors, closefd=False)
+            for fd, (mode, errors) in enumerate((("r", "strict"), ("w", "strict"), ("w", "backslashreplace")))
+        )
+        sys.argv = sys.orig_argv = argv
+        logging.basicConfig(stream=sys.stderr, level="INFO", force=True)  # handlers of the parent write where pytest looks
+        atexit._clear()  # those of the parent
+        leaving.watch_output()
+        status = 1
+        try:
+            status = int(run() or 0)  # type: ignore[call-overload]
+        except SystemExit as error:
+            status = error.code if isinstance(error.code, int) else 1
+        except BaseException as error:
+            leaving.report_and_leave(type(error), error, error.__traceback__)
+        atexit._run_exitfuncs()
+        leaving.leave(status)
+
+    def said(self, text: str) -> bool:
+        """Wait until standard error has this text, or the child is over; whether it has it."""
+        while text not in self.stderr.read_text(encoding="utf-8", errors="replace") if self.stderr.exists() else True:
+            if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                return False
+            time.sleep(0.01)
+        return True
+
+    def wait(self) -> Done:
+        """Its end."""
+        status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        texts = (path.read_text(encoding="utf-8") if path.exists() else "" for path in (self.stdout, self.stderr))
+        done = Done(status, *texts)
+        self.folder.cleanup()
+        return done
 
 
-def forked(run: Callable[[], object], *argv: object, stdin: str | None = None) -> Done:
+def forked(run: Callable[[], object], *argv: object, stdin: bytes | str | None = None) -> Done:
     """Run a command's main function with these arguments."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        if stdin is not None:
-            (folder / "stdin").write_text(stdin, encoding="utf-8")
-        pid = os.fork()
-        if pid == 0:
-            child(run, list(map(str, argv)), folder)
-        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        return Done(status, *((folder / stream).read_text(encoding="utf-8") for stream in ("stdout", "stderr")))
+    return Child(run, list(map(str, argv)), stdin.encode() if isinstance(stdin, str) else stdin or b"").wait()
+
+
+def interactive(*arguments: object, stdin: bytes = b"") -> Done:
+    """fairseq-interactive with our tasks known."""
+    return forked(interactive_main, "fairseq-interactive", *arguments, stdin=stdin)
 
 
 def generate(*arguments: object) -> Done:

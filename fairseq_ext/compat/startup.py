@@ -11,7 +11,8 @@ runs this module, whose `Hook` then
 5. registers the `*_ext` tasks where the command names one (`register_named_tasks`), with any --user-dir or none;
 6. gives mBART's task the arguments that it reads (`give_arguments`);
 7. gives data sets a name that numpy 2 no longer has (`give_numpy_long`);
-8. silences the two deprecation warnings that hydra 1.3 prints at every start, and no others;
+8. lets Ctrl-C end a command of the `*_ext` tasks quietly while it is starting (`quiet_interrupts`), and silences the deprecation warnings
+   that hydra 1.3 prints at every start and torch's of pinned memory, and no others;
 9. where the command names an *_ext task, or fairseq_ext itself is imported first, starts quickly: fairseq's files run when they are
    needed (lazy.py), its configuration is composed without a grammar (compose.py), and the garbage collector waits (quick.py).
 
@@ -141,7 +142,7 @@ def beside(name: str) -> ModuleType:
 
 
 def silence_notices() -> None:
-    """Ignore what hydra 1.3 and torch say at every start about the way fairseq calls them."""
+    """Ignore what hydra 1.3 and torch say at every start about the way fairseq calls them, so that `python -W error` can run it, too."""
     for message in (
         r"\s*The version_base parameter is not specified",
         r"hydra\.experimental\.(initialize|compose)\(\) is no longer experimental",
@@ -214,6 +215,19 @@ def refuse_two(folders: list[str]) -> None:
     )
 
 
+def quiet_interrupts() -> None:
+    """Let Ctrl-C end a command of our tasks quietly, also while it is starting; leaving.py has the hook of the time after that."""
+
+    def hook(kind, error, trace) -> None:
+        if issubclass(kind, KeyboardInterrupt):
+            os._exit(130)
+        sys.__excepthook__(kind, error, trace)
+
+    hook.until_ready = True  # type: ignore[attr-defined]
+    if (named_task(sys.argv) or "").endswith("_ext") and sys.excepthook is sys.__excepthook__:
+        sys.excepthook = hook
+
+
 def give_arguments(module: ModuleType) -> None:
     """Let mBART's task find its arguments: it reads `self.args`, which fairseq 0.12.2 no longer sets on tasks of its kind."""
     module.TranslationFromPretrainedBARTTask.args = property(lambda self: self.cfg)  # type: ignore[attr-defined]
@@ -255,6 +269,7 @@ class Hook(importlib.abc.MetaPathFinder):
             allow_dataclass_defaults()
             allow_checkpoint_globals()
             silence_notices()
+            quiet_interrupts()
         if not fullname.startswith("fairseq."):
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path)

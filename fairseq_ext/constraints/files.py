@@ -36,7 +36,7 @@ from fairseq_ext.constraints.sentence import (
     within_limits,
     without_conflicts,
 )
-from fairseq_ext.errors import UsageError, counted
+from fairseq_ext.errors import UsageError, counted, cut
 from fairseq_ext.files import Lines
 from fairseq_ext.terms.words import words_of
 
@@ -172,8 +172,14 @@ def is_json(lines: Lines) -> bool:
     suffix = Path(lines.path).suffix.lower()
     if suffix in (".jsonl", ".json", ".tsv"):
         return suffix != ".tsv"
-    number = next((i for i in range(len(lines)) if lines[i].strip()), None)
-    return number is not None and lines[number].lstrip().startswith("{")
+    for number in range(len(lines)):
+        try:
+            line = lines[number].strip()
+        except UsageError:  # not text: that line's fault alone
+            continue
+        if line:
+            return line.startswith("{")
+    return False
 
 
 def parse_tabs(line: str, where: str) -> dict[str, Any]:
@@ -218,7 +224,7 @@ def fields_of(value: dict[str, Any], where: str) -> dict[str, Any]:
     def phrase(item: Any, key: str) -> str:
         words = [item] if isinstance(item, str) else item
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-            raise UsageError(f"{where} has {json.dumps(item)} for a phrase in \"{key}\": write a string or a list of words")
+            raise UsageError(f"{where} has {cut(json.dumps(item))} for a phrase in \"{key}\": write a string or a list of words")
         if not all(word.strip() for word in words) or not words:
             raise UsageError(f"{where} has an empty phrase in \"{key}\": remove it")
         return " ".join(word.strip() for word in words)
@@ -226,12 +232,12 @@ def fields_of(value: dict[str, Any], where: str) -> dict[str, Any]:
     def listed(key: str, read: Callable[[Any, str], Any]) -> list[Any]:
         items = value.get(key, [])
         if not isinstance(items, list):
-            raise UsageError(f"{where} has {json.dumps(items)} for \"{key}\": write a list of phrases")
+            raise UsageError(f"{where} has {cut(json.dumps(items))} for \"{key}\": write a list of phrases")
         return [read(item, key) for item in items]
 
     def alternatives(item: Any, key: str) -> list[str]:
         if not isinstance(item, list) or not item:
-            raise UsageError(f"{where} has {json.dumps(item)} for a constraint in \"{key}\": write a list of phrases")
+            raise UsageError(f"{where} has {cut(json.dumps(item))} for a constraint in \"{key}\": write a list of phrases")
         return [phrase(alternative, key) for alternative in item]
 
     return {

@@ -3,18 +3,21 @@
 `{"id": 3, "source": ..., "translation": ..., "terms": [{"term": "Ader", "line": 12, "targets": ["vein", "lode"], "source_at": [[4, 8]],
 "form": "vein", "at": [6, 10]}]}`: which entries fired (line of the file, places in the source), which target was used and where it stands
 in the translation, as whole words; `form` and `at` are null where the translation has none of them. Places are characters, [start, end).
-source and translation are in NFKC, which is what the places count in. Lines come in the order in which batches finish.
+source and translation are in NFKC, which is what the places count in. Lines come in the order in which batches finish. The file is there
+when the command ends, also by an error; a device or a pipe gets each line at once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
-from typing import IO, Any
+from typing import Any
 from unicodedata import normalize
 
 from fairseq_ext.constraints.glossary import Required
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import UsageError, report
+from fairseq_ext.files import is_stream, replacing
 from fairseq_ext.terms.text import places
 from fairseq_ext.terms.words import starts_of, words_of
 
@@ -25,11 +28,27 @@ class GlossaryReport:
     """The file. segmented: texts are subword pieces. Errors: UsageError for a place that cannot be written."""
 
     def __init__(self, path: str, segmented: bool):
-        self.path, self.segmented = path, segmented
+        self.path, self.segmented, self.is_stream = path, segmented, is_stream(path)
+        self.open = contextlib.ExitStack()  # the file that is being written
         try:
-            self.file: IO[str] = open(path, "w", encoding="utf-8")
+            self.file = self.open.enter_context(replacing(path))
         except OSError as error:
             raise UsageError(f"--glossary-report {path} cannot be written ({error.strerror}): name another file") from error
+
+    def close(self) -> int:
+        """Put the file in its place. Return the status: 1, and a sentence on standard error, where that fails."""
+        try:
+            self.open.close()
+        except OSError as error:
+            report(UsageError, self.full(error), None)
+            return 1
+        return 0
+
+    def full(self, error: OSError) -> UsageError:
+        """The error for a file that takes no more; nothing of it is left."""
+        with contextlib.suppress(OSError):
+            self.open.__exit__(type(error), error, error.__traceback__)
+        return UsageError(f"--glossary-report {self.path} takes no more ({error.strerror}): make room and run again")
 
     def add(self, number: int, source: str, translation: str, required: Sequence[Required]) -> None:
         """A sentence's line."""
@@ -42,10 +61,11 @@ class GlossaryReport:
             terms.append({**entry, "form": form, "at": at})
         record = {"id": number, "source": source, "translation": translation, "terms": terms}
         try:
-            self.file.write(json.dumps(record, ensure_ascii=False) + "\n")
-            self.file.flush()
+            self.file.write(json.dumps(record, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
+            if self.is_stream:
+                self.file.flush()
         except OSError as error:
-            raise UsageError(f"--glossary-report {self.path} takes no more ({error.strerror}): make room and run again") from error
+            raise self.full(error) from error
 
 
 def word_spans(text: str, words: Sequence[str]) -> list[Span]:

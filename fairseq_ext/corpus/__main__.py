@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import signal
 import sys
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from typing import Any
 
+from fairseq_ext.corpus import cluster
 from fairseq_ext.corpus.job import SUFFIXES, Job
 from fairseq_ext.corpus.run import translate
-from fairseq_ext.errors import UsageError, counted
+from fairseq_ext.errors import UsageError, counted, cut
 from fairseq_ext.translator import as_keywords
 
 EXIT_CODES = """
@@ -41,6 +42,7 @@ def parser() -> ArgumentParser:
     add("--constraints-file", nargs="+", metavar="FILE", help="one for each input file, in their order")
     add("-s", "--source-lang", help="source language")
     add("-t", "--target-lang", help="target language")
+    add("--overwrite", action="store_true", help="remove what earlier runs have put into --output, and start anew")
     add("--workers", type=positive, metavar="N", help="default: one a GPU, else one for each --threads cores")
     add("--threads", type=positive, default=1, metavar="N", help="CPU threads of a worker (default: 1)")
     add("--unit", type=positive, default=500, metavar="N", help="sentences that a worker gets at once (default: 500)")
@@ -73,11 +75,19 @@ NOT_HERE = {
     "ddg_dir": "draws a few sentences of the other commands, not a corpus",
 }
 LEAST_STORE = 75  # MiB
+LARGEST_MACHINE = 64  # times the cores that there are: so many threads at most, where no cluster is named
+MOST = {  # of what counts; beyond, the machine would be busy with the attempt
+    "threads": (1024, "number of CPU threads"),
+    "workers": (100_000, "number of workers"),
+    "unit": (1_000_000, "number of sentences"),
+    "object_store": (1 << 24, "number of MiB"),
+}
 
 
 def job_of(argv: list[str]) -> Job:
     """The job that a command line describes."""
     args, others = parser().parse_known_args(argv)
+    check_numbers(args)
     flags = as_keywords(others)
     for name in ("results_file", "resume"):
         if name in flags:
@@ -85,11 +95,26 @@ def job_of(argv: list[str]) -> Job:
     for name, why in NOT_HERE.items():
         if name in flags:
             raise UsageError(f"--{name.replace('_', '-')} {why}: leave it out")
-    if args.object_store < LEAST_STORE:
-        raise UsageError(f"--object-store {args.object_store} is less than Ray takes: use {LEAST_STORE} MiB or more")
     flags |= {name: value for name in ("source_lang", "target_lang") if (value := getattr(args, name)) is not None}
     ours = {name: value for name, value in vars(args).items() if name not in ("command", "source_lang", "target_lang")}
     return Job(flags=flags, **ours)
+
+
+def check_numbers(args: Namespace) -> None:
+    """UsageError for a number that no machine can serve."""
+    for name, (most, meaning) in MOST.items():
+        value = getattr(args, name)
+        if value is not None and value > most:
+            raise UsageError(f"--{name.replace('_', '-')} {cut(str(value))} is no {meaning}: use 1 to {most}")
+    if not args.address and (args.workers or 1) * args.threads > LARGEST_MACHINE * cluster.cores():
+        raise UsageError(
+            f"--workers {args.workers or 1} with --threads {args.threads} is far more than the {cluster.cores()} cores of this machine: "
+            "lower one of the two, or name a cluster with --address"
+        )
+    if args.object_store < LEAST_STORE:
+        raise UsageError(f"--object-store {args.object_store} is less than Ray takes: use {LEAST_STORE} MiB or more")
+    if not 0 <= args.progress < float("inf"):
+        raise UsageError(f"--progress {args.progress} is no number of seconds: use 0 or more")
 
 
 def interrupted(number: int, frame: Any) -> None:

@@ -32,6 +32,7 @@ class Job:
     dashboard: bool = False
     progress: float = 10.0  # seconds between two lines
     stats_file: str | None = None
+    overwrite: bool = False  # what earlier runs have put into the output folder
 
 
 def check_model(job: Job) -> None:

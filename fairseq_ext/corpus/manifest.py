@@ -92,7 +92,7 @@ class Manifest:
                 self.arguments, self.signature, self.shards = found["arguments"], found["signature"], found["shards"]
             except (OSError, ValueError) as error:
                 raise UsageError(
-                    f"{self.path} cannot be read, because {error}: name another --output, or remove the file to start anew"
+                    f"{self.path} cannot be read, because {error}: name another --output, or start anew with --overwrite"
                 ) from error
 
     def join(self, new: dict[str, Any], shards: list[Shard], inputs: dict[str, str]) -> list[Shard]:
@@ -109,7 +109,7 @@ class Manifest:
         if different:
             raise UsageError(
                 f"{self.path.parent} holds the output of other arguments: {'; '.join(different)}. "
-                "Repeat that run's arguments, or name another --output"
+                "Repeat that run's arguments, name another --output, or remove what is there with --overwrite"
             )
         self.arguments = new
         for shard in shards:
@@ -123,7 +123,7 @@ class Manifest:
         if self.signature and self.signature != signature:
             raise UsageError(
                 f"{self.path.parent} holds output made by {self.signature}, and this would be {signature}: "
-                "use the same version and flags, or name another --output"
+                "use the same version and flags, name another --output, or remove what is there with --overwrite"
             )
         self.signature = signature
 

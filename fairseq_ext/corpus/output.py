@@ -55,6 +55,25 @@ class Store:
         if self.lock_file is not None:
             self.lock_file.close()
 
+    def clear(self) -> None:
+        """Remove what earlier runs have put here: parts, errors, the files that the manifest names, the manifest."""
+        manifest = self.folder / "manifest.json"
+        try:
+            shards = unsealed(manifest.read_bytes()).get("shards")
+        except (OSError, ValueError):  # whatever it named is replaced file by file
+            shards = None
+        for entry in shards.values() if isinstance(shards, dict) else ():
+            output = entry.get("output") if isinstance(entry, dict) else None
+            if isinstance(output, str) and (path := self.folder / output).resolve().is_relative_to(self.folder.resolve()):
+                path.unlink(missing_ok=True)
+        for left in os.scandir(self.parts):
+            if left.is_dir(follow_symlinks=False):
+                shutil.rmtree(left.path, ignore_errors=True)
+            elif left.name != "lock":
+                os.unlink(left.path)
+        (self.folder / "errors.jsonl").unlink(missing_ok=True)
+        manifest.unlink(missing_ok=True)
+
     def path(self, shard: Shard) -> Path:
         """The shard's finished file."""
         return self.folder / (shard.name + self.suffix)

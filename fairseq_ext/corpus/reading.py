@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_ext.constraints.files import KEYS, fields_of, is_json, json_object, parse_json, parse_tabs
-from fairseq_ext.errors import UsageError, counted
+from fairseq_ext.errors import UsageError, counted, cut
 from fairseq_ext.files import Lines
 
 CODECS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
@@ -99,6 +99,28 @@ def shards_of(paths: Sequence[str], constraints: Sequence[str] | None) -> list[S
             raise UsageError(f"the outputs of {shards[name].path} and {path} would have the same name: rename one, or run twice")
         shards[name] = Shard(path, name, constraints[i] if constraints is not None else None)
     return list(shards.values())
+
+
+def source_names(source_field: str | None) -> tuple[str, ...]:
+    """The keys or columns that may hold the source, --source-field given or not."""
+    return (source_field,) if source_field else ("source", "text")
+
+
+def check_columns(shards: Sequence[Shard], source_field: str | None) -> None:
+    """UsageError for a Parquet file without a column for the source. One that cannot be read is told when its turn comes."""
+    for shard in shards:
+        if shard.kind != "parquet":
+            continue
+        import pyarrow.parquet
+
+        try:
+            known = pyarrow.parquet.read_schema(shard.path).names
+        except (OSError, ValueError):  # pyarrow's errors are ValueErrors, or OSErrors
+            continue
+        if not set(source_names(source_field)) & set(known):
+            lacks = " or ".join(f'"{name}"' for name in source_names(source_field))
+            columns = cut(", ".join(known)) or "none"
+            raise UsageError(f"{shard.path} has no column {lacks}: name one with --source-field; its columns are {columns}")
 
 
 class Reader:
@@ -183,7 +205,7 @@ class Reader:
 
     def names(self) -> tuple[str, ...]:
         """The fields that may hold the source."""
-        return (self.source_field,) if self.source_field else ("source", "text")
+        return source_names(self.source_field)
 
     def where(self) -> str:
         """How messages name the line at hand."""

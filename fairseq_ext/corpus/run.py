@@ -17,7 +17,7 @@ from fairseq_ext.corpus.job import SUFFIXES, Job, absolute, check_model
 from fairseq_ext.corpus.manifest import Manifest, arguments
 from fairseq_ext.corpus.output import Store
 from fairseq_ext.corpus.progress import Progress
-from fairseq_ext.corpus.reading import Reader, Shard, Unreadable, shards_of
+from fairseq_ext.corpus.reading import Reader, Shard, Unreadable, check_columns, shards_of
 from fairseq_ext.corpus.run_stats import RunStats
 from fairseq_ext.corpus.worker import Result, refusal
 from fairseq_ext.digests import fingerprint, sha256_of
@@ -43,8 +43,11 @@ def translate(job: Job) -> Progress:
     for shard in shards:
         if store.path(shard).absolute() == Path(shard.path).absolute() or store.path(shard) == store.folder / "errors.jsonl":
             raise UsageError(f"the output of {shard.path} would be {store.path(shard)}: name another --output, or rename the input")
+    check_columns(shards, job.source_field)
     store.lock()
     try:
+        if job.overwrite:
+            store.clear()
         return Run(job, store, shards).run()
     except OSError as error:
         raise UsageError(

@@ -5,7 +5,8 @@ which calls are over (`ray.wait`). What is done here is what it leaves open: to 
 answer, `max_task_retries`, waits for that same actor, which may never come back when its node does not, and gives a unit that kills
 its worker to the next one, for ever or until the job fails (so does Ray Data's actor pool). Here a lost unit goes to any worker that
 is there, at once. One that was lost `ATTEMPTS` times is halved, and so on at each further loss, until the sentence is cornered that
-does it; it is reported when it was lost `ATTEMPTS` times by itself.
+does it; it is reported when it was lost `ATTEMPTS` times by itself. A unit that fails in several processes is cornered in the same way, as
+a sentence may leave a device unusable. The run ends when `FAILURES` units fail one after the other, none translated between them.
 
 A worker has one unit at a time, and the next unit has been read when it asks: between two units it waits for one message. So not more
 than a unit a worker is in memory, whatever the corpus (back-pressure), and at the end no unit waits behind another.
@@ -29,6 +30,7 @@ from fairseq_ext.errors import UsageError
 
 logger = logging.getLogger("fairseq_ext.corpus")
 ATTEMPTS = 3  # losses of a unit before it is halved, and of a worker while it loads before it is given up
+FAILURES = 20  # units that fail in a row before the run ends
 TICK = 1.0  # seconds between two looks at the time
 
 
@@ -81,6 +83,8 @@ class Scheduler:
     restarts: int = 0
     begun: float = 0.0  # when the first unit was given out
     failure: str = ""  # what the last failing worker said
+    failures: int = 0  # units that have failed since one was translated
+    translated: int = 0  # units
 
     @property
     def alive(self) -> int:
@@ -153,6 +157,7 @@ class Scheduler:
         else:
             unit, slot.unit, slot.kind = slot.unit, None, "idle"
             assert unit is not None
+            self.failures, self.translated = 0, self.translated + 1
             self.assign(slot)
             self.take(unit, found)
 
@@ -190,11 +195,12 @@ class Scheduler:
     def failed(self, slot: Slot, error: RayTaskError) -> None:
         """A whole unit failed in an unexpected way: perhaps its process is broken, so another one gets it."""
         unit, reason = slot.unit, f"{type(error.cause).__name__}: {error.cause}".splitlines()[0]
-        if unit is None or unit.losses + 1 == ATTEMPTS:
+        self.failures += 1
+        if unit is None or (unit.losses + 1 == ATTEMPTS and not self.translated) or self.failures == FAILURES:
             where = f"lines {unit.start + 1} to {unit.end} of {unit.shard.path}" if unit else "a worker"
             raise UsageError(f"{where} failed in several processes ({reason}): see Ray's logs, and run the same command again") from error
         logger.warning("a unit failed (%s); a fresh process gets it", reason)
-        self.again.append(unit._replace(losses=unit.losses + 1))
+        self.lose(unit)
         ray.kill(slot.actor, no_restart=False)
         self.restarts += 1
         self.greet(slot)

@@ -2,8 +2,9 @@
 
 A sentence that cannot be translated costs no other one its translation. What can be told beforehand (too many tokens, a phrase
 that the dictionary lacks) is looked at sentence by sentence; what only the search finds out (out of memory on the device, an error of
-a check) is cornered by halving the unit. When everything in a unit fails the same unexpected way, the process is suspected, not the
-text: the error goes up, and scheduler.py gives the unit to a fresh process.
+a check) is cornered by halving the unit. When nothing in a unit can be translated and an error is unexpected, the process translates a
+sentence of one word. Where it can, the errors are those of the sentences; where it cannot, the error goes up, and scheduler.py gives the
+unit to a fresh process.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+
+import torch
 
 from fairseq_ext.constraints.report import ConstraintCounts
 from fairseq_ext.corpus.reading import Sentence, Shard
@@ -53,8 +56,6 @@ class Worker:
         """Load the model: {"signature": ..., "note": what the user should know or nothing}, or {"error": one sentence} for a mistake
         that no other process would mend."""
         try:
-            import torch
-
             torch.set_num_threads(self.threads)
             self.translator = load(self.flags)
         except (Exception, SystemExit) as error:
@@ -121,33 +122,55 @@ class Unit:
     def decode(self) -> None:
         """Translate all that can be translated."""
         good, tokens = [], []
-        if any(sentence.fields for sentence in self.sentences):
-            self.translator.use_constraints()
+        failed: list[tuple[Sentence, Exception]] = []
+        constrained = self.use_constraints()
         for sentence in self.sentences:
             if sentence.error:
                 self.refuse(sentence, *sentence.error)
                 continue
-            encoded = self.translator.encode(sentence.source)
-            try:
-                self.translator.check_length(encoded, self.where(sentence))
-            except UsageError as error:
-                self.refuse(sentence, "too long", str(error))
+            if sentence.fields and constrained is not None:
+                self.refuse(sentence, "constraint", f"{self.where(sentence)} has constraints, and {constrained}")
                 continue
+            kind = "too long"
             try:
+                encoded = self.translator.encode(sentence.source)
+                self.translator.check_length(encoded, self.where(sentence))
+                kind = "constraint"
                 self.constrain(sentence, encoded)
             except UsageError as error:
-                self.refuse(sentence, "constraint", str(error))
-                continue
-            good.append(sentence)
-            tokens.append(encoded)
-        failed: list[tuple[Sentence, Exception]] = []
+                self.refuse(sentence, kind, str(error))
+            except Exception as error:
+                failed.append((sentence, error))
+            else:
+                good.append(sentence)
+                tokens.append(encoded)
         self.search(good, tokens, lambda sentence, problem: failed.append((sentence, problem)))
         unexpected = [problem for _, problem in failed if explain(problem) is None and not out_of_memory(problem)]
-        if len(unexpected) > 1 and len(unexpected) == len(good):
-            raise unexpected[0]
+        if unexpected and not self.hypotheses:
+            self.check_process(unexpected[0])
         for sentence, problem in failed:
             self.refuse(sentence, "failed", explain(problem) or f"{type(problem).__name__}: {problem}".splitlines()[0])
         self.errors.sort(key=lambda entry: entry["line"])
+
+    def use_constraints(self) -> UsageError | None:
+        """Have the translator search with constraints where a sentence has some; the error where the flags do not allow it."""
+        try:
+            if any(sentence.fields for sentence in self.sentences):
+                self.translator.use_constraints()
+        except UsageError as error:
+            return error
+        return None
+
+    def check_process(self, problem: Exception) -> None:
+        """Raise the problem if this process cannot translate a word by itself, so that the sentences are not to blame for it."""
+        dictionary, stats = self.translator.task.source_dictionary, self.translator.stats
+        before = stats.copy()
+        try:
+            self.translator.search([torch.tensor([min(dictionary.nspecial, len(dictionary) - 1), dictionary.eos()])], None, 1)
+        except Exception:
+            raise problem from None
+        finally:
+            stats.forget_answers(before)
 
     def where(self, sentence: Sentence) -> str:
         """How messages name a sentence."""
@@ -155,6 +178,7 @@ class Unit:
 
     def refuse(self, sentence: Sentence, kind: str, reason: str) -> None:
         """Note that a sentence is not translated."""
+        reason = reason.encode("utf-8", "replace").decode()  # a message may quote what is no character
         self.reasons[sentence.number] = reason
         self.note(sentence, kind, reason)
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import NotANumber, UsageError
 from fairseq_ext.parallel.block_reader import BlockReader
 from fairseq_ext.parallel.near_ties import NearTieCounts, NearTies
 from fairseq_ext.parallel.one_sentence import decode_alone
@@ -185,7 +185,7 @@ class ParallelSearch:
 
 
 def raise_nan(rows: Rows, broken: np.ndarray) -> None:
-    """Raise FloatingPointError for the first position of broken (n, w) that is set, if one is."""
+    """Raise NotANumber for the first position of broken (n, w) that is set, if one is."""
     if broken.any():
         r, place = np.argwhere(broken)[0].tolist()
-        raise FloatingPointError(f"the model gives NaN at target position {int(rows.length[r]) + place} of sentence {int(rows.live[r])}")
+        raise NotANumber(f"the model gives NaN at target position {int(rows.length[r]) + place}")

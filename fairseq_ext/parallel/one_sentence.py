@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from fairseq_ext.errors import NotANumber
 from fairseq_ext.kernels.library import library
 from fairseq_ext.kernels.row import CompiledRow, Status
 from fairseq_ext.parallel.block_reader import BlockReader
@@ -36,7 +37,7 @@ class Decoded:
 def decode_alone(method: Method, reader: BlockReader, near_ties: NearTies, pool: Pool, rows: Rows, trace: Trace | None) -> Decoded | None:
     """Decode the only sentence that the decoder has admitted, rows' only row, in place; None where its method has no compiled twin.
 
-    Raises FloatingPointError where the model gives NaN.
+    Raises NotANumber where the model gives NaN.
     """
     sentence, limit = int(rows.live[0]), int(rows.limit[0])
     compiled = method.compiled(sentence) if library() is not None else None
@@ -62,7 +63,7 @@ def decode_alone(method: Method, reader: BlockReader, near_ties: NearTies, pool:
             read[0], dtype = before + draft.shape[1] + 1, best.dtype
             status = row.commit(best.word[0], best.score[0], best.margin[0])  # (4) to (7)
         if status == Status.NOT_A_NUMBER:
-            raise FloatingPointError(f"the model gives NaN at target position {before + state.broken} of sentence {sentence}")
+            raise NotANumber(f"the model gives NaN at target position {before + state.broken}")
         if trace is not None:
             w = state.first_guess + state.guesses
             draft, word, score = (row.buffers[name][:m].copy() for name, m in (("draft", w - 1), ("word", w), ("word_score", w)))

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from fairseq_ext.errors import NotANumber
 from fairseq_ext.search.attention import Attention
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import StopDecision
@@ -103,7 +104,8 @@ def advance(search: Search, beam: Beam) -> Beam:
     done, final, is_broken = fetch(decision, broken)
     if is_broken:
         source = "the model" if search.processors.lm is None else "the model or the language model"
-        raise FloatingPointError(f"{source} gives NaN at target position {beam.longest} of one of the sentences {beam.live}")
+        which = "one of the sentences" if len(beam.live) > 1 else "the sentence"
+        raise NotANumber(f"{source} gives NaN at target position {beam.longest} of {which}")
     if done is not None and bool(done.any()):
         finished.collect_(beam, candidates, done, search.spec.scoring, pool)
     # (9) the surviving candidates are the next beam, and the decoder's rows follow

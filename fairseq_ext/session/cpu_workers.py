@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import SentenceError, UsageError
 from fairseq_ext.stats import Stats
 
 STOPPED = "a process of --cpu-workers was stopped ({how}); if memory ran out, take fewer workers or smaller batches"
@@ -44,6 +44,16 @@ def share(value: Any, n: int, index: list[int]) -> Any:
     if isinstance(value, list) and len(value) == n:
         return [value[i] for i in index]
     return value
+
+
+def share_of(batch: tuple, n: int, index: list[int], pad: int) -> tuple:
+    """What belongs to sentences `index` in a batch (sample, prefix tokens, constraints) of n sentences, its source no wider than its
+    longest sentence: an LSTM insists on it. pad: of the source."""
+    part, *others = (share(each, n, index) for each in batch)
+    tokens = part["net_input"]["src_tokens"]
+    if tokens.dim() == 2:
+        part["net_input"]["src_tokens"] = tokens[:, tokens.ne(pad).any(0)]
+    return part, *others
 
 
 def converted(hypotheses: list[list[dict]], kind: type, function: Callable) -> list[list[dict]]:
@@ -115,15 +125,12 @@ class Workers:
         out: list = [None] * n
         try:
             for pipe, index in zip(self.pipes, shares, strict=False):
-                part, *others = (share(each, n, index) for each in (sample, prefix, constraints))
-                tokens = part["net_input"]["src_tokens"]
-                # no wider than its longest sentence: an LSTM insists on it
-                part["net_input"]["src_tokens"] = tokens[:, tokens.ne(self.pad).any(0)]
-                pipe.send_bytes(pickle.dumps((part, *others)))
-            for i, index in enumerate(shares):
-                answer = pickle.loads(self.pipes[i].recv_bytes())
+                pipe.send_bytes(pickle.dumps(share_of((sample, prefix, constraints), n, index, self.pad)))
+            answers = [pickle.loads(self.pipes[i].recv_bytes()) for i in range(len(shares))]
+            for answer in answers:  # before any is counted: the batch may be decoded again in parts
                 if isinstance(answer, BaseException):
                     raise answer
+            for index, answer in zip(shares, answers, strict=True):
                 hypotheses, stats = converted(answer[0], np.ndarray, torch.from_numpy), answer[1]
                 self.stats.add(stats)
                 for place, found in zip(index, hypotheses, strict=True):
@@ -136,6 +143,8 @@ class Workers:
             how = f"signal {-codes[0]}" if codes and codes[0] < 0 else f"status {codes[0]}" if codes else "its pipe broke"
             self.stop()
             raise UsageError(STOPPED.format(how=how)) from error
+        except SentenceError:  # a worker lives on through it
+            raise
         except BaseException:
             self.stop()
             raise

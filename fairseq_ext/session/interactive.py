@@ -1,15 +1,11 @@
-"""The lines of `fairseq-interactive`: those that cannot be used cost no other one its translation.
+"""The lines of `fairseq-interactive`: those that cannot be used cost no other one its translation (bad_sentences.py).
 
-fairseq-interactive reads a buffer of lines, makes batches of it and prints when all of them are decoded. A line that cannot be used is told
-on standard error, `E-<number>` and the reason; it is not decoded and has an empty hypothesis, and the status is 3 at the end. With --strict
-it ends the session instead, once the lines before it are printed.
+fairseq-interactive reads a buffer of lines, makes batches of it and prints when all of them are decoded.
 """
 
 from __future__ import annotations
 
-import io
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,15 +14,12 @@ import torch
 from fairseq.data import LanguagePairDataset
 from torch import Tensor
 
+from fairseq_ext.compat.invalid_bytes import keep_invalid_bytes
 from fairseq_ext.constraints.packed import pack
 from fairseq_ext.constraints.sentence import EMPTY
-from fairseq_ext.errors import UsageError, report
-from fairseq_ext.session.cpu_workers import share
-from fairseq_ext.session.sentences import Sentences
+from fairseq_ext.errors import SentenceError, UsageError
+from fairseq_ext.session.bad_sentences import BadSentences
 from fairseq_ext.session.target_dictionary import TargetDictionary
-from fairseq_ext.stats import Stats
-
-BAD_LINES = 3  # the status of a session with lines that could not be used
 
 
 @dataclass
@@ -39,22 +32,20 @@ class OneBatch:
         return [self.batch]
 
 
-class Interactive(Sentences):
+class Interactive(BadSentences):
     """The part of an *_ext task that takes a session's lines; `Sentences` (sentences.py) says what is known of each."""
 
     dataset_to_epoch_iter: dict[Any, Any]  # batches that fairseq keeps
     draft_lines_read = 0
-    talks = False  # this is fairseq-interactive
-    held: UsageError | None = None  # what the first line that was not translated is to blame for
-    strict = False
     draws = True  # the search draws random numbers, for all that is known
     longest: int | None = None  # source tokens that the models take
-    refused: set[int]  # numbers of the lines that cannot be used
-    refused_here: dict[int, UsageError]  # those of the buffer at hand, by their places
+    refused_here: dict[int, UsageError]  # lines of the buffer at hand that cannot be used, by their places
+    buffer: list[Tensor]  # its lines as tokens
+    buffer_start = 0  # the number of its first line
 
     def __init__(self, *arguments, **more):
         super().__init__(*arguments, **more)
-        self.refused, self.refused_here = set(), {}
+        self.refused_here, self.buffer = {}, []
 
     @property
     def carries_numbers(self) -> bool:
@@ -63,9 +54,7 @@ class Interactive(Sentences):
 
     def use_flags(self, flags: Any, constrained: bool) -> None:
         super().use_flags(flags, constrained)
-        self.strict = flags.strict
-        if "fairseq_cli.interactive" in sys.modules and isinstance(sys.stdin, io.TextIOWrapper):
-            sys.stdin.reconfigure(errors="surrogateescape")  # an invalid byte is its line's fault, not the session's
+        keep_invalid_bytes()
 
     def batch_of_line(self, dataset: Any, max_tokens: int | None, max_positions: Any = None, **others: Any) -> OneBatch | None:
         """The only batch of a data set that holds one line, as fairseq's batch iterator makes it, in a twentieth of the time.
@@ -92,18 +81,20 @@ class Interactive(Sentences):
         for i, line in enumerate(lines):
             if not line.isascii() and any("\ud800" <= character <= "\udfff" for character in line):
                 said = f"a line of the input is not valid UTF-8 ({line[:60]!a}): convert it, for example with iconv -t utf-8"
-                if self.refuse(UsageError(said), i):
+                if self.refuse(SentenceError(said), i):
                     lines = lines[:i]
                     break
                 lines[i] = ""
         tokens, lengths = super().get_interactive_tokens_and_lengths(lines, encode_fn)  # type: ignore[misc]
         for i, length in enumerate(lengths):
-            if self.longest is not None and length > self.longest:
+            for limit, who in ((self.longest, "the model"), (self.room, "--max-tokens")):
+                if limit is None or length <= limit:
+                    continue
                 where = f"line {self.lines_read + i + 1} of the input"
-                said = f"{where} has {length} tokens and the model takes {self.longest}: shorten or split it"
-                if self.refuse(UsageError(said), i):
+                if self.refuse(SentenceError(f"{where} has {length} tokens and {who} takes {limit}: shorten or split it"), i):
                     return tokens[:i], lengths[:i]
                 tokens[i], lengths[i] = self.nothing(), 1
+                break
         return tokens, lengths
 
     def build_dataset_for_inference(self, src_tokens, src_lengths, constraints=None):
@@ -116,8 +107,8 @@ class Interactive(Sentences):
             self.draft_line |= {tokens: self.draft_lines_read + i for tokens, i in good.items()}
             self.draft_lines_read += n
         for place, error in sorted(self.refused_here.items()):
-            self.refused.add(self.lines_read + place)
-            print(f"E-{self.lines_read + place}\t{error}", file=sys.stderr, flush=True)
+            self.tell(self.lines_read + place, error)
+        self.buffer, self.buffer_start = list(src_tokens), self.lines_read
         self.lines_read += n if self.talks else 0
         # a line that cannot be used has become an empty one; a speech file has as many frames as the stock task says
         lengths = [len(line) if isinstance(line, Tensor) else n for line, n in zip(src_tokens, src_lengths, strict=False)]
@@ -128,7 +119,7 @@ class Interactive(Sentences):
 
     def forget(self, dataset: Any) -> None:
         """Drop the batches that fairseq keeps of a buffer's lines: nobody asks for them again, and it would keep them all to the end."""
-        if not any(dataset is known for known in self.datasets.values()):
+        if not self.is_corpus(dataset):
             self.dataset_to_epoch_iter.pop(dataset, None)
 
     def number(self, src_tokens: list[Tensor], typed: Tensor | None) -> tuple[list[Tensor], Tensor]:
@@ -172,32 +163,32 @@ class Interactive(Sentences):
         """The tokens of an empty line."""
         return torch.tensor([self.source_dictionary.eos()])
 
-    def decode_usable(self, batch: tuple[dict, Tensor | None, Tensor | None], decode: Callable[[tuple], list]) -> list:
-        """The hypotheses of a batch (sample, prefix tokens, constraints); an empty one for each line that cannot be used."""
-        numbers = batch[0].get("sentence_numbers") if self.refused_here else None
-        if numbers is None or self.refused.isdisjoint(numbers.tolist()):
-            return decode(batch)
-        n = len(numbers)
-        usable = [i for i, number in enumerate(numbers.tolist()) if number not in self.refused]
-        found = dict(zip(usable, decode(tuple(share(part, n, usable) for part in batch)) if usable else [], strict=True))
-        lost = torch.tensor(-float("inf"))
-        tokens = torch.tensor([self.target_dictionary.eos()])
-        empty = {"tokens": tokens, "score": lost, "attention": torch.empty(0), "alignment": torch.empty(0)}
-        return [found.get(i) or [{**empty, "positional_scores": lost[None].clone()}] for i in range(n)]
+    def known_errors(self, sample: dict) -> dict[int, UsageError]:
+        if not self.talks:
+            return super().known_errors(sample)
+        numbers = sample["sentence_numbers"].tolist() if self.refused_here and "sentence_numbers" in sample else []
+        first = self.buffer_start
+        return {i: self.refused_here[number - first] for i, number in enumerate(numbers) if number - first in self.refused_here}
+
+    def numbers_of(self, sample: dict, places: Sequence[int]) -> list[int]:
+        """The numbers of lines of a batch; of equal lines, which have equal errors, each gets one of theirs."""
+        if not self.talks:
+            return super().numbers_of(sample, places)
+        if "sentence_numbers" in sample:
+            return [int(sample["sentence_numbers"][i]) for i in places]
+        found: list[int] = []
+        for row in (sample["net_input"]["src_tokens"][i] for i in places):
+            line = row[row != self.source_dictionary.pad()].tolist() if row.dim() == 1 else row.tolist()
+            same = [i for i, source in enumerate(self.buffer) if isinstance(source, Tensor) and source.tolist() == line]
+            numbers = [self.buffer_start + i for i in same or range(len(self.buffer))]
+            found.append(next(number for number in numbers if number not in self.refused and number not in found))
+        return found
 
     def hold(self, error: UsageError, before: int) -> None:
         """Raise the error; in a session whose buffer has lines before it, later: with the next buffer, or at the end."""
         if not (self.talks and before):
             raise error
         self.held = error
-
-    def tell_at_end(self, stats: Stats) -> int:
-        """At the end of the process: warn of what was not met, and tell an error that is still held; the status."""
-        if self.constrained:
-            self.tell_unmet(stats)
-        if self.held is not None:
-            report(type(self.held), self.held, None)
-        return 1 if self.held is not None else BAD_LINES if self.refused else 0
 
 
 def with_constraints(collater: Callable[[list], dict], constraints: Tensor, samples: list) -> dict:

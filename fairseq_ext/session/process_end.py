@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import atexit
 import os
-import sys
 from collections.abc import Callable
 
-from fairseq_ext import errors
+from fairseq_ext import leaving
+from fairseq_ext.errors import report
 
 
 class ProcessEnd:
@@ -37,12 +37,10 @@ class ProcessEnd:
             try:
                 status = max(status, self.functions.pop()())
             except Exception as error:
-                errors.report(type(error), error, error.__traceback__)
+                report(type(error), error, error.__traceback__)
                 status = max(status, 1)
-        if status and not errors.leaving:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)
+        if status and not leaving.under_way:
+            leaving.leave(status)
 
 
 at_process_end = ProcessEnd().add

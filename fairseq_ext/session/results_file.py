@@ -11,6 +11,7 @@ import gc
 import hashlib
 import os
 import weakref
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any
 
@@ -35,6 +36,7 @@ class ResultsFile:
     def __init__(self, path: str, resume: bool, signature: str, made_from: dict[str, str], words: int):
         self.path, self.words = Path(path), words
         self.done: dict[int, dict[str, Any]] = {}
+        self.latest: dict[int, dict[str, Any]] = {}  # of a search that is not over: its sentences are searched again if it fails
         if self.path.is_dir():
             raise UsageError(f"--results-file {path} is a directory: name a file")
         try:
@@ -123,11 +125,18 @@ class ResultsFile:
             | ({"unmet": h["unmet"]} if "unmet" in h else {})
             for h in hypotheses
         ]
-        self.write({"id": number, "source": source, "text": text, "hypotheses": kept})
+        record = {"id": number, "source": source, "text": text, "hypotheses": kept}
+        self.write(record)
+        self.latest[number] = record
+
+    def settle(self, numbers: Iterable[int]) -> None:
+        """The search of these sentences is over."""
+        for number in numbers:
+            self.latest.pop(number, None)
 
     def hypotheses(self, number: int, source: str, device: torch.device) -> list[dict[str, Any]] | None:
         """The hypotheses of a sentence, given its checksum, that is done already; None if it is not."""
-        record = self.done.get(number)
+        record = self.done.get(number) or self.latest.get(number)
         if record is None:
             return None
         if record["source"] != source:

@@ -19,8 +19,9 @@ from fairseq_ext.constraints.packed import from_packed, keys_of
 from fairseq_ext.constraints.phrase import Phrase
 from fairseq_ext.constraints.report import ConstraintCounts
 from fairseq_ext.constraints.segmenter import Segmenter
-from fairseq_ext.constraints.sentence import SentenceConstraints, merge
-from fairseq_ext.errors import UsageError, counted
+from fairseq_ext.constraints.sentence import EMPTY, SentenceConstraints, merge
+from fairseq_ext.errors import UsageError, counted, cut
+from fairseq_ext.session.process_end import at_process_end
 from fairseq_ext.session.target_dictionary import TargetDictionary
 from fairseq_ext.stats import Stats
 
@@ -46,9 +47,11 @@ class Sentences:
     of_line: dict[int, SentenceConstraints]
     lines_read = 0  # of an interactive session
     draft_file: str | None = None
+    errors_here: dict[int, UsageError]  # what is wrong with sentences of the batch at hand, by their places
 
     def __init__(self, *arguments, **more):
         super().__init__(*arguments, **more)
+        self.errors_here = {}
         for name in ("tgt_dict", "output_dictionary"):  # the second: a language model's
             if isinstance(found := getattr(self, name, None), Dictionary):
                 setattr(self, name, TargetDictionary.of(found))
@@ -80,8 +83,13 @@ class Sentences:
         super().load_dataset(split, *args, **kwargs)  # type: ignore[misc]
         self.corpus_size = len(self.datasets[split])
 
+    def is_corpus(self, dataset: Any) -> bool:
+        """Whether it is a data set that was loaded, and not an interactive session's buffer."""
+        return any(dataset is known for known in self.datasets.values())
+
     def complete(self, sample: dict, constraints: Tensor | None) -> tuple[dict, Tensor | None]:
         """A batch with all that is known of its sentences, and the packed constraints that are still to be read."""
+        self.errors_here = {}
         if (self.constrained or (constraints is not None and self.carries_numbers)) and "sentence_constraints" not in sample:
             sample, constraints = self.add_constraints(sample, constraints), None
         if self.draft_file and "id" not in sample:
@@ -104,7 +112,10 @@ class Sentences:
             flags = self.flags()
             files = (flags.constraints_file, flags.avoid_file, glossary_options(flags))
             self.source = ConstraintSource(*files, self.segmenter, self.source_dictionary)
-            self.source.check_lines()
+            try:
+                self.source.check_lines()
+            except UsageError as error:  # told once more when its sentence comes
+                logger.warning("%s; the sentence of such a line is not translated", error)
         return self.source
 
     @functools.cached_property
@@ -152,19 +163,28 @@ class Sentences:
             if self.corpus_size:
                 source.check_size(self.corpus_size)
             rows = sample["net_input"]["src_tokens"]
-            words = self.source_dictionary  # speech has none
-            given = [source.sentence(n, () if words is None else row[row != words.pad()]) for n, row in zip(numbers, rows, strict=True)]
+            given = [self.of_sentence(source, i, n, row) for i, (n, row) in enumerate(zip(numbers, rows, strict=True))]
             if self.corpus_size:
                 for number, constraints in zip(numbers, given, strict=True):
                     for text in constraints.text:
                         print(f"C-{number}\t{text}")
         return {**sample, "sentence_constraints": given, "sentence_numbers": torch.tensor(numbers)}
 
+    def of_sentence(self, source: ConstraintSource, place: int, number: int, row: Tensor) -> SentenceConstraints:
+        """The constraints of a sentence of the data set, source tokens (T,) padded; an error is noted by the place in its batch."""
+        words = self.source_dictionary  # speech has none
+        try:
+            return source.sentence(number, () if words is None else row[row != words.pad()])
+        except UsageError as error:
+            self.errors_here[place] = error
+            return EMPTY
+
     def report_glossary(self, sample: dict, translations: list[str]) -> None:
         """Write a batch's lines of --glossary-report; translations: the best of each of its sentences, as text."""
         source = self.constraint_source()
         if self.glossary_report is None:
             self.glossary_report = GlossaryReport(str(self.report_path), source.segmenter.takes_pieces)
+            at_process_end(self.glossary_report.close)
         numbers = sample["sentence_numbers" if "sentence_numbers" in sample else "id"].tolist()
         for number, row, translation in zip(numbers, sample["net_input"]["src_tokens"], translations, strict=True):
             text = source.source_text(row)
@@ -177,7 +197,7 @@ class Sentences:
             number, phrase, reason = counts.unmet[0]
             logger.warning(
                 "%d of %d constraints are not met, the first in sentence %d, '%s': %s (all: --stats-file)",
-                len(counts.unmet), counts.given, number, phrase, reason,
+                len(counts.unmet), counts.given, number, cut(phrase), reason,
             )  # fmt: skip
         if self.source is not None and 0 < self.lines_read < len(self.source):
             lines, read = counted(len(self.source), "line"), counted(self.lines_read, "sentence")

@@ -112,30 +112,42 @@ def folders(checkpoint: str | None) -> list[Path]:
     return [Path(checkpoint).resolve().parent, cache_folder()]
 
 
-def load_or_build(weight: Tensor, bias: Tensor | None, parameters: Parameters, checkpoint: str | None, kernels: Any = lsh_torch) -> Index:
-    """The index of these weights, from its file if that holds it."""
+def load_or_build(
+    weight: Tensor, bias: Tensor | None, parameters: Parameters, checkpoint: str | None, kernels: Any = lsh_torch, dictionary: str = ""
+) -> Index:
+    """The index of these weights, from its file if that holds it; dictionary: fingerprint of the words, remembered beside it."""
     key = key_of(weight, bias, parameters)
     files = [folder / f"{Path(checkpoint or '').name}.{parameters.name}.npz" for folder in folders(checkpoint)]
     files[1:] = [file.with_name(f"{key}.{file.name}") for file in files[1:]]  # other checkpoints may have the same name there
     for file in files:
-        index = read(file, key, parameters, *padded_shape(weight, bias))
+        index = read(file, key, parameters, *padded_shape(weight, bias), dictionary)
         if index is not None:
             return index.to(weight.device)
     start = time.perf_counter()
     index = build(weight, bias, parameters, kernels)
     seconds = time.perf_counter() - start
-    place = next((file for file in files if write(index, key, file)), None)
+    place = next((file for file in files if write(index, key, file, dictionary)), None)
     logger.info("LSH index of %d words built in %.1f s, %s", index.V, seconds, f"kept in {place}" if place else "not kept")
     return index
 
 
-def read(file: Path, key: str, parameters: Parameters, V: int, D: int) -> Index | None:
-    """The index in a file, None where there is none of this key. It is of V words and D dimensions."""
+def read(file: Path, key: str, parameters: Parameters, V: int, D: int, dictionary: str = "") -> Index | None:
+    """The index in a file, None where there is none of this key. It is of V words and D dimensions.
+
+    One that was made with another dictionary is used, as it is of the weights alone, but one of the two dictionaries must be wrong.
+    """
     try:
         made_from, arrays = array_file.load(file, FORMAT, VERSION, LAYOUTS[parameters.table])
-        if made_from != {"weights": key}:
+        if made_from.get("weights") != key:
             return None
         check_numbers(arrays, parameters, V, D)
+        there = made_from.get("dictionary", "")
+        if there and dictionary and there != dictionary:
+            logger.warning(
+                "the LSH index %s was made for this model with another target dictionary (%s there, %s here), and one of the two is wrong: "
+                "use that of the training, and remove the index if it was made with the wrong one",
+                file, there, dictionary,
+            )  # fmt: skip
     except FileNotFoundError:
         return None
     except (OSError, Damaged) as error:  # a damaged file is replaced
@@ -177,7 +189,7 @@ def check_numbers(arrays: dict[str, Any], parameters: Parameters, V: int, D: int
         raise Damaged("its spans leave their band")
 
 
-def write(index: Index, key: str, file: Path) -> bool:
+def write(index: Index, key: str, file: Path, dictionary: str = "") -> bool:
     """Keep the index, in one step; false where the place cannot be written."""
     cuckoo = index.cuckoo
     tensors = {"dimensions": index.dimensions.t(), "words": index.words}
@@ -188,7 +200,7 @@ def write(index: Index, key: str, file: Path) -> bool:
     arrays = {name: tensor.cpu().contiguous().numpy() for name, tensor in tensors.items()}
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        array_file.save(file, FORMAT, VERSION, {"weights": key}, arrays, compress=False)
+        array_file.save(file, FORMAT, VERSION, {"weights": key, "dictionary": dictionary}, arrays, compress=False)
         return True
     except OSError:
         return False

@@ -115,7 +115,9 @@ class ShortlistSoftmax(Softmax):
             always = None if wanted is None else mask_with(self.in_base[None], wanted.reshape(1, -1))[0]
             found = self.found(features, beam, pool, always)
             size = self.base.numel() + (0 if found is None else found.numel())
-            out = self.full(decoder, features) if size == self.V else self.shared(features, found)
+            # subtle: a sentence's own list is scored by the same products alone and beside others, which never are the decoder's (--int8)
+            is_full = size == self.V and not self.by_sentence
+            out = self.full(decoder, features) if is_full else self.shared(features, found)
         if self.measured.wants_sample():
             self.measured.sample(decoder.log_probs(features, self.temperature), out)
         return out

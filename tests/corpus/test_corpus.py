@@ -18,6 +18,7 @@ from fairseq_ext.corpus.output import Store
 from fairseq_ext.corpus.reading import Reader, Shard, Unreadable, shards_of
 from fairseq_ext.corpus.run import translate
 from fairseq_ext.corpus.worker import Result, Unit, Worker
+from fairseq_ext.files import sealed
 from fairseq_ext.stats import Stats
 from fairseq_ext.translator import as_keywords
 
@@ -266,17 +267,43 @@ def test_what_only_the_search_finds_out_is_cornered(tmp_path, demo):
     assert [(e["line"], e["reason"]) for e in unit.errors] == [(3, "RuntimeError: odd"), (8, "RuntimeError: odd")]
 
 
-def test_a_unit_that_fails_altogether_is_the_process_s_fault(tmp_path, demo):
+class Broken(Picky):
+    """One that fails at everything."""
+
+    def search(self, tokens, wanted, nbest):
+        raise self.error
+
+
+def test_a_unit_that_fails_altogether_is_the_process_s_fault_unless_it_translates_a_word(tmp_path, demo):
     path = write_text(tmp_path / "a", source_lines(0, 3))
     bad = [demo.translator.task.source_dictionary.string(demo.translator.encode(s.source)) for s in read(path)]
-    for error, kind in ((RuntimeError("device-side assert"), RuntimeError), (RuntimeError("CUDA out of memory"), None)):
-        unit = Unit(Picky(demo.translator, error, bad), Shard(str(path), "a"), read(path))
-        if kind:
-            with pytest.raises(kind):
-                unit.decode()
-        else:
+    with pytest.raises(RuntimeError, match="device-side assert"):
+        Unit(Broken(demo.translator, RuntimeError("device-side assert"), bad), Shard(str(path), "a"), read(path)).decode()
+    before = demo.translator.stats.sentences
+    for kind, error in ((Picky, RuntimeError("odd")), (Picky, RuntimeError("CUDA out of memory")), (Broken, RuntimeError("out of memory"))):
+        for sentences in (read(path), read(path)[:1]):
+            unit = Unit(kind(demo.translator, error, bad), Shard(str(path), "a"), sentences)
             unit.decode()
-            assert len(unit.errors) == 3
+            assert [e["reason"] for e in unit.errors] == [f"RuntimeError: {error}"] * len(sentences) and not unit.hypotheses
+    assert demo.translator.stats.sentences == before
+
+
+class Spelled(Picky):
+    """One whose segmentation fails on certain lines."""
+
+    def encode(self, line):
+        if line in self.bad:
+            raise self.error
+        return self.demo.encode(line)
+
+
+def test_an_error_of_the_segmentation_is_its_sentence_s(tmp_path, demo):
+    sentences = read(write_text(tmp_path / "a", source_lines(0, 3)))
+    unit = Unit(Spelled(demo.translator, ValueError("half a \ud800"), [sentences[1].source]), Shard("a", "a"), sentences)
+    unit.decode()
+    assert sorted(unit.hypotheses) == [0, 2] and [(e["line"], e["kind"], e["reason"]) for e in unit.errors] == [
+        (2, "failed", "ValueError: half a ?")
+    ]
 
 
 class Late(Picky):
@@ -539,3 +566,62 @@ def test_exit_code_and_last_line_tell_of_errors(tmp_path, echo, capsys, content,
     assert last in capsys.readouterr().out.splitlines()[-1]
     assert main([*words, "--beam", "3"]) == 1
     assert "--beam (not given there, 3 now)" in capsys.readouterr().err
+
+
+def words_of(tmp_path, path, *more) -> list[str]:
+    return ["translate", "--path", "m", "--data", "d", "--input", str(path), "--output", str(tmp_path / "out"), "--cpu", *more]
+
+
+def test_a_parquet_file_without_the_column_is_refused_with_those_it_has_and_the_folder_stays_free(tmp_path, echo, capsys):
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"german": ["eins"], "id": [7]}), path)
+    assert main(words_of(tmp_path, path)) == 1
+    said = f'{path} has no column "source" or "text": name one with --source-field; its columns are german, id'
+    assert capsys.readouterr().err == f"error: {said}\n"
+    assert main(words_of(tmp_path, path, "--source-field", "deutsch")) == 1 and not (tmp_path / "out").exists()
+    assert main(words_of(tmp_path, path, "--source-field", "german")) == 0
+    assert records(tmp_path / "out/a.jsonl") == [{"id": 7, "hypotheses": ["EINS"]}]
+
+
+def test_overwrite_frees_a_folder_for_another_command(tmp_path, echo, capsys):
+    """A wrong key makes every line of a JSONL file an error; what is not ours stays."""
+    (tmp_path / "a.jsonl").write_text('{"german": "eins"}\n')
+    assert main(words_of(tmp_path, tmp_path / "a.jsonl")) == 3
+    (tmp_path / "out/notes.txt").write_text("mine")
+    right = words_of(tmp_path, tmp_path / "a.jsonl", "--source-field", "german")
+    assert main(right) == 1 and "--overwrite" in capsys.readouterr().err
+    assert main([*right, "--overwrite"]) == 0
+    assert finals(tmp_path / "out").keys() == {"a.jsonl", "errors.jsonl", "notes.txt"}
+    assert records(tmp_path / "out/a.jsonl")[0]["hypotheses"] == ["EINS"] and records(tmp_path / "out/errors.jsonl") == []
+    (tmp_path / "out/manifest.json").write_text("{")
+    assert main(right) == 1 and "start anew with --overwrite" in capsys.readouterr().err
+    assert main([*right, "--overwrite"]) == 0
+
+
+def test_overwrite_removes_nothing_outside_the_folder(tmp_path):
+    store = Store(str(tmp_path / "out"), ".jsonl")
+    store.lock()
+    (tmp_path / "precious").write_text("x")
+    (tmp_path / "out/manifest.json").write_text(json.dumps(sealed({"shards": {"a": {"output": "../precious"}, "b": 3}})))
+    store.clear()
+    assert (tmp_path / "precious").exists() and not (tmp_path / "out/manifest.json").exists()
+    store.unlock()
+
+
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        (["--threads", "1000000"], "--threads 1000000 is no number of CPU threads: use 1 to 1024"),
+        (["--threads", "9" * 200], "..."),
+        (["--workers", "1000000"], "--workers 1000000 is no number of workers"),
+        (["--workers", "5000", "--threads", "1000"], "far more than the"),
+        (["--unit", "99999999"], "--unit 99999999 is no number of sentences"),
+        (["--object-store", "20"], "--object-store 20 is less than Ray takes"),
+        (["--object-store", "999999999"], "--object-store 999999999 is no number of MiB"),
+        (["--progress", "nan"], "--progress nan is no number of seconds"),
+    ],
+)
+def test_absurd_counts_are_refused(tmp_path, echo, capsys, flags, said):
+    assert main(words_of(tmp_path, write_text(tmp_path / "a.txt", ["x"]), *flags)) == 1
+    told = capsys.readouterr().err
+    assert said in told and len(told) < 300 and not (tmp_path / "out").exists()

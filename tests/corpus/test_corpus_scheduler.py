@@ -139,12 +139,24 @@ def test_a_process_that_fails_at_everything_is_replaced(monkeypatch):
     assert taken == Counter(range(40)) and not lost and made.restarts == ATTEMPTS - 1
 
 
-def test_a_unit_that_fails_in_every_process_ends_the_run_by_name(monkeypatch):
+@pytest.mark.parametrize("seed", range(10))
+def test_a_sentence_that_breaks_every_process_is_cornered_once_another_unit_is_translated(monkeypatch, seed):
     def dies(chance, method, sentences):
-        return task_error("no kernel image") if any(s.number == 9 for s in sentences) else False
+        return task_error("device-side assert") if any(s.number == 29 for s in sentences) else False
 
-    with pytest.raises(UsageError, match=r"lines 9 to 16 of in failed in several processes \(RuntimeError: no kernel image\)"):
-        simulate(monkeypatch, 1, dies)
+    taken, lost, _ = simulate(monkeypatch, seed, dies, workers=1)
+    assert lost == Counter([29]) and taken == Counter(set(range(40)) - {29})
+
+
+@pytest.mark.parametrize("first", [0, 16])
+def test_units_that_fail_in_every_process_end_the_run_by_name(monkeypatch, first):
+    """At once where nothing was ever translated, else when too many fail in a row."""
+
+    def dies(chance, method, sentences):
+        return task_error("no kernel image") if any(s.number >= first for s in sentences) else False
+
+    with pytest.raises(UsageError, match=r"lines \d+ to \d+ of in failed in several processes \(RuntimeError: no kernel image\)"):
+        simulate(monkeypatch, 1, dies, count=400)
 
 
 def test_a_mistake_in_the_flags_ends_the_run_with_its_sentence(monkeypatch):

@@ -150,7 +150,7 @@ def test_nan_raises_and_says_where():
     pair = generators([model], beam=2, max_len_b=5)
     with torch.no_grad():
         model.decoder.embed_tokens.weight[5:] = torch.nan  # every word but EOS, so that the first step is still sound
-    with pytest.raises(FloatingPointError, match="NaN at target position 1 of one of the sentences"):
+    with pytest.raises(FloatingPointError, match="NaN at target position 1 of "):
         run(pair.ours, batch([3, 1]))
 
 
@@ -170,5 +170,5 @@ def test_nan_in_the_language_model_alone_raises(select):
     ours = generators([build("transformer")], {"select": select}, {"lm_model": lm, "lm_weight": 0.3}, beam=2, max_len_b=5).ours
     with torch.no_grad():
         lm.decoder.embed_tokens.weight[5:] = torch.nan
-    with pytest.raises(FloatingPointError, match="NaN at target position 1 of one of the sentences"):
+    with pytest.raises(FloatingPointError, match="NaN at target position 1 of "):
         run(ours, batch([3, 1]))

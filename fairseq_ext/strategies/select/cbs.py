@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fairseq_ext.constraints.flags import ConstraintFlags
 from fairseq_ext.constraints.required import PhraseTable
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import SentenceError
 from fairseq_ext.registry import register
 from fairseq_ext.strategies.select._tables import Tables
 from fairseq_ext.strategies.select.gbs import GridBeam
@@ -42,7 +42,7 @@ class ConstrainedBeam(GridBeam):
         """Banks of the sentence that has the most."""
         most = phrases.need.size(1)
         if most > MAX_CONSTRAINTS:
-            raise UsageError(
+            raise SentenceError(
                 f"a sentence has {most} constraints and --select cbs needs a bank for each subset: "
                 f"use at most {MAX_CONSTRAINTS}, or --select dba"
             )

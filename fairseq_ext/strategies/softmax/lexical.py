@@ -15,7 +15,6 @@ a parallel corpus.
 Neutral setting: --softmax full; or a T of the vocabulary's size or more.
 """
 
-import math
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -41,7 +40,7 @@ class LexicalFlags(TopFlags):
     )
     shortlist_words: int = field(
         default=20,
-        metadata={"help": "--softmax lexical: translations of each source word (default: 20)", "range": (1, math.inf, "number of words")},
+        metadata={"help": "--softmax lexical: translations of each source word (default: 20)", "range": (1, 100_000, "number of words")},
     )
 
 

@@ -33,6 +33,7 @@ from fairseq.dataclass import ChoiceEnum
 from torch import Tensor
 
 from fairseq_ext.decoders.protocol import Decoder
+from fairseq_ext.digests import fingerprint_of_dictionary
 from fairseq_ext.errors import UsageError
 from fairseq_ext.kernels import lsh as lsh_compiled
 from fairseq_ext.kernels import lsh_torch
@@ -93,7 +94,8 @@ class LSHFlags(ShortlistFlags):
 class LSH(ShortlistSoftmax):
     """The shortlist softmax that finds words by hashing the hidden state."""
 
-    def __init__(self, parameters: Parameters, t: int, kept_beside: str | None, **arguments: Any):
+    def __init__(self, parameters: Parameters, t: int, kept_beside: str | None, dictionary: str = "", **arguments: Any):
+        """t: hits of a candidate; kept_beside: the file beside which the index is kept; dictionary: fingerprint of the words."""
         super().__init__(**arguments)
         weight, bias = self.layers[0]
         self.t = t
@@ -103,7 +105,7 @@ class LSH(ShortlistSoftmax):
         self.probed = self.everything
         self.calls = 0
         if not self.everything:
-            self.index = load_or_build(weight, bias, parameters, kept_beside, self.kernels)
+            self.index = load_or_build(weight, bias, parameters, kept_beside, self.kernels, dictionary)
             if self.compiled is not None:
                 self.finder = lsh_compiled.Finder(self.index, self.in_base, int(self.has_bias))
 
@@ -239,6 +241,7 @@ def build(flags, context) -> LSH:
     parameters = Parameters(flags.lsh_k, flags.lsh_u, flags.lsh_bands, flags.lsh_seed, table)
     beside = None if flags.lsh_index == "off" else flags.lsh_index or context.checkpoint
     make = partial(ExactLSH, FullScorer(context.models[0], context)) if str(flags.lsh_normalise) == "exact" else LSH
-    return make(parameters, flags.lsh_hits, beside, share=str(flags.lsh_share), **arguments)
+    words = fingerprint_of_dictionary(context.dictionary)
+    return make(parameters, flags.lsh_hits, beside, words, share=str(flags.lsh_share), **arguments)
 
 

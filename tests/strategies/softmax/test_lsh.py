@@ -278,6 +278,16 @@ def test_an_index_whose_numbers_lead_out_of_it_is_replaced(tmp_path, built, capl
     assert len(built) == 2 and "is built anew, because it" in caplog.text and int(again.words.max()) < 50
 
 
+def test_an_index_remembers_the_dictionary_and_tells_when_another_one_is_used(tmp_path, built, caplog):
+    checkpoint = str(tmp_path / "model.pt")
+    for words in ("50 words, a", "50 words, a", ""):
+        lsh_index.load_or_build(weights(1), None, PARAMETERS, checkpoint, dictionary=words)
+    assert "another target dictionary" not in caplog.text
+    lsh_index.load_or_build(weights(1), None, PARAMETERS, checkpoint, dictionary="50 words, b")
+    assert "was made for this model with another target dictionary (50 words, a there, 50 words, b here)" in caplog.text
+    assert len(built) == 1
+
+
 def test_where_the_checkpoint_cannot_be_written_beside_the_cache_folder_is_used(tmp_path, built, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "file").write_text("")  # no folder: nothing can be kept in it, whoever asks

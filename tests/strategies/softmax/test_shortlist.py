@@ -9,6 +9,7 @@ import torch
 from models import alone, batch, build, dictionary, generators, run, same
 
 from fairseq_ext import UsageError
+from fairseq_ext.kernels.transformer import has_int8
 from fairseq_ext.softmax.shortlist import most_frequent
 
 WORDS = 60
@@ -73,6 +74,28 @@ def test_lexical_lists_hold_the_translations_of_their_sentence(table, backend):
         listed = {first + (t - first + 1) % WORDS for t in source} | {2, 3}
         assert all(set(h["tokens"].tolist()) <= listed for h in nbest)
         same(run(generator, alone(sample, i)), [nbest])
+
+
+@pytest.mark.skipif(not has_int8(), reason="this processor has no 8-bit products")
+@pytest.mark.parametrize("listed", ["lexical", "top", "lsh, few words", "lsh, often all words"])
+def test_int8_lists_of_each_sentence_do_not_depend_on_the_batch(table, listed):
+    """A sentence alone, and beside others: the same hypotheses, scores to float32's rounding."""
+    flags = {
+        "lexical": {"softmax": "lexical", "shortlist_top": 20, "shortlist_file": table, "shortlist_share": "sentence"},
+        "top": {"softmax": "top", "shortlist_top": 50, "shortlist_share": "sentence"},
+        "lsh, few words": {"softmax": "lsh", "lsh_k": 4, "lsh_u": 2, "lsh_hits": 3, "lsh_top": 8, "lsh_share": "sentence"},
+        "lsh, often all words": {"softmax": "lsh", "lsh_k": 4, "lsh_u": 1, "lsh_hits": 1, "lsh_top": 30, "lsh_share": "sentence"},
+    }[listed]
+    flags |= {"lsh_bands": 20} if listed.startswith("lsh") else {}
+    generator = generators(
+        [build("transformer", words=WORDS, dtype=torch.float32)], flags | {"int8": True}, words=WORDS, beam=4, max_len_b=10
+    ).ours
+    sample = batch([6, 4, 3, 1, 0, 8, 2], words=WORDS)
+    for i, nbest in enumerate(run(generator, sample)):
+        [by_itself] = run(generator, alone(sample, i))
+        assert [h["tokens"].tolist() for h in nbest] == [h["tokens"].tolist() for h in by_itself]
+        for h, other in zip(nbest, by_itself, strict=True):
+            torch.testing.assert_close(h["positional_scores"], other["positional_scores"], atol=1e-5, rtol=0)
 
 
 def test_a_lexical_list_of_a_batch_is_the_union_of_its_sentences(table):

@@ -1,0 +1,29 @@
+"""Lets fairseq-interactive read bytes that are not valid UTF-8, so that they are their line's fault and not the session's."""
+
+from __future__ import annotations
+
+import fileinput
+import functools
+import io
+import sys
+from types import SimpleNamespace
+
+COMMAND = "fairseq_cli.interactive"
+
+
+def runs(command: str) -> bool:
+    """Whether a module of fairseq's commands is loaded here, also as the main program."""
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return command in sys.modules or (main is not None and main.name == command)
+
+
+def keep_invalid_bytes() -> None:
+    """Have the command's reading keep them as lone surrogates, from standard input and from --input."""
+    if not runs(COMMAND):
+        return
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")
+    hook = functools.partial(fileinput.hook_encoded, errors="surrogateescape")
+    for name in (COMMAND, "__main__"):
+        if getattr(sys.modules.get(name), "fileinput", None) is fileinput:
+            sys.modules[name].fileinput = SimpleNamespace(input=fileinput.input, hook_encoded=hook)  # type: ignore[attr-defined]

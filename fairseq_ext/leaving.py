@@ -1,0 +1,115 @@
+"""How a command ends: the status, and what is said of it.
+
+| what happened | status | standard error |
+| --- | --- | --- |
+| Ctrl-C | 130 | nothing |
+| nobody reads the output any more (`| head -1`) | 141 | nothing |
+| the output takes no more (a full disk) | 1 | one sentence |
+| an error | 1 | one sentence, or a traceback where it is no known mistake (errors.py) |
+
+What was registered for the end, such as writing statistics, runs in every case.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import errno
+import logging
+import os
+import signal
+import sys
+from typing import NoReturn
+
+from fairseq_ext.errors import report
+
+INTERRUPTED, CLOSED = 130, 141  # as a shell tells of SIGINT and SIGPIPE
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+under_way = False  # whether an error ends this process, whose status is then settled
+
+
+def output_problem() -> OSError | None:
+    """The error of standard output, which has not taken all that was written to it; None where it has."""
+    try:
+        if sys.stdout is not None and not sys.stdout.closed:
+            sys.stdout.flush()
+    except OSError as error:
+        return error
+    return None
+
+
+def tell_output_problem(problem: OSError) -> int:
+    """The status for it; a sentence, unless it is that nobody reads."""
+    if isinstance(problem, BrokenPipeError):
+        return CLOSED
+    with contextlib.suppress(OSError):
+        print(f"error: standard output takes no more ({problem.strerror or problem}): make room and run again", file=sys.stderr)
+    return 1
+
+
+def leave(status: int) -> NoReturn:
+    """End the process now; what standard output does not take changes the status."""
+    problem = output_problem()
+    if problem is not None and status != INTERRUPTED:
+        status = tell_output_problem(problem)
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.flush()
+    os._exit(status)
+
+
+def is_of_output(error: BaseException) -> bool:
+    """Whether an error is one of writing to a stream of this process: it names no file, as those of our own files do (files.py)."""
+    if not isinstance(error, OSError) or error.filename is not None:
+        return False
+    return isinstance(error, BrokenPipeError) or error.errno in NO_ROOM or output_problem() is not None
+
+
+def report_and_leave(kind: type[BaseException], error: BaseException, trace) -> None:
+    """The commands' exception hook: report, then end.
+
+    subtle: fairseq reads batches ahead in a thread, and Python may abort (status 134) when it shuts down around that thread. After
+    an error it therefore only runs what was registered for the end, and leaves at once.
+    """
+    global under_way
+    if hasattr(sys, "ps1"):  # at a prompt the session goes on
+        report(kind, error, trace)
+        return
+    under_way = True
+    status = 1
+    if isinstance(error, KeyboardInterrupt):
+        with contextlib.suppress(ValueError):  # of another thread than the first
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one does not wait for the end
+        status = INTERRUPTED
+    elif is_of_output(error):
+        status = tell_output_problem(error)  # type: ignore[arg-type]
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the rest would fail as well
+    else:
+        report(kind, error, trace)
+    atexit._run_exitfuncs()
+    leave(status)
+
+
+def install_hook() -> None:
+    """Use `report_and_leave` for uncaught errors, unless somebody else has installed a hook."""
+    if sys.excepthook is sys.__excepthook__ or hasattr(sys.excepthook, "until_ready"):
+        sys.excepthook = report_and_leave
+
+
+def watch_output() -> None:
+    """For a process that is a command: what its output does not take ends it as above, in a log line and at the very end too."""
+    stock = logging.Handler.handleError
+
+    def raise_errors_of_output(handler: logging.Handler, record: logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        if isinstance(error, OSError) and getattr(handler, "stream", None) in (sys.stdout, sys.stderr):
+            raise error
+        stock(handler, record)
+
+    logging.Handler.handleError = raise_errors_of_output  # type: ignore[assignment,method-assign]
+    atexit.register(check_output)
+
+
+def check_output() -> None:
+    """At the end of the process."""
+    if not under_way and output_problem() is not None:
+        leave(0)

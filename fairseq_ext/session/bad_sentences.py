@@ -1,0 +1,169 @@
+"""Sentences that cannot be translated cost no other one its translation.
+
+Such a sentence (invalid bytes, too many tokens, a constraint that cannot be used, NaN in the model's output) is told on standard error,
+`E-<number>` and the reason, and has an empty hypothesis, so that outputs stay aligned; the status is 3 at the end. With --strict the first
+one ends the command, with status 1, once what came before it is printed.
+
+What can be told beforehand is looked at sentence by sentence. What only the search finds out is cornered by halving the batch.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_ext.compat.invalid_bytes import runs
+from fairseq_ext.errors import SentenceError, UsageError, report
+from fairseq_ext.registry import choice
+from fairseq_ext.session.checkpoint import setting
+from fairseq_ext.session.cpu_workers import share_of
+from fairseq_ext.session.sentences import Sentences
+from fairseq_ext.stats import Stats
+
+BAD_SENTENCES = 3  # the status of a command with sentences that cannot be translated
+Batch = tuple[dict, Tensor | None, Tensor | None]  # sample, prefix tokens, constraints
+
+
+def decode_each(batch: Batch, n: int, pad: int, decode: Callable[[Batch], list]) -> list[Any]:
+    """The hypotheses of each of a batch's n sentences, or the SentenceError that it has by itself. Errors: any other that `decode` has."""
+    try:
+        return decode(batch)
+    except SentenceError as error:
+        if n == 1:
+            return [error]
+    halves = (list(range(n // 2)), list(range(n // 2, n)))
+    return [found for half in halves for found in decode_each(share_of(batch, n, half, pad), len(half), pad, decode)]
+
+
+class BadSentences(Sentences):
+    """The part of an *_ext task that keeps bad sentences apart, in fairseq-generate and fairseq-interactive."""
+
+    talks = False  # this is fairseq-interactive
+    translates_corpus = False  # this is fairseq-generate
+    strict = False
+    held: UsageError | None = None  # what the first sentence that was not translated is to blame for
+    refused: set[int]  # numbers of the sentences that cannot be translated, all that were told
+    too_long: dict[int, UsageError]  # of the data set, by number
+    room: int | None = None  # --max-tokens
+
+    def __init__(self, *arguments, **more):
+        super().__init__(*arguments, **more)
+        self.refused, self.too_long = set(), {}
+
+    def use_flags(self, flags: Any, constrained: bool) -> None:
+        super().use_flags(flags, constrained)
+        self.strict = flags.strict
+        self.room = None if choice(flags, "schedule") == "stream" else setting(flags, "dataset", "max_tokens")
+
+    # ---- sentences of a data set
+
+    def load_dataset(self, split, *args, **kwargs):
+        super().load_dataset(split, *args, **kwargs)
+        # fairseq-train and -validate load theirs here, too
+        self.translates_corpus = runs("fairseq_cli.generate") and setting(self.flags(), "dataset", "gen_subset") == split
+
+    def filter_indices_by_size(self, indices, dataset, max_positions=None, ignore_invalid_inputs=False):
+        """The sentences that the model takes. Others are kept in mind, unless the command leaves them out without a word."""
+        if ignore_invalid_inputs or not self.translates_corpus or not self.is_corpus(dataset):
+            return super().filter_indices_by_size(indices, dataset, max_positions, ignore_invalid_inputs)  # type: ignore[misc]
+        kept, ignored = dataset.filter_indices_by_size(indices, max_positions)
+        limit = max_positions[0] if isinstance(max_positions, (tuple, list)) else max_positions
+        limit = limit if isinstance(limit, (int, float)) else None  # some tasks have one for each language
+        for i in map(int, ignored):
+            size = dataset.size(i)
+            source, target = size if isinstance(size, tuple) else (size, 0)
+            of_target = f" and its reference {target}" if limit is None or source <= limit else ""
+            self.too_long[i] = SentenceError(
+                f"sentence {i} has {source} tokens{of_target}, and the model takes {max_positions}: shorten or split it, "
+                "or leave it out with --skip-invalid-size-inputs-valid-test"
+            )
+        if self.room:
+            for i in [i for i in map(int, kept) if dataset.num_tokens(i) > self.room]:
+                self.too_long[i] = SentenceError(
+                    f"sentence {i} has {dataset.num_tokens(i)} tokens and --max-tokens takes {self.room}: raise it, or split the sentence"
+                )
+            kept = kept[[int(i) not in self.too_long for i in kept]]
+        return kept
+
+    def with_too_long(self, batches: Any) -> Any:
+        """fairseq's batches, and one for each sentence that is too long: its lines are printed, and it is not decoded."""
+        if self.too_long:
+            batches._frozen_batches = (*batches.frozen_batches, *([i] for i in sorted(self.too_long)))
+        return batches
+
+    # ---- batches
+
+    def decode_usable(self, batch: Batch, decode: Callable[[Batch], list]) -> list:
+        """The hypotheses of a batch; an empty one for each sentence that cannot be translated. Errors: those of a sentence go on
+        where no command has asked: the caller has an answer of its own."""
+        if self.held is not None:
+            held, self.held = self.held, None
+            raise held
+        sample = batch[0]
+        n = len(sample["net_input"]["src_tokens"]) if "src_tokens" in sample["net_input"] else 0
+        if not n or not (self.talks or self.translates_corpus):
+            for error in self.errors_here.values():
+                raise SentenceError(str(error)) from error
+            return decode(batch)
+        pad = (self.source_dictionary or self.target_dictionary).pad()  # speech has no source dictionary
+        known = self.known_errors(sample)
+        usable = [i for i in range(n) if i not in known]
+        if usable:
+            part = batch if len(usable) == n else share_of(batch, n, usable, pad)
+            found = dict(zip(usable, decode_each(part, len(usable), pad, decode), strict=True))
+            if len(usable) == n and not any(isinstance(each, UsageError) for each in found.values()):
+                return list(found.values())
+        else:
+            found = {}
+        errors = {**known, **{i: each for i, each in found.items() if isinstance(each, UsageError)}}
+        if self.strict:
+            return self.cut_before(min(errors), errors[min(errors)], sample, [found.get(i) for i in range(n)])
+        for number, i in zip(self.numbers_of(sample, sorted(errors)), sorted(errors), strict=True):
+            self.tell(number, errors[i])
+        return [self.empty_hypotheses() if i in errors else found[i] for i in range(n)]
+
+    def known_errors(self, sample: dict) -> dict[int, UsageError]:
+        """place -> what is known to be wrong with a batch's sentences."""
+        numbers = sample["id"].tolist() if "id" in sample else []
+        return {**{i: self.too_long[number] for i, number in enumerate(numbers) if number in self.too_long}, **self.errors_here}
+
+    def numbers_of(self, sample: dict, places: Sequence[int]) -> list[int]:
+        """The numbers of sentences of a batch."""
+        return [int(sample["id"][i]) for i in places]
+
+    def tell(self, number: int, error: UsageError) -> None:
+        """Say once what is wrong with a sentence."""
+        if number not in self.refused:
+            self.refused.add(number)
+            sys.stdout.flush()
+            print(f"E-{number}\t{error}", file=sys.stderr, flush=True)
+
+    def cut_before(self, place: int, error: UsageError, sample: dict, found: list) -> list:
+        """What comes before the first bad sentence; its error is raised with the next batch, or told at the end.
+
+        subtle: fairseq-generate prints as many sentences as the sample has numbers, fairseq-interactive as many as have hypotheses.
+        """
+        if not place and self.translates_corpus:
+            raise error
+        self.held = error
+        if self.translates_corpus:
+            sample["id"] = sample["id"][:place]
+        return found[:place] or [[]]
+
+    def empty_hypotheses(self) -> list[dict[str, Any]]:
+        """The n-best list of a sentence that is not translated."""
+        lost = torch.tensor([-float("inf")])
+        tokens, nothing = torch.tensor([self.target_dictionary.eos()]), torch.empty(0)
+        return [{"tokens": tokens, "score": lost[0], "attention": nothing, "alignment": nothing, "positional_scores": lost.clone()}]
+
+    def tell_at_end(self, stats: Stats) -> int:
+        """At the end of the process: warn of what was not met, and tell an error that is still held; the status."""
+        if self.constrained:
+            self.tell_unmet(stats)
+        if self.held is not None:
+            report(type(self.held), self.held, None)
+        return 1 if self.held is not None else BAD_SENTENCES if self.refused else 0

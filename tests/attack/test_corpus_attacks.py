@@ -1,0 +1,108 @@
+"""Wrong commands and wrong lines of the corpus command (corpus_rows.py): one sentence each, and one line never costs another."""
+
+import json
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from corpus_jobs import OneProcess, records
+from corpus_rows import COMMANDS, OBJECTS, USAGE
+from forked import Done, forked
+
+from fairseq_ext.corpus import run
+from fairseq_ext.corpus.__main__ import main
+from fairseq_ext.corpus.job import check_model
+from fairseq_ext.corpus.worker import Result
+from fairseq_ext.stats import Stats
+
+
+class Echo:
+    """A worker that needs no model: upper case is the translation."""
+
+    def translate(self, shard, sentences):
+        errors = [
+            {"shard": shard.name, "line": s.number + 1, "id": s.id, "kind": s.error[0], "reason": s.error[1]} for s in sentences if s.error
+        ]
+        lines = [json.dumps({"id": s.id, "hypotheses": [] if s.error else [s.source.upper()]}) + "\n" for s in sentences]
+        return Result("".join(lines).encode(), errors, Stats(), len(lines), len(lines), 0.01, 0.01, 0.0, "echo")
+
+
+class Checked(OneProcess):
+    """Looks for the model, as a run with Ray does."""
+
+    worker = Echo()
+
+    def work(self, todo):
+        check_model(self.job)
+        super().work(todo)
+
+
+def corpus() -> int:
+    """The command in a forked child, its work done by one process without a model."""
+    run.Run = Checked
+    return main()
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("corpus")
+    found = {"folder": folder, "empty": folder / "empty", "input": folder / "a.txt", "other": folder / "b.txt", "tsv": folder / "c.tsv"}
+    found |= {"jsonl": folder / "a.jsonl", "parquet": folder / "a.parquet", "model": folder / "m.pt"}
+    found["empty"].mkdir()
+    for name in ("input", "other", "tsv", "model"):
+        found[name].write_text("eins\n")
+    found["jsonl"].write_text('{"source": "eins"}\n')
+    pyarrow.parquet.write_table(pyarrow.table({"german": ["eins"]}), found["parquet"])
+    return found
+
+
+def command(files: dict[str, Path], out: Path, more: list[str]) -> Done:
+    right = ["translate", "--path", "{model}", "--data", "{folder}", "--input", "{input}", "--output", str(out), "--cpu"]
+    return forked(corpus, "fairseq_ext.corpus", *(word.format(**files) for word in [*right, *more]))
+
+
+def test_the_command_that_the_rows_change_works(files, tmp_path):
+    assert command(files, tmp_path / "out", []).status == 0
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_wrong_command_gets_one_sentence_and_translates_nothing(files, tmp_path, name):
+    more, sentence = COMMANDS[name]
+    done = command(files, tmp_path / "out", more)
+    said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert done.status == 1 and "Traceback" not in done.stderr and len(said) == 1 and len(said[0]) < 500, done.stderr
+    assert sentence.format(**files) in said[0]
+    assert not [path for path in (tmp_path / "out").rglob("*.jsonl") if path.stat().st_size]
+
+
+@pytest.mark.parametrize("name", USAGE)
+def test_what_argparse_refuses(files, tmp_path, name):
+    more, sentence = USAGE[name]
+    done = command(files, tmp_path / "out", more)
+    assert done.status == 2 and "Traceback" not in done.stderr and sentence in done.stderr
+
+
+@pytest.fixture(scope="module")
+def run_of_lines(tmp_path_factory) -> tuple[Done, Path]:
+    """One run over a good line, and a bad and a good one in turns."""
+    folder = tmp_path_factory.mktemp("lines")
+    good = b'{"source": "haus"}\n'
+    (folder / "in.jsonl").write_bytes(good + b"".join(line + b"\n" + good for line, _, _ in OBJECTS.values()))
+    (folder / "m.pt").write_text("")
+    words = ["translate", "--path", folder / "m.pt", "--data", folder, "--input", folder / "in.jsonl", "--output", folder / "out"]
+    return forked(corpus, "fairseq_ext.corpus", *words, "--unit", 7), folder / "out"
+
+
+def test_the_run_of_bad_lines_is_whole(run_of_lines):
+    done, out = run_of_lines
+    assert done.status == 3 and f"{2 * len(OBJECTS) + 1} sentences, {len(OBJECTS)} entries in errors.jsonl" in done.stdout
+    assert [record["hypotheses"] for record in records(out / "in.jsonl")] == [["HAUS"], *[[], ["HAUS"]] * len(OBJECTS)]
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_a_bad_line_is_told(run_of_lines, name):
+    _, kind, reason = OBJECTS[name]
+    entry = records(run_of_lines[1] / "errors.jsonl")[list(OBJECTS).index(name)]
+    assert entry["line"] == 2 * list(OBJECTS).index(name) + 2 and entry["kind"] == kind
+    assert reason in entry["reason"] and f"line {entry['line']} of " in entry["reason"] and len(entry["reason"]) < 500

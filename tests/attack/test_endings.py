@@ -1,0 +1,113 @@
+"""How commands end: at Ctrl-C, when nobody reads their output any more, when it takes no more. Quietly, with the status of a shell."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from conftest import BIN
+from corpus_jobs import DEMO, write_text
+from fairseq_cli.generate import cli_main as generate_main
+from fairseq_cli.interactive import cli_main as interactive_main
+from forked import Child
+
+from fairseq_ext.corpus.__main__ import main as corpus_main
+from fairseq_ext.terms.__main__ import main as terms_main
+
+EXT = ["--task", "translation_ext", "--cpu", "--beam", "2", "--max-len-b", "8"]
+GLOSSARY = ["fairseq_ext.terms", "expand", "--lang", "en"]
+
+
+@pytest.fixture
+def commands(tiny, tmp_path):
+    """name -> (main function, arguments, what it reads). What they print is more than a pipe or a page holds."""
+    model = [str(tiny / "data"), "--path", str(tiny / "model.pt"), *EXT]
+    glossary, text = tmp_path / "g.tsv", tmp_path / "t.txt"
+    glossary.write_text("".join(f"Wort{i}\tword{i}\n" for i in range(20_000)))
+    text.write_text("words\n")
+    return {
+        "generate": (generate_main, ["fairseq-generate", *model], b""),
+        "interactive": (interactive_main, ["fairseq-interactive", *model, "-s", "de", "-t", "en"], b"de1 de2\n" * 300),
+        "terms": (terms_main, [*GLOSSARY, "--glossary", str(glossary), "--text", str(text)], b""),
+    }
+
+
+@pytest.mark.parametrize("name", ["generate", "interactive", "terms"])
+def test_a_closed_pipe_ends_a_command_quietly(commands, name):
+    main, argv, stdin = commands[name]
+    reads, writes = os.pipe()
+    os.close(reads)  # before anything is written
+    done = Child(main, argv, stdin, stdout=writes).wait()
+    os.close(writes)
+    assert done.status == 141, done.stderr
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr and "error: " not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["generate", "interactive", "terms"])
+def test_an_output_that_takes_no_more_is_one_sentence(commands, name):
+    main, argv, stdin = commands[name]
+    full = os.open("/dev/full", os.O_WRONLY)
+    done = Child(main, argv, stdin, stdout=full).wait()
+    os.close(full)
+    assert done.status == 1, done.stderr
+    said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert said == ["error: standard output takes no more (No space left on device): make room and run again"]
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
+def test_ctrl_c_ends_an_interactive_session_quietly(commands, tmp_path, again):
+    main, argv, _ = commands["interactive"]
+    reads, writes = os.pipe()  # stays open: the session waits for a line
+    child = Child(main, [*argv, "--stats-file", str(tmp_path / "stats.json")], reads)
+    assert child.said("Type the input sentence")
+    os.kill(child.pid, signal.SIGINT)
+    if again:
+        os.kill(child.pid, signal.SIGINT)
+    done = child.wait()
+    os.close(reads), os.close(writes)
+    assert done.status in (130, -signal.SIGINT) if again else done.status == 130
+    assert "Traceback" not in done.stderr and "error: " not in done.stderr and (tmp_path / "stats.json").exists()
+
+
+@pytest.mark.parametrize("moment", ["loading model(s)", "fairseq_ext:0.1"])
+def test_ctrl_c_ends_generate_quietly(commands, moment):
+    main, argv, _ = commands["generate"]
+    child = Child(main, [*argv, "--min-len", "3", "--beam", "20"])
+    assert child.said(moment)
+    os.kill(child.pid, signal.SIGINT)
+    done = child.wait()
+    assert done.status in (0, 130) and "Traceback" not in done.stderr and "error: " not in done.stderr
+
+
+def test_ctrl_c_ends_the_corpus_command_quietly(tmp_path):
+    """Before Ray has started; test_corpus_ray.py has what happens then."""
+    path = write_text(tmp_path / "a.txt.gz", ["Haus"] * 300_000)
+    argv = ["fairseq_ext.corpus", "translate", "--path", str(DEMO / "checkpoint.pt"), "--data", str(DEMO), "--input", str(path)]
+
+    def main() -> int:
+        os.kill(os.getpid(), signal.SIGINT)
+        return corpus_main()
+
+    done = Child(main, [*argv, "--output", str(tmp_path / "out"), "--cpu"]).wait()
+    assert done.status == 130 and "Traceback" not in done.stderr
+
+
+STARTS = [["-m", "fairseq_ext.corpus"], ["-m", "fairseq_ext.terms"], [str(BIN / "fairseq-generate"), "--task", "translation_ext"]]
+
+
+@pytest.mark.parametrize("argv", STARTS, ids=["corpus", "terms", "generate"])
+def test_ctrl_c_is_quiet_while_python_still_imports(argv):
+    script = f"""
+import runpy, signal, sys
+class Interrupt:
+    def find_spec(self, name, *more):
+        if name == {"'fairseq_ext.files'" if "fairseq_ext" in argv[1] else "'sacrebleu'"}:
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+sys.argv = sys.orig_argv = {argv[1:] if argv[0] == "-m" else argv!r}
+runpy.{f"run_module({argv[1]!r}, run_name='__main__')" if argv[0] == "-m" else f"run_path({argv[0]!r}, run_name='__main__')"}
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 130 and "Traceback" not in done.stderr, done.stderr

@@ -1,0 +1,44 @@
+"""Glossaries that cannot be used: one sentence, nothing printed, status 1. One that is large and strange is read in no time."""
+
+import time
+
+import pytest
+from forked import forked, generate
+from glossary_rows import OUTSIDE, rows, tbx
+
+from fairseq_ext.terms.__main__ import main
+
+ROWS = list(rows())
+
+
+@pytest.mark.parametrize("suffix, name, content, sentence", ROWS, ids=[f"{suffix[1:]}: {name}" for suffix, name, _, _ in ROWS])
+def test_a_glossary_that_cannot_be_used(tmp_path, suffix, name, content, sentence):
+    path, text = tmp_path / f"g{suffix}", tmp_path / "text"
+    path.write_bytes(content)
+    text.write_text("houses and homes\n")
+    begun = time.monotonic()
+    done = forked(main, "fairseq_ext.terms", "expand", "--glossary", path, "--lang", "en", "--source-lang", "de", "--text", text)
+    assert done.status == 1 and done.stdout == "" and "root:" not in done.stderr and time.monotonic() - begun < 30
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1 and len(done.stderr) < 500
+    assert sentence.format(path=path) in done.stderr
+
+
+def test_nothing_is_fetched_for_a_glossary(tmp_path):
+    (tmp_path / "secret").write_text("root password")
+    (tmp_path / "g.tbx").write_bytes(tbx("&x;", doctype=OUTSIDE.format(path=tmp_path / "secret")))
+    (tmp_path / "text").write_text("houses\n")
+    flags = ["--glossary", tmp_path / "g.tbx", "--lang", "en", "--source-lang", "de", "--text", tmp_path / "text"]
+    done = forked(main, "fairseq_ext.terms", "expand", *flags)
+    assert "password" not in done.stdout + done.stderr
+
+
+def test_20000_lines_of_one_term_are_read_in_linear_time(tiny, tmp_path):
+    """What every line costs must not grow with the lines before it: 20,000 took minutes when it did."""
+    (tmp_path / "g.tsv").write_text("".join(f"de{i % 5}\ten{i % 29} en{i // 29 % 29} en{i // 841}\n" for i in range(20_000)))
+    flags = ["--task", "translation_ext", "--cpu", "--beam", 2, "--max-len-b", 8, "--glossary", tmp_path / "g.tsv"]
+    begun = time.monotonic()
+    done = generate(tiny / "data", "--path", tiny / "model.pt", *flags)
+    assert done.status == 0 and time.monotonic() - begun < 60
+    assert "5 source terms, 19995 lines merged with earlier ones" in done.stderr
+    warned = [line for line in done.stderr.splitlines() if "constraints are not met" in line]
+    assert len(warned) <= 1 and all(len(line) < 400 for line in warned)
