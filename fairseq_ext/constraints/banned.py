@@ -5,7 +5,7 @@ phrases are all blocked. A row's state is one number; the tokens that would fini
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ class BannedTable:
     root_of: Tensor  # (states,)
     banned: Tensor  # (states, B) tokens that would finish a phrase, padded with -1
     vocabulary: int
+    start: dict[tuple, int]  # start state of each list of phrases
 
     def ban_(self, log_probs: LogProbs, state: Tensor) -> None:
         """Make impossible what would finish a phrase in rows (n,) of these states."""
@@ -38,16 +39,20 @@ class BannedTable:
         return torch.where(self.key[place] == wanted, self.target[place], self.root_of[state])
 
 
-def build_banned(sentences: Sequence[Sequence[Sequence[int]]], vocabulary: int, device: torch.device) -> BannedTable:
-    """The automata for each sentence's banned phrases; equal lists share one."""
+def build_banned(
+    sentences: Sequence[Sequence[Sequence[int]]], vocabulary: int, device: torch.device, known: BannedTable | None = None
+) -> BannedTable:
+    """The automata for each sentence's banned phrases; equal lists share one. known: a table that is used again if it has all of them."""
+    of_list = {id(phrases): tuple(sorted({tuple(p) for p in phrases})) for phrases in {id(x): x for x in sentences}.values()}
+    names = [of_list[id(phrases)] for phrases in sentences]
+    if known is not None and all(name in known.start for name in of_list.values()):
+        return replace(known, root=torch.tensor([known.start[name] for name in names], dtype=torch.long, device=device))
     shared: dict[tuple, int] = {}
     keys: list[int] = []
     targets: list[int] = []
-    roots: list[int] = []
     root_of: list[int] = []
     banned: list[list[int]] = []
-    for phrases in sentences:
-        name = tuple(sorted({tuple(p) for p in phrases}))
+    for name in names:
         if name not in shared:
             shared[name] = base = len(banned)
             transitions, bans = automaton(name)
@@ -57,7 +62,6 @@ def build_banned(sentences: Sequence[Sequence[Sequence[int]]], vocabulary: int, 
                     targets.append(base + target)
             banned += [sorted(b) for b in bans]
             root_of += [base] * len(bans)
-        roots.append(shared[name])
     width = max([1, *(len(b) for b in banned)])
     order = sorted(range(len(keys)), key=keys.__getitem__)
 
@@ -65,12 +69,13 @@ def build_banned(sentences: Sequence[Sequence[Sequence[int]]], vocabulary: int, 
         return torch.tensor(values, dtype=torch.long, device=device)
 
     return BannedTable(
-        root=tensor(roots),
+        root=tensor([shared[name] for name in names]),
         key=tensor([keys[i] for i in order] or [-1]),
         target=tensor([targets[i] for i in order] or [0]),
         root_of=tensor(root_of),
         banned=tensor([b + [-1] * (width - len(b)) for b in banned]),
         vocabulary=vocabulary,
+        start=shared,
     )
 
 

@@ -67,3 +67,12 @@ def test_a_shortlist_is_banned_by_word_not_by_column():
     log_probs = LogProbs(torch.zeros(1, 3), ids=torch.tensor([1, 4, 5]))  # 2 is not on it
     table.ban_(log_probs, table.root)
     assert log_probs.value.tolist() == [[0.0, -torch.inf, 0.0]]
+
+
+def test_a_table_that_has_all_lists_is_used_again():
+    first, second = [(1, 2), (3,)], [(2, 3)]
+    table = build_banned([first, second, []], V, CPU)
+    again = build_banned([[], [(3,), (1, 2)], first], V, CPU, table)
+    assert again.key is table.key and again.root.tolist() == [table.root[i] for i in (2, 0, 0)]
+    other = build_banned([first, [(1,)]], V, CPU, table)
+    assert other.key is not table.key and [t for t in other.banned[other.root[1]].tolist() if t >= 0] == [1]

@@ -26,14 +26,11 @@ def translator() -> Translator:
 @pytest.fixture(scope="module")
 def engine():
     """Two workers that die over a source of 4 tokens, and fail at one of 5 (deadly.py)."""
-    before = os.environ.get("FAIRSEQ_EXT_STRATEGIES")
-    os.environ["FAIRSEQ_EXT_STRATEGIES"] = str(HERE / "deadly.py")
-    with Engine(**FLAGS, stop="deadly", stream_width=4, cpu_workers=2) as made:
-        made.wait(PATIENCE)
-        yield made
-    os.environ.pop("FAIRSEQ_EXT_STRATEGIES")
-    if before is not None:
-        os.environ["FAIRSEQ_EXT_STRATEGIES"] = before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FAIRSEQ_EXT_STRATEGIES", str(HERE / "deadly.py"))
+        with Engine(**FLAGS, stop="deadly", stream_width=4, cpu_workers=2) as made:
+            made.wait(PATIENCE)
+            yield made
 
 
 @pytest.fixture(scope="module")

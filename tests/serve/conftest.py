@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -16,14 +15,13 @@ from fairseq_ext.serve.settings import Settings
 
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Engine]:
-    before = os.environ.get("FAIRSEQ_EXT_STRATEGIES")
-    os.environ["FAIRSEQ_EXT_STRATEGIES"] = str(ROOT / "tests" / "engine" / "deadly.py")
-    with Engine(**FLAGS, max_queue=200) as made:
+    """Its workers die over a source of 4 tokens, and fail at one of 5 (tests/engine/deadly.py)."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FAIRSEQ_EXT_STRATEGIES", str(ROOT / "tests" / "engine" / "deadly.py"))
+        made = Engine(**FLAGS, max_queue=200)  # its process has read the variable before other tests run
         made.wait(180)
+    with made:
         yield made
-    os.environ.pop("FAIRSEQ_EXT_STRATEGIES")
-    if before is not None:
-        os.environ["FAIRSEQ_EXT_STRATEGIES"] = before
 
 
 @pytest.fixture(scope="session")

@@ -94,7 +94,7 @@ def test_what_cannot_be_is_refused_in_one_sentence(tmp_path):
             (["--host", "1.2.3.4", "--api-keys", "x"], "--api-keys: cannot read x"),
             (["5"], "'5' belongs to no flag: write a flag before its value"),
         ]:
-            done = forked(main, "serve", *NEEDED, *arguments)
+            done = forked(main, "serve", *arguments, *NEEDED)
             assert done.status == 1 and done.stderr.splitlines()[-1].startswith(f"error: {sentence}"), (arguments, done)
 
 

@@ -27,13 +27,13 @@ class Tables:
     struct: PhrasesStruct | None = None  # the phrases as the compiled library reads them
 
 
-def tables(pool: Pool, vocabulary: int) -> Tables:
-    """The tables of a pool's constraints."""
+def tables(pool: Pool, vocabulary: int, known: BannedTable | None = None) -> Tables:
+    """The tables of a pool's constraints. known: automata of banned phrases that may be used again."""
     device = pool.length.device
     given = pool.constraints or [EMPTY] * len(pool)
     phrases = build_table([c.any_of for c in given], pool.ordered, device, pool.boundaries)
     of_each = [c.banned for c in given]
-    banned = build_banned(of_each, vocabulary, device) if any(of_each) else None
+    banned = build_banned(of_each, vocabulary, device, known) if any(of_each) else None
     max_len = torch.tensor(pool.max_len, device=device)
     prefixes = [pool.forced(i) for i in range(len(pool))]
     forced = torch.tensor([len(prefix) for prefix in prefixes], device=device)

@@ -34,6 +34,7 @@ import torch.nn.functional as F
 from fairseq.dataclass import ChoiceEnum
 from torch import Tensor
 
+from fairseq_ext.constraints.banned import BannedTable
 from fairseq_ext.constraints.flags import ConstraintFlags
 from fairseq_ext.constraints.required import PhraseTable
 from fairseq_ext.constraints.sentence import EMPTY
@@ -60,10 +61,17 @@ class DBA(Select):
         self.k = k
         self.eos = eos
         self.vocabulary = vocabulary
-        self.tables = OfPool(lambda pool: tables(pool, vocabulary))
+        self.tables = OfPool(self.tables_of)
+        self.banned: BannedTable | None = None  # of a pool whose sentences come and go: most have the lists of those before them
         self.children = children  # most continuations of one row, those for the sake of constraints left out; None: no limit
         self.variable = self.variable or children is not None
         self.even = even  # how slots are divided among banks: in turn, or as in the paper
+
+    def tables_of(self, pool: Pool) -> Tables:
+        """The tables of a pool as it is now."""
+        found = tables(pool, self.vocabulary, self.banned)
+        self.banned = (found.banned or self.banned) if pool.version else None
+        return found
 
     def start(self, beam: Beam, pool: Pool) -> None:
         """No phrase has begun."""
