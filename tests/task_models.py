@@ -49,6 +49,10 @@ class Case:
 CASES = {
     "translation_multi_simple_epoch": Case("translation_multi_simple_epoch", ONE_DICTIONARY, MULTI),
     "the same, bos and eos replaced": Case("translation_multi_simple_epoch", ONE_DICTIONARY, [*MULTI, "--lang-tok-replacing-bos-eos"]),
+    "mBART-50": Case(
+        "translation_multi_simple_epoch", ONE_DICTIONARY,
+        ["--lang-dict", "languages.txt", *MULTI[2:], "--lang-tok-style", "mbart"],
+    ),
     "NLLB": Case("translation_multi_simple_epoch", ONE_DICTIONARY, MULTI),
     "translation_from_pretrained_bart": Case(
         "translation_from_pretrained_bart", ONE_DICTIONARY, ["--langs", "de,en", "--prepend-bos"], of_pair=PAIR
@@ -80,7 +84,8 @@ class Made:
         """Of a command with the stock task, or with ours."""
         case, task = self.case, self.case.task + ("_ext" if which == "ours" else "")
         pair = PAIR if case.pair else []
-        return [self.data, "--path", self.checkpoint, "--task", task, *SEARCH, *pair, *case.flags, *case.search, *self.given.get(which, [])]
+        flags = [self.root / flag if flag == "languages.txt" else flag for flag in case.flags]
+        return [self.data, "--path", self.checkpoint, "--task", task, *SEARCH, *pair, *flags, *case.search, *self.given.get(which, [])]
 
     def keywords(self) -> dict[str, Any]:
         """Of a Translator, and of a corpus job's flags: ours as keywords, without checkpoint and data."""
@@ -128,6 +133,7 @@ def make(name: str, root: Path) -> Made:
     case = CASES[name]
     languages = ["de", "en"] if case.pair else ["xx"]
     write_lines(root, languages)
+    (root / "languages.txt").write_text("de\nen\n")
     splits = [f"--{split}pref={root / split}{'' if case.pair else '.xx'}" for split in ("train", "valid", "test")]
     sides = [*PAIR, "--joined-dictionary"] if case.pair else ["--only-source"]
     data = root / "data"

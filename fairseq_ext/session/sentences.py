@@ -57,7 +57,7 @@ class Sentences:
                 setattr(self, name, TargetDictionary.of(found))
         flags = self.flags()
         for language in (TGT_DICT_NAME, getattr(flags, "target_lang", None)):  # of tasks with a dictionary for each language
-            if language in self.dicts and language != flags.source_lang:
+            if language in self.dicts and language != getattr(flags, "source_lang", None):
                 self.dicts[language] = TargetDictionary.of(self.dicts[language])
 
     def flags(self) -> Any:
