@@ -182,3 +182,11 @@ def test_the_output_layers_script_times_every_way(flags, ways, tmp_path):
     found = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
     assert [(run["words"], run["rows"]) for run in found] == [(5000, 1), (5000, 3)]
     assert all(list(run["ms"]) == ways and min(run["ms"].values()) > 0 for run in found)
+
+
+def test_shapes_are_saved_as_checkpoints_and_measured(tmp_path):
+    small = ["--limit-one", "2", "--beams", "2", "--modes", "one", "--threads", "1", "--repeats", "1", "--no-memory", "--tokens", "5"]
+    flags = ["--shapes", "tiny", "--contenders", "stock", "ours", "--out", str(tmp_path / "shape"), *small]
+    subprocess.run([sys.executable, BENCH / "shapes.py", *flags], check=True, capture_output=True)
+    table = (tmp_path / "shape-tiny.md").read_text(encoding="utf-8")
+    assert "| stock |" in table and "| ours |" in table and "equal (4 hypotheses)" in table
