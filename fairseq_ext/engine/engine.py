@@ -134,9 +134,10 @@ class Engine:
             if self.max_queue is not None and len(self.waiting) >= self.max_queue:
                 raise Busy(len(self.waiting), self.retry_after())
             self.number += 1
-            ticket = Ticket(self.number, job, on_partial)
-            ticket.future.add_done_callback(lambda future: self.forget(ticket) if future.cancelled() else None)
-            self.waiting[ticket.number] = ticket
+            number, ticket = self.number, Ticket(self.number, job, on_partial)
+            # subtle: a future keeps its callbacks, so that one that knew the ticket would make a circle for the garbage collector
+            ticket.future.add_done_callback(lambda future: self.forget(number) if future.cancelled() else None)
+            self.waiting[number] = ticket
             self.dispatch()
         return ticket.future
 
@@ -241,9 +242,13 @@ class Engine:
             worker.load -= ticket.size
         self.changed.notify_all()
 
-    def forget(self, ticket: Ticket) -> None:
+    def forget(self, number: int) -> None:
         """A future was cancelled."""
         with self.lock:
+            places = [self.waiting, self.suspects, *(worker.requests for worker in self.workers)]
+            ticket = next((place[number] for place in places if number in place), None)
+            if ticket is None:
+                return
             worker = ticket.worker
             self.take(ticket)
             if worker is not None:
