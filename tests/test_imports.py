@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parents[1] / "fairseq_ext"
 # A search, of either driver, sees a decoder only through decoders/protocol.py.
 ALLOWED = {
     # doors
-    "__init__": "__main__ compat engine errors tasks translator",
+    "__init__": "__main__ compat engine errors leaving tasks translator",
     "__main__": "errors registry tasks",
     "compat": "tasks",
     "corpus": "constraints digests errors files registry stats translator",
@@ -24,16 +24,16 @@ ALLOWED = {
     "serve": "constraints engine errors files tasks translator",
     "engine": "constraints errors search stats terms translator",
     "terms": "errors files",
-    "translator": "constraints errors session.checkpoint stats",
+    "translator": "constraints errors session.bad_sentences session.checkpoint stats",
     "viz": "errors files parallel search translator",
     # tasks -> config, generator
     "tasks": "config constraints decoders.refused errors generator kernels registry session stats validate",
     "generator": "config constraints decoders errors parallel registry search session.progress session.results_file stats viz",
-    "session": "config constraints digests errors files generator kernels parallel registry stats",
+    "session": "compat.invalid_bytes config constraints digests errors files generator kernels leaving parallel registry stats",
     "config": "constraints errors registry search stats validate",
     "validate": "constraints.flags errors registry session.cpu_workers",
     # strategies -> drivers, kernels
-    "strategies": "constraints decoders.protocol errors files kernels parallel registry search softmax stats",
+    "strategies": "constraints decoders.protocol digests errors files kernels parallel registry search softmax stats",
     "softmax": "array_file decoders errors files kernels search stats",
     # drivers -> decoders, through a protocol
     "parallel": "array_file decoders.protocol errors files kernels search stats",
@@ -44,6 +44,7 @@ ALLOWED = {
     "kernels": "errors files",
     "registry": "errors",
     "array_file": "errors files",
+    "leaving": "errors",
     "digests": "",
     "files": "errors",
     "stats": "errors",
