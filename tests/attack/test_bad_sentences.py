@@ -12,6 +12,7 @@ from forked import Done, generate, interactive
 from test_lines import told
 
 from fairseq_ext import SentenceError, Translator, UsageError
+from fairseq_ext.kernels.transformer import has_int8
 
 SENTENCES = 11
 EXT = ["--task", "translation_ext", "--cpu", "--beam", 2, "--max-len-b", 8]
@@ -171,3 +172,45 @@ def test_the_translator_returns_errors_in_their_places(tiny, nan):
         ours.translate(["de1"], errors="ignore")
     with pytest.raises(UsageError, match="constraints has 1 entries and there are 2 lines"):
         ours.translate(["de1", "de2"], constraints=[["en1"]], errors="return")
+
+
+def test_a_sentence_whose_every_word_was_forbidden_says_which_constraints_it_lacks(tiny, tmp_path):
+    """No word twice and no end before the 39th, of 36 words: nothing may follow. The answer is empty and flagged."""
+    forbid = ["--min-len", 39, "--max-len-b", 39, "--no-repeat-ngram-size", 1]
+    file = constraints(tmp_path, dict.fromkeys(range(SENTENCES), "en1"))
+    done = generate(*command(tiny, tiny / "model.pt", *forbid, "--constraints-file", file, "--results-file", tmp_path / "r.jsonl"))
+    assert done.status == 0, done.stderr
+    records = [json.loads(line) for line in (tmp_path / "r.jsonl").read_text().splitlines()[1:]]
+    assert len(records) == SENTENCES
+    for record in records:
+        for hypothesis in record["hypotheses"]:
+            assert hypothesis["score"] == -float("inf") and [phrase for phrase, _ in hypothesis["unmet"]] == ["en1"]
+    assert f"{SENTENCES} of {SENTENCES} constraints are not met" in done.stderr
+
+
+@pytest.mark.skipif(not has_int8(), reason="this processor has no 8-bit products")
+@pytest.mark.parametrize("lists", [["--lsh-u", 1, "--lsh-hits", 1], ["--lsh-u", 2, "--lsh-hits", 3]], ids=["often all words", "few words"])
+def test_int8_with_lists_of_each_sentence_does_not_depend_on_batches_or_processes(tiny, lists):
+    """In float32's rounding, which int8 may magnify to half a digit of what is printed."""
+    flags = ["--int8", "--softmax", "lsh", "--lsh-k", 4, "--lsh-bands", 20, "--lsh-top", 4, "--lsh-share", "sentence", *lists]
+    found = []
+    for how in (["--batch-size", 1], ["--batch-size", 8], ["--batch-size", 8, "--cpu-workers", 2]):
+        done = generate(*command(tiny, tiny / "model.pt", *flags, "--lsh-index", "off", *how))
+        assert done.status == 0, done.stderr
+        found.append({name: fields[0] for name, fields in lines(done).items() if name.startswith("H-")})
+    for other in found[1:]:
+        assert {name: text for name, (_, text) in other.items()} == {name: text for name, (_, text) in found[0].items()}
+        assert all(float(score) == pytest.approx(float(found[0][name][0]), abs=1e-4) for name, (score, _) in other.items())
+
+
+def test_a_glossary_report_takes_the_place_of_its_file_when_the_command_ends(tiny, tmp_path):
+    """Links are followed, a full disk is told with status 1, and nothing half is left."""
+    (tmp_path / "g.tsv").write_text("de1\ten1\n")
+    (tmp_path / "there").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    flags = ["--glossary", tmp_path / "g.tsv", "--glossary-report"]
+    assert generate(*command(tiny, tiny / "model.pt", *flags, tmp_path / "link")).status == 0
+    assert (tmp_path / "link").is_symlink() and len((tmp_path / "there").read_text().splitlines()) == SENTENCES
+    full = generate(*command(tiny, tiny / "model.pt", *flags, "/dev/full"))
+    assert full.status == 1 and "--glossary-report /dev/full takes no more (No space left on device)" in full.stderr
+    assert Path("/dev/full").is_char_device() and sorted(path.name for path in tmp_path.iterdir()) == ["g.tsv", "link", "there"]

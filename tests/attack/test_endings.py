@@ -7,16 +7,33 @@ import sys
 
 import pytest
 from conftest import BIN
-from corpus_jobs import DEMO, write_text
+from corpus_jobs import DEMO, OneProcess, write_text
 from fairseq_cli.generate import cli_main as generate_main
 from fairseq_cli.interactive import cli_main as interactive_main
 from forked import Child
 
+from fairseq_ext.corpus import run
 from fairseq_ext.corpus.__main__ import main as corpus_main
+from fairseq_ext.corpus.worker import Result
+from fairseq_ext.stats import Stats
 from fairseq_ext.terms.__main__ import main as terms_main
 
 EXT = ["--task", "translation_ext", "--cpu", "--beam", "2", "--max-len-b", "8"]
+CORPUS = ["fairseq_ext.corpus", "translate", "--path", "m", "--data", "d", "--cpu"]
 GLOSSARY = ["fairseq_ext.terms", "expand", "--lang", "en"]
+
+
+class Echo:
+    """A worker that needs no model."""
+
+    def translate(self, shard, sentences):
+        return Result(b"{}\n" * len(sentences), [], Stats(), len(sentences), 1, 0.01, 0.01, 0.0, "echo")
+
+
+def corpus() -> int:
+    """The corpus command in one process, without Ray."""
+    run.Run, OneProcess.worker = OneProcess, Echo()
+    return corpus_main()
 
 
 @pytest.fixture
@@ -29,11 +46,12 @@ def commands(tiny, tmp_path):
     return {
         "generate": (generate_main, ["fairseq-generate", *model], b""),
         "interactive": (interactive_main, ["fairseq-interactive", *model, "-s", "de", "-t", "en"], b"de1 de2\n" * 300),
+        "corpus": (corpus, [*CORPUS, "--input", str(text), "--output", str(tmp_path / "out")], b""),
         "terms": (terms_main, [*GLOSSARY, "--glossary", str(glossary), "--text", str(text)], b""),
     }
 
 
-@pytest.mark.parametrize("name", ["generate", "interactive", "terms"])
+@pytest.mark.parametrize("name", ["generate", "interactive", "corpus", "terms"])
 def test_a_closed_pipe_ends_a_command_quietly(commands, name):
     main, argv, stdin = commands[name]
     reads, writes = os.pipe()
@@ -44,7 +62,7 @@ def test_a_closed_pipe_ends_a_command_quietly(commands, name):
     assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr and "error: " not in done.stderr
 
 
-@pytest.mark.parametrize("name", ["generate", "interactive", "terms"])
+@pytest.mark.parametrize("name", ["generate", "interactive", "corpus", "terms"])
 def test_an_output_that_takes_no_more_is_one_sentence(commands, name):
     main, argv, stdin = commands[name]
     full = os.open("/dev/full", os.O_WRONLY)
@@ -111,3 +129,13 @@ runpy.{f"run_module({argv[1]!r}, run_name='__main__')" if argv[0] == "-m" else f
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
     assert done.returncode == 130 and "Traceback" not in done.stderr, done.stderr
+
+
+def test_commands_run_with_every_warning_an_error(tiny, tmp_path):
+    """python -W error: what hydra and torch say of fairseq's way to call them is no reason to stop."""
+    (tmp_path / "c.tsv").write_text("en1\n" * 11)
+    words = [str(tiny / "data"), "--path", str(tiny / "model.pt"), *EXT, "--constraints-file", str(tmp_path / "c.tsv")]
+    words += ["--stats-file", str(tmp_path / "stats.json"), "--results-file", str(tmp_path / "results.jsonl")]
+    start = [sys.executable, "-W", "error", "-m", "fairseq_cli.generate"]
+    done = subprocess.run([*start, *words], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0 and done.stdout.count("H-") == 11, done.stderr

@@ -1,0 +1,196 @@
+"""Files that commands read back, changed by hand with right digests: each is refused, or made anew, in one sentence."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fairseq_ext import UsageError, array_file
+from fairseq_ext.corpus.manifest import Manifest
+from fairseq_ext.files import sealed
+from fairseq_ext.parallel.drafts import table
+from fairseq_ext.parallel.drafts.table import Table
+from fairseq_ext.session.results_file import ResultsFile
+from fairseq_ext.session.results_line import FORMAT
+from fairseq_ext.softmax import lsh_index
+from fairseq_ext.softmax.lsh_index import Parameters
+
+# ---- --results-file, of a dictionary of 10 words
+
+MADE_FROM = {"--beam": "5"}
+HEAD = {**FORMAT, "signature": "s", "made_from": MADE_FROM}
+HYPOTHESIS = {"tokens": [5, 2], "score": -1.0, "positional_scores": [-0.5, -0.5]}
+SENTENCE = {"id": 0, "source": "x", "text": "a", "hypotheses": [HYPOTHESIS]}
+RESULTS = {
+    "no format": (1, {**HEAD, "format": "mine"}, "it is not the beginning of a results file"),
+    "an older version": (1, {**HEAD, "version": 1}, "it is not the beginning of a results file"),
+    "no origin": (1, {**HEAD, "made_from": None}, "it is not the beginning of a results file"),
+    "an origin of numbers": (1, {**HEAD, "made_from": {"--beam": 5}}, "it is not the beginning of a results file"),
+    "another beam": (1, {**HEAD, "made_from": {"--beam": "4"}}, "which differs in --beam (4 there, 5 now)"),
+    "no number": (2, {**SENTENCE, "id": None}, "it has no number, source or text of a sentence"),
+    "a number below 0": (2, {**SENTENCE, "id": -1}, "it has no number, source or text of a sentence"),
+    "half a number": (2, {**SENTENCE, "id": 0.5}, "it has no number, source or text of a sentence"),
+    "truth for a number": (2, {**SENTENCE, "id": True}, "it has no number, source or text of a sentence"),
+    "no source": (2, {**SENTENCE, "source": 3}, "it has no number, source or text of a sentence"),
+    "no text": (2, {**SENTENCE, "text": ["a"]}, "it has no number, source or text of a sentence"),
+    "no hypotheses": (2, {**SENTENCE, "hypotheses": []}, "it has no hypotheses"),
+    "hypotheses by name": (2, {**SENTENCE, "hypotheses": {"0": HYPOTHESIS}}, "it has no hypotheses"),
+    "a hypothesis as text": (2, {**SENTENCE, "hypotheses": ["a"]}, "it has a hypothesis that is no object"),
+    "a word too many": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "tokens": [10, 2]}]}, "none of the dictionary's 10 words"),
+    "a word below 0": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "tokens": [-1, 2]}]}, "none of the dictionary's 10 words"),
+    "no words": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "tokens": []}]}, "none of the dictionary's 10 words"),
+    "a huge word": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "tokens": [10**40, 2]}]}, "none of the dictionary's 10 words"),
+    "NaN": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "score": float("nan")}]}, "it has a score that is no number"),
+    "a score as text": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "score": "-1"}]}, "it has a score that is no number"),
+    "a score too few": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "positional_scores": [-1.0]}]}, "or not one for each token"),
+    "unmet as text": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "unmet": "x"}]}, "no pairs of phrase and reason"),
+    "unmet without reason": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "unmet": [["x"]]}]}, "no pairs of phrase and reason"),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_results_file(tmp_path, name):
+    number, line, reason = RESULTS[name]
+    lines = [HEAD, SENTENCE, {**SENTENCE, "id": 1}]
+    path = tmp_path / "results.jsonl"
+    path.write_text("".join(json.dumps(sealed(each)) + "\n" for each in lines))
+    file = ResultsFile(str(path), True, "s", MADE_FROM, 10)
+    assert list(file.done) == [0, 1]
+    file.close()
+    lines[number - 1] = line
+    path.write_text("".join(json.dumps(sealed(each)) + "\n" for each in lines))
+    with pytest.raises(UsageError) as error:
+        ResultsFile(str(path), True, "s", MADE_FROM, 10)
+    assert reason in str(error.value) and "name another --results-file" in str(error.value)
+    assert number == 1 or f"line {number}, is no result of ours, because" in str(error.value)
+
+
+# ---- the corpus command's manifest
+
+DONE = {"state": "done", "input": "9 bytes", "bytes": 4, "sha256": "0", "lines": 2, "counts": {}, "signatures": []}
+MANIFEST = {"format": "fairseq_ext corpus manifest", "version": 1, "signature": "s", "arguments": {}, "totals": {}, "shards": {"in": DONE}}
+MANIFESTS = {
+    "another format": ({"format": "x"}, "it is of another format or version"),
+    "another version": ({"version": 2}, "it is of another format or version"),
+    "no arguments": ({"arguments": []}, "it lacks what a manifest has"),
+    "no signature": ({"signature": None}, "it lacks what a manifest has"),
+    "a list of files": ({"shards": [DONE]}, "it lacks what a manifest has"),
+    "a file as text": ({"shards": {"in": "done"}}, "it has a file without state and input"),
+    "a file without state": ({"shards": {"in": {"input": "x"}}}, "it has a file without state and input"),
+    "a file without input": ({"shards": {"in": {**DONE, "input": 3}}}, "it has a file without state and input"),
+    "lines as text": ({"shards": {"in": {**DONE, "lines": "2"}}}, "it has a finished file without its counts"),
+    "no counts": ({"shards": {"in": {**DONE, "counts": None}}}, "it has a finished file without its counts"),
+    "no digest": ({"shards": {"in": {**DONE, "sha256": 0}}}, "it has a finished file without its counts"),
+    "no reason": ({"shards": {"in": {"state": "unreadable", "input": "x", "line": 1}}}, "it has a finished file without its counts"),
+}
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_a_manifest(tmp_path, name):
+    changes, reason = MANIFESTS[name]
+    path = tmp_path / "manifest.json"
+    path.write_text(json.dumps(sealed(MANIFEST)))
+    assert Manifest(tmp_path).shards == {"in": DONE}
+    path.write_text(json.dumps(sealed({**MANIFEST, **changes})))
+    with pytest.raises(UsageError) as error:
+        Manifest(tmp_path)
+    assert f"{path} cannot be read, because {reason}" in str(error.value) and "--overwrite" in str(error.value)
+
+
+# ---- draft tables, of 6 words, 3 histories and 2 listed words
+
+
+def drafts() -> Table:
+    return Table(
+        key=np.array([1, 8, 36], np.int64),
+        token=np.array([[4, 5], [5, 2], [4, 2]], np.uint16),
+        prob=np.full((3, 2), 0.5, np.float16),
+        unigram=np.full(6, 0.1, np.float32),
+        any_token=np.array([4, 5], np.int64),
+        lexical_start=np.array([0, 1, 1, 2], np.int64),
+        lexical_token=np.array([4, 5], np.uint16),
+        lexical_prob=np.array([0.5, 0.5], np.float16),
+        target="t",
+        source="s",
+    )
+
+
+def put(name: str, place: object, value: float):
+    return lambda made: getattr(made, name).__setitem__(place, value)
+
+
+def replace(name: str, value: np.ndarray):
+    return lambda made: setattr(made, name, value)
+
+
+DRAFTS = {
+    "a listed token": (put("token", (0, 0), 6), "it holds a token that is not in its vocabulary"),
+    "a token of any history": (put("any_token", 0, -1), "it holds a token that is not in its vocabulary"),
+    "a translation": (put("lexical_token", 1, 6), "it holds a token that is not in its vocabulary"),
+    "histories out of order": (put("key", 0, 9), "its histories are not in order"),
+    "a history twice": (put("key", 1, 1), "its histories are not in order"),
+    "a history below 0": (put("key", 0, -1), "its histories are not in order"),
+    "a history too large": (put("key", 2, 42), "its histories are not in order"),
+    "translations that begin late": (put("lexical_start", 0, 1), "its translations are not in order"),
+    "translations that run over": (put("lexical_start", 3, 9), "its translations are not in order"),
+    "translations backwards": (put("lexical_start", 1, 2), "its translations are not in order"),
+    "a place below 0": (put("lexical_start", 1, -5), "its translations are not in order"),
+    "a probability above 1": (put("prob", (1, 1), 2), "it holds a probability that is none"),
+    "NaN": (put("unigram", 3, float("nan")), "it holds a probability that is none"),
+    "a probability below 0": (put("lexical_prob", 0, -0.5), "it holds a probability that is none"),
+    "fewer rows": (replace("token", np.zeros((2, 2), np.uint16)), "its arrays do not fit each other"),
+    "wider rows": (replace("prob", np.zeros((3, 3), np.float16)), "its arrays do not fit each other"),
+    "nothing": (replace("key", np.zeros(0, np.int64)), "its arrays do not fit each other"),
+    "a translation without its probability": (replace("lexical_prob", np.zeros(1, np.float16)), "its arrays do not fit each other"),
+    "other numbers": (replace("token", np.zeros((3, 2), np.float64)), "its array token is float64"),
+}
+
+
+@pytest.mark.parametrize("name", DRAFTS)
+def test_a_draft_table(tmp_path, name):
+    change, reason = DRAFTS[name]
+    path, made = str(tmp_path / "t.npz"), drafts()
+    made.save(path)
+    assert np.array_equal(Table.load(path).token, made.token)
+    change(made)
+    made.save(path)
+    with pytest.raises(UsageError) as error:
+        Table.load(path)
+    assert f"--draft-table {path} is no draft table, because {reason}" in str(error.value) and table.REBUILD in str(error.value)
+
+
+# ---- LSH indexes, of 50 words and 8 dimensions
+
+INDEXES = {
+    "a word too many": ("direct", "words", 3, 50, "it holds a word that is not in the vocabulary"),
+    "a word below 0": ("direct", "words", 0, -1, "it holds a word that is not in the vocabulary"),
+    "a dimension too many": ("direct", "dimensions", (0, 0), 8, "it compares a dimension that there is not"),
+    "a dimension below 0": ("direct", "dimensions", (1, 1), -1, "it compares a dimension that there is not"),
+    "a span that runs over": ("direct", "offsets", (2, 5), 10**6, "its spans are not in order"),
+    "a span that begins early": ("direct", "offsets", (0, 0), -1, "its spans are not in order"),
+    "a span of another band": ("direct", "offsets", (1, 0), 0, "its spans are not in order"),
+    "a start too far": ("cuckoo", "start", (0, 0), 51, "its spans leave their band"),
+    "a start below 0": ("cuckoo", "start", (0, 0), -1, "its spans leave their band"),
+    "a length too large": ("cuckoo", "length", (1, 1), 10**9, "its spans leave their band"),
+    "a length below 0": ("cuckoo", "length", (1, 1), -2, "its spans leave their band"),
+    "no hash function": ("cuckoo", "hashes", (0, 0), 0, "its hash functions are none"),
+    "a hash function too large": ("cuckoo", "hashes", (3, 3), 2**62, "its hash functions are none"),
+}
+
+
+@pytest.mark.parametrize("name", INDEXES)
+def test_an_index(tmp_path, caplog, name):
+    """It is built anew, with one line that says why."""
+    kind, array, place, value, reason = INDEXES[name]
+    weight = torch.randn(50, 8, generator=torch.Generator().manual_seed(1))
+    checkpoint, parameters = str(tmp_path / "model.pt"), Parameters(4, 2, 6, 1, kind)
+    right = lsh_index.load_or_build(weight, None, parameters, checkpoint)
+    [file] = Path(tmp_path).iterdir()
+    layout = (lsh_index.FORMAT, lsh_index.VERSION, lsh_index.LAYOUTS[kind])
+    made_from, arrays = array_file.load(file, *layout)
+    arrays[array][place] = value
+    array_file.save(file, *layout[:2], made_from, arrays, compress=False)
+    again = lsh_index.load_or_build(weight, None, parameters, checkpoint)
+    assert f"is built anew, because {reason}" in caplog.text and torch.equal(again.words, right.words)
