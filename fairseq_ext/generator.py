@@ -90,6 +90,7 @@ class BeamSearchGenerator(SequenceGenerator):
         self.driver = self.build_driver()
         self.results: ResultsFile | None = None  # where results go as they are found
         self.target_text = TargetText(lambda: Segmenter(tgt_dict), self.symbols_to_strip_from_output, "none")  # a task knows more
+        self.in_text: InText | None = None  # reads its words
         self.show_bar = False  # how far a stream has come
         self.take: Callable[[Pool], list] | None = None  # gets the pool of each call instead of the search, and answers the call
 
@@ -242,7 +243,9 @@ class BeamSearchGenerator(SequenceGenerator):
         """How it is counted which constraints a hypothesis meets: in its text where the target's words are known, else in its tokens."""
         if pool.boundaries is None:
             return met
-        return InText(self.target_text.words, pool.boundaries.whole)
+        if self.in_text is None or self.in_text.whole != pool.boundaries.whole:
+            self.in_text = InText(self.target_text.words, pool.boundaries.whole)
+        return self.in_text
 
     def add_constraints(self, pool: Pool, sample, packed: Tensor | None) -> None:
         """Give the pool its sentences' constraints: from the task, or packed as fairseq's commands pass them."""
@@ -252,7 +255,7 @@ class BeamSearchGenerator(SequenceGenerator):
         if given is None:
             return
         pool.constraints = given
-        pool.boundaries = self.target_text.boundaries
+        pool.boundaries, pool.banned_in_any_case = self.target_text.boundaries, str(self.flags.avoid_case) == "any"
         pool.ordered = is_ordered(self.flags, self.generation)
         pool.lead = None if pool.prefix is None else [len(pool.forced(i)) for i in range(len(pool))]
         if any(c.prefix for c in given):

@@ -83,7 +83,8 @@ class Extended(Interactive, BuildsGenerators):
         if self.command is None:
             warn_of_other_words(self, flags)
         self.command = self.command or Command(flags, self.tell_at_end)
-        generator.target_text = TargetText(lambda: self.segmenter, generator.symbols_to_strip_from_output, boundary_mode(flags))
+        self.target_text = TargetText(lambda: self.segmenter, generator.symbols_to_strip_from_output, boundary_mode(flags))
+        generator.target_text = self.target_text
         generator.show_bar = shows_bar(flags)
         self.command.use(generator, models)
         return generator

@@ -234,7 +234,7 @@ class Translator:
             }
             if [] in fields["any_of"]:
                 raise UsageError(f"a constraint of {where} is an empty list: remove it")
-            return merge(source.sentence(number, tokens), source.of_fields(fields, where))
+            return merge(source.sentence(number, tokens), source.of_fields(fields, where), source.consistent)
 
         return of_line
 

@@ -200,17 +200,20 @@ def search(
     min_len: int = 1,
     constraints: list | None = None,
     boundaries: Any = None,
+    banned_in_any_case: bool = False,
     ordered: bool = False,
     prefix: Tensor | None = None,
 ) -> Found:
     """Decode one sentence a table. max_len: target tokens before EOS; source: source tokens without EOS (one value, or one each);
-    constraints: SentenceConstraints, one each; boundaries: of words. A stop plug that counts wants its own `stats` here."""
+    constraints: SentenceConstraints, one each; boundaries, banned_in_any_case: as the pool has them. A stop plug that counts wants its
+    own `stats` here."""
     each = len(tables)
     limits = [max_len] * each if isinstance(max_len, int) else list(max_len)
     lengths = [source] * each if isinstance(source, int) else list(source)
     names = {"src_tokens": FIRST_WORD + torch.arange(each)[:, None]}  # (N, 1) a sentence's only token says which one it is
     pool = Pool(names, torch.tensor(lengths) + 1, limits, torch.arange(each), EOS, prefix)
     pool.constraints, pool.ordered, pool.boundaries = constraints, ordered, boundaries
+    pool.banned_in_any_case = banned_in_any_case
     watched = Watched(stop, [0] * each, [0] * each)
     plugs = Plugs(select or TopK(k), watched, WholeBatch(), FullSoftmax(), list(prune))
     stats = stats if stats is not None else Stats()

@@ -1,5 +1,8 @@
-"""Phrases that rows must not contain: one automaton with failure links a sentence (Aho and Corasick 1975), so that overlapping
-phrases are all blocked. A row's state is one number; the tokens that would finish a phrase are banned before the search sees them.
+"""Phrases that rows must not contain: one automaton over tokens a sentence (automaton.py), so that overlapping phrases are all blocked,
+and so is every segmentation of their text where the target's words are known. A row's state is one number; the tokens that would finish a
+phrase are banned before the search sees them. Where a phrase counts as a whole word, the token behind it decides: the word must go on.
+
+Shapes: N sentences, M states of all automata, n rows, B tokens banned in a state at most, V vocabulary.
 """
 
 from __future__ import annotations
@@ -7,103 +10,146 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from fairseq_ext.constraints.automaton import OUT, START, Automaton, Pattern, of_texts, of_tokens
+from fairseq_ext.constraints.boundaries import Boundaries
+from fairseq_ext.constraints.phrase import Phrase
+from fairseq_ext.constraints.pieces import folded
 from fairseq_ext.search.log_probs import LogProbs
+
+KEPT = 64  # automata of sentences' phrases that a compiler keeps
 
 
 @dataclass
 class BannedTable:
     """The automata of N sentences, their states numbered through."""
 
-    root: Tensor  # (N,) start state of each sentence
-    key: Tensor  # (E,) ascending: state x vocabulary + token of every transition that does not lead to the root
+    start: Tensor  # (N,) the state of each sentence before the first token
+    key: Tensor  # (E,) ascending: state x vocabulary + token of every arc
     target: Tensor  # (E,) the state it leads to
-    root_of: Tensor  # (states,)
-    banned: Tensor  # (states, B) tokens that would finish a phrase, padded with -1
+    base: Tensor  # (M,) the first root of each state's automaton
+    root: Tensor  # (M,) the root whose arcs count where a state has none
+    pending: Tensor  # (M,) bool: a phrase has come and is violated unless the next token continues the word
+    finishing: Tensor  # (M, B) tokens that would finish a phrase, padded with -1
+    closing: Tensor  # (M, B) tokens that lead to a pending state, padded with -1
+    behind: Tensor  # (V,) the root behind each token; (1,) where the target's words are not known
+    glued: Tensor  # (V,) bool: tokens that continue a word; (1,) where that is not known
     vocabulary: int
-    start: dict[tuple, int]  # start state of each list of phrases
+    of_list: dict[tuple[Phrase, ...], int]  # start state of each list of phrases
 
-    def ban_(self, log_probs: LogProbs, state: Tensor) -> None:
-        """Make impossible what would finish a phrase in rows (n,) of these states."""
-        token = self.banned[state]  # (n, B)
+    def ban_(self, log_probs: LogProbs, state: Tensor, last: Tensor | None = None) -> None:
+        """Make impossible what would violate a phrase in rows (n,) of these states. last (n,) bool: rows that end behind the next token."""
+        root = self.root[state]
+        self.forbid_(log_probs, torch.cat([self.finishing[state], self.finishing[root]], dim=1))
+        if self.glued.numel() == 1:
+            return
+        pending = self.pending[state]
+        if state.device.type != "cpu" or bool(pending.any()):
+            glued = self.glued if log_probs.ids is None else self.glued[log_probs.ids]
+            log_probs.value = log_probs.value.masked_fill(pending[:, None] & ~glued, -torch.inf)
+        if last is not None and (state.device.type != "cpu" or bool(last.any())):
+            closing = torch.cat([self.closing[state], self.closing[root]], dim=1)
+            self.forbid_(log_probs, closing.masked_fill(~last[:, None], -1))
+
+    @staticmethod
+    def forbid_(log_probs: LogProbs, token: Tensor) -> None:
+        """Make tokens (n, B) impossible, each in its row; -1 for none."""
         column, known = log_probs.column(token.clamp(min=0))
         penalty = torch.zeros_like(column, dtype=log_probs.value.dtype).masked_fill_((token >= 0) & known, -torch.inf)
         log_probs.value = log_probs.value.scatter_add(1, column, penalty)
 
     def advance(self, state: Tensor, token: Tensor) -> Tensor:
         """States after a token, any shape."""
-        wanted = state * self.vocabulary + token
-        place = torch.searchsorted(self.key, wanted).clamp_(max=self.key.numel() - 1)
-        return torch.where(self.key[place] == wanted, self.target[place], self.root_of[state])
+        behind = self.base[state] + (self.behind[token] if self.behind.numel() > 1 else self.behind)
+        for at in (self.root[state], state):
+            wanted = at * self.vocabulary + token
+            place = torch.searchsorted(self.key, wanted).clamp_(max=self.key.numel() - 1)
+            behind = torch.where(self.key[place] == wanted, self.target[place], behind)
+        return behind
+
+
+class BannedCompiler:
+    """Makes the automata of banned phrases, each once. any_case: texts are compared without case."""
+
+    def __init__(self, boundaries: Boundaries | None, any_case: bool):
+        self.boundaries, self.any_case = boundaries, any_case
+        self.known: dict[tuple[Phrase, ...], Automaton] = {}
+        self.table: BannedTable | None = None  # the last: of a pool whose sentences come and go most have the lists of those before them
+
+    def __call__(self, phrases: tuple[Phrase, ...]) -> Automaton:
+        """The automaton of these phrases."""
+        if phrases not in self.known:
+            if len(self.known) >= KEPT:
+                self.known.clear()
+            self.known[phrases] = self.compiled(phrases)
+        return self.known[phrases]
+
+    def compiled(self, phrases: tuple[Phrase, ...]) -> Automaton:
+        if self.boundaries is None:
+            return of_tokens([Pattern(phrase) for phrase in phrases])
+        pieces = self.boundaries.pieces
+        texts = dict.fromkeys(map(pieces.text_of, phrases))
+        texts = dict.fromkeys(map(folded, texts)) if self.any_case else texts
+        index = pieces.without_case if self.any_case else pieces.as_written
+        return of_texts([Pattern(text) for text in texts], index, self.boundaries.whole)
 
 
 def build_banned(
-    sentences: Sequence[Sequence[Sequence[int]]], vocabulary: int, device: torch.device, known: BannedTable | None = None
+    sentences: Sequence[Sequence[Phrase]], vocabulary: int, device: torch.device, compiler: BannedCompiler | None = None
 ) -> BannedTable:
-    """The automata for each sentence's banned phrases; equal lists share one. known: a table that is used again if it has all of them."""
-    of_list = {id(phrases): tuple(sorted({tuple(p) for p in phrases})) for phrases in {id(x): x for x in sentences}.values()}
-    names = [of_list[id(phrases)] for phrases in sentences]
-    if known is not None and all(name in known.start for name in of_list.values()):
-        return replace(known, root=torch.tensor([known.start[name] for name in names], dtype=torch.long, device=device))
-    shared: dict[tuple, int] = {}
-    keys: list[int] = []
-    targets: list[int] = []
-    root_of: list[int] = []
-    banned: list[list[int]] = []
+    """The automata for each sentence's banned phrases; equal lists share one. compiler: where automata are kept, and the last table, which
+    is used again if it has all of the lists."""
+    compiler = BannedCompiler(None, False) if compiler is None else compiler
+    boundaries = compiler.boundaries
+    of_object = {id(phrases): tuple(sorted({tuple(p) for p in phrases})) for phrases in {id(each): each for each in sentences}.values()}
+    names = [of_object[id(phrases)] for phrases in sentences]
+    known = compiler.table
+    if known is not None and known.start.device == device and all(name in known.of_list for name in of_object.values()):
+        return replace(known, start=torch.tensor([known.of_list[name] for name in names], dtype=torch.long, device=device))
+    first: dict[tuple[Phrase, ...], int] = {}
+    parts = []
+    states = 0
     for name in names:
-        if name not in shared:
-            shared[name] = base = len(banned)
-            transitions, bans = automaton(name)
-            for state, moves in enumerate(transitions):
-                for token, target in moves.items():
-                    keys.append((base + state) * vocabulary + token)
-                    targets.append(base + target)
-            banned += [sorted(b) for b in bans]
-            root_of += [base] * len(bans)
-    width = max([1, *(len(b) for b in banned)])
-    order = sorted(range(len(keys)), key=keys.__getitem__)
+        if name not in first:
+            first[name] = states + START
+            parts.append((states, compiler(name)))
+            states += len(parts[-1][1].context)
+    arcs = [(base + state, token, hits, base + target) for base, automaton in parts for state, of_state in enumerate(automaton.arcs)
+            for token, (hits, target) in of_state.items()]  # fmt: skip
+    arcs.sort()
+    pending = [flag for _, automaton in parts for flag in automaton.pending]
+    finishing: list[list[int]] = [[] for _ in range(states)]
+    closing: list[list[int]] = [[] for _ in range(states)]
+    for state, token, hits, target in arcs:
+        if hits:
+            finishing[state].append(token)
+        elif pending[target]:
+            closing[state].append(token)
+    base = np.repeat([base for base, _ in parts], [len(automaton.context) for _, automaton in parts])
+    behind = torch.tensor([OUT]) if boundaries is None else boundaries.behind
 
-    def tensor(values: list) -> Tensor:
+    def tensor(values: Sequence) -> Tensor:
         return torch.tensor(values, dtype=torch.long, device=device)
 
-    return BannedTable(
-        root=tensor([shared[name] for name in names]),
-        key=tensor([keys[i] for i in order] or [-1]),
-        target=tensor([targets[i] for i in order] or [0]),
-        root_of=tensor(root_of),
-        banned=tensor([b + [-1] * (width - len(b)) for b in banned]),
+    def padded(lists: list[list[int]]) -> Tensor:
+        width = max(1, *map(len, lists))
+        return tensor([each + [-1] * (width - len(each)) for each in lists])
+
+    compiler.table = BannedTable(
+        start=tensor([first[name] for name in names]),
+        key=tensor([state * vocabulary + token for state, token, _, _ in arcs] or [-1]),
+        target=tensor([target for *_, target in arcs] or [0]),
+        base=tensor(base.tolist()),
+        root=tensor((base + [context for _, automaton in parts for context in automaton.context]).tolist()),
+        pending=torch.tensor(pending, device=device),
+        finishing=padded(finishing),
+        closing=padded(closing),
+        behind=behind.to(device),
+        glued=(torch.zeros(1, dtype=torch.bool) if boundaries is None else boundaries.glued).to(device),
         vocabulary=vocabulary,
-        start=shared,
+        of_list=first,
     )
-
-
-def automaton(phrases: Sequence[Sequence[int]]) -> tuple[list[dict[int, int]], list[set[int]]]:
-    """Complete transitions (root targets left out) and banned tokens of each state.
-
-    States are the proper prefixes of the phrases: a state that would hold a whole phrase is never entered.
-    """
-    children: list[dict[int, int]] = [{}]
-    bans: list[set[int]] = [set()]
-    for phrase in phrases:
-        state = 0
-        for token in phrase[:-1]:
-            if token not in children[state]:
-                children[state][token] = len(children)
-                children.append({})
-                bans.append(set())
-            state = children[state][token]
-        bans[state].add(phrase[-1])
-    # breadth first: a state inherits the moves and bans of the longest other state that is its suffix
-    moves = [dict(children[0])] + [{} for _ in children[1:]]
-    fail = [0] * len(children)
-    queue = list(children[0].values())
-    while queue:
-        state = queue.pop(0)
-        moves[state] = {**moves[fail[state]], **children[state]}
-        bans[state] |= bans[fail[state]]
-        for token, child in children[state].items():
-            fail[child] = moves[fail[state]].get(token, 0)
-            queue.append(child)
-    return moves, bans
+    return compiler.table

@@ -16,16 +16,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-import regex
 import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
+from fairseq_ext.constraints.automaton import IN, OUT, SPACE
+from fairseq_ext.constraints.pieces import PRIVATE, Pieces, is_letter
+
 logger = logging.getLogger("fairseq_ext")
-UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"  # scripts without spaces between words
-WORD = regex.compile(rf"(?V1)[[\w\p{{M}}]--[{UNSPACED}]]")
 MODES = ("word", "prefix", "none")
 KINDS = {
     "SentencepieceBPE": "sentencepiece",
@@ -41,14 +42,25 @@ SHARE = 0.1  # of the symbols that bear the mark where a dictionary's segmentati
 class Boundaries:
     """What each token of a vocabulary does to its neighbours; V tokens."""
 
-    glued: Tensor  # (V,) bool: continues the word before it, if that one is open
-    open: Tensor  # (V,) bool: may be continued
-    whole: bool  # a required phrase needs a boundary behind it as well, not only in front
+    pieces: Pieces  # the tokens' texts
+    whole: bool  # a phrase needs a boundary behind it as well, not only in front
     kind: str  # the segmentation: sentencepiece, subword-nmt, gpt2
 
-    def between(self, first: int, second: int) -> bool:
-        """Whether a word boundary lies between two neighbouring tokens."""
-        return not (bool(self.open[first]) and bool(self.glued[second]))
+    @cached_property
+    def glued(self) -> Tensor:
+        """(V,) bool: continues the word before it, if that one is open."""
+        return torch.tensor([is_letter(text[:1] or " ") for text in self.pieces.texts])
+
+    @cached_property
+    def open(self) -> Tensor:
+        """(V,) bool: may be continued."""
+        return torch.tensor([is_letter(text[-1:] or " ") for text in self.pieces.texts])
+
+    @cached_property
+    def behind(self) -> Tensor:
+        """(V,): what stands behind a token (automaton.py): IN a word, a SPACE, or OUT of words otherwise."""
+        blank = torch.tensor([text[-1:] == " " for text in self.pieces.texts])
+        return torch.where(self.open, IN, torch.where(blank, SPACE, OUT))
 
 
 def find_boundaries(dictionary: Dictionary, bpe: Any, mode: str | None) -> Boundaries | None:
@@ -63,12 +75,9 @@ def find_boundaries(dictionary: Dictionary, bpe: Any, mode: str | None) -> Bound
         else:
             logger.info("constraints: the target's segmentation is not known, so phrases are met inside words as well")
         return None
-    read = READERS[kind]
-    glued, open_ = zip(*(read(dictionary[i], bpe) for i in range(len(dictionary))), strict=True)
-    special = [dictionary.bos(), dictionary.pad(), dictionary.eos()]
-    bounds = Boundaries(torch.tensor(glued), torch.tensor(open_), mode != "prefix", kind)
-    bounds.glued[special] = bounds.open[special] = False
-    return bounds
+    read, special = READERS[kind], {dictionary.bos(), dictionary.pad(), dictionary.eos()}
+    texts = ("" if i in special else read(i, dictionary[i], bpe) for i in range(len(dictionary)))
+    return Boundaries(Pieces(texts), mode != "prefix", kind)
 
 
 def kind_of(dictionary: Dictionary, bpe: Any) -> str | None:
@@ -88,28 +97,20 @@ MARKS: dict[str, Callable[[str], bool]] = {
 }
 
 
-def ends(text: str) -> tuple[bool, bool]:
-    """Whether text begins, and whether it ends, with a letter or digit."""
-    return bool(WORD.match(text[:1])), bool(WORD.match(text[-1:]))
+def read_sentencepiece(token: int, symbol: str, bpe: Any) -> str:
+    """The text of a piece, with the spaces that it brings."""
+    return symbol.replace("▁", " ")
 
 
-def read_sentencepiece(symbol: str, bpe: Any) -> tuple[bool, bool]:
-    """glued and open of a piece; ▁ alone is a space."""
-    begins, goes_on = ends(symbol)
-    return begins and symbol[:1] != "▁", goes_on and symbol[-1:] != "▁"
+def read_subword_nmt(token: int, symbol: str, bpe: Any) -> str:
+    return symbol.removesuffix("@@") if symbol.endswith("@@") else symbol + " "
 
 
-def read_subword_nmt(symbol: str, bpe: Any) -> tuple[bool, bool]:
-    text = symbol.removesuffix("@@")
-    begins, goes_on = ends(text)
-    return begins, goes_on and text != symbol
-
-
-def read_gpt2(symbol: str, bpe: Any) -> tuple[bool, bool]:
+def read_gpt2(token: int, symbol: str, bpe: Any) -> str:
     if not symbol.isdigit():  # <unk>, madeupword0000
-        return False, False
+        return f" {symbol} "
     text = bpe.decode(symbol)
-    return ends(text.replace("\ufffd", "x"))  # part of a character is taken for a letter
+    return text if "\ufffd" not in text else chr(PRIVATE + token)  # part of a character is taken for a letter
 
 
 def plain(text: str, kind: str) -> str:

@@ -17,21 +17,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fairseq.data import Dictionary
 from torch import Tensor
 
+from fairseq_ext.constraints.boundaries import Boundaries
 from fairseq_ext.constraints.glossary import Glossary, GlossaryOptions, Required
+from fairseq_ext.constraints.in_text import banned_in_texts
 from fairseq_ext.constraints.phrase import Phrase
 from fairseq_ext.constraints.segmenter import Segmenter
 from fairseq_ext.constraints.sentence import (
     EMPTY,
     MAX_CONSTRAINTS,
     MAX_TOKENS,
+    Cased,
     SentenceConstraints,
+    banned_in_tokens,
     size,
     within_limits,
     without_conflicts,
@@ -43,12 +47,20 @@ from fairseq_ext.terms.words import words_of
 KEYS = ("constraints", "any_of", "avoid", "prefix")
 
 
+@dataclass(frozen=True)
+class Cases:
+    """In which case phrases count that are no terms of a glossary."""
+
+    required: str = "exact"  # --constraint-case
+    banned: str = "exact"  # --avoid-case
+
+
 class ConstraintSource:
     """The constraints of every sentence of a corpus, or of an interactive session. Lines of the constraints file are read and
     checked when their sentence is asked for; --avoid-file and --glossary at once.
 
     Files that are None give nothing. segmenter: of the target side; source: the source dictionary. `len` counts the lines of the
-    constraints file.
+    constraints file. boundaries: of the target's words, where phrases count as words.
     Errors: UsageError, one sentence that names file and line, for everything in a file that cannot be used.
     """
 
@@ -59,8 +71,11 @@ class ConstraintSource:
         glossary: GlossaryOptions | None,
         segmenter: Segmenter,
         source: Dictionary,
+        cases: Cases = Cases(),
+        boundaries: Boundaries | None = None,
     ):
-        self.segmenter, self.source = segmenter, source
+        self.segmenter, self.source, self.cases = segmenter, source, cases
+        self.look = banned_in_tokens if boundaries is None else banned_in_texts(boundaries, cases.banned)
         self.lines = Lines(constraints_file, "--constraints-file") if constraints_file else None
         self.parse = parse_json if self.lines is not None and is_json(self.lines) else parse_tabs
         banned: dict[Phrase, str] = {}
@@ -95,7 +110,11 @@ class ConstraintSource:
             found = self.of_line(self.lines[number], self.lines.where(number))
         if self.glossary is not None:
             found = self.with_terms(found, self.required(self.source_text(source_tokens)))
-        return without_conflicts(found)
+        return self.consistent(found)
+
+    def consistent(self, found: SentenceConstraints) -> SentenceConstraints:
+        """The constraints without those that banned phrases rule out: by their texts where the target's words are known."""
+        return without_conflicts(found, self.look) if found.banned else found
 
     def check_lines(self) -> None:
         """UsageError for a line of the constraints file that cannot be used, before anything is translated."""
@@ -133,18 +152,24 @@ class ConstraintSource:
             banned_text=tuple(banned.values()) or self.common.banned_text,
             prefix=self.segmenter.phrases(starts[0], where, leads=[""])[0] if starts else (),
             prefix_text=starts[0] if starts else "",
+            cased=tuple(self.cased(texts, self.cases.required) for texts in alternatives) if self.cases.required != "exact" else (),
         )
         return within_limits(found, where)
 
     def banned_forms(self, text: str, where: str) -> dict[Phrase, str]:
         """The forms of a banned phrase."""
-        return dict.fromkeys(self.segmenter.phrases(text.strip(), where), text.strip())
+        text = text.strip()
+        return dict.fromkeys((*self.segmenter.phrases(text, where), *self.segmenter.spellings(text, self.cases.banned)), text)
+
+    def cased(self, texts: Sequence[str], case: str) -> Cased:
+        """In which case a constraint's phrases count, and how the search spells that."""
+        return Cased(case, tuple(dict.fromkeys(form for text in texts for form in self.segmenter.spellings(text, case))))
 
     def with_terms(self, given: SentenceConstraints, required: Sequence[Required]) -> SentenceConstraints:
         """The glossary terms of a source added. One that the line itself asks for already is left out; where the limits are
         reached, further terms are unmet: a long line is no reason to stop a corpus."""
         own = {frozenset(alternatives) for alternatives in given.any_of}
-        any_of, text, unmet = list(given.any_of), list(given.text), list(given.unmet)
+        any_of, text, cased, unmet = list(given.any_of), list(given.text), list(given.cases), list(given.unmet)
         for each in required:
             if frozenset(each.phrases) in own:
                 continue
@@ -153,9 +178,11 @@ class ConstraintSource:
                 continue
             any_of.append(each.phrases)
             text.append(each.term.text)
+            cased.append(each.cased)
         if len(any_of) == len(given.any_of) and len(unmet) == len(given.unmet):
             return given
-        return replace(given, any_of=tuple(any_of), text=tuple(text), unmet=tuple(unmet))
+        exact = all(each.mode == "exact" for each in cased)
+        return replace(given, any_of=tuple(any_of), text=tuple(text), unmet=tuple(unmet), cased=() if exact else tuple(cased))
 
     def source_text(self, tokens: Tensor | Sequence[int]) -> str:
         """A source sentence, recovered from its tokens (L,); its pieces where the command undoes no segmentation."""

@@ -51,6 +51,16 @@ class ConstraintFlags(FairseqDataclass):
             "words as well (none) (default: word where the target's segmentation is known, else none)"
         },
     )
+    constraint_case: Optional[ChoiceEnum(["exact", "initial", "any"])] = field(  # type: ignore[valid-type]  # noqa: UP045
+        default=None,
+        metadata={
+            "help": "in which case a required phrase counts: as written; with a capital too where it starts the translation (initial); "
+            "or any (default: initial for --glossary, else exact)"
+        },
+    )
+    avoid_case: ChoiceEnum(["any", "exact"]) = field(  # type: ignore[valid-type]
+        default="any", metadata={"help": "in which case a banned phrase must not appear: in any, or as written (exact) (default: any)"}
+    )
 
 
 def check_glossary(flags: Any) -> None:
@@ -64,7 +74,13 @@ def glossary_options(flags: Any) -> GlossaryOptions | None:
     """The glossary that the flags name."""
     path = flags.glossary
     languages = Languages(getattr(flags, "source_lang", None), getattr(flags, "target_lang", None))
-    return GlossaryOptions(path, str(flags.glossary_match), str(flags.glossary_repeat), languages) if path else None
+    case = case_of(flags, "initial")
+    return GlossaryOptions(path, str(flags.glossary_match), str(flags.glossary_repeat), languages, case) if path else None
+
+
+def case_of(flags: Any, default: str = "exact") -> str:
+    """--constraint-case, or the default of a route where it is not given."""
+    return default if flags.constraint_case is None else str(flags.constraint_case)
 
 
 def constraint_flag(flags: Any, generation: Any) -> str | None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from fairseq_ext.constraints.phrase import Phrase
 from fairseq_ext.constraints.segmenter import Segmenter
+from fairseq_ext.constraints.sentence import EXACT, Cased
 from fairseq_ext.errors import UsageError, counted
 from fairseq_ext.terms.glossary_files import Entry, Errors, Languages, read
 from fairseq_ext.terms.lemmas import lemmatizer
@@ -37,6 +38,7 @@ class GlossaryOptions:
     match: str = "surface"  # --glossary-match
     repeat: str = "once"  # --glossary-repeat
     languages: Languages = Languages()
+    case: str = "initial"  # --constraint-case
 
 
 @dataclass(slots=True)
@@ -47,6 +49,7 @@ class Term:
     line: int  # where
     targets: dict[str, int] = field(default_factory=dict)  # as the file has them, with their lines
     forms: tuple[Phrase, ...] | None = None  # their tokens, once they were asked for
+    cased: Cased = EXACT  # the same in the case of the options
 
     @property
     def text(self) -> str:
@@ -61,6 +64,7 @@ class Required:
     term: Term
     phrases: tuple[Phrase, ...]  # any one of them
     matches: list[Match]  # the mention, or all of them with --glossary-repeat once
+    cased: Cased  # in which case they count
 
 
 class Glossary:
@@ -135,6 +139,8 @@ class Glossary:
         if term.forms is None:
             found = (form for target, line in term.targets.items() for form in self.segmenter.phrases(target, self.where(line)))
             term.forms = tuple(dict.fromkeys(found))
+            spelled = (form for target in term.targets for form in self.segmenter.spellings(target, self.options.case))
+            term.cased = Cased(self.options.case, tuple(dict.fromkeys(spelled)))
         return term.forms
 
     def required(self, words: Sequence[str]) -> list[Required]:
@@ -146,7 +152,7 @@ class Glossary:
                 once[match.term].matches.append(match)
                 continue
             term = self.terms[match.term]
-            found.append(Required(term, self.forms(term), [match]))
+            found.append(Required(term, self.forms(term), [match], term.cased))
             once[match.term] = found[-1]
         return found
 

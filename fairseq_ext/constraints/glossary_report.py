@@ -2,9 +2,10 @@
 
 `{"id": 3, "source": ..., "translation": ..., "terms": [{"term": "Ader", "line": 12, "targets": ["vein", "lode"], "source_at": [[4, 8]],
 "form": "vein", "at": [6, 10]}]}`: which entries fired (line of the file, places in the source), which target was used and where it stands
-in the translation, as whole words; `form` and `at` are null where the translation has none of them. Places are characters, [start, end).
-source and translation are in NFKC, which is what the places count in. Lines come in the order in which batches finish. The file is there
-when the command ends, also by an error; a device or a pipe gets each line at once.
+in the translation; `form` and `at` are null where the translation has none of them, by the definition that the search keeps to
+(--constraint-boundary, --constraint-case). Places are characters, [start, end). source and translation are in NFKC, the translation with
+single spaces, which is what the places count in. Lines come in the order in which batches finish. The file is there when the command ends,
+also by an error; a device or a pipe gets each line at once.
 """
 
 from __future__ import annotations
@@ -16,19 +17,20 @@ from typing import Any
 from unicodedata import normalize
 
 from fairseq_ext.constraints.glossary import Required
+from fairseq_ext.constraints.in_text import end_of
+from fairseq_ext.constraints.pieces import normal
 from fairseq_ext.errors import UsageError, report
 from fairseq_ext.files import is_stream, replacing
-from fairseq_ext.terms.text import places
 from fairseq_ext.terms.words import starts_of, words_of
 
 Span = tuple[int, int]  # characters, [start, end)
 
 
 class GlossaryReport:
-    """The file. segmented: texts are subword pieces. Errors: UsageError for a place that cannot be written."""
+    """The file. segmented, whole: as in `forms_used`. Errors: UsageError for a place that cannot be written."""
 
-    def __init__(self, path: str, segmented: bool):
-        self.path, self.segmented, self.is_stream = path, segmented, is_stream(path)
+    def __init__(self, path: str, segmented: bool, whole: bool | None = True):
+        self.path, self.segmented, self.whole, self.is_stream = path, segmented, whole, is_stream(path)
         self.open = contextlib.ExitStack()  # the file that is being written
         try:
             self.file = self.open.enter_context(replacing(path))
@@ -52,10 +54,10 @@ class GlossaryReport:
 
     def add(self, number: int, source: str, translation: str, required: Sequence[Required]) -> None:
         """A sentence's line."""
-        source, translation = normalize("NFKC", source), normalize("NFKC", translation)
+        source, translation = normalize("NFKC", source), normal(normalize("NFKC", translation))
         spans = word_spans(source, words_of(source, self.segmented))
         terms: list[dict[str, Any]] = []
-        for each, (form, at) in zip(required, forms_used(translation, required, self.segmented), strict=True):
+        for each, (form, at) in zip(required, forms_used(translation, required, self.segmented, self.whole), strict=True):
             source_at = [(spans[match.start][0], spans[match.end - 1][1]) for match in each.matches]
             entry = {"term": each.term.source, "line": each.term.line, "targets": list(each.term.targets), "source_at": source_at}
             terms.append({**entry, "form": form, "at": at})
@@ -73,24 +75,42 @@ def word_spans(text: str, words: Sequence[str]) -> list[Span]:
     return [(start, start + len(word)) for start, word in zip(starts_of(text, words), words, strict=True)]
 
 
-def forms_used(translation: str, required: Sequence[Required], segmented: bool) -> list[tuple[str | None, Span | None]]:
+def forms_used(
+    translation: str, required: Sequence[Required], segmented: bool, whole: bool | None = True
+) -> list[tuple[str | None, Span | None]]:
     """For each requirement, the target that the translation (in NFKC) has and its place; a place serves one requirement.
 
-    Targets in the very words go before those in other case.
+    Targets as they are written go before those in another case, where the requirement allows one. segmented: the texts are pieces, parted
+    by spaces; whole: a target must end a word, not only start one; None: targets count inside words as well.
     """
-    words = words_of(translation, segmented)
-    spans, folded = word_spans(translation, words), [word.casefold() for word in words]
-    free = [True] * len(words)
     found: list[tuple[str | None, Span | None]] = [(None, None)] * len(required)
-    for cased in (True, False):
+    taken: list[Span] = []
+
+    def free_place(target: str, case: str) -> Span | None:
+        start = 0
+        while True:
+            if segmented:
+                begin, end = end_of(f" {target} ", f" {translation} ", start, False, "any" if case != "exact" else case)
+                begin, end = begin, end - 2
+                if case == "initial" and begin > 0:
+                    begin = -1
+            else:
+                begin, end = end_of(target, translation, start, bool(whole), case)
+                if begin < 0 and whole is None:
+                    begin = translation.find(target, start)
+                    end = begin + len(target)
+            if begin < 0:
+                return None
+            if all(end <= other[0] or other[1] <= begin for other in taken):
+                return begin, end
+            start = begin + 1
+
+    for exact in (True, False):
         for i, each in enumerate(required):
             for target in each.term.targets if found[i][0] is None else ():
-                sought = words_of(target, segmented)
-                begins = places(sought if cased else [word.casefold() for word in sought], words if cased else folded, whole=True)
-                start = next((start for start, _ in begins if all(free[start : start + len(sought)])), None)
-                if start is not None:
-                    end = start + len(sought)
-                    free[start:end] = [False] * len(sought)
-                    found[i] = target, (spans[start][0], spans[end - 1][1])
+                place = free_place(normal(normalize("NFKC", target)), "exact" if exact else each.cased.mode)
+                if place is not None:
+                    taken.append(place)
+                    found[i] = target, place
                     break
     return found

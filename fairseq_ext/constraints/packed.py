@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fairseq_ext.constraints.phrase import Phrase, unusable
 from fairseq_ext.constraints.segmenter import Segmenter
-from fairseq_ext.constraints.sentence import EMPTY, SentenceConstraints, merge, within_limits
+from fairseq_ext.constraints.sentence import EMPTY, Cased, SentenceConstraints, merge, within_limits
 from fairseq_ext.errors import UsageError
 
 
@@ -39,13 +39,14 @@ def keys_of(packed: Tensor) -> list[int]:
 
 
 def from_packed(
-    row: Tensor, dictionary: Dictionary, number: int, segmenter: Segmenter | None = None, unknown: Sequence[str] = ()
+    row: Tensor, dictionary: Dictionary, number: int, segmenter: Segmenter | None = None, unknown: Sequence[str] = (),
+    case: str = "exact",
 ) -> SentenceConstraints:
     """One row (W,) of fairseq's packed constraints, as `fairseq-interactive --constraints` makes them of tab-separated fields.
 
     number: of the sentence, from 0, for messages. segmenter: recovers the text, for the report and for the form that a word has
     inside a sentence where that differs from its form alone (segmenter.py); without it phrases are taken as they are. unknown: what the
-    first `<unk>` stood for, for the message.
+    first `<unk>` stood for, for the message. case: as --constraint-case.
     Errors: UsageError for empty phrases, `<unk>`, `</s>`, `<pad>`, and more than the limits allow.
     """
     where = f"line {number + 1} of the input"
@@ -58,7 +59,9 @@ def from_packed(
         reason = unusable(phrase, pieces, dictionary)
         text = " ".join(pieces)
         if reason:
-            raise UsageError(f"in {where}, the phrase '{text if segmenter is None else segmenter.decode(text)}' {reason}")
+            said = text if segmenter is None else segmenter.decode(text)
+            near = segmenter.nearest(said) if segmenter is not None and dictionary.unk() in phrase else ""
+            raise UsageError(f"in {where}, the phrase '{said}' {reason}{near}")
         forms: tuple[Phrase, ...] = (phrase,)
         if segmenter is not None:
             text = segmenter.decode(text)
@@ -68,6 +71,8 @@ def from_packed(
             found = merge(found, SentenceConstraints((), (), prefix=phrase, prefix_text=text))
         else:
             found = replace(found, any_of=(*found.any_of, forms), text=(*found.text, text))
+            if segmenter is not None and case != "exact":
+                found = replace(found, cased=(*found.cased, Cased(case, segmenter.spellings(text, case))))
     return within_limits(found, where)
 
 

@@ -3,18 +3,20 @@
 Where the command has neither --tokenizer nor --bpe, text is taken as segmented already. Byte-level BPE (gpt2, hf_byte_bpe,
 byte_bpe) writes a word inside a sentence otherwise than alone, since the space before it is part of its first piece: a phrase then
 has two forms, alternatives of each other, and both are banned. Encoders whose space is a piece of its own (bytes, characters)
-need no second form, as the phrase alone is inside it. A phrase is a row of tokens and nothing more: it is also met, or banned,
-where a longer word begins with the same pieces (or, for bytes and characters, holds them).
+need no second form, as the phrase alone is inside it. This is the segmentation that a search proposes; where the target's words are known
+(boundaries.py), every other segmentation of the phrase's text counts as well (automaton.py).
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 from fairseq.data import Dictionary
 
 from fairseq_ext.constraints.phrase import Phrase, end_of, unusable
+from fairseq_ext.constraints.pieces import capitalised
 from fairseq_ext.constraints.spelling import nearest_spelling
 from fairseq_ext.errors import UsageError
 
@@ -51,6 +53,25 @@ class Segmenter:
         special = (dictionary.unk(), dictionary.bos(), dictionary.eos(), dictionary.pad())
         return any(all(dictionary.indices.get(piece, special[0]) not in special for piece in self.pieces(text, lead)) for lead in ("", " "))
 
+    def spellings(self, text: str, case: str) -> tuple[Phrase, ...]:
+        """The forms of a phrase in the case that --constraint-case allows beside its own: initial, a capital at the start of a text; any,
+        small and capital letters. What the dictionary cannot write is left out."""
+        marks = text[: len(text) - len(text.lstrip("▁"))] if self.takes_pieces else ""
+        words = text[len(marks) :]
+        found, leads = [capitalised(words)], [""]
+        if case == "any":
+            found, leads = [words.lower(), capitalised(words.lower()), *found, words.title(), words.upper()], ["", " "]
+        forms: dict[Phrase, None] = {}
+        for spelling in dict.fromkeys(marks + each for each in found if each != words) if case != "exact" else ():
+            with contextlib.suppress(UsageError):
+                forms |= dict.fromkeys(self.phrases(spelling, "", leads, suggest=False))
+        return tuple(forms)
+
+    def nearest(self, text: str) -> str:
+        """What a message says of the nearest spelling that works; nothing where none is found."""
+        near = nearest_spelling(text, self.writable, self.dictionary.symbols)
+        return f"; the nearest spelling that works is '{near}'" if near else ""
+
     def phrases(self, text: str, where: str, leads: Sequence[str] = ("", " "), suggest: bool = True) -> tuple[Phrase, ...]:
         """A phrase's forms: as at the start of a text, and as after a space where that differs. A form that contains the
         first is left out (the first says the same), and so is one that the dictionary cannot write, as long as another is left.
@@ -74,8 +95,7 @@ class Segmenter:
             if not problem and not any(end_of(other, form, 0) >= 0 for other in forms):
                 forms.append(form)
         if not forms:
-            near = nearest_spelling(text, self.writable, dictionary.symbols) if suggest else None
-            hint = f"; the nearest spelling that works is '{near}'" if near else ""
+            hint = self.nearest(text) if suggest else ""
             hint += "; without --bpe and --tokenizer, phrases are taken as segmented already" * self.takes_pieces
             raise UsageError(f"in {where}, the phrase '{text}' {reason}{hint}")
         return tuple(forms)

@@ -5,7 +5,7 @@ Here too is what needs no text: merging, limits, and which constraints a finishe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -17,8 +17,24 @@ MAX_TOKENS = 512  # of a sentence's constraints, all alternatives counted
 
 
 @dataclass(frozen=True)
+class Cased:
+    """In which case the phrases of a constraint count (`--constraint-case`).
+
+    mode: exact, as written; initial, with a capital too where they start the sentence; any. forms: the segmentations of these other
+    spellings, which the search proposes as well.
+    """
+
+    mode: str = "exact"
+    forms: tuple[Phrase, ...] = ()
+
+
+EXACT = Cased()
+
+
+@dataclass(frozen=True)
 class SentenceConstraints:
-    """The constraints of one sentence. A phrase is in a hypothesis when its tokens stand there side by side."""
+    """The constraints of one sentence. A phrase is in a hypothesis when its text stands there as words (in_text.py), or, where the
+    target's words are not known, when its tokens stand there side by side."""
 
     any_of: tuple[tuple[Phrase, ...], ...]  # each constraint is met by any one of its phrases; order and duplicates are the user's
     text: tuple[str, ...]  # how the user wrote each constraint, "a|b" for alternatives
@@ -27,14 +43,26 @@ class SentenceConstraints:
     prefix: Phrase = ()  # what the translation starts with, without <s>
     unmet: tuple[tuple[str, str], ...] = ()  # constraints that were dropped: text, reason
     prefix_text: str = ""
+    cased: tuple[Cased, ...] = ()  # of each constraint; (): all exact
+
+    @property
+    def cases(self) -> tuple[Cased, ...]:
+        """In which case each constraint counts."""
+        return self.cased or (EXACT,) * len(self.any_of)
 
 
 EMPTY = SentenceConstraints((), ())
+Kind = tuple[frozenset[Phrase], Cased]  # constraints of one kind need disjoint occurrences
 
 
-def merge(a: SentenceConstraints, b: SentenceConstraints) -> SentenceConstraints:
+def merge(
+    a: SentenceConstraints,
+    b: SentenceConstraints,
+    consistent: Callable[[SentenceConstraints], SentenceConstraints] | None = None,
+) -> SentenceConstraints:
     """The constraints of both, a's first; those that the other's banned phrases rule out become unmet.
 
+    consistent: takes out what is ruled out; None: by tokens (`without_conflicts`).
     Errors: UsageError for two different prefixes, or for more constraints than the limits allow.
     """
     if a.prefix and b.prefix and a.prefix != b.prefix:
@@ -49,8 +77,9 @@ def merge(a: SentenceConstraints, b: SentenceConstraints) -> SentenceConstraints
         prefix[0],
         a.unmet + b.unmet,
         prefix[1],
+        a.cases + b.cases if a.cased or b.cased else (),
     )
-    return within_limits(without_conflicts(both), "a sentence")
+    return within_limits((consistent or without_conflicts)(both), "a sentence")
 
 
 def within_limits(constraints: SentenceConstraints, where: str) -> SentenceConstraints:
@@ -74,22 +103,35 @@ def banned_index(banned: tuple[Phrase, ...], text: tuple[str, ...]) -> tuple[dic
     return dict(zip(banned, text, strict=True)), sorted({len(p) for p in banned})
 
 
-def without_conflicts(constraints: SentenceConstraints) -> SentenceConstraints:
-    """Phrases that contain a banned phrase taken out; a constraint none of whose phrases is left becomes unmet."""
-    if not constraints.banned or not (constraints.any_of or constraints.prefix):
-        return constraints
+def banned_in_tokens(constraints: SentenceConstraints) -> Callable[[Phrase], str | None]:
+    """A function from a phrase to the text of a banned phrase whose tokens it contains, None for none."""
     text_of, lengths = banned_index(constraints.banned, constraints.banned_text)
 
     def banned_in(phrase: Phrase) -> str | None:
         parts = (phrase[i : i + n] for n in lengths for i in range(len(phrase) - n + 1))
         return next((text_of[part] for part in parts if part in text_of), None)
 
-    any_of, text, unmet = [], [], list(constraints.unmet)
-    for alternatives, written in zip(constraints.any_of, constraints.text, strict=True):
+    return banned_in
+
+
+def without_conflicts(
+    constraints: SentenceConstraints, look: Callable[[SentenceConstraints], Callable[[Phrase], str | None]] = banned_in_tokens
+) -> SentenceConstraints:
+    """Phrases that contain a banned phrase taken out; a constraint none of whose phrases is left becomes unmet.
+
+    look: how a banned phrase is found in another: by tokens, or by text (in_text.py).
+    """
+    if not constraints.banned or not (constraints.any_of or constraints.prefix):
+        return constraints
+    banned_in = look(constraints)
+
+    any_of, text, cased, unmet = [], [], [], list(constraints.unmet)
+    for alternatives, written, case in zip(constraints.any_of, constraints.text, constraints.cases, strict=True):
         left = tuple(phrase for phrase in alternatives if banned_in(phrase) is None)
         if left:
             any_of.append(left)
             text.append(written)
+            cased.append(replace(case, forms=tuple(form for form in case.forms if banned_in(form) is None)))
         else:
             unmet.append((written, f"conflicts with the banned phrase '{banned_in(alternatives[0])}'"))
     prefix, prefix_text = constraints.prefix, constraints.prefix_text
@@ -98,8 +140,9 @@ def without_conflicts(constraints: SentenceConstraints) -> SentenceConstraints:
         unmet.append((prefix_text, f"conflicts with the banned phrase '{clash}'"))
         prefix, prefix_text = (), ""
     return replace(
-        constraints, any_of=tuple(any_of), text=tuple(text), unmet=tuple(unmet), prefix=prefix, prefix_text=prefix_text
-    )
+        constraints, any_of=tuple(any_of), text=tuple(text), unmet=tuple(unmet), prefix=prefix, prefix_text=prefix_text,
+        cased=tuple(cased) if constraints.cased else (),
+    )  # fmt: skip
 
 
 def met(hypothesis: Sequence[int], constraints: SentenceConstraints, ordered: bool) -> list[bool]:
@@ -109,13 +152,16 @@ def met(hypothesis: Sequence[int], constraints: SentenceConstraints, ordered: bo
     constraints may overlap. ordered: they must come one behind the other; after the first that does not come, none is met.
     """
     tokens = tuple(hypothesis)
-    reached: dict[frozenset[Phrase] | None, int] = {}  # where the last occurrence ended; -1: none is left
+    reached: dict[Kind | None, int] = {}  # where the last occurrence ended; -1: none is left
     out = []
-    for alternatives in constraints.any_of:
-        kind = None if ordered else frozenset(alternatives)
+    for alternatives, cased in zip(constraints.any_of, constraints.cases, strict=True):
+        kind = None if ordered else (frozenset(alternatives), cased)
         start = reached.get(kind, 0)
         # taking the occurrence that ends first leaves the most room for the others
-        ends = [end_of(phrase, tokens, start) for phrase in alternatives] if start >= 0 else []
+        anywhere = alternatives + (cased.forms if cased.mode == "any" else ())
+        ends = [end_of(phrase, tokens, start) for phrase in anywhere] if start >= 0 else []
+        if cased.mode == "initial" and start == 0:
+            ends += [len(form) for form in cased.forms if tokens[: len(form)] == form]
         reached[kind] = min((end for end in ends if end >= 0), default=-1)
         out.append(reached[kind] >= 0)
     return out

@@ -196,7 +196,7 @@ class Unit:
         source = self.translator.task.constraint_source()
         found = source.sentence(sentence.number, tokens)
         if sentence.fields:
-            found = merge(found, source.of_fields(sentence.fields, self.where(sentence)))
+            found = merge(found, source.of_fields(sentence.fields, self.where(sentence)), source.consistent)
         self.wanted[sentence.number] = found
 
     def search(self, sentences: Sequence[Sentence], tokens: Sequence[Any], failed: Callable[[Sentence, Exception], None]) -> None:

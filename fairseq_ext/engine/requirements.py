@@ -11,10 +11,12 @@ from pathlib import Path
 
 from torch import Tensor
 
+from fairseq_ext.constraints.flags import case_of
 from fairseq_ext.constraints.glossary import Glossary, GlossaryOptions
-from fairseq_ext.constraints.in_text import InText
+from fairseq_ext.constraints.in_text import end_of
 from fairseq_ext.constraints.phrase import Phrase
-from fairseq_ext.constraints.sentence import SentenceConstraints, merge, without_conflicts
+from fairseq_ext.constraints.pieces import normal
+from fairseq_ext.constraints.sentence import SentenceConstraints, merge
 from fairseq_ext.engine.jobs import Constraint, GlossaryFile, Job, Span
 from fairseq_ext.errors import UsageError
 from fairseq_ext.terms.glossary_files import Languages
@@ -56,7 +58,7 @@ class Requirements:
         source = self.translator.task.constraint_source()
         found = source.sentence(0, tokens)
         if job.fields:
-            found = merge(found, source.of_fields(job.fields, "the request"))
+            found = merge(found, source.of_fields(job.fields, "the request"), source.consistent)
         terms = []
         text = source.source_text(tokens)
         words = words_of(text, source.segmenter.takes_pieces)
@@ -65,7 +67,7 @@ class Requirements:
             terms += [Term(each.term.source, each.phrases, spans_of(job.source, words, each.matches)) for each in required]
             if glossary is not source.glossary:
                 found = source.with_terms(found, required)
-        return without_conflicts(found), terms
+        return source.consistent(found), terms
 
     def named(self, job: Job) -> list[Glossary]:
         """The glossaries of a request, each read once."""
@@ -92,7 +94,7 @@ class Requirements:
             return self.glossaries[digest]
         flags = self.translator.task.flags()
         languages = Languages(getattr(flags, "source_lang", None), getattr(flags, "target_lang", None))
-        options = GlossaryOptions(file.path, str(flags.glossary_match), str(flags.glossary_repeat), languages)
+        options = GlossaryOptions(file.path, str(flags.glossary_match), str(flags.glossary_repeat), languages, case_of(flags, "initial"))
         try:
             found = hashlib.sha256(Path(file.path).read_bytes()).hexdigest()
         except OSError:
@@ -117,7 +119,7 @@ class Requirements:
             return []
         target_text = self.translator.generator.target_text
         text_of, boundaries = target_text.text, target_text.boundaries
-        in_text = InText(text_of, boundaries is not None and boundaries.whole)
+        whole = boundaries is not None and boundaries.whole
         unmet = Counter(best.unmet)
         reasons: dict[str, list[str]] = {}
         for (text, reason), times in unmet.items():
@@ -130,9 +132,11 @@ class Requirements:
             prefix = text_of(wanted.prefix).strip()
             spans = ((0, len(prefix)),) if is_met and best.text.startswith(prefix) else ()
             out.append(Constraint(wanted.prefix_text, is_met, "" if is_met else reasons[wanted.prefix_text].pop(), spans))
-        for alternatives, text in zip(wanted.any_of, wanted.text, strict=True):
+        for alternatives, text, cased in zip(wanted.any_of, wanted.text, wanted.cases, strict=True):
             kind = frozenset(alternatives)
-            span = first_span(in_text, [text_of(phrase).strip() for phrase in alternatives], best.text, reached.get(kind, 0))
+            phrases = [normal(text_of(phrase)) for phrase in alternatives]
+            places = [end_of(phrase, best.text, reached.get(kind, 0), whole, cased.mode) for phrase in phrases]
+            span = min((found for found in places if found[1] >= 0), key=lambda found: found[1], default=None)
             reason = reasons[text].pop() if reasons.get(text) and span is None else ""
             if span is not None:
                 reached[kind] = span[1]
@@ -140,15 +144,6 @@ class Requirements:
             out.append(Constraint(text, not reason, reason, () if span is None else (span,), term.source, term.spans))
         left = [(text, reason) for text, of_text in reasons.items() for reason in of_text]
         return out + [Constraint(text, False, reason) for text, reason in left]
-
-
-def first_span(in_text: InText, phrases: list[str], text: str, start: int) -> Span | None:
-    """Where the first of these phrases stands in a text at or behind `start`; None where none does."""
-    ends = [(end, phrase) for phrase in phrases if (end := in_text.end_of(phrase, text, start)) >= 0]
-    if not ends:
-        return None
-    end, phrase = min(ends)
-    return end - len(phrase), end
 
 
 def spans_of(source: str, words: list[str], matches: list) -> tuple[Span, ...]:

@@ -3,7 +3,7 @@
 // strategies/select/dba.py and constraints/required.py are the definition, and say what everything means. One sentence after the other here: what is
 // saved are some hundred small tensor operations a step.
 //
-// Shapes: N sentences in the tables, S live ones, n rows, V vocabulary, Q phrases, G constraints, L tokens of a phrase, c candidates.
+// Shapes: N sentences in the tables, S live ones, n rows, V vocabulary, G constraints, M states of their automata, c candidates.
 
 #include "topk.hpp"
 
@@ -11,20 +11,22 @@ namespace {
 
 // mirrored by ctypes structures in banks.py
 struct Phrases {
-    const int64_t *token, *fail;            // (N, Q, L)
-    const int64_t *length, *group;          // (N, Q)
-    const int64_t *first, *waits;           // (N, Q)
+    const int64_t *first;                   // (M + 1,) the arcs of each state
+    const int64_t *token, *target, *hits;   // (E,) of each arc
+    const int64_t *base, *root;             // (M,)
+    const int64_t *pending, *value;         // (M,)
+    const int64_t *wanted;                  // (M, W) padded with -1
     const int64_t *need, *size, *total;     // (N, G), (N, G), (N,)
-    const bool* glued;                      // (V,); null: nothing is known of words
-    int64_t Q, G, L, ordered;
+    const int64_t* behind;                  // (V,); null: nothing is known of words
+    const bool* glued;                      // (V,); null as well
+    int64_t G, W, ordered;
 };
 
 struct Rows {
     float* x;             // (n, V) log-probabilities of the next word; EOS becomes impossible where constraints are open
     const float* before;  // (n,)
-    const int64_t *place, *count;  // (n, Q), (n, G)
+    const int64_t *place, *count;  // (n, G)
     const int64_t* first;          // (S + 1,) each sentence's first row
-    const int64_t* behind;         // (n,) what stands before the next token
     const int64_t* sentence;       // (S,) its number in the tables
     const int64_t* left;           // (S,) tokens that may still come before EOS
     const bool* excused;           // (S,) need not be in time: it cannot be, or a prefix is being forced
@@ -36,7 +38,7 @@ struct Rows {
 struct Found {
     int64_t *row, *token, *group;  // (S, out)
     float* score;
-    int64_t *place, *count;  // (S, out, Q), (S, out, G)
+    int64_t *place, *count;  // (S, out, G)
 };
 
 struct Candidate {
@@ -44,75 +46,76 @@ struct Candidate {
     float score;
 };
 
-// One sentence's phrases, and what a hypothesis has of them
+constexpr int64_t OUT = 3, IN = 4;  // roots of an automaton: behind a sign, behind a letter
+
+// One sentence's constraints, and what a hypothesis has of them
 struct Table {
     const Phrases& p;
     int64_t s;
 
-    int64_t length(int64_t q) const { return p.length[s * p.Q + q]; }
-    int64_t group(int64_t q) const { return p.group[s * p.Q + q]; }
-    int64_t token(int64_t q, int64_t at) const { return p.token[(s * p.Q + q) * p.L + at]; }
     int64_t need(int64_t g) const { return p.need[s * p.G + g]; }
     int64_t size(int64_t g) const { return p.size[s * p.G + g]; }
-    bool active(const int64_t* count, int64_t q) const {
-        int64_t g = group(q);
-        if (length(q) == 0 || count[g] >= need(g)) return false;
+    bool active(const int64_t* count, int64_t g) const {
+        if (count[g] >= need(g)) return false;
         for (int64_t earlier = 0; p.ordered && earlier < g; ++earlier)
             if (count[earlier] < need(earlier)) return false;
         return true;
     }
-    // phrases that wait for the token behind them are met where none, or none that continues a word, comes (word -1)
+    // what is pending is met where nothing, or nothing that continues a word, comes (word -1)
     void settle(int64_t word, int64_t* place, int64_t* count) const {
         if (!p.glued || (word >= 0 && p.glued[word])) return;
-        hits.assign(p.G, 0);
-        for (int64_t q = 0; q < p.Q; ++q)
-            if (place[q] == length(q) && active(count, q)) hits[group(q)] = 1;
-        count_hits(place, count);
+        for (int64_t g = 0; g < p.G; ++g) {
+            if (!p.pending[place[g]] || !active(count, g)) continue;
+            ++count[g], place[g] = p.base[place[g]] + IN;
+            if (p.ordered) return;
+        }
     }
-    // what has been hit is met once more, and its phrases start over
-    void count_hits(int64_t* place, int64_t* count) const {
-        for (int64_t g = 0; g < p.G; ++g) count[g] += hits[g];
-        for (int64_t q = 0; q < p.Q; ++q)
-            if (hits[group(q)]) place[q] = 0;
-    }
-    // a copy of a row's state, what waits being met
+    // a copy of a row's state, what is pending being met
     void read(const int64_t* place, const int64_t* count, int64_t*& place_, int64_t*& count_) const {
-        state.assign(place, place + p.Q);
+        state.assign(place, place + p.G);
         state.insert(state.end(), count, count + p.G);
-        place_ = state.data(), count_ = state.data() + p.Q;
+        place_ = state.data(), count_ = state.data() + p.G;
         settle(-1, place_, count_);
     }
     int64_t bank(const int64_t* before, const int64_t* met) const {
         int64_t sum = 0, partial = 0, *place, *count;
         read(before, met, place, count);
-        for (int64_t g = 0; g < p.G; ++g) sum += count[g] * size(g);
-        for (int64_t q = 0; q < p.Q; ++q)
-            if (active(count, q)) partial = std::max(partial, size(group(q)) - length(q) + place[q]);
+        for (int64_t g = 0; g < p.G; ++g) {
+            sum += count[g] * size(g);
+            if (active(count, g)) partial = std::max(partial, p.value[place[g]]);
+        }
         return sum + partial;
     }
-    // whether a phrase of which nothing has come may start
-    bool may_start(int64_t q, int64_t behind) const { return !(p.first[s * p.Q + q] & behind); }
+    // the arc of a state for a token, -1 for none
+    int64_t arc(int64_t state, int64_t word) const {
+        const int64_t *from = p.token + p.first[state], *to = p.token + p.first[state + 1];
+        const int64_t* found = std::lower_bound(from, to, word);
+        return found != to && *found == word ? found - p.token : -1;
+    }
     // place and count after a token, from those before
-    void advance(const int64_t* place, const int64_t* count, int64_t word, int64_t behind, int64_t* place_, int64_t* count_) const {
+    void advance(const int64_t* place, const int64_t* count, int64_t word, int64_t* place_, int64_t* count_) const {
         std::copy(count, count + p.G, count_);
-        std::copy(place, place + p.Q, place_);
+        std::copy(place, place + p.G, place_);
         settle(word, place_, count_);
-        hits.assign(p.G, 0);
-        for (int64_t q = 0; q < p.Q; ++q) {
-            int64_t at = place_[q];
-            place_[q] = 0;
-            if (!active(count_, q)) continue;
-            while (token(q, at) != word && at) at = p.fail[(s * p.Q + q) * p.L + at];
-            if (token(q, at) == word && (at || may_start(q, behind))) place_[q] = at + 1;
-            if (place_[q] == length(q) && !p.waits[s * p.Q + q]) hits[group(q)] = 1;
+        int64_t behind = p.behind ? p.behind[word] : OUT;
+        active_.assign(p.G, 0);
+        for (int64_t g = 0; g < p.G; ++g) active_[g] = active(count_, g);
+        for (int64_t g = 0; g < p.G; ++g) {
+            int64_t at = place_[g], found = -1;
+            place_[g] = p.base[at] + behind;
+            if (!active_[g]) continue;
+            found = arc(at, word);
+            if (found < 0) found = arc(p.root[at], word);
+            if (found < 0) continue;
+            place_[g] = p.target[found];
+            count_[g] = std::min(need(g), count_[g] + p.hits[found]);
         }
-        count_hits(place_, count_);
     }
     static thread_local std::vector<int64_t> state;
-    static thread_local std::vector<int64_t> hits;
+    static thread_local std::vector<char> active_;
 };
 thread_local std::vector<int64_t> Table::state;
-thread_local std::vector<int64_t> Table::hits;
+thread_local std::vector<char> Table::active_;
 
 // Section 3.2 of the paper: slots of the banks 0 to `top`, given how many candidates each has
 void allocate(int64_t k, int64_t top, const std::vector<int64_t>& have, std::vector<int64_t>& slots) {
@@ -177,14 +180,14 @@ void collect(const Table& table, const Rows& rows, int64_t s, Scratch& m) {
     static thread_local std::vector<int64_t> wanted;
     m.candidate.clear(), m.place.clear(), m.count.clear();
     int64_t from = rows.first[s], to = rows.first[s + 1];
-    m.seen.clear(rows.best + (to - from) * (1 + p.Q));
+    m.seen.clear(rows.best + (to - from) * (1 + p.G * p.W));
     auto add = [&](int64_t row, int64_t token, float score) {
         if (!(score > -INFINITY)) return;
         if (!m.seen.add(row * rows.V + token)) return;
         int64_t at = static_cast<int64_t>(m.candidate.size());
-        m.place.resize((at + 1) * p.Q), m.count.resize((at + 1) * p.G);
-        int64_t *place = m.place.data() + at * p.Q, *count = m.count.data() + at * p.G;
-        table.advance(rows.place + row * p.Q, rows.count + row * p.G, token, rows.behind[row], place, count);
+        m.place.resize((at + 1) * p.G), m.count.resize((at + 1) * p.G);
+        int64_t *place = m.place.data() + at * p.G, *count = m.count.data() + at * p.G;
+        table.advance(rows.place + row * p.G, rows.count + row * p.G, token, place, count);
         int64_t bank = table.bank(place, count);
         bool in_time = p.total[table.s] - bank <= rows.left[s] - 1 || token == rows.eos || rows.excused[s];
         m.candidate.push_back({row, token, bank, in_time ? score : -INFINITY});
@@ -203,9 +206,10 @@ void collect(const Table& table, const Rows& rows, int64_t s, Scratch& m) {
         add(r, token, score);
         wanted.clear();
         int64_t *place, *count;
-        table.read(rows.place + r * p.Q, rows.count + r * p.G, place, count);
-        for (int64_t q = 0; q < p.Q; ++q)
-            if (table.active(count, q) && (place[q] || table.may_start(q, rows.behind[r]))) wanted.push_back(table.token(q, place[q]));
+        table.read(rows.place + r * p.G, rows.count + r * p.G, place, count);
+        for (int64_t g = 0; g < p.G; ++g)
+            for (int64_t i = 0; table.active(count, g) && i < p.W && p.wanted[place[g] * p.W + i] >= 0; ++i)
+                wanted.push_back(p.wanted[place[g] * p.W + i]);
         for (int64_t word : wanted) add(r, word, rows.x[r * rows.V + word] + rows.before[r]);
     }
 }
@@ -246,14 +250,14 @@ extern "C" void select_by_banks(const Phrases* phrases, const Rows* rows_, const
         for (int64_t r = from; r < rows.first[s + 1]; ++r) {
             float& eos = rows.x[r * rows.V + rows.eos];
             if (eos + rows.before[r] > end_score) end_score = eos + rows.before[r], ending = r;
-            bool open = table.bank(rows.place + r * p.Q, rows.count + r * p.G) < top;
+            bool open = table.bank(rows.place + r * p.G, rows.count + r * p.G) < top;
             if (open && !(rows.infeasible[s] && rows.left[s] <= 0)) eos = -INFINITY;
         }
         collect(table, rows, s, m);
         by_banks(top, rows.k, rows.even, m);
         if (m.order.empty() && end_score > -INFINITY) {  // nothing may follow: the best row ends as it is
             int64_t at = static_cast<int64_t>(m.candidate.size());
-            m.place.resize((at + 1) * p.Q), m.count.resize((at + 1) * p.G);
+            m.place.resize((at + 1) * p.G), m.count.resize((at + 1) * p.G);
             m.candidate.push_back({ending, rows.eos, 0, end_score});
             m.order.push_back(at);
         }
@@ -262,11 +266,11 @@ extern "C" void select_by_banks(const Phrases* phrases, const Rows* rows_, const
             if (i < static_cast<int64_t>(m.order.size())) {
                 const Candidate& c = m.candidate[m.order[i]];
                 found.row[to] = c.row, found.token[to] = c.token, found.group[to] = c.bank, found.score[to] = c.score;
-                std::copy_n(m.place.data() + m.order[i] * p.Q, p.Q, found.place + to * p.Q);
+                std::copy_n(m.place.data() + m.order[i] * p.G, p.G, found.place + to * p.G);
                 std::copy_n(m.count.data() + m.order[i] * p.G, p.G, found.count + to * p.G);
             } else {
                 found.row[to] = from, found.token[to] = 0, found.group[to] = 0, found.score[to] = -INFINITY;
-                std::fill_n(found.place + to * p.Q, p.Q, 0);
+                std::fill_n(found.place + to * p.G, p.G, 0);
                 std::fill_n(found.count + to * p.G, p.G, 0);
             }
         }

@@ -12,16 +12,16 @@ from torch import Tensor
 
 from fairseq_ext.kernels.library import loaded
 
-LONGS = ("token", "fail", "length", "group", "first", "waits", "need", "size", "total")
+LONGS = ("first", "token", "target", "hits", "base", "root", "pending", "value", "wanted", "need", "size", "total")
 
 
 class PhrasesStruct(ctypes.Structure):
-    _fields_ = [(name, c_void_p) for name in (*LONGS, "glued")]
-    _fields_ += [(name, c_int64) for name in ("Q", "G", "L", "ordered")]
+    _fields_ = [(name, c_void_p) for name in (*LONGS, "behind", "glued")]
+    _fields_ += [(name, c_int64) for name in ("G", "W", "ordered")]
 
 
 class RowsStruct(ctypes.Structure):
-    _fields_ = [(name, c_void_p) for name in ("x", "before", "place", "count", "first", "behind")]
+    _fields_ = [(name, c_void_p) for name in ("x", "before", "place", "count", "first")]
     _fields_ += [(name, c_void_p) for name in ("sentence", "left", "excused", "infeasible")]
     _fields_ += [(name, c_int64) for name in ("S", "V", "eos", "k", "best", "out", "even")]
 
@@ -32,14 +32,13 @@ class FoundStruct(ctypes.Structure):
 
 @dataclass
 class BankRows:
-    """The n rows of S sentences, and how their candidates are chosen. V vocabulary, Q phrases, G constraints."""
+    """The n rows of S sentences, and how their candidates are chosen. V vocabulary, G constraints."""
 
     x: Tensor  # (n, V) log-probabilities; the column of EOS is changed
     before: Tensor  # (n,) cumulative scores
-    place: Tensor  # (n, Q)
+    place: Tensor  # (n, G)
     count: Tensor  # (n, G)
     first: Tensor  # (S + 1,) each sentence's first row
-    behind: Tensor  # (n,) what stands before the next token
     sentence: Tensor  # (S,) numbers in the table of phrases
     left: Tensor  # (S,) tokens that may still come before EOS
     excused: Tensor  # (S,) bool: need not be in time
@@ -51,21 +50,21 @@ class BankRows:
     even: bool  # how slots are divided among banks
 
 
-def phrases_struct(longs: Sequence[Tensor], glued: Tensor, ordered: bool) -> PhrasesStruct:
+def phrases_struct(longs: Sequence[Tensor], behind: Tensor, glued: Tensor, ordered: bool) -> PhrasesStruct:
     """Return the addresses of the whole pool's phrases, whose tensors must live as long.
 
-    longs: LONGS, and glued and ordered, as in constraints/required.py, PhraseTable.
+    longs: LONGS, and behind, glued and ordered, as in constraints/required.py, PhraseTable.
     """
-    assert all(part.is_contiguous() and part.dtype == torch.long for part in longs) and glued.dtype == torch.bool
-    (_, Q, L), (_, G) = longs[0].shape, longs[6].shape
-    known = glued.data_ptr() if glued.numel() > 1 else None
-    return PhrasesStruct(*(part.data_ptr() for part in longs), known, Q, G, L, int(ordered))
+    assert all(part.is_contiguous() and part.dtype == torch.long for part in (*longs, behind)) and glued.dtype == torch.bool
+    (_, W), (_, G) = (longs[LONGS.index(name)].shape for name in ("wanted", "need"))
+    words = [part.data_ptr() if glued.numel() > 1 else None for part in (behind, glued)]
+    return PhrasesStruct(*(part.data_ptr() for part in longs), *words, G, W, int(ordered))
 
 
 def select_by_banks(phrases: PhrasesStruct, rows: BankRows) -> tuple[Tensor, ...]:
-    """Row, token, bank and score (S, out), place (S, out, Q) and count (S, out, G) of the candidates of each sentence, in the order of
+    """Row, token, bank and score (S, out), place and count (S, out, G) of the candidates of each sentence, in the order of
     DBA.order."""
-    floats, longs, flags = (rows.x, rows.before), (rows.place, rows.count, rows.first, rows.behind), (rows.excused, rows.infeasible)
+    floats, longs, flags = (rows.x, rows.before), (rows.place, rows.count, rows.first), (rows.excused, rows.infeasible)
     tensors = (*floats, *longs, rows.sentence, rows.left, *flags)
     assert all(t.is_contiguous() for t in tensors) and all(t.dtype == torch.float32 for t in floats)
     assert all(t.dtype == torch.long for t in (*longs, rows.sentence, rows.left)) and all(t.dtype == torch.bool for t in flags)

@@ -47,6 +47,7 @@ class OpenPool(Pool):
         self.constraints = None if arrivals.constraints is None else self.given
         self.lead = self.leads
         self.bos, self.ordered, self.boundaries = arrivals.bos, arrivals.ordered, arrivals.boundaries
+        self.banned_in_any_case = arrivals.banned_in_any_case
         self.newcomers = arrivals
         self.refresh_()
         return places

@@ -35,6 +35,7 @@ class Pool:
     pad: int = 1
     constraints: list[SentenceConstraints] | None = None  # of each sentence; None: the search has none
     boundaries: Boundaries | None = None  # between the target's words, where phrases count as words
+    banned_in_any_case: bool = False  # whether banned phrases are compared without case, where there are boundaries
     ordered: bool = False  # required phrases must come in the order given
     required: Sequence[Collection[int]] | None = None  # ids that a shortlist must hold for each sentence, as `select` says
     draft_lines: list[int] | None = None  # line of the draft file of each sentence, -1 for none; None: its number

@@ -12,14 +12,15 @@ from fairseq.data import Dictionary
 from fairseq.data.multilingual.multilingual_data_manager import TGT_DICT_NAME
 from torch import Tensor
 
-from fairseq_ext.constraints.files import ConstraintSource
-from fairseq_ext.constraints.flags import glossary_options
+from fairseq_ext.constraints.files import Cases, ConstraintSource
+from fairseq_ext.constraints.flags import case_of, glossary_options
 from fairseq_ext.constraints.glossary_report import GlossaryReport
 from fairseq_ext.constraints.packed import from_packed, keys_of
 from fairseq_ext.constraints.phrase import Phrase
 from fairseq_ext.constraints.report import ConstraintCounts
 from fairseq_ext.constraints.segmenter import Segmenter
 from fairseq_ext.constraints.sentence import EMPTY, SentenceConstraints, merge
+from fairseq_ext.constraints.target_text import TargetText
 from fairseq_ext.errors import UsageError, counted, cut
 from fairseq_ext.session.process_end import at_process_end
 from fairseq_ext.session.target_dictionary import TargetDictionary
@@ -39,6 +40,7 @@ class Sentences:
     tokenizer_used: Any = None
     bpe_used: Any = None
     source: ConstraintSource | None = None
+    target_text: TargetText | None = None  # the generator's
     constrained = False
     corpus_size = 0  # sentences of the data set that fairseq-generate translates
     numbered = False  # lines of an interactive session carry their numbers
@@ -111,7 +113,9 @@ class Sentences:
         if self.source is None:
             flags = self.flags()
             files = (flags.constraints_file, flags.avoid_file, glossary_options(flags))
-            self.source = ConstraintSource(*files, self.segmenter, self.source_dictionary)
+            cases = Cases(case_of(flags), str(flags.avoid_case))
+            boundaries = None if self.target_text is None else self.target_text.boundaries
+            self.source = ConstraintSource(*files, self.segmenter, self.source_dictionary, cases, boundaries)
             try:
                 self.source.check_lines()
             except UsageError as error:  # told once more when its sentence comes
@@ -134,7 +138,8 @@ class Sentences:
         found = source.sentence(number, tokens)
         if typed is None:
             return found
-        return merge(found, from_packed(typed, self.target_dictionary, number, source.segmenter, unknown))
+        own = from_packed(typed, self.target_dictionary, number, source.segmenter, unknown, source.cases.required)
+        return merge(found, own, source.consistent)
 
     def shown(self, alternatives: tuple[Phrase, ...]) -> Phrase:
         """What stands for a constraint in fairseq's C- lines: its phrase, or a number that is printed as all of them."""
@@ -179,11 +184,16 @@ class Sentences:
             self.errors_here[place] = error
             return EMPTY
 
+    def whole(self) -> bool | None:
+        """Whether required phrases count as whole words only; None where they count inside words as well."""
+        boundaries = None if self.target_text is None else self.target_text.boundaries
+        return None if boundaries is None else boundaries.whole
+
     def report_glossary(self, sample: dict, translations: list[str]) -> None:
         """Write a batch's lines of --glossary-report; translations: the best of each of its sentences, as text."""
         source = self.constraint_source()
         if self.glossary_report is None:
-            self.glossary_report = GlossaryReport(str(self.report_path), source.segmenter.takes_pieces)
+            self.glossary_report = GlossaryReport(str(self.report_path), source.segmenter.takes_pieces, self.whole())
             at_process_end(self.glossary_report.close)
         numbers = sample["sentence_numbers" if "sentence_numbers" in sample else "id"].tolist()
         for number, row, translation in zip(numbers, sample["net_input"]["src_tokens"], translations, strict=True):

@@ -18,18 +18,20 @@ def lemmatizer(language: str, flag: str) -> Lemmatizer:
     Errors: UsageError where simplemma is not installed or does not know the language.
     """
     try:
-        import simplemma
+        from simplemma.strategies import DefaultStrategy, ToLowercaseFallbackStrategy
     except ImportError:
         raise UsageError(f"{flag} needs the package simplemma for lemmas: pip install simplemma") from None
     code = language.lower().replace("_", "-").split("-")[0]
+    strategy, fallback = DefaultStrategy(), ToLowercaseFallbackStrategy()
     try:
-        simplemma.lemmatize("a", lang=code)
+        strategy.get_lemma("a", code)  # loads the dictionary, so that no sentence waits for it
     except ValueError:
         raise UsageError(f"{flag}: simplemma has no lemmas for the language '{language}'; work without lemmas there") from None
 
     @lru_cache(maxsize=KEPT)
     def lemma(word: str) -> str:
-        return simplemma.lemmatize(word, lang=code)
+        # what simplemma.lemmatize does, without its own cache
+        return strategy.get_lemma(word, code) or fallback.get_lemma(word, code)
 
     return lemma
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from fairseq_ext.terms.lemmas import Lemmatizer
 
@@ -62,8 +61,7 @@ class Matcher:
 
     def __init__(self, match: str = "surface", lemma: Lemmatizer | None = None):
         self.match, self.lemma = match, lemma
-        self.words, self.by_lemma = Index(), Index()
-        self.waiting: list[tuple[Key, int]] = []  # whose lemmas are not computed yet
+        self.words, self.lemmas = Index(), Index()
 
     def key(self, words: Sequence[str]) -> Key:
         """The words as they are compared."""
@@ -73,16 +71,8 @@ class Matcher:
         """Add a term under a number; returns the number of the term that has these words, which may be an earlier one."""
         known = self.words.add(self.key(words), term)
         if known == term and self.lemma is not None:
-            self.waiting.append((tuple(words), term))
+            self.lemmas.add(self.lemmas_of(words), term)
         return known
-
-    @cached_property
-    def lemmas(self) -> Index:
-        """The terms by their lemmas, made when the first sentence asks."""
-        for words, term in self.waiting:
-            self.by_lemma.add(self.lemmas_of(words), term)
-        self.waiting = []
-        return self.by_lemma
 
     def lemmas_of(self, words: Sequence[str]) -> Key:
         """The words' lemmas as they are compared."""

@@ -4,8 +4,9 @@
 
 Made-up terms over the demo model's dictionaries and segmentation (checkpoints/demo). Times are CPU seconds of one thread, the best of
 --repeats; loading includes the segmentation of sources and the check of targets, matching is a sentence of 20 words that is segmented
-already. Status 1 unless the glossary loads in less than 3 s and matches in less than 0.1 ms a sentence with --glossary-match surface,
-and 20,000 lines of one source term load in less than 3 s.
+already. The load with --glossary-match lemma includes the language's lemmas, which are loaded once. Status 1 unless the glossary loads
+in less than 3 s and matches in less than 0.1 ms a sentence with every --glossary-match, and 20,000 lines of one source term load in less
+than 3 s.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, Sentencepi
 from fairseq_ext.constraints.glossary import Glossary, GlossaryOptions
 from fairseq_ext.constraints.segmenter import Segmenter
 from fairseq_ext.terms.glossary_files import Languages
+from fairseq_ext.terms.lemmas import lemmatizer
 from fairseq_ext.terms.words import words_of
 
 DEMO = Path(__file__).parents[2] / "checkpoints" / "demo"
@@ -67,14 +69,16 @@ def main(argv: list[str] | None = None) -> int:
         many, one = Path(folder) / "many.tsv", Path(folder) / "one.tsv"
         many.write_text("".join(line(f"{word()} {word()}" if i % 3 == 0 else word()) for i in range(args.entries)))
         one.write_text("".join(line("haus") for _ in range(20_000)))
+        lemmas, _ = best(1, lambda: lemmatizer("de", "--glossary-match lemma"))
         for match in ("surface", "casefold", "lemma"):
             options = GlossaryOptions(str(many), match, "once", Languages("de", "en"))
             load, glossary = best(args.repeats, lambda options=options: Glossary(options, segmenter))
+            load += lemmas * (match == "lemma")
             first, _ = best(1, lambda glossary=glossary: glossary.required(sentences[0]))
             all_sentences, _ = best(args.repeats, lambda glossary=glossary: [glossary.required(words) for words in sentences])
             each = all_sentences / SENTENCES
             print(f"{match:<9} {args.entries} entries: load {load:.2f} s, first sentence {first:.4f} s, each {1000 * each:.4f} ms")
-            failed |= match == "surface" and (load >= MOST_LOAD or each >= MOST_MATCH)
+            failed |= load >= MOST_LOAD or each >= MOST_MATCH
         load, _ = best(args.repeats, lambda: Glossary(GlossaryOptions(str(one)), segmenter))
         print(f"20,000 lines of one source term: load {load:.2f} s")
         failed |= load >= MOST_LOAD

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_ext.constraints.banned import build_banned
+from fairseq_ext.constraints.banned import BannedCompiler, build_banned
 from fairseq_ext.search.log_probs import LogProbs
 
 V = 6
@@ -31,7 +31,7 @@ def finishing(phrases, tokens) -> set[int]:
 def test_banned_is_what_would_finish_a_phrase(sentences, wished):
     table = build_banned(sentences, V, CPU)
     for s, phrases in enumerate(sentences):
-        state, tokens = table.root[s : s + 1], []
+        state, tokens = table.start[s : s + 1], []
         for token in wished:
             banned = banned_now(table, state)[0]
             assert banned == finishing(phrases, tokens)
@@ -44,7 +44,7 @@ def test_banned_is_what_would_finish_a_phrase(sentences, wished):
 
 def test_overlapping_phrases_are_all_blocked():
     table = build_banned([[(1, 2, 3, 4), (2, 3, 1), (3, 2)]], V, CPU)
-    state = table.root[:1]
+    state = table.start[:1]
     for token in (1, 2, 3):
         state = table.advance(state, torch.tensor([token]))
     assert banned_now(table, state) == [{4, 1, 2}]
@@ -52,27 +52,28 @@ def test_overlapping_phrases_are_all_blocked():
 
 def test_equal_lists_share_an_automaton_and_empty_ones_ban_nothing():
     table = build_banned([[(1, 2), (3,)], [], [(3,), (1, 2)]], V, CPU)
-    assert table.root[0] == table.root[2] != table.root[1]
-    assert banned_now(table, table.root) == [{3}, set(), {3}]
+    assert table.start[0] == table.start[2] != table.start[1]
+    assert banned_now(table, table.start) == [{3}, set(), {3}]
 
 
 def test_states_advance_in_any_shape():
     table = build_banned([[(1, 2)], [(2, 3)]], V, CPU)
-    state = table.advance(table.root[:, None].expand(2, 3), torch.tensor([[1, 2, 5]] * 2))  # (S, c)
+    state = table.advance(table.start[:, None].expand(2, 3), torch.tensor([[1, 2, 5]] * 2))  # (S, c)
     assert [banned_now(table, row) for row in state] == [[{2}, set(), set()], [set(), {3}, set()]]
 
 
 def test_a_shortlist_is_banned_by_word_not_by_column():
     table = build_banned([[(4,), (2,)]], V, CPU)
     log_probs = LogProbs(torch.zeros(1, 3), ids=torch.tensor([1, 4, 5]))  # 2 is not on it
-    table.ban_(log_probs, table.root)
+    table.ban_(log_probs, table.start)
     assert log_probs.value.tolist() == [[0.0, -torch.inf, 0.0]]
 
 
 def test_a_table_that_has_all_lists_is_used_again():
     first, second = [(1, 2), (3,)], [(2, 3)]
-    table = build_banned([first, second, []], V, CPU)
-    again = build_banned([[], [(3,), (1, 2)], first], V, CPU, table)
-    assert again.key is table.key and again.root.tolist() == [table.root[i] for i in (2, 0, 0)]
-    other = build_banned([first, [(1,)]], V, CPU, table)
-    assert other.key is not table.key and [t for t in other.banned[other.root[1]].tolist() if t >= 0] == [1]
+    compiler = BannedCompiler(None, False)
+    table = build_banned([first, second, []], V, CPU, compiler)
+    again = build_banned([[], [(3,), (1, 2)], first], V, CPU, compiler)
+    assert again.key is table.key and again.start.tolist() == [table.start[i] for i in (2, 0, 0)]
+    other = build_banned([first, [(1,)]], V, CPU, compiler)
+    assert other.key is not table.key and banned_now(other, other.start) == [{3}, {1}]

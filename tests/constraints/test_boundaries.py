@@ -19,6 +19,7 @@ from table_model import EOS, FIRST_WORD, TableDecoder, random_table, search, sto
 
 from fairseq_ext.constraints.boundaries import Boundaries, find_boundaries
 from fairseq_ext.constraints.in_text import InText
+from fairseq_ext.constraints.pieces import Pieces
 from fairseq_ext.constraints.required import build_table
 from fairseq_ext.constraints.sentence import SentenceConstraints
 from fairseq_ext.strategies.select.cbs import ConstrainedBeam
@@ -38,11 +39,10 @@ def tokens_of(phrase: str) -> tuple[int, ...]:
 
 
 def boundaries(mode: str) -> Boundaries:
-    letters = torch.zeros(VOCABULARY, dtype=torch.bool)
-    letters[FIRST_WORD : FIRST_WORD + len(SYMBOLS)] = True
-    glued = letters.clone()
-    glued[[number("A"), number("B")]] = False
-    return Boundaries(glued, letters, mode == "word", "sentencepiece")
+    texts = [""] * VOCABULARY
+    for symbol in SYMBOLS:
+        texts[number(symbol)] = f" {symbol}" if symbol.isupper() else symbol
+    return Boundaries(Pieces(texts), mode == "word", "sentencepiece")
 
 
 def words(tokens) -> list[str]:
@@ -98,14 +98,12 @@ def test_a_row_has_met_what_its_words_say(constraints, text, mode, ordered):
         known.setdefault(tuple(sorted(alternatives)), alternatives)
     constraints = list(known.values())
     table = build_table([required(constraints).any_of], ordered, torch.device("cpu"), boundaries(mode))
-    place, count = (x[None] for x in table.start(1))
-    last = torch.tensor([[EOS]])
+    place, count = (x[None] for x in table.begin(torch.tensor([0])))
     for n, token in enumerate(tokens_of(text)):
         now = torch.tensor([[token]])
-        place, count = table.advance(place, count, now, table.behind(last, n))
-        last = now
+        place, count = table.advance(place, count, now)
         hand = met_by_hand(constraints, tokens_of(text[: n + 1]), mode, ordered)
-        settled = table.advance(place, count, torch.tensor([[EOS]]), table.behind(last, n + 1))[1]
+        settled = table.advance(place, count, torch.tensor([[EOS]]))[1]
         assert (int(table.bank(place, count)) == int(table.total)) == all(hand)
         if not ordered:
             assert settled[0, 0, : len(constraints)].tolist() == [int(h) for h in hand]
@@ -150,12 +148,10 @@ def test_a_large_beam_finds_every_sequence_whose_words_satisfy(case, mode, selec
 def in_time(sequence, constraints, mode: str, max_len: int) -> bool:
     """Whether every prefix leaves room for the tokens that it lacks, one phrase behind the other, as the deadline of dba.py asks."""
     table = build_table([required(constraints).any_of], False, torch.device("cpu"), boundaries(mode))
-    place, count = (x[None] for x in table.start(1))
-    last = torch.tensor([[EOS]])
+    place, count = (x[None] for x in table.begin(torch.tensor([0])))
     for n, token in enumerate(sequence):
         now = torch.tensor([[token]])
-        place, count = table.advance(place, count, now, table.behind(last, n))
-        last = now
+        place, count = table.advance(place, count, now)
         if int(table.total) - int(table.bank(place, count)) > max_len - n - 1:
             return False
     return True

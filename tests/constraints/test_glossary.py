@@ -24,6 +24,10 @@ class Spelled:
             raise UsageError(f"in {where}, the phrase '{text}' cannot be written")
         return (tuple(map(ord, text)),)
 
+    def spellings(self, text: str, case: str):
+        capital = text[:1].upper() + text[1:]
+        return (tuple(map(ord, capital)),) if case == "initial" and capital != text and self.writable(capital) else ()
+
     def writable(self, text: str) -> bool:
         return max(text) <= "ž"
 

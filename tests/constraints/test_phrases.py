@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_ext.constraints.required import borders, build_table
+from fairseq_ext.constraints.required import build_table
 
 Alternatives = tuple[tuple[int, ...], ...]  # one constraint, met by any one of its phrases
 
@@ -15,10 +15,10 @@ class Automata:
 
     def __init__(self, constraints, ordered: bool = False):
         self.table = build_table([constraints], ordered, torch.device("cpu"))
-        self.place, self.count = (x[None] for x in self.table.start(1))  # (1, 1, Q), (1, 1, G)
+        self.place, self.count = (x[None] for x in self.table.begin(torch.tensor([0])))  # (1, 1, G)
 
     def read(self, token: int) -> None:
-        self.place, self.count = self.table.advance(self.place, self.count, torch.tensor([[token]]), torch.tensor([[0]]))
+        self.place, self.count = self.table.advance(self.place, self.count, torch.tensor([[token]]))
 
     def bank(self) -> int:
         return int(self.table.bank(self.place, self.count))
@@ -30,7 +30,7 @@ class Automata:
         return self.bank() == self.total()
 
     def wanted(self) -> set[int]:
-        return set(self.table.next_token(self.place, self.count, torch.tensor([[0]])).flatten().tolist()) - {-1}
+        return set(self.table.next_token(self.place, self.count).flatten().tolist()) - {-1}
 
 
 class Plain:
@@ -157,11 +157,6 @@ def test_ordered_copies_are_two_constraints():
         assert row.met() == met
 
 
-def test_borders():
-    assert borders([1, 2, 1, 2, 3]) == [0, 0, 0, 1, 2, 0]
-    assert borders([1, 1, 1, 2]) == [0, 0, 1, 2, 0]
-
-
 # ---- brute force on random strings over tiny alphabets
 
 letters = st.integers(1, 3)
@@ -210,9 +205,9 @@ def test_some_wanted_token_always_brings_a_row_closer(constraints, tokens, order
 def test_sentences_and_rows_do_not_touch_each_other(batch, rows):
     """A table of several sentences, three rows each, equals one row at a time."""
     table = build_table(batch, False, torch.device("cpu"))
-    place, count = (x.unflatten(0, (len(batch), 3)) for x in table.start(3 * len(batch)))
+    place, count = (x[:, None].expand(-1, 3, -1) for x in table.begin(torch.arange(len(batch))))
     for token in zip(*rows, strict=True):
-        place, count = table.advance(place, count, torch.tensor([token] * len(batch)), torch.zeros(len(batch), 1, dtype=torch.long))
+        place, count = table.advance(place, count, torch.tensor([token] * len(batch)))
     banks = table.bank(place, count).tolist()
     for constraints, got in zip(batch, banks, strict=True):
         for tokens, bank in zip(rows, got, strict=True):

@@ -1,8 +1,10 @@
 """The nearest spelling that a dictionary can write, and where it is told."""
 
 import pytest
+import torch
 from fairseq.data import Dictionary
 
+from fairseq_ext.constraints.packed import from_packed
 from fairseq_ext.constraints.segmenter import Segmenter
 from fairseq_ext.constraints.spelling import nearest_spelling
 from fairseq_ext.errors import UsageError
@@ -38,3 +40,14 @@ def test_a_word_that_the_dictionary_lacks_gives_way_to_a_similar_one():
     with pytest.raises(UsageError) as error:
         segmenter.phrases("xyz", "line 3 of g")
     assert "nearest" not in str(error.value)
+
+
+def test_a_typed_phrase_gets_the_same_help():
+    dictionary = Dictionary()
+    for word in ("vein", "veins", "green"):
+        dictionary.add_symbol(word)
+    packed = torch.tensor([1, dictionary.index("green"), dictionary.unk(), 0])  # as fairseq-interactive packs "green veinss"
+    with pytest.raises(UsageError) as error:
+        from_packed(packed, dictionary, 4, Segmenter(dictionary), ["veinss"])
+    said = "in line 5 of the input, the phrase 'green veinss' contains the piece 'veinss', which the target dictionary lacks"
+    assert str(error.value).startswith(said) and str(error.value).endswith("; the nearest spelling that works is 'green veins'")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fairseq_ext.constraints.banned import BannedTable, build_banned
-from fairseq_ext.constraints.required import PhraseTable, build_table
+from fairseq_ext.constraints.banned import BannedCompiler, BannedTable, build_banned
+from fairseq_ext.constraints.required import Compiler, PhraseTable, build_table
 from fairseq_ext.constraints.sentence import EMPTY
 from fairseq_ext.kernels.banks import PhrasesStruct
 from fairseq_ext.search.pool import Pool
@@ -27,13 +27,30 @@ class Tables:
     struct: PhrasesStruct | None = None  # the phrases as the compiled library reads them
 
 
-def tables(pool: Pool, vocabulary: int, known: BannedTable | None = None) -> Tables:
-    """The tables of a pool's constraints. known: automata of banned phrases that may be used again."""
+class Compilers:
+    """What makes the automata of phrases, and keeps those of one search."""
+
+    def __init__(self) -> None:
+        self.required = Compiler(None)
+        self.banned = BannedCompiler(None, False)
+
+    def use(self, pool: Pool) -> None:
+        """Go on with the pool's boundaries, and with its case of banned phrases."""
+        if self.required.boundaries is not pool.boundaries:
+            self.required = Compiler(pool.boundaries)
+        if self.banned.boundaries is not pool.boundaries or self.banned.any_case != pool.banned_in_any_case:
+            self.banned = BannedCompiler(pool.boundaries, pool.banned_in_any_case)
+
+
+def tables(pool: Pool, vocabulary: int, compilers: Compilers) -> Tables:
+    """The tables of a pool's constraints."""
     device = pool.length.device
     given = pool.constraints or [EMPTY] * len(pool)
-    phrases = build_table([c.any_of for c in given], pool.ordered, device, pool.boundaries)
+    compilers.use(pool)
+    any_of, cased = [c.any_of for c in given], [c.cases for c in given]
+    phrases = build_table(any_of, pool.ordered, device, pool.boundaries, cased, compilers.required)
     of_each = [c.banned for c in given]
-    banned = build_banned(of_each, vocabulary, device, known) if any(of_each) else None
+    banned = build_banned(of_each, vocabulary, device, compilers.banned) if any(of_each) else None
     max_len = torch.tensor(pool.max_len, device=device)
     prefixes = [pool.forced(i) for i in range(len(pool))]
     forced = torch.tensor([len(prefix) for prefix in prefixes], device=device)

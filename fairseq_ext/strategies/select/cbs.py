@@ -36,7 +36,7 @@ class ConstrainedBeam(GridBeam):
         return self.k * 2 ** (phrases.need > 0).sum(1)
 
     def own_width(self, phrases: PhraseTable) -> Tensor:
-        return self.k * 2 ** (phrases.need > 0).sum(1) * phrases.length.amax(1).clamp(min=1)
+        return self.k * 2 ** (phrases.need > 0).sum(1) * phrases.longest
 
     def states(self, phrases: PhraseTable) -> int:
         """Banks of the sentence that has the most."""
@@ -46,12 +46,12 @@ class ConstrainedBeam(GridBeam):
                 f"a sentence has {most} constraints and --select cbs needs a bank for each subset: "
                 f"use at most {MAX_CONSTRAINTS}, or --select dba"
             )
-        return 2**most * (phrases.token.size(2) - 1)
+        return 2**most * int(phrases.longest.max())
 
     def order(
         self, phrases: PhraseTable, table: Tables, place: Tensor, count: Tensor, bank: Tensor, score: Tensor
     ) -> tuple[Tensor, Tensor]:
-        stages = phrases.token.size(2) - 1
+        stages = int(phrases.longest.max())
         met = (count >= phrases.need[:, None]) & (phrases.need[:, None] > 0)  # (S, c, G)
         subset = (met.long() << torch.arange(met.size(2), device=met.device)).sum(-1)  # (S, c)
         partial = (bank - (count * phrases.size[:, None]).sum(-1)).clamp(max=stages - 1)

@@ -30,11 +30,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 import torch
-import torch.nn.functional as F
 from fairseq.dataclass import ChoiceEnum
 from torch import Tensor
 
-from fairseq_ext.constraints.banned import BannedTable
 from fairseq_ext.constraints.flags import ConstraintFlags
 from fairseq_ext.constraints.required import PhraseTable
 from fairseq_ext.constraints.sentence import EMPTY
@@ -48,7 +46,7 @@ from fairseq_ext.search.pool import OfPool, Pool
 from fairseq_ext.search.protocols import Select
 from fairseq_ext.strategies.select._banks import allocate, bank_sizes, deal
 from fairseq_ext.strategies.select._best import Best, best_of_rows
-from fairseq_ext.strategies.select._tables import Tables, tables
+from fairseq_ext.strategies.select._tables import Compilers, Tables, tables
 from fairseq_ext.strategies.select.topk import TopK
 
 
@@ -61,60 +59,58 @@ class DBA(Select):
         self.k = k
         self.eos = eos
         self.vocabulary = vocabulary
-        self.tables = OfPool(self.tables_of)
-        self.banned: BannedTable | None = None  # of a pool whose sentences come and go: most have the lists of those before them
+        self.compilers = Compilers()
+        self.tables = OfPool(lambda pool: tables(pool, vocabulary, self.compilers))
         self.children = children  # most continuations of one row, those for the sake of constraints left out; None: no limit
         self.variable = self.variable or children is not None
         self.even = even  # how slots are divided among banks: in turn, or as in the paper
 
-    def tables_of(self, pool: Pool) -> Tables:
-        """The tables of a pool as it is now."""
-        found = tables(pool, self.vocabulary, self.banned)
-        self.banned = (found.banned or self.banned) if pool.version else None
-        return found
-
     def start(self, beam: Beam, pool: Pool) -> None:
         """No phrase has begun."""
         table = self.tables(pool)
-        beam.aux["place"], beam.aux["count"] = table.phrases.start(beam.rows)
+        sentence = beam.live_index()[beam.sentence_of_row()]
+        beam.aux["place"], beam.aux["count"] = table.phrases.begin(sentence)
         if table.banned is not None:
-            beam.aux["banned"] = table.banned.root[beam.live_index()[beam.sentence_of_row()]]
+            beam.aux["banned"] = table.banned.start[sentence]
 
     def follow(self, beams: Sequence[Beam], pool: Pool, change: Callable[[], None]) -> None:
-        """A sentence's phrases keep their columns; its state of banned phrases moves with the automaton."""
+        """A sentence's constraints keep their columns; its states move with the automata."""
         before = self.tables(pool)
         change()
         after = self.tables(pool)
         for beam in beams:
-            for name, like in zip(("place", "count"), after.phrases.start(0), strict=True):
-                state = beam.aux[name]
-                beam.aux[name] = F.pad(state, (0, like.size(1) - state.size(1)))  # also where there are fewer: what goes is no phrase's
             sentence = beam.live_index()[beam.sentence_of_row()]
+            place, count = after.phrases.begin(sentence)
+            G = min(place.size(1), beam.aux["place"].size(1))  # what goes beyond is no constraint of a sentence that is here
+            place[:, :G] += beam.aux["place"][:, :G] - before.phrases.start[sentence][:, :G]
+            count[:, :G] = beam.aux["count"][:, :G]
+            beam.aux["place"], beam.aux["count"] = place, count
             old = beam.aux.pop("banned", None)
             if after.banned is not None:
-                inside = 0 if old is None or before.banned is None else old - before.banned.root[sentence]
-                beam.aux["banned"] = after.banned.root[sentence] + inside
+                inside = 0 if old is None or before.banned is None else old - before.banned.start[sentence]
+                beam.aux["banned"] = after.banned.start[sentence] + inside
 
     def unconstrained(self) -> Select:
         return TopK(self.k, self.children)
 
     def required_ids(self, pool: Pool) -> list[Collection[int]]:
-        """Every token of every required phrase."""
+        """Every token of every required phrase, and of what its case allows."""
         given = pool.constraints or [EMPTY] * len(pool)
-        return [{token for alternatives in c.any_of for phrase in alternatives for token in phrase} for c in given]
+        phrases = ([*c.any_of, *(cased.forms for cased in c.cased)] for c in given)
+        return [{token for alternatives in each for phrase in alternatives for token in phrase} for each in phrases]
 
     def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
         table = self.tables(pool)
         live = beam.live_index()
-        if table.banned is not None:
-            table.banned.ban_(log_probs, beam.aux["banned"])
         done = beam.longest - (0 if beam.lags is None else beam.lag())  # (S,) or the same for all
         steps_left = table.max_len[live] - done  # (S,) tokens that may still come before EOS
+        if table.banned is not None:
+            table.banned.ban_(log_probs, beam.aux["banned"], (steps_left <= 1)[beam.sentence_of_row()])
         if self.is_compiled and self.children is None and log_probs.ids is None and log_probs.is_compiled():
             return self.compiled(beam, log_probs, table, live, done, steps_left)
         sentence = beam.sentence_of_row()
         phrases = table.phrases.of(live)
-        place, count = (beam.by_sentence(beam.aux[name], 0) for name in ("place", "count"))  # (S, width, Q), (S, width, G)
+        place, count = (beam.by_sentence(beam.aux[name], 0) for name in ("place", "count"))  # (S, width, G)
 
         # EOS only when all constraints are met; a sentence that cannot meet them may end at its limit
         free = table.infeasible[live] & (steps_left <= 0)
@@ -126,8 +122,7 @@ class DBA(Select):
         row, token, score = self.continuations(self.width(table), beam, log_probs, phrases, place, count)
         # the state after each candidate (S, c, ...), and whether the steps left suffice for what it then lacks
         rank = row - beam.first_row()[:, None]
-        behind = beam.by_sentence(self.behind(beam, table.phrases), 0)
-        place, count = phrases.advance(pick(place, rank), pick(count, rank), token, behind.gather(1, rank))
+        place, count = phrases.advance(pick(place, rank), pick(count, rank), token)
         bank = phrases.bank(place, count)
         in_time = phrases.total[:, None] - bank <= steps_left[:, None] - 1
         in_time |= (token == self.eos) | (table.infeasible[live] | (done < table.forced[live]))[:, None]
@@ -160,26 +155,21 @@ class DBA(Select):
         """What __call__ defines, in one call of the compiled library."""
         if table.struct is None:
             t = table.phrases
-            table.struct = phrases_struct([getattr(t, name) for name in LONGS], t.glued, t.ordered)
+            table.struct = phrases_struct([getattr(t, name) for name in LONGS], t.behind, t.glued, t.ordered)
         place, count = beam.aux["place"], beam.aux["count"]
         infeasible = table.infeasible[live]
         excused = infeasible | (done < table.forced[live])
         best = min(2 * self.k, beam.width * log_probs.value.size(1) - 1)
-        out = min(2 * self.k, best + beam.width * (1 + place.size(1)) + 1)
+        out = min(2 * self.k, best + beam.width * (1 + place.size(1) * table.phrases.wanted.size(1)) + 1)
         rows = BankRows(
-            log_probs.value, beam.last_score().contiguous(), place.contiguous(), count.contiguous(), beam.bounds(),
-            self.behind(beam, table.phrases), live, steps_left, excused, infeasible, self.eos, self.k, best, out, self.even,
+            log_probs.value, beam.last_score().contiguous(), place.contiguous(), count.contiguous(), beam.bounds(), live, steps_left,
+            excused, infeasible, self.eos, self.k, best, out, self.even,
         )  # fmt: skip
         row, token, group, score, place, count = select_by_banks(table.struct, rows)
         aux = {"place": place, "count": count}
         if table.banned is not None:
             aux["banned"] = table.banned.advance(beam.aux["banned"][row], token)
         return Candidates(row, token, score, self.k, None, table.phrases.total[live], group, aux)
-
-    def behind(self, beam: Beam, phrases: PhraseTable) -> Tensor:
-        """(n,): what stands before each row's next token (constraints/required.py)."""
-        lag: int | Tensor = 0 if beam.lags is None else beam.lag()[beam.sentence_of_row()]
-        return phrases.behind(beam.tokens[:, -1].contiguous(), beam.longest - lag)
 
     def width(self, table: Tables) -> int:
         """Rows a sentence may go on with."""
@@ -217,10 +207,10 @@ class DBA(Select):
         unmet phrases. The same continuation may occur more than once."""
         best = self.best(k, beam, log_probs, phrases)
         assert best.row_token is not None and best.row_score is not None
-        wanted = phrases.next_token(place, count, beam.by_sentence(self.behind(beam, phrases), 0))  # (S, width, Q)
-        flat = wanted[beam.sentence_of_row(), beam.rank_of_row()]  # (n, Q)
+        wanted = phrases.next_token(place, count)  # (S, width, G x W)
+        flat = wanted[beam.sentence_of_row(), beam.rank_of_row()]  # (n, G x W)
         score = log_probs.at(flat.clamp(min=0)).masked_fill(flat < 0, -torch.inf) + beam.last_score()[:, None]
-        score = torch.cat([best.row_score[:, None], score], dim=1)  # (n, 1 + Q)
+        score = torch.cat([best.row_score[:, None], score], dim=1)  # (n, 1 + G x W)
         token = torch.cat([best.row_token[:, None], flat.clamp(min=0)], dim=1)
         row = torch.arange(beam.rows, device=beam.device)[:, None].expand_as(token)
         more = [beam.by_sentence(x, fill).flatten(1) for x, fill in ((row, 0), (token, 0), (score, -torch.inf))]

@@ -16,6 +16,7 @@ import torch
 from fairseq.token_generation_constraints import pack_constraints
 from models import alone, batch, build, dictionary, generators, run, same
 
+from fairseq_ext.constraints.automaton import ROOTS
 from fairseq_ext.constraints.sentence import SentenceConstraints, met
 from fairseq_ext.strategies.select.dba import DBA
 
@@ -121,7 +122,9 @@ class LikeFairseq(DBA):
     """Proposes the next token of every phrase, met or not, and does not look at a breaking token again."""
 
     def __call__(self, beam, log_probs, pool):
-        self.tables(pool).phrases.depth = 0
+        table = self.tables(pool).phrases
+        is_root = torch.arange(table.base.numel()) - table.base < ROOTS
+        table.root = torch.where(is_root, table.root, 0)  # state 0 has no arcs
         return super().__call__(beam, log_probs, pool)
 
     def continuations(self, k, beam, log_probs, phrases, place, count):
