@@ -4,6 +4,7 @@ Ends with exit code 1 when a required item fails. An item marked `note` is worth
 library is imported before an item asks for it, so `python fairseq_ext/doctor.py` also runs where half of the packages are missing.
 """
 
+import functools
 import importlib
 import importlib.metadata
 import logging
@@ -26,7 +27,8 @@ ISA = "ONEDNN_MAX_CPU_ISA"
 HOOK_PROBE = "import sys; sys.exit(not any(type(f).__name__ in ('FairseqExtStart', 'Hook') for f in sys.meta_path))"
 
 USER_DIR_PROBE = """
-import argparse, sys
+import argparse, atexit, gc, sys
+atexit.register(gc.freeze)  # to look through all modules once more at the end takes as long as to import half of them
 from fairseq.tasks import TASK_REGISTRY
 from fairseq.utils import import_user_module
 import_user_module(argparse.Namespace(user_dir=sys.argv[1]))
@@ -71,6 +73,31 @@ def probe(code: str, *arguments: str, **environment: str) -> subprocess.Complete
         return subprocess.run(
             command, cwd=elsewhere, env={**os.environ, **environment}, capture_output=True, text=True, errors="replace", timeout=300
         )
+
+
+def forked(code: str) -> subprocess.CompletedProcess:
+    """Run code in a copy of this process, which has torch already; it may die. Without processes that can be copied: as `probe`."""
+    if not hasattr(os, "fork"):
+        return probe(code)
+    with tempfile.TemporaryFile("w+", errors="replace") as out, tempfile.TemporaryFile("w+", errors="replace") as err:
+        child = os.fork()
+        if not child:
+            os.dup2(out.fileno(), 1)
+            os.dup2(err.fileno(), 2)
+            status = 1
+            try:
+                exec(code, {"print": functools.partial(print, file=open(1, "w", closefd=False), flush=True)})
+                status = 0
+            except BaseException as error:
+                os.write(2, f"{type(error).__name__}: {error}".encode(errors="replace"))
+            finally:
+                os._exit(status)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        said = []
+        for file in (out, err):
+            file.seek(0)
+            said.append(file.read())
+    return subprocess.CompletedProcess(code, status, *said)
 
 
 def last_line(done: subprocess.CompletedProcess) -> str:
@@ -153,7 +180,7 @@ def cluster() -> str:
 
 def onednn() -> str:
     """subtle: some machines announce AMX and then kill the process that uses it; so each linear layer is tried in a process of its own."""
-    dying = {name: last_line(done) for name, code in ONEDNN_PROBES.items() if (done := probe(code)).returncode}
+    dying = {name: last_line(done) for name, code in ONEDNN_PROBES.items() if (done := forked(code)).returncode}
     if not dying:
         return "bfloat16 and int8 linear layers work" + (f" with {ISA}={os.environ[ISA]}" if ISA in os.environ else "")
     found = "; ".join(f"{name} ends in {end}" for name, end in dying.items())
@@ -165,7 +192,7 @@ def onednn() -> str:
 
 def compiled_step() -> str:
     imports = "from fairseq_ext.kernels.library import build; from fairseq_ext.kernels.transformer import has_int8"
-    done = probe(f"{imports}; print(build(), has_int8())")
+    done = forked(f"{imports}; print(build(), has_int8())")
     if done.returncode:
         raise Failed(last_line(done), "the fast decoder runs as torch operations, which take longer: install a C++ compiler (g++)")
     path, _, int8 = done.stdout.strip().rpartition("\n")[2].rpartition(" ")
