@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from fairseq_ext.errors import NotANumber
 from fairseq_ext.kernels.beam import CompiledBeam, Result
 from fairseq_ext.kernels.library import library
 from fairseq_ext.search.finished import Hypothesis
@@ -60,7 +61,7 @@ class BeamSearch:
     def search(self, pool: Pool, sentence: int) -> list[Hypothesis] | None:
         """The hypotheses of a sentence, best first; None where the decoder is not compiled, or not every continuation is possible.
 
-        Raises FloatingPointError where the model gives NaN.
+        Raises NotANumber where the model gives NaN.
         """
         engine, limit = self.engine, pool.max_len[sentence]
         engine.decoder.admit(pool.inputs([sentence]))
@@ -80,7 +81,7 @@ class BeamSearch:
             result = search.go_on(reader.compiled, reader.struct)
         engine.decoder.set_aside()
         if result == Result.NOT_A_NUMBER:
-            raise FloatingPointError(f"the model gives NaN at target position {state.length} of one of the sentences {[sentence]}")
+            raise NotANumber(f"the model gives NaN at target position {state.length} of the sentence")
         if result == Result.UNSUITABLE:
             return None
         engine.stats.encoder_calls += 1
