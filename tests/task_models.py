@@ -64,7 +64,7 @@ CASES = {
     ),
     "language_modeling": Case("language_modeling", LANGUAGE_MODEL, pair=False, search=["--sample-break-mode", "eos"]),
     "multilingual_language_modeling": Case(
-        "multilingual_language_modeling", LANGUAGE_MODEL, ["--langs", "xx,yy", "--add-bos-token", "--multilang-sampling-alpha", 0.5], False,
+        "multilingual_language_modeling", LANGUAGE_MODEL, ["--langs", "xx,yy", "--multilang-sampling-alpha", 0.5], False,
         search=["--sample-break-mode", "eos"],
     ),
 }  # fmt: skip
@@ -78,6 +78,7 @@ class Made:
     case: Case
     data: Path
     checkpoint: Path
+    sentences: int = 7  # of the test set
     given: dict[str, list[Any]] = field(default_factory=dict)  # flags that stock, or ours, needs beside the case's
 
     def arguments(self, which: str) -> list[Any]:
@@ -148,6 +149,7 @@ def make(name: str, root: Path) -> Made:
             words = ["--only-source", "--srcdict", data / "dict.txt", *splits, "--destdir", data / "yy"]
             succeeded(forked(preprocess, "fairseq-preprocess", *words, "--workers", 1))
         made = Made(root, case, data, root / "saved" / "checkpoint_last.pt")
+        made.sentences *= 2 if name == "multilingual_language_modeling" else 1
         if name == "NLLB":
             made.given = nllb_dictionaries(root, data / "dict.de.txt")
         arguments = [*case.flags, *made.given.get("stock", []), *case.of_pair, *case.model, *ONCE]

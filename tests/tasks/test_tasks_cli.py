@@ -89,7 +89,7 @@ def test_interactive_equals_stock_and_meets_what_is_typed(made):
 
 def test_a_prefix_stands_behind_what_the_task_forces(made, tmp_path):
     """A language token, or the prompt of a language model, comes first; then the user's prefix; then what else must be there."""
-    lines = [{"prefix": "w7", "constraints": [f"w{20 + i}"]} for i in range(7)]
+    lines = [{"prefix": "w7", "constraints": [f"w{20 + i % 10}"]} for i in range(made.sentences)]
     (tmp_path / "wanted.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     search = ["--beam", 3, "--constraints-file", tmp_path / "wanted.jsonl", "--stats-file", tmp_path / "stats.json"]
     out = generate_forked(*made.ours, *search).stdout
@@ -97,8 +97,9 @@ def test_a_prefix_stands_behind_what_the_task_forces(made, tmp_path):
     for number, _, words in rows(out, "H"):
         i = number.partition("-")[2]
         forced = "" if made.case.pair else source[i] + " "
-        assert words.startswith(f"{forced}w7 ") and f"w{20 + int(i)}" in words.split()
-    assert json.loads((tmp_path / "stats.json").read_text())["constraints"] == {"given": 14, "met": 14, "unmet": []}
+        assert words.startswith(f"{forced}w7 ") and f"w{20 + int(i) % 10}" in words.split()
+    given = 2 * made.sentences
+    assert json.loads((tmp_path / "stats.json").read_text())["constraints"] == {"given": given, "met": given, "unmet": []}
 
 
 def test_workers_give_what_one_process_gives(one_of_few):
