@@ -1,5 +1,6 @@
 """Installs fairseq_ext and the start-up file that lets stock fairseq run on current Python (fairseq_ext/compat)."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from setuptools.command.build_py import build_py
 from setuptools.command.editable_wheel import editable_wheel
 
 START_UP = Path("fairseq_ext") / "compat" / "fairseq_ext.pth"
+VERSION = re.findall(r'__version__ = "(.+)"', (Path(__file__).parent / "fairseq_ext" / "version.py").read_text())[0]
 
 
 class BuildWithStartUp(build_py):
@@ -29,11 +31,14 @@ class EditableWithStartUp(editable_wheel):
 
 setup(
     name="fairseq_ext",
-    version="0.1.0",
+    version=VERSION,
     description="Published search methods for stock fairseq 0.12.2: constrained, streaming, certified, shortlisted and parallel decoding",
     python_requires=">=3.10",
     packages=find_packages(include=["fairseq_ext", "fairseq_ext.*"]),
-    package_data={"fairseq_ext.compat": ["*.pth"], "fairseq_ext.serve": ["*.html"], "fairseq_ext.kernels": ["*.cpp", "*.hpp", "*.cu"]},
+    package_data={
+        "fairseq_ext": ["py.typed"], "fairseq_ext.compat": ["*.pth"], "fairseq_ext.serve": ["*.html"],
+        "fairseq_ext.kernels": ["*.cpp", "*.hpp", "*.cu"],
+    },
     # fairseq's own pins cannot be met today, so it is installed by itself: pip install --no-deps fairseq==0.12.2
     install_requires=[
         "torch>=2.6",

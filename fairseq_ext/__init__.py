@@ -12,6 +12,7 @@ from fairseq_ext import compat as compat  # first: lets fairseq itself be import
 from fairseq_ext.errors import SentenceError as SentenceError
 from fairseq_ext.errors import UsageError as UsageError
 from fairseq_ext.leaving import install_hook, watch_output
+from fairseq_ext.version import __version__ as __version__
 
 install_hook()
 if any(arg.startswith("fairseq_ext") or arg.endswith("_ext") for arg in sys.orig_argv):  # a command of ours, or one with our task
@@ -20,7 +21,7 @@ if "fairseq_ext.terms" not in sys.orig_argv:  # python -m fairseq_ext.terms work
     try:
         from fairseq_ext.engine.engine import Engine as Engine
         from fairseq_ext.tasks import extend as extend
-        from fairseq_ext.translator import Translation as Translation
+        from fairseq_ext.translation import Translation as Translation
         from fairseq_ext.translator import Translator as Translator
     except ImportError:
         # python -m fairseq_ext.doctor must still be able to say what is missing

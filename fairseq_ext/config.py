@@ -12,6 +12,7 @@ from fairseq_ext.registry import DEFAULT, POINTS, PRUNERS, STRATEGIES, Part, all
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.search.spec import SearchSpec
 from fairseq_ext.validate import stock_search, validate
+from fairseq_ext.version import __version__
 
 if TYPE_CHECKING:
     from fairseq.data import Dictionary
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from fairseq_ext.stats import Stats
 
-VERSION = "0.1"
+VERSION = __version__.rpartition(".")[0]
 Text = Optional[str]  # noqa: UP045  (fairseq reads this form only)
 BACKENDS = ("auto", "transformer", "fairseq")
 HELP = {

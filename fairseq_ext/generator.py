@@ -53,7 +53,7 @@ class BeamSearchGenerator(SequenceGenerator):
     that its output depends on how sentences were batched. Here every sentence has its own limit, from its own length.
 
     flags: ours; generation: fairseq's GenerationConfig; stats: counts to go on with; source: the source dictionary, where the task has
-    one; checkpoint: the model's file, where it is known.
+    one; checkpoint: the model's file, where it is known; decoder: of another generator of the same models and flags, to share.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class BeamSearchGenerator(SequenceGenerator):
         stats: Stats | None = None,
         source: Dictionary | None = None,
         checkpoint: str | None = None,
+        decoder: Regroupable | None = None,
         **stock,
     ):
         super().__init__(models, tgt_dict, **stock)
@@ -78,8 +79,10 @@ class BeamSearchGenerator(SequenceGenerator):
         backend = "fairseq" if self.runs_stock_loop else str(flags.decoder_backend)
         searched = [model_of_pair(model) for model in self.model.models]
         refuse_other_batches(searched, flags)
-        check_finite([*searched, *([] if self.lm_model is None else [self.lm_model])])
-        decoder, _ = make_decoder(searched, need_attention, backend, flags.int8, str(flags.cuda_graphs))
+        if decoder is None:
+            check_finite([*searched, *([] if self.lm_model is None else [self.lm_model])])
+            decoder, _ = make_decoder(searched, need_attention, backend, flags.int8, str(flags.cuda_graphs))
+        self.made_decoder = decoder
         self.stats.signature = config.signature(flags, generation, "stock" if self.runs_stock_loop else decoder.name)
         if self.runs_stock_loop:
             self.stats.leave_out_decoder()
@@ -93,6 +96,7 @@ class BeamSearchGenerator(SequenceGenerator):
         self.in_text: InText | None = None  # reads its words
         self.show_bar = False  # how far a stream has come
         self.take: Callable[[Pool], list] | None = None  # gets the pool of each call instead of the search, and answers the call
+        self.on_answer: Callable[[], object] | None = None  # called for each sentence that is done
 
     @property
     def decoder(self) -> Regroupable:
@@ -168,7 +172,8 @@ class BeamSearchGenerator(SequenceGenerator):
             if pool.wanted and pool.net_input["src_tokens"].dim() == 3 and not pool.alone:
                 pool.wanted = None  # speech is encoded in its whole batch, on which its results depend
         missing = len(pool.queue(0))
-        progress = Progress(missing, self.stats, self.show_bar) if self.stats.refills is not None and missing > 1 else None
+        shown = self.stats.refills is not None and missing > 1 and self.on_answer is None
+        progress = Progress(missing, self.stats, self.show_bar) if shown else None
 
         def answer(sentence: int, found: list[Hypothesis]) -> None:
             if out[sentence]:  # of an earlier run
@@ -179,6 +184,8 @@ class BeamSearchGenerator(SequenceGenerator):
                 self.results.add(ids[sentence], self.checksum(pool, sentence), text, out[sentence])
             if progress is not None:
                 progress.add()
+            if self.on_answer is not None:
+                self.on_answer()
 
         before = self.stats.mark()
         try:

@@ -22,6 +22,7 @@ from fairseq_ext.constraints.flags import boundary_mode, constrained
 from fairseq_ext.constraints.target_text import TargetText
 from fairseq_ext.decoders.refused import refuse_architecture
 from fairseq_ext.generator import AlignedBeamSearchGenerator, BeamSearchGenerator
+from fairseq_ext.loading.languages import name_languages_
 from fairseq_ext.registry import Part, refills
 from fairseq_ext.session.checkpoint import checkpoint_of, longest_source, shows_bar
 from fairseq_ext.session.command import Command
@@ -56,6 +57,13 @@ class Extended(Interactive, BuildsGenerators):
     def flags(self) -> Any:
         """Our flags, in the task's configuration."""
         return self.args if isinstance(self, LegacyFairseqTask) else self.cfg
+
+    @classmethod
+    def setup_task(cls, cfg, **kwargs):
+        """The stock task; its languages may also be told by the dictionaries and the checkpoint (raises UsageError)."""
+        if issubclass(cls, TranslationTask):
+            name_languages_(cfg, checkpoint_of(cfg))
+        return super().setup_task(cfg, **kwargs)  # type: ignore[misc]
 
     def build_model(self, cfg, from_checkpoint=False):
         """The stock task's model, unless it is one that no search of ours runs (raises UsageError)."""

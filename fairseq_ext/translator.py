@@ -3,61 +3,88 @@
 from __future__ import annotations
 
 import ast
-import contextlib
-import io
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+import copy
+import itertools
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from os import PathLike
+from typing import TYPE_CHECKING, Any
 
 import torch
 from fairseq import checkpoint_utils, options, tasks, utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from torch import Tensor
+from tqdm import tqdm
 
-from fairseq_ext.constraints.sentence import SentenceConstraints, merge
+from fairseq_ext.constraints.from_python import Given, Phrases
+from fairseq_ext.constraints.report import report_unsearched
+from fairseq_ext.constraints.sentence import EMPTY, SentenceConstraints
 from fairseq_ext.errors import SentenceError, UsageError, cut
+from fairseq_ext.loading.arguments import as_arguments, parse
+from fairseq_ext.loading.model_folder import find_model
 from fairseq_ext.session.bad_sentences import decode_each
 from fairseq_ext.session.checkpoint import source_limit
+from fairseq_ext.session.cpu_workers import share_of
+from fairseq_ext.session.teacher_forcing import check_task, score_pairs
 from fairseq_ext.stats import Stats
+from fairseq_ext.translation import Translation, empty
 
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
 
-@dataclass
-class Translation:
-    """One hypothesis of one line."""
+    from fairseq_ext.flags import Flags
 
-    text: str  # without subword segmentation
-    tokens: list[str]  # subword tokens, EOS left out
-    score: float  # natural logarithm; length-normalised unless unnormalized=True
-    positional_scores: list[float]  # of each token, EOS included
-    alignment: list[tuple[int, int]] | None = None  # (source, target) positions, with print_alignment="hard"
-    unmet: list[tuple[str, str]] = field(default_factory=list)  # constraints that it does not meet: text, reason
+KEPT = 8  # generators of other beams than the flags', which share one decoder
 
 
 class Translator:
     """A loaded checkpoint (or an ensemble: paths joined by colons) with one setting of the flags.
 
     Every flag of `fairseq-interactive` is a keyword with underscores: beam=5, bpe="sentencepiece", stop="optimal", cpu=True.
-    source_lang and target_lang are needed where the directory's dictionaries do not tell them.
+    source_lang and target_lang are needed where the directory's dictionaries do not tell them. An empty line has an empty
+    translation. Several threads may use one Translator: calls wait for each other, and each one's results are as if it were alone.
 
     Errors: UsageError for wrong flags or combinations; what fairseq raises for files it cannot read.
     """
 
-    def __init__(self, path: str, data: str, task: str = "translation_ext", **flags: Any):
+    @classmethod
+    def from_folder(
+        cls, folder: str | PathLike[str], path: str | PathLike[str] | None = None, task: str | None = None, **flags: Unpack[Flags]
+    ) -> Self:
+        """A Translator from a folder that holds checkpoint, dictionaries and segmentation model; what is given is not looked for.
+
+        path: a checkpoint in it, or several joined by colons, where it has more than one. Errors: UsageError, naming the choices, where
+        the folder leaves one.
+        """
+        return cls(**find_model(str(folder), {"path": path, "task": task, **flags}))
+
+    def __init__(
+        self, path: str | PathLike[str], data: str | PathLike[str], task: str = "translation_ext", **flags: Unpack[Flags]
+    ) -> None:
         argv = [str(data), "--path", str(path), "--task", task, *as_arguments(flags)]
         parser = options.get_interactive_generation_parser()
         self.cfg = convert_namespace_to_omegaconf(parse(parser, argv))
         cfg = self.cfg
+        self.lock = threading.RLock()  # held while a call uses task, generator or models
         self.cuda = torch.cuda.is_available() and not cfg.common.cpu
         if cfg.common.seed is not None and not cfg.generation.no_seed_provided:
             utils.set_torch_seed(cfg.common.seed)
+        self.beam, self.nbest = cfg.generation.beam, cfg.generation.nbest  # of calls that name none
+        self.hypotheses(None, None)
         self.task = tasks.setup_task(cfg.task)
         if self.task.source_dictionary is None:
             raise UsageError(
                 f"a Translator takes lines of text, and --task {task} reads speech: use fairseq-generate or fairseq-interactive"
             )
         overrides = ast.literal_eval(cfg.common_eval.model_overrides)
-        self.models, _ = checkpoint_utils.load_model_ensemble(utils.split_paths(cfg.common_eval.path), overrides, self.task)
+        self.models, _ = checkpoint_utils.load_model_ensemble(
+            utils.split_paths(cfg.common_eval.path),
+            overrides,
+            self.task,
+            strict=cfg.checkpoint.checkpoint_shard_count == 1,
+            suffix=cfg.checkpoint.checkpoint_suffix,
+            num_shards=cfg.checkpoint.checkpoint_shard_count,
+        )
         for model in self.models:
             if cfg.common.fp16:
                 model.half()
@@ -65,10 +92,16 @@ class Translator:
                 model.cuda()
             model.prepare_for_inference_(cfg)
         self.generator = self.build_generator()
-        self.nbest = cfg.generation.nbest  # of calls that name none
+        self.generators = {(self.beam, self.nbest): self.generator}
         self.tokenizer = self.task.build_tokenizer(cfg.tokenizer)
         self.bpe = self.task.build_bpe(cfg.bpe)
         self.max_positions = utils.resolve_max_positions(self.task.max_positions(), *[m.max_positions() for m in self.models])
+
+    def __repr__(self) -> str:
+        cfg, pair = self.cfg, self.task.flags()
+        languages = f" {pair.source_lang} to {pair.target_lang}," if getattr(pair, "source_lang", None) else ""
+        where = "GPU" if self.cuda else "CPU"
+        return f"<Translator {cfg.common_eval.path},{languages} beam {self.beam}, on the {where}, {self.signature}>"
 
     def build_generator(self) -> Any:
         """The generator of the flags (raises UsageError)."""
@@ -86,9 +119,14 @@ class Translator:
 
     def encode(self, line: str) -> Tensor:
         """Source tokens of a line of text, EOS included."""
-        for step in (self.tokenizer, self.bpe):
+        return self.tokens(line, self.task.source_dictionary)
+
+    def tokens(self, line: str, dictionary: Any) -> Tensor:
+        """Tokens of a line of text, EOS included; EOS alone for a line of nothing but spaces."""
+        line = line if line.strip() else ""
+        for step in (self.tokenizer, self.bpe) if line else ():
             line = step.encode(line) if step is not None else line
-        return self.task.source_dictionary.encode_line(line, add_if_not_exist=False).long()
+        return dictionary.encode_line(line, add_if_not_exist=False).long()
 
     def decode(self, text: str) -> str:
         """Plain text from subword text."""
@@ -98,12 +136,16 @@ class Translator:
         self,
         lines: Sequence[str],
         nbest: int | None = None,
-        constraints: Sequence[Sequence[str | Sequence[str]]] | None = None,
+        constraints: Sequence[Phrases] | None = None,
         avoid: Sequence[str] | Sequence[Sequence[str]] | None = None,
         prefixes: Sequence[str | None] | None = None,
+        *,
         errors: str = "raise",
+        beam: int | None = None,
+        progress: bool = False,
     ) -> list[Any]:
-        """Each line's n-best list of `Translation`, best first (nbest: --nbest unless given).
+        """Each line's n-best list of `Translation`, best first (nbest, beam: those of the flags unless given). progress: a bar on
+        standard error.
 
         constraints: for each line the phrases that must appear, as plain text; a list of phrases is met by any one of them.
         avoid: phrases that must not appear, in any line, or a list of them for each line. prefixes: what each line starts with.
@@ -113,35 +155,66 @@ class Translator:
         raises its UsageError, which names the line; with "return" it has the UsageError in the place of its n-best list, and the other
         lines are translated. What is wrong with the call as a whole is raised in either case.
         """
+        return self.translate_part(lines, nbest, Given(constraints, avoid, prefixes), errors, beam, progress)
+
+    def translate_iter(
+        self,
+        lines: Iterable[str],
+        nbest: int | None = None,
+        constraints: Iterable[Phrases] | None = None,
+        avoid: Sequence[str] | None = None,
+        prefixes: Iterable[str | None] | None = None,
+        *,
+        errors: str = "raise",
+        beam: int | None = None,
+        buffer: int = 1000,
+    ) -> Iterator[Any]:
+        """Yield each line's n-best list, in the order of the lines, which are read as they are needed: at most `buffer` at a time.
+
+        Arguments as in `translate`; constraints and prefixes may be read as they are needed, too, one for each line.
+        """
+        if buffer < 1:
+            raise UsageError(f"buffer is {buffer}: give the number of lines that are translated together, 1 or more")
+        reading, first = iter(lines), 0
+        others = {name: iter(given) for name, given in (("constraints", constraints), ("prefixes", prefixes)) if given is not None}
+        while part := list(itertools.islice(reading, buffer)):
+            given: dict[str, Any] = {name: list(itertools.islice(each, len(part))) for name, each in others.items()}
+            yield from self.translate_part(part, nbest, Given(avoid=avoid, **given), errors, beam, first=first)
+            first += len(part)
+
+    def translate_part(
+        self, lines: Sequence[str], nbest: int | None, given: Given, errors: str, beam: int | None, progress: bool = False, first: int = 0
+    ) -> list[Any]:
+        """As `translate`; first: lines of the same call before these, for messages and the files of constraints."""
         if isinstance(lines, str):
             raise UsageError("translate() takes a list of lines, and was given one string: put it into a list")
         if errors not in ("raise", "return"):
             raise UsageError(f"errors is {errors!r}: use 'raise' or 'return'")
-        nbest = nbest or self.nbest
-        self.use_nbest(nbest)
-        given = any(each is not None for each in (constraints, avoid, prefixes))
-        if given:
-            self.use_constraints()
-        constraints_of = self.constraints_by_line(len(lines), constraints, avoid, prefixes)
-        given = given or self.task.constrained
-        out: list[Any] = [None] * len(lines)
-        good, tokens, wanted = [], [], []
-        for number, line in enumerate(lines):
-            try:
-                encoded = self.checked(line, f"line {number + 1}")
-                if given:
-                    wanted.append(constraints_of(number, encoded))
-            except UsageError as error:
-                if errors == "raise":
-                    raise
-                out[number] = error
-            else:
-                good.append(number)
-                tokens.append(encoded)
-        found = self.search(tokens, wanted if given else None, nbest, cornering=errors == "return")
-        for number, each in zip(good, found, strict=True):
-            out[number] = each
-        return out
+        with self.lock:
+            nbest = self.use(beam, nbest)
+            if given:
+                self.use_constraints()
+            given.check(len(lines))
+            self.task.raw_text.look([line for line in lines if isinstance(line, str)])
+            out: list[Any] = [None] * len(lines)
+            good, tokens, wanted = [], [], []
+            for place, line in enumerate(lines):
+                try:
+                    encoded = self.checked(line, f"line {first + place + 1}")
+                    if self.task.constrained:
+                        wanted.append(given.of_line(place, first + place, encoded, self.task.constraint_source()))
+                except UsageError as error:
+                    if errors == "raise":
+                        raise
+                    out[place] = error
+                else:
+                    good.append(place)
+                    tokens.append(encoded)
+            numbers = [first + place for place in good]
+            found = self.search(tokens, wanted if self.task.constrained else None, nbest, errors == "return", progress, numbers)
+            for place, each in zip(good, found, strict=True):
+                out[place] = each
+            return out
 
     def checked(self, line: str, where: str) -> Tensor:
         """Source tokens of a line, EOS included. Errors: SentenceError for what cannot be translated."""
@@ -153,48 +226,127 @@ class Translator:
         self.check_length(encoded, where)
         return encoded
 
-    def use_nbest(self, nbest: int) -> None:
-        """Search for n-best lists of this length from now on: a stop strategy may drop what a shorter list has no place for."""
-        if nbest > self.cfg.generation.nbest and not self.cfg.task.results_file:
-            self.cfg.generation.nbest = nbest
-            extra = {"stats": self.generator.stats}
-            self.generator = self.task.build_generator(self.models, self.cfg.generation, extra_gen_cls_kwargs=extra)
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Translation]:
+        """Each target as the model scores it, given its source: teacher-forced log probabilities, as `--score-reference` has them.
 
-    def check_length(self, tokens: Tensor, where: str) -> None:
-        """UsageError for source tokens (L,) that are more than the model takes."""
+        score: the mean of positional_scores, whatever the flags' length penalty. Errors: UsageError where a line is too long, where the
+        numbers of lines differ, and for tasks whose sentences have more in them than text.
+        """
+        if isinstance(sources, str) or isinstance(targets, str):
+            raise UsageError("score() takes two lists of lines, and was given a string: put it into a list")
+        if len(sources) != len(targets):
+            raise UsageError(f"there are {len(sources)} sources and {len(targets)} targets: give one target for each source")
+        check_task(self.task)
+        with self.lock:
+            dictionary = self.task.target_dictionary
+            source, target = [self.encode(line) for line in sources], [self.tokens(line, dictionary) for line in targets]
+            for number, pair in enumerate(zip(source, target, strict=True)):
+                for side, line in enumerate(pair):
+                    self.check_length(line, f"the {'target' if side else 'source'} of line {number + 1}", side)
+            found = score_pairs(self.task, self.models, source, target, self.cfg.dataset, self.cuda)
+            return [self.translation(h) for h in found]
+
+    def hypotheses(self, beam: int | None, nbest: int | None) -> tuple[int, int]:
+        """The beam and the length of the n-best list of a call (raises UsageError)."""
+        for name, given in (("beam", beam), ("nbest", nbest)):
+            if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 1):
+                raise UsageError(f"{name} is {given!r}: give a whole number of hypotheses, 1 or more")
+        width = beam or self.beam
+        length = nbest or (min(self.nbest, width) if beam else self.nbest)
+        if length > width:
+            raise UsageError(f"nbest={length} asks for more hypotheses than beam={width} keeps: raise beam or lower nbest")
+        return width, length
+
+    def use(self, beam: int | None, nbest: int | None) -> int:
+        """Search with this beam from now on, for lists as long as this at least; the list's length. A stop strategy may drop what a
+        shorter list has no place for."""
+        width, length = self.hypotheses(beam, nbest)
+        results_file = self.task.flags().results_file
+        if results_file and width != self.beam:
+            raise UsageError("results_file holds the results of one search, and another beam is another search: leave one of the two out")
+        key = width, self.nbest if results_file else max(length, min(self.nbest, width))
+        if self.generator.runs_stock_loop and width != self.beam:
+            raise UsageError("beam is fixed where fairseq's own loop runs (sampling, diverse_beam_groups): make another Translator")
+        if key not in self.generators:
+            if len(self.generators) > KEPT:
+                del self.generators[next(other for other in self.generators if other != (self.beam, self.nbest))]
+            self.generators[key] = self.rebuilt(*key)
+        generator = self.generators[key]
+        if generator is not self.generator:
+            self.generator = generator
+            generator.model.set_decoder_beam_size(generator.beam_size)  # BART shares source keys among the rows of a beam
+        return length
+
+    def rebuilt(self, beam: int, nbest: int) -> Any:
+        """A generator of another beam, or with other flags than before, that goes on with the statistics and shares the decoder."""
+        generation = copy.deepcopy(self.cfg.generation)
+        generation.beam, generation.nbest = beam, nbest
+        extra = {"stats": self.generator.stats, "decoder": self.generator.made_decoder}
+        return self.task.build_generator(self.models, generation, extra_gen_cls_kwargs=extra)
+
+    def check_length(self, tokens: Tensor, where: str, side: int = 0) -> None:
+        """SentenceError for source tokens (L,), or target tokens (side 1), that are more than the model takes."""
+        limit = self.max_positions[1] if side else source_limit(self.max_positions)
         room = None if str(self.task.flags().schedule) == "stream" else self.cfg.dataset.max_tokens
-        for most, who in ((source_limit(self.max_positions), "the model"), (room, "--max-tokens")):
+        for most, who in ((limit, "the model"), (room, "--max-tokens")):
             if most is not None and tokens.numel() > most:
                 raise SentenceError(f"{where} has {tokens.numel()} tokens and {who} takes {most}: shorten or split it")
 
     def search(
-        self, tokens: list[Tensor], wanted: Sequence[SentenceConstraints] | None, nbest: int, cornering: bool = False
+        self,
+        tokens: list[Tensor],
+        wanted: Sequence[SentenceConstraints] | None,
+        nbest: int,
+        cornering: bool = False,
+        progress: bool = False,
+        numbers: Sequence[int] | None = None,
     ) -> list[Any]:
         """The n-best lists of encoded lines, each (L,); wanted: each line's constraints (`use_constraints` first), None for none.
 
-        Errors: SentenceError for one that cannot be translated; with cornering it is in the place of its n-best list.
+        numbers: of the lines in statistics and files (default: from 0). Errors: SentenceError for a line that cannot be translated; with
+        cornering it is in the place of its n-best list.
         """
+        numbers, pad = range(len(tokens)) if numbers is None else numbers, self.task.source_dictionary.pad()
+
+        def decode(given: tuple) -> list[Any]:
+            return self.task.inference_step(self.generator, self.models, given[0])
+
+        with self.lock, tqdm(total=len(tokens), unit=" sentences", dynamic_ncols=True, disable=not progress) as bar:
+            self.generator.on_answer = bar.update if progress else None
+            out: list[Any] = [None] * len(tokens)
+            for i, line in enumerate(tokens):
+                if line.numel() == 1 and "source sentence" not in self.task.lacks:  # EOS; an empty prompt may be gone on with
+                    out[i] = [self.nothing(numbers[i], wanted[i] if wanted else EMPTY)]
+            for batch in self.batches(tokens) if None in out else ():
+                here = batch["id"].tolist()
+                places = [place for place, i in enumerate(here) if out[i] is None]
+                if not places:
+                    continue
+                sample, here = share_of((batch, None, None), len(here), places, pad)[0], [here[place] for place in places]
+                sample["id"] = torch.tensor([numbers[i] for i in here])
+                if wanted is not None:
+                    sample["sentence_constraints"] = [wanted[i] for i in here]
+                given = (utils.move_to_cuda(sample) if self.cuda else sample, None, None)
+                found = decode_each(given, len(here), pad, decode) if cornering else decode(given)
+                for i, each in zip(here, found, strict=True):
+                    out[i] = each if isinstance(each, SentenceError) else [self.translation(h) for h in each[:nbest]]
+                bar.update(len(out) - out.count(None) - bar.n)
+        return out
+
+    def batches(self, tokens: list[Tensor]) -> Iterator[dict[str, Any]]:
+        """fairseq's batches of encoded lines, each (L,)."""
         dataset = self.task.build_dataset_for_inference(tokens, [t.numel() for t in tokens])
-        batches = self.task.get_batch_iterator(
+        return self.task.get_batch_iterator(
             dataset=dataset,
             max_tokens=self.cfg.dataset.max_tokens,
             max_sentences=self.cfg.dataset.batch_size or (None if self.cfg.dataset.max_tokens else 64),
             max_positions=self.max_positions,
         ).next_epoch_itr(shuffle=False)
-        out: list[Any] = [[] for _ in tokens]
 
-        def decode(given: tuple) -> list[Any]:
-            return self.task.inference_step(self.generator, self.models, given[0])
-
-        for batch in batches:
-            batch = utils.move_to_cuda(batch) if self.cuda else batch
-            if wanted is not None:
-                batch["sentence_constraints"] = [wanted[number] for number in batch["id"].tolist()]
-            numbers, all_of_it = batch["id"].tolist(), (batch, None, None)
-            found = decode_each(all_of_it, len(numbers), self.task.source_dictionary.pad(), decode) if cornering else decode(all_of_it)
-            for number, each in zip(numbers, found, strict=True):
-                out[number] = each if isinstance(each, SentenceError) else [self.translation(h) for h in each[:nbest]]
-        return out
+    def nothing(self, number: int, wanted: SentenceConstraints) -> Translation:
+        """The translation of an empty line, which is not searched."""
+        self.stats.sentences += 1
+        return empty(report_unsearched(number, wanted, self.stats, "the line is empty"))
 
     def use_constraints(self) -> None:
         """Search with constraints from now on, whatever the flags said; a line without any is translated as before."""
@@ -204,45 +356,22 @@ class Translator:
                     "results_file holds the results of one search, and the first constraints change the search: "
                     'make the Translator with constraints="unordered"'
                 )
+            key = next(key for key, generator in self.generators.items() if generator is self.generator)
             before = self.cfg.generation.constraints
             self.cfg.generation.constraints = "unordered"
             try:
-                extra = {"stats": self.generator.stats}
-                self.generator = self.task.build_generator(self.models, self.cfg.generation, extra_gen_cls_kwargs=extra)
+                self.generator = self.rebuilt(*key)
             except UsageError:  # the flags do not allow it: lines without constraints are translated as before
                 self.cfg.generation.constraints, self.task.constrained = before, False
                 raise
-
-    def constraints_by_line(self, lines: int, constraints, avoid, prefixes) -> Callable[[int, Tensor], SentenceConstraints]:
-        """(number from 0, source tokens) -> a line's constraints, those of the flags included; arguments as in `translate`."""
-        if avoid is not None and all(isinstance(phrase, str) for phrase in avoid):
-            avoid = [avoid] * lines
-        for name, given in (("constraints", constraints), ("avoid", avoid), ("prefixes", prefixes)):
-            if given is not None and len(given) != lines:
-                raise UsageError(f"{name} has {len(given)} entries and there are {lines} lines: give one for each line")
-
-        def of_line(number: int, tokens: Tensor) -> SentenceConstraints:
-            source, where = self.task.constraint_source(), f"line {number + 1}"
-            phrases = items((constraints[number] or ()) if constraints is not None else (), f"constraints of {where}")
-            banned = (avoid[number] or ()) if avoid is not None else ()
-            prefix = (prefixes[number] or "") if prefixes is not None else ""
-            fields: dict[str, list[Any]] = {
-                "constraints": [],
-                "any_of": [texts([p] if isinstance(p, str) else p, f"a constraint of {where}") for p in phrases],
-                "avoid": texts(banned, f"avoid of {where}"),
-                "prefix": texts([prefix] if prefix else [], f"prefixes of {where}"),
-            }
-            if [] in fields["any_of"]:
-                raise UsageError(f"a constraint of {where} is an empty list: remove it")
-            return merge(source.sentence(number, tokens), source.of_fields(fields, where), source.consistent)
-
-        return of_line
+            self.generators = {key: self.generator}
 
     def translation(self, hypothesis: dict) -> Translation:
         """From fairseq's dictionary to text."""
         text = self.generator.target_text.pieces(hypothesis["tokens"])
         alignment = hypothesis["alignment"]
-        pairs = [tuple(pair) for pair in alignment] if self.cfg.generation.print_alignment == "hard" else None
+        wanted = self.cfg.generation.print_alignment == "hard" and alignment is not None
+        pairs = [tuple(pair) for pair in alignment] if wanted else None
         return Translation(
             text=self.decode(text),
             tokens=text.split(),
@@ -251,62 +380,3 @@ class Translator:
             alignment=pairs,  # type: ignore[arg-type]
             unmet=hypothesis.get("unmet", []),
         )
-
-
-def items(given: Any, what: str) -> list[Any]:
-    """The entries of a list; UsageError for anything else."""
-    if isinstance(given, (str, Mapping)) or not isinstance(given, Iterable):
-        raise UsageError(f"{what} is {cut(repr(given))}: give a list of phrases")
-    return list(given)
-
-
-def texts(given: Any, what: str) -> list[str]:
-    """The phrases of a list; UsageError for an entry that is not text."""
-    found = items(given, what)
-    for phrase in found:
-        if not isinstance(phrase, str):
-            raise UsageError(f"{what} has {cut(repr(phrase))} for a phrase: give text")
-    return found
-
-
-def parse(parser: ArgumentParser, argv: list[str]) -> Namespace:
-    """fairseq's parsing, with UsageError where a command would end."""
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(said):
-            return options.parse_args_and_arch(parser, argv)
-    except SystemExit as error:
-        raise UsageError(said.getvalue().strip().rpartition("error: ")[2] or "these flags cannot be read") from error
-
-
-def as_arguments(flags: dict[str, Any]) -> list[str]:
-    """Keyword flags as command-line arguments: True sets a switch, False and None leave it out, a list repeats values."""
-    out: list[str] = []
-    for name, value in flags.items():
-        if value is None or value is False:
-            continue
-        out.append("--" + name.replace("_", "-"))
-        if isinstance(value, (list, tuple)):
-            out += [str(v) for v in value]
-        elif value is not True:
-            out.append(str(value))
-    return out
-
-
-def as_keywords(words: list[str]) -> dict[str, Any]:
-    """Command-line arguments as keyword flags: ["--beam", "5", "--cpu"] is {"beam": "5", "cpu": True}.
-
-    Errors: UsageError for a value without a flag.
-    """
-    values: dict[str, list[str]] = {}
-    name = None
-    for word in words:
-        if word.startswith("--") and len(word) > 2:
-            flag, equals, value = word[2:].partition("=")
-            name = flag.replace("-", "_")
-            values[name] = [value] if equals else []
-        elif name is None:
-            raise UsageError(f"'{word}' belongs to no flag: write a flag before its value")
-        else:
-            values[name].append(word)
-    return {name: True if not given else given[0] if len(given) == 1 else given for name, given in values.items()}

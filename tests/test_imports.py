@@ -16,21 +16,24 @@ PACKAGE = Path(__file__).parents[1] / "fairseq_ext"
 # A search, of either driver, sees a decoder only through decoders/protocol.py.
 ALLOWED = {
     # doors
-    "__init__": "__main__ compat engine errors leaving tasks translator",
+    "__init__": "__main__ compat engine errors leaving tasks translation translator version",
     "__main__": "errors registry tasks",
-    "compat": "tasks",
-    "corpus": "constraints digests errors files registry stats translator",
+    "compat": "loading tasks",
+    "corpus": "constraints digests errors files loading registry stats translator",
     "doctor": "compat errors kernels",
-    "serve": "constraints engine errors files tasks translator",
+    "serve": "constraints engine errors files loading.arguments tasks translator",
     "engine": "constraints errors search stats terms translator",
     "terms": "errors files",
-    "translator": "constraints errors session.bad_sentences session.checkpoint stats",
+    "translator": "constraints errors flags loading session.bad_sentences session.checkpoint session.cpu_workers "
+    "session.teacher_forcing stats translation",
     "viz": "errors files parallel search translator",
     # tasks -> config, generator
-    "tasks": "config constraints decoders.refused errors generator kernels registry session stats validate",
+    "tasks": "config constraints decoders.refused errors generator kernels loading.languages registry session stats validate",
     "generator": "config constraints decoders errors parallel registry search session.progress session.results_file stats viz",
-    "session": "compat.invalid_bytes config constraints digests errors files generator kernels leaving parallel registry stats",
-    "config": "constraints errors registry search stats validate",
+    "session": "compat.invalid_bytes config constraints digests errors files generator kernels leaving loading.raw_text "
+    "parallel registry stats",
+    "config": "constraints errors registry search stats validate version",
+    "loading": "constraints.boundaries errors",
     "validate": "constraints.flags errors registry session.cpu_workers",
     # strategies -> drivers, kernels
     "strategies": "constraints decoders.protocol digests errors files kernels parallel registry search softmax stats",
@@ -49,6 +52,9 @@ ALLOWED = {
     "files": "errors",
     "stats": "errors",
     "errors": "",
+    "flags": "",
+    "translation": "",
+    "version": "",
 }
 
 

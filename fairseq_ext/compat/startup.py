@@ -14,7 +14,8 @@ runs this module, whose `Hook` then
 8. lets Ctrl-C end a command of the `*_ext` tasks quietly while it is starting (`quiet_interrupts`), and silences the deprecation warnings
    that hydra 1.3 prints at every start and torch's of pinned memory, and no others;
 9. where the command names an *_ext task, or fairseq_ext itself is imported first, starts quickly: fairseq's files run when they are
-   needed (lazy.py), its configuration is composed without a grammar (compose.py), and the garbage collector waits (quick.py).
+   needed (lazy.py), its configuration is composed without a grammar (compose.py), and the garbage collector waits (quick.py);
+10. lets our tasks build a checkpoint whose architecture is a plain Transformer under a name of its own (`build_plain_transformers`).
 
 A fairseq that needs none of this is left as it is.
 """
@@ -92,7 +93,7 @@ def explain_refused_checkpoints(checkpoint_utils: ModuleType) -> None:
         except (OSError, MemoryError):
             raise
         except Exception as error:  # the unpickler fails in any way on a file of another kind
-            if isinstance(error, RuntimeError) and "PytorchStreamReader" not in str(error):
+            if isinstance(error, RuntimeError) and "PytorchStreamReader" not in str(error) or type(error).__name__ == "UsageError":
                 raise
             found = re.search(r"GLOBAL ([\w.]+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
             if not found:
@@ -104,6 +105,24 @@ def explain_refused_checkpoints(checkpoint_utils: ModuleType) -> None:
             ) from error
 
     checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu  # type: ignore[attr-defined]
+
+
+def build_plain_transformers(checkpoint_utils: ModuleType) -> None:
+    """Let our tasks build architectures that only have another name than fairseq's Transformer (loading/plain_transformer.py)."""
+    stock = checkpoint_utils._upgrade_state_dict
+
+    def upgrade(state):
+        if "fairseq_ext.tasks" in sys.modules:
+            importlib.import_module("fairseq_ext.loading.plain_transformer").build_as_plain_(state)
+        return stock(state)
+
+    checkpoint_utils._upgrade_state_dict = upgrade  # type: ignore[attr-defined]
+
+
+def prepare_loading(checkpoint_utils: ModuleType) -> None:
+    """What is done to fairseq's loading of checkpoints."""
+    explain_refused_checkpoints(checkpoint_utils)
+    build_plain_transformers(checkpoint_utils)
 
 
 def allow_fairseq_enums(constants: ModuleType) -> None:
@@ -248,7 +267,7 @@ AFTER_IMPORT = {
     "fairseq.data.language_pair_dataset": give_numpy_long,
     "fairseq.tasks.translation_from_pretrained_bart": give_arguments,
     "fairseq.options": register_named_tasks,
-    "fairseq.checkpoint_utils": explain_refused_checkpoints,
+    "fairseq.checkpoint_utils": prepare_loading,
     "fairseq.dataclass.constants": allow_fairseq_enums,
     "fairseq.modules.transformer_layer": avoid_fused_encoder_layer,
 }

@@ -53,6 +53,17 @@ def report_constraints(
     return [replace(found[i], unmet=constraints.unmet + lacks[1 + i]) for i in kept]
 
 
+def report_unsearched(number: int, constraints: SentenceConstraints, stats: Stats, reason: str) -> list[tuple[str, str]]:
+    """Add the constraints of a sentence that is not searched to the statistics. Returns them, each with the reason."""
+    prefix = (constraints.prefix_text,) if constraints.prefix else ()
+    lacks = [*constraints.unmet, *((text, reason) for text in (*constraints.text, *prefix))]
+    if lacks:
+        total = stats.section(ConstraintCounts)
+        total.given += len(lacks)
+        total.unmet += [[number, text, why] for text, why in lacks]
+    return lacks
+
+
 def met_with_prefix(tokens: list[int], constraints: SentenceConstraints, ordered: bool, meets: Meets, lead: int = 0) -> list[bool]:
     """Which constraints these tokens meet; last the prefix behind `lead` tokens, if there is one, which counts as one constraint."""
     starts = [tuple(tokens[lead : lead + len(constraints.prefix)]) == constraints.prefix] if constraints.prefix else []

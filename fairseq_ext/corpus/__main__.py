@@ -11,7 +11,7 @@ from fairseq_ext.corpus import cluster
 from fairseq_ext.corpus.job import SUFFIXES, Job
 from fairseq_ext.corpus.run import translate
 from fairseq_ext.errors import UsageError, counted, cut
-from fairseq_ext.translator import as_keywords
+from fairseq_ext.loading.arguments import as_keywords
 
 EXIT_CODES = """
 exit codes: 0 every sentence is translated; 1 stopped by an error, which is told in one sentence; 3 done, with entries in errors.jsonl
@@ -33,7 +33,7 @@ def parser() -> ArgumentParser:
         allow_abbrev=False,
     )
     add = parse.add_argument
-    add("--path", required=True, help="checkpoint, or several joined by colons")
+    add("--path", help="checkpoint, or several joined by colons (default: the one in --data, with its segmentation)")
     add("--data", required=True, help="folder with the dictionaries")
     add("--input", required=True, nargs="+", metavar="FILE", help="text, .jsonl or .parquet, also .gz .zst .bz2; folders, patterns")
     add("--output", required=True, metavar="DIR", help="a file for each input file, manifest.json, errors.jsonl")
@@ -97,6 +97,11 @@ def job_of(argv: list[str]) -> Job:
             raise UsageError(f"--{name.replace('_', '-')} {why}: leave it out")
     flags |= {name: value for name in ("source_lang", "target_lang") if (value := getattr(args, name)) is not None}
     ours = {name: value for name, value in vars(args).items() if name not in ("command", "source_lang", "target_lang")}
+    if args.path is None:
+        from fairseq_ext.loading.model_folder import find_model
+
+        flags = find_model(args.data, flags)
+        ours |= {name: flags.pop(name) for name in ("path", "data")}
     return Job(flags=flags, **ours)
 
 

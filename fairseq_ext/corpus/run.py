@@ -14,7 +14,7 @@ from fairseq import options
 
 from fairseq_ext.corpus import cluster
 from fairseq_ext.corpus.job import SUFFIXES, Job, absolute, check_model
-from fairseq_ext.corpus.manifest import Manifest, arguments
+from fairseq_ext.corpus.manifest import Manifest, arguments, dictionaries
 from fairseq_ext.corpus.output import Store
 from fairseq_ext.corpus.progress import Progress
 from fairseq_ext.corpus.reading import Reader, Shard, Unreadable, check_columns, shards_of
@@ -22,8 +22,9 @@ from fairseq_ext.corpus.run_stats import RunStats
 from fairseq_ext.corpus.worker import Result, refusal
 from fairseq_ext.digests import fingerprint, sha256_of
 from fairseq_ext.errors import UsageError
+from fairseq_ext.loading.arguments import as_arguments, parse
+from fairseq_ext.loading.raw_text import RawText, kind_of_files
 from fairseq_ext.stats import Section
-from fairseq_ext.translator import as_arguments, parse
 
 if TYPE_CHECKING:
     from fairseq_ext.corpus.scheduler import Unit
@@ -71,6 +72,8 @@ class Run:
         self.lines: dict[str, int] = {}  # of the shards that have been read to their end
         self.stats = RunStats(job.stats_file)
         self.notes: set[str] = set()  # of workers, each told once
+        kind = None if job.flags.get("bpe") else kind_of_files([entry.path for entry in dictionaries(job.data)])
+        self.raw_text = RawText(kind, job.data.split(":")[0])
 
     def run(self) -> Progress:
         """From the look at what is there to the summary."""
@@ -167,6 +170,7 @@ class Run:
                     self.progress.bytes_before += reader.position - position - weight
                     position, number = reader.position, reader.number
                     self.under_way[shard.name] += len(sentences)
+                    self.raw_text.look([sentence.source for sentence in sentences])
                     yield Unit(shard, sentences, weight)
             except Unreadable as error:
                 self.give_up(shard, error.lines, error.reason)

@@ -14,8 +14,8 @@ from typing import Any
 
 from fairseq_ext.engine.engine import Closed, Engine
 from fairseq_ext.errors import UsageError
+from fairseq_ext.loading.arguments import as_keywords
 from fairseq_ext.serve.settings import Settings, default_folder
-from fairseq_ext.translator import as_keywords
 
 EXIT_CODES = "exit codes: 0 ended by SIGTERM or Ctrl-C; 1 an error, which is told in one sentence"
 

@@ -78,6 +78,7 @@ class Interactive(BadSentences):
             raise held
         self.refused_here = {}
         lines = list(lines)
+        self.raw_text.look(lines)
         for i, line in enumerate(lines):
             if not line.isascii() and any("\ud800" <= character <= "\udfff" for character in line):
                 said = f"a line of the input is not valid UTF-8 ({line[:60]!a}): convert it, for example with iconv -t utf-8"

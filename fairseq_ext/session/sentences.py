@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from fairseq.data import Dictionary
 from fairseq.data.multilingual.multilingual_data_manager import TGT_DICT_NAME
+from fairseq.utils import split_paths
 from torch import Tensor
 
+from fairseq_ext.constraints.boundaries import kind_of
 from fairseq_ext.constraints.files import Cases, ConstraintSource
 from fairseq_ext.constraints.flags import case_of, glossary_options
 from fairseq_ext.constraints.glossary_report import GlossaryReport
@@ -22,6 +24,8 @@ from fairseq_ext.constraints.segmenter import Segmenter
 from fairseq_ext.constraints.sentence import EMPTY, SentenceConstraints, merge
 from fairseq_ext.constraints.target_text import TargetText
 from fairseq_ext.errors import UsageError, counted, cut
+from fairseq_ext.loading.raw_text import RawText, tell_segmented_output
+from fairseq_ext.session.checkpoint import setting
 from fairseq_ext.session.process_end import at_process_end
 from fairseq_ext.session.target_dictionary import TargetDictionary
 from fairseq_ext.stats import Stats
@@ -79,7 +83,26 @@ class Sentences:
 
     def build_bpe(self, args):
         self.bpe_used = super().build_bpe(args)  # type: ignore[misc]
+        if self.bpe_used is None and self.corpus_size and not self.undoes_bpe:
+            tell_segmented_output(self.target_dictionary, self.data_folder)
         return self.bpe_used
+
+    @property
+    def data_folder(self) -> str:
+        """The first of the data directories."""
+        return split_paths(self.flags().data or "")[0]
+
+    @property
+    def undoes_bpe(self) -> bool:
+        """Whether the command joins the pieces of words in what it prints, by --remove-bpe."""
+        return bool(setting(self.flags(), "common_eval", "post_process"))
+
+    @functools.cached_property
+    def raw_text(self) -> RawText:
+        """Watches text that comes without --bpe."""
+        words = self.source_dictionary
+        kind = kind_of(words, None) if self.bpe_used is None and isinstance(words, Dictionary) else None
+        return RawText(kind, self.data_folder, words.__contains__ if kind is not None and self.undoes_bpe else None)
 
     def load_dataset(self, split, *args, **kwargs):
         super().load_dataset(split, *args, **kwargs)  # type: ignore[misc]

@@ -79,6 +79,7 @@ def with_more(state: dict) -> None:
 def unknown(state: dict) -> None:
     model = state["cfg"]["model"]
     model._name = model.arch = "nobodys"
+    model.experts = 8  # no setting of a plain Transformer's
 
 
 def no_settings(state: dict) -> None:
@@ -95,7 +96,7 @@ def with_weight(value: float):
 CHECKPOINTS = {
     "a weight is missing": (without, "the checkpoint's weights are not those of its architecture (it lacks decoder.layers.0.fc1.weight)"),
     "a weight too many": (with_more, "(it has decoder.more)"),
-    "unknown architecture": (unknown, "the checkpoint's architecture is none that fairseq knows: name the --user-dir"),
+    "unknown architecture": (unknown, "nobodys is none that is registered here, and its settings have experts=8"),
     "no settings": (no_settings, "the checkpoint holds no settings of its model"),
     "NaN": (with_weight(float("nan")), "holds NaN or infinity"),
     "infinity": (with_weight(float("inf")), "holds NaN or infinity"),

@@ -19,8 +19,8 @@ from fairseq_ext.corpus.reading import Reader, Shard, Unreadable, shards_of
 from fairseq_ext.corpus.run import translate
 from fairseq_ext.corpus.worker import Result, Unit, Worker
 from fairseq_ext.files import sealed
+from fairseq_ext.loading.arguments import as_keywords
 from fairseq_ext.stats import Stats
-from fairseq_ext.translator import as_keywords
 
 
 class Echo:

@@ -17,7 +17,7 @@ from json_counts import close, untimed
 
 from fairseq_ext import Translator
 from fairseq_ext.corpus.run import translate
-from fairseq_ext.translator import as_arguments
+from fairseq_ext.loading.arguments import as_arguments
 
 SCORE = {"abs": 1e-4}
 

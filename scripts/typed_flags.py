@@ -1,0 +1,106 @@
+"""Write fairseq_ext/flags.py: every flag of the commands with its type, so that editors complete the keywords of `Translator`.
+
+    python scripts/typed_flags.py            # after a flag has changed; a test says when the file is old
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import textwrap
+from argparse import Action, ArgumentParser
+from collections.abc import Iterator
+from pathlib import Path
+
+from fairseq import options
+from fairseq.data.encoders import BPE_REGISTRY, TOKENIZER_REGISTRY
+from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.tasks import TASK_REGISTRY
+
+from fairseq_ext.tasks import Flags
+
+FILE = Path(__file__).resolve().parents[1] / "fairseq_ext" / "flags.py"
+NAMED = ("help", "path", "data", "task")  # arguments of Translator
+HEAD = '''"""Every flag as a typed keyword of `Translator`: written by scripts/typed_flags.py from the dataclasses, not by hand."""
+
+from __future__ import annotations
+
+{sequence}from os import PathLike
+from typing import Literal
+
+from typing_extensions import TypedDict
+
+Text = str | PathLike[str]
+
+'''
+
+
+def actions() -> Iterator[Action]:
+    """The arguments of fairseq-interactive with every *_ext task, tokenizer and bpe."""
+    yield from options.get_interactive_generation_parser()._actions
+    extended = sorted(name for name in TASK_REGISTRY if name.endswith("_ext"))
+    kinds = [TASK_REGISTRY[name] for name in extended]
+    for registry in (TOKENIZER_REGISTRY, BPE_REGISTRY):
+        kinds += [registry[name] for name in sorted(registry)]
+    for kind in kinds:
+        parser = ArgumentParser(add_help=False, conflict_handler="resolve")
+        if hasattr(kind, "add_args"):
+            kind.add_args(parser)
+        else:
+            gen_parser_from_dataclass(parser, getattr(kind, "__dataclass")())  # noqa: B009
+        yield from parser._actions
+
+
+def keyword(action: Action) -> str | None:
+    """A flag's keyword; None for a positional argument."""
+    long = [name for name in action.option_strings if name.startswith("--")]
+    return long[0][2:].replace("-", "_") if long else None
+
+
+def type_of(action: Action) -> str:
+    """A flag's type, as it is written in Python."""
+    if isinstance(action, (argparse._StoreTrueAction, argparse._StoreFalseAction)):
+        return "bool"
+    if action.choices is not None:
+        kind = f"Literal[{', '.join(repr(str(choice)) for choice in sorted(map(str, action.choices)))}]".replace("'", '"')
+    else:
+        kind = {int: "int", float: "float"}.get(action.type, "Text")  # type: ignore[call-overload]
+    if action.nargs in ("+", "*"):
+        return f"Sequence[{kind}]"
+    return f"{kind} | bool" if action.nargs == "?" else kind
+
+
+def written(name: str, action: Action) -> str:
+    """A flag's lines."""
+    text = " ".join(str(action.help or "").replace("%%", "%").split()).replace("default: None", "default: none")
+    comment = textwrap.wrap(text, 110, initial_indent="    # ", subsequent_indent="    # ") if action.help is not argparse.SUPPRESS else []
+    line = f"    {name}: {type_of(action)} | None"
+    if len(line) > 140:  # a long list of choices
+        head, _, rest = line.partition("Literal[")
+        choices, _, tail = rest.rpartition("]")
+        listed = textwrap.wrap(choices + ",", 120, initial_indent=" " * 8, subsequent_indent=" " * 8, break_on_hyphens=False)
+        line = "\n".join([f"{head}Literal[", *listed, f"    ]{tail}"])
+    return "\n".join([*comment, line])
+
+
+def source() -> str:
+    """The whole file."""
+    found: dict[str, Action] = {}
+    for action in actions():
+        name = keyword(action)
+        if name is not None and name not in NAMED:
+            found.setdefault(name, action)
+    ours = {field.name for field in dataclasses.fields(Flags)}
+    parts = []
+    for kind, base, doc, names in (
+        ("StockFlags", "TypedDict, total=False", "fairseq's own flags.", [n for n in found if n not in ours]),
+        ("Flags", "StockFlags, total=False", "fairseq's flags, and those of this package.", [n for n in found if n in ours]),
+    ):
+        fields = "\n".join(written(name, found[name]) for name in sorted(names))
+        parts.append(f'\nclass {kind}({base}):\n    """{doc}"""\n\n{fields}\n')
+    body = "\n".join(parts)
+    return HEAD.format(sequence="from collections.abc import Sequence\n" if "Sequence[" in body else "") + body
+
+
+if __name__ == "__main__":
+    FILE.write_text(source(), encoding="utf-8")

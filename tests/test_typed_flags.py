@@ -1,0 +1,53 @@
+"""The flags are typed keywords: what editors complete is what the commands take, and a wrong type is seen before anything runs."""
+
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import fairseq_ext
+
+ROOT = Path(__file__).resolve().parents[1]
+SNIPPET = """
+from pathlib import Path
+from fairseq_ext import Translation, Translator
+
+def right(lines: list[str]) -> list[list[Translation]]:
+    translator = Translator("model.pt", Path("data"), beam=5, stop="optimal", prune_bound=True, bpe="sentencepiece", lenpen=1, cpu=True)
+    translator.score(lines, lines)[0].positional_scores
+    next(translator.translate_iter(iter(lines), beam=2))
+    return Translator.from_folder("data", beam=2).translate(lines, progress=True, constraints=[["a", ["b", "c"]]])
+
+Translator("model.pt", "data", beam="five")  # line 11
+Translator("model.pt", "data", stop="optimum")  # line 12
+Translator("model.pt", "data", beem=5)  # line 13
+Translator("model.pt", "data", int8=8)  # line 14
+Translator.from_folder("data", stream_width=0.5)  # line 15
+"""
+
+
+def test_the_file_of_types_is_what_the_dataclasses_make():
+    made = runpy.run_path(str(ROOT / "scripts" / "typed_flags.py"))["source"]()
+    written = (ROOT / "fairseq_ext" / "flags.py").read_text(encoding="utf-8")
+    assert made == written, "run python scripts/typed_flags.py"
+
+
+def test_a_type_checker_takes_right_flags_and_refuses_wrong_ones(tmp_path):
+    """In the package's folder, whose mypy cache is warm where mypy has run before the tests, as in scripts/test.sh."""
+    (tmp_path / "snippet.py").write_text(SNIPPET)
+    done = subprocess.run([sys.executable, "-m", "mypy", tmp_path / "snippet.py"], cwd=ROOT, capture_output=True, text=True, timeout=600)
+    found = [line for line in done.stdout.splitlines() if "snippet.py" in line and ": error:" in line]
+    assert [int(line.split(":")[1]) for line in found] == [11, 12, 13, 14, 15], done.stdout + done.stderr
+    for line, word in zip(found, ("beam", "stop", "beem", "int8", "stream_width"), strict=True):
+        assert word in line
+
+
+def test_the_package_says_that_it_is_typed():
+    assert (Path(fairseq_ext.__file__).parent / "py.typed").is_file()
+
+
+def test_the_version_is_written_once():
+    """setup.py takes it from the package."""
+    done = subprocess.run([sys.executable, "setup.py", "--version"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip().splitlines()[-1] == fairseq_ext.__version__
+    assert fairseq_ext.__version__ not in (ROOT / "setup.py").read_text()
