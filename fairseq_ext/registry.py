@@ -81,7 +81,7 @@ CAPABILITIES = {
     "scores of at most 0": "{denier} can make a token's score positive, so {needer} proves nothing",
     "softmax's own order": "{denier} can raise words that {needer} has ruled out",
     "attention": "{needer} reads the attention of every token, which {denier} does not keep",
-    "several tokens a call": "{denier} reads one token a call, and {needer} several",
+    "several tokens a call": "{denier} reads one token a call, and {needer} reads several",
     "repeatable calls": "{denier} draws anew at every call, so {needer} cannot verify drafts",
     "one process": "{needer} is written by one process, and {denier} starts several",
     "random numbers of its own": "{needer} draws random numbers, which every process of {denier} would draw alike",
@@ -91,7 +91,7 @@ CAPABILITIES = {
     "source sentence": "{needer} works from the words of a source sentence, and {denier} has none",
     "source tokens": "{needer} works from source tokens, and {denier} has none",
     "divisible batches": "{needer} divides batches, and the results of {denier} depend on them",
-    "no constraints": "{needer} knows no constraints, as --select dba does, and {denier} gives some",
+    "no constraints": "{needer} takes no constraints (--select dba does), and {denier} gives some",
 }
 
 Setting = Mapping[str, Any]  # values of flags by field name, ours and stock's
@@ -147,7 +147,10 @@ def register(
     """
     table = PRUNERS if point == "prune" else STRATEGIES.get(point)
     if table is None:
-        raise UsageError(f"a strategy is registered at the plug point {point!r}, which there is not: use one of {', '.join(POINTS)}, prune")
+        raise UsageError(
+            f"a strategy is registered at the plug point {point!r}, which does not exist: "
+            f"use one of {', '.join(POINTS)}, prune"
+        )
     unknown = [c for c in (*needs, *denies) if c not in CAPABILITIES]
     if unknown:
         raise UsageError(f"{point} {name} names an unknown capability {unknown[0]!r}: add a sentence for it to registry.py")

@@ -103,7 +103,10 @@ class Glossary:
     def add(self, entry: Entry, words: Sequence[str], errors: Errors) -> None:
         """One line of the file."""
         if not words:
-            errors.add(UsageError(f"{self.where(entry.line)} has the term '{entry.source}', of which nothing is left once it is segmented"))
+            errors.add(UsageError(
+                f"{self.where(entry.line)} has the term '{entry.source}', of which segmentation leaves nothing: "
+                "correct or remove it"
+            ))
             return
         number = self.matcher.add(words, len(self.terms))
         if number == len(self.terms):

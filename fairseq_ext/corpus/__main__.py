@@ -91,7 +91,10 @@ def job_of(argv: list[str]) -> Job:
     flags = as_keywords(others)
     for name in ("results_file", "resume"):
         if name in flags:
-            raise UsageError(f"--{name.replace('_', '-')} is of the other commands: here --output is resumed by repeating the command")
+            raise UsageError(
+                f"--{name.replace('_', '-')} belongs to the other commands: "
+                "leave it out, a corpus run goes on when its command is repeated"
+            )
     for name, why in NOT_HERE.items():
         if name in flags:
             raise UsageError(f"--{name.replace('_', '-')} {why}: leave it out")

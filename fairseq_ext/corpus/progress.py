@@ -7,6 +7,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from fairseq_ext.errors import counted
+
 if TYPE_CHECKING:
     from fairseq_ext.corpus.scheduler import Scheduler, Unit
     from fairseq_ext.corpus.worker import Result
@@ -62,7 +64,7 @@ class Progress:
         left = self.seconds * (self.bytes - self.bytes_before - self.bytes_done) / self.bytes_done if self.bytes_done else None
         waiting = "" if alive else " (they are starting, or the cluster has no room for them)"
         return (
-            f"corpus: {self.before + self.sentences} sentences, {self.rate(self.sentences):.1f} a second, "
+            f"corpus: {counted(self.before + self.sentences, 'sentence')}, {self.rate(self.sentences):.1f} a second, "
             f"{self.rate(self.tokens):.0f} tokens a second, {100 * share:.1f}% done, {clock(left)} left, "
             f"{alive} of {size} workers alive{waiting}"
         )
@@ -95,7 +97,7 @@ class Progress:
                 ("a worker", f"{3600 * self.rate(self.sentences) / max(self.workers, 1):.0f} sentences an hour"),
                 (
                     "workers",
-                    f"{self.workers}, restarted {self.restarts} times, waited {100 * self.waiting:.2f}% of the time for their next unit",
+                    f"{self.workers}, {counted(self.restarts, 'restart')}, waited {100 * self.waiting:.2f}% of the time for a unit",
                 ),
             ]
         rows.append(("made by", self.signature))

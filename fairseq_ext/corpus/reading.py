@@ -85,7 +85,7 @@ def shards_of(paths: Sequence[str], constraints: Sequence[str] | None) -> list[S
             raise UsageError(f"--input {path} does not exist: name files, folders or patterns that do")
         found += [name for name in names if not os.path.isdir(name)]
     if not found:
-        raise UsageError("--input names no file")
+        raise UsageError("--input names no file: give one or more")
     if constraints is not None and len(constraints) != len(found):
         raise UsageError(
             f"--constraints-file names {counted(len(constraints), 'file')} and the input has {len(found)}: give one for each, in order"

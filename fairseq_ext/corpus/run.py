@@ -127,7 +127,7 @@ class Run:
         entry = self.manifest.shards[shard.name]
         path = self.store.path(shard)
         if entry["state"] == "done" and not (path.is_file() and sha256_of(path) == entry["sha256"]):
-            logger.warning("%s is not the file of which the manifest tells, by its SHA-256: it is made again", path)
+            logger.warning("%s does not have the SHA-256 that the manifest gives: it is made again", path)
             entry = self.manifest.shards[shard.name] = {"state": "open", "input": entry["input"]}
         if entry["state"] == "done":
             self.store.drop_parts(shard)  # of a run that was killed just before it did so

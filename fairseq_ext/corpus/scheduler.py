@@ -165,7 +165,7 @@ class Scheduler:
         """An actor's process or node is gone, or an answer with it."""
         self.restarts += 1
         was, unit = slot.kind, slot.unit
-        logger.warning("a worker is gone while it was to %s (%s); Ray starts it again", was, type(error).__name__)
+        logger.warning("a worker died (at: %s; %s): Ray starts it again", was, type(error).__name__)
         if unit is not None:
             self.lose(unit)
         if was in ("hello", "load"):

@@ -317,7 +317,10 @@ class Engine:
         for future in settled:
             settle(future, WorkerDied("the sentence could not be translated: two worker processes died over it"))
         if self.stillborn >= TRIES * len(self.workers):
-            self.fail(UsageError("the processes that load the model end before it is loaded; what they say is on standard error"))
+            self.fail(UsageError(
+                "the processes that load the model ended before it was loaded: "
+                "see their messages on standard error, and mend what they name"
+            ))
             return
         if worker.fresh:
             time.sleep(PAUSE)

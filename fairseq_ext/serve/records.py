@@ -106,7 +106,7 @@ def read_glossary(value: Any, where: str, glossary: Callable[[str], GlossaryFile
     if isinstance(value, dict):
         for source, target in value.items():
             if not isinstance(target, str) or not source.strip() or not target.strip() or any(c in source + target for c in "\t\n\r"):
-                raise UsageError(f"{where} has the glossary term '{cut(source)}' without its translation: write it behind the term")
+                raise UsageError(f"{where} has the glossary term '{cut(source)}' without its translation: write it after the term")
         return {"terms": value}
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):

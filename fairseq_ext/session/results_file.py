@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import gc
 import hashlib
+import logging
 import os
 import weakref
 from collections.abc import Iterable
@@ -18,11 +19,13 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import UsageError, counted
 from fairseq_ext.files import is_stream
 from fairseq_ext.session import results_line
 
 SHOWN = 80  # characters of a value in a message
+logger = logging.getLogger("fairseq_ext")
+
 OPEN: weakref.WeakValueDictionary[tuple[int, int], ResultsFile] = weakref.WeakValueDictionary()  # of this process, by device and inode
 
 
@@ -47,6 +50,7 @@ class ResultsFile:
                 whole = self.look(resume, made_from)
                 self.file.truncate(whole)  # a line that was cut short is done again
                 if whole:
+                    logger.info("%s has %s of an earlier run, not to be decoded again", path, counted(len(self.done), "sentence"))
                     return
         except OSError as error:
             raise UsageError(f"--results-file {path} cannot be written ({error.strerror}): name another file") from error
@@ -141,7 +145,8 @@ class ResultsFile:
             return None
         if record["source"] != source:
             raise UsageError(
-                f"sentence {number} in {self.path} has another source, constraints or prefix than here: use the same data, or another file"
+                f"sentence {number} of {self.path} was translated from another source, or with other constraints or another prefix: "
+                "use the same data, or name another --results-file"
             )
         nothing = torch.empty(0)
         return [

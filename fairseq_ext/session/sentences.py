@@ -229,7 +229,7 @@ class Sentences:
         if counts is not None and counts.unmet:
             number, phrase, reason = counts.unmet[0]
             logger.warning(
-                "%d of %d constraints are not met, the first in sentence %d, '%s': %s (all: --stats-file)",
+                "constraints not met: %d of %d, the first in sentence %d, '%s': %s (all: --stats-file)",
                 len(counts.unmet), counts.given, number, cut(phrase), reason,
             )  # fmt: skip
         if self.source is not None and 0 < self.lines_read < len(self.source):

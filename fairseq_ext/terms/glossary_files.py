@@ -86,7 +86,7 @@ def checked(source: str, targets: list[str], where: str) -> tuple[str, tuple[str
     if not source:
         raise UsageError(f"{where} has no source term: write one before the tab")
     if not any(stripped):
-        raise UsageError(f"{where} has no target for the term '{source}': write it behind the tab")
+        raise UsageError(f"{where} has no target for the term '{source}': write it after the tab")
     if not all(stripped):
         raise UsageError(f"{where} has an empty alternative in '{'|'.join(targets)}': remove the bar")
     parted = None if source.isalnum() else CLAUSES.search(source)

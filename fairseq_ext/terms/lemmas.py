@@ -26,7 +26,10 @@ def lemmatizer(language: str, flag: str) -> Lemmatizer:
     try:
         strategy.get_lemma("a", code)  # loads the dictionary, so that no sentence waits for it
     except ValueError:
-        raise UsageError(f"{flag}: simplemma has no lemmas for the language '{language}'; work without lemmas there") from None
+        raise UsageError(
+            f"{flag}: simplemma has no lemmas for the language '{language}': "
+            "use another language, or leave lemmas out"
+        ) from None
 
     @lru_cache(maxsize=KEPT)
     def lemma(word: str) -> str:

@@ -265,7 +265,7 @@ def test_constraints_beside_a_search_that_knows_none_are_refused(tiny, tmp_path)
         said = sentence(generate(tiny, *EXT, "--select", "topk", *flags, check=False))
         assert flags[0] in said and "--select dba" in said
     said = sentence(interactive(tiny, *EXT, "--select", "topk", "--constraints", stdin="de1\ten1\n", check=False))
-    assert "--select topk knows no constraints" in said
+    assert "--select topk takes no constraints" in said
     assert len(hypotheses(generate(tiny, *EXT, "--select", "topk"))) == SENTENCES
 
 

@@ -212,5 +212,5 @@ def test_no_process_is_left_behind():
 
 def test_processes_that_cannot_start_are_told(monkeypatch):
     monkeypatch.setenv("FAIRSEQ_EXT_STRATEGIES", "/nowhere/none.py")
-    with Engine(**FLAGS) as engine, pytest.raises(UsageError, match="end before it is loaded; what they say is on standard error"):
+    with Engine(**FLAGS) as engine, pytest.raises(UsageError, match="ended before it was loaded: see their messages on standard error"):
         engine.wait(PATIENCE)

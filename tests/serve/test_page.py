@@ -114,7 +114,7 @@ def test_a_glossary_file_is_dropped_on_the_page(page):
     assert page.locator("#text mark").all_text_contents() == ["house"]
     page.set_input_files("#file", {"name": "bad.tsv", "mimeType": "text/plain", "buffer": b"Patient\tpatient\nnothing\n"})
     page.wait_for_function("document.getElementById('error').textContent !== ''")
-    assert "bad.tsv: line 2 is not" in page.inner_text("#error") and "1 terms taken" in page.inner_text("#error")
+    assert "bad.tsv: line 2 is not" in page.inner_text("#error") and "1 term taken" in page.inner_text("#error")
     dropped = """() => { const data = new DataTransfer(); data.items.add(new File(["hat\\thas"], "more.tsv"));
         dispatchEvent(new DragEvent("drop", {dataTransfer: data, bubbles: true, cancelable: true})); }"""
     page.evaluate(dropped)

@@ -142,7 +142,7 @@ def test_files_that_cannot_be_continued_are_refused(tmp_path):
     [h] = again.hypotheses(3, source, device)
     assert h["tokens"].tolist() == [5, 6, 2] and float(h["score"]) == -1.5 and again.hypotheses(4, source, device) is None
     for other in (checksum(torch.tensor([5, 7, 2]), None), checksum(tokens, "a constraint")):
-        with pytest.raises(UsageError, match="has another source, constraints or prefix than here"):
+        with pytest.raises(UsageError, match="was translated from another source"):
             again.hypotheses(3, other, device)
     with pytest.raises(UsageError, match="another run is writing to"):
         opened(path, True)

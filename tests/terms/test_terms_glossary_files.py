@@ -74,7 +74,7 @@ def test_formats(tmp_path, name, content, lines):
         ("g.tsv", "a\tb\tc\n", "line 1 of FILE has 3 columns and needs 2"),
         ("g.tsv", "Haus, Garten\tx\n", "line 1 of FILE has the source term 'Haus, Garten' across a ',': make its parts terms of their own"),
         ("g.tsv", "東京、大阪\tx\n", "across a '、'"),
-        ("g.tsv", "a\t\n\tb\n", "line 1 of FILE has no target for the term 'a': write it behind the tab (1 more such line in the file)"),
+        ("g.tsv", "a\t\n\tb\n", "line 1 of FILE has no target for the term 'a': write it after the tab (1 more such line in the file)"),
         ("g.csv", "a,b\nc,d\n", "the header of FILE has no column 'source'"),
         ("g.csv", "source,target\na\n", "line 2 of FILE has 1 column, fewer than the header"),
         ("g.csv", 'source,target\n"a,b\n', "line 2 of FILE is not valid CSV"),

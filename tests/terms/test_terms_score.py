@@ -179,7 +179,7 @@ def test_a_system_against_itself_and_against_nothing():
 
 
 def test_another_number_of_lines_is_refused():
-    with pytest.raises(UsageError, match="--hypotheses has 1 translations and --references has 5 lines"):
+    with pytest.raises(UsageError, match="--hypotheses has 1 translation and --references has 5 lines"):
         score(EvaluationSet(SET, None, None, ""), ["x"])
 
 

@@ -81,7 +81,7 @@ def check(flags, generation) -> None:
     if not 0 <= flags.refill_threshold < 1:
         raise UsageError(f"--refill-threshold {flags.refill_threshold} is not a share below 1: use 0 or more, such as 0.167")
     if flags.stream_rows is not None and flags.stream_rows < generation.beam:
-        raise UsageError(f"--stream-rows {flags.stream_rows} is below the beam of {generation.beam}: use at least one sentence's rows")
+        raise UsageError(f"--stream-rows {flags.stream_rows} is below the beam of {generation.beam}: use {generation.beam} or more")
 
 
 @register(

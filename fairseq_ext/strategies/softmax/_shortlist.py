@@ -73,7 +73,10 @@ def target_counts(flags, context) -> list[int]:
             if index != dictionary.unk():
                 counts[index] = int(count)
         except ValueError as error:
-            raise UsageError(f"--shortlist-counts {flags.shortlist_counts}, line {number}: '{count}' is no count") from error
+            raise UsageError(
+                f"--shortlist-counts {flags.shortlist_counts}, line {number}: '{count}' is not a count: "
+                "write a whole number there"
+            ) from error
     return counts
 
 

@@ -53,7 +53,10 @@ def read_table(path: str, source, target, words: int) -> Tensor:
             if i != source.unk() and j != target.unk():
                 found.setdefault(i, []).append((-float(probability), j))
         except ValueError as error:
-            raise UsageError(f"--shortlist-file {path}, line {number}: '{probability}' is no probability") from error
+            raise UsageError(
+                f"--shortlist-file {path}, line {number}: '{probability}' is not a probability: "
+                "write a number there"
+            ) from error
     if not found:
         raise UsageError(f"--shortlist-file {path} has no word of these dictionaries: it must be segmented as the model's data are")
     out = torch.full((len(source), words), -1)
@@ -104,6 +107,6 @@ def check(flags, generation) -> None:
 )
 def build(flags, context) -> Lexical:
     if context.source_dictionary is None:
-        raise UsageError("--softmax lexical needs the task's source dictionary, which this task has none of: use --softmax top")
+        raise UsageError("--softmax lexical needs the task's source dictionary, which this task lacks: use --softmax top")
     table = read_table(flags.shortlist_file, context.source_dictionary, context.dictionary, flags.shortlist_words)
     return Lexical(table, share=str(flags.shortlist_share), **shortlist_arguments(flags, context, flags.shortlist_top, "--softmax lexical"))

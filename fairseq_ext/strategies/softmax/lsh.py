@@ -201,7 +201,7 @@ def check(flags, generation) -> None:
     if flags.lsh_k < 2 or flags.lsh_u < 1 or flags.lsh_bands < 1:
         raise UsageError("--lsh-k takes 2 or more, --lsh-u and --lsh-bands 1 or more")
     if flags.lsh_bands > MOST_BANDS:
-        raise UsageError(f"--lsh-bands {flags.lsh_bands} is more than hits are counted to, {MOST_BANDS}: lower it")
+        raise UsageError(f"--lsh-bands {flags.lsh_bands} is above the limit of {MOST_BANDS}: lower it")
     if flags.lsh_top < 0:
         raise UsageError(f"--lsh-top {flags.lsh_top} is no number of words: use 0 or more")
     bits = flags.lsh_u * lsh_torch.bits_of(flags.lsh_k)
@@ -234,7 +234,10 @@ def build(flags, context) -> LSH:
     if flags.lsh_k > weight.size(1) + (bias is not None):
         raise UsageError(f"--lsh-k {flags.lsh_k} is above the output layer's {weight.size(1)} dimensions: lower it")
     if flags.lsh_bands * weight.size(0) >= 1 << 31:
-        raise UsageError(f"--lsh-bands {flags.lsh_bands} of {weight.size(0):,} words are more than an index numbers (2^31): lower it")
+        raise UsageError(
+            f"an LSH index has at most 2^31 entries, and --lsh-bands {flags.lsh_bands} times {weight.size(0):,} words is more: "
+            "lower it"
+        )
     table = str(flags.lsh_table)
     if table == "auto":
         table = "direct" if flags.lsh_u * lsh_torch.bits_of(flags.lsh_k) <= DIRECT_BITS else "cuckoo"

@@ -33,13 +33,13 @@ class LengthFlags(FairseqDataclass):
 def check_length(flags, generation) -> None:
     """Refuse a reward that no bound holds for, and a shape without a reward (raises UsageError)."""
     if not 0 <= flags.length_reward < math.inf:
-        raise UsageError(f"--length-reward {flags.length_reward} is not a number of 0 or more, and no bound holds for others: use one")
+        raise UsageError(f"--length-reward {flags.length_reward} has no bound on what it may add: use a number of 0 or more")
     if flags.length_reward and not generation.unnormalized:
         raise UsageError("--length-reward adds to raw scores: add --unnormalized, or leave --length-reward out and keep normalised scores")
     if not 0 < flags.length_ratio < math.inf:
         raise UsageError(f"--length-ratio {flags.length_ratio} is not a length ratio: use a number above 0")
     if not math.isfinite(flags.length_offset):
-        raise UsageError(f"--length-offset {flags.length_offset} is not a number of subwords: use one, or leave it out")
+        raise UsageError(f"--length-offset {flags.length_offset} is not a number of subwords: use a finite number, or leave it out")
     shaped = {
         "--length-ratio": flags.length_ratio != 1.0,
         "--length-offset": flags.length_offset != 0.0,

@@ -56,4 +56,4 @@ def same_length(given: dict[str, int]) -> None:
     (first, lines), *others = given.items()
     for what, number in others:
         if number != lines:
-            raise UsageError(f"{what} has {counted(number, 'line')} and {first} has {lines}: they must be of the same test set")
+            raise UsageError(f"{what} has {counted(number, 'line')} and {first} has {lines}: name files of the same test set")

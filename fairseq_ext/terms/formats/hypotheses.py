@@ -51,5 +51,5 @@ def translation(record: dict[str, Any], target_lang: str, where: str) -> str:
     else:
         text = record.get(target_lang, record.get("text"))
     if not isinstance(text, str):
-        raise UsageError(f"{where} has no translation under 'hypotheses', '{target_lang}' or 'text'")
+        raise UsageError(f"{where} has no translation under 'hypotheses', '{target_lang}' or 'text': write it under one of them")
     return text.strip()

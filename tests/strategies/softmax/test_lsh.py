@@ -308,7 +308,7 @@ def test_where_the_checkpoint_cannot_be_written_beside_the_cache_folder_is_used(
         (("transformer",), {"lsh_k": 1}, {}, "--lsh-k"),
         (("transformer",), {"lsh_k": 40}, {}, "dimensions"),
         (("transformer",), {"lsh_u": 9}, {}, "bits"),
-        (("transformer",), {"lsh_bands": 32768}, {}, "--lsh-bands 32768 is more than hits are counted to"),
+        (("transformer",), {"lsh_bands": 32768}, {}, "--lsh-bands 32768 is above the limit of"),
         (("transformer",), {"lsh_top": -1}, {}, "--lsh-top -1 is no number"),
         (("transformer",), {"lsh_normalise": "exact"}, {"lm_path": "lm.pt"}, "--lm-path"),
     ],
