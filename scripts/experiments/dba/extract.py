@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 SETS = {"rand1": (1, 1), "rand2": (2, 1), "rand3": (3, 1), "rand4": (4, 1), "phr4": (1, 4)}  # (phrases, words of each)
+MORE_SETS = SETS | {"phr2": (1, 2), "phr3": (1, 3)}  # those that the paper has no table of
 
 
 def extract(references: Sequence[str], name: str, seed: int, usable: Callable[[str], bool] = lambda phrase: True) -> list[list[str]]:
     """The phrases of each line, in the order in which the reference has them; each set draws on its own."""
-    count, length = SETS[name]
+    count, length = MORE_SETS[name]
     draw = random.Random(f"{name} {seed}")
     out = []
     for line in references:
@@ -29,7 +30,7 @@ def extract(references: Sequence[str], name: str, seed: int, usable: Callable[[s
 def main() -> None:
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     parse.add_argument("references", type=Path, help="text file, one line a sentence")
-    parse.add_argument("--set", choices=SETS, default="rand3", help="rand1 .. rand4, phr4 (rand3)")
+    parse.add_argument("--set", choices=MORE_SETS, default="rand3", help="rand1 .. rand4, phr2 .. phr4 (rand3)")
     parse.add_argument("--seed", type=int, default=1)
     args = parse.parse_args()
     lines = args.references.read_text(encoding="utf-8").removesuffix("\n").split("\n")

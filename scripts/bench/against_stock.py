@@ -1,0 +1,62 @@
+"""fairseq's own constrained search as a contender, and how the hypotheses of two searches compare by their scores."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from contenders import batches, contender, load, read
+from counted import Counted
+from equality import SCORE_TOLERANCE, Outputs
+from fairseq.token_generation_constraints import pack_constraints
+from text import Text
+
+SHARE = 0.02  # of the sentences: by how much those that score worse may outnumber those that score better
+SPEED = 5.0  # times as fast as fairseq's own
+
+
+def stock_constrained(
+    text: Text, flags: Sequence[str], phrases: Sequence[Sequence[str]], pieces: Callable[[str], list[str]], name: str
+) -> Counted:
+    """fairseq's `--constraints unordered` over batches that carry the phrases of each sentence, as fairseq-interactive makes them.
+
+    pieces: a phrase as symbols of the target dictionary.
+    """
+    flags = [*flags, "--constraints", "unordered"]
+    loaded = load([*text.flags, *flags])
+    dictionary = loaded.task.target_dictionary
+    packed = [pack_constraints([[torch.tensor([dictionary.index(p) for p in pieces(phrase)]) for phrase in line]])[0] for line in phrases]
+    loaded.task.dataset(loaded.cfg.dataset.gen_subset).constraints = packed
+    loaded.batches = batches(loaded.cfg, loaded.task, loaded.models)
+    counted = Counted(contender(name, loaded, f"fairseq ({' '.join(flags)})", exact=False))
+
+    def keep(decoded: list) -> Outputs:
+        counted.outputs = read(decoded)
+        return counted.outputs
+
+    counted.contender.read = keep
+    return counted
+
+
+@dataclass
+class Scores:
+    """How the best hypotheses of one search stand to those of another, by their scores."""
+
+    mean: float
+    mean_of_other: float
+    better: int  # sentences
+    worse: int
+    sentences: int
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the one search finds as good hypotheses as the other, but for a few sentences."""
+        return self.worse <= self.better + SHARE * self.sentences
+
+
+def compare_scores(outputs: Outputs, others: Outputs) -> Scores:
+    """Of sentences of which both have a hypothesis; a score within float32's noise of the other's is equal."""
+    pairs = [(a[0][1], b[0][1]) for a, b in zip(outputs, others, strict=True) if a and b]
+    better = sum(a > b + SCORE_TOLERANCE for a, b in pairs)
+    worse = sum(a < b - SCORE_TOLERANCE for a, b in pairs)
+    n = max(1, len(pairs))
+    return Scores(sum(a for a, _ in pairs) / n, sum(b for _, b in pairs) / n, better, worse, len(pairs))

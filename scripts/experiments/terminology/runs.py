@@ -1,0 +1,197 @@
+"""Run the searches that place terms, side by side, and score them.
+
+    python scripts/experiments/terminology/runs.py --out DIR [--model DIR] [--text PREFIX] [--limit N] [--beam 5]
+        [--glossary F] [--proper F] [--sets rand1 rand2 rand3 rand4 phr4] [--methods ...]
+
+Terms: rand1 .. phr4 are words and phrases of the references, as experiments/dba draws them (WMT's "random" terms); --proper is a
+glossary of which those terms are asked for that the reference has; --glossary is asked for as it stands, whether the reference agrees
+or not (make_glossary.py makes both kinds). Each search becomes a file of DIR/searches; those that are there are not repeated, so an
+interrupted run goes on where it was. DIR/runs.json holds the scores, from which tables.py and figures.py work.
+Term success, window overlap and the share behind final punctuation are those of `python -m fairseq_ext.terms score`; p is the paired
+bootstrap against dba. Times are of decoding alone: compare them within one machine that does nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parents[1] / "bench"), str(HERE.parent / "optimal_ending"), str(HERE.parent / "dba")]
+
+from against_stock import stock_constrained  # noqa: E402
+from extract import MORE_SETS, SETS, extract  # noqa: E402
+from searches import command_line, machine, model_flags, quiet, read_text, run_script, text_arguments  # noqa: E402
+from text import prepare  # noqa: E402
+
+from fairseq_ext.terms.formats.files import Files  # noqa: E402
+from fairseq_ext.terms.formats.text import read as read_with_glossary  # noqa: E402
+from fairseq_ext.terms.lemmas import lemmatizer  # noqa: E402
+from fairseq_ext.terms.score import EvaluationSet, score  # noqa: E402
+from fairseq_ext.terms.significance import compare  # noqa: E402
+from fairseq_ext.terms.success import success_words  # noqa: E402
+from fairseq_ext.terms.test_set import Sentence, Term  # noqa: E402
+from fairseq_ext.translator import Translator  # noqa: E402
+
+SOFT = {f"bonus {b}": {"constraint_bonus": b} for b in (1, 2, 4, 8)}
+METHODS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "paper": {"select": "dba", "dba_allocation": "paper", "stop": "count"},
+    "dba": {},
+    "end": {"constraint_end": True},
+    "draft": {"constraint_draft_first": True},
+    "draft end": {"constraint_draft_first": True, "constraint_end": True},
+    **SOFT,
+    **{f"{name} draft": {**flags, "constraint_draft_first": True} for name, flags in SOFT.items()},
+    **{f"{name} draft end": {**flags, "constraint_draft_first": True, "constraint_end": True} for name, flags in SOFT.items()},
+    "gbs": {"select": "gbs", "gbs_base": 5},
+    "cbs": {"select": "cbs"},
+    "fairseq": {},  # its own constrained search
+}
+DEFAULT = ["none", "paper", "dba", "end", "draft", "draft end", "bonus 2", "bonus 2 draft end", "bonus 4", "bonus 4 draft end", "fairseq"]
+BASELINE = "dba"
+MOST_CBS = 3  # constraints of a sentence: cbs has a bank for each subset
+
+
+@dataclass
+class Run:
+    """What one search over a text found."""
+
+    stats: dict[str, Any]
+    seconds: float  # of decoding
+    texts: list[str]
+
+
+class Runs:
+    """The text, its terms, and the searches over them."""
+
+    def __init__(self, args: argparse.Namespace):
+        self.args = args
+        self.flags = dict(cpu=args.cpu, batch_size=args.batch_size, beam=args.beam, **model_flags(args.model, args.src, args.tgt))
+        self.sources, self.references = read_text(args.text, args.src, args.tgt, args.limit)
+        quiet()
+        self.segmenter = Translator(**self.flags).task.constraint_source().segmenter
+        self.lemmas = lemmatizer(args.src, "--src"), lemmatizer(args.tgt, "--tgt")
+
+    def terms(self, name: str) -> list[tuple[Term, ...]]:
+        """The terms of each sentence in a set."""
+        if name in MORE_SETS:
+            drawn = extract(self.references, name, self.args.seed, self.segmenter.writable)
+            return [tuple(Term(phrase, (phrase,), marked=True) for phrase in line) for line in drawn]
+        file = self.args.glossary if name == "glossary" else self.args.proper
+        args = self.args
+        files = Files(f"{args.text}.{args.tgt}", args.tgt, args.src, f"{args.text}.{args.src}", str(file))
+        found = read_with_glossary(files)[0][: args.limit]
+        return [each.terms if name == "glossary" else tuple(filter(partial(self.is_proper, each), each.terms)) for each in found]
+
+    def is_proper(self, sentence: Sentence, term: Term) -> bool:
+        """Whether the reference has a term, as term success counts."""
+        test_set = EvaluationSet([replace(sentence, terms=(term,))], *self.lemmas, "")
+        return success_words(test_set.cases([sentence.reference], ""))[0][0] > 0
+
+    def sentences(self, terms: list[tuple[Term, ...]]) -> list[Sentence]:
+        """The test set of these terms."""
+        return [Sentence(*each) for each in zip(self.sources, self.references, terms, strict=True)]
+
+    def search(self, name: str, method: str, terms: list[tuple[Term, ...]]) -> Run:
+        """Translate with a method; from the file of this name if it holds the same search."""
+        given = [[list(term.targets) for term in line] for line in terms]
+        key = json.dumps([self.flags, METHODS[method], self.sources, given if method != "none" else None], default=str)
+        file = self.args.out / "searches" / f"{name if method != 'none' else 'none'}.{method.replace(' ', '-')}.json"
+        if file.exists():
+            saved = json.loads(file.read_text(encoding="utf-8"))
+            if saved.pop("key") == key:
+                return Run(**saved)
+        print(file.stem, file=sys.stderr, flush=True)
+        run = self.stock(given) if method == "fairseq" else self.ours(METHODS[method], None if method == "none" else given)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_suffix(".part")
+        part.write_text(json.dumps({"key": key} | asdict(run), ensure_ascii=False), encoding="utf-8")
+        os.replace(part, file)
+        return run
+
+    def ours(self, flags: dict[str, Any], given: list | None) -> Run:
+        """A search of this package."""
+        if given is not None:
+            flags = {"constraints": "unordered"} | flags
+        translator = Translator(**self.flags, **flags)
+        found = translator.translate(self.sources, constraints=given)
+        stats = translator.stats.as_dict()
+        return Run(stats, stats["seconds"], [nbest[0].text for nbest in found])
+
+    def stock(self, given: list[list[list[str]]]) -> Run:
+        """fairseq's own constrained search; it takes no alternatives, so the first of each term."""
+        with tempfile.TemporaryDirectory() as folder:
+            text = prepare(Path(folder), self.args.model, self.args.text, self.args.src, self.args.tgt, self.args.limit)
+            flags = ["--cpu", "--beam", str(self.args.beam), "--batch-size", str(self.args.batch_size)]
+            phrases = [[alternatives[0] for alternatives in line] for line in given]
+            counted = stock_constrained(text, flags, phrases, self.segmenter.pieces, "fairseq")
+            start = time.perf_counter()
+            decoded = counted.contender.run()
+            seconds = time.perf_counter() - start
+            dictionary = self.segmenter.dictionary
+            best = [nbest[0][0] if nbest else [] for nbest in counted.contender.read(decoded)]
+            return Run({}, seconds, [text.plain(dictionary[t] for t in tokens if t != dictionary.eos()) for tokens in best])
+
+    def scores(self, name: str, method: str, terms: list[tuple[Term, ...]], baseline: list[str], free: Run) -> dict[str, Any]:
+        """A row of the tables."""
+        run = self.search(name, method, terms)
+        test_set = EvaluationSet(self.sentences(terms), *self.lemmas, f"terms:{name}")
+        found = score(test_set, run.texts)
+        keep = ("bleu", "chrf2pp", "term_success", "term_success_words", "terms", "after_final_punctuation", "window_overlap")
+        facts: dict[str, Any] = {"set": name, "method": method, "sentences": len(run.texts)} | {key: found[key] for key in keep}
+        facts["p"] = {key: value["p"] for key, value in compare(test_set, run.texts, baseline, self.args.draws).items()}
+        counts = run.stats.get("constraints", {})
+        facts |= {"met": counts.get("met"), "given": counts.get("given"), "redone": counts.get("redone")}
+        rows = run.stats["decoder_rows"] / free.stats["decoder_rows"] if run.stats else None
+        return facts | {"rows": rows, "time": run.seconds / free.seconds, "signature": run.stats.get("signature", "fairseq")}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Every method on every set; cbs where no sentence has too many constraints."""
+        sets = [*self.args.sets, *["proper"] * bool(self.args.proper), *["glossary"] * bool(self.args.glossary)]
+        out = []
+        for name in sets:
+            terms = self.terms(name)
+            free = self.search(name, "none", terms)
+            baseline = self.search(name, BASELINE, terms).texts
+            methods = [m for m in self.args.methods if m != "cbs" or max(map(len, terms)) <= MOST_CBS]
+            out += [self.scores(name, method, terms, baseline, free) for method in methods]
+            self.write(out)
+        return out
+
+    def write(self, rows: list[dict[str, Any]]) -> None:
+        """DIR/runs.json."""
+        args = self.args
+        about = {"model": args.model.name, "text": Path(args.text).name, "languages": [args.src, args.tgt], "seed": args.seed}
+        about |= {"sentences": len(self.sources), "beam": args.beam, "draws": args.draws, "machine": machine()}
+        (args.out / "runs.part").write_text(json.dumps(about | {"rows": rows}, indent=1), encoding="utf-8")
+        os.replace(args.out / "runs.part", args.out / "runs.json")
+
+
+def main() -> None:
+    parse = command_line(__doc__)
+    text_arguments(parse)
+    parse.add_argument("--glossary", type=Path, help="terms that are asked for wherever a source has them (none)")
+    parse.add_argument("--proper", type=Path, help="terms that are asked for where the reference has them too (none)")
+    parse.add_argument("--sets", nargs="*", choices=MORE_SETS, default=list(SETS), help="terms drawn from the references")
+    parse.add_argument("--methods", nargs="+", choices=METHODS, default=DEFAULT)
+    parse.add_argument("--seed", type=int, default=1, help="of the extraction (1)")
+    parse.add_argument("--beam", type=int, default=5, help="(5)")
+    parse.add_argument("--batch-size", type=int, default=64, help="sentences (64)")
+    parse.add_argument("--draws", type=int, default=500, help="of the bootstrap (500)")
+    parse.add_argument("--cpu", action="store_true", help="no GPU even if there is one")
+    parse.add_argument("--out", type=Path, required=True, help="folder for searches and results")
+    args = parse.parse_args()
+    Runs(args).rows()
+
+
+if __name__ == "__main__":
+    run_script(main)
