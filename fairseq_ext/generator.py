@@ -6,8 +6,10 @@ prefix_tokens, constraints)`, and the dictionaries it returns.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,12 +19,14 @@ from fairseq.sequence_generator import EnsembleModelWithAlignment, SequenceGener
 from torch import Tensor
 
 from fairseq_ext import config
+from fairseq_ext.constraints.draft_first import DraftFirst
 from fairseq_ext.constraints.flags import is_ordered
 from fairseq_ext.constraints.in_text import InText
 from fairseq_ext.constraints.packed import from_packed
 from fairseq_ext.constraints.report import Meets, report_constraints
 from fairseq_ext.constraints.segmenter import Segmenter
 from fairseq_ext.constraints.sentence import met
+from fairseq_ext.constraints.sentence_end import EndsOfSources
 from fairseq_ext.constraints.target_text import TargetText
 from fairseq_ext.decoders.factory import make_decoder
 from fairseq_ext.decoders.fairseq.model import model_of_pair
@@ -128,12 +132,22 @@ class BeamSearchGenerator(SequenceGenerator):
                     "transformer backend can read: leave one of the two out"
                 )
             self.engine.decoder = UncachedBackend(context.models)
-        driver = STRATEGIES["decoding"][method].build(flags, context)(self.engine)
+        make = STRATEGIES["decoding"][method].build(flags, context)
+        driver = make(self.engine)
+        if flags.constraint_draft_first:
+            driver = DraftFirst(make(self.draft_engine()), driver, flags.constraint_bonus is not None, self.meets, self.stats)
         if flags.ddg_dir is None:
             return driver
         from fairseq_ext.viz.writer import GraphWriter  # needs matplotlib, and is a command of its own
 
         return GraphWriter(driver, flags.ddg_dir, method, context.source_dictionary, context.dictionary)
+
+    def draft_engine(self) -> Engine:
+        """What makes the drafts of --constraint-draft-first: the search itself, or one that prefers phrases by a bonus."""
+        if self.flags.constraint_bonus is None:
+            return self.engine
+        select = STRATEGIES["select"]["bonus"].build(self.flags, self.context)
+        return replace(self.engine, plugs=replace(self.plugs, select=select))
 
     def processors(self) -> LogitsProcessors:
         """The logits processors that the stock flags ask for."""
@@ -205,7 +219,8 @@ class BeamSearchGenerator(SequenceGenerator):
         if pool.constraints is not None:
             number, limit, constraints = int(pool.ids[sentence]), pool.max_len[sentence], pool.constraints[sentence]
             lead = 0 if pool.lead is None else pool.lead[sentence]
-            found = report_constraints(number, found, constraints, pool.ordered, limit, self.stats, self.meets(pool), lead)
+            meets, soft = self.meets(pool), self.plugs.select.soft
+            found = report_constraints(number, found, constraints, pool.ordered, limit, self.stats, meets, lead, soft)
         out = self.as_dictionaries(found, pool.length.device)
         self.stats.sentences += 1
         self.stats.target_tokens += out[0]["tokens"].numel()
@@ -263,11 +278,19 @@ class BeamSearchGenerator(SequenceGenerator):
             return
         pool.constraints = given
         pool.boundaries, pool.banned_in_any_case = self.target_text.boundaries, str(self.flags.avoid_case) == "any"
+        if self.flags.constraint_end:
+            pool.ends = self.ends([row[row != self.pad].tolist() for row in pool.net_input["src_tokens"].cpu()])
         pool.ordered = is_ordered(self.flags, self.generation)
         pool.lead = None if pool.prefix is None else [len(pool.forced(i)) for i in range(len(pool))]
         if any(c.prefix for c in given):
             pool.force_behind_([c.prefix for c in given])
             pool.min_len_beside_prefix = True
+
+    @functools.cached_property
+    def ends(self) -> EndsOfSources:
+        """What translations keep to under --constraint-end."""
+        segmenter = self.target_text.segmenter()
+        return EndsOfSources(segmenter.dictionary, self.context.source_dictionary, segmenter.bpe)
 
     def as_dictionaries(self, found: list[Hypothesis], device: torch.device) -> list[dict[str, Any]]:
         """A sentence's hypotheses as fairseq's commands read them; one that lacks constraints is flagged, "unmet": [(text, reason)]."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fairseq_ext.constraints.flags import check_glossary, constraint_flag, select_flag
+from fairseq_ext.constraints.flags import check_bonus, check_glossary, constraint_flag, select_flag
 from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import DEFAULT, Part, Strategy, all_strategies, changed, chosen, in_use, load_strategies, refusal
 from fairseq_ext.session import cpu_workers
@@ -76,6 +76,11 @@ OPTIONS = (
         "--lm-path",
         stock("lm_path", None),
         denies=frozenset({"scores of at most 0", "softmax's own order", "several tokens a call"}),
+    ),
+    Option(
+        "--constraint-bonus",
+        lambda flags, generation: flags.constraint_bonus is not None,
+        denies=frozenset({"scores of at most 0", "softmax's own order"}),
     ),
     Option("--retain-dropout", stock("retain_dropout"), denies=frozenset({"repeatable calls"})),
     Option("--print-alignment", stock("print_alignment", None), needs=frozenset({"attention", "source sentence"})),
@@ -186,6 +191,7 @@ def validate(flags: Any, generation: Any, *more: Part) -> None:
     refuse_unused(flags, strategies)
     cpu_workers.check(flags)
     check_glossary(flags)
+    check_bonus(flags)
     if flags.resume and not flags.results_file:
         raise UsageError("--resume goes on with a results file and none is named: add --results-file")
     for strategy in strategies:

@@ -201,12 +201,13 @@ def search(
     constraints: list | None = None,
     boundaries: Any = None,
     banned_in_any_case: bool = False,
+    ends: Any = None,
     ordered: bool = False,
     prefix: Tensor | None = None,
 ) -> Found:
     """Decode one sentence a table. max_len: target tokens before EOS; source: source tokens without EOS (one value, or one each);
-    constraints: SentenceConstraints, one each; boundaries, banned_in_any_case: as the pool has them. A stop plug that counts wants its
-    own `stats` here."""
+    constraints: SentenceConstraints, one each; boundaries, banned_in_any_case, ends: as the pool has them. A stop plug that counts wants
+    its own `stats` here."""
     each = len(tables)
     limits = [max_len] * each if isinstance(max_len, int) else list(max_len)
     lengths = [source] * each if isinstance(source, int) else list(source)
@@ -214,6 +215,7 @@ def search(
     pool = Pool(names, torch.tensor(lengths) + 1, limits, torch.arange(each), EOS, prefix)
     pool.constraints, pool.ordered, pool.boundaries = constraints, ordered, boundaries
     pool.banned_in_any_case = banned_in_any_case
+    pool.ends = ends
     watched = Watched(stop, [0] * each, [0] * each)
     plugs = Plugs(select or TopK(k), watched, WholeBatch(), FullSoftmax(), list(prune))
     stats = stats if stats is not None else Stats()

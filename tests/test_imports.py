@@ -40,8 +40,8 @@ ALLOWED = {
     "softmax": "array_file decoders errors files kernels search stats",
     # drivers -> decoders, through a protocol
     "parallel": "array_file decoders.protocol errors files kernels search stats",
-    "search": "constraints.boundaries constraints.sentence decoders.protocol errors kernels stats",
-    "constraints": "errors files search.finished search.log_probs stats terms",
+    "search": "constraints.boundaries constraints.sentence constraints.sentence_end decoders.protocol errors kernels stats",
+    "constraints": "errors files search.finished search.log_probs search.pool stats terms",
     "decoders": "errors kernels",
     # what all may import
     "kernels": "errors files",

@@ -61,6 +61,26 @@ class ConstraintFlags(FairseqDataclass):
     avoid_case: ChoiceEnum(["any", "exact"]) = field(  # type: ignore[valid-type]
         default="any", metadata={"help": "in which case a banned phrase must not appear: in any, or as written (exact) (default: any)"}
     )
+    constraint_end: bool = field(
+        default=False,
+        metadata={
+            "help": "nothing but EOS and closing quotes follows the end of a sentence, and required phrases come before it (default: off)"
+        },
+    )
+    constraint_bonus: Optional[float] = field(  # noqa: UP045
+        default=None,
+        metadata={
+            "help": "prefer required phrases by so many nats for each of their tokens, instead of forcing them (default: they are forced)",
+            "range": (0, 1000, "bonus in nats"),
+        },
+    )
+    constraint_draft_first: bool = field(
+        default=False,
+        metadata={
+            "help": "search without required phrases first (or with --constraint-bonus), and force them only in sentences that miss one "
+            "(default: off)"
+        },
+    )
 
 
 def check_glossary(flags: Any) -> None:
@@ -68,6 +88,18 @@ def check_glossary(flags: Any) -> None:
     given = [name for name, default in GLOSSARY.items() if (getattr(flags, name) or default) != default]
     if given and not flags.glossary:
         raise UsageError(f"--{given[0].replace('_', '-')} needs a glossary: add --glossary, or leave it out")
+
+
+def check_bonus(flags: Any) -> None:
+    """UsageError for a bonus that the search would not read, or that has no draft to make."""
+    select, drafts = str(flags.select), flags.constraint_draft_first
+    if flags.constraint_bonus is not None and select not in ("bonus", "topk", "None") and not drafts:
+        raise UsageError(
+            f"--constraint-bonus prefers phrases and --select {select} forces them: leave one of the two out, "
+            "or add --constraint-draft-first"
+        )
+    if select == "bonus" and drafts:
+        raise UsageError("--constraint-draft-first forces phrases in the end and --select bonus never does: leave --select out")
 
 
 def glossary_options(flags: Any) -> GlossaryOptions | None:
@@ -103,11 +135,11 @@ def select_flag(flags: Any, generation: Any) -> str:
 
 
 def choose_strategies(flags: Any, generation: Any) -> None:
-    """Name the strategies that constraints choose where the command names none: --select dba; --stop early, unless there is a --patience,
-    which belongs to --stop count."""
+    """Name the strategies that constraints choose where the command names none: --select dba, or bonus where they are preferred only;
+    --stop early where they are forced, unless there is a --patience, which belongs to --stop count."""
     if constrained(flags, generation):
-        flags.select = flags.select or "dba"
-    if str(flags.select or "topk") != "topk" and not flags.stop and flags.patience == -1:
+        flags.select = flags.select or ("bonus" if flags.constraint_bonus is not None and not flags.constraint_draft_first else "dba")
+    if str(flags.select or "topk") not in ("topk", "bonus") and not flags.stop and flags.patience == -1:
         flags.stop = "early"
 
 

@@ -11,6 +11,8 @@ from fairseq_ext.stats import Items, Section, Stats
 
 Meets = Callable[[Sequence[int], SentenceConstraints, bool], list[bool]]  # (tokens, constraints, ordered) -> which are met
 
+LEFT_OUT = "left out, as it costs more than --constraint-bonus gives"
+
 
 @dataclass
 class ConstraintCounts(Section):
@@ -21,6 +23,7 @@ class ConstraintCounts(Section):
     given: int = 0
     met: int = 0
     unmet: Items = field(default_factory=Items)  # [sentence id, phrase, reason]
+    redone: int | None = None  # sentences whose draft missed a phrase (--constraint-draft-first)
 
 
 def report_constraints(
@@ -32,10 +35,11 @@ def report_constraints(
     stats: Stats,
     meets: Meets = met,
     lead: int = 0,
+    soft: bool = False,
 ) -> list[Hypothesis]:
     """Add a sentence's constraints to the statistics. Returns its hypotheses that meet all of them; where none does, all, the one that
     meets most first, each flagged with what it lacks. limit: most target tokens; meets: counts in tokens (met) or in text (in_text.py);
-    lead: tokens that the command forces before a prefix."""
+    lead: tokens that the command forces before a prefix; soft: constraints were preferred, not forced, and hypotheses keep their order."""
     total = stats.section(ConstraintCounts)
     total.given += len(constraints.any_of) + len(constraints.unmet) + bool(constraints.prefix)
     total.unmet += [[number, text, reason] for text, reason in constraints.unmet]
@@ -44,10 +48,11 @@ def report_constraints(
     which = [met_with_prefix(h.tokens.tolist(), constraints, ordered, meets, lead) for h in found]
     # subtle: a search that ran into a dead end ends a row as it is, also where complete hypotheses were found before
     complete = [i for i, of_hypothesis in enumerate(which) if all(of_hypothesis)]
-    kept = complete or sorted(range(len(found)), key=lambda i: -sum(which[i]))
+    kept = list(range(len(found))) if soft else complete or sorted(range(len(found)), key=lambda i: -sum(which[i]))
     best = which[kept[0]] if kept else met_with_prefix([], constraints, ordered, meets)
     total.met += sum(best)
-    reason, texts = why(constraints, limit - lead), constraints.text + ((constraints.prefix_text,) if constraints.prefix else ())
+    reason = LEFT_OUT if soft else why(constraints, limit - lead)
+    texts = constraints.text + ((constraints.prefix_text,) if constraints.prefix else ())
     lacks = [tuple((text, reason) for text, is_met in zip(texts, each, strict=True) if not is_met) for each in (best, *which)]
     total.unmet += [[number, text, reason] for text, reason in lacks[0]]
     return [replace(found[i], unmet=constraints.unmet + lacks[1 + i]) for i in kept]

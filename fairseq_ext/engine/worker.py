@@ -39,6 +39,8 @@ NOT_HERE = {
     "stats_file": "is written by a run that ends: ask the engine for its counts",
     "draft_file": "gives line n its draft, and requests have no numbers",
     "ddg_dir": "draws the sentences of a whole run",
+    "constraint_end": "counts the sentence ends of a whole batch of sources, and an engine's come one by one",
+    "constraint_draft_first": "searches a batch twice, and an engine refills one search",
     "prefix_size": "takes prefixes from a data set: give each request its own",
 }
 

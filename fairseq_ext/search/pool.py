@@ -16,6 +16,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from fairseq_ext.constraints.boundaries import Boundaries
     from fairseq_ext.constraints.sentence import SentenceConstraints
+    from fairseq_ext.constraints.sentence_end import SentenceEnds
 
 T = TypeVar("T")
 
@@ -36,6 +37,7 @@ class Pool:
     constraints: list[SentenceConstraints] | None = None  # of each sentence; None: the search has none
     boundaries: Boundaries | None = None  # between the target's words, where phrases count as words
     banned_in_any_case: bool = False  # whether banned phrases are compared without case, where there are boundaries
+    ends: SentenceEnds | None = None  # what follows the end of a sentence is forbidden (--constraint-end)
     ordered: bool = False  # required phrases must come in the order given
     required: Sequence[Collection[int]] | None = None  # ids that a shortlist must hold for each sentence, as `select` says
     draft_lines: list[int] | None = None  # line of the draft file of each sentence, -1 for none; None: its number

@@ -54,6 +54,7 @@ class Select(ABC):
 
     is_topk: bool = False  # the 2k best ones, and nothing else
     variable: bool = False  # a sentence may continue with fewer rows than the beam
+    soft: bool = False  # required phrases are preferred, not forced
 
     def start(self, beam: Beam, pool: Pool) -> None:  # noqa: B027  most keep no row state
         """Add row state (`beam.aux`) to a beam whose sentences start now; none by default."""

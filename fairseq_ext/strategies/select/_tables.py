@@ -12,6 +12,7 @@ from fairseq_ext.constraints.required import Compiler, PhraseTable, build_table
 from fairseq_ext.constraints.sentence import EMPTY
 from fairseq_ext.kernels.banks import PhrasesStruct
 from fairseq_ext.search.pool import Pool
+from fairseq_ext.strategies.select._ends import EndRule
 
 
 @dataclass
@@ -24,6 +25,7 @@ class Tables:
     forced: Tensor  # (N,) tokens of the prefix
     infeasible: Tensor  # (N,) more tokens than the sentence may have
     banks: int  # of the sentence with the most constraint tokens
+    ends: EndRule | None = None  # --constraint-end
     struct: PhrasesStruct | None = None  # the phrases as the compiled library reads them
 
 
@@ -42,8 +44,8 @@ class Compilers:
             self.banned = BannedCompiler(pool.boundaries, pool.banned_in_any_case)
 
 
-def tables(pool: Pool, vocabulary: int, compilers: Compilers) -> Tables:
-    """The tables of a pool's constraints."""
+def tables(pool: Pool, vocabulary: int, compilers: Compilers, eos: int, min_len: int) -> Tables:
+    """The tables of a pool's constraints. min_len: target tokens before EOS, at least."""
     device = pool.length.device
     given = pool.constraints or [EMPTY] * len(pool)
     compilers.use(pool)
@@ -55,4 +57,6 @@ def tables(pool: Pool, vocabulary: int, compilers: Compilers) -> Tables:
     prefixes = [pool.forced(i) for i in range(len(pool))]
     forced = torch.tensor([len(prefix) for prefix in prefixes], device=device)
     missing = phrases.total - phrases.bank_after(prefixes)
-    return Tables(phrases, banned, max_len, forced, missing + forced > max_len, int(phrases.total.max()) + 1)
+    infeasible = missing + forced > max_len
+    ends = None if pool.ends is None else EndRule(pool.ends, (phrases.total > 0) & ~infeasible, forced, min_len, eos)
+    return Tables(phrases, banned, max_len, forced, infeasible, int(phrases.total.max()) + 1, ends)

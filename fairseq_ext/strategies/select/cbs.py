@@ -72,4 +72,4 @@ class ConstrainedBeam(GridBeam):
     constrained=True,
 )
 def build(flags, context) -> ConstrainedBeam:
-    return ConstrainedBeam(context.k, context.eos, len(context.dictionary), context.children)
+    return ConstrainedBeam(context.k, context.eos, len(context.dictionary), context.children, min_len=context.min_len)

@@ -55,12 +55,12 @@ class DBA(Select):
 
     is_compiled = True  # where the library can: kernels/banks.cpp computes what follows
 
-    def __init__(self, k: int, eos: int, vocabulary: int, children: int | None = None, even: bool = True):
+    def __init__(self, k: int, eos: int, vocabulary: int, children: int | None = None, even: bool = True, min_len: int = 1):
         self.k = k
         self.eos = eos
         self.vocabulary = vocabulary
         self.compilers = Compilers()
-        self.tables = OfPool(lambda pool: tables(pool, vocabulary, self.compilers))
+        self.tables = OfPool(lambda pool: tables(pool, vocabulary, self.compilers, eos, min_len))
         self.children = children  # most continuations of one row, those for the sake of constraints left out; None: no limit
         self.variable = self.variable or children is not None
         self.even = even  # how slots are divided among banks: in turn, or as in the paper
@@ -72,6 +72,8 @@ class DBA(Select):
         beam.aux["place"], beam.aux["count"] = table.phrases.begin(sentence)
         if table.banned is not None:
             beam.aux["banned"] = table.banned.start[sentence]
+        if table.ends is not None:
+            table.ends.start(beam)
 
     def follow(self, beams: Sequence[Beam], pool: Pool, change: Callable[[], None]) -> None:
         """A sentence's constraints keep their columns; its states move with the automata."""
@@ -104,10 +106,9 @@ class DBA(Select):
         live = beam.live_index()
         done = beam.longest - (0 if beam.lags is None else beam.lag())  # (S,) or the same for all
         steps_left = table.max_len[live] - done  # (S,) tokens that may still come before EOS
-        if table.banned is not None:
-            table.banned.ban_(log_probs, beam.aux["banned"], (steps_left <= 1)[beam.sentence_of_row()])
+        wanted = self.forbid_(beam, log_probs, table, steps_left)
         if self.is_compiled and self.children is None and log_probs.ids is None and log_probs.is_compiled():
-            return self.compiled(beam, log_probs, table, live, done, steps_left)
+            return self.compiled(beam, log_probs, table, live, done, steps_left, wanted)
         sentence = beam.sentence_of_row()
         phrases = table.phrases.of(live)
         place, count = (beam.by_sentence(beam.aux[name], 0) for name in ("place", "count"))  # (S, width, G)
@@ -144,13 +145,18 @@ class DBA(Select):
         order, score = self.order(phrases, table, place, count, bank, score)  # (S, 2k)
         row, token = row.gather(1, order), token.gather(1, order)
         group = bank.gather(1, order)
-        aux = {"place": pick(place, order), "count": pick(count, order)}
-        if table.banned is not None:
-            aux["banned"] = table.banned.advance(beam.aux["banned"][row], token)
+        aux = {"place": pick(place, order), "count": pick(count, order)} | self.state_after(beam, table, row, token, wanted)
         return Candidates(row, token, score, self.width(table), self.widths(phrases), phrases.total, group, aux)
 
     def compiled(
-        self, beam: Beam, log_probs: LogProbs, table: Tables, live: Tensor, done: int | Tensor, steps_left: Tensor
+        self,
+        beam: Beam,
+        log_probs: LogProbs,
+        table: Tables,
+        live: Tensor,
+        done: int | Tensor,
+        steps_left: Tensor,
+        wanted: Tensor | None,
     ) -> Candidates:
         """What __call__ defines, in one call of the compiled library."""
         if table.struct is None:
@@ -166,10 +172,27 @@ class DBA(Select):
             excused, infeasible, self.eos, self.k, best, out, self.even,
         )  # fmt: skip
         row, token, group, score, place, count = select_by_banks(table.struct, rows)
-        aux = {"place": place, "count": count}
+        aux = {"place": place, "count": count} | self.state_after(beam, table, row, token, wanted)
+        return Candidates(row, token, score, self.k, None, table.phrases.total[live], group, aux)
+
+    def forbid_(self, beam: Beam, log_probs: LogProbs, table: Tables, steps_left: Tensor) -> Tensor | None:
+        """Make impossible what banned phrases and --constraint-end forbid; what EndRule.forbid_ returns, None without that rule.
+
+        steps_left (S,): tokens that may still come before EOS."""
+        if table.banned is not None:
+            table.banned.ban_(log_probs, beam.aux["banned"], (steps_left <= 1)[beam.sentence_of_row()])
+        if table.ends is None:
+            return None
+        return table.ends.forbid_(beam, log_probs, table.phrases.of(beam.live_index()), not self.soft)
+
+    def state_after(self, beam: Beam, table: Tables, row: Tensor, token: Tensor, wanted: Tensor | None) -> dict[str, Tensor]:
+        """What `forbid_` reads of each row, after the candidates' tokens (S, c); wanted: what it has returned."""
+        aux = {}
         if table.banned is not None:
             aux["banned"] = table.banned.advance(beam.aux["banned"][row], token)
-        return Candidates(row, token, score, self.k, None, table.phrases.total[live], group, aux)
+        if table.ends is not None and wanted is not None:
+            aux["ends"] = table.ends.after(beam, row, token, wanted)
+        return aux
 
     def width(self, table: Tables) -> int:
         """Rows a sentence may go on with."""
@@ -248,11 +271,16 @@ class DBAFlags(ConstraintFlags):
     DBAFlags,
     needs=("own loop", "beam"),
     denies=("one order",),
-    neutral=({"select": "dba"},),
-    example=({"select": "dba"}, {"select": "dba", "dba_allocation": "paper"}),
+    neutral=({"select": "dba"}, {"select": "dba", "constraint_end": True}, {"select": "dba", "constraint_draft_first": True}),
+    example=(
+        {"select": "dba"},
+        {"select": "dba", "dba_allocation": "paper"},
+        {"select": "dba", "constraint_end": True},
+        {"select": "dba", "constraint_draft_first": True},
+    ),
     paper="Post and Vilar 2018, dynamic beam allocation",
     constrained=True,
 )
 def build(flags, context) -> DBA:
     even = str(flags.dba_allocation) == "even"
-    return DBA(context.k, context.eos, len(context.dictionary), context.children, even)
+    return DBA(context.k, context.eos, len(context.dictionary), context.children, even, context.min_len)

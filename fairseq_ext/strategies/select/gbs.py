@@ -101,4 +101,4 @@ class GridBeam(DBA):
     constrained=True,
 )
 def build(flags, context) -> GridBeam:
-    return GridBeam(flags.gbs_base, context.eos, len(context.dictionary), context.children)
+    return GridBeam(flags.gbs_base, context.eos, len(context.dictionary), context.children, min_len=context.min_len)
