@@ -66,10 +66,12 @@ class Early(Count):
         if candidates.score.device.type == "cpu" and not bool(full.any()):
             return decision
         _, goes_on = candidates.ends_and_goes_on(self.eos)
-        goes_on &= goes_on.cumsum(1) <= (candidates.width if candidates.widths is None else candidates.widths[:, None])
+        # subtle: a sentence whose list is not full goes on as under --stop count, whatever others of the batch do
+        within = goes_on.cumsum(1) <= (candidates.width if candidates.widths is None else candidates.widths[:, None])
+        goes_on &= within | ~full[:, None]
         stays = goes_on & ~(full[:, None] & (self.reach(candidates, beam, wanted) <= best[:, -1:]))
         # subtle: places that become free go to hypotheses of their neighbours, so a sentence with a full list gets no more rows than it has
-        rows = torch.full_like(live, beam.width) if beam.counts is None else beam.counts
+        rows = (beam.by_sentence(beam.last_score(), -torch.inf) > -torch.inf).sum(1)  # placeholder rows, which a batch may need, are none
         stays &= (self.turn(candidates, stays) < rows[:, None]) | ~full[:, None]
         self.stats.drop(goes_on & ~stays)
         final = decision.final | ~stays.any(1) | (full & self.is_late(beam, finished))

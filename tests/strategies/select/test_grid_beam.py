@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from models import batch, build, generators, run, same
+from models import alone, batch, build, generators, run, same
 from strategies.select.test_dba import all_met, decode, outputs, random_constraints, satisfying, wanted
 from strategies.select.test_dba_models import LENGTHS, constrained, random_phrases, tokens
 from strategies.select.test_dba_models import wanted as phrases
@@ -40,6 +40,18 @@ def test_sentences_without_constraints_are_plain_beam_search_beside_others(selec
         assert got[i] and all(all(met(row, c, False)) for row in tokens(got[i]))
         if not c.any_of:
             same(stock[i : i + 1], got[i : i + 1])
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("select", ["dba", *SELECTS])
+def test_the_early_end_of_a_sentence_does_not_depend_on_its_batch(select, seed):
+    draw = random.Random(seed)
+    constraints = [phrases(*random_phrases(draw, *n)) for n in ([], [1], [2, 1], [1, 1], [3], [1, 2])]
+    pair = generators([build("transformer", seed).double()], {"select": select, "stop": "early"}, beam=2 + seed % 3, max_len_b=14)
+    sample = batch([4, 2, 5, 3, 0, 6], seed)
+    together = run(pair.ours, constrained(sample, constraints))
+    for i, c in enumerate(constraints):
+        same(together[i : i + 1], run(pair.ours, constrained(alone(sample, i), [c])), 1e-9)
 
 
 @pytest.mark.parametrize("ordered", [False, True])
