@@ -1,4 +1,4 @@
-"""Published search methods for stock fairseq 0.12.2: `--user-dir fairseq_ext --task translation_ext`.
+"""Published search methods for stock fairseq 0.12.2: `--task translation_ext`.
 
 The path is the flag: `--softmax lsh` is strategies/softmax/lsh.py, `--prune-threshold` is strategies/prune/threshold.py.
 Options that are no strategies: `--results-file` and `--cpu-workers` in session/, `--int8` and `--cuda-graphs` in decoders/, constraint
