@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 import itertools
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,6 +24,7 @@ from fairseq_ext.loading.model_folder import find_model
 from fairseq_ext.session.bad_sentences import decode_each
 from fairseq_ext.session.checkpoint import source_limit
 from fairseq_ext.session.cpu_workers import share_of
+from fairseq_ext.session.generators import Generators, hypotheses
 from fairseq_ext.session.teacher_forcing import check_task, score_pairs
 from fairseq_ext.stats import Stats
 from fairseq_ext.translation import Translation, empty
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from fairseq_ext.flags import Flags
-
-KEPT = 8  # generators of other beams than the flags', which share one decoder
 
 
 class Translator:
@@ -69,8 +67,7 @@ class Translator:
         self.cuda = torch.cuda.is_available() and not cfg.common.cpu
         if cfg.common.seed is not None and not cfg.generation.no_seed_provided:
             utils.set_torch_seed(cfg.common.seed)
-        self.beam, self.nbest = cfg.generation.beam, cfg.generation.nbest  # of calls that name none
-        self.hypotheses(None, None)
+        self.beam, self.nbest = hypotheses(None, None, (cfg.generation.beam, cfg.generation.nbest))  # of calls that name none
         self.task = tasks.setup_task(cfg.task)
         if self.task.source_dictionary is None:
             raise UsageError(
@@ -92,7 +89,7 @@ class Translator:
                 model.cuda()
             model.prepare_for_inference_(cfg)
         self.generator = self.build_generator()
-        self.generators = {(self.beam, self.nbest): self.generator}
+        self.generators = Generators(self.task, self.models, cfg.generation, self.generator)
         self.tokenizer = self.task.build_tokenizer(cfg.tokenizer)
         self.bpe = self.task.build_bpe(cfg.bpe)
         self.max_positions = utils.resolve_max_positions(self.task.max_positions(), *[m.max_positions() for m in self.models])
@@ -191,7 +188,7 @@ class Translator:
         if errors not in ("raise", "return"):
             raise UsageError(f"errors is {errors!r}: use 'raise' or 'return'")
         with self.lock:
-            nbest = self.use(beam, nbest)
+            self.generator, nbest = self.generators.use(beam, nbest)
             if given:
                 self.use_constraints()
             given.check(len(lines))
@@ -245,44 +242,6 @@ class Translator:
                     self.check_length(line, f"the {'target' if side else 'source'} of line {number + 1}", side)
             found = score_pairs(self.task, self.models, source, target, self.cfg.dataset, self.cuda)
             return [self.translation(h) for h in found]
-
-    def hypotheses(self, beam: int | None, nbest: int | None) -> tuple[int, int]:
-        """The beam and the length of the n-best list of a call (raises UsageError)."""
-        for name, given in (("beam", beam), ("nbest", nbest)):
-            if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 1):
-                raise UsageError(f"{name} is {given!r}: give a whole number of hypotheses, 1 or more")
-        width = beam or self.beam
-        length = nbest or (min(self.nbest, width) if beam else self.nbest)
-        if length > width:
-            raise UsageError(f"nbest={length} asks for more hypotheses than beam={width} keeps: raise beam or lower nbest")
-        return width, length
-
-    def use(self, beam: int | None, nbest: int | None) -> int:
-        """Search with this beam from now on, for lists as long as this at least; the list's length. A stop strategy may drop what a
-        shorter list has no place for."""
-        width, length = self.hypotheses(beam, nbest)
-        results_file = self.task.flags().results_file
-        if results_file and width != self.beam:
-            raise UsageError("results_file holds the results of one search, and another beam is another search: leave one of the two out")
-        key = width, self.nbest if results_file else max(length, min(self.nbest, width))
-        if self.generator.runs_stock_loop and width != self.beam:
-            raise UsageError("beam is fixed where fairseq's own loop runs (sampling, diverse_beam_groups): make another Translator")
-        if key not in self.generators:
-            if len(self.generators) > KEPT:
-                del self.generators[next(other for other in self.generators if other != (self.beam, self.nbest))]
-            self.generators[key] = self.rebuilt(*key)
-        generator = self.generators[key]
-        if generator is not self.generator:
-            self.generator = generator
-            generator.model.set_decoder_beam_size(generator.beam_size)  # BART shares source keys among the rows of a beam
-        return length
-
-    def rebuilt(self, beam: int, nbest: int) -> Any:
-        """A generator of another beam, or with other flags than before, that goes on with the statistics and shares the decoder."""
-        generation = copy.deepcopy(self.cfg.generation)
-        generation.beam, generation.nbest = beam, nbest
-        extra = {"stats": self.generator.stats, "decoder": self.generator.made_decoder}
-        return self.task.build_generator(self.models, generation, extra_gen_cls_kwargs=extra)
 
     def check_length(self, tokens: Tensor, where: str, side: int = 0) -> None:
         """SentenceError for source tokens (L,), or target tokens (side 1), that are more than the model takes."""
@@ -350,21 +309,8 @@ class Translator:
 
     def use_constraints(self) -> None:
         """Search with constraints from now on, whatever the flags said; a line without any is translated as before."""
-        if not self.task.constrained:
-            if self.generator.results is not None:
-                raise UsageError(
-                    "results_file holds the results of one search, and the first constraints change the search: "
-                    'make the Translator with constraints="unordered"'
-                )
-            key = next(key for key, generator in self.generators.items() if generator is self.generator)
-            before = self.cfg.generation.constraints
-            self.cfg.generation.constraints = "unordered"
-            try:
-                self.generator = self.rebuilt(*key)
-            except UsageError:  # the flags do not allow it: lines without constraints are translated as before
-                self.cfg.generation.constraints, self.task.constrained = before, False
-                raise
-            self.generators = {key: self.generator}
+        with self.lock:
+            self.generator = self.generators.constrain()
 
     def translation(self, hypothesis: dict) -> Translation:
         """From fairseq's dictionary to text."""

@@ -25,7 +25,7 @@ ALLOWED = {
     "engine": "constraints errors search stats terms translator",
     "terms": "errors files",
     "translator": "constraints errors flags loading session.bad_sentences session.checkpoint session.cpu_workers "
-    "session.teacher_forcing stats translation",
+    "session.generators session.teacher_forcing stats translation",
     "viz": "errors files parallel search translator",
     # tasks -> config, generator
     "tasks": "config constraints decoders.refused errors generator kernels loading.languages registry session stats validate",
