@@ -564,12 +564,21 @@ class Flags(StockFlags, total=False):
     # tokens that a call reads at most in each row (1: greedy; default 0: 3, or with window as many as pay
     # off)
     block_size: int | None
+    # prefer required phrases by so many nats for each of their tokens, instead of forcing them (default: they
+    # are forced)
+    constraint_bonus: float | None
     # where a required phrase counts: as whole words; from the start of a word, a suffix may follow (prefix);
     # or inside words as well (none) (default: word where the target's segmentation is known, else none)
     constraint_boundary: Literal["none", "prefix", "word"] | None
     # in which case a required phrase counts: as written; with a capital too where it starts the translation
     # (initial); or any (default: initial for --glossary, else exact)
     constraint_case: Literal["any", "exact", "initial"] | None
+    # search without required phrases first (or with --constraint-bonus), and force them only in sentences
+    # that miss one (default: off)
+    constraint_draft_first: bool | None
+    # nothing but EOS and closing quotes follows the end of a sentence, and required phrases come before it
+    # (default: off)
+    constraint_end: bool | None
     # phrases that must appear: one line a sentence in corpus order, tab-separated, or JSONL (default: none;
     # in any order unless --constraints is ordered)
     constraints_file: Text | None
@@ -666,7 +675,7 @@ class Flags(StockFlags, total=False):
     # when sentences start (default: batch, as fairseq: all together)
     schedule: Literal["batch", "stream"] | None
     # how continuations are chosen (default: dba where there are constraints, else topk, as fairseq)
-    select: Literal["cbs", "dba", "gbs", "topk"] | None
+    select: Literal["bonus", "cbs", "dba", "gbs", "topk"] | None
     # lines 'word count' of the target side, for the most frequent words (default: the target dictionary's
     # counts)
     shortlist_counts: Text | None
