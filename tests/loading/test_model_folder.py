@@ -149,12 +149,13 @@ def test_interactive_asks_where_nothing_tells(tmp_path):
 def test_the_corpus_command_takes_a_folder(tmp_path, monkeypatch):
     from corpus_jobs import OneProcess
 
-    from fairseq_ext.corpus import __main__, run
+    from fairseq_ext.corpus import run
+    from fairseq_ext.corpus.__main__ import job_of
 
     monkeypatch.setattr(run, "Run", OneProcess)
     (tmp_path / "in.txt").write_text("\n".join([*TEXT, ""]) + "\n")
     where = ["--data", str(DEMO), "--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / "out"), "--progress", "0"]
-    assert __main__.main(["translate", *where, "--beam", "2", "--cpu"]) == 0
+    assert run.translate(job_of(["translate", *where, "--beam", "2", "--cpu"])).errors == 0
     (output,) = (tmp_path / "out").glob("in*.jsonl")
     records = [json.loads(line) for line in output.read_text().splitlines()]
     ours = Translator.from_folder(DEMO, beam=2, cpu=True)

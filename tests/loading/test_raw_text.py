@@ -96,7 +96,8 @@ def test_generate_warns_that_its_output_stays_segmented(tmp_path):
 def test_translator_and_corpus_warn_once(tmp_path, caplog, monkeypatch):
     from corpus_jobs import OneProcess
 
-    from fairseq_ext.corpus import __main__, run
+    from fairseq_ext.corpus import run
+    from fairseq_ext.corpus.__main__ import job_of
 
     ours = Translator(str(DEMO / "checkpoint.pt"), str(DEMO), beam=1, cpu=True)
     for _ in range(2):
@@ -108,6 +109,6 @@ def test_translator_and_corpus_warn_once(tmp_path, caplog, monkeypatch):
     where = ["--input", str(tmp_path / "in.txt"), "--data", str(DEMO), "--path", str(DEMO / "checkpoint.pt"), "--progress", "0"]
     for flags, count in (([], 1), (SPM.split(), 0)):
         output = str(tmp_path / f"out{count}")
-        assert __main__.main(["translate", *where, "--output", output, "--beam", "1", "--cpu", "--unit", "1", *flags]) == 0
+        assert run.translate(job_of(["translate", *where, "--output", output, "--beam", "1", "--cpu", "--unit", "1", *flags])).errors == 0
         assert len(told(caplog)) == count
         caplog.clear()
