@@ -5,7 +5,7 @@
 in the translation; `form` and `at` are null where the translation has none of them, by the definition that the search keeps to
 (--constraint-boundary, --constraint-case). Places are characters, [start, end). source and translation are in NFKC, the translation with
 single spaces, which is what the places count in. Lines come in the order in which batches finish. The file is there when the command ends,
-also by an error; a device or a pipe gets each line at once.
+also by an error or Ctrl-C, and not where it is killed; a device or a pipe gets each line at once.
 """
 
 from __future__ import annotations
