@@ -3,6 +3,8 @@
 import argparse
 import atexit
 import gc
+import logging
+import os
 import sys
 from types import ModuleType
 
@@ -68,10 +70,22 @@ def read_plain_values() -> None:
     DictConfig.__getattr__ = plain_value  # type: ignore[method-assign]
 
 
+def prepare_tasks(tasks: ModuleType) -> None:
+    """Make the tasks lazy, and send a command's log to standard error, as it goes in stock: there a task that few use says so when it is
+    imported, before the command would choose standard output."""
+    lazy.replace_dictionaries(tasks)
+    if "fairseq_cli" in sys.modules:
+        logging.basicConfig(
+            format="%(asctime)s | %(levelname)s | %(name)s | %(message)s",
+            datefmt="%Y-%m-%d %H:%M:%S",
+            level=os.environ.get("LOGLEVEL", "INFO").upper(),
+        )
+
+
 AFTER_IMPORT = {
     "fairseq.dataclass.utils": compose_quickly,
     "fairseq.models": lazy.replace_dictionaries,
     "fairseq.options": leave_out_default_model,
     "fairseq.registry": lazy.replace_set_up,
-    "fairseq.tasks": lazy.replace_dictionaries,
+    "fairseq.tasks": prepare_tasks,
 }

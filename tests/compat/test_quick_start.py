@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from fairseq import options
@@ -116,3 +117,13 @@ def test_a_setting_that_does_not_fit_gets_hydras_error_as_before():
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert said.returncode and "--tokenizer moses needs the languages" in said.stderr
+
+
+@pytest.mark.parametrize("task", [[], ["--task", "translation_ext"]], ids=["stock", "ours"])
+def test_the_log_goes_to_standard_error_so_that_the_output_holds_results_alone(task):
+    demo = Path(__file__).resolve().parents[2] / "checkpoints" / "demo"
+    model = [str(demo), "--path", str(demo / "checkpoint.pt"), "-s", "de", "-t", "en", "--cpu", "--beam", "1"]
+    command = [str(Path(sys.executable).with_name("fairseq-interactive")), *model, *task]
+    done = subprocess.run(command, input="▁Die ▁Akte .\n", capture_output=True, text=True, timeout=120, check=True)
+    assert [line[:2] for line in done.stdout.splitlines()] == ["S-", "W-", "H-", "D-", "P-"]
+    assert "| INFO | fairseq_cli.interactive | " in done.stderr
