@@ -705,5 +705,5 @@ class Flags(StockFlags, total=False):
     stream_rows: int | None
     # sentences that are decoded at once under --schedule stream (default: 64)
     stream_width: int | None
-    # fairseq-interactive ends at the first line that it cannot use (default: it goes on, with status 3)
+    # end at the first sentence that cannot be translated (default: go on, with status 3)
     strict: bool | None
