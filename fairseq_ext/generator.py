@@ -23,7 +23,7 @@ from fairseq_ext.constraints.draft_first import DraftFirst
 from fairseq_ext.constraints.flags import is_ordered
 from fairseq_ext.constraints.in_text import InText
 from fairseq_ext.constraints.packed import from_packed
-from fairseq_ext.constraints.report import Meets, report_constraints
+from fairseq_ext.constraints.report import Asked, Meets, report_constraints
 from fairseq_ext.constraints.segmenter import Segmenter
 from fairseq_ext.constraints.sentence import met
 from fairseq_ext.constraints.sentence_end import EndsOfSources
@@ -217,10 +217,9 @@ class BeamSearchGenerator(SequenceGenerator):
         """What the final hypotheses of a sentence come to: scored anew where the softmax does, those first that meet the constraints."""
         found = self.plugs.softmax.rescore(sentence, found, pool, self.spec.scoring) or [self.nothing(pool.length.device)]
         if pool.constraints is not None:
-            number, limit, constraints = int(pool.ids[sentence]), pool.max_len[sentence], pool.constraints[sentence]
             lead = 0 if pool.lead is None else pool.lead[sentence]
-            meets, soft = self.meets(pool), self.plugs.select.soft
-            found = report_constraints(number, found, constraints, pool.ordered, limit, self.stats, meets, lead, soft)
+            asked = Asked(int(pool.ids[sentence]), pool.constraints[sentence], pool.max_len[sentence], lead)
+            found = report_constraints(asked, found, self.stats, pool.ordered, self.meets(pool), self.plugs.select.soft)
         out = self.as_dictionaries(found, pool.length.device)
         self.stats.sentences += 1
         self.stats.target_tokens += out[0]["tokens"].numel()

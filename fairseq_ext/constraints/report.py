@@ -26,20 +26,23 @@ class ConstraintCounts(Section):
     redone: int | None = None  # sentences whose draft missed a phrase (--constraint-draft-first)
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What a sentence asks for."""
+
+    number: int  # its id
+    constraints: SentenceConstraints
+    limit: int  # most target tokens
+    lead: int = 0  # tokens that the command forces before a prefix
+
+
 def report_constraints(
-    number: int,
-    found: list[Hypothesis],
-    constraints: SentenceConstraints,
-    ordered: bool,
-    limit: int,
-    stats: Stats,
-    meets: Meets = met,
-    lead: int = 0,
-    soft: bool = False,
+    asked: Asked, found: list[Hypothesis], stats: Stats, ordered: bool = False, meets: Meets = met, soft: bool = False
 ) -> list[Hypothesis]:
     """Add a sentence's constraints to the statistics. Returns its hypotheses that meet all of them; where none does, all, the one that
-    meets most first, each flagged with what it lacks. limit: most target tokens; meets: counts in tokens (met) or in text (in_text.py);
-    lead: tokens that the command forces before a prefix; soft: constraints were preferred, not forced, and hypotheses keep their order."""
+    meets most first, each flagged with what it lacks. meets: counts in tokens (met) or in text (in_text.py); soft: constraints were
+    preferred, not forced, and hypotheses keep their order."""
+    number, constraints, lead = asked.number, asked.constraints, asked.lead
     total = stats.section(ConstraintCounts)
     total.given += len(constraints.any_of) + len(constraints.unmet) + bool(constraints.prefix)
     total.unmet += [[number, text, reason] for text, reason in constraints.unmet]
@@ -51,7 +54,7 @@ def report_constraints(
     kept = list(range(len(found))) if soft else complete or sorted(range(len(found)), key=lambda i: -sum(which[i]))
     best = which[kept[0]] if kept else met_with_prefix([], constraints, ordered, meets)
     total.met += sum(best)
-    reason = LEFT_OUT if soft else why(constraints, limit - lead)
+    reason = LEFT_OUT if soft else why(constraints, asked.limit - lead)
     texts = constraints.text + ((constraints.prefix_text,) if constraints.prefix else ())
     lacks = [tuple((text, reason) for text, is_met in zip(texts, each, strict=True) if not is_met) for each in (best, *which)]
     total.unmet += [[number, text, reason] for text, reason in lacks[0]]

@@ -10,7 +10,7 @@ from constraints.test_phrases import Plain
 from strategies.select.test_dba import VOCABULARY, phrase, random_constraints, wanted
 from table_model import EOS, FIRST_WORD, random_table, search, stop_plug, words
 
-from fairseq_ext.constraints.report import LEFT_OUT, ConstraintCounts, report_constraints
+from fairseq_ext.constraints.report import LEFT_OUT, Asked, ConstraintCounts, report_constraints
 from fairseq_ext.constraints.sentence import SentenceConstraints
 from fairseq_ext.stats import Stats
 from fairseq_ext.strategies.select.bonus import Bonus
@@ -108,7 +108,7 @@ def test_banned_phrases_stay_banned_and_a_large_bonus_meets_what_is_allowed():
 def test_the_report_names_what_was_left_out_and_keeps_the_order():
     stats, constraints = Stats(), wanted("d", "ab")
     (nbest,) = found([random_table(2)], [constraints], 5, 0.5)
-    reported = report_constraints(0, nbest, constraints, False, 7, stats, soft=True)
+    reported = report_constraints(Asked(0, constraints, 7), nbest, stats, soft=True)
     assert [h.score for h in reported] == [h.score for h in nbest]
     for h in reported:
         text = words(h.tokens).replace(" ", "")

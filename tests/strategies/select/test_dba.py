@@ -11,7 +11,7 @@ import torch
 from constraints.test_phrases import Plain
 from table_model import EOS, FIRST_WORD, PAD, Found, lattice, number, random_table, search, stop_plug, words
 
-from fairseq_ext.constraints.report import report_constraints
+from fairseq_ext.constraints.report import Asked, report_constraints
 from fairseq_ext.constraints.sentence import SentenceConstraints, met
 from fairseq_ext.stats import Stats
 from fairseq_ext.strategies.select.dba import DBA
@@ -219,7 +219,7 @@ def test_what_a_prefix_meets_takes_no_more_room(constraints, max_len):
     for seed in range(4):
         found = decode([random_table(seed)], [constraints], 4, max_len).lists
         stats, count = Stats(), len(constraints.any_of) + 1
-        kept = report_constraints(7, found[0], constraints, False, max_len, stats)
+        kept = report_constraints(Asked(7, constraints, max_len), found[0], stats)
         assert stats.as_dict()["constraints"] == {"given": count, "met": count, "unmet": []}
         assert kept and all(all_met(h, constraints) for h in kept)
 
@@ -228,7 +228,7 @@ def test_a_prefix_that_does_not_fit_is_reported_with_what_it_leaves_out():
     constraints = wanted("b", "d", prefix="abc")
     found = decode([random_table(1)], [constraints], 4, 2).lists
     stats = Stats()
-    kept = report_constraints(0, found[0], constraints, False, 2, stats)
+    kept = report_constraints(Asked(0, constraints, 2), found[0], stats)
     reason = "the constraints take 4 tokens and the sentence may have 2"
     assert stats.as_dict()["constraints"] == {"given": 3, "met": 1, "unmet": [[0, "d", reason], [0, "abc", reason]]}
     assert words(kept[0].tokens) == "a b"
@@ -241,6 +241,6 @@ def test_any_alternative_will_do_and_the_likeliest_is_taken():
     # nothing but EOS may follow "aa": a dead end, which the report drops because there are complete hypotheses
     assert [words(h.tokens) for h in found[0]] == ["a a", "b", "c"]
     stats = Stats()
-    kept = report_constraints(7, found[0], constraints, False, 8, stats)
+    kept = report_constraints(Asked(7, constraints, 8), found[0], stats)
     assert [words(h.tokens) for h in kept] == ["b", "c"]
     assert stats.as_dict()["constraints"] == {"given": 1, "met": 1, "unmet": []}
