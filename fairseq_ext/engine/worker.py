@@ -105,6 +105,7 @@ def description(decoding: Decoding) -> Description:
     )  # fmt: skip
 
 
+@torch.no_grad()
 def serve(pipe: Connection, decoding: Decoding) -> None:
     """Work on what the pipe brings, until it is closed or says so."""
     pipe.send(description(decoding))

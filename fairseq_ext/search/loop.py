@@ -22,6 +22,7 @@ from fairseq_ext.search.survivors import continued, survivors
 Answer = Callable[[int, list[Hypothesis]], None]  # takes a sentence's pool number and its hypotheses, best first
 
 
+@torch.no_grad()
 def beam_search(engine: Engine, pool: Pool, answer: Answer) -> None:
     """Decode the sentences of the pool that are wanted; give `answer` each of them as soon as it is final."""
     search = Search(engine, pool)
@@ -30,7 +31,6 @@ def beam_search(engine: Engine, pool: Pool, answer: Answer) -> None:
             answer(sentence, search.finished.take(sentence, search.plugs.stop.answers(sentence)))
 
 
-@torch.no_grad()
 def step(search: Search) -> list[int] | None:
     """Start what may start, and add a token to every row of one group; return the sentences that are final now.
 

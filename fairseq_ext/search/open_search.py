@@ -71,7 +71,8 @@ class OpenSearch:
         return places
 
     def step(self) -> list[int]:
-        """Add a token to the rows of one group; return the places whose sentences are final now."""
+        """Add a token to the rows of one group; return the places whose sentences are final now. Callers hold torch.no_grad,
+        else autograd records every step."""
         return advance_group(self.search) if self.search.groups.groups else []
 
     def cancel(self, places: Collection[int]) -> None:
