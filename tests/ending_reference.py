@@ -1,6 +1,6 @@
 """Brute force for the tests of optimal ending: beams by plain Python lists, always run to the length limit.
 
-What a stopping rule must answer, and when it must stop, is read off the whole run: `expansion` gives its steps, `ranked` the answers,
+What a stopping criterion must answer, and when it must stop, is read off the whole run: `expansion` gives its steps, `ranked` the answers,
 `certificate_step` the stop. Shares no code with the loop.
 """
 

@@ -97,9 +97,9 @@ int64_t draft_blocks(void* method, Row* row, int64_t most) {
     return m;
 }
 
-int64_t commit_blocks(void* method, const Row* row, int64_t verified, int64_t ended) {
+int64_t commit_blocks(void* method, const Row* row, int64_t verified, int64_t finished) {
     if (!static_cast<Blocks*>(method)->parallel(row)) return 1;
-    return ended || verified == row->w ? verified : 0;
+    return finished || verified == row->w ? verified : 0;
 }
 
 int64_t draft_window(void* method, Row* row, int64_t most) {
@@ -149,7 +149,7 @@ int64_t commit_row(Row* row_) {
     const int64_t w = row.w;
     int64_t verified = 1;
     while (verified < w && row.word[verified - 1] == row.draft[verified - 1] && row.word[verified - 1] != row.eos) ++verified;
-    bool ended = row.word[verified - 1] == row.eos;
+    bool finished = row.word[verified - 1] == row.eos;
     row.redo = 0;
     if (row.least_margin > 0 && w > 1) {
         int64_t apart = 0;
@@ -157,14 +157,14 @@ int64_t commit_row(Row* row_) {
         row.checked += std::min(apart + 1, verified);
         row.redo = apart < verified;
         row.redone += row.redo;
-        ended = ended && !row.redo;
+        finished = finished && !row.redo;
         verified = apart;
     }
     row.verified = verified;
     for (int64_t i = 0; i < std::max<int64_t>(1, verified); ++i)
         if (std::isnan(row.word_score[i])) return row.broken = i, NOT_A_NUMBER;
     if (row.learn) row.learn(row.method, row_, verified);
-    const int64_t count = row.redo ? verified : row.commit(row.method, row_, verified, ended);
+    const int64_t count = row.redo ? verified : row.commit(row.method, row_, verified, finished);
     row.calls += 1, row.positions += w, row.kept += count, row.offered += w - 1, row.taken += std::max<int64_t>(count - 1, 0);
     bool lost = false;  // every word was forbidden
     for (int64_t i = 0; i < count; ++i) {
@@ -175,7 +175,7 @@ int64_t commit_row(Row* row_) {
     *row.length += count;
     row.first_guess = count, row.guesses = w - count;
     row.w = 0;
-    return lost ? LOST : ended && count == verified ? DONE : GOES_ON;
+    return lost ? LOST : finished && count == verified ? DONE : GOES_ON;
 }
 
 // A whole call. NO_ROOM: the reader needs memory for row.w positions behind row.length; then the call is to be made again

@@ -19,7 +19,7 @@ struct Row {
     // of the method: draft tokens, none where nothing pays; what came of them; how many verified tokens are kept
     int64_t (*draft_block)(void* method, Row* row, int64_t most);
     void (*learn)(void* method, const Row* row, int64_t verified);  // or null
-    int64_t (*commit)(void* method, const Row* row, int64_t verified, int64_t ended);
+    int64_t (*commit)(void* method, const Row* row, int64_t verified, int64_t finished);
     void* method;
     int64_t limit, min_len, eos, pad;  // limit: most tokens before EOS
     int64_t every;                     // log-probabilities of every position are asked for

@@ -124,15 +124,15 @@ class ParallelSearch:
             # (4) outputs are right as far as the draft was, (5) and nothing follows EOS or the length limit
             verified = (draft == out[:, :-1]).cumprod(1).sum(1) + 1
             is_end = (out == eos) & (np.arange(w) < verified[:, None])
-            ended = is_end.any(1)
-            verified = np.where(ended, is_end.argmax(1) + 1, verified)
+            finished = is_end.any(1)
+            verified = np.where(finished, is_end.argmax(1) + 1, verified)
             rows.redo = np.zeros(len(rows), bool)
             if self.near_ties.margin and w > 1:
                 apart = self.near_ties.verified_before(verified, best.margin)
-                rows.redo, ended, verified = apart < verified, ended & (apart == verified), apart
+                rows.redo, finished, verified = apart < verified, finished & (apart == verified), apart
             raise_nan(rows, np.isnan(score) & (np.arange(w) < np.maximum(verified, 1)[:, None]))
             self.method.learn(rows, out, verified, w)
-            count = np.where(rows.redo, verified, self.method.commit(rows, verified, ended, w))
+            count = np.where(rows.redo, verified, self.method.commit(rows, verified, finished, w))
             if trace is not None:
                 for r, s in enumerate(rows.live.tolist()):
                     trace(Iteration(s, int(rows.length[r]), draft[r].copy(), out[r].copy(), score[r].copy(), int(verified[r])))
@@ -141,7 +141,7 @@ class ParallelSearch:
             rows.append_(out, score, count)
             # (7) finished rows leave
             lost = ((score == -np.inf) & (np.arange(w) < count[:, None])).any(1)  # every word was forbidden
-            done = (ended & (count == verified)) | lost
+            done = (finished & (count == verified)) | lost
             if done.any():
                 for r in done.nonzero()[0].tolist():
                     answer(int(rows.live[r]), [] if lost[r] else [self.hypothesis(rows, r, pool, best.dtype)])

@@ -32,8 +32,8 @@ class Method(ABC):
         """Take note of what came of the draft, before the commit: outputs (n, w), of which the first verified (n,) are right."""
 
     @abstractmethod
-    def commit(self, rows: Rows, verified: np.ndarray, ended: np.ndarray, w: int) -> np.ndarray:
-        """(n,) how many of each row's verified outputs (n,), one at least, are kept; the last one is EOS where ended (n,)."""
+    def commit(self, rows: Rows, verified: np.ndarray, finished: np.ndarray, w: int) -> np.ndarray:
+        """(n,) how many of each row's verified outputs (n,), one at least, are kept; the last one is EOS where finished (n,)."""
 
     def compiled(self, sentence: int) -> CompiledMethod | None:
         """The compiled twin for a sentence that is alone (kernels/row.cpp); None: there is none, and the functions above serve it too."""

@@ -1,8 +1,8 @@
 """A sentence that is alone: the steps of loop.py through their compiled twin (kernels/beam.cpp), in one call.
 
 That runs what most people ask for, on a CPU in float32 or with --int8: beam search of one model, with the full softmax, fairseq's selection
-and stopping rule, and no logits processor but the length limits. Everything else, and every batch of several sentences, goes through the
-loop, which is the definition: hypotheses are the same, to the last bit.
+and stopping criterion, and no logits processor but the length limits. Everything else, and every batch of several sentences, goes through
+the loop, which is the definition: hypotheses are the same, to the last bit.
 """
 
 from __future__ import annotations

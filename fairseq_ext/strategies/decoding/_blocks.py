@@ -50,8 +50,8 @@ class Blocks(Method):
             tokens = np.where((tokens == NONE).any(1, keepdims=True), first, tokens)
         return tokens
 
-    def commit(self, rows: Rows, verified: np.ndarray, ended: np.ndarray, w: int) -> np.ndarray:
-        converged = np.where(ended | (verified == w), verified, 0)
+    def commit(self, rows: Rows, verified: np.ndarray, finished: np.ndarray, w: int) -> np.ndarray:
+        converged = np.where(finished | (verified == w), verified, 0)
         return np.where(self.parallel(rows), converged, 1)
 
     def compiled(self, sentence: int) -> CompiledMethod | None:

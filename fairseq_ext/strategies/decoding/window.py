@@ -120,7 +120,7 @@ class Window(Method):
             state.right = DECAY * state.right + right.sum() / n
             state.expected = max(1e-3, DECAY * state.expected + (self.confidence[:, :m] * reached).sum() / n)
 
-    def commit(self, rows: Rows, verified: np.ndarray, ended: np.ndarray, w: int) -> np.ndarray:
+    def commit(self, rows: Rows, verified: np.ndarray, finished: np.ndarray, w: int) -> np.ndarray:
         return verified
 
     def compiled(self, sentence: int) -> CompiledMethod | None:

@@ -1,4 +1,4 @@
-"""fairseq's stopping rule: a sentence is final with k finished hypotheses (`--stop count`, the default).
+"""fairseq's stopping criterion: a sentence is final with k finished hypotheses (`--stop count`, the default).
 
 With --patience p it waits for p k of them:
     J. Kasai, K. Sakaguchi, R. Le Bras, D. Radev, Y. Choi and N. A. Smith. A Call for Clarity in Beam Search: How It Works and When It

@@ -38,7 +38,7 @@ OTHERS = 4  # tokens that it may take beside those that it lacks
 
 
 class Early(Count):
-    """fairseq's rule, and beside it the estimate for sentences with constraints."""
+    """fairseq's stopping criterion, and beside it the estimate for sentences with constraints."""
 
     def __init__(self, eos: int, scoring: Scoring, stats: Stats):
         super().__init__(eos)

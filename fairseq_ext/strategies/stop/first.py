@@ -1,4 +1,4 @@
-"""Stop when the best candidate is complete, and return it (`--stop first`): the rule of OpenNMT-py, a baseline of optimal.py."""
+"""Stop when the best candidate is complete, and return it (`--stop first`): OpenNMT-py's stopping criterion, a baseline of optimal.py."""
 
 from torch import Tensor
 

@@ -1,4 +1,4 @@
-"""Every finished hypothesis narrows the beam (`--stop shrink`): the rule of RNNsearch, a baseline of optimal.py."""
+"""Every finished hypothesis narrows the beam (`--stop shrink`): the stopping criterion of RNNsearch, a baseline of optimal.py."""
 
 import torch
 from torch import Tensor
