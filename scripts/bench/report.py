@@ -5,6 +5,7 @@ import os
 import platform
 import subprocess
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,7 @@ def machine() -> dict[str, Any]:
         "cores": cores(),
         "python": platform.python_version(),
         "torch": torch.__version__,
+        "fairseq": version("fairseq"),
         "torch_threads": torch.get_num_threads(),
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "git_commit": git("rev-parse", "--verify", "HEAD"),

@@ -11,13 +11,21 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from documents import ages
+
 PART = re.compile(r"(<!-- generated: (?P<name>[\w-]+)(?P<arguments>[^\n]*?) -->\n)(?P<body>.*?)(<!-- end -->)", re.DOTALL)
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def fill(text: str) -> str:
-    """Return a page's text with every generated part made anew. Errors: KeyError for a part that nothing makes."""
-    return PART.sub(lambda m: f"{m[1]}{PARTS[m['name']](*m['arguments'].split())}\n{m[5]}", text)
+    """Return a page's text with every generated part made anew; a part whose function returns None stays. Errors: KeyError for a part
+    that nothing makes."""
+
+    def made(m: re.Match[str]) -> str:
+        body = PARTS[m["name"]](*m["arguments"].split())
+        return m[0] if body is None else f"{m[1]}{body}\n{m[5]}"
+
+    return PART.sub(made, text)
 
 
 def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
@@ -127,4 +135,5 @@ PARTS: dict[str, Callable[..., str]] = {
     "strategies": strategies,
     "messages": messages,
     "results": results,
+    "age": ages.age,
 }

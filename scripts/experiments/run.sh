@@ -1,23 +1,95 @@
 #!/usr/bin/env bash
-# What the run.sh of every experiment does: run.sh CALLER SCRIPT ARGUMENTS, where SCRIPT, tables.py and figures.py lie beside CALLER.
-# --out DIR (runs/ and the experiment's name) is passed to all three, the other arguments to SCRIPT; --help prints CALLER's header.
+# Runs every paper's experiments on one model and text, and writes the sources of docs/results.
+#
+#   scripts/experiments/run.sh --model DIR --text PREFIX [--only PAPER] [--limit N] [--src de] [--tgt en] [--dev PREFIX] [--train PREFIX]
+#                              [--lsh DIR] [--parsing DIR] [--out DIR] [--name NAME] [--into ROOT] [-- ARGUMENTS OF THE PAPER'S run.sh]
+#
+#   --model DIR       checkpoint.pt, dict.*.txt and, for SentencePiece, spm.model
+#   --text PREFIX     what is translated: PREFIX.de and PREFIX.en; --limit N: its first lines only
+#   --only PAPER      dba, jacobi, lsh, optimal_ending, streaming or terminology; arguments after -- need it
+#   --dev PREFIX      for tuned rewards and streaming's Table 5 (dev or val beside the text)
+#   --train PREFIX    for jacobi's draft tables (train beside the text)
+#   --lsh DIR         Multi30k's text, from which LSH's own model of many words is trained; or the folder of the trained one
+#   --parsing DIR     atis and geo, for streaming's semantic parsing
+#   --out DIR         keeps what is done: a run that was stopped goes on (runs/experiments/NAME)
+#   --name NAME       of the results (the names of model and text, and N); --into ROOT: the checkout that gets them (this one)
+#
+# Papers whose text or model is missing are left out with a sentence; --only refuses them. `python scripts/docs.py --write` then fills the
+# pages. A folder of --out keeps its first commit: delete it to measure changed code anew. PYTHON= names another interpreter.
 set -euo pipefail
-CALLER=$1 SCRIPT=$2
-shift 2
-HERE=$(cd "$(dirname "$CALLER")" && pwd)
-ROOT=$(cd "$HERE/../../.." && pwd)
-OUT=$ROOT/runs/$(basename "$HERE")
-REST=()
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+ROOT=$(cd "$HERE/../.." && pwd)
+PAPERS=(dba optimal_ending streaming jacobi terminology lsh)
+MODEL='' TEXT='' ONLY='' LIMIT='' SRC=de TGT=en DEV='' TRAIN='' LSH='' PARSING='' OUT='' NAME='' INTO=$ROOT
+COMMAND="run.sh $*"
+die() { echo "run.sh: $*" >&2; exit 2; }
 while (($#)); do
     case $1 in
-    -h | --help) sed -n '2,/^[^#]/{s/^# \{0,1\}//p;}' "$CALLER"; exit ;;
-    --out) OUT=${2:?--out wants a folder}; shift 2 ;;
-    *) REST+=("$1"); shift ;;
+    -h | --help) sed -n '2,/^[^#]/{s/^# \{0,1\}//p;}' "${BASH_SOURCE[0]}"; exit ;;
+    --) shift; break ;;
+    --model | --text | --only | --limit | --src | --tgt | --dev | --train | --lsh | --parsing | --out | --name | --into)
+        (($# > 1)) || die "$1 wants a value"
+        variable=${1#--}
+        printf -v "${variable^^}" %s "$2"
+        shift 2 ;;
+    *) die "unknown argument '$1'; see scripts/experiments/run.sh --help" ;;
     esac
 done
-PYTHON=${PYTHON:-$(if [[ -x $ROOT/.venv/bin/python ]]; then echo "$ROOT/.venv/bin/python"; else echo python3; fi)}
+[[ -n $MODEL && -n $TEXT ]] || die "--model DIR and --text PREFIX are needed"
+[[ -f $MODEL/checkpoint.pt ]] || die "$MODEL/checkpoint.pt is missing: --model wants a folder with checkpoint.pt, dict.*.txt and spm.model"
+for file in "$TEXT.$SRC" "$TEXT.$TGT"; do [[ -f $file ]] || die "$file is missing: --text wants a prefix of two files"; done
+[[ -z $LIMIT || $LIMIT =~ ^[1-9][0-9]*$ ]] || die "--limit wants a number of lines, not '$LIMIT'"
+[[ -z $ONLY || " ${PAPERS[*]} " == *" $ONLY "* ]] || die "--only $ONLY is none of ${PAPERS[*]}"
+(($# == 0)) || [[ -n $ONLY ]] || die "arguments after -- are one paper's: name it with --only"
+both() { [[ -f $1.$SRC && -f $1.$TGT ]]; }
+beside=$(dirname "$TEXT")
+for name in dev val; do [[ -n $DEV ]] || ! both "$beside/$name" || DEV=$beside/$name; done
+[[ -n $TRAIN ]] || ! both "$beside/train" || TRAIN=$beside/train
+for prefix in ${DEV:+"$DEV"} ${TRAIN:+"$TRAIN"}; do both "$prefix" || die "$prefix.$SRC or $prefix.$TGT is missing"; done
+NAME=${NAME:-$(basename "$MODEL").$(basename "$TEXT")${LIMIT:+.$LIMIT}}
+OUT=${OUT:-$ROOT/runs/experiments/$NAME}
+export PYTHON=${PYTHON:-$(if [[ -x $ROOT/.venv/bin/python ]]; then echo "$ROOT/.venv/bin/python"; else echo python3; fi)}
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 
-mkdir -p "$OUT"
-"$PYTHON" "$HERE/$SCRIPT" --cpu --out "$OUT" ${REST[@]+"${REST[@]}"}
-"$PYTHON" "$HERE/tables.py" --out "$OUT"
-"$PYTHON" "$HERE/figures.py" --out "$OUT"
+text=(--model "$MODEL" --text "$TEXT" --src "$SRC" --tgt "$TGT")
+lines=(${LIMIT:+--limit "$LIMIT"})
+# What a paper lacks, one sentence; nothing where it can run.
+lacks() {
+    case $1 in
+    optimal_ending | streaming) [[ -n $DEV ]] || echo "--dev PREFIX is needed: neither dev nor val lies beside the text" ;;
+    jacobi) [[ -n $TRAIN ]] || echo "--train PREFIX is needed: no train lies beside the text" ;;
+    lsh) [[ -n $LSH || -f $OUT/lsh/checkpoint.pt ]] || echo "--lsh DIR is needed: LSH has a model of its own" ;;
+    esac
+}
+experiments() {
+    local paper=$1 run=$HERE/$1/run.sh out=$OUT/$1
+    shift
+    case $paper in
+    dba | terminology) "$run" --out "$out" "${text[@]}" "${lines[@]}" "$@" ;;
+    optimal_ending) "$run" --out "$out" "${text[@]}" --dev "$DEV" "${lines[@]}" "$@" ;;
+    streaming)
+        "$run" --out "$out" "${text[@]}" --dev "$DEV" ${PARSING:+--raw "$PARSING"} ${LIMIT:+--limit "$LIMIT" --mixed-limit "$LIMIT"} \
+            --cpu-time "$@" ;;
+    jacobi)
+        "$run" --out "$out" --models "$MODEL" --pairs "$SRC-$TGT" --train "$TRAIN" --text "$TEXT" \
+            --limit "${LIMIT:-$(wc -l <"$TEXT.$SRC")}" "$@" ;;
+    lsh)
+        local work=(--raw "$LSH")
+        [[ ! -f $LSH/checkpoint.pt ]] || work=(--work "$LSH")
+        [[ -n $LSH ]] || work=()
+        [[ -n $LSH && -f $LSH/checkpoint.pt ]] || work+=(--work "$out")
+        "$run" --out "$out" "${work[@]}" ${LIMIT:+--sentences "$LIMIT"} "$@" ;;
+    esac
+}
+for paper in ${ONLY:-"${PAPERS[@]}"}; do
+    missing=$(lacks "$paper")
+    if [[ -n $missing ]]; then
+        [[ -z $ONLY ]] || die "$paper: $missing"
+        echo "run.sh: left out $paper: $missing" >&2
+        continue
+    fi
+    echo "run.sh: $paper, results in $OUT/$paper" >&2
+    "$PYTHON" "$HERE/publish.py" begin --out "$OUT/$paper"
+    experiments "$paper" "$@" >&2
+    "$PYTHON" "$HERE/publish.py" finish --out "$OUT/$paper" --paper "$paper" --name "$NAME" --into "$INTO" --command "$COMMAND"
+done

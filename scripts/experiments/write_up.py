@@ -33,7 +33,8 @@ def table(head: Row, rows: list[Row]) -> str:
 
 def made_by(facts: Mapping[str, Any]) -> str:
     """The machine, in the words of the last line of a table's note."""
-    return f"torch {facts['torch']}, {facts['cpu']}, commit {facts['git_commit'] or 'none'}, {facts['date']}."
+    versions = "".join(f"{name} {facts[name]}, " for name in ("python", "fairseq") if name in facts)  # results of old lack fairseq's
+    return f"{versions}torch {facts['torch']}, {facts['cpu']}, commit {facts['git_commit'] or 'none'}, {facts['date']}."
 
 
 def write_tables(doc: str | None, script: str, markdown: Callable[[Results], str]) -> None:

@@ -5,4 +5,4 @@
 #
 # With no argument: the demo model on its test set, OUT is runs/dba. For the other arguments: runs.py --help.
 # What is done is not repeated, so an interrupted run goes on where it was. PYTHON= names another interpreter.
-exec "$(dirname "${BASH_SOURCE[0]}")/../run.sh" "${BASH_SOURCE[0]}" runs.py "$@"
+exec "$(dirname "${BASH_SOURCE[0]}")/../one.sh" "${BASH_SOURCE[0]}" runs.py "$@"

@@ -55,6 +55,10 @@ class Decoding:
         self.generator = self.loaded.task.build_generator(self.loaded.models, self.loaded.cfg.generation)
         self.counts: dict[str, Any] = {}
 
+    @property
+    def signature(self) -> str:
+        return self.generator.stats.signature if self.ours else "fairseq"
+
     def run(self) -> list:
         if self.ours:
             before = self.generator.stats.copy()
@@ -121,6 +125,7 @@ def main() -> None:
             "bleu": one.bleu,
             "equal": one.same_best,
             "seconds": one.seconds,
+            "signature": decodings[one.contender.name].signature,
             "speed": {over: None if s is None else [s.median, s.low, s.high] for over, s in speed.items()},
         }
     about = {"model": args.model.name, "text": Path(args.text).name, "pair": f"{args.src}-{args.tgt}", "sentences": result.sentences}

@@ -99,6 +99,7 @@ def search(args: argparse.Namespace, flags: dict[str, Any], every: int) -> dict[
     counts = translator.stats.since(before).as_dict()
     out = {"seconds": seconds, "parts": dict(parts.seconds), "sentences": len(source), "calls": counts["decoder_calls"]}
     out["bleu"] = sacrebleu.corpus_bleu([nbest[0].text for nbest in found], [target], tokenize="none", force=True).score
+    out["signature"] = translator.signature
     out["softmax"] = counts.get("softmax", {})
     out["texts"] = [nbest[0].text for nbest in found]
     if flags["softmax"] not in ("full", "screened"):

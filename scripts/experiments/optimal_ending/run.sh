@@ -6,4 +6,4 @@
 # With no argument: the demo model on its dev and test sets. Another model, or a quick look:
 #   run.sh --out DIR --model DIR --dev PREFIX --text PREFIX --src de --tgt en --beams 1 2 5 10 20 50 --rewards 0 0.5 1 --limit 200
 # What is done is not repeated, so an interrupted run goes on where it was. PYTHON= names another interpreter.
-exec "$(dirname "${BASH_SOURCE[0]}")/../run.sh" "${BASH_SOURCE[0]}" sweep.py "$@"
+exec "$(dirname "${BASH_SOURCE[0]}")/../one.sh" "${BASH_SOURCE[0]}" sweep.py "$@"

@@ -8,4 +8,4 @@
 # with random terms of the references; dba, its variants, gbs, cbs and fairseq's own constrained search. make_glossary.py makes the
 # glossaries from training text. With no argument: the demo model on its test set, random terms, OUT is runs/terminology. For the other
 # arguments: runs.py --help. What is done is not repeated, so an interrupted run goes on where it was. PYTHON= names another interpreter.
-exec "$(dirname "${BASH_SOURCE[0]}")/../run.sh" "${BASH_SOURCE[0]}" runs.py "$@"
+exec "$(dirname "${BASH_SOURCE[0]}")/../one.sh" "${BASH_SOURCE[0]}" runs.py "$@"

@@ -1,0 +1,80 @@
+"""Which tables of results are older than the code that they measure, by the commits that git knows.
+
+A table's commit is the one that its section names (`commit HASH`), else the next section's that names one, else one before it; in a file
+without any, the commit that wrote the file last, and the paragraph says that.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SEARCH = ("fairseq_ext/search", "fairseq_ext/decoders", "fairseq_ext/kernels")
+PAPERS = {  # what the results of a folder of scripts/experiments measure
+    "dba": (*SEARCH, "fairseq_ext/constraints", "fairseq_ext/strategies/select"),
+    "jacobi": ("fairseq_ext/parallel", "fairseq_ext/decoders", "fairseq_ext/kernels", "fairseq_ext/strategies/decoding"),
+    "lsh": ("fairseq_ext/softmax", "fairseq_ext/kernels", "fairseq_ext/strategies/softmax"),
+    "optimal_ending": (*SEARCH, "fairseq_ext/strategies/stop"),
+    "streaming": (*SEARCH, "fairseq_ext/strategies/schedule", "fairseq_ext/strategies/prune"),
+    "terminology": (*SEARCH, "fairseq_ext/constraints", "fairseq_ext/terms", "fairseq_ext/strategies/select"),
+}
+EVERYTHING = ("fairseq_ext",)  # what other results measure
+COMMIT = re.compile(r"(?:commit\s+|\"git_commit\": \")`?([0-9a-f]{7,40})\b")
+HEADING = re.compile(r"^(#{1,6}) +(.+?) *$", re.MULTILINE)
+ROW = re.compile(r"^\|", re.MULTILINE)
+
+
+def code_of(file: Path) -> tuple[str, ...]:
+    """Return the folders that the results in `file` measure."""
+    return next((paths for name, paths in PAPERS.items() if name in file.parts and "experiments" in file.parts), EVERYTHING)
+
+
+def git(root: Path, *arguments: str) -> str | None:
+    """Return what git says, None where it fails or is not there."""
+    try:
+        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def is_older(commit: str, paths: tuple[str, ...], root: Path) -> bool:
+    """Return whether a commit of this history that `commit` does not contain changed one of the paths; an unknown commit is old."""
+    since = git(root, "rev-list", "-1", f"{commit}..HEAD", "--", *paths)
+    return since != ""
+
+
+def tables_of(text: str, brought_in: str) -> list[tuple[str, str]]:
+    """Return the title of each section that has a table, and its commit."""
+    places = [0, *(match.start() for match in HEADING.finditer(text)), len(text)]
+    sections = [text[start:end] for start, end in zip(places, places[1:], strict=False)]
+    own = [COMMIT.search(section) for section in sections]
+    found = []
+    for i, section in enumerate(sections):
+        if ROW.search(section):
+            heading = HEADING.match(section)
+            chosen = next((commit for commit in (*own[i:], *reversed(own[:i])) if commit), None)  # a line below tables speaks of them
+            found.append((heading[2] if heading else "the first table", chosen[1] if chosen else brought_in))
+    return found
+
+
+def age(path: str, root: Path = ROOT) -> str | None:
+    """Return a paragraph that names the tables that are older than their code, or says that none is; None without git's history."""
+    file = root / path
+    brought_in = git(root, "log", "-1", "--format=%H", "--", path)
+    if brought_in is None or git(root, "rev-parse", "--is-shallow-repository") == "true":
+        return None
+    paths = code_of(Path(path))
+    tables = tables_of(file.read_text(encoding="utf-8"), brought_in or "HEAD")
+    old = [(title, commit[:7]) for title, commit in tables if is_older(commit, paths, root)]
+    unsaid = "" if COMMIT.search(file.read_text(encoding="utf-8")) else " The results name no commit; the file's last change stands for it."
+    if not old:
+        return f"No table is older than the code that it measures.{unsaid}"
+    commits = list(dict.fromkeys(commit for _, commit in old))
+    named = "every table" if len(old) == len(tables) else "; ".join(title for title, _ in old)
+    return (
+        f"**Older than the code that it measures:** {named} (commit {', '.join(commits)}). What changed since: "
+        f"`git log {commits[0]}.. -- {' '.join(paths)}`.{unsaid}"
+    )

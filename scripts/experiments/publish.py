@@ -1,0 +1,114 @@
+"""Puts what a paper's experiments wrote into the project: the sources of docs/results, with how they were made.
+
+    python scripts/experiments/publish.py begin --out OUT
+    python scripts/experiments/publish.py finish --out OUT --paper PAPER --name NAME [--into ROOT] --command 'run.sh ...'
+
+begin: notes commit and date in OUT/begun.json unless that is there, because a run that was stopped goes on with what it has.
+finish: ROOT/scripts/experiments/PAPER/results/NAME gets the pictures and tables.md, headed by command, machine, versions, signatures,
+dates and commit; ROOT/docs/results/PAPER.md gets a section for it if it has none. `scripts/docs.py --write` then fills the pages.
+"""
+
+import argparse
+import json
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path += [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "bench")]
+
+from harness import BenchError  # noqa: E402
+from report import ROOT, machine  # noqa: E402
+from write_up import with_message  # noqa: E402
+
+PLACES = re.compile(r"(?<![\w.])(?:~|\.{1,2})?/(?:[\w.@+-]+/)*([\w.@+-]+)")  # /a/b: what is before the last name says nothing to others
+
+
+def without_places(text: str) -> str:
+    """The text with paths that start at / or . cut to their last names."""
+    return PLACES.sub(r"\1", text)
+
+
+def begin(out: Path) -> None:
+    """Note where and when the experiments of this folder began."""
+    out.mkdir(parents=True, exist_ok=True)
+    file = out / "begun.json"
+    if not file.exists():
+        file.write_text(json.dumps(machine(), indent=1), encoding="utf-8")
+
+
+def signatures(value: Any) -> Iterator[str]:
+    """Every "signature" in a JSON value, without paths."""
+    if isinstance(value, dict):
+        if isinstance(value.get("signature"), str) and value["signature"]:
+            yield without_places(value["signature"])
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from signatures(item)
+
+
+def how_made(out: Path, command: str) -> str:
+    """The paragraphs before the tables. The commit is that of the beginning: later ones may have measured a part only."""
+    try:
+        begun = json.loads((out / "begun.json").read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BenchError(f"{out / 'begun.json'} is missing: publish.py begin --out {out} comes before the experiments") from error
+    now = machine()
+    found: dict[str, None] = {}
+    for file in sorted(out.rglob("*.json")):
+        found.update(dict.fromkeys(signatures(json.loads(file.read_text(encoding="utf-8")))))
+    changed = ", with changes that were not committed" if begun["git_changed"] else ""
+    end = f" to {now['date']}" + (f", the last part at {now['git_commit']}" if now["git_commit"] != begun["git_commit"] else "")
+    lines = [
+        f"Every table here: `{without_places(command)}` on {begun['cores']} cores of {begun['cpu']}; python {begun['python']}, "
+        f"torch {begun['torch']}, fairseq {begun['fairseq']}; commit {begun['git_commit'] or 'none'}{changed}; {begun['date']}{end}.",
+    ]
+    if found:
+        lines += ["", f"<details><summary>{len(found)} signatures</summary>", "", *(f"- `{name}`" for name in found), "", "</details>"]
+    return "\n".join(lines) + "\n"
+
+
+def finish(out: Path, paper: str, name: str, into: Path, command: str) -> Path:
+    """Write the results into the project; the file of tables."""
+    parts = [out / "tables.md", *sorted(file for file in out.glob("*.md") if file.name != "tables.md")]
+    if not parts[0].exists():
+        raise BenchError(f"{parts[0]} is missing: the experiments of {paper} have not come to their end")
+    folder = into / "scripts" / "experiments" / paper / "results" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    for picture in [*out.glob("*.png"), *out.glob("*.svg")]:
+        shutil.copy(picture, folder)
+    text = "\n".join([how_made(out, command), *(part.read_text(encoding="utf-8").strip() + "\n" for part in parts)])
+    (folder / "tables.md").write_text(text, encoding="utf-8")
+    source = (folder / "tables.md").relative_to(into).as_posix()
+    page = into / "docs" / "results" / f"{paper}.md"
+    title = paper.replace("_", " ").capitalize()
+    old = page.read_text(encoding="utf-8") if page.exists() else f"# {title}\n\nWritten by `scripts/experiments/run.sh`.\n"
+    if f"generated: results {source} " not in old:
+        parts_of_page = [f"\n## {name}\n", *(f"<!-- generated: {part} {source} -->\n<!-- end -->\n" for part in ("age", "results"))]
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(old.rstrip("\n") + "\n" + "\n".join(parts_of_page), encoding="utf-8")
+    return folder / "tables.md"
+
+
+def main() -> None:
+    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parse.add_argument("step", choices=["begin", "finish"])
+    parse.add_argument("--out", type=Path, required=True, help="folder of the experiments")
+    parse.add_argument("--paper", help="folder of scripts/experiments")
+    parse.add_argument("--name", help="of these results, among others of the paper")
+    parse.add_argument("--into", type=Path, default=ROOT, help="the checkout that gets the results (this one)")
+    parse.add_argument("--command", default="", help="what was run")
+    args = parse.parse_args()
+    if args.step == "begin":
+        begin(args.out)
+    elif not args.paper or not args.name:
+        parse.error("finish needs --paper and --name")
+    else:
+        print(with_message(lambda: finish(args.out, args.paper, args.name, args.into, args.command)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""scripts/experiments/run.sh and publish.py, and what scripts/docs.py says of results that are older than their code."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+RUN = ROOT / "scripts" / "experiments" / "run.sh"
+sys.path[:0] = [str(ROOT / "scripts"), str(RUN.parent)]
+
+import publish  # noqa: E402
+from documents import ages, tables  # noqa: E402
+
+
+def run(*arguments) -> subprocess.CompletedProcess:
+    environment = os.environ | {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
+    return subprocess.run([str(RUN), *map(str, arguments)], env=environment, capture_output=True, text=True)
+
+
+DEMO = ["--model", ROOT / "checkpoints" / "demo", "--text", ROOT / "data" / "demo" / "test"]
+
+
+def test_one_paper_is_run_and_published(tmp_path):
+    small = ["--beams", "2", "--table-beam", "2", "--gbs", "1", "--prune", "3", "--least", "1", "--most", "1"]
+    wanted = [*DEMO, "--only", "dba", "--limit", "3", "--out", tmp_path / "out", "--name", "tiny", "--into", tmp_path, "--", *small]
+    for _ in range(2):  # the second run finds everything done, and the page has one section still
+        done = run(*wanted)
+        assert done.returncode == 0, done.stderr
+    text = (tmp_path / "scripts/experiments/dba/results/tiny/tables.md").read_text()
+    assert "| rand1 |" in text and "fairseq 0.12.2" in text and "python 3." in text and "signatures" in text and "--limit 3" in text
+    assert str(tmp_path) not in text and str(ROOT) not in text
+    page = (tmp_path / "docs/results/dba.md").read_text()
+    assert page.count("<!-- generated: age scripts/experiments/dba/results/tiny/tables.md -->") == 1 and page.count("## tiny") == 1
+    assert (tmp_path / "scripts/experiments/dba/results/tiny/figure4.png").exists()
+    searches = sorted(done.stderr.split())
+    assert not any(word.startswith("rand1.beam") for word in searches)  # nothing was searched again
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "--model DIR and --text PREFIX are needed"),
+        ([*DEMO, "--only", "other"], "--only other is none of dba"),
+        ([*DEMO, "--limit", "0"], "--limit wants a number of lines"),
+        ([*DEMO, "--only", "lsh", "--out", "/nowhere"], "lsh: --lsh DIR is needed"),
+        ([*DEMO, "--", "--beams", "2"], "name it with --only"),
+        (["--model", "/nowhere", "--text", "x"], "/nowhere/checkpoint.pt is missing"),
+        ([*DEMO[:2], "--text", "/nowhere/x"], "/nowhere/x.de is missing"),
+    ],
+)
+def test_what_cannot_work_is_refused_in_a_sentence(arguments, said):
+    done = run(*arguments)
+    assert done.returncode == 2 and said in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_paths_are_cut_to_their_names():
+    assert publish.without_places("run.sh --model /a/b/model --text ../c/x.y --eps 1/6 --path /a/b.pt:/c/d.pt") == (
+        "run.sh --model model --text x.y --eps 1/6 --path b.pt:d.pt"
+    )
+
+
+@pytest.fixture
+def history(tmp_path):
+    """A repository with code; `commit(FILE, TEXT)` returns the new commit."""
+    identity = ["-c", "user.name=n", "-c", "user.email=e@example.org", "-c", "commit.gpgsign=false"]
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(tmp_path), *identity, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    def commit(file: str, text: str) -> str:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(text)
+        git("add", ".")
+        git("commit", "-qm", file)
+        return git("rev-parse", "HEAD")
+
+    git("init", "-q")
+    return commit
+
+
+def test_a_table_older_than_its_code_says_so(history, tmp_path):
+    file, table = "scripts/experiments/lsh/results/tables.md", "| a |\n| --- |\n"
+    first = history("fairseq_ext/softmax/index.py", "1")
+    history(file, f"commit {first}\n\n## Old\n\n{table}\n## Other\n\n{table}")
+    assert ages.age(file, tmp_path) == "No table is older than the code that it measures."
+    history("fairseq_ext/serve/other.py", "1")  # not what it measures
+    assert ages.age(file, tmp_path) == "No table is older than the code that it measures."
+    second = history("fairseq_ext/softmax/index.py", "2")
+    assert f"every table (commit {first[:7]})" in ages.age(file, tmp_path)
+    history(file, f"## Old\n\n{table}\ncommit {first}\n\n## New\n\n{table}\ncommit {second}\n")
+    assert f"measures:** Old (commit {first[:7]})" in ages.age(file, tmp_path)
+    history(file, table)
+    assert ages.age(file, tmp_path).endswith("the file's last change stands for it.")
+    history(file, f"commit {'0' * 40}\n\n{table}")
+    assert "Older than the code" in ages.age(file, tmp_path)  # a commit that nobody knows
+
+
+def test_a_page_keeps_what_it_says_where_there_is_no_history(tmp_path, monkeypatch):
+    page = "<!-- generated: age x.md -->\nas it was\n<!-- end -->\n"
+    (tmp_path / "x.md").write_text("| a |\n")
+    monkeypatch.setitem(tables.PARTS, "age", lambda path: ages.age(path, tmp_path))
+    assert tables.fill(page) == page
+
+
+def test_every_results_page_says_how_old_it_is():
+    for page in (ROOT / "docs" / "results").glob("*.md"):
+        text = page.read_text()
+        assert text.count("<!-- generated: results ") == text.count("<!-- generated: age ") > 0, page.name
