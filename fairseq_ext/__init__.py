@@ -11,7 +11,7 @@ import sys
 from fairseq_ext import compat as compat  # first: lets fairseq itself be imported
 from fairseq_ext.errors import SentenceError as SentenceError
 from fairseq_ext.errors import UsageError as UsageError
-from fairseq_ext.leaving import install_hook, watch_output
+from fairseq_ext.leaving import install_hook, interrupts_raise, watch_output
 from fairseq_ext.version import __version__ as __version__
 
 install_hook()
@@ -28,6 +28,7 @@ if "fairseq_ext.terms" not in sys.orig_argv:  # python -m fairseq_ext.terms work
         if "fairseq_ext.doctor" not in sys.orig_argv:
             raise
 
+interrupts_raise()
 if {"-h", "--help"} & set(sys.argv[1:]) and any(arg.endswith("_ext") for arg in sys.argv):
     from fairseq_ext.__main__ import print_flags
 

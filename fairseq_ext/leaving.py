@@ -95,6 +95,13 @@ def install_hook() -> None:
         sys.excepthook = report_and_leave
 
 
+def interrupts_raise() -> None:
+    """Let Ctrl-C raise KeyboardInterrupt from here on: a command of ours that was still importing has ended at once (fairseq_ext.pth)."""
+    if hasattr(signal.getsignal(signal.SIGINT), "until_ready"):
+        with contextlib.suppress(ValueError):  # of another thread than the first
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def watch_output() -> None:
     """For a process that is a command: what its output does not take ends it as above, in a log line and at the very end too."""
     stock = logging.Handler.handleError

@@ -1,7 +1,7 @@
 """Lets stock fairseq 0.12.2 run on current Python, torch and hydra.
 
-The installed file `fairseq_ext.pth` puts a small import finder into every interpreter. When `fairseq` itself is first asked for, it
-runs this module, whose `Hook` then
+The installed file `fairseq_ext.pth` puts a small import finder into every interpreter; in a command of the `*_ext` tasks, Ctrl-C ends the
+process at once until this package is imported. When `fairseq` itself is first asked for, the finder runs this module, whose `Hook` then
 
 1. lets its dataclasses have dataclass instances as defaults, which Python >= 3.11 refuses (`allow_dataclass_defaults`);
 2. lets `torch.load` read the plain containers that fairseq checkpoints hold, still without running pickled code
@@ -235,7 +235,10 @@ def refuse_two(folders: list[str]) -> None:
 
 
 def quiet_interrupts() -> None:
-    """Let Ctrl-C end a command of our tasks quietly, also while it is starting; leaving.py has the hook of the time after that."""
+    """Let Ctrl-C end a command of our tasks quietly, also while it is starting; leaving.py has the hook of the time after that.
+
+    The file fairseq_ext.pth has the handler of the signal until then; an interpreter that started without it has this hook alone.
+    """
 
     def hook(kind, error, trace) -> None:
         if issubclass(kind, KeyboardInterrupt):

@@ -9,7 +9,7 @@ TSV: dict[str, tuple[bytes, str]] = {
     "three columns": (b"Haus\thouse\thome\n", "has 3 columns and needs 2"),
     "no source": (b"\thouse\n", "has no source term: write one before the tab"),
     "a source of spaces": (b"  \thouse\n", "has no source term"),
-    "no target": (b"Haus\t\n", "has no target for the term 'Haus': write it behind the tab"),
+    "no target": (b"Haus\t\n", "has no target for the term 'Haus': write it after the tab"),
     "bars for a target": (b"Haus\t||\n", "has no target for the term 'Haus'"),
     "an empty alternative": (b"Haus\thouse||home\n", "has an empty alternative in 'house||home': remove the bar"),
     "a bar at the end": (b"Haus\thouse|\n", "has an empty alternative"),

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from conftest import BIN
@@ -12,12 +13,14 @@ from fairseq_cli.generate import cli_main as generate_main
 from fairseq_cli.interactive import cli_main as interactive_main
 from forked import Child
 
+from fairseq_ext import compat
 from fairseq_ext.corpus import run
 from fairseq_ext.corpus.__main__ import main as corpus_main
 from fairseq_ext.corpus.worker import Result
 from fairseq_ext.stats import Stats
 from fairseq_ext.terms.__main__ import main as terms_main
 
+START_UP = Path(compat.__file__).with_name("fairseq_ext.pth")
 EXT = ["--task", "translation_ext", "--cpu", "--beam", "2", "--max-len-b", "8"]
 CORPUS = ["fairseq_ext.corpus", "translate", "--path", "m", "--data", "d", "--cpu"]
 GLOSSARY = ["fairseq_ext.terms", "expand", "--lang", "en"]
@@ -112,23 +115,49 @@ def test_ctrl_c_ends_the_corpus_command_quietly(tmp_path):
     assert done.status == 130 and "Traceback" not in done.stderr
 
 
-STARTS = [["-m", "fairseq_ext.corpus"], ["-m", "fairseq_ext.terms"], [str(BIN / "fairseq-generate"), "--task", "translation_ext"]]
+STARTS = [
+    (["-m", "fairseq_ext.corpus"], "fairseq_ext.files"),
+    (["-m", "fairseq_ext.terms"], "fairseq_ext.files"),
+    ([str(BIN / "fairseq-generate"), "--task", "translation_ext"], "numpy"),  # in the first second
+    ([str(BIN / "fairseq-generate"), "--task=translation_ext"], "sacrebleu"),
+]
 
 
-@pytest.mark.parametrize("argv", STARTS, ids=["corpus", "terms", "generate"])
-def test_ctrl_c_is_quiet_while_python_still_imports(argv):
+@pytest.mark.parametrize("argv, moment", STARTS, ids=["corpus", "terms", "generate, at first", "generate"])
+def test_ctrl_c_is_quiet_while_python_still_imports(argv, moment):
+    """The moment is the import of a module; what the interpreter does at its start is done first."""
+    module = argv[0] == "-m"
     script = f"""
 import runpy, signal, sys
+sys.orig_argv = ["python", *{argv!r}]
+sys.argv = {argv[:1] + argv[2:] if module else argv!r}
+sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__name__ != "FairseqExtStart"]
+exec({START_UP.read_text()!r})
 class Interrupt:
     def find_spec(self, name, *more):
-        if name == {"'fairseq_ext.files'" if "fairseq_ext" in argv[1] else "'sacrebleu'"}:
+        if name == {moment!r}:
             signal.raise_signal(signal.SIGINT)
 sys.meta_path.insert(0, Interrupt())
-sys.argv = sys.orig_argv = {argv[1:] if argv[0] == "-m" else argv!r}
-runpy.{f"run_module({argv[1]!r}, run_name='__main__')" if argv[0] == "-m" else f"run_path({argv[0]!r}, run_name='__main__')"}
+sys.argv = {argv[1:] if module else argv!r}
+runpy.{f"run_module({argv[1]!r}, run_name='__main__')" if module else f"run_path({argv[0]!r}, run_name='__main__')"}
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
     assert done.returncode == 130 and "Traceback" not in done.stderr, done.stderr
+
+
+OTHERS = {
+    "stock's task": [str(BIN / "fairseq-generate"), "--task", "translation"],
+    "another program": ["translate.py", "--task", "translation_ext"],
+    "no arguments": [],
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_ctrl_c_is_left_alone_in_other_programs(name):
+    words = OTHERS[name]
+    script = f"import sys, signal; sys.argv = {words!r} or ['']; sys.orig_argv = {['python', *words] if words else []!r}; "
+    script += f"exec({START_UP.read_text()!r}); print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100).stdout == "True\n"
 
 
 def test_commands_run_with_every_warning_an_error(tiny, tmp_path):
