@@ -46,6 +46,7 @@ class BadSentences(Sentences):
     translates_corpus = False  # this is fairseq-generate
     strict = False
     held: UsageError | None = None  # what the first sentence that was not translated is to blame for
+    cut = False  # whether the search has found that, so that what comes behind it is not decoded
     refused: set[int]  # numbers of the sentences that cannot be translated, all that were told
     too_long: dict[int, UsageError]  # of the data set, by number
     room: int | None = None  # --max-tokens
@@ -100,9 +101,11 @@ class BadSentences(Sentences):
     def decode_usable(self, batch: Batch, decode: Callable[[Batch], list]) -> list:
         """The hypotheses of a batch; an empty one for each sentence that cannot be translated. Errors: those of a sentence go on
         where no command has asked: the caller has an answer of its own."""
-        if self.held is not None:
+        if self.held is not None and self.translates_corpus:
             held, self.held = self.held, None
             raise held
+        if self.held is not None and self.cut:  # a session prints its buffer up to the bad line, and ends with the next
+            return []
         sample = batch[0]
         n = len(sample["net_input"]["src_tokens"]) if "src_tokens" in sample["net_input"] else 0
         if not n or not (self.talks or self.translates_corpus):
@@ -149,7 +152,7 @@ class BadSentences(Sentences):
         """
         if not place and self.translates_corpus:
             raise error
-        self.held = error
+        self.held, self.cut = error, True
         if self.translates_corpus:
             sample["id"] = sample["id"][:place]
         return found[:place] or [[]]
