@@ -40,6 +40,7 @@ COMMANDS: dict[str, tuple[list[str], str]] = {
     "a report": (["--glossary", "{tsv}", "--glossary-report", "r"], "--glossary-report writes a file of its own"),
     "graphs": (["--ddg-dir", "d"], "--ddg-dir draws a few sentences of the other commands, not a corpus: leave it out"),
     "a column that is not there": (["--input", "{parquet}"], 'has no column "source" or "text": name one with --source-field'),
+    "a key that is not there": (["--input", "{jsonl}", "--source-field", "deutsch"], 'has no key "deutsch": name one with --source-field'),
     "another": (["--input", "{parquet}", "--source-field", "deutsch"], 'has no column "deutsch"'),
     "statistics in a folder": (["--stats-file", "{folder}"], "(Is a directory)"),
     "statistics nowhere": (["--stats-file", "{folder}/no/stats"], "(No such file or directory)"),

@@ -1,6 +1,7 @@
 """Corpus runs without Ray: what is read, what is written, what a second run does. test_corpus_ray.py has the processes."""
 
 import bz2
+import gzip
 import json
 import resource
 import tracemalloc
@@ -335,7 +336,7 @@ def test_a_schedule_that_does_not_fit_is_told_and_the_model_is_loaded_once(monke
     from fairseq import checkpoint_utils
 
     loads, load = [], checkpoint_utils.load_model_ensemble
-    monkeypatch.setattr(checkpoint_utils, "load_model_ensemble", lambda *given: loads.append(given) or load(*given))
+    monkeypatch.setattr(checkpoint_utils, "load_model_ensemble", lambda *given, **named: loads.append(given) or load(*given, **named))
     flags = {**FLAGS, "path": str(DEMO / "checkpoint.pt"), "data": str(DEMO)}
     found = Worker(flags, 1, False).load()
     assert "schedule:stream" in found["signature"] and not found["note"]
@@ -583,9 +584,21 @@ def test_a_parquet_file_without_the_column_is_refused_with_those_it_has_and_the_
     assert records(tmp_path / "out/a.jsonl") == [{"id": 7, "hypotheses": ["EINS"]}]
 
 
+def test_a_jsonl_file_without_the_key_is_refused_with_those_it_has_and_the_folder_stays_free(tmp_path, echo, capsys):
+    """One line that has the key is enough: what the others lack is told line by line."""
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(b'Haus\n\xff\n{"german": "eins", "id": 7}\n{"english": "one"}\n'))
+    assert main(words_of(tmp_path, path)) == 1
+    said = f'{path} has no key "source" or "text": name one with --source-field; the keys of its first lines are german, id, english'
+    assert capsys.readouterr().err == f"error: {said}\n"
+    assert main(words_of(tmp_path, path, "--source-field", "deutsch")) == 1 and not (tmp_path / "out").exists()
+    assert main(words_of(tmp_path, path, "--source-field", "german")) == 3
+    assert [record["hypotheses"] for record in records(tmp_path / "out/a.jsonl")] == [[], [], ["EINS"], []]
+
+
 def test_overwrite_frees_a_folder_for_another_command(tmp_path, echo, capsys):
-    """A wrong key makes every line of a JSONL file an error; what is not ours stays."""
-    (tmp_path / "a.jsonl").write_text('{"german": "eins"}\n')
+    """A key without text makes every line of a JSONL file an error; what is not ours stays."""
+    (tmp_path / "a.jsonl").write_text('{"text": 1, "german": "eins"}\n')
     assert main(words_of(tmp_path, tmp_path / "a.jsonl")) == 3
     (tmp_path / "out/notes.txt").write_text("mine")
     right = words_of(tmp_path, tmp_path / "a.jsonl", "--source-field", "german")
