@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, make_dataclass
 from typing import TYPE_CHECKING, Any, Optional
 
+import fairseq
+import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
 from fairseq_ext.constraints.flags import choose_strategies, constrained, is_ordered
+from fairseq_ext.digests import short_name_of_weights
 from fairseq_ext.registry import DEFAULT, POINTS, PRUNERS, STRATEGIES, Part, all_strategies, changed, choice, names_of
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.search.spec import SearchSpec
@@ -152,3 +155,13 @@ def signature(flags: Any, generation: Any, backend: str) -> str:
     if search:
         parts.append(f"search:fairseq {search}")
     return "|".join([*parts, f"backend:{backend}"])
+
+
+MADE_WITH = ("beam", "lenpen", "model", "fairseq", "torch")  # parts of the signature that are no strategies
+
+
+def made_with(generation: Any, models: list) -> str:
+    """The end of the signature: beam, length penalty, a short name of the weights, and versions."""
+    lenpen = "none" if getattr(generation, "unnormalized", False) else f"{getattr(generation, 'lenpen', 1):g}"
+    values = (getattr(generation, "beam", 5), lenpen, short_name_of_weights(models), fairseq.__version__, torch.__version__)
+    return "|".join(f"{name}:{value}" for name, value in zip(MADE_WITH, values, strict=True))

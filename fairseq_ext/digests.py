@@ -42,3 +42,17 @@ def fingerprint_of_weights(models: Iterable[torch.nn.Module]) -> str:
             digest.update(weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
             count += weight.numel()
     return f"{count} weights, {digest.hexdigest()[:SHOWN]}"
+
+
+def short_name_of_weights(models: Iterable[torch.nn.Module], sampled: int = 1024) -> str:
+    """Eight hexadecimal digits that tell trained models apart: the digest of every weight's name and shape and of some of its values.
+
+    sampled: the most values of a weight, evenly spread, so that a model of any size takes milliseconds.
+    """
+    digest = hashlib.sha256()
+    for model in models:
+        for name, weight in model.named_parameters():
+            digest.update(f"{name} {tuple(weight.shape)}\n".encode())
+            values = weight.detach().reshape(-1)
+            digest.update(values[:: max(1, values.numel() // sampled)].float().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:8]

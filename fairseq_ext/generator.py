@@ -87,7 +87,8 @@ class BeamSearchGenerator(SequenceGenerator):
             check_finite([*searched, *([] if self.lm_model is None else [self.lm_model])])
             decoder, _ = make_decoder(searched, need_attention, backend, flags.int8, str(flags.cuda_graphs))
         self.made_decoder = decoder
-        self.stats.signature = config.signature(flags, generation, "stock" if self.runs_stock_loop else decoder.name)
+        told = config.signature(flags, generation, "stock" if self.runs_stock_loop else decoder.name)
+        self.stats.signature = f"{told}|{config.made_with(generation, searched)}"
         if self.runs_stock_loop:
             self.stats.leave_out_decoder()
         self.context = config.Context(

@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Optional
 
 import pytest
+import torch
 from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.configs import GenerationConfig
 from fairseq.dataclass.utils import gen_parser_from_dataclass
@@ -148,7 +149,17 @@ def test_signature_tells_every_plug_point_and_what_differs(made_up):
 
 def test_signature_says_when_fairseqs_own_loop_runs():
     ours = generators([build("transformer")], beam=4, diverse_beam_groups=2).ours
-    assert ours.stats.signature.endswith("|search:fairseq --diverse-beam-groups|backend:stock")
+    assert "|search:fairseq --diverse-beam-groups|backend:stock|" in ours.stats.signature
+
+
+def test_signature_names_beam_length_penalty_model_and_versions():
+    model = build("transformer")
+    ends = [
+        generators([each], beam=4, lenpen=1.5).ours.stats.signature.rpartition("|backend:")[2].partition("|")[2]
+        for each in (model, model, build("transformer", 7))
+    ]
+    assert re.fullmatch(rf"beam:4\|lenpen:1.5\|model:[0-9a-f]{{8}}\|fairseq:0.12.2\|torch:{re.escape(torch.__version__)}", ends[0])
+    assert ends[0] == ends[1] != ends[2]
 
 
 def test_min_len_above_the_limit_is_refused():

@@ -32,7 +32,7 @@ ALLOWED = {
     "generator": "config constraints decoders errors parallel registry search session.progress session.results_file stats viz",
     "session": "compat.invalid_bytes config constraints digests errors files generator kernels leaving loading.raw_text "
     "parallel registry stats",
-    "config": "constraints errors registry search stats validate version",
+    "config": "constraints digests errors registry search stats validate version",
     "loading": "constraints.boundaries errors",
     "validate": "constraints.flags errors registry session.cpu_workers",
     # strategies -> drivers, kernels

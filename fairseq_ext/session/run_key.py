@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fairseq_ext.config import flags_dataclass
+from fairseq_ext.config import MADE_WITH, flags_dataclass
 from fairseq_ext.digests import fingerprint, fingerprint_of_dictionary, fingerprint_of_weights
 from fairseq_ext.errors import UsageError
 from fairseq_ext.parallel.drafts.factory import table_path
@@ -40,7 +40,8 @@ def run_key(generator: BeamSearchGenerator, models: list) -> dict[str, str]:
         settings["draft_table"] = table_path(flags, context)
     found = {"--" + name.replace("_", "-"): told(name, value) for name, value in settings.items() if name not in NO_RESULTS}
     found = {name: value for name, value in sorted(found.items()) if value}
-    search = [part for part in generator.stats.signature.split("|") if not part.startswith("schedule:")]
+    left_out = ("schedule", *MADE_WITH)  # the schedule changes no result; the others are compared on their own, versions may change
+    search = [part for part in generator.stats.signature.split("|") if part.partition(":")[0] not in left_out]
     found["the search"] = without_paths("|".join(search), ours.values())
     if context.source_dictionary is not None:
         found["the source dictionary"] = fingerprint_of_dictionary(context.source_dictionary)
