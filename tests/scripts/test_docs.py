@@ -1,0 +1,93 @@
+"""The documents against the code: generated parts, links, flags, and every block on the demo model."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from documents import blocks, drawings, links, tables  # noqa: E402
+
+import docs  # noqa: E402
+
+PAGES = [page for page in docs.pages() if any(block.runs for block in blocks.blocks_of(page))]
+
+
+@pytest.mark.parametrize("page", docs.pages(), ids=lambda page: page.stem)
+def test_generated_parts_and_links_are_up_to_date(page: Path) -> None:
+    assert docs.check(page, quick=True) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_blocks_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
+    assert blocks.check_page(page, ROOT, tmp_path) == []
+
+
+def test_every_flag_is_named_on_a_page_of_its_subject() -> None:
+    from fairseq_ext.tasks import Flags
+
+    own = {page.name: page.read_text() for page in docs.pages() if page.name not in ("flags.md", "messages.md")}
+    flags = ["--" + field.name.replace("_", "-") for field in dataclasses.fields(Flags) if field.name != "_name"]
+    missing = [flag for flag in flags if not any(f"`{flag}`" in text or f"{flag} " in text for text in own.values())]
+    assert missing == []
+
+
+def test_the_readme_can_be_read_in_one_sitting() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 130
+
+
+def test_a_stale_output_is_seen(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("<!-- run -->\n```bash\necho one 1.0000 2 s\n```\n\n<!-- output -->\n```text\none 1.0001 3 s\n```\n")
+    assert blocks.check_page(page, ROOT, tmp_path) == []  # times may differ, and the last digits of numbers
+    page.write_text(page.read_text().replace("one 1.0001", "two 1.0001"))
+    assert len(blocks.check_page(page, ROOT, tmp_path)) == 1
+    page.write_text(page.read_text().replace("two 1.0001", "one 1.1"))
+    assert len(blocks.check_page(page, ROOT, tmp_path)) == 1
+
+
+def test_a_block_that_fails_or_is_not_marked_is_seen(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("<!-- run -->\n```bash\nfalse\n```\n\n```bash\ntrue\n```\n\n<!-- run status=3 -->\n```bash\nexit 3\n```\n")
+    wrong = blocks.check_page(page, ROOT, tmp_path)
+    assert ["status 1" in wrong[0], "no run" in wrong[1], len(wrong)] == [True, True, 2]
+
+
+def test_a_dead_link_and_a_stale_part_are_seen(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# A heading\n[a](b.md) [c](#a-heading) [d](#no-heading)\n<!-- generated: strategies -->\nold\n<!-- end -->\n")
+    assert len(links.broken(page, tmp_path)) == 2
+    assert "--softmax lsh" in tables.fill(page.read_text())
+
+
+def test_the_drawings_are_those_of_their_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drawings, "OUT", tmp_path)
+    for draw in (drawings.banks, drawings.bound, drawings.refill, drawings.bands, drawings.block):
+        draw()
+    made = {file.name: file.read_text() for file in tmp_path.glob("*.svg")}
+    assert made == {file.name: file.read_text() for file in (ROOT / "docs" / "drawings").glob("*.svg")}
+
+
+@pytest.mark.skipif(shutil.which("mkdocs") is None, reason="mkdocs is an extra")
+def test_the_site_builds_strictly(tmp_path: Path) -> None:
+    done = subprocess.run(["mkdocs", "build", "--strict", "-q", "-d", str(tmp_path / "site")], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert (tmp_path / "site" / "quickstart" / "index.html").exists()
+
+
+def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nbclient = pytest.importorskip("nbclient")
+    import nbformat
+
+    monkeypatch.setenv("DEMO", str(ROOT / "checkpoints" / "demo"))
+    notebook = nbformat.read(ROOT / "docs" / "tour.ipynb", as_version=4)
+    nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    printed = "".join(out.get("text", "") for cell in notebook.cells if cell.cell_type == "code" for out in cell.outputs)
+    assert "The bandage is checked tomorrow." in printed
