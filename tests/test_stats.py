@@ -160,6 +160,7 @@ RUNS = [  # strategies by plug point, other flags, fairseq's flags
     ({"stop": "shrink", "prune": "children"}, {"prune_children": 2}, BEAM),
     ({"stop": "ranked", "schedule": "stream"}, {"stream_width": 2}, BEAM),
     *(({"select": select}, {}, BEAM) for select in ("dba", "gbs", "cbs")),
+    ({"select": "bonus"}, {"constraint_bonus": 2.0}, BEAM),
     ({"select": "dba", "stop": "early"}, {}, BEAM),
     ({"select": "dba", "stop": "optimal"}, {}, BEAM),
     ({"softmax": "lsh"}, LSH, BEAM),
