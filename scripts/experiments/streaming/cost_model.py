@@ -1,0 +1,245 @@
+"""Does refilling pay? The time of a step as a + b x rows, fitted for each backend, and the gain that it predicts beside the measured one.
+
+    python scripts/experiments/streaming/cost_model.py --out DIR [--model DIR] [--text PREFIX] [--limit 40] [--n 4 16] [--k 5]
+        [--backends torch compiled int8 lstm]
+
+torch: FAIRSEQ_EXT_KERNELS=off; compiled: the default; int8: --int8; lstm: an untrained LSTM with the model's words, whose outputs are as
+long as the sources. Every width runs as batches, sorted by length, and as a stream: fixed (n sentences) and variable (delta 1.5, M 5; the
+stream has at most n x k rows). Predicted from steps: a x calls + b x rows of both, from their counted calls and rows; with all: the
+encoder (its own line, over source positions) and changes too (what admitting, setting aside and joining take beyond that).
+The last table takes bandwidth and launch figures of a GPU instead. It is a prediction: nothing in it was measured on that GPU.
+OUT gets cost_model.md and a file for each backend, which is not measured again. Seconds are processor time of one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from argparse import Namespace
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from methods import ROOT, BenchError, Decoding, Setting, Text, compare, machine, made_by, methods, prepare
+from step_costs import Launches, Line, Measured, StepCosts
+
+BACKENDS: dict[str, list[str]] = {
+    "torch": [],
+    "compiled": [],
+    "int8": ["--int8"],
+    "lstm": ["--max-len-a", "1", "--max-len-b", "0"],
+}
+KINDS = {"fixed": ("FIXED-OURS", "FIXED-STREAM"), "variable": ("VAR-BATCH", "VAR-STREAM")}
+H100 = {"bandwidth": 3.35e12, "launch": 3.8e-6}
+FIGURES = """bandwidth: NVIDIA's data sheet of the H100 SXM; launch: time of a short kernel in a stream that does not wait, as NVIDIA's
+article on CUDA graphs gives it (of 2019, a V100; an H100's host may be faster). --bandwidth and --launch take others."""
+
+
+def untrained_lstm(text: Text, out: Path) -> Path:
+    """Save an LSTM of 2 + 2 layers, 512 units, with attention, over the text's dictionaries; weights as fairseq starts with them."""
+    import torch
+    from fairseq import tasks
+    from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+
+    torch.manual_seed(1)
+    args = Namespace(
+        arch="lstm", task="translation", data=str(text.folder), source_lang=text.source, target_lang=text.target, left_pad_source=True,
+        encoder_layers=2, decoder_layers=2, max_source_positions=1024, max_target_positions=1024, criterion="cross_entropy",
+        optimizer="adam", no_progress_bar=True,
+    )  # fmt: skip
+    ARCH_CONFIG_REGISTRY["lstm"](args)
+    model = ARCH_MODEL_REGISTRY["lstm"].build_model(args, tasks.setup_task(args))
+    history = [{"criterion_name": "CrossEntropyCriterion", "optimizer_name": "FairseqAdam", "lr_scheduler_state": {}, "num_updates": 0}]
+    state = {"epoch": 1, "train_iterator": {"epoch": 1}}
+    torch.save({"args": args, "model": model.state_dict(), "optimizer_history": history, "extra_state": state}, out)
+    return out
+
+
+def pair(kind: str, n: int, text: Text, backend: str, args: argparse.Namespace) -> dict[str, Any]:
+    """Batches and a stream of one width: counts, points of a run with clocks in it, and seconds of rounds without."""
+    setting = Setting(args.k, n, args.delta, args.children, args.eps, n * args.k if kind == "variable" else None)
+    both = []
+    for name in KINDS[kind]:
+        flags = [*methods(setting)[name], *BACKENDS[backend], *(["--stream-order", "fifo"] if "STREAM" in name else [])]
+        both.append(Decoding(name, ["--cpu", *flags], text))
+    measured = []
+    for decoding in both:
+        with StepCosts(decoding.generator.decoder) as clocks:
+            decoding.run()
+        measured.append(clocks.measured())
+    contenders = [decoding.contender() for decoding in both]
+    contenders[1].exact = True
+    done = compare(contenders, args.repeats, warmup=0, threads=1, clock=time.process_time)
+    ratio = done.speed_up(both[1].name, both[0].name)
+    searches = [
+        {"calls": d.timesteps, "rows": d.rows, "seconds": result.seconds, "signature": d.signature, **asdict(points)}
+        for d, points, result in zip(both, measured, done.results, strict=True)
+    ]
+    gain = None if ratio is None else [ratio.median, ratio.low, ratio.high]
+    return {"kind": kind, "n": n, "gain": gain, "outputs": str(done.results[1].verdict), "searches": searches}
+
+
+def gpu_facts(text: Text, args: argparse.Namespace) -> dict[str, float]:
+    """What a step launches, and the bytes that it reads in half precision: always, and for each row."""
+    decoding = Decoding("FIXED-OURS", ["--cpu", *methods(Setting(args.k, args.n[0], 0, 0))["FIXED-OURS"]], text)
+    decoding.loaded.batches = decoding.loaded.batches[:2]
+    decoder, admit = decoding.generator.decoder, decoding.generator.decoder.admit
+    counted = Launches()
+    encoder = Launches()
+
+    def apart(inputs: Any) -> None:
+        with encoder:
+            before = counted.count
+            admit(inputs)
+            counted.count = before
+
+    decoder.admit = apart
+    with counted:
+        decoded = decoding.contender().read(decoding.run())
+    model = decoding.loaded.models[0].decoder
+    weights = {weight.data_ptr(): weight.numel() for weight in model.parameters()}
+    d, layers, words = model.embed_dim, len(model.layers), model.output_projection.out_features
+    length = sum(len(tokens) for nbest in decoded for tokens, _ in nbest) / sum(map(len, decoded))
+    source = sum(int(batch["net_input"]["src_lengths"].sum()) for batch in decoding.loaded.batches) / len(decoded)
+    row = 2 * layers * d * 2 * (length / 2 + source / args.k) + 3 * 4 * words  # KV cache; logits written, read, and read again
+    return {"launches": counted.count / decoding.timesteps, "weights": 2.0 * sum(weights.values()), "row": row}
+
+
+def measure_backend(backend: str, args: argparse.Namespace) -> None:
+    """Write OUT/BACKEND.json."""
+    with tempfile.TemporaryDirectory() as folder:
+        text = prepare(Path(folder), args.model, args.text, args.src, args.tgt, args.limit)
+        if backend == "lstm":
+            made = untrained_lstm(text, Path(folder, "lstm.pt"))
+            text.flags[text.flags.index("--path") + 1] = str(made)
+        pairs = [pair(kind, n, text, backend, args) for n in args.n for kind in KINDS]
+        found = {"key": key(args), "machine": machine(), "pairs": pairs, "gpu": gpu_facts(text, args) if backend == "torch" else None}
+    part = args.out / f"{backend}.part"
+    part.write_text(json.dumps(found), encoding="utf-8")
+    os.replace(part, args.out / f"{backend}.json")
+
+
+def key(args: argparse.Namespace) -> list[Any]:
+    """What a file of results must have been made with."""
+    kept = ("text", "src", "tgt", "limit", "n", "k", "delta", "children", "eps", "repeats")
+    return [args.model.name, (args.model / "checkpoint.pt").stat().st_size, *(getattr(args, name) for name in kept)]
+
+
+def results(backend: str, args: argparse.Namespace) -> dict[str, Any]:
+    """The backend's results, measured in a process of its own unless they are there."""
+    file = args.out / f"{backend}.json"
+    if file.exists() and (found := json.loads(file.read_text(encoding="utf-8")))["key"] == key(args):
+        return found
+    print(backend, file=sys.stderr, flush=True)
+    environment = os.environ | {"OMP_NUM_THREADS": "1"} | ({"FAIRSEQ_EXT_KERNELS": "off"} if backend == "torch" else {})
+    if subprocess.run([sys.executable, *sys.argv, "--measure", backend], env=environment, check=False).returncode:
+        raise BenchError(f"{backend} could not be measured (see above); leave it out with --backends")
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def points_of(search: dict[str, Any]) -> Measured:
+    return Measured(*([(size, seconds) for size, seconds in search[name]] for name in ("steps", "encoder", "changed")))
+
+
+def backend_tables(found: dict[str, dict[str, Any]]) -> list[str]:
+    """The fits, then every width predicted beside measured."""
+    fits = ["| backend | a, ms a step | b, µs a row | rows for 2a | R² | steps | a change, ms: batches | stream |", "|---|" + "---:|" * 7]
+    gains = [
+        "| backend | width | n | calls: batches | stream | rows a call | stream | predicted: steps | with all | measured | outputs |",
+        "|---|---|" + "---:|" * 8 + "---|",
+    ]
+    for backend, result in found.items():
+        searches = [[(s, points_of(s)) for s in one["searches"]] for one in result["pairs"]]
+        everyone = [points for both in searches for _, points in both]
+        step = Line.fit([point for points in everyone for point in points.steps])
+        encoder = Line.fit([point for points in everyone for point in points.encoder])
+        change = [Measured(changed=[x for both in searches for x in both[side][1].changed]).change(step) for side in (0, 1)]
+        even = f"{step.a / step.b:.0f}" if step.b > 0 else "-"
+        cells = [
+            f"{1e3 * step.a:.2f}",
+            f"{1e6 * step.b:.1f}",
+            even,
+            f"{step.r2:.2f}",
+            f"{step.points:,}",
+            *(f"{1e3 * c:.2f}" for c in change),
+        ]
+        fits.append(f"| {' | '.join([backend, *cells])} |")
+        for one, both in zip(result["pairs"], searches, strict=True):
+            steps = [step.of(s["calls"], s["rows"]) for s, _ in both]
+            full = [
+                seconds + encoder.of(len(points.encoder), sum(size for size, _ in points.encoder)) + c * len(points.changed)
+                for seconds, (_, points), c in zip(steps, both, change, strict=True)
+            ]
+            gain = one["gain"]
+            shown = "-" if gain is None else f"{gain[0]:.2f}x ({gain[1]:.2f}-{gain[2]:.2f})"
+            counts = [f"{s['calls']:,}" for s, _ in both] + [f"{s['rows'] / s['calls']:.1f}" for s, _ in both]
+            predicted = [f"{a / b:.2f}x" for a, b in (steps, full)]
+            gains.append(f"| {' | '.join([backend, one['kind'], str(one['n']), *counts, *predicted, shown, one['outputs']])} |")
+    return ["### Time of a step: a + b x rows", "", *fits, "", "### Gain of refilling: predicted and measured", "", *gains, ""]
+
+
+def gpu_table(result: dict[str, Any], bandwidth: float, launch: float) -> list[str]:
+    """The same counts with a GPU's published figures."""
+    gpu = result["gpu"]
+    step = Line(gpu["launches"] * launch + gpu["weights"] / bandwidth, gpu["row"] / bandwidth, 1.0, 0)
+    lines = [
+        "### Prediction for an H100",
+        "",
+        f"a = {gpu['launches']:.0f} launches x {1e6 * launch:.1f} µs + {gpu['weights'] / 1e6:.1f} MB / {bandwidth / 1e12:.2f} TB/s = "
+        f"{1e3 * step.a:.2f} ms; b = {gpu['row'] / 1e3:.0f} kB / {bandwidth / 1e12:.2f} TB/s = {1e6 * step.b:.3f} µs a row. The launches "
+        "are counted: torch operations a step that are no views. Nothing here was measured on a GPU.",
+        "",
+        "| width | n | calls: batches | stream | predicted gain |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for one in result["pairs"]:
+        batch, stream = one["searches"]
+        gain = step.of(batch["calls"], batch["rows"]) / step.of(stream["calls"], stream["rows"])
+        lines.append(f"| {one['kind']} | {one['n']} | {batch['calls']:,} | {stream['calls']:,} | {gain:.2f}x |")
+    return [*lines, "", FIGURES, ""]
+
+
+def main() -> None:
+    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parse.add_argument("--model", type=Path, default=ROOT / "checkpoints" / "demo", help="folder with checkpoint.pt, dict.*.txt, spm.model")
+    parse.add_argument("--text", default=str(ROOT / "data" / "demo" / "test"), help="prefix of the two text files (the demo test set)")
+    parse.add_argument("--src", default="de", help="source language and suffix (de)")
+    parse.add_argument("--tgt", default="en", help="target language and suffix (en)")
+    parse.add_argument("--limit", type=int, default=40, help="first lines of the text (40)")
+    parse.add_argument("--backends", nargs="+", choices=BACKENDS, default=list(BACKENDS), help="(all)")
+    parse.add_argument("--n", type=int, nargs="+", default=[4, 16], help="sentences of a batch (4 16)")
+    parse.add_argument("--k", type=int, default=5, help="beam (5)")
+    parse.add_argument("--eps", type=float, default=1 / 2, help="--refill-threshold (1/2)")
+    parse.add_argument("--delta", type=float, default=1.5, help="--prune-threshold (1.5)")
+    parse.add_argument("--children", type=int, default=5, help="--prune-children (5)")
+    parse.add_argument("--repeats", type=int, default=2, help="timed rounds (2)")
+    parse.add_argument("--bandwidth", type=float, default=H100["bandwidth"], help="bytes a second of the GPU (3.35e12)")
+    parse.add_argument("--launch", type=float, default=H100["launch"], help="seconds of a short kernel on it (3.8e-6)")
+    parse.add_argument("--measure", choices=BACKENDS, help="measure this backend only and write its file; no tables")
+    parse.add_argument("--out", type=Path, required=True, help="folder for the results")
+    args = parse.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    if args.measure:
+        measure_backend(args.measure, args)
+        return
+    found = {backend: results(backend, args) for backend in args.backends}
+    facts = next(iter(found.values()))["machine"]
+    about = f"Model {args.model.name}, first {args.limit} lines of {Path(args.text).name}, k = {args.k}, processor time of one thread, "
+    lines = [about + f"{args.repeats} round(s); {made_by(facts)}", "", *backend_tables(found)]
+    if "torch" in found:
+        lines += gpu_table(found["torch"], args.bandwidth, args.launch)
+    text = "\n".join(lines)
+    (args.out / "cost_model.md").write_text(text, encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (BenchError, ValueError) as error:
+        sys.exit(f"error: {error}")

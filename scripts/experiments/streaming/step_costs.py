@@ -1,0 +1,114 @@
+"""What decoder steps cost, measured inside a search: the time from one step to the next, of the encoder, and of what refilling adds.
+
+A step's time runs from one call of the decoder to the next, so that it has beam expansion, stopping and reordering in it. Steps that
+sentences were admitted, set aside or joined after are kept apart: what they take beyond the encoder and a step of their rows is a change.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from torch.utils._python_dispatch import TorchDispatchMode
+
+CHANGES = ("admit", "set_aside", "join", "resume")
+
+
+@dataclass
+class Line:
+    """seconds = a + b x size, by least squares, so that the sum over the measured points is the measured sum."""
+
+    a: float
+    b: float
+    r2: float
+    points: int
+
+    @classmethod
+    def fit(cls, points: Sequence[tuple[float, float]]) -> Line:
+        """Return the line through (size, seconds); a constant where all sizes are equal. Errors: ValueError without points."""
+        if not points:
+            raise ValueError("no steps were measured: take more lines of text")
+        size, seconds = np.array(points, dtype=float).T
+        spread = size.var()
+        b = float(((size - size.mean()) * (seconds - seconds.mean())).mean() / spread) if spread else 0.0
+        a = float(seconds.mean() - b * size.mean())
+        left = ((seconds - a - b * size) ** 2).sum()
+        total = ((seconds - seconds.mean()) ** 2).sum()
+        return cls(a, b, float(1 - left / total) if total else 1.0, len(points))
+
+    def of(self, calls: float, size: float) -> float:
+        """Seconds of so many calls, whose sizes sum to `size`."""
+        return self.a * calls + self.b * size
+
+
+@dataclass
+class Measured:
+    """Points of one search: (rows, seconds) of plain steps, (source positions, seconds) of the encoder, and steps with a change."""
+
+    steps: list[tuple[int, float]] = field(default_factory=list)
+    encoder: list[tuple[int, float]] = field(default_factory=list)
+    changed: list[tuple[int, float]] = field(default_factory=list)  # rows, seconds without the encoder's
+
+    def change(self, step: Line) -> float:
+        """Seconds that a change takes beyond a step of as many rows, in the mean."""
+        if not self.changed:
+            return 0.0
+        return sum(seconds - step.of(1, rows) for rows, seconds in self.changed) / len(self.changed)
+
+
+class StepCosts:
+    """Wraps a decoder's methods while a search runs: `with StepCosts(decoder) as found: search()`, then found.measured()."""
+
+    def __init__(self, decoder: Any, clock: Callable[[], float] = time.process_time):
+        self.decoder, self.clock = decoder, clock
+        self.events: list[tuple[str, int, float, float]] = []  # what, rows or positions, begin, end
+
+    def __enter__(self) -> StepCosts:
+        for name in ("step", *CHANGES):
+            if hasattr(self.decoder, name):
+                setattr(self.decoder, name, self.timed(name, getattr(self.decoder, name)))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.events.append(("end", 0, self.clock(), self.clock()))
+        for name in ("step", *CHANGES):
+            self.decoder.__dict__.pop(name, None)
+
+    def timed(self, name: str, method: Callable) -> Callable:
+        def call(*arguments: Any, **named: Any) -> Any:
+            size = arguments[0].size(0) if name == "step" else arguments[0]["src_tokens"].numel() if name == "admit" else 0
+            begin = self.clock()
+            out = method(*arguments, **named)
+            self.events.append((name, size, begin, self.clock()))
+            return out
+
+        return call
+
+    def measured(self) -> Measured:
+        """Sort the events; what comes before the first step and behind the last is left out, but for the encoder."""
+        found = Measured(encoder=[(size, end - begin) for name, size, begin, end in self.events if name == "admit"])
+        places = [i for i, event in enumerate(self.events) if event[0] in ("step", "end")]
+        for i, j in zip(places, places[1:], strict=False):
+            _, rows, begin, _ = self.events[i]
+            between = self.events[i + 1 : j]
+            if self.events[j][0] == "end":
+                continue
+            admitted = sum(end - start for name, _, start, end in between if name == "admit")
+            seconds = self.events[j][2] - begin - admitted
+            (found.changed if between else found.steps).append((rows, seconds))
+        return found
+
+
+class Launches(TorchDispatchMode):
+    """Counts torch operations that compute or copy; views are none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        self.count += not func.is_view
+        return func(*args, **(kwargs or {}))

@@ -1,0 +1,83 @@
+"""scripts/experiments/streaming/cost_model.py: the fit, what its clocks tell apart, and its tables on a few lines."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+HERE = Path(__file__).resolve().parents[2] / "scripts" / "experiments" / "streaming"
+sys.path.append(str(HERE))
+
+from step_costs import Launches, Line, Measured, StepCosts  # noqa: E402
+
+
+def test_the_line_goes_through_points_on_a_line():
+    line = Line.fit([(rows, 0.002 + 0.0001 * rows) for rows in (1, 5, 40, 80)])
+    assert (line.a, line.b, line.r2) == pytest.approx((0.002, 0.0001, 1.0))
+    assert line.of(calls=10, size=300) == pytest.approx(10 * 0.002 + 300 * 0.0001)
+    assert Line.fit([(5, 1.0), (5, 3.0)]).of(2, 10) == pytest.approx(4.0)  # one width: its mean
+    with pytest.raises(ValueError, match="take more lines"):
+        Line.fit([])
+
+
+def test_steps_changes_and_the_encoder_are_told_apart():
+    """A step of r rows takes 2 + r ticks, the encoder 7, joining 3."""
+
+    class Decoder:
+        now = 0.0
+
+        def step(self, tokens):
+            self.now += tokens.size(0)
+
+        def select(self):
+            self.now += 2
+
+        def admit(self, inputs):
+            self.now += 7
+
+        def join(self, group):
+            self.now += 3
+
+    decoder = Decoder()
+    with StepCosts(decoder, lambda: decoder.now) as clocks:
+        decoder.admit({"src_tokens": torch.zeros(4, 5)})
+        for rows in (4, 8, 6):
+            decoder.step(torch.zeros(rows, 1))
+            decoder.select()
+            if rows == 8:
+                decoder.admit({"src_tokens": torch.zeros(1, 6)})
+                decoder.join(None)
+        decoder.step(torch.zeros(2, 1))
+    found = clocks.measured()
+    assert found == Measured(steps=[(4, 6.0), (6, 8.0)], encoder=[(20, 7.0), (6, 7.0)], changed=[(8, 13.0)])
+    assert found.change(Line.fit(found.steps)) == pytest.approx(3.0)
+    assert "step" not in vars(decoder)
+
+
+def test_views_are_no_launches():
+    with Launches() as counted:
+        a = torch.ones(2, 3)
+        (a.view(3, 2).t() + 1).sum()
+    assert counted.count == 3  # ones, add, sum
+
+
+def test_tables_predict_and_measure(tmp_path):
+    script = [sys.executable, str(HERE / "cost_model.py"), "--out", str(tmp_path), "--limit", "5", "--n", "2", "--repeats", "1"]
+    for _ in range(2):  # the second run measures nothing
+        done = subprocess.run([*script, "--backends", "torch", "lstm"], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    assert not {"torch", "lstm"} & set(done.stderr.splitlines())
+    text = (tmp_path / "cost_model.md").read_text(encoding="utf-8")
+    assert text.strip() == done.stdout.strip() and "Prediction for an H100" in text
+    result = json.loads((tmp_path / "torch.json").read_text(encoding="utf-8"))
+    assert [one["kind"] for one in result["pairs"]] == ["fixed", "variable"]
+    for one in result["pairs"]:
+        assert "equal" in one["outputs"]
+        for search in one["searches"]:
+            assert len(search["steps"]) + len(search["changed"]) == search["calls"] - 1  # the last step has no next one
+            assert sum(rows for rows, _ in search["steps"] + search["changed"]) < search["rows"]
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith(("| torch | fixed", "| lstm | fixed"))]
+    assert len(rows) == 2 and all(cells[7].endswith("x") and cells[9].endswith(")") for cells in rows)
