@@ -176,13 +176,13 @@ class Translator:
         others = {name: iter(given) for name, given in (("constraints", constraints), ("prefixes", prefixes)) if given is not None}
         while part := list(itertools.islice(reading, buffer)):
             given: dict[str, Any] = {name: list(itertools.islice(each, len(part))) for name, each in others.items()}
-            yield from self.translate_part(part, nbest, Given(avoid=avoid, **given), errors, beam, first=first)
+            yield from self.translate_part(part, nbest, Given(avoid=avoid, first=first, **given), errors, beam)
             first += len(part)
 
     def translate_part(
-        self, lines: Sequence[str], nbest: int | None, given: Given, errors: str, beam: int | None, progress: bool = False, first: int = 0
+        self, lines: Sequence[str], nbest: int | None, given: Given, errors: str, beam: int | None, progress: bool = False
     ) -> list[Any]:
-        """As `translate`; first: lines of the same call before these, for messages and the files of constraints."""
+        """As `translate`, of lines that need not be the first of their call."""
         if isinstance(lines, str):
             raise UsageError("translate() takes a list of lines, and was given one string: put it into a list")
         if errors not in ("raise", "return"):
@@ -197,9 +197,9 @@ class Translator:
             good, tokens, wanted = [], [], []
             for place, line in enumerate(lines):
                 try:
-                    encoded = self.checked(line, f"line {first + place + 1}")
+                    encoded = self.checked(line, f"line {given.first + place + 1}")
                     if self.task.constrained:
-                        wanted.append(given.of_line(place, first + place, encoded, self.task.constraint_source()))
+                        wanted.append(given.of_line(place, encoded, self.task.constraint_source()))
                 except UsageError as error:
                     if errors == "raise":
                         raise
@@ -207,7 +207,7 @@ class Translator:
                 else:
                     good.append(place)
                     tokens.append(encoded)
-            numbers = [first + place for place in good]
+            numbers = [given.first + place for place in good]
             found = self.search(tokens, wanted if self.task.constrained else None, nbest, errors == "return", progress, numbers)
             for place, each in zip(good, found, strict=True):
                 out[place] = each

@@ -8,7 +8,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fairseq_ext.constraints.files import json_object, parse_json, parse_tabs
+from fairseq_ext.constraints.lines import json_object, parse_json, parse_tabs
 from fairseq_ext.corpus.manifest import Manifest
 from fairseq_ext.corpus.output import Store
 from fairseq_ext.corpus.reading import Reader, Shard, Unreadable

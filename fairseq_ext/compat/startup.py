@@ -5,7 +5,7 @@ process at once until this package is imported. When `fairseq` itself is first a
 
 1. lets its dataclasses have dataclass instances as defaults, which Python >= 3.11 refuses (`allow_dataclass_defaults`);
 2. lets `torch.load` read the plain containers that fairseq checkpoints hold, still without running pickled code
-   (`allow_checkpoint_globals`), and names the class and the way out when a checkpoint holds something else;
+   (checkpoints.py), and names the class and the way out when a checkpoint holds something else;
 3. keeps its Transformer encoder from a fused layer of torch that it calls in an outdated way (`avoid_fused_encoder_layer`);
 4. lets fairseq read a checkpoint's settings as literals instead of running them through `eval` (`read_settings_as_literals`);
 5. registers the `*_ext` tasks where the command names one (`register_named_tasks`), with any --user-dir or none;
@@ -15,7 +15,7 @@ process at once until this package is imported. When `fairseq` itself is first a
    that hydra 1.3 prints at every start and torch's of pinned memory, and no others;
 9. where the command names an *_ext task, or fairseq_ext itself is imported first, starts quickly: fairseq's files run when they are
    needed (lazy.py), its configuration is composed without a grammar (compose.py), and the garbage collector waits (quick.py);
-10. lets our tasks build a checkpoint whose architecture is a plain Transformer under a name of its own (`build_plain_transformers`).
+10. lets our tasks build a checkpoint whose architecture is a plain Transformer under a name of its own (checkpoints.py).
 
 A fairseq that needs none of this is left as it is.
 """
@@ -29,9 +29,6 @@ import os
 import sys
 import warnings
 from types import ModuleType
-
-ALLOW = "FAIRSEQ_EXT_ALLOW_GLOBALS"
-SAFE_TORCH = (2, 6)  # the first whose torch.load runs no code unless told to (CVE-2025-32434 is of those before)
 
 
 def allow_dataclass_defaults() -> None:
@@ -54,86 +51,6 @@ def allow_dataclass_defaults() -> None:
 
     get_field.allows_dataclass_defaults = True  # type: ignore[attr-defined]
     dataclasses._get_field = get_field  # type: ignore[attr-defined]
-
-
-def allow_checkpoint_globals() -> None:
-    """Register the few classes that real fairseq checkpoints hold with torch's code-free loader."""
-    import argparse
-    import collections
-    import importlib
-
-    import torch
-
-    if not hasattr(torch.serialization, "add_safe_globals"):
-        return
-    allowed: list = [argparse.Namespace, collections.OrderedDict]
-    import numpy
-
-    core = getattr(numpy, "_core", None) or numpy.core
-    allowed += [numpy.dtype, core.multiarray.scalar, (core.multiarray.scalar, "numpy.core.multiarray.scalar")]
-    allowed += [type(numpy.dtype(kind)) for kind in ("float32", "float64", "int32", "int64", "bool")]
-    for name in filter(None, os.environ.get(ALLOW, "").split(",")):
-        module, _, attribute = name.strip().rpartition(".")
-        allowed.append(getattr(importlib.import_module(module), attribute))
-    torch.serialization.add_safe_globals(allowed)
-
-
-def explain_refused_checkpoints(checkpoint_utils: ModuleType) -> None:
-    """Turn torch's refusal of a class in a checkpoint into one sentence that names the class and the opt-in."""
-    import pickle
-    import re
-
-    stock = checkpoint_utils.load_checkpoint_to_cpu
-
-    def load_checkpoint_to_cpu(path, *args, **kwargs):
-        if tuple(int(part) for part in re.findall(r"\d+", checkpoint_utils.torch.__version__)[:2]) < SAFE_TORCH:
-            raise OSError(f"torch {checkpoint_utils.torch.__version__} runs code from checkpoints: install torch 2.6 or later")
-        try:
-            return stock(path, *args, **kwargs)
-        except (OSError, MemoryError):
-            raise
-        except Exception as error:  # the unpickler fails in any way on a file of another kind
-            if isinstance(error, RuntimeError) and "PytorchStreamReader" not in str(error) or type(error).__name__ == "UsageError":
-                raise
-            found = re.search(r"GLOBAL ([\w.]+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
-            if not found:
-                raise OSError(f"{path} is not a checkpoint that fairseq can read: it is of another kind, or was cut short") from error
-            name = found[1] if "." in found[1] else f"builtins.{found[1]}"
-            raise OSError(
-                f"{path} holds {name}, which is not loaded because unpickling a class can run code; "
-                f"if you trust this file, set {ALLOW}={name}"
-            ) from error
-
-    checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu  # type: ignore[attr-defined]
-
-
-def build_plain_transformers(checkpoint_utils: ModuleType) -> None:
-    """Let our tasks build architectures that only have another name than fairseq's Transformer (loading/plain_transformer.py)."""
-    stock = checkpoint_utils._upgrade_state_dict
-
-    def upgrade(state):
-        if "fairseq_ext.tasks" in sys.modules:
-            importlib.import_module("fairseq_ext.loading.plain_transformer").build_as_plain_(state)
-        return stock(state)
-
-    checkpoint_utils._upgrade_state_dict = upgrade  # type: ignore[attr-defined]
-
-
-def prepare_loading(checkpoint_utils: ModuleType) -> None:
-    """What is done to fairseq's loading of checkpoints."""
-    explain_refused_checkpoints(checkpoint_utils)
-    build_plain_transformers(checkpoint_utils)
-
-
-def allow_fairseq_enums(constants: ModuleType) -> None:
-    """Register fairseq's own enums (older checkpoints hold them in their configuration)."""
-    import enum
-
-    import torch
-
-    if hasattr(torch.serialization, "add_safe_globals"):
-        kinds: list = [v for v in vars(constants).values() if isinstance(v, type) and issubclass(v, enum.Enum)]
-        torch.serialization.add_safe_globals(kinds)
 
 
 def avoid_fused_encoder_layer(transformer_layer: ModuleType) -> None:
@@ -265,6 +182,16 @@ def give_numpy_long(module: ModuleType) -> None:
         module.np.__dict__.update(vars(numpy), compat=types.SimpleNamespace(long=int))  # type: ignore[attr-defined]
 
 
+def prepare_loading(checkpoint_utils: ModuleType) -> None:
+    """What is done to fairseq's loading of checkpoints."""
+    beside("checkpoints").prepare_loading(checkpoint_utils)
+
+
+def allow_fairseq_enums(constants: ModuleType) -> None:
+    """Let checkpoints hold fairseq's own enums."""
+    beside("checkpoints").allow_fairseq_enums(constants)
+
+
 AFTER_IMPORT = {
     "fairseq.data.token_block_dataset": give_numpy_long,
     "fairseq.data.language_pair_dataset": give_numpy_long,
@@ -289,7 +216,7 @@ class Hook(importlib.abc.MetaPathFinder):
         if fullname == "fairseq" and not self.ready:
             self.ready, self.quick = True, starts_quickly()
             allow_dataclass_defaults()
-            allow_checkpoint_globals()
+            beside("checkpoints").allow_checkpoint_globals()
             silence_notices()
             quiet_interrupts()
         if not fullname.startswith("fairseq."):

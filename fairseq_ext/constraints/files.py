@@ -1,11 +1,7 @@
 """Constraints from where users have them: `--constraints-file`, `--avoid-file`, `--glossary`, as target tokens of each sentence.
 
 Formats
-- Constraints file, tab-separated: one line a sentence in corpus order, phrases parted by tabs; an empty line for none. A phrase
-  that starts with the word `<s>` is what the translation must start with.
-- Constraints file, JSONL (a name in .jsonl or .json; or any name but .tsv and a first line that starts with "{"): an object a
-  line, or an empty line. `{"constraints": [["two", "words"], "two words"], "any_of": [["x", "y z"]], "avoid": ["w"], "prefix": "p"}`:
-  a phrase is a string or its list of words; an entry of any_of is one constraint, met by any one of its phrases.
+- Constraints file: lines.py.
 - `--avoid-file`: a phrase a line, for every sentence; blank lines are skipped.
 - Glossary: glossary.py.
 A sentence's constraints are ordered as written: `constraints`, `any_of`, then glossary terms as they stand in the source.
@@ -15,10 +11,8 @@ How text becomes tokens: segmenter.py.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from fairseq.data import Dictionary
@@ -27,6 +21,7 @@ from torch import Tensor
 from fairseq_ext.constraints.boundaries import Boundaries
 from fairseq_ext.constraints.glossary import Glossary, GlossaryOptions, Required
 from fairseq_ext.constraints.in_text import banned_in_texts
+from fairseq_ext.constraints.lines import is_json, parse_json, parse_tabs
 from fairseq_ext.constraints.phrase import Phrase
 from fairseq_ext.constraints.segmenter import Segmenter
 from fairseq_ext.constraints.sentence import (
@@ -40,19 +35,18 @@ from fairseq_ext.constraints.sentence import (
     within_limits,
     without_conflicts,
 )
-from fairseq_ext.errors import UsageError, counted, cut
+from fairseq_ext.errors import UsageError, counted
 from fairseq_ext.files import Lines
 from fairseq_ext.terms.words import words_of
 
-KEYS = ("constraints", "any_of", "avoid", "prefix")
-
 
 @dataclass(frozen=True)
-class Cases:
-    """In which case phrases count that are no terms of a glossary."""
+class Matching:
+    """What counts as an occurrence of a phrase that is no term of a glossary."""
 
     required: str = "exact"  # --constraint-case
     banned: str = "exact"  # --avoid-case
+    boundaries: Boundaries | None = None  # of the target's words, where phrases count as words
 
 
 class ConstraintSource:
@@ -60,7 +54,7 @@ class ConstraintSource:
     checked when their sentence is asked for; --avoid-file and --glossary at once.
 
     Files that are None give nothing. segmenter: of the target side; source: the source dictionary. `len` counts the lines of the
-    constraints file. boundaries: of the target's words, where phrases count as words.
+    constraints file.
     Errors: UsageError, one sentence that names file and line, for everything in a file that cannot be used.
     """
 
@@ -71,11 +65,10 @@ class ConstraintSource:
         glossary: GlossaryOptions | None,
         segmenter: Segmenter,
         source: Dictionary,
-        cases: Cases = Cases(),
-        boundaries: Boundaries | None = None,
+        matching: Matching = Matching(),
     ):
-        self.segmenter, self.source, self.cases = segmenter, source, cases
-        self.look = banned_in_tokens if boundaries is None else banned_in_texts(boundaries, cases.banned)
+        self.segmenter, self.source, self.matching = segmenter, source, matching
+        self.look = banned_in_tokens if matching.boundaries is None else banned_in_texts(matching.boundaries, matching.banned)
         self.lines = Lines(constraints_file, "--constraints-file") if constraints_file else None
         self.parse = parse_json if self.lines is not None and is_json(self.lines) else parse_tabs
         banned: dict[Phrase, str] = {}
@@ -152,14 +145,14 @@ class ConstraintSource:
             banned_text=tuple(banned.values()) or self.common.banned_text,
             prefix=self.segmenter.phrases(starts[0], where, leads=[""])[0] if starts else (),
             prefix_text=starts[0] if starts else "",
-            cased=tuple(self.cased(texts, self.cases.required) for texts in alternatives) if self.cases.required != "exact" else (),
+            cased=tuple(self.cased(texts, self.matching.required) for texts in alternatives) if self.matching.required != "exact" else (),
         )
         return within_limits(found, where)
 
     def banned_forms(self, text: str, where: str) -> dict[Phrase, str]:
         """The forms of a banned phrase."""
         text = text.strip()
-        return dict.fromkeys((*self.segmenter.phrases(text, where), *self.segmenter.spellings(text, self.cases.banned)), text)
+        return dict.fromkeys((*self.segmenter.phrases(text, where), *self.segmenter.spellings(text, self.matching.banned)), text)
 
     def cased(self, texts: Sequence[str], case: str) -> Cased:
         """In which case a constraint's phrases count, and how the search spells that."""
@@ -192,84 +185,3 @@ class ConstraintSource:
     def required(self, source: str) -> list[Required]:
         """What the glossary asks for in a source sentence (`source_text`)."""
         return [] if self.glossary is None else self.glossary.required(words_of(source, self.segmenter.takes_pieces))
-
-
-def is_json(lines: Lines) -> bool:
-    """Whether a constraints file is JSONL: by its name, else by its first character."""
-    suffix = Path(lines.path).suffix.lower()
-    if suffix in (".jsonl", ".json", ".tsv"):
-        return suffix != ".tsv"
-    for number in range(len(lines)):
-        try:
-            line = lines[number].strip()
-        except UsageError:  # not text: that line's fault alone
-            continue
-        if line:
-            return line.startswith("{")
-    return False
-
-
-def parse_tabs(line: str, where: str) -> dict[str, Any]:
-    """A line of phrases parted by tabs, in the form of `parse_json`."""
-    phrases = [text.strip() for text in line.split("\t")]
-    if not all(phrases):
-        raise UsageError(f"{where} has an empty phrase: remove one of the tabs around it")
-    return {"constraints": phrases, "any_of": [], "avoid": [], "prefix": []}
-
-
-def parse_json(line: str, where: str) -> dict[str, Any]:
-    """A JSON line: constraints, avoid and prefix as lists of phrases, any_of as a list of lists; a phrase as one string."""
-    value = json_object(line, where)
-    unknown = [key for key in value if key not in KEYS]
-    if unknown:
-        raise UsageError(f"{where} has the unknown key '{unknown[0]}': the keys are {', '.join(KEYS)}")
-    return fields_of(value, where)
-
-
-def json_object(line: str, where: str, keys: Sequence[str] = KEYS) -> dict[str, Any]:
-    """The object of a JSON line; UsageError for anything else, and for a key given twice."""
-
-    def no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if len(dict(pairs)) < len(pairs):
-            raise UsageError(f"{where} has a key twice: join their values")
-        return dict(pairs)
-
-    try:
-        value = json.loads(line, object_pairs_hook=no_key_twice)
-    except UsageError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{where} is not valid JSON ({error}): write an object with the keys {', '.join(keys)}") from None
-    if not isinstance(value, dict):
-        raise UsageError(f"{where} is not a JSON object: write one with the keys {', '.join(keys)}")
-    return value
-
-
-def fields_of(value: dict[str, Any], where: str) -> dict[str, Any]:
-    """The constraint fields of an object, checked, in the form of `parse_json`; other keys are not looked at."""
-
-    def phrase(item: Any, key: str) -> str:
-        words = [item] if isinstance(item, str) else item
-        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-            raise UsageError(f"{where} has {cut(json.dumps(item))} for a phrase in \"{key}\": write a string or a list of words")
-        if not all(word.strip() for word in words) or not words:
-            raise UsageError(f"{where} has an empty phrase in \"{key}\": remove it")
-        return " ".join(word.strip() for word in words)
-
-    def listed(key: str, read: Callable[[Any, str], Any]) -> list[Any]:
-        items = value.get(key, [])
-        if not isinstance(items, list):
-            raise UsageError(f"{where} has {cut(json.dumps(items))} for \"{key}\": write a list of phrases")
-        return [read(item, key) for item in items]
-
-    def alternatives(item: Any, key: str) -> list[str]:
-        if not isinstance(item, list) or not item:
-            raise UsageError(f"{where} has {cut(json.dumps(item))} for a constraint in \"{key}\": write a list of phrases")
-        return [phrase(alternative, key) for alternative in item]
-
-    return {
-        "constraints": listed("constraints", phrase),
-        "any_of": listed("any_of", alternatives),
-        "avoid": listed("avoid", phrase),
-        "prefix": [phrase(value["prefix"], "prefix")] if "prefix" in value else [],
-    }

@@ -22,6 +22,7 @@ class Given:
     constraints: Sequence[Phrases] | None = None  # n lists of phrases that must appear
     avoid: Sequence[str] | Sequence[Sequence[str]] | None = None  # phrases that must not appear, in any line, or n lists of them
     prefixes: Sequence[str | None] | None = None  # n: what each line starts with
+    first: int = 0  # lines of the call before these n, for messages and for the files of the flags
 
     def __bool__(self) -> bool:
         return any(given is not None for given in (self.constraints, self.avoid, self.prefixes))
@@ -37,11 +38,12 @@ class Given:
         """Whether `avoid` is of all lines together."""
         return self.avoid is not None and all(isinstance(phrase, str) for phrase in self.avoid)
 
-    def of_line(self, place: int, number: int, tokens: Tensor, source: ConstraintSource) -> SentenceConstraints:
-        """The constraints of a line, those of the flags (source) included. place: in this call; number: in the flags' files; tokens: (L,).
+    def of_line(self, place: int, tokens: Tensor, source: ConstraintSource) -> SentenceConstraints:
+        """The constraints of a line, those of the flags (source) included. place: among the n; tokens: (L,).
 
         Errors: UsageError, naming the line, for phrases that cannot be used.
         """
+        number = self.first + place
         where = f"line {number + 1}"
         phrases = items((self.constraints[place] or ()) if self.constraints is not None else (), f"constraints of {where}")
         banned = () if self.avoid is None else self.avoid if self.bans_everywhere else self.avoid[place] or ()

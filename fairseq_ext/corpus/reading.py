@@ -25,7 +25,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairseq_ext.constraints.files import KEYS, fields_of, is_json, json_object, parse_json, parse_tabs
+from fairseq_ext.constraints.lines import KEYS, fields_of, is_json, json_object, parse_json, parse_tabs
 from fairseq_ext.errors import UsageError, counted, cut
 from fairseq_ext.files import Lines
 
@@ -43,7 +43,7 @@ class Sentence(NamedTuple):
     number: int  # from 0
     source: str
     id: Any  # the input's, else the line's number from 1
-    fields: dict[str, Any] | None = None  # as constraints/files.py, parse_json, returns them
+    fields: dict[str, Any] | None = None  # as constraints/lines.py, parse_json, returns them
     error: tuple[str, str] | None = None  # kind, reason: it cannot be translated
 
 

@@ -20,44 +20,18 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future
 from typing import Any
 
-from fairseq_ext.constraints.files import fields_of
+from fairseq_ext.constraints.lines import fields_of
 from fairseq_ext.engine.jobs import Answer, Description, GlossaryFile, Job, Partial, Work, fields_or_none
 from fairseq_ext.engine.processes import Nursery, Worker
+from fairseq_ext.engine.tickets import Busy, Closed, Ticket, WorkerDied, settle
 from fairseq_ext.errors import UsageError
 
 AHEAD = 1.25  # times as many requests as a worker decodes at once are with it
 PAUSE = 0.5  # seconds before a worker is replaced that has not answered any request
 TRIES = 3  # workers in a row that end before their model is loaded, before there is no model
-
-
-class Busy(RuntimeError):
-    """The queue is full. retry_after: seconds after which there may be room."""
-
-    def __init__(self, waiting: int, retry_after: float):
-        super().__init__(f"{waiting} requests are waiting, which is all that the queue takes: ask again in {retry_after:.0f} seconds")
-        self.retry_after = retry_after
-
-
-class Closed(RuntimeError):
-    """The engine is closed, or was before the request was answered."""
-
-
-class WorkerDied(RuntimeError):
-    """Two workers died over a request."""
-
-
-class Ticket:
-    """A request in the engine."""
-
-    def __init__(self, number: int, job: Job, on_partial: Callable[[Partial], None] | None):
-        self.number, self.job, self.on_partial = number, job, on_partial
-        self.future: Future[Answer] = Future()
-        self.deaths = 0  # of workers that had it
-        self.worker: Worker | None = None
-        self.size = 20 + len(job.source)
 
 
 class Engine:
@@ -327,14 +301,3 @@ class Engine:
         with self.changed:
             if worker in self.workers:
                 self.workers[self.workers.index(worker)] = self.start_worker()
-
-
-def settle(future: Future, what: Any) -> None:
-    """Give a future its answer or error, unless it was cancelled meanwhile."""
-    try:
-        if isinstance(what, Exception):
-            future.set_exception(what)
-        else:
-            future.set_result(what)
-    except InvalidStateError:
-        pass

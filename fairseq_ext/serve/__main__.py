@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.engine.engine import Closed, Engine
+from fairseq_ext.engine.engine import Engine
+from fairseq_ext.engine.tickets import Closed
 from fairseq_ext.errors import UsageError
 from fairseq_ext.loading.arguments import as_keywords
 from fairseq_ext.serve.settings import Settings, default_folder

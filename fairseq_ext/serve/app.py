@@ -18,26 +18,20 @@ from typing import Any
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
-from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from fairseq_ext.engine.engine import Busy, Closed, Engine, WorkerDied
+from fairseq_ext.engine.engine import Engine
 from fairseq_ext.engine.jobs import Answer, Description, GlossaryFile
 from fairseq_ext.errors import UsageError
 from fairseq_ext.serve import libretranslate, records
-from fairseq_ext.serve.glossaries import Glossaries, Missing
+from fairseq_ext.serve.glossaries import Glossaries
 from fairseq_ext.serve.graphs import Graphs
 from fairseq_ext.serve.guard import Keys, read_body
 from fairseq_ext.serve.metrics import Metrics
+from fairseq_ext.serve.refusals import ERRORS, REFUSED, refusal
 from fairseq_ext.serve.settings import Settings, default_folder
-from fairseq_ext.serve.waiting import Gone, Stream, answers, submit_all
+from fairseq_ext.serve.waiting import Stream, answers, submit_all
 
 PAGE = Path(__file__).with_name("page.html")
-GONE = 499  # nobody reads the answer; the status that proxies log
-ERRORS = {code: {"description": what} for code, what in {
-    400: "the request cannot be used", 401: "a key is missing", 403: "the key is wrong", 413: "the body is too large",
-    429: "the queue is full; Retry-After says when to ask again", 503: "no model is loaded, or the server is closing",
-    504: "the deadline has passed",
-}.items()}  # fmt: skip
 
 
 def body_of(schema: dict[str, Any], examples: dict[str, Any]) -> dict[str, Any]:
@@ -91,7 +85,7 @@ class Server:
         """All routes; what a route does is the method of its name."""
         app = self.app
         app.middleware("http")(self.counted)
-        for kind in (StarletteHTTPException, UsageError, Busy, Closed, WorkerDied, Gone, RuntimeError):
+        for kind in REFUSED:
             app.add_exception_handler(kind, self.refused)
         record = {"oneOf": [records.RECORD, {"type": "array", "items": records.RECORD}]}
         one = {name: value for name, value in records.EXAMPLES.items() if isinstance(value, dict)}
@@ -257,18 +251,7 @@ class Server:
 
     async def refused(self, request: Request, error: Exception) -> Response:
         """An error as JSON."""
-        headers: dict[str, str] = {}
-        if isinstance(error, StarletteHTTPException):
-            status, sentence, headers = error.status_code, str(error.detail), dict(error.headers or {})
-        elif isinstance(error, Gone):
-            status, sentence = GONE, "the client has hung up"
-        elif isinstance(error, UsageError):
-            status, sentence = 404 if isinstance(error, Missing) else 400, str(error)
-        elif isinstance(error, Busy):
-            status, sentence, headers = 429, str(error), {"Retry-After": f"{error.retry_after:.0f}"}
-        else:
-            status, sentence = 503 if isinstance(error, Closed) else 500, str(error)
-        return JSONResponse({"error": sentence}, status, headers)
+        return refusal(error)
 
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src 'self' data:"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fairseq_ext.constraints.files import KEYS, fields_of, json_object
+from fairseq_ext.constraints.lines import KEYS, fields_of, json_object
 from fairseq_ext.engine.jobs import Answer, GlossaryFile
 from fairseq_ext.errors import UsageError, cut
 

@@ -14,7 +14,7 @@ from fairseq.utils import split_paths
 from torch import Tensor
 
 from fairseq_ext.constraints.boundaries import kind_of
-from fairseq_ext.constraints.files import Cases, ConstraintSource
+from fairseq_ext.constraints.files import ConstraintSource, Matching
 from fairseq_ext.constraints.flags import case_of, glossary_options
 from fairseq_ext.constraints.glossary_report import GlossaryReport
 from fairseq_ext.constraints.packed import from_packed, keys_of
@@ -136,9 +136,9 @@ class Sentences:
         if self.source is None:
             flags = self.flags()
             files = (flags.constraints_file, flags.avoid_file, glossary_options(flags))
-            cases = Cases(case_of(flags), str(flags.avoid_case))
             boundaries = None if self.target_text is None else self.target_text.boundaries
-            self.source = ConstraintSource(*files, self.segmenter, self.source_dictionary, cases, boundaries)
+            matching = Matching(case_of(flags), str(flags.avoid_case), boundaries)
+            self.source = ConstraintSource(*files, self.segmenter, self.source_dictionary, matching)
             try:
                 self.source.check_lines()
             except UsageError as error:  # told once more when its sentence comes
@@ -161,7 +161,7 @@ class Sentences:
         found = source.sentence(number, tokens)
         if typed is None:
             return found
-        own = from_packed(typed, self.target_dictionary, number, source.segmenter, unknown, source.cases.required)
+        own = from_packed(typed, self.target_dictionary, number, source.segmenter, unknown, source.matching.required)
         return merge(found, own, source.consistent)
 
     def shown(self, alternatives: tuple[Phrase, ...]) -> Phrase:

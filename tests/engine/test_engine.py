@@ -11,8 +11,8 @@ import pytest
 from test_decoding import FLAGS, LINES
 
 from fairseq_ext import Engine, Translator, UsageError
-from fairseq_ext.engine.engine import Busy, Closed, WorkerDied
 from fairseq_ext.engine.jobs import Answer, Partial
+from fairseq_ext.engine.tickets import Busy, Closed, WorkerDied
 
 HERE = Path(__file__).parent
 PATIENCE = 120  # seconds for anything, on a machine that does much else

@@ -108,7 +108,7 @@ class DBA(Select):
         steps_left = table.max_len[live] - done  # (S,) tokens that may still come before EOS
         wanted = self.forbid_(beam, log_probs, table, steps_left)
         if self.is_compiled and self.children is None and log_probs.ids is None and log_probs.is_compiled():
-            return self.compiled(beam, log_probs, table, live, done, steps_left, wanted)
+            return self.compiled(beam, log_probs, table, done, steps_left, wanted)
         sentence = beam.sentence_of_row()
         phrases = table.phrases.of(live)
         place, count = (beam.by_sentence(beam.aux[name], 0) for name in ("place", "count"))  # (S, width, G)
@@ -149,20 +149,13 @@ class DBA(Select):
         return Candidates(row, token, score, self.width(table), self.widths(phrases), phrases.total, group, aux)
 
     def compiled(
-        self,
-        beam: Beam,
-        log_probs: LogProbs,
-        table: Tables,
-        live: Tensor,
-        done: int | Tensor,
-        steps_left: Tensor,
-        wanted: Tensor | None,
+        self, beam: Beam, log_probs: LogProbs, table: Tables, done: int | Tensor, steps_left: Tensor, wanted: Tensor | None
     ) -> Candidates:
         """What __call__ defines, in one call of the compiled library."""
         if table.struct is None:
             t = table.phrases
             table.struct = phrases_struct([getattr(t, name) for name in LONGS], t.behind, t.glued, t.ordered)
-        place, count = beam.aux["place"], beam.aux["count"]
+        live, place, count = beam.live_index(), beam.aux["place"], beam.aux["count"]
         infeasible = table.infeasible[live]
         excused = infeasible | (done < table.forced[live])
         best = min(2 * self.k, beam.width * log_probs.value.size(1) - 1)
