@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -39,6 +40,18 @@ def decode_each(batch: Batch, n: int, pad: int, decode: Callable[[Batch], list])
     return [found for half in halves for found in decode_each(share_of(batch, n, half, pad), len(half), pad, decode)]
 
 
+class EndsHere(list):
+    """The n-best list at which a session ends, by an error: fairseq-interactive asks for its length when it comes to print it, behind all
+    lines before it, whatever batches they were in. end: called then; it raises."""
+
+    def __init__(self, hypotheses: list[dict[str, Any]], end: Callable[[], NoReturn]):
+        super().__init__(hypotheses)
+        self.end = end
+
+    def __len__(self) -> int:
+        self.end()
+
+
 class BadSentences(Sentences):
     """The part of an *_ext task that keeps bad sentences apart, in fairseq-generate and fairseq-interactive."""
 
@@ -46,7 +59,6 @@ class BadSentences(Sentences):
     translates_corpus = False  # this is fairseq-generate
     strict = False
     held: UsageError | None = None  # what the first sentence that was not translated is to blame for
-    cut = False  # whether the search has found that, so that what comes behind it is not decoded
     refused: set[int]  # numbers of the sentences that cannot be translated, all that were told
     too_long: dict[int, UsageError]  # of the data set, by number
     room: int | None = None  # --max-tokens
@@ -104,8 +116,6 @@ class BadSentences(Sentences):
         if self.held is not None and self.translates_corpus:
             held, self.held = self.held, None
             raise held
-        if self.held is not None and self.cut:  # a session prints its buffer up to the bad line, and ends with the next
-            return []
         sample = batch[0]
         n = len(sample["net_input"]["src_tokens"]) if "src_tokens" in sample["net_input"] else 0
         if not n or not (self.talks or self.translates_corpus):
@@ -123,6 +133,8 @@ class BadSentences(Sentences):
         else:
             found = {}
         errors = {**known, **{i: each for i, each in found.items() if isinstance(each, UsageError)}}
+        if self.strict and self.talks:
+            return [EndsHere(self.empty_hypotheses(), partial(self.end_by, errors[i])) if i in errors else found[i] for i in range(n)]
         if self.strict:
             return self.cut_before(min(errors), errors[min(errors)], sample, [found.get(i) for i in range(n)])
         for number, i in zip(self.numbers_of(sample, sorted(errors)), sorted(errors), strict=True):
@@ -145,17 +157,21 @@ class BadSentences(Sentences):
             sys.stdout.flush()
             print(f"E-{number}\t{error}", file=sys.stderr, flush=True)
 
-    def cut_before(self, place: int, error: UsageError, sample: dict, found: list) -> list:
-        """What comes before the first bad sentence; its error is raised with the next batch, or told at the end.
+    def end_by(self, error: UsageError) -> NoReturn:
+        """End the session by this error; one of a line behind it is not told."""
+        self.held = None
+        raise error
 
-        subtle: fairseq-generate prints as many sentences as the sample has numbers, fairseq-interactive as many as have hypotheses.
+    def cut_before(self, place: int, error: UsageError, sample: dict, found: list) -> list:
+        """What comes before the first bad sentence of a data set's batch; its error is raised with the next one, or told at the end.
+
+        subtle: fairseq-generate prints as many sentences as the sample has numbers.
         """
-        if not place and self.translates_corpus:
+        if not place:
             raise error
-        self.held, self.cut = error, True
-        if self.translates_corpus:
-            sample["id"] = sample["id"][:place]
-        return found[:place] or [[]]
+        self.held = error
+        sample["id"] = sample["id"][:place]
+        return found[:place]
 
     def empty_hypotheses(self) -> list[dict[str, Any]]:
         """The n-best list of a sentence that is not translated."""

@@ -213,13 +213,13 @@ class Sentences:
         return None if boundaries is None else boundaries.whole
 
     def report_glossary(self, sample: dict, translations: list[str]) -> None:
-        """Write a batch's lines of --glossary-report; translations: the best of each of its sentences, as text."""
+        """Write a batch's lines of --glossary-report; translations: the best of each of its sentences, as text, or of the first few."""
         source = self.constraint_source()
         if self.glossary_report is None:
             self.glossary_report = GlossaryReport(str(self.report_path), source.segmenter.takes_pieces, self.whole())
             at_process_end(self.glossary_report.close)
         numbers = sample["sentence_numbers" if "sentence_numbers" in sample else "id"].tolist()
-        for number, row, translation in zip(numbers, sample["net_input"]["src_tokens"], translations, strict=True):
+        for number, row, translation in zip(numbers, sample["net_input"]["src_tokens"], translations, strict=False):
             text = source.source_text(row)
             self.glossary_report.add(number, text, translation, source.required(text))
 

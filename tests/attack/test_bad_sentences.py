@@ -151,6 +151,21 @@ def test_nan_in_a_line_costs_no_other_in_interactive(tiny, nan):
         assert texts(done) == {i: "" if i in poisoned else line for i, line in texts(right).items()}
 
 
+@pytest.mark.parametrize("size", [1, 4, 8])
+def test_strict_prints_all_lines_before_one_with_nan_and_none_behind_it(tiny, nan, tmp_path, size):
+    """fairseq-interactive makes batches of lines of like length, so lines before it may be decoded later, and lines behind it earlier."""
+    (tmp_path / "g.tsv").write_text("de1\ten1\n")
+    text = ["de1 de2 de3 de4", "de1", "de2 de3", f"{POISON} de1", "de4 de5 de6", "de5", "de6 de1", POISON, "de3 " * 50]
+    flags = ["-s", "de", "-t", "en", "--buffer-size", 9, "--batch-size", size, "--glossary", tmp_path / "g.tsv"]
+    flags += ["--glossary-report", tmp_path / "report.jsonl"]
+    strict = interactive(*command(tiny, nan, *flags, "--strict"), stdin="\n".join(text).encode())
+    free = interactive(*command(tiny, nan, *flags), stdin="\n".join(text).encode())
+    assert strict.status == 1 and not told(strict) and free.status == 3 and told(free).keys() == {3, 7, 8}
+    assert texts(strict) == {number: line for number, line in texts(free).items() if number < 3}
+    assert [line for line in strict.stderr.splitlines() if line.startswith("error: ")] == [f"error: {told(free)[3]}"]
+    assert "Traceback" not in strict.stderr and (tmp_path / "report.jsonl").stat().st_size
+
+
 def test_the_translator_returns_errors_in_their_places(tiny, nan):
     flags = {"source_lang": "de", "target_lang": "en", "cpu": True, "beam": 2, "max_len_b": 8}
     ours, right = (Translator(str(model), str(tiny / "data"), **flags) for model in (nan, tiny / "model.pt"))
