@@ -1,0 +1,158 @@
+"""Trees to the actions of Cross and Huang's structure-label system and back: a tree over n words is 4n - 2 actions.
+
+    python scripts/experiments/streaming/tree_actions.py --trees FILE --out PREFIX
+    python scripts/experiments/streaming/tree_actions.py --words PREFIX.words --actions FILE --out FILE.trees
+
+FILE has a bracketed tree a line, `(S (NP (PRP it)) (VP ...))`. PREFIX.words gets `word|TAG` for each word, PREFIX.actions the actions, both
+split at spaces, as fairseq-preprocess reads them. Structural and label actions take turns (https://aclanthology.org/D16-1001):
+
+    sh          the next word becomes the topmost span         comb      the two topmost spans become one
+    label:X+Y   the topmost span is an X over one Y            nolabel   the topmost span is no constituent, or not all of one
+
+A constituent of more than two children is combined from the left, as soon as two spans are its own. n shifts and n - 1 combinations, each
+with a label action, make 4n - 2, so all action sequences of a sentence are equally long.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+SHIFT, COMBINE, NO_LABEL, LABEL, CHAIN = "sh", "comb", "nolabel", "label:", "+"
+TOKEN = re.compile(r"[()]|[^\s()]+")
+
+
+class TreeError(ValueError):
+    """A tree or a sequence of actions that is none, in a sentence."""
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A constituent with children, or a tag with a word."""
+
+    label: str
+    children: tuple[Tree, ...] = ()
+    word: str = ""
+
+    def __str__(self) -> str:
+        return f"({self.label} {self.word or ' '.join(map(str, self.children))})"
+
+    def leaves(self) -> Iterator[Tree]:
+        """The tags with their words, from left to right."""
+        if self.word:
+            yield self
+        for child in self.children:
+            yield from child.leaves()
+
+
+@dataclass
+class Open:
+    """A bracket that is not closed yet."""
+
+    label: str = ""
+    word: str = ""
+    children: list[Tree] = field(default_factory=list)
+
+    def close(self) -> Tree:
+        if not self.label or bool(self.word) == bool(self.children):
+            raise TreeError("a bracket needs a label, and either a word or brackets in it")
+        return Tree(self.label, tuple(self.children), self.word)
+
+
+def read_tree(line: str) -> Tree:
+    """The tree of a line. Errors: TreeError."""
+    outside = Open("outside")
+    opened = [outside]
+    for token in TOKEN.findall(line):
+        if token == "(":
+            opened.append(Open())
+        elif token == ")":
+            if len(opened) == 1:
+                raise TreeError(f"a bracket is closed that was not opened: {line}")
+            tree = opened.pop().close()
+            opened[-1].children.append(tree)
+        elif not opened[-1].label:
+            opened[-1].label = token
+        elif opened[-1].word or opened[-1] is outside:
+            raise TreeError(f"{token} stands where no word can stand: {line}")
+        else:
+            opened[-1].word = token
+    if len(opened) > 1 or len(outside.children) != 1:
+        raise TreeError(f"a line must be one tree: {line}")
+    return outside.children[0]
+
+
+def to_actions(tree: Tree) -> list[str]:
+    """The 4n - 2 actions of a tree over n words. Errors: TreeError for a label with the sign of chains in it."""
+    chain = []
+    while len(tree.children) == 1:
+        chain.append(tree.label)
+        tree = tree.children[0]
+    if tree.children:
+        chain.append(tree.label)
+    if any(CHAIN in label for label in chain):
+        raise TreeError(f"a label with {CHAIN} cannot be told from a chain of labels: {' '.join(chain)}")
+    label = LABEL + CHAIN.join(chain) if chain else NO_LABEL
+    if tree.word:
+        return [SHIFT, label]
+    actions = to_actions(tree.children[0])
+    for child in tree.children[1:]:
+        actions += [*to_actions(child), COMBINE, NO_LABEL]
+    return [*actions[:-1], label]
+
+
+def to_tree(words: list[tuple[str, str]], actions: list[str]) -> Tree:
+    """The tree of actions over (word, tag) pairs. Errors: TreeError for actions that are no tree of these words."""
+    if len(actions) != 4 * len(words) - 2:
+        raise TreeError(f"{len(words)} words take {4 * len(words) - 2} actions, not {len(actions)}")
+    spans: list[list[Tree]] = []
+    read = 0
+    for structural, label in zip(actions[::2], actions[1::2], strict=True):
+        if structural == SHIFT and read < len(words):
+            spans.append([Tree(words[read][1], word=words[read][0])])
+            read += 1
+        elif structural == COMBINE and len(spans) > 1:
+            right = spans.pop()
+            spans[-1] = spans[-1] + right
+        else:
+            raise TreeError(f"{structural} is no structural action after {read} of {len(words)} words and {len(spans)} spans")
+        if label.startswith(LABEL):
+            for name in reversed(label.removeprefix(LABEL).split(CHAIN)):
+                spans[-1] = [Tree(name, tuple(spans[-1]))]
+        elif label != NO_LABEL:
+            raise TreeError(f"{label} is no label action")
+    if len(spans) != 1 or len(spans[0]) != 1:
+        raise TreeError("the actions end before one constituent spans all words")
+    return spans[0][0]
+
+
+def main() -> None:
+    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parse.add_argument("--trees", type=Path, help="trees to turn into actions")
+    parse.add_argument("--words", type=Path, help="word|TAG lines, for the way back")
+    parse.add_argument("--actions", type=Path, help="their actions")
+    parse.add_argument("--out", type=Path, required=True, help="prefix of two files, or the file of trees")
+    args = parse.parse_args()
+    if bool(args.trees) == bool(args.words and args.actions):
+        parse.error("give --trees, or --words and --actions")
+    if args.trees:
+        trees = [read_tree(line) for line in args.trees.read_text(encoding="utf-8").splitlines() if line.strip()]
+        words = [" ".join(f"{leaf.word}|{leaf.label}" for leaf in tree.leaves()) for tree in trees]
+        sides = {"words": words, "actions": [" ".join(to_actions(tree)) for tree in trees]}
+        for name, lines in sides.items():
+            Path(f"{args.out}.{name}").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+        return
+    lines = zip(*(file.read_text(encoding="utf-8").splitlines() for file in (args.words, args.actions)), strict=True)
+    made = [to_tree([(w, tag) for w, _, tag in (pair.rpartition("|") for pair in a.split())], b.split()) for a, b in lines]
+    args.out.write_text("".join(f"{tree}\n" for tree in made), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (TreeError, OSError) as error:
+        sys.exit(f"error: {error}")
