@@ -34,7 +34,7 @@ class BannedTable:
     root: Tensor  # (M,) the root whose arcs count where a state has none
     pending: Tensor  # (M,) bool: a phrase has come and is violated unless the next token continues the word
     finishing: Tensor  # (M, B) tokens that would finish a phrase, padded with -1
-    closing: Tensor  # (M, B) tokens that lead to a pending state, padded with -1
+    closing: Tensor  # (M, B) tokens that lead to a pending state, padded with -1; without those that its root has
     behind: Tensor  # (V,) the root behind each token; (1,) where the target's words are not known
     glued: Tensor  # (V,) bool: tokens that continue a word; (1,) where that is not known
     vocabulary: int
@@ -129,6 +129,8 @@ def build_banned(
         elif pending[target]:
             closing[state].append(token)
     base = np.repeat([base for base, _ in parts], [len(automaton.context) for _, automaton in parts])
+    root = (base + [context for _, automaton in parts for context in automaton.context]).tolist()
+    closing = [each if root[state] == state else sorted({*each} - {*closing[root[state]]}) for state, each in enumerate(closing)]
     behind = torch.tensor([OUT]) if boundaries is None else boundaries.behind
 
     def tensor(values: Sequence) -> Tensor:
@@ -143,7 +145,7 @@ def build_banned(
         key=tensor([state * vocabulary + token for state, token, _, _ in arcs] or [-1]),
         target=tensor([target for *_, target in arcs] or [0]),
         base=tensor(base.tolist()),
-        root=tensor((base + [context for _, automaton in parts for context in automaton.context]).tolist()),
+        root=tensor(root),
         pending=torch.tensor(pending, device=device),
         finishing=padded(finishing),
         closing=padded(closing),

@@ -46,6 +46,7 @@ from fairseq_ext.search.pool import OfPool, Pool
 from fairseq_ext.search.protocols import Select
 from fairseq_ext.strategies.select._banks import allocate, bank_sizes, deal
 from fairseq_ext.strategies.select._best import Best, best_of_rows
+from fairseq_ext.strategies.select._pending import limit_pending_
 from fairseq_ext.strategies.select._tables import Compilers, Tables, tables
 from fairseq_ext.strategies.select.topk import TopK
 
@@ -174,6 +175,8 @@ class DBA(Select):
         steps_left (S,): tokens that may still come before EOS."""
         if table.banned is not None:
             table.banned.ban_(log_probs, beam.aux["banned"], (steps_left <= 1)[beam.sentence_of_row()])
+            widths = self.widths(table.phrases.of(beam.live_index()))
+            limit_pending_(table, beam, log_probs, torch.full_like(steps_left, self.k) if widths is None else widths, steps_left)
         if table.ends is None:
             return None
         return table.ends.forbid_(beam, log_probs, table.phrases.of(beam.live_index()), not self.soft)

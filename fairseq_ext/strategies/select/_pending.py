@@ -1,0 +1,76 @@
+"""How many rows may stand behind a banned word that is complete but for its end: *pending* rows, which must go on with the word.
+
+What scores well at `man` is mostly `man`, not the beginning of a longer word. With all rows there, only words like "mann't" could follow.
+
+Shapes: S live sentences, n rows, B tokens that lead to a pending state at most, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from fairseq_ext.constraints.banned import BannedTable
+from fairseq_ext.search.beam import Beam
+from fairseq_ext.search.log_probs import LogProbs
+from fairseq_ext.strategies.select._tables import Tables
+
+SHARE = 4  # one row in so many may become pending
+LIKELY = 0.1  # a pending row goes on where the model gives this much to tokens that continue the word
+
+
+def limit_pending_(table: Tables, beam: Beam, log_probs: LogProbs, width: Tensor, steps_left: Tensor) -> None:
+    """Make impossible what no more pending rows than `width` (S,) / SHARE, and none that the model would not continue, leave.
+
+    Next tokens of required phrases stay possible and are not counted, and so is everything where a prefix is forced.
+    steps_left (S,): tokens that may still come before EOS."""
+    banned = table.banned
+    if banned is None or banned.glued.numel() == 1:
+        return
+    live = beam.live_index()
+    wanted = None
+    if table.banks > 1:
+        place, count = (beam.by_sentence(beam.aux[name], 0) for name in ("place", "count"))
+        wanted = table.phrases.of(live).next_token(place, count)[beam.sentence_of_row(), beam.rank_of_row()]  # (n, .)
+    free = table.max_len[live] - steps_left < table.forced[live]
+    drop_unlikely_(banned, beam, log_probs, width, free, wanted)
+    limit_new_(banned, beam, log_probs, (width // SHARE).masked_fill(free, beam.rows * log_probs.value.size(1)), wanted)
+
+
+def drop_unlikely_(banned: BannedTable, beam: Beam, log_probs: LogProbs, width: Tensor, free: Tensor, wanted: Tensor | None) -> None:
+    """End pending rows that the model gives less than LIKELY to continue, where the other rows have 2 x width continuations.
+
+    So a beam that holds all sequences loses none."""
+    sentence = beam.sentence_of_row()
+    pending = banned.pending[beam.aux["banned"]] & ~free[sentence]
+    if pending.device.type == "cpu" and not bool(pending.any()):
+        return
+    log_probs.settle_(pending)
+    unlikely = pending & (log_probs.value.logsumexp(1) < math.log(LIKELY))
+    others = (log_probs.value > -torch.inf).sum(1).masked_fill(unlikely, 0)
+    unlikely &= (torch.zeros_like(width).index_add(0, sentence, others) >= 2 * width)[sentence]
+    dropped = unlikely[:, None].expand_as(log_probs.value)
+    if wanted is not None:
+        column, known = log_probs.column(wanted.clamp(min=0))
+        kept = torch.zeros_like(log_probs.value).scatter_add(1, column, (known & (wanted >= 0)).to(log_probs.value.dtype))
+        dropped = dropped & (kept == 0)
+    log_probs.value = log_probs.value.masked_fill(dropped, -torch.inf)
+
+
+def limit_new_(banned: BannedTable, beam: Beam, log_probs: LogProbs, most: Tensor, wanted: Tensor | None) -> None:
+    """Make impossible all but the best `most` (S,) continuations of a sentence that lead to a pending state, and what equals the last."""
+    state = beam.aux["banned"]
+    root = banned.root[state]
+    token = torch.cat([banned.closing[state].masked_fill((state == root)[:, None], -1), banned.closing[root]], dim=1)  # (n, 2B)
+    counted = token >= 0
+    if wanted is not None:
+        counted &= ~(token[:, :, None] == wanted[:, None]).any(2)
+    if state.device.type == "cpu" and not bool(counted.any()):
+        return
+    score = (log_probs.at(token.clamp(min=0)) + beam.last_score()[:, None]).masked_fill(~counted, -torch.inf)
+    of_sentence = beam.by_sentence(score, -torch.inf).flatten(1)
+    best = of_sentence.topk(min(max(1, int(most.max())), of_sentence.size(1)), dim=1).values
+    least = best.gather(1, (most - 1).clamp(0, best.size(1) - 1)[:, None])[:, 0].masked_fill(most == 0, torch.inf)
+    banned.forbid_(log_probs, token.masked_fill(~counted | (score >= least[beam.sentence_of_row()][:, None]), -1))
