@@ -165,11 +165,11 @@ def reward_flags(r: float, wanted: Wanted) -> dict[str, float]:
 
 
 def search(sources: Sequence[str], **flags: Any) -> Search:
-    """Translate with these flags and keep everything finished."""
+    """Translate with these flags and keep the best finished hypotheses, as many as the beam: of each length the best."""
     quiet()
     translator = Translator(**({"batch_size": BATCH} | flags))
     kept = []
-    for found in translator.translate(sources, nbest=sys.maxsize):
+    for found in translator.translate(sources, nbest=translator.beam):
         best: dict[int, tuple[float, int, str]] = {}
         for h in found:
             total, length = sum(h.positional_scores), len(h.positional_scores)
