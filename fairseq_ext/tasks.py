@@ -88,6 +88,7 @@ class Extended(Interactive, BuildsGenerators):
             kind, extra["print_alignment"] = AlignedBeamSearchGenerator, str(args.print_alignment)
         generator = self.build_ours(models, args, kind, extra, prefix_allowed_tokens_fn)
         self.longest, self.draws = longest_source(flags, self, models), generator.runs_stock_loop
+        self.alignment = str(getattr(args, "print_alignment", None))
         if self.command is None:
             warn_of_other_words(self, flags)
         self.command = self.command or Command(flags, self.tell_at_end)

@@ -14,6 +14,6 @@ run() {
 }
 run ruff check .
 run mypy
-run python scripts/fuzz_kernels.py --seconds 20  # with its start and build below a minute
+run python scripts/fuzz_kernels.py --seconds 60
 run pytest -n 2 --dist loadfile "$@"  # two processes, a file each at a time
 [[ ${#failed[@]} -eq 0 ]] || die "failed: ${failed[*]}."

@@ -295,3 +295,9 @@ def test_an_unknown_task_of_ours_lists_ours_in_one_line(tiny):
     said = sentence(generate(tiny, "--task", "translate_ext", check=False))
     assert said.startswith("error: --task translate_ext is none of fairseq_ext's tasks: use ") and "translation_ext" in said
     assert len(said) < 300
+
+
+def test_interactive_prints_no_soft_alignment(tiny):
+    done = interactive(tiny, *EXT, "--print-alignment", "soft", stdin="de1 de2\n", check=False)
+    assert done.returncode == 1 and "--print-alignment soft is what fairseq-generate prints" in done.stderr
+    assert "Traceback" not in done.stderr

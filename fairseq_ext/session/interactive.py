@@ -38,6 +38,7 @@ class Interactive(BadSentences):
     dataset_to_epoch_iter: dict[Any, Any]  # batches that fairseq keeps
     draft_lines_read = 0
     draws = True  # the search draws random numbers, for all that is known
+    alignment = "None"  # which one is printed
     longest: int | None = None  # source tokens that the models take
     refused_here: dict[int, UsageError]  # lines of the buffer at hand that cannot be used, by their places
     buffer: list[Tensor]  # its lines as tokens
@@ -73,6 +74,8 @@ class Interactive(BadSentences):
     def get_interactive_tokens_and_lengths(self, lines, encode_fn):
         """A buffer's lines as tokens. One that cannot be used is empty; under --strict it and those behind it are left out."""
         self.talks = True
+        if self.alignment == "soft":
+            raise UsageError("--print-alignment soft is what fairseq-generate prints, and fairseq-interactive cannot: use hard, or leave it out")
         if self.held is not None:
             held, self.held = self.held, None
             raise held
