@@ -299,5 +299,5 @@ def test_an_unknown_task_of_ours_lists_ours_in_one_line(tiny):
 
 def test_interactive_prints_no_soft_alignment(tiny):
     done = interactive(tiny, *EXT, "--print-alignment", "soft", stdin="de1 de2\n", check=False)
-    assert done.returncode == 1 and "--print-alignment soft is what fairseq-generate prints" in done.stderr
+    assert done.returncode == 1 and "--print-alignment soft is what fairseq-generate alone prints" in done.stderr
     assert "Traceback" not in done.stderr

@@ -75,7 +75,7 @@ class Interactive(BadSentences):
         """A buffer's lines as tokens. One that cannot be used is empty; under --strict it and those behind it are left out."""
         self.talks = True
         if self.alignment == "soft":
-            raise UsageError("--print-alignment soft is what fairseq-generate prints, and fairseq-interactive cannot: use hard, or leave it out")
+            raise UsageError("--print-alignment soft is what fairseq-generate alone prints: use hard, or leave it out")
         if self.held is not None:
             held, self.held = self.held, None
             raise held
