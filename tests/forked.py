@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import multiprocessing.util
 import os
 import signal
 import sys
@@ -59,6 +60,7 @@ class Child:
         sys.argv = sys.orig_argv = argv
         logging.basicConfig(stream=sys.stderr, level="INFO", force=True)  # handlers of the parent write where pytest looks
         atexit._clear()  # those of the parent
+        atexit.register(multiprocessing.util._exit_function)  # ends the processes that read batches, as in every Python
         leaving.watch_output()
         status = 1
         try:
