@@ -125,7 +125,7 @@ def test_wrong_flags_are_told_in_one_sentence(flags, said):
         ours(flags)
 
 
-@pytest.mark.parametrize("text, said", [("w1 w2", "columns"), ("w1 w2 much", "no probability"), ("x y 0.5", "has no word")])
+@pytest.mark.parametrize("text, said", [("w1 w2", "columns"), ("w1 w2 much", "is not a probability"), ("x y 0.5", "has no word")])
 def test_wrong_tables_are_told_with_their_line(text, said, tmp_path):
     (tmp_path / "table").write_text(f"{text}\n")
     with pytest.raises(UsageError, match=said):
