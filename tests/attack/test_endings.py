@@ -129,6 +129,7 @@ def test_ctrl_c_is_quiet_while_python_still_imports(argv, moment):
     module = argv[0] == "-m"
     script = f"""
 import runpy, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background of a shell
 sys.orig_argv = ["python", *{argv!r}]
 sys.argv = {argv[:1] + argv[2:] if module else argv!r}
 sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__name__ != "FairseqExtStart"]
@@ -156,7 +157,8 @@ OTHERS = {
 def test_ctrl_c_is_left_alone_in_other_programs(name):
     words = OTHERS[name]
     script = f"import sys, signal; sys.argv = {words!r} or ['']; sys.orig_argv = {['python', *words] if words else []!r}; "
-    script += f"exec({START_UP.read_text()!r}); print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    script += "before = signal.getsignal(signal.SIGINT); "  # ignored where the tests run in the background of a shell
+    script += f"exec({START_UP.read_text()!r}); print(signal.getsignal(signal.SIGINT) is before)"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100).stdout == "True\n"
 
 
