@@ -21,7 +21,6 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 from documents import blocks, links, tables  # noqa: E402
 
-
 COMMIT = re.compile(r"\b[0-9a-f]{7}\b")  # another name of a commit makes no page stale: histories are rewritten
 
 
