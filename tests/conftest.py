@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from fairseq import utils
 from hypothesis import settings
 
+pytest_plugins = ["serve_fixtures"]
+
 # the same examples in every run; `HYPOTHESIS_PROFILE=default` looks for others
 settings.register_profile("suite", derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))

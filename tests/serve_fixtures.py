@@ -1,4 +1,4 @@
-"""One engine for all tests of the folder, and a server over it."""
+"""One engine for all tests of serve/, and a server over it; conftest.py names this file (a second conftest would hide the first)."""
 
 from __future__ import annotations
 
