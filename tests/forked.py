@@ -59,6 +59,9 @@ class Child:
         )
         sys.argv = sys.orig_argv = argv
         logging.basicConfig(stream=sys.stderr, level="INFO", force=True)  # handlers of the parent write where pytest looks
+        logging.disable(logging.NOTSET)
+        for name in ("fairseq", "fairseq_ext"):  # tests before may have silenced the parent's
+            logging.getLogger(name).setLevel(logging.NOTSET)
         atexit._clear()  # those of the parent
         atexit.register(multiprocessing.util._exit_function)  # ends the processes that read batches, as in every Python
         leaving.watch_output()

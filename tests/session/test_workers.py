@@ -16,7 +16,7 @@ from json_counts import close, untimed
 from models import batch, build, same, task
 
 from fairseq_ext import Translator
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import SentenceError, UsageError
 
 
 def decode(models: list, sample: dict, workers: int, flags: dict | None = None, prefix=None, **generation):
@@ -72,15 +72,33 @@ def test_a_model_trained_further_is_forked_again():
     own.command.workers.stop()
 
 
-def test_an_error_in_a_worker_is_raised_here_and_ends_them_all():
+def test_an_error_of_a_sentence_is_raised_here_and_workers_live_on():
+    model, sample = build("transformer", 4), batch([4, 2, 7, 1])
+    expected, own, generator = decode([model], sample, 2, beam=3)
+    generator.min_len = 9  # too late for the workers, which hold their own generator
+    own.command.workers.stop()
+    with pytest.raises(SentenceError, match="--min-len 9"):
+        own.inference_step(generator, [model], sample)
+    assert len(own.command.workers.processes) == 2 and all(process.is_alive() for process in own.command.workers.processes)
+    own.command.workers.stop()
+
+
+@pytest.mark.parametrize("error", [UsageError("no room"), ArithmeticError("no number"), OSError("no disk")], ids=lambda e: type(e).__name__)
+def test_an_error_in_a_worker_is_raised_here_and_ends_them_all(error):
     model, sample = build("transformer", 4), batch([4, 2, 7, 1])
     _, own, generator = decode([model], sample, 2, beam=3)
-    processes = list(own.command.workers.processes)
-    with pytest.raises(UsageError, match="--min-len 9"):
-        generator.min_len = 9  # too late for the workers, which hold their own generator
-        own.command.workers.stop()
+    workers = own.command.workers
+    workers.stop()
+
+    def fails(*_):
+        raise error
+
+    workers.decode = fails
+    with pytest.raises(RuntimeError if isinstance(error, OSError) else type(error), match=str(error)):
+        workers.start()
+        processes = list(workers.processes)
         own.inference_step(generator, [model], sample)
-    assert own.command.workers.processes == [] and all(not process.is_alive() for process in processes)
+    assert len(processes) == 2 and workers.processes == [] and not any(process.is_alive() for process in processes)
 
 
 def test_a_killed_worker_is_an_error_in_one_sentence():
