@@ -17,16 +17,12 @@ from fairseq_ext.version import __version__ as __version__
 install_hook()
 if any(arg.startswith("fairseq_ext") or arg.endswith("_ext") for arg in sys.orig_argv):  # a command of ours, or one with our task
     watch_output()
-if "fairseq_ext.terms" not in sys.orig_argv:  # python -m fairseq_ext.terms works on text alone and starts without fairseq and torch
-    try:
-        from fairseq_ext.engine.engine import Engine as Engine
-        from fairseq_ext.tasks import extend as extend
-        from fairseq_ext.translation import Translation as Translation
-        from fairseq_ext.translator import Translator as Translator
-    except ImportError:
-        # python -m fairseq_ext.doctor must still be able to say what is missing
-        if "fairseq_ext.doctor" not in sys.orig_argv:
-            raise
+# python -m fairseq_ext.terms works on text alone and starts without fairseq and torch; python -m fairseq_ext.doctor says what is missing
+if not {"fairseq_ext.terms", "fairseq_ext.doctor"} & set(sys.orig_argv):
+    from fairseq_ext.engine.engine import Engine as Engine
+    from fairseq_ext.tasks import extend as extend
+    from fairseq_ext.translation import Translation as Translation
+    from fairseq_ext.translator import Translator as Translator
 
 interrupts_raise()
 if {"-h", "--help"} & set(sys.argv[1:]) and any(arg.endswith("_ext") for arg in sys.argv):

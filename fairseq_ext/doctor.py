@@ -4,51 +4,37 @@ Ends with exit code 1 when a required item fails. An item marked `note` is worth
 library is imported before an item asks for it, so `python fairseq_ext/doctor.py` also runs where half of the packages are missing.
 """
 
-import functools
 import importlib
 import importlib.metadata
 import logging
 import os
-import signal
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 PACKAGE = Path(__file__).resolve().parent
+if __name__ == "__main__" and sys.path and Path(sys.path[0]).resolve() == PACKAGE:
+    sys.path[0] = str(PACKAGE.parent)  # started as a file: its folder must not be searched for modules
+    sys.orig_argv.append("fairseq_ext.doctor")  # which keeps the package from importing everything
+
+from fairseq_ext.compat.probes import (  # noqa: E402
+    CLUSTER_PROBE,
+    HOOK_PROBE,
+    ONEDNN_PROBES,
+    USER_DIR_PROBE,
+    forked,
+    last_line,
+    probe,
+    start_ahead,
+)  # fmt: skip
+
 SET_UP = "run scripts/setup.sh again, and start Python from the environment that it names"
 FAIRSEQ = "0.12.2"
+AS_COMMAND = ("--user-dir", str(PACKAGE), "--task", "translation_ext")
 OLDEST_PYTHON = (3, 10)
 OLDEST_TORCH = (2, 6)
 ISA = "ONEDNN_MAX_CPU_ISA"
-
-HOOK_PROBE = "import sys; sys.exit(not any(type(f).__name__ in ('FairseqExtStart', 'Hook') for f in sys.meta_path))"
-
-USER_DIR_PROBE = """
-import argparse, atexit, gc, sys
-atexit.register(gc.freeze)  # to look through all modules once more at the end takes as long as to import half of them
-from fairseq.tasks import TASK_REGISTRY
-from fairseq.utils import import_user_module
-import_user_module(argparse.Namespace(user_dir=sys.argv[1]))
-sys.exit("it registers no task translation_ext" if "translation_ext" not in TASK_REGISTRY else 0)
-"""
-
-ONEDNN_PROBES = {
-    "bfloat16 linear": """
-import torch
-torch.nn.functional.linear(torch.ones(64, 512).bfloat16(), torch.ones(512, 512).bfloat16())
-""",
-    "int8 linear (engine onednn)": """
-import torch, warnings
-warnings.simplefilter("ignore")
-if "onednn" in torch.backends.quantized.supported_engines:
-    torch.backends.quantized.engine = "onednn"
-    layer = torch.nn.Sequential(torch.nn.Linear(512, 512))
-    torch.ao.quantization.quantize_dynamic(layer, {torch.nn.Linear}, torch.qint8)(torch.ones(64, 512))
-""",
-}
 
 
 class Failed(Exception):
@@ -64,47 +50,7 @@ class Item(NamedTuple):
     check: Callable[[], str]  # says what it found, or raises
     required: bool = True
     cure: str = SET_UP  # where the check names none
-
-
-def probe(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
-    """Run code in a fresh Python, away from this one and from the working directory; it may die."""
-    command = [sys.executable, "-c", code, *arguments]
-    with tempfile.TemporaryDirectory() as elsewhere:
-        return subprocess.run(
-            command, cwd=elsewhere, env={**os.environ, **environment}, capture_output=True, text=True, errors="replace", timeout=300
-        )
-
-
-def forked(code: str) -> subprocess.CompletedProcess:
-    """Run code in a copy of this process, which has torch already; it may die. Without processes that can be copied: as `probe`."""
-    if not hasattr(os, "fork"):
-        return probe(code)
-    with tempfile.TemporaryFile("w+", errors="replace") as out, tempfile.TemporaryFile("w+", errors="replace") as err:
-        child = os.fork()
-        if not child:
-            os.dup2(out.fileno(), 1)
-            os.dup2(err.fileno(), 2)
-            status = 1
-            try:
-                exec(code, {"print": functools.partial(print, file=open(1, "w", closefd=False), flush=True)})
-                status = 0
-            except BaseException as error:
-                os.write(2, f"{type(error).__name__}: {error}".encode(errors="replace"))
-            finally:
-                os._exit(status)
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        said = []
-        for file in (out, err):
-            file.seek(0)
-            said.append(file.read())
-    return subprocess.CompletedProcess(code, status, *said)
-
-
-def last_line(done: subprocess.CompletedProcess) -> str:
-    """How a probe ended: its signal, or the last line that it said."""
-    if done.returncode < 0:
-        return signal.Signals(-done.returncode).name
-    return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    ahead: tuple[str, ...] = ()  # the probe that the check waits for: code and arguments
 
 
 def release(version: str) -> tuple[int, ...]:
@@ -172,9 +118,13 @@ def cluster() -> str:
     versions = []
     for name in ("ray", "pyarrow"):
         try:
-            versions.append(f"{name} {installed(name, name)()}")
-        except ModuleNotFoundError:  # importlib.metadata's own error is one as well
+            versions.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
             raise Failed(f"{name} is not installed", "only fairseq_ext.corpus needs it: pip install ray pyarrow") from None
+    done = probe(CLUSTER_PROBE)
+    if done.returncode:
+        cure = "only fairseq_ext.corpus needs it: pip install --force-reinstall ray pyarrow"
+        raise Failed(f"{', '.join(versions)}: {last_line(done)}", cure)
     return ", ".join(versions)
 
 
@@ -200,7 +150,7 @@ def compiled_step() -> str:
 
 
 def user_dir() -> str:
-    done = probe(USER_DIR_PROBE, str(PACKAGE))
+    done = probe(USER_DIR_PROBE, *AS_COMMAND)
     if done.returncode:
         raise Failed(f"--user-dir {PACKAGE}: {last_line(done)}", f"mend the items above first; else {SET_UP}")
     return f"--user-dir {PACKAGE}"
@@ -219,17 +169,17 @@ ITEMS = [
     Item("torch", torch_and_devices),
     Item("hydra", installed("hydra-core", "hydra")),
     Item("omegaconf", installed("omegaconf", "omegaconf")),
-    Item("start-up hook", start_up_hook),
+    Item("start-up hook", start_up_hook, ahead=(HOOK_PROBE,)),
     Item("fairseq", fairseq, cure=f"pip install --no-deps fairseq=={FAIRSEQ}, or {SET_UP}"),
     Item("sentencepiece", installed("sentencepiece", "sentencepiece")),
     Item("subword-nmt", installed("subword-nmt", "subword_nmt")),
     Item("sacrebleu", installed("sacrebleu", "sacrebleu")),
     Item("simplemma", installed("simplemma", "simplemma"), required=False, cure="only lemmas of terms need it: pip install simplemma"),
     Item("CuPy", cupy, required=False, cure="only the CUDA kernels need it; see whether its CUDA release fits the driver"),
-    Item("Ray", cluster, required=False, cure="only fairseq_ext.corpus needs it"),
+    Item("Ray", cluster, required=False, cure="only fairseq_ext.corpus needs it", ahead=(CLUSTER_PROBE,)),
     Item("oneDNN", onednn, required=False, cure="float32 does not need it"),
     Item("compiled step", compiled_step, required=False, cure="the fast decoder runs as torch operations, which take longer"),
-    Item("user-dir", user_dir),
+    Item("user-dir", user_dir, ahead=(USER_DIR_PROBE, *AS_COMMAND)),
     Item("tiny decode", tiny_decode),
 ]
 
@@ -252,12 +202,13 @@ def examine(item: Item) -> bool:
 def main() -> int:
     """Examine everything; the exit code."""
     logging.disable(logging.INFO)  # fairseq's own notes on packages that nothing here uses
+    for item in ITEMS:
+        if item.ahead:
+            start_ahead(*item.ahead)
     good = [examine(item) for item in ITEMS]
     print("all that is required works" if all(good) else f"{good.count(False)} required item(s) failed; mend the first one first")
     return 0 if all(good) else 1
 
 
 if __name__ == "__main__":
-    if sys.path and Path(sys.path[0]).resolve() == PACKAGE:
-        sys.path[0] = str(PACKAGE.parent)  # started as a file: its folder must not be searched for modules
     sys.exit(main())

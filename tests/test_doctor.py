@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_ext import doctor
+from fairseq_ext.compat import probes
 
 
 @pytest.fixture
@@ -65,6 +66,22 @@ def test_a_dead_start_up_hook_is_noticed(monkeypatch):
     monkeypatch.setattr(doctor, "probe", lambda code: subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True))
     with pytest.raises(doctor.Failed, match="not active"):
         doctor.start_up_hook()
+
+
+def test_a_check_waits_for_the_probe_that_was_started_ahead():
+    code = "import os; print(os.getpid())"
+    probes.start_ahead(code)
+    ahead = probes.under_way[(code,)].pid
+    assert int(probes.probe(code).stdout) == ahead
+    assert int(probes.probe(code).stdout) != ahead  # asked for again, it is run again
+
+
+def test_a_cluster_that_cannot_be_imported_is_noted(monkeypatch, capsys):
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "1.0")
+    monkeypatch.setattr(doctor, "CLUSTER_PROBE", "raise ImportError('libarrow.so: no such file')")
+    monkeypatch.setattr(doctor, "ITEMS", [doctor.Item("Ray", doctor.cluster, required=False)])
+    assert doctor.main() == 0
+    assert "note  Ray: ray 1.0, pyarrow 1.0: ImportError: libarrow.so: no such file\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("version", "numbers"), [("2.13.0+cpu", (2, 13, 0)), ("2.4.1", (2, 4, 1)), ("2.5.0a0+git1", (2, 5)), ("x", ())])
