@@ -7,15 +7,18 @@ A key file has a line a key: the SHA-256 of the key in hexadecimal, and behind a
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 import hmac
 import ipaddress
 import re
 import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 
 from fastapi import HTTPException, Request
+from starlette.requests import ClientDisconnect
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import Lines
@@ -70,18 +73,34 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+LINGER = 1.0  # seconds for which the rest of a body that is too large is read and dropped
+
+
 async def read_body(request: Request, most: int) -> bytes:
-    """The body of a request; HTTPException 413 for one of more than `most` bytes, which is not read to its end."""
-    too_large = HTTPException(413, f"the body has more than {most} bytes: send less at once", {"Connection": "close"})
+    """The body of a request; HTTPException 413 for one of more than `most` bytes.
+
+    Its rest is not kept: for `LINGER` seconds it is read and dropped, so that a client that is still sending reads the answer and not
+    "connection reset"; then the connection is closed.
+    """
     announced = request.headers.get("content-length", "")
-    if announced.isdigit() and int(announced) > most:
-        raise too_large
+    parts = request.stream()
     body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > most:
-            raise too_large
-    return bytes(body)
+    if not announced.isdigit() or int(announced) <= most:
+        async for part in parts:
+            body += part
+            if len(body) > most:
+                break
+        else:
+            return bytes(body)
+    with contextlib.suppress(TimeoutError, asyncio.TimeoutError, ClientDisconnect):
+        await asyncio.wait_for(drop(parts), LINGER)
+    raise HTTPException(413, f"the body has more than {most} bytes: send less at once", {"Connection": "close"})
+
+
+async def drop(parts: AsyncIterator[bytes]) -> None:
+    """Read to the end and keep nothing."""
+    async for _ in parts:
+        pass
 
 
 if __name__ == "__main__":

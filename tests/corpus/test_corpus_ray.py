@@ -162,8 +162,8 @@ def test_a_killed_run_is_started_again(started, alone, tmp_path):
     while driver.poll() is None and len(parts(out)) < 2 and time.monotonic() < until:
         time.sleep(0.02)
     left = descendants(driver.pid)
-    left = [pid for pid, name in left.items() if "raylet/raylet" in name or name.startswith("ray::Worker")]
-    assert len(left) == 3
+    left = {pid: name for pid, name in left.items() if "raylet/raylet" in name or name.startswith("ray::Worker")}
+    assert sum("raylet/raylet" in name for name in left.values()) == 1 and len(left) >= 2  # one of the two workers may be starting
     driver.kill()
     assert driver.wait() == -signal.SIGKILL, driver.stderr.read().decode()
     driver.stderr.close()

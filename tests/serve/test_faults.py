@@ -9,6 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx
 import pytest
 import sentencepiece
 from serving import FLAGS
@@ -60,6 +61,18 @@ def test_a_body_that_is_too_large_is_not_read_to_its_end(client):
     assert response.status_code == 413 and response.json()["error"] == "the body has more than 65536 bytes: send less at once"
     chunks = client.post("/v1/translate", content=(b"x" * 8192 for _ in range(64)))  # without a length
     assert chunks.status_code == 413
+
+    def endless():
+        while True:
+            yield b"x" * 8192
+            time.sleep(0.01)
+
+    begin = time.monotonic()
+    try:
+        assert client.post("/v1/translate", content=endless()).status_code == 413
+    except httpx.TransportError:  # the server has hung up
+        pass
+    assert time.monotonic() - begin < 60
 
 
 def test_a_line_of_a_megabyte_is_refused_and_costs_nobody_else_anything(serving):
