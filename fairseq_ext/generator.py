@@ -141,7 +141,10 @@ class BeamSearchGenerator(SequenceGenerator):
             return driver
         from fairseq_ext.viz.writer import GraphWriter  # needs matplotlib, and is a command of its own
 
-        return GraphWriter(driver, flags.ddg_dir, method, context.source_dictionary, context.dictionary)
+        def text(pieces: str) -> str:
+            return self.target_text.segmenter().decode(pieces)
+
+        return GraphWriter(driver, flags.ddg_dir, method, context.source_dictionary, context.dictionary, text)
 
     def draft_engine(self) -> Engine:
         """What makes the drafts of --constraint-draft-first: the search itself, or one that prefers phrases by a bonus."""

@@ -40,12 +40,27 @@ class Graph:
     iterations: list[dict[str, Any]]  # first: position of the first cell; verified: positions final afterwards; cells
     solved: list[int]  # per position: the first iteration from which it was right for good
     waits_for: list[int]  # per position: the position it hangs on, NEVER for none
+    source_text: str = ""  # as a reader writes it; made of the tokens where it is not given
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        self.source_text = self.source_text or " ".join(self.source)
+        self.text = self.text or " ".join(self.tokens[:-1])
 
     @staticmethod
     def build(
-        name: str, source: Sequence[str], tokens: Sequence[str], method: str, calls: Sequence[Iteration], symbol: Callable[[int], str]
+        name: str,
+        source: Sequence[str],
+        tokens: Sequence[str],
+        method: str,
+        calls: Sequence[Iteration],
+        symbol: Callable[[int], str],
+        text: Callable[[str], str] = str,
     ) -> Graph:
-        """The graph of a sentence that was decoded in these calls. tokens: with </s>; symbol: token id -> text."""
+        """The graph of a sentence that was decoded in these calls.
+
+        tokens: with </s>; symbol: token id -> token; text: tokens, parted by spaces -> plain text.
+        """
         L = len(tokens)
         solved = np.full(L, NEVER)
         iterations = []
@@ -56,7 +71,8 @@ class Graph:
             iterations.append({"first": call.length, "verified": min(L, call.length + call.verified), "cells": [asdict(c) for c in cells]})
             place = slice(call.length, call.length + len(cells))
             solved[place] = np.where(right, np.where(solved[place] == NEVER, k, solved[place]), NEVER)
-        return Graph(name, list(source), list(tokens), method, iterations, solved.tolist(), waits(solved))
+        plain = (text(" ".join(source)), text(" ".join(tokens[:-1])))
+        return Graph(name, list(source), list(tokens), method, iterations, solved.tolist(), waits(solved), *plain)
 
     def save(self, path: Path) -> None:
         """Write the graph as JSON, in one step. Errors: OSError."""
@@ -74,10 +90,9 @@ class Graph:
         except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
             raise UsageError(f"{path} is no dependency graph: name a JSON file that --ddg-dir has written") from error
 
-
     def check(self) -> None:
         """Raise TypeError, ValueError or KeyError unless every number and text is one that can be drawn."""
-        L, texts = len(self.tokens), [self.name, self.method, *self.source, *self.tokens]
+        L, texts = len(self.tokens), [self.name, self.method, self.source_text, self.text, *self.source, *self.tokens]
         if not all(isinstance(text, str) for text in texts) or "/" in self.name or not L:
             raise ValueError("texts")
         if not L == len(self.solved) == len(self.waits_for) or not all(NEVER <= j < i for i, j in enumerate(self.waits_for)):

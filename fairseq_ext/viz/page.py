@@ -32,7 +32,8 @@ def page(graph: Graph, svg: str) -> str:
     return f"""<!DOCTYPE html>
 <html><head><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style></head><body>
 <h2>{title}</h2>
-<p><b>Source</b> {html.escape(" ".join(graph.source))}<br><b>Output</b> {html.escape(" ".join(graph.tokens))}</p>
+<p><b>Source</b> {html.escape(graph.source_text)}<br><b>Output</b> {html.escape(graph.text)}</p>
+<p><small>Tokens of the source: {html.escape(" ".join(graph.source))}</small></p>
 <p>{counted(L, 'token')} in {counted(calls, 'iteration')}, {L / max(calls, 1):.2f} tokens an iteration.
 Green: the final token; framed: right for good from here on; red: still wrong. The number is the model's probability.</p>
 <div class="wide">{svg}</div>

@@ -16,11 +16,13 @@ from fairseq_ext.viz.graph import Graph
 
 
 class GraphWriter:
-    """A driver that writes graphs beside what `driver` does."""
+    """A driver that writes graphs beside what `driver` does. text: tokens, parted by spaces, to plain text."""
 
-    def __init__(self, driver: ParallelSearch, directory: str, method: str, source: Dictionary, target: Dictionary):
+    def __init__(
+        self, driver: ParallelSearch, directory: str, method: str, source: Dictionary, target: Dictionary, text: Callable[[str], str]
+    ):
         self.driver, self.directory, self.method = driver, Path(directory), method
-        self.source, self.target = source, target
+        self.source, self.target, self.text = source, target, text
         self.written = 0  # graphs
 
     def __call__(self, pool: Pool, answer: Callable[[int, list[Hypothesis]], None]) -> None:
@@ -40,6 +42,6 @@ class GraphWriter:
         source = [symbols[t] for t in pool.net_input["src_tokens"][sentence].tolist() if t not in (symbols.pad(), symbols.eos())]
         output = [self.target[t] for t in hypothesis.tokens.tolist()]
         number = int(pool.ids[sentence]) if pool.numbered else self.written
-        graph = Graph.build(str(number), source, output, self.method, calls, self.target.__getitem__)
+        graph = Graph.build(str(number), source, output, self.method, calls, self.target.__getitem__, self.text)
         write(graph, self.directory)
         self.written += 1

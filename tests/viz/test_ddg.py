@@ -81,7 +81,7 @@ def test_a_graph_with_a_part_that_is_none_is_refused(part, value, tmp_path):
 WORDS = "▁The ▁competition ▁WWWWWWWW @@ization ▁Mannschaftsmeister , . ▁young ▁mountainbiking ▁$5 ▁$ </s>".split()
 
 
-@pytest.mark.parametrize("length, block", [(5, 5), (14, 14), (20, 3), (60, 60), (60, 5)])
+@pytest.mark.parametrize("length, block", [(1, 1), (5, 5), (14, 14), (20, 3), (60, 60), (60, 5)])
 def test_no_label_covers_another_or_leaves_the_picture(length, block):
     """Short and long outputs, wide and narrow words: the boxes that matplotlib draws the texts in, at the size of the file."""
     draw = pytest.importorskip("fairseq_ext.viz.draw").draw
@@ -93,7 +93,8 @@ def test_no_label_covers_another_or_leaves_the_picture(length, block):
         out = [first + j if j < right or chance.random() < 0.3 else 1000 + chance.randrange(len(WORDS)) for j in range(w)]
         calls.append(iteration(first, out, right))
         first += right
-    graph = Graph.build("0", ["a"], tokens, "gs-jacobi", calls, lambda t: tokens[t] if t < 1000 else WORDS[t - 1000])
+    source = [chance.choice(WORDS) for _ in range(3 * length)]
+    graph = Graph.build("0", source, tokens, "gs-jacobi", calls, lambda t: tokens[t] if t < 1000 else WORDS[t - 1000])
     figure = draw(graph)
     figure.canvas.draw()
     renderer = figure.canvas.get_renderer()
@@ -106,6 +107,39 @@ def test_no_label_covers_another_or_leaves_the_picture(length, block):
     assert not covering.any(), [(texts[i].get_text(), texts[j].get_text()) for i, j in zip(*covering.nonzero(), strict=True)][:5]
     fonts = [text.get_fontsize() for text in texts]
     assert min(fonts) >= 6, "small, but to be read at the file's size"
+
+
+def test_the_picture_shows_the_sentences_as_text_and_whole_tokens(tmp_path):
+    """The source may take several lines; no token is cut."""
+    source, tokens = ["▁Donaudampfschifffahrts", "gesellschaft", *["▁Wort"] * 40], ["▁Mannschaftsmeisterschaft", "▁x", "</s>"]
+    calls = [iteration(0, [0, 3, 3], 1), iteration(0, [0, 1, 2], 3)]
+    symbols = [*tokens, "▁internationalization"]
+
+    def plain(text: str) -> str:
+        return text.replace(" ", "").replace("▁", " ").strip()
+
+    graph = Graph.build("7", source, tokens, "jacobi", calls, symbols.__getitem__, plain)
+    write(graph, tmp_path)
+    texts = ["".join(part.itertext()) for part in xml.etree.ElementTree.parse(tmp_path / "7.svg").iter() if part.tag.endswith("}text")]
+    assert " ".join(texts).count("Wort") == 40 and any(text.startswith("Donaudampfschifffahrtsgesellschaft Wort") for text in texts)
+    assert {"Mannschaftsmeisterschaft x", "▁Mannschaftsmeisterschaft", "▁internationalization"} <= set(texts)
+    page = (tmp_path / "7.html").read_text()
+    assert "Donaudampfschifffahrtsgesellschaft" in page and "▁Donaudampfschifffahrts gesellschaft" in page
+
+
+def test_a_graph_without_plain_text_is_read_with_its_tokens():
+    graph = Graph("7", ["a", "b"], ["c", "</s>"], "jacobi", [], [0, 0], [-1, -1])
+    assert (graph.source_text, graph.text) == ("a b", "c")
+
+
+def test_a_huge_picture_is_drawn_with_fewer_dots(tmp_path):
+    """matplotlib refuses more than 2**16 dots a side."""
+    pytest.importorskip("matplotlib")
+    tokens = ["internationalization" * 2] * 299 + ["</s>"]
+    calls = [iteration(0, list(range(300)), 300)]
+    write(Graph.build("7", ["a"], tokens, "jacobi", calls, tokens.__getitem__), tmp_path)
+    wide = int.from_bytes((tmp_path / "7.png").read_bytes()[16:20], "big")
+    assert 30_000 < wide < 2**16
 
 
 def test_what_is_no_graph_is_refused(tmp_path):
