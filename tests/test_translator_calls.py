@@ -118,7 +118,7 @@ def test_iterating_takes_constraints_line_by_line(tiny, tmp_path, translator):
         list(translator.translate_iter(lines, constraints=[[]] * 5 + [["no-such-word"]] + [[]] * 4, buffer=4))
     with pytest.raises(UsageError, match="line 6 has 51 tokens and the model takes 40"):
         list(translator.translate_iter([*lines[:5], "de2 " * 50], buffer=4))
-    with pytest.raises(UsageError, match="constraints has 1 entries and there are 4 lines"):
+    with pytest.raises(UsageError, match="constraints has 1 entry for 4 lines"):
         list(translator.translate_iter(lines, constraints=[[]] * 5, buffer=4))
     with pytest.raises(UsageError, match="buffer is 0"):
         next(translator.translate_iter(lines, buffer=0))

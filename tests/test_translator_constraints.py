@@ -103,7 +103,7 @@ def test_ordered_when_made_so(tiny):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({"constraints": [["en1"]]}, "constraints has 1 entries and there are 4 lines"),
+        ({"constraints": [["en1"]]}, "constraints has 1 entry for 4 lines"),
         ({"prefixes": ["en1"]}, "prefixes has 1 entries"),
         ({"avoid": [["en1"]]}, "avoid has 1 entries"),
         ({"constraints": [[], ["no-such-word"], [], []]}, "in line 2, the phrase 'no-such-word' .* dictionary lacks"),

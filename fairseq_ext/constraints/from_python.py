@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fairseq_ext.constraints.files import ConstraintSource
 from fairseq_ext.constraints.sentence import SentenceConstraints, merge
-from fairseq_ext.errors import UsageError, cut
+from fairseq_ext.errors import UsageError, counted, cut
 
 Phrases = Sequence[str | Sequence[str]]  # of one line: each a phrase, or a list of phrases that any one of meets
 
@@ -31,7 +31,7 @@ class Given:
         """Refuse arguments that are not for this number of lines (raises UsageError)."""
         for name, given in (("constraints", self.constraints), ("avoid", self.avoid), ("prefixes", self.prefixes)):
             if given is not None and len(given) != count and not (name == "avoid" and self.bans_everywhere):
-                raise UsageError(f"{name} has {len(given)} entries and there are {count} lines: give one for each line")
+                raise UsageError(f"{name} has {counted(len(given), 'entry', 'entries')} for {counted(count, 'line')}: give one entry for each line")
 
     @property
     def bans_everywhere(self) -> bool:

@@ -185,7 +185,7 @@ def test_the_translator_returns_errors_in_their_places(tiny, nan):
         ours.translate(["de1", "de2"], constraints=[["en1"], ["nowhere"]])
     with pytest.raises(UsageError, match="errors is 'ignore'"):
         ours.translate(["de1"], errors="ignore")
-    with pytest.raises(UsageError, match="constraints has 1 entries and there are 2 lines"):
+    with pytest.raises(UsageError, match="constraints has 1 entry for 2 lines"):
         ours.translate(["de1", "de2"], constraints=[["en1"]], errors="return")
 
 
