@@ -104,8 +104,8 @@ def test_ordered_when_made_so(tiny):
     "arguments, message",
     [
         ({"constraints": [["en1"]]}, "constraints has 1 entry for 4 lines"),
-        ({"prefixes": ["en1"]}, "prefixes has 1 entries"),
-        ({"avoid": [["en1"]]}, "avoid has 1 entries"),
+        ({"prefixes": ["en1"]}, "prefixes has 1 entry for 4 lines"),
+        ({"avoid": [["en1"]]}, "avoid has 1 entry for 4 lines"),
         ({"constraints": [[], ["no-such-word"], [], []]}, "in line 2, the phrase 'no-such-word' .* dictionary lacks"),
         ({"constraints": [[], [], [" "], []]}, "line 3 has an empty phrase"),
         ({"avoid": ["</s>"]}, "in line 1, the phrase '</s>'"),

@@ -31,7 +31,8 @@ class Given:
         """Refuse arguments that are not for this number of lines (raises UsageError)."""
         for name, given in (("constraints", self.constraints), ("avoid", self.avoid), ("prefixes", self.prefixes)):
             if given is not None and len(given) != count and not (name == "avoid" and self.bans_everywhere):
-                raise UsageError(f"{name} has {counted(len(given), 'entry', 'entries')} for {counted(count, 'line')}: give one entry for each line")
+                has = counted(len(given), "entry", "entries")
+                raise UsageError(f"{name} has {has} for {counted(count, 'line')}: give one entry for each line")
 
     @property
     def bans_everywhere(self) -> bool:
