@@ -140,6 +140,19 @@ def is_stream(path: str | os.PathLike[str]) -> bool:
     return not stat.S_ISREG(mode) or name.startswith(("/proc/", "/dev/fd/")) or name in ("/dev/stdin", "/dev/stdout", "/dev/stderr")
 
 
+def refuse_shared(written: Iterable[tuple[str, str]], read: Iterable[tuple[str, str]]) -> None:
+    """UsageError for a file that is written, (flag, path), and named by another flag; devices and pipes may be."""
+    seen = [(flag, path) for flag, path in read if os.path.isfile(path)]
+    for flag, path in written:
+        if is_stream(path):
+            continue
+        for other, there in seen:
+            both = os.path.exists(path) and os.path.exists(there)
+            if os.path.realpath(path) == os.path.realpath(there) or (both and os.path.samefile(path, there)):
+                raise UsageError(f"{flag} would be written over {there}, which {other} names as well: name another file")
+        seen.append((flag, path))
+
+
 def sync_folder(folder: Path) -> None:
     """Have the folder's names on disk, where the file system can. Errors: OSError."""
     try:

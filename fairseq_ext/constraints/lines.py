@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from fairseq_ext.errors import UsageError, cut
 from fairseq_ext.files import Lines
 
 KEYS = ("constraints", "any_of", "avoid", "prefix")
+DEEPEST = 100  # lists and objects in one another, which Python's own limit would end somewhere else
 
 
 def is_json(lines: Lines) -> bool:
@@ -68,7 +70,25 @@ def json_object(line: str, where: str, keys: Sequence[str] = KEYS) -> dict[str, 
         raise UsageError(f"{where} is not valid JSON ({error}): write an object with the keys {', '.join(keys)}") from None
     if not isinstance(value, dict):
         raise UsageError(f"{where} is not a JSON object: write one with the keys {', '.join(keys)}")
+    if (found := flaw(value)) is not None:
+        raise UsageError(f"{where} {found}")
     return value
+
+
+def flaw(value: Any) -> str | None:
+    """What keeps a JSON value from being written again, as the end of a sentence; None where nothing does."""
+    level = [value]
+    for _ in range(DEEPEST + 1):
+        following: list[Any] = []
+        for each in level:
+            if isinstance(each, (dict, list)):
+                following += each.values() if isinstance(each, dict) else each
+            elif isinstance(each, float) and not math.isfinite(each):
+                return "has a number that JSON has no form for (NaN or Infinity): write a finite one"
+        if not following:
+            return None
+        level = following
+    return f"has lists and objects in one another more than {DEEPEST} deep: make it flat"
 
 
 def fields_of(value: dict[str, Any], where: str) -> dict[str, Any]:

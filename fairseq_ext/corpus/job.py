@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fairseq_ext.corpus.reading import Shard
 from fairseq_ext.errors import UsageError
 
 SUFFIXES = {"jsonl": ".jsonl", "text": ".txt"}
@@ -43,6 +44,13 @@ def check_model(job: Job) -> None:
                 raise UsageError(f"--path {part} is no file: name one checkpoint, or several joined by colons")
     if not os.path.isdir(job.data.split(":")[0]):
         raise UsageError(f"--data {job.data} is no folder: name the one with the model's dictionaries")
+
+
+def files_read(job: Job, shards: Sequence[Shard]) -> list[tuple[str, str]]:
+    """(flag, file) of what a job names to be read."""
+    found = [("--input", shard.path) for shard in shards] + [("--path", part) for part in job.path.split(":")]
+    found += [("--constraints-file", shard.constraints) for shard in shards if shard.constraints]
+    return found + [("--" + name.replace("_", "-"), value) for name, value in job.flags.items() if isinstance(value, str)]
 
 
 def absolute(value: Any) -> Any:

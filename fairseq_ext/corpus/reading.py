@@ -19,6 +19,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import glob
+import json
 import os
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -89,6 +90,9 @@ def shards_of(paths: Sequence[str], constraints: Sequence[str] | None) -> list[S
         found += [name for name in names if not os.path.isdir(name)]
     if not found:
         raise UsageError("--input names no file: give one or more")
+    for flag, path in [("--input", path) for path in found] + [("--constraints-file", path) for path in constraints or ()]:
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise UsageError(f"{flag} {path} is no regular file, and a corpus run reads its files more than once: write it to one first")
     if constraints is not None and len(constraints) != len(found):
         raise UsageError(
             f"--constraints-file names {counted(len(constraints), 'file')} and the input has {len(found)}: give one for each, in order"
@@ -241,7 +245,7 @@ class Reader:
                 source, fields = text, self.fields({})
             else:
                 value = raw if isinstance(raw, dict) else json_object(text, self.where(), (*self.names()[:1], *KEYS))
-                identity = value.get("id")
+                identity = identity_of(value.get("id"))
                 source, fields = self.source_of(value), self.fields(value)
             source.encode("utf-8")
             for text in texts_of((identity, fields)):
@@ -280,6 +284,15 @@ class Reader:
             found += [self.parse_given(line, self.given.where(self.number))] if line.strip(" ") else []
         fields = {key: [entry for part in found for entry in part[key]] for key in KEYS}
         return fields if any(fields.values()) else None
+
+
+def identity_of(value: Any) -> Any:
+    """An id as JSON has it: dates, decimals and the like of Parquet as text; None for NaN, which tables have where nothing is."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return None if value != value else str(value)
+    return value
 
 
 def texts_of(value: Any) -> Iterator[str]:

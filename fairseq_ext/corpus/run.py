@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fairseq import options
 
 from fairseq_ext.corpus import cluster
-from fairseq_ext.corpus.job import SUFFIXES, Job, absolute, check_model
+from fairseq_ext.corpus.job import SUFFIXES, Job, absolute, check_model, files_read
 from fairseq_ext.corpus.manifest import Manifest, arguments, dictionaries
 from fairseq_ext.corpus.output import Store
 from fairseq_ext.corpus.progress import Progress
@@ -22,6 +22,7 @@ from fairseq_ext.corpus.run_stats import RunStats
 from fairseq_ext.corpus.worker import Result, refusal
 from fairseq_ext.digests import fingerprint, sha256_of
 from fairseq_ext.errors import UsageError
+from fairseq_ext.files import refuse_shared
 from fairseq_ext.loading.arguments import as_arguments, parse
 from fairseq_ext.loading.raw_text import RawText, kind_of_files
 from fairseq_ext.stats import Section
@@ -44,6 +45,8 @@ def translate(job: Job) -> Progress:
     for shard in shards:
         if store.path(shard).absolute() == Path(shard.path).absolute() or store.path(shard) == store.folder / "errors.jsonl":
             raise UsageError(f"the output of {shard.path} would be {store.path(shard)}: name another --output, or rename the input")
+    if job.stats_file:
+        refuse_shared([("--stats-file", job.stats_file)], files_read(job, shards))
     check_columns(shards, job.source_field)
     store.lock()
     try:

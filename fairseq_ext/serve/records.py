@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fairseq_ext.constraints.lines import KEYS, fields_of, json_object
+from fairseq_ext.constraints.lines import KEYS, fields_of, flaw, json_object
 from fairseq_ext.engine.jobs import Answer, GlossaryFile
 from fairseq_ext.errors import UsageError, cut
 
@@ -57,6 +57,8 @@ def read_json(body: bytes) -> Any:
         value = json.loads(text, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"the body is not valid JSON ({error}): send an object with the keys {', '.join(NAMES)}, or a list") from None
+    if (found := flaw(value)) is not None:
+        raise UsageError(f"the body {found}")
     try:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:

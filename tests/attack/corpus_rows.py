@@ -17,6 +17,10 @@ COMMANDS: dict[str, tuple[list[str], str]] = {
     "output below a file": (["--output", "{input}/x"], "cannot be written (Not a directory): name another folder"),
     "output is a file": (["--output", "{input}"], "cannot be written"),
     "output over the input": (["--input", "{jsonl}", "--output", "{folder}"], "the output of {jsonl} would be {jsonl}: name another"),
+    "a device": (["--input", "/dev/null"], "--input /dev/null is no regular file, and a corpus run reads its files more than once"),
+    "a pipe": (["--input", "{pipe}"], "--input {pipe} is no regular file"),
+    "constraints from a pipe": (["--constraints-file", "{pipe}"], "--constraints-file {pipe} is no regular file"),
+    "a folder of constraints": (["--constraints-file", "{empty}"], "--constraints-file {empty} is no regular file"),
     "one constraints file for two": (
         ["--input", "{input}", "{other}", "--constraints-file", "{tsv}"],
         "--constraints-file names 1 file and the input has 2: give one for each, in order",
@@ -43,6 +47,9 @@ COMMANDS: dict[str, tuple[list[str], str]] = {
     "a key that is not there": (["--input", "{jsonl}", "--source-field", "deutsch"], 'has no key "deutsch": name one with --source-field'),
     "another": (["--input", "{parquet}", "--source-field", "deutsch"], 'has no column "deutsch"'),
     "statistics in a folder": (["--stats-file", "{folder}"], "(Is a directory)"),
+    "statistics over the input": (["--stats-file", "{input}"], "--stats-file would be written over {input}, which --input names as well"),
+    "statistics over the model": (["--stats-file", "{model}"], "--stats-file would be written over {model}, which --path names"),
+    "statistics over a glossary": (["--glossary", "{tsv}", "--stats-file", "{tsv}"], "--stats-file would be written over {tsv}"),
     "statistics nowhere": (["--stats-file", "{folder}/no/stats"], "(No such file or directory)"),
 }
 # refused by argparse, with status 2
@@ -66,6 +73,10 @@ OBJECTS: dict[str, tuple[bytes, str, str]] = {
     "a list of words": (b'{"source": ["Haus"]}', "invalid line", "has no text in"),
     "a key twice": (b'{"source": "Haus", "source": "Hof"}', "invalid line", "has a key twice"),
     "deep": (b'{"source": ' + b"[" * 50_000, "invalid line", "is not valid JSON"),
+    "an id 101 deep": (b'{"source": "Haus", "id": ' + b"[" * 101 + b"]" * 101 + b"}", "invalid line", "more than 100 deep: make it flat"),
+    "an id 900 deep": (b'{"source": "Haus", "id": ' + b"[" * 900 + b"]" * 900 + b"}", "invalid line", "more than 100 deep"),
+    "an infinite id": (b'{"source": "Haus", "id": 1e999}', "invalid line", "has a number that JSON has no form for (NaN or Infinity)"),
+    "NaN for an id": (b'{"source": "Haus", "id": [NaN]}', "invalid line", "has a number that JSON has no form for"),
     "a byte of no character": (b'{"source": "H\xff"}', "invalid UTF-8", "is not valid UTF-8 (byte 14)"),
     "half a character": (b'{"source": "a\\ud800"}', "invalid UTF-8", "is not valid Unicode (character 2)"),
     "half a character in a constraint": (b'{"source": "Haus", "constraints": ["\\ud800"]}', "invalid UTF-8", "is not valid Unicode"),

@@ -1,6 +1,9 @@
 """Wrong commands and wrong lines of the corpus command (corpus_rows.py): one sentence each, and one line never costs another."""
 
+import datetime
+import decimal
 import json
+import os
 from pathlib import Path
 
 import pyarrow
@@ -50,6 +53,8 @@ def files(tmp_path_factory) -> dict[str, Path]:
     found = {"folder": folder, "empty": folder / "empty", "input": folder / "a.txt", "other": folder / "b.txt", "tsv": folder / "c.tsv"}
     found |= {"jsonl": folder / "a.jsonl", "parquet": folder / "a.parquet", "model": folder / "m.pt"}
     found["empty"].mkdir()
+    found["pipe"] = folder / "empty.pipe"
+    os.mkfifo(found["pipe"])
     for name in ("input", "other", "tsv", "model"):
         found[name].write_text("eins\n")
     found["jsonl"].write_text('{"source": "eins"}\n')
@@ -106,3 +111,25 @@ def test_a_bad_line_is_told(run_of_lines, name):
     entry = records(run_of_lines[1] / "errors.jsonl")[list(OBJECTS).index(name)]
     assert entry["line"] == 2 * list(OBJECTS).index(name) + 2 and entry["kind"] == kind
     assert reason in entry["reason"] and f"line {entry['line']} of " in entry["reason"] and len(entry["reason"]) < 500
+
+
+def test_ids_of_parquet_are_written_as_json_has_them(files, tmp_path):
+    """Dates and decimals as text; what is missing is the number of the line."""
+    ids = {
+        "dates": [datetime.date(2020, 2, 29), None],
+        "decimals": [decimal.Decimal("1.50"), None],
+        "bytes": [b"ab", None],
+        "floats": [0.5, float("nan")],
+        "lists": [[1, 2], None],
+    }
+    expected = {"dates": "2020-02-29", "decimals": "1.50", "bytes": "b'ab'", "floats": 0.5, "lists": [1, 2]}
+    for name, column in ids.items():
+        table = pyarrow.table({"source": ["haus", "hof"], "id": column})
+        pyarrow.parquet.write_table(table, tmp_path / f"{name}.parquet")
+    done = command(files, tmp_path / "out", ["--input", *(str(tmp_path / f"{name}.parquet") for name in ids)])
+    assert done.status == 0, done.stderr
+    for name, first in expected.items():
+        assert [(record["id"], record["hypotheses"]) for record in records(tmp_path / "out" / f"{name}.jsonl")] == [
+            (first, ["HAUS"]),
+            (2, ["HOF"]),
+        ]
