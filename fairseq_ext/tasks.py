@@ -28,6 +28,8 @@ from fairseq_ext.session.checkpoint import checkpoint_of, longest_source, shows_
 from fairseq_ext.session.command import Command
 from fairseq_ext.session.dictionaries import warn_of_other_words
 from fairseq_ext.session.interactive import Interactive
+from fairseq_ext.session.outputs import check_outputs
+from fairseq_ext.session.stock_settings import check_stock_settings, limit_of
 from fairseq_ext.session.stock_tasks import (
     LanguageModeling,
     MultilingualLanguageModeling,
@@ -61,6 +63,8 @@ class Extended(Interactive, BuildsGenerators):
     @classmethod
     def setup_task(cls, cfg, **kwargs):
         """The stock task; its languages may also be told by the dictionaries and the checkpoint (raises UsageError)."""
+        check_stock_settings(cfg)
+        check_outputs(cfg)
         if issubclass(cls, TranslationTask):
             name_languages_(cfg, checkpoint_of(cfg))
         return super().setup_task(cfg, **kwargs)  # type: ignore[misc]
@@ -110,7 +114,7 @@ class Extended(Interactive, BuildsGenerators):
             kwargs["required_batch_size_multiple"] = 1  # else the last few sentences are a batch of their own
         elif not args and (alone := self.batch_of_line(dataset, max_tokens, **kwargs)) is not None:
             return alone
-        self.room = max_tokens
+        self.room = limit_of(max_tokens)
         batches = super().get_batch_iterator(dataset, max_tokens, max_sentences, *args, **kwargs)  # type: ignore[misc]
         self.forget(dataset)
         return self.with_too_long(batches) if self.is_corpus(dataset) else batches

@@ -4,23 +4,25 @@
 "form": "vein", "at": [6, 10]}]}`: which entries fired (line of the file, places in the source), which target was used and where it stands
 in the translation; `form` and `at` are null where the translation has none of them, by the definition that the search keeps to
 (--constraint-boundary, --constraint-case). Places are characters, [start, end). source and translation are in NFKC, the translation with
-single spaces, which is what the places count in. Lines come in the order in which batches finish. The file is there when the command ends,
-also by an error or Ctrl-C, and not where it is killed; a device or a pipe gets each line at once.
+single spaces, which is what the places count in. Lines come in the order in which batches finish. Each line is in the file as soon as
+its batch is decoded, so that a command that is killed leaves those that it has printed.
 """
 
 from __future__ import annotations
 
-import contextlib
+import errno
+import fcntl
 import json
+import os
 from collections.abc import Sequence
-from typing import Any
+from typing import IO, Any
 from unicodedata import normalize
 
 from fairseq_ext.constraints.glossary import Required
 from fairseq_ext.constraints.in_text import end_of
 from fairseq_ext.constraints.pieces import normal
 from fairseq_ext.errors import UsageError, report
-from fairseq_ext.files import is_stream, replacing
+from fairseq_ext.files import is_stream
 from fairseq_ext.terms.words import starts_of, words_of
 
 Span = tuple[int, int]  # characters, [start, end)
@@ -31,25 +33,29 @@ class GlossaryReport:
 
     def __init__(self, path: str, segmented: bool, whole: bool | None = True):
         self.path, self.segmented, self.whole, self.is_stream = path, segmented, whole, is_stream(path)
-        self.open = contextlib.ExitStack()  # the file that is being written
         try:
-            self.file = self.open.enter_context(replacing(path))
+            self.file: IO[bytes] = open(path, "ab", buffering=0)
+            if not self.is_stream:
+                fcntl.lockf(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self.file.truncate(0)
         except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EACCES) and error.filename is None:  # of the lock
+                raise UsageError(f"another run is writing to {path}: wait for it, or name another --glossary-report") from None
             raise UsageError(f"--glossary-report {path} cannot be written ({error.strerror}): name another file") from error
 
     def close(self) -> int:
-        """Put the file in its place. Return the status: 1, and a sentence on standard error, where that fails."""
+        """Have the file on disk. Return the status: 1, and a sentence on standard error, where that fails."""
         try:
-            self.open.close()
+            with self.file:
+                if not self.is_stream:
+                    os.fsync(self.file.fileno())
         except OSError as error:
             report(UsageError, self.full(error), None)
             return 1
         return 0
 
     def full(self, error: OSError) -> UsageError:
-        """The error for a file that takes no more; nothing of it is left."""
-        with contextlib.suppress(OSError):
-            self.open.__exit__(type(error), error, error.__traceback__)
+        """The error for a file that takes no more; the lines before stay."""
         return UsageError(f"--glossary-report {self.path} takes no more ({error.strerror}): make room and run again")
 
     def add(self, number: int, source: str, translation: str, required: Sequence[Required]) -> None:
@@ -62,10 +68,10 @@ class GlossaryReport:
             entry = {"term": each.term.source, "line": each.term.line, "targets": list(each.term.targets), "source_at": source_at}
             terms.append({**entry, "form": form, "at": at})
         record = {"id": number, "source": source, "translation": translation, "terms": terms}
+        line = json.dumps(record, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
         try:
-            self.file.write(json.dumps(record, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
-            if self.is_stream:
-                self.file.flush()
+            while line:
+                line = line[self.file.write(line) :]
         except OSError as error:
             raise self.full(error) from error
 

@@ -23,6 +23,7 @@ from fairseq_ext.registry import choice
 from fairseq_ext.session.checkpoint import setting
 from fairseq_ext.session.cpu_workers import share_of
 from fairseq_ext.session.sentences import Sentences
+from fairseq_ext.session.stock_settings import limit_of
 from fairseq_ext.stats import Stats
 
 BAD_SENTENCES = 3  # the status of a command with sentences that cannot be translated
@@ -70,7 +71,7 @@ class BadSentences(Sentences):
     def use_flags(self, flags: Any, constrained: bool) -> None:
         super().use_flags(flags, constrained)
         self.strict = flags.strict
-        self.room = None if choice(flags, "schedule") == "stream" else setting(flags, "dataset", "max_tokens")
+        self.room = None if choice(flags, "schedule") == "stream" else limit_of(setting(flags, "dataset", "max_tokens"))
 
     # ---- sentences of a data set
 

@@ -216,16 +216,3 @@ def test_int8_with_lists_of_each_sentence_does_not_depend_on_batches_or_processe
     for other in found[1:]:
         assert {name: text for name, (_, text) in other.items()} == {name: text for name, (_, text) in found[0].items()}
         assert all(float(score) == pytest.approx(float(found[0][name][0]), abs=1e-4) for name, (score, _) in other.items())
-
-
-def test_a_glossary_report_takes_the_place_of_its_file_when_the_command_ends(tiny, tmp_path):
-    """Links are followed, a full disk is told with status 1, and nothing half is left."""
-    (tmp_path / "g.tsv").write_text("de1\ten1\n")
-    (tmp_path / "there").write_text("old")
-    (tmp_path / "link").symlink_to(tmp_path / "there")
-    flags = ["--glossary", tmp_path / "g.tsv", "--glossary-report"]
-    assert generate(*command(tiny, tiny / "model.pt", *flags, tmp_path / "link")).status == 0
-    assert (tmp_path / "link").is_symlink() and len((tmp_path / "there").read_text().splitlines()) == SENTENCES
-    full = generate(*command(tiny, tiny / "model.pt", *flags, "/dev/full"))
-    assert full.status == 1 and "--glossary-report /dev/full takes no more (No space left on device)" in full.stderr
-    assert Path("/dev/full").is_char_device() and sorted(path.name for path in tmp_path.iterdir()) == ["g.tsv", "link", "there"]

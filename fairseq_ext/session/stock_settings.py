@@ -1,0 +1,48 @@
+"""fairseq's own settings that end in its depths where they are wrong: looked at before anything is read."""
+
+from __future__ import annotations
+
+import ast
+import os
+from argparse import Namespace
+
+from omegaconf import DictConfig
+
+from fairseq_ext.errors import UsageError, cut
+from fairseq_ext.session.checkpoint import setting
+
+LARGEST = 2**31 - 1
+PROCESSES = max(64, 4 * (os.cpu_count() or 1))
+# the least and the most that each may be, and what it is; fairseq takes -1 and 0 for no limit where -1 is the least
+RANGES: dict[tuple[str, str], tuple[int, int, str]] = {
+    ("dataset", "num_workers"): (0, PROCESSES, "number of processes"),
+    ("dataset", "batch_size"): (-1, LARGEST, "number of sentences"),
+    ("dataset", "max_tokens"): (-1, LARGEST, "number of tokens"),
+    ("dataset", "required_batch_size_multiple"): (1, LARGEST, "number of sentences"),
+    ("dataset", "required_seq_len_multiple"): (1, LARGEST, "number of tokens"),
+    ("dataset", "data_buffer_size"): (-1, LARGEST, "number of batches"),
+    ("interactive", "buffer_size"): (0, LARGEST, "number of lines"),
+    ("common", "log_interval"): (1, LARGEST, "number of batches"),
+    ("distributed_training", "distributed_world_size"): (1, LARGEST, "number of processes"),
+}
+
+
+def check_stock_settings(settings: DictConfig | Namespace) -> None:
+    """UsageError for a number outside its range, and for overrides that are no dictionary. settings: a task's."""
+    for (group, name), (least, most, meaning) in RANGES.items():
+        value = setting(settings, group, name)
+        if value is not None and not least <= value <= most:
+            raise UsageError(f"--{name.replace('_', '-')} {value} is no {meaning}: use {least} to {most}")
+    given = setting(settings, "common_eval", "model_overrides")
+    if isinstance(given, str):
+        try:
+            is_right = isinstance(ast.literal_eval(given), dict)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            is_right = False
+        if not is_right:
+            raise UsageError(f"--model-overrides is no dictionary of values ({cut(given)}): write one, such as {{'data': 'x'}}")
+
+
+def limit_of(most: int | None) -> int | None:
+    """--max-tokens as a limit: fairseq takes 0 and what is below for none."""
+    return most if most and most > 0 else None

@@ -1,0 +1,90 @@
+"""The files that commands write: where they may be, and what is in them whatever ends the command."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from fairseq_cli.interactive import cli_main
+from forked import Child, generate
+
+SENTENCES = 11
+EXT = ["--task", "translation_ext", "--cpu", "--beam", 2, "--max-len-b", 8]
+
+
+def model(tiny) -> list:
+    return [tiny / "data", "--path", tiny / "model.pt", *EXT]
+
+
+@pytest.fixture
+def glossary(tmp_path) -> list:
+    (tmp_path / "g.tsv").write_text("de1\ten1\n")
+    return ["--glossary", tmp_path / "g.tsv"]
+
+
+# ---- --glossary-report
+
+
+def test_a_glossary_report_follows_links_and_tells_of_a_full_disk(tiny, tmp_path, glossary):
+    (tmp_path / "there").write_text("old\n")
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    assert generate(*model(tiny), *glossary, "--glossary-report", tmp_path / "link").status == 0
+    assert (tmp_path / "link").is_symlink()
+    assert {json.loads(line)["id"] for line in (tmp_path / "there").read_text().splitlines()} == set(range(SENTENCES))
+    full = generate(*model(tiny), *glossary, "--glossary-report", "/dev/full")
+    assert full.status == 1 and "--glossary-report /dev/full takes no more (No space left on device)" in full.stderr
+    assert Path("/dev/full").is_char_device() and sorted(path.name for path in tmp_path.iterdir()) == ["g.tsv", "link", "there"]
+
+
+def test_a_killed_session_leaves_the_glossary_report_of_what_it_has_printed(tiny, tmp_path, glossary):
+    """And another session does not write to it meanwhile."""
+    report = tmp_path / "report.jsonl"
+    arguments = [*map(str, [*model(tiny), "-s", "de", "-t", "en", *glossary, "--glossary-report", report])]
+    reads, writes = os.pipe()
+    child = Child(cli_main, ["fairseq-interactive", *arguments], reads)
+    os.write(writes, b"de1 de2\nde3\nde1\n")
+    until = time.monotonic() + 60
+    while not (report.exists() and report.read_bytes().count(b"\n") == 3) and time.monotonic() < until:
+        time.sleep(0.02)
+    second = Child(cli_main, ["fairseq-interactive", *arguments], b"de5\n").wait()
+    os.kill(child.pid, signal.SIGKILL)
+    assert child.wait().status == -signal.SIGKILL
+    os.close(reads), os.close(writes)
+    assert second.status == 1 and f"error: another run is writing to {report}: wait for it" in second.stderr
+    records = [json.loads(line) for line in report.read_text().splitlines()]
+    assert [(record["id"], len(record["terms"])) for record in records] == [(0, 1), (1, 0), (2, 1)]
+
+
+# ---- one file for two flags
+
+SHARED = {
+    "statistics over results": (["--results-file", "{new}", "--stats-file", "{new}"], "--stats-file would be written over {new}"),
+    "statistics over the model": (["--stats-file", "{model}"], "--stats-file would be written over {model}, which --path names"),
+    "results over the model": (["--results-file", "{model}", "--resume"], "--results-file would be written over {model}"),
+    "a report over its glossary": (["--glossary-report", "{glossary}"], "--glossary-report would be written over {glossary}"),
+    "statistics over a link": (["--stats-file", "{link}"], "--stats-file would be written over {glossary}, which --glossary names"),
+    "statistics over a hard link": (["--stats-file", "{hard}"], "--stats-file would be written over {glossary}"),
+    "a report over results": (["--results-file", "{new}", "--glossary-report", "{new}"], "--glossary-report would be written over {new}"),
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_nothing_is_written_over_a_file_that_the_command_names(tiny, tmp_path, glossary, name):
+    arguments, sentence = SHARED[name]
+    files = {"new": tmp_path / "new", "model": tmp_path / "model.pt", "glossary": glossary[1]}
+    files |= {"link": tmp_path / "link", "hard": tmp_path / "hard"}
+    files["link"].symlink_to(glossary[1])
+    files["hard"].hardlink_to(glossary[1])
+    files["model"].write_bytes((tiny / "model.pt").read_bytes())
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    words = [tiny / "data", "--path", files["model"], *EXT, *glossary, *(word.format(**files) for word in arguments)]
+    done = generate(*words)
+    said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert done.status == 1 and len(said) == 1 and sentence.format(**files) in said[0] and "H-" not in done.stdout, done.stderr
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_device_may_be_named_twice(tiny):
+    assert generate(*model(tiny), "--stats-file", os.devnull, "--results-file", os.devnull).status == 0
