@@ -14,14 +14,14 @@ import sys
 
 LONGEST = 80  # characters of what a message quotes
 QUOTED = re.compile(r"(?<!\w)'([^'\n]{81,})'(?!\w)")
+ENDLESS = re.compile(r"\d{81,}|[^\s/]{256,}")  # a number, and what no file can have as its name
 
 
 class UsageError(ValueError):
     """A wrong flag, combination or input; the text is one sentence for the user, in which quotations are cut at 80 characters."""
 
     def __init__(self, text: str):
-        super().__init__(QUOTED.sub(lambda quoted: f"'{cut(quoted[1])}'", text))
-
+        super().__init__(shortened(text))
 
 
 class SentenceError(UsageError):
@@ -36,6 +36,11 @@ def cut(text: str) -> str:
     """What a message quotes, cut at 80 characters, on one line."""
     plain = " ".join(text.split())
     return plain if len(plain) <= LONGEST else plain[: LONGEST - 3] + "..."
+
+
+def shortened(text: str) -> str:
+    """A message whose quotations are cut: what stands in quotation marks, and what has no end."""
+    return ENDLESS.sub(lambda endless: cut(endless[0]), QUOTED.sub(lambda quoted: f"'{cut(quoted[1])}'", text))
 
 
 def counted(number: int, one: str, many: str = "") -> str:
@@ -79,6 +84,10 @@ def explain(error: BaseException) -> str | None:
     if type(error).__name__ == "MissingMandatoryValue":
         found = re.search(r"Missing mandatory value: (\w+)", text)
         return f"--{(found[1] if found else 'a flag').replace('_', '-')} is needed here and missing: add it"
+    if isinstance(error, NotImplementedError) and "Unknown post_process option: " in text:
+        return f"--post-process (--remove-bpe) {cut(text.partition(': ')[2])} is none of fairseq's: use sentencepiece or subword_nmt"
+    if isinstance(error, ValueError) and "Seed must be between" in text:
+        return "--seed is no seed of numpy's: use 0 to 4294967295"
     if isinstance(error, ImportError) and "sacremoses" in text:
         return "--tokenizer moses needs sacremoses: pip install sacremoses"
     if isinstance(error, OSError) and re.fullmatch(r"file (.*) not found", text):
@@ -92,6 +101,8 @@ def explain(error: BaseException) -> str | None:
         return f"no dictionary at {error.filename}: the data directory needs dict.SOURCE.txt and dict.TARGET.txt of the model"
     if isinstance(error, FileNotFoundError) and "Dataset not found" in text:
         return f"{text.removeprefix('Dataset not found: ')}: binarise that subset with fairseq-preprocess, or name another by --gen-subset"
+    if isinstance(error, FileNotFoundError) and error.errno is None and os.path.isabs(text):  # what fairseq says of it
+        return f"--user-dir {text} does not exist: correct the path"
     if "size mismatch" in text:
         found = re.search(r"size mismatch for (\S+): copying a param with shape (.*?) from checkpoint.*?is (torch.Size\(.*?\))", text)
         where = f" ({found[1]}: {found[2]} in the checkpoint, {found[3]} here)" if found else ""
@@ -121,4 +132,4 @@ def report(kind: type[BaseException], error: BaseException, trace) -> None:
     if sentence is not None:
         with contextlib.suppress(OSError):  # leaving.py tells of it
             sys.stdout.flush()
-        print(f"error: {sentence}", file=sys.stderr)
+        print(f"error: {shortened(sentence)}", file=sys.stderr)

@@ -189,6 +189,10 @@ def validate(flags: Any, generation: Any, *more: Part) -> None:
         raise UsageError(sentence)
     strategies = in_use(flags)
     refuse_unused(flags, strategies)
+    for name in ("print_step", "retain_iter_history"):
+        if getattr(generation, name, False):
+            flag = "--" + name.replace("_", "-")
+            raise UsageError(f"{flag} shows the steps of iterative refinement, which no search here has: leave it out")
     cpu_workers.check(flags)
     check_glossary(flags)
     check_bonus(flags)

@@ -40,7 +40,7 @@ class ResultsFile:
         self.path, self.words = Path(path), words
         self.done: dict[int, dict[str, Any]] = {}
         self.latest: dict[int, dict[str, Any]] = {}  # of a search that is not over: its sentences are searched again if it fails
-        if self.path.is_dir():
+        if os.path.isdir(path):
             raise UsageError(f"--results-file {path} is a directory: name a file")
         try:
             stream = is_stream(self.path)

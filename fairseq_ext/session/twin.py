@@ -2,21 +2,54 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Callable
 from typing import Any
 
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY, FairseqTask, LegacyFairseqTask, register_task
 
 from fairseq_ext import config
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import UsageError, cut
+from fairseq_ext.registry import all_strategies
+
+
+def refuse_typed(parser: ArgumentParser) -> None:
+    """Let a command that searches refuse a default that stands for "not given" where it is typed: afterwards the two look alike.
+
+    A flag's metadata has what may be `typed`: the least, the most, and what it is.
+    """
+    known = {action.dest: action for action in parser._actions}
+    flags = [f for s in all_strategies() if s.flags for f in dataclasses.fields(s.flags) if "typed" in f.metadata]
+    for flag in flags if "lenpen" in known else ():
+        known[flag.name].type = typed(*flag.metadata["typed"])
+
+
+def typed(least: int, most: int, meaning: str) -> Callable[[str], int]:
+    """The type of a flag, for argparse."""
+
+    def whole_number(text: str) -> int:
+        value = int(text)
+        if not least <= value <= most:
+            raise ArgumentTypeError(f"{cut(text)} is no {meaning}: use {least} to {most}, or leave it out")
+        return value
+
+    return whole_number
 
 
 class BuildsGenerators:
-    """Stands in front of the stock task, and asks it for a generator."""
+    """Stands in front of the stock task, gives the command its flags, and asks it for a generator."""
 
     kind: type | None = None  # the generator class that `build_ours` asks `Innermost` for, while it does
     kind_arguments: dict[str, Any]
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        """The task's flags, ours among them."""
+        super().add_args(parser)  # type: ignore[misc]
+        refuse_typed(parser)
 
     def build_stock(self, models, args, seq_gen_cls, extra, prefix_allowed_tokens_fn):
         """The stock task's generator; it is given the arguments that its build_generator takes."""
@@ -76,5 +109,6 @@ def register_twin(stock: type[FairseqTask], name: str | None, extended: type, fl
     def add_args(parser) -> None:
         stock.add_args(parser)  # type: ignore[attr-defined]
         gen_parser_from_dataclass(parser, flags())
+        refuse_typed(parser)
 
     return register_task(f"{name}_ext")(type(f"{stock.__name__}Ext", bases, members | {"add_args": staticmethod(add_args)}))

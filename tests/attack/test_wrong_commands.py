@@ -6,11 +6,12 @@ values counts. {names} are files of `files`.
 
 import copy
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 import torch
-from forked import generate
+from forked import generate, interactive
 
 RIGHT = ["{data}", "--path", "{model}", "--task", "translation_ext", "--cpu", "--beam", 4, "--max-len-b", 8]
 WINDOW = ["--beam", 1, "--decoding", "window"]
@@ -40,10 +41,26 @@ WRONG = {
     "finished": (["--prune-finished", -1], "--prune-finished -1.0 is not a distance"),
     "reward nan": (["--length-reward", "nan", "--unnormalized"], "--length-reward"),
     "reward normalised": (["--length-reward", 1], "--length-reward adds to raw scores: add --unnormalized"),
-    "patience": (["--patience", 0], "--patience 0 would wait for no hypothesis"),
     "blocks": ([*WINDOW, "--block-size", -1], "--block-size -1 is no number of tokens"),
     "cost": ([*WINDOW, "--draft-cost", "nan"], "--draft-cost"),
+    # numbers of fairseq's own
+    "seed below 0": (["--seed", -1], "--seed is no seed of numpy's: use 0 to 4294967295"),
+    "processes that read": (["--num-workers", -1], "--num-workers -1 is no number of processes: use 0 to"),
+    "too many that read": (["--num-workers", 9999], "--num-workers 9999 is no number of processes"),
+    "a huge batch": (["--batch-size", "9" * 300], "--batch-size " + "9" * 77 + "... is no number of sentences"),
+    "huge tokens": (["--max-tokens", "9" * 300], "--max-tokens " + "9" * 77 + "... is no number of tokens"),
+    "no multiple": (["--required-batch-size-multiple", 0], "--required-batch-size-multiple 0 is no number of sentences"),
+    "no multiple of tokens": (["--required-seq-len-multiple", 0], "--required-seq-len-multiple 0 is no number of tokens"),
+    "no interval": (["--log-interval", 0], "--log-interval 0 is no number of batches"),
+    "no world": (["--distributed-world-size", 0], "--distributed-world-size 0 is no number of processes"),
+    "a beam of 300 digits": (["--beam", "9" * 300], "--beam " + "9" * 77 + "... is no number of hypotheses"),
+    "half an override": (["--model-overrides", "[1"], "--model-overrides is no dictionary of values ([1)"),
+    "code as override": (["--model-overrides", "__import__('os')"], "--model-overrides is no dictionary of values (__import__('os'))"),
+    "a list of overrides": (["--model-overrides", "[]"], "--model-overrides is no dictionary of values ([])"),
+    "a way to join": (["--remove-bpe", "nope"], "--post-process (--remove-bpe) nope is none of fairseq's"),
     # what cannot work together
+    "steps": (["--print-step"], "--print-step shows the steps of iterative refinement, which no search here has: leave it out"),
+    "history": (["--retain-iter-history"], "--retain-iter-history shows the steps of iterative refinement"),
     "sampling": (["--sampling", "--nbest", 4, "--stop", "first"], "--sampling replaces beam search, so --stop first cannot work with it"),
     "window of a beam": (["--decoding", "window"], "--decoding window gives greedy decoding's output"),
     "window with a stop": ([*WINDOW, "--stop", "first"], "--stop first belongs to beam search, and --decoding window has no beam"),
@@ -64,8 +81,21 @@ WRONG = {
     "no language model": (["--lm-path", "{folder}/none.pt"], "Model file not found"),
     "no segmentation model": (["--bpe", "sentencepiece"], "--sentencepiece-model is needed here and missing: add it"),
     "segmentation model": (["--bpe", "sentencepiece", "--sentencepiece-model", "{folder}/none"], "the path of the segmentation model"),
+    "a long name of results": (["--results-file", "x" * 5000], "--results-file " + "x" * 77 + "... cannot be written (File name too long)"),
+    "a long name of a subset": (["--gen-subset", "x" * 5000], "x" * 77 + "... ({data}): binarise that subset"),
+    "a long name of a model": (["--path", "x" * 5000], "Model file not found: " + "x" * 77 + "..."),
+    "no user's code": (["--user-dir", "{folder}/none"], "--user-dir {folder}/none does not exist: correct the path"),
     "unknown task": (["--task", "translation_exta_ext"], "is none of fairseq_ext's tasks: use "),
 }  # fmt: skip
+# refused by argparse, with status 2
+USAGE = {
+    "the default typed": (["--patience", -1], "--patience: -1 is no number of beams of hypotheses: use 1 to 1000000, or leave it out"),
+    "no patience": (["--patience", 0], "argument --patience: 0 is no number of beams of hypotheses"),
+    "a patience of 300 digits": (["--patience", "9" * 300], "argument --patience: " + "9" * 77 + "... is no number of beams"),
+    "half a patience": (["--patience", "1.5"], "argument --patience: invalid"),
+    "an endless beam": (["--beam", "inf"], "argument --beam: invalid int value: 'inf'"),
+    "another stop": (["--stop", "never"], "argument --stop: invalid choice: 'never'"),
+}
 
 
 def without(state: dict) -> None:
@@ -132,7 +162,38 @@ def filled(arguments: list, files: dict[str, Path]) -> list[str]:
 def test_wrong_flags_get_one_sentence(name, files):
     arguments, sentence = WRONG[name]
     said = refused(filled([*RIGHT, *arguments], files))
-    assert sentence in said and len(said) < 500
+    assert sentence.replace("{data}", str(files["data"])).replace("{folder}", str(files["folder"])) in said and len(said) < 500
+
+
+@pytest.mark.parametrize("name", USAGE)
+def test_what_argparse_refuses(name, files):
+    arguments, sentence = USAGE[name]
+    for command in (generate, interactive):
+        done = command(*filled([*RIGHT, *arguments], files))
+        assert done.status == 2 and "Traceback" not in done.stderr and sentence in done.stderr and "H-" not in done.stdout
+
+
+@pytest.mark.parametrize("command", [generate, interactive])
+def test_a_tokenizer_that_is_not_installed_gets_one_sentence(command, files, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sacremoses", None)  # as if it were not, where it is
+    done = command(*filled([*RIGHT, "-s", "de", "-t", "en", "--tokenizer", "moses"], files))
+    said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert said == ["error: --tokenizer moses needs sacremoses: pip install sacremoses"]
+    assert done.status == 1 and "Traceback" not in done.stderr and "H-" not in done.stdout
+
+
+def test_the_moses_tokenizer_without_languages_gets_one_sentence(files):
+    assert "--tokenizer moses needs the languages: add --source-lang and --target-lang" in refused(
+        filled([*RIGHT, "--tokenizer", "moses"], files)
+    )
+
+
+def test_no_limit_of_tokens_is_none_as_in_fairseq(files):
+    """0 and below."""
+    for most in (0, -1):
+        done = generate(*filled([*RIGHT, "--max-tokens", most], files))
+        typed = interactive(*filled([*RIGHT, "-s", "de", "-t", "en", "--max-tokens", most], files), stdin=b"de1 de2\n")
+        assert done.status == typed.status == 0 and "E-" not in done.stderr + typed.stderr and "H-0" in typed.stdout
 
 
 @pytest.mark.parametrize("name", CHECKPOINTS)

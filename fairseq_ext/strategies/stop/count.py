@@ -26,6 +26,8 @@ from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Stop
 from fairseq_ext.strategies.stop._length_reward import LengthFlags, check_length
 
+MOST_PATIENCE = 1_000_000
+
 
 class Count(Stop):
     """A sentence is final with patience x k finished hypotheses, or at its length limit.
@@ -65,18 +67,23 @@ class Count(Stop):
 
 @dataclass
 class CountFlags(LengthFlags):
-    # fairseq has an integer flag of this name already (for training), whose type and default hold on the command line
+    # fairseq has an integer flag of this name already (for training), whose type and default, -1, hold on the command line
     patience: int = field(
         default=-1,
-        metadata={"help": "wait for patience x beam finished hypotheses (default -1: 1 as in fairseq, or --stop early with constraints)"},
+        metadata={
+            "help": "wait for patience x beam finished hypotheses (default: 1 as in fairseq, or --stop early with constraints)",
+            "typed": (1, MOST_PATIENCE, "number of beams of hypotheses"),
+        },
     )
 
 
 def check(flags, generation) -> None:
-    """Refuse a patience that would wait for nothing (raises UsageError)."""
+    """Refuse a patience that would wait for nothing, or for ever (raises UsageError)."""
     check_length(flags, generation)
     if flags.patience < 1 and flags.patience != -1:
         raise UsageError(f"--patience {flags.patience} would wait for no hypothesis: use 1 or more, or leave it out")
+    if flags.patience > MOST_PATIENCE:
+        raise UsageError(f"--patience {flags.patience} is more than any sentence has hypotheses: use 1 to {MOST_PATIENCE}")
 
 
 @register(
