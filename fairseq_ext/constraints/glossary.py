@@ -75,11 +75,11 @@ class Glossary:
 
     def __init__(self, options: GlossaryOptions, segmenter: Segmenter):
         self.options, self.segmenter = options, segmenter
-        lemma = lemmatizer(options.languages.source or "", "--glossary-match lemma") if options.match == "lemma" else None
-        self.matcher = Matcher(options.match, lemma)
         self.terms: list[Term] = []
         self.merged = 0
         with without_garbage_collection():
+            lemma = lemmatizer(options.languages.source or "", "--glossary-match lemma") if options.match == "lemma" else None
+            self.matcher = Matcher(options.match, lemma)
             self.read()
         merged = f", {counted(self.merged, 'line')} merged with earlier ones of the same source term" if self.merged else ""
         logger.info("glossary %s: %s%s", options.path, counted(len(self.terms), "source term"), merged)
@@ -117,10 +117,13 @@ class Glossary:
             self.terms[number].targets.setdefault(target, entry.line)
 
     def check_targets(self, entries: Sequence[Entry], errors: Errors) -> None:
-        """Report targets that the dictionary cannot write. Lines are looked at one by one only where many together have such a piece."""
+        """Report targets that the dictionary cannot write. Lines are looked at one by one only where words that no line before them had
+        are such, many lines together."""
+        known: set[str] = set()  # words that can be written
         for some in together(entries):
-            texts = [target for entry in some for target in entry.targets]
-            if self.segmenter.writable(" ".join(texts)):
+            new = dict.fromkeys(word for entry in some for target in entry.targets for word in target.split() if word not in known)
+            if not new or self.segmenter.writable(" ".join(new)):
+                known.update(new)
                 continue
             for entry in some:
                 try:
@@ -133,7 +136,7 @@ class Glossary:
         """The words of each source term, sent through the encoders as sources are (they may normalise)."""
         segmented = self.segmenter.takes_pieces
         for some in together(terms):
-            texts = some if segmented else encoded_together(some, self.segmenter.there_and_back)
+            texts = some if segmented else encoded_together(some, self.segmenter.normalised)
             for text in texts:
                 yield words_of(text, segmented)
 

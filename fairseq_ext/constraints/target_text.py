@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fairseq_ext.constraints.boundaries import Boundaries, find_boundaries, plain
@@ -25,8 +24,9 @@ class TargetText:
 
     def pieces(self, tokens: Tensor | Sequence[int]) -> str:
         """Tokens (L,) as the dictionary's symbols, parted by spaces."""
-        tokens = torch.as_tensor(tokens, dtype=torch.long)
-        return self.segmenter().dictionary.string(tokens.int().cpu(), extra_symbols_to_ignore=self.left_out)
+        # a list: fairseq would make a tensor of each number, which takes most of the time of a report on constraints
+        numbers = tokens.tolist() if isinstance(tokens, Tensor) else list(tokens)
+        return self.segmenter().dictionary.string(numbers, extra_symbols_to_ignore=self.left_out)
 
     def text(self, tokens: Tensor | Sequence[int]) -> str:
         """Tokens (L,) as text, without segmentation where the command undoes it by --bpe and --tokenizer."""

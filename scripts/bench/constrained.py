@@ -2,7 +2,7 @@
 
     python scripts/bench/constrained.py --out results/constrained
     python scripts/bench/constrained.py --model DIR --text PREFIX --limit 200 --repeats 5 --parts sets constant interactive
-    python scripts/bench/constrained.py --model DIR --text PREFIX --limit 100 --repeats 1 --parts stock --beams 5 10 20
+    python scripts/bench/constrained.py --model DIR --text PREFIX --limit 300 --parts quality speed --speed-limit 60 --out OUT
 
 sets: unconstrained search against DBA with constraints from the references (rand1..rand4, phr4), alone, with --prune-finished, and with
 --stop optimal. "time" is over the unconstrained search, "rows" the decoder's rows over its rows, "a row" their quotient: what is left of
@@ -10,31 +10,31 @@ the time when extra steps are taken out; "rows after the best" is the share of t
 finished (Section 6.4 of the paper: garbage), which pruning and --stop optimal cut; "tokens" the outputs' length over the first's.
 constant: the same sentences with one constraint token and with ten or more. interactive: the complete command fairseq-interactive
 --constraints, stock and ours, batches of 32; "decoding" is what the command itself reports as its translation time.
-stock: fairseq's own constrained search against DBA on rand1..rand4 and phr2..phr4, at each of --beams: how many times as fast, mean
-scores of the best hypotheses, sentences with a better and with a worse one. A row is accepted where worse <= better + 2% of the
-sentences and DBA is 5 times as fast. fairseq meets phrases inside words too, so scores compare under --constraint-boundary none; what
-whole words cost stands beside it. With --out a finished cell of this part is kept in OUT.cells and not measured again.
+quality, speed: fairseq's own constrained search against DBA on rand1..rand4 and phr2..phr4, at each of --beams: mean scores of the best
+hypotheses, sentences with a better and with a worse one; how many times as fast (constrained_stock.py). With --out a finished cell is kept
+in OUT.cells and not measured again: an interrupted run goes on, and --stock-sets and --beams make short pieces of a long one.
 """
 
 import argparse
-import json
 import random
 import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments" / "dba"))
 
-from against_stock import SPEED, compare_scores, stock_constrained
 from arguments import command_line, run_script, text_arguments, timing_arguments
+from constrained_stock import HEADS as STOCK_HEADS
+from constrained_stock import Cells, Searches, quality, speed
 from contenders import OURS
 from counted import TIMES, Counted, Row, after_the_best, print_tables, race, ratios, searching
 from extract import MORE_SETS, SETS, extract
-from harness import BenchError, Spread, compare, fix_threads
+from harness import BenchError, Spread, fix_threads
 from text import Text, prepare
 
 SEARCHES = {
@@ -44,7 +44,6 @@ SEARCHES = {
     "DBA, --prune-finished 3": ["--prune-finished", "3"],
     "DBA, raw scores, --stop optimal": ["--unnormalized", "--stop", "optimal"],
 }
-AGAINST_STOCK = {"DBA, phrases inside words too": ["--constraint-boundary", "none"], "DBA, whole words": []}
 FEW, MANY = "1 constraint token", "10 or more"
 
 
@@ -153,45 +152,29 @@ class Bench:
             out.append((f"fairseq-interactive --constraints, {name}, beam {self.args.beam}, {len(constraints)} sentences", rows))
         return out
 
-    def stock(self) -> Iterator[tuple[str, list[Row]]]:
-        """One table for each set and beam; the cells that an earlier run has measured are read."""
-        for beam in self.args.beams:
-            for name in self.args.stock_sets:
-                title = f"fairseq's own constrained search, {name}, beam {beam}, {len(self.text.references)} sentences"
-                key = [str(self.args.model), self.args.text, title, self.args.seed, self.args.repeats, self.args.max_tokens]
-                file = None if self.args.out is None else self.args.out.with_name(f"{self.args.out.name}.cells") / f"{name}.{beam}.json"
-                if file is not None and file.exists() and (saved := json.loads(file.read_text(encoding="utf-8")))["key"] == key:
-                    yield title, saved["rows"]
-                    continue
-                rows = self.against_stock(name, beam)
-                if file is not None:
-                    file.parent.mkdir(parents=True, exist_ok=True)
-                    file.write_text(json.dumps({"key": key, "rows": rows}, indent=1) + "\n", encoding="utf-8")
-                yield title, rows
+    def quality(self) -> list[tuple[str, list[Row]]]:
+        """Scores beside those of fairseq's own constrained search."""
+        return self.against_stock("quality", self.text, lambda searches: quality(searches, self.text))
 
-    def against_stock(self, name: str, beam: int) -> list[Row]:
-        """A row for fairseq's search, for unconstrained search, and for DBA in both countings."""
-        flags = ["--cpu", "--beam", str(beam), "--max-tokens", str(self.args.max_tokens)]
-        phrases = extract(self.text.references, name, self.args.seed, self.usable())
-        given = self.file(name, phrases)
-        theirs = stock_constrained(self.text, flags, phrases, self.pieces(), "fairseq")
-        free = searching(self.text, flags, "unconstrained")
-        ours = [searching(self.text, [*flags, *given, *more], which) for which, more in AGAINST_STOCK.items()]
-        contenders = [c.contender for c in (theirs, free, *ours)]
-        stock, *races = compare(contenders, self.args.repeats, threads=self.args.threads, bleu=self.text.bleu).results
-        rows = [["fairseq", "1.00", "", f"{compare_scores(theirs.outputs, theirs.outputs).mean:.4f}", "", "", f"{stock.bleu:.2f}", ""]]
-        for c, result in zip((free, *ours), races, strict=True):
-            speed = Spread.of([a / b for a, b in zip(stock.seconds, result.seconds, strict=True)]).median
-            cells = ["", "", ""]
-            if c is not free:
-                scores = compare_scores(c.outputs, theirs.outputs)
-                cells = [f"{scores.mean:.4f}", str(scores.better), str(scores.worse)]
-            verdict = ""
-            if c is ours[0]:  # the same problem as fairseq's
-                verdict = "yes" if scores.accepted and speed >= SPEED else "no"
-            more = f"{c.stats['rows'] / free.stats['rows']:.3f}"
-            rows.append([c.contender.name, f"{speed:.2f}", more, *cells, f"{result.bleu:.2f}", verdict])
-        return rows
+    def speed(self) -> list[tuple[str, list[Row]]]:
+        """Times beside those of fairseq's own constrained search."""
+        text = self.text if self.args.speed_limit is None else self.prepared("speed", self.args.text, self.args.speed_limit)
+        return self.against_stock("speed", text, lambda searches: speed(searches, self.args.repeats, self.args.threads))
+
+    def against_stock(self, part: str, text: Text, run: Callable[[Searches], dict]) -> list[tuple[str, list[Row]]]:
+        """The table of a part, with the cells that earlier runs have measured."""
+        args = self.args
+        key = [args.model.name, Path(args.text).name, args.src, args.tgt, len(text.references), args.seed, args.max_tokens]
+        key += [args.repeats, args.threads] * (part == "speed")
+        cells = Cells.read(part, key, None if args.out is None else args.out.with_name(f"{args.out.name}.cells"))
+        for beam in args.beams:
+            for name in args.stock_sets:
+                flags = ["--cpu", "--beam", str(beam), "--max-tokens", str(args.max_tokens)]
+                phrases = extract(text.references, name, args.seed, self.usable())
+                made = partial(Searches.of, text, flags, phrases, self.file(name, phrases), self.pieces())
+                cells.measure(name, beam, lambda made=made: run(made()))
+                print(f"{part}: {name}, beam {beam}", file=sys.stderr, flush=True)
+        return [cells.table(f"fairseq's own constrained search against DBA: {part}, {len(text.references)} sentences")]
 
 
 def timed(command: Sequence[str]) -> tuple[float, float]:
@@ -208,7 +191,7 @@ def timed(command: Sequence[str]) -> tuple[float, float]:
 
 HEADS = {
     "sets": ["search", *TIMES, "rows after the best", "tokens", "BLEU", "met"],
-    "stock": ["search", "times as fast", "rows", "mean score", "better", "worse", "BLEU", "accepted"],
+    **STOCK_HEADS,
     "interactive": ["command", "seconds", "decoding", "times stock", "decoding, times stock"],
 }
 HEADS["constant"] = HEADS["sets"]
@@ -224,7 +207,8 @@ def main() -> None:
     parse.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
     parse.add_argument("--interactive-sets", nargs="+", choices=SETS, default=["rand1", "rand3"])
     parse.add_argument("--stock-sets", nargs="+", choices=MORE_SETS, default=list(MORE_SETS))
-    parse.add_argument("--beams", type=int, nargs="+", default=[5, 10, 20], help="of the part stock (5 10 20)")
+    parse.add_argument("--beams", type=int, nargs="+", default=[5, 10, 20], help="of the parts quality and speed (5 10 20)")
+    parse.add_argument("--speed-limit", type=int, help="sentences of the part speed (--limit)")
     parse.add_argument("--parts", nargs="+", choices=HEADS, default=["sets", "constant", "interactive"])
     timing_arguments(parse)
     args = parse.parse_args()

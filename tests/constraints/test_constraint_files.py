@@ -362,6 +362,18 @@ def test_a_phrase_is_segmented_as_it_is_inside_a_sentence(encoders, name, phrase
     assert any(sentence[i : i + len(form)] == form for i in range(len(sentence)))
 
 
+@pytest.mark.parametrize("settings", [{}, {"byte_fallback": True, "vocab_size": 320}, {"normalization_rule_name": "nmt_nfkc_cf"}], ids=str)
+@pytest.mark.parametrize("name", ["sentencepiece", "subword_nmt"])
+@pytest.mark.parametrize("text", ["the red house", "  The  REDﬁ½ x ", "Größe ☃ 3.5", "‖ a ‖b‖", "▁a ▁", ""])
+def test_a_normalised_text_is_what_its_pieces_read_as(encoders, spm, name, text, settings):
+    bpe = encoders[name]
+    if settings and name == "sentencepiece":
+        bpe = SentencepieceBPE(SentencepieceConfig(sentencepiece_model=spm(CORPUS, **({"vocab_size": 40} | settings))))
+    segmenter = Segmenter(dictionary_of(bpe), None, bpe)
+    assert (segmenter.sentencepiece is None) == (name != "sentencepiece" or "byte_fallback" in settings)
+    assert segmenter.normalised(text) == segmenter.there_and_back(text)
+
+
 @pytest.mark.parametrize("name", ["gpt2", "byte_bpe"])
 def test_byte_level_bpe_gives_two_forms(encoders, name):
     bpe = encoders[name]

@@ -31,7 +31,7 @@ class Spelled:
     def writable(self, text: str) -> bool:
         return max(text) <= "ž"
 
-    def there_and_back(self, text: str) -> str:
+    def normalised(self, text: str) -> str:
         return text
 
 

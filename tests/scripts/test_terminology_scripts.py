@@ -8,9 +8,16 @@ import pytest
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 sys.path[:0] = [str(SCRIPTS / "experiments" / "terminology"), str(SCRIPTS / "bench")]
 
+import attention_gate  # noqa: E402
 import make_glossary  # noqa: E402
 from against_stock import compare_scores  # noqa: E402
+from constrained_stock import Cells, row  # noqa: E402
 from make_glossary import Model1, Words, entries  # noqa: E402
+
+from fairseq_ext.terms.test_set import Term  # noqa: E402
+from fairseq_ext.translator import Translator  # noqa: E402
+
+DEMO = SCRIPTS.parent / "checkpoints" / "demo"
 
 
 def words(folder: Path, name: str, lines: list[str]) -> Words:
@@ -51,3 +58,53 @@ def test_scores_are_compared_sentence_by_sentence():
     assert (found.better, found.worse, found.sentences) == (1, 1, 4) and found.accepted
     assert found.mean == pytest.approx(-4.20001 / 4) and found.mean_of_other == pytest.approx(-4.6 / 4)
     assert not compare_scores(theirs[:1], ours[:1]).accepted
+
+
+def test_a_cell_is_measured_once_and_its_row_says_who_wins(tmp_path):
+    def facts(better: int, worse: int, fast: float) -> dict:
+        each = {"rows": 1.04, "mean": -1.0, "better": better, "worse": worse, "accepted": better >= worse, "BLEU": 40.0}
+        each |= {"fast": [fast, 1.0, 9.0], "more": 1.1}
+        return {"BLEU": 39.0, "mean": -1.1, "inside": each, "whole": each, "load": 1.0}
+
+    times = []
+
+    def measured(answer: dict):
+        return lambda: times.append(1) or answer
+
+    cells = Cells.read("quality", ["text"], tmp_path / "cells")
+    cells.measure("rand2", 10, measured(facts(3, 1, 6.0)))
+    cells.measure("rand1", 5, measured(facts(0, 2, 4.0)))
+    again = Cells.read("quality", ["text"], tmp_path / "cells")
+    again.measure("rand1", 5, measured(facts(9, 0, 9.0)))
+    assert len(times) == 2 and not Cells.read("quality", ["another text"], tmp_path / "cells").found
+    title, rows = again.table("title")
+    assert title.startswith("title\n\n") and "commit " in title
+    assert [line[:2] for line in rows] == [["rand1", "5"], ["rand2", "10"]] and [line[7] for line in rows] == ["no", "yes"]
+    assert [row("speed", "rand1", 5, facts(0, 0, fast))[3] for fast in (4.99, 5.0)] == ["no", "yes"]
+
+
+SOURCES = ["Der Verband wird morgen geprüft.", "Die Ärztin öffnet die Akte.", "Zwei Verbände werden morgen geprüft."]
+TERMS = [(Term("Verband", ("bandage",)),), (Term("Ärztin", ("physician",)), Term("akte", ("record",))), (Term("Verband", ("bandages",)),)]
+FLAGS = {"path": str(DEMO / "checkpoint.pt"), "data": str(DEMO), "source_lang": "de", "target_lang": "en", "cpu": True, "beam": 5}
+FLAGS |= {"bpe": "sentencepiece", "sentencepiece_model": str(DEMO / "spm.model")}
+
+
+def test_an_open_gate_is_dba_and_a_closed_one_still_meets_the_terms(monkeypatch):
+    given = [[list(term.targets) for term in line] for line in TERMS]
+    free = Translator(**FLAGS, constraints="unordered").translate(SOURCES, constraints=given)
+    found = {}
+    for least in (0.0, 0.1, 2.0):  # what every span has, the script's own, what none can have
+        monkeypatch.setattr(attention_gate.AttentionGate.__init__, "__defaults__", (least,))
+        found[least] = attention_gate.gated_translator(FLAGS, SOURCES, TERMS).translate(SOURCES, constraints=given)
+    assert [h[0].text for h in found[0.0]] == [h[0].text for h in free]
+    assert all(not h[0].unmet for each in found.values() for h in each)
+
+
+def test_spans_are_the_tokens_of_the_terms():
+    translator = Translator(**FLAGS)
+    for source, terms, expected in zip(SOURCES, TERMS, (["Verband"], ["Ärztin", "Akte"], [None]), strict=True):
+        pieces = translator.bpe.encode(source).split()
+        spans = attention_gate.find_spans(translator, source, terms)
+        assert len(spans) == len(expected)
+        for places, word in zip(spans, expected, strict=True):
+            assert [translator.decode(" ".join(pieces[a:b])).strip(".") for a, b in places] == ([word] if word else [])

@@ -28,6 +28,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1] / "bench"), str(HERE.parent / "optimal_ending"), str(HERE.parent / "dba")]
 
 from against_stock import stock_constrained  # noqa: E402
+from attention_gate import gated_translator  # noqa: E402
 from extract import MORE_SETS, SETS, extract  # noqa: E402
 from searches import command_line, machine, model_flags, quiet, read_text, run_script, text_arguments  # noqa: E402
 from text import prepare  # noqa: E402
@@ -52,11 +53,13 @@ METHODS: dict[str, dict[str, Any]] = {
     **SOFT,
     **{f"{name} draft": {**flags, "constraint_draft_first": True} for name, flags in SOFT.items()},
     **{f"{name} draft end": {**flags, "constraint_draft_first": True, "constraint_end": True} for name, flags in SOFT.items()},
+    "attention": {},  # dba that begins a term while its source is attended (attention_gate.py)
     "gbs": {"select": "gbs", "gbs_base": 5},
     "cbs": {"select": "cbs"},
     "fairseq": {},  # its own constrained search
 }
-DEFAULT = ["none", "paper", "dba", "end", "draft", "draft end", "bonus 2", "bonus 2 draft end", "bonus 4", "bonus 4 draft end", "fairseq"]
+DEFAULT = ["none", "paper", "dba", "end", "draft", "draft end", "bonus 2", "bonus 2 draft end", "bonus 4", "bonus 4 draft end"]
+DEFAULT += ["attention", "fairseq"]
 BASELINE = "dba"
 MOST_CBS = 3  # constraints of a sentence: cbs has a bank for each subset
 
@@ -111,7 +114,12 @@ class Runs:
             if saved.pop("key") == key:
                 return Run(**saved)
         print(file.stem, file=sys.stderr, flush=True)
-        run = self.stock(given) if method == "fairseq" else self.ours(METHODS[method], None if method == "none" else given)
+        if method == "fairseq":
+            run = self.stock(given)
+        elif method == "attention":
+            run = self.run(gated_translator(self.flags, self.sources, terms), given)
+        else:
+            run = self.ours(METHODS[method], None if method == "none" else given)
         file.parent.mkdir(parents=True, exist_ok=True)
         part = file.with_suffix(".part")
         part.write_text(json.dumps({"key": key} | asdict(run), ensure_ascii=False), encoding="utf-8")
@@ -122,7 +130,10 @@ class Runs:
         """A search of this package."""
         if given is not None:
             flags = {"constraints": "unordered"} | flags
-        translator = Translator(**self.flags, **flags)
+        return self.run(Translator(**self.flags, **flags), given)
+
+    def run(self, translator: Translator, given: list | None) -> Run:
+        """Translate the sources."""
         found = translator.translate(self.sources, constraints=given)
         stats = translator.stats.as_dict()
         return Run(stats, stats["seconds"], [nbest[0].text for nbest in found])
@@ -155,14 +166,16 @@ class Runs:
         return facts | {"rows": rows, "time": run.seconds / free.seconds, "signature": run.stats.get("signature", "fairseq")}
 
     def rows(self) -> list[dict[str, Any]]:
-        """Every method on every set; cbs where no sentence has too many constraints."""
+        """Every method on every set; cbs where no sentence has too many constraints, attention where terms have a source."""
         sets = [*self.args.sets, *["proper"] * bool(self.args.proper), *["glossary"] * bool(self.args.glossary)]
         out = []
         for name in sets:
             terms = self.terms(name)
             free = self.search(name, "none", terms)
             baseline = self.search(name, BASELINE, terms).texts
-            methods = [m for m in self.args.methods if m != "cbs" or max(map(len, terms)) <= MOST_CBS]
+            left_out = {"cbs"} if max(map(len, terms)) > MOST_CBS else set()
+            left_out |= {"attention"} if name in MORE_SETS else set()
+            methods = [method for method in self.args.methods if method not in left_out]
             out += [self.scores(name, method, terms, baseline, free) for method in methods]
             self.write(out)
         return out
