@@ -129,7 +129,7 @@ class Cells:
 
     def table(self, title: str) -> tuple[str, list[Row]]:
         """Title, with what made the cells, and rows, by beam."""
-        cells = sorted(self.found.items(), key=lambda item: (item[0][1], MORE_SETS.index(item[0][0])))
+        cells = sorted(self.found.items(), key=lambda item: (item[0][1], list(MORE_SETS).index(item[0][0])))
         made = dict.fromkeys((cell["machine"]["git_commit"], cell["machine"]["git_changed"]) for _, cell in cells)
         commits = ", ".join(f"commit {commit}{' with changes' if changed else ''}" for commit, changed in made)
         dates = sorted(cell["machine"]["date"] for _, cell in cells)

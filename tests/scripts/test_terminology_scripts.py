@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
-sys.path[:0] = [str(SCRIPTS / "experiments" / "terminology"), str(SCRIPTS / "bench")]
+sys.path[:0] = [str(SCRIPTS / "experiments" / "terminology"), str(SCRIPTS / "experiments" / "dba"), str(SCRIPTS / "bench")]
 
 import attention_gate  # noqa: E402
 import make_glossary  # noqa: E402
