@@ -34,9 +34,10 @@ class Segmenter:
 
         subtle: with byte pieces a character that the model lacks comes back as several `<0xE2>`.
         """
-        model = getattr(self.bpe, "sp", None) if type(self.bpe).__name__ == "SentencepieceBPE" and self.tokenizer is None else None
-        joins = hasattr(model, "normalize") and not any(model.is_byte(piece) for piece in range(model.get_piece_size()))
-        return model if joins else None
+        model = getattr(self.bpe, "sp", None)
+        if type(self.bpe).__name__ != "SentencepieceBPE" or self.tokenizer is not None or model is None or not hasattr(model, "normalize"):
+            return None
+        return None if any(model.is_byte(piece) for piece in range(model.get_piece_size())) else model
 
     @property
     def takes_pieces(self) -> bool:
