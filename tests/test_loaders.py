@@ -13,11 +13,11 @@ from fairseq_ext.corpus.manifest import Manifest
 from fairseq_ext.corpus.output import Store
 from fairseq_ext.corpus.reading import Reader, Shard, Unreadable
 from fairseq_ext.corpus.worker import Result
+from fairseq_ext.counters import Section
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import sealed, unsealed
 from fairseq_ext.session.results_file import ResultsFile
 from fairseq_ext.session.results_line import FORMAT
-from fairseq_ext.stats import Section
 from fairseq_ext.terms.glossary_files import Errors, Languages, read
 from fairseq_ext.viz.graph import Graph
 

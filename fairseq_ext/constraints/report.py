@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from fairseq_ext.constraints.sentence import SentenceConstraints, met
+from fairseq_ext.counters import Items, Section
 from fairseq_ext.search.finished import Hypothesis
-from fairseq_ext.stats import Items, Section, Stats
+from fairseq_ext.stats import Stats
 
 Meets = Callable[[Sequence[int], SentenceConstraints, bool], list[bool]]  # (tokens, constraints, ordered) -> which are met
 

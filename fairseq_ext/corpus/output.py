@@ -20,9 +20,9 @@ from typing import IO, Any
 
 from fairseq_ext.corpus.reading import Shard
 from fairseq_ext.corpus.worker import Result
+from fairseq_ext.counters import Section
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import PART, replace, sealed, unsealed
-from fairseq_ext.stats import Section
 
 VERSION = 1  # of a part's first line
 COPY = 1 << 20  # bytes

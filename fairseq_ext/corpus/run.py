@@ -20,12 +20,12 @@ from fairseq_ext.corpus.progress import Progress
 from fairseq_ext.corpus.reading import Reader, Shard, Unreadable, check_columns, shards_of
 from fairseq_ext.corpus.run_stats import RunStats
 from fairseq_ext.corpus.worker import Result, refusal
+from fairseq_ext.counters import Section
 from fairseq_ext.digests import fingerprint, sha256_of
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import refuse_shared
 from fairseq_ext.loading.arguments import as_arguments, parse
 from fairseq_ext.loading.raw_text import RawText, kind_of_files
-from fairseq_ext.stats import Section
 
 if TYPE_CHECKING:
     from fairseq_ext.corpus.scheduler import Unit

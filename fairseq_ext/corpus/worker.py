@@ -20,8 +20,9 @@ import torch
 
 from fairseq_ext.constraints.report import ConstraintCounts
 from fairseq_ext.corpus.reading import Sentence, Shard
+from fairseq_ext.counters import Section
 from fairseq_ext.errors import UsageError, explain
-from fairseq_ext.stats import Section, Stats
+from fairseq_ext.stats import Stats
 
 SEPARATORS = str.maketrans({"\u2028": "\\u2028", "\u2029": "\\u2029", "\x85": "\\u0085"})  # some readers end lines there
 

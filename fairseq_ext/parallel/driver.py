@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from fairseq_ext.counters import Ratio, Section
 from fairseq_ext.errors import NotANumber, UsageError
 from fairseq_ext.parallel.block_reader import BlockReader
 from fairseq_ext.parallel.near_ties import NearTieCounts, NearTies
@@ -29,7 +30,7 @@ from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Schedule
 from fairseq_ext.search.scoring import Scoring
-from fairseq_ext.stats import Ratio, Section, Stats
+from fairseq_ext.stats import Stats
 
 Answer = Callable[[int, list[Hypothesis]], None]  # takes a sentence's pool number and its hypotheses
 

@@ -32,6 +32,7 @@ import torch
 from fairseq.dataclass import ChoiceEnum
 from torch import Tensor
 
+from fairseq_ext.counters import Mean
 from fairseq_ext.decoders.protocol import Decoder
 from fairseq_ext.digests import fingerprint_of_dictionary
 from fairseq_ext.errors import UsageError
@@ -49,7 +50,6 @@ from fairseq_ext.softmax.full_scorer import FullScorer
 from fairseq_ext.softmax.lsh_index import DIRECT_BITS, Parameters, load_or_build
 from fairseq_ext.softmax.shortlist import ShortlistSoftmax
 from fairseq_ext.softmax.shortlist_stats import Probe
-from fairseq_ext.stats import Mean
 from fairseq_ext.strategies.softmax._shortlist import ShortlistFlags, shortlist_arguments
 
 logger = logging.getLogger("fairseq_ext")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fairseq_ext.stats import Mean, Section
+from fairseq_ext.counters import Mean, Section
 
 
 @dataclass
