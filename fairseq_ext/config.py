@@ -9,9 +9,10 @@ import fairseq
 import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
+from fairseq_ext.capabilities import Part
 from fairseq_ext.constraints.flags import choose_strategies, constrained, is_ordered
 from fairseq_ext.digests import short_name_of_weights
-from fairseq_ext.registry import DEFAULT, POINTS, PRUNERS, STRATEGIES, Part, all_strategies, changed, choice, names_of
+from fairseq_ext.registry import DEFAULT, POINTS, PRUNERS, STRATEGIES, all_strategies, changed, choice, names_of
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.search.spec import SearchSpec
 from fairseq_ext.validate import stock_search, validate

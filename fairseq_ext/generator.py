@@ -6,43 +6,35 @@ prefix_tokens, constraints)`, and the dictionaries it returns.
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
 from fairseq import search as stock_search
 from fairseq.data import Dictionary
 from fairseq.sequence_generator import EnsembleModelWithAlignment, SequenceGenerator
-from torch import Tensor
 
 from fairseq_ext import config
-from fairseq_ext.constraints.draft_first import DraftFirst
 from fairseq_ext.constraints.flags import is_ordered
 from fairseq_ext.constraints.in_text import InText
-from fairseq_ext.constraints.packed import from_packed
 from fairseq_ext.constraints.report import Asked, Meets, report_constraints
 from fairseq_ext.constraints.segmenter import Segmenter
 from fairseq_ext.constraints.sentence import met
-from fairseq_ext.constraints.sentence_end import EndsOfSources
 from fairseq_ext.constraints.target_text import TargetText
 from fairseq_ext.decoders.factory import make_decoder
 from fairseq_ext.decoders.fairseq.model import model_of_pair
-from fairseq_ext.decoders.fairseq.uncached import UncachedBackend
 from fairseq_ext.decoders.protocol import Regroupable
 from fairseq_ext.decoders.refused import refuse_other_batches
 from fairseq_ext.decoders.self_check import check_finite
-from fairseq_ext.errors import SentenceError, UsageError
-from fairseq_ext.registry import PRUNERS, STRATEGIES, changed, choice, refills
+from fairseq_ext.drivers import driver_of, engine_of
+from fairseq_ext.errors import SentenceError
 from fairseq_ext.search.alignments import WithAlignment
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.logits_processors import LogitsProcessors
-from fairseq_ext.search.loop import Answer
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Plugs
-from fairseq_ext.search.state import Engine
+from fairseq_ext.session.batch import Batches
 from fairseq_ext.session.progress import Progress
 from fairseq_ext.session.results_file import ResultsFile, checksum
 from fairseq_ext.stats import Stats
@@ -94,8 +86,9 @@ class BeamSearchGenerator(SequenceGenerator):
         self.context = config.Context(
             **vars(self.spec), dictionary=tgt_dict, source_dictionary=source, checkpoint=checkpoint, models=searched, stats=self.stats,
         )  # fmt: skip
-        self.engine = Engine(decoder, self.spec, self.build_plugs(), self.processors(), self.stats)
-        self.driver = self.build_driver()
+        self.engine = engine_of(flags, self.context, decoder, self.processors())
+        self.driver = driver_of(flags, self.context, self.engine, self.meets, self.decoded)
+        self.batches = Batches(flags, self.spec, is_ordered(flags, generation), source, tgt_dict)
         self.results: ResultsFile | None = None  # where results go as they are found
         self.target_text = TargetText(lambda: Segmenter(tgt_dict), self.symbols_to_strip_from_output, "none")  # a task knows more
         self.in_text: InText | None = None  # reads its words
@@ -113,46 +106,6 @@ class BeamSearchGenerator(SequenceGenerator):
         """The strategies that the flags name."""
         return self.engine.plugs
 
-    def build_plugs(self) -> Plugs:
-        """Build the strategies that the flags name."""
-
-        def build(point: str):
-            return STRATEGIES[point][choice(self.flags, point)].build(self.flags, self.context)
-
-        prune = [s.build(self.flags, self.context) for s in PRUNERS.values() if changed(self.flags, s)]
-        return Plugs(build("select"), build("stop"), build("schedule"), build("softmax"), [p for p in prune if p is not None])
-
-    def build_driver(self) -> Callable[[Pool, Answer], None]:
-        """The driver that --decoding names."""
-        flags, context = self.flags, self.context
-        method = choice(flags, "decoding")
-        if method != "beam" and self.decoder.name == "fairseq":
-            if refills(flags):
-                raise UsageError(
-                    f"--schedule {flags.schedule} with --decoding {method} needs rows of different lengths in one call, which only the "
-                    "transformer backend can read: leave one of the two out"
-                )
-            self.engine.decoder = UncachedBackend(context.models)
-        make = STRATEGIES["decoding"][method].build(flags, context)
-        driver = make(self.engine)
-        if flags.constraint_draft_first:
-            driver = DraftFirst(make(self.draft_engine()), driver, flags.constraint_bonus is not None, self.meets, self.stats)
-        if flags.ddg_dir is None:
-            return driver
-        from fairseq_ext.viz.writer import GraphWriter  # needs matplotlib, and is a command of its own
-
-        def text(pieces: str) -> str:
-            return self.target_text.segmenter().decode(pieces)
-
-        return GraphWriter(driver, flags.ddg_dir, method, context.source_dictionary, context.dictionary, text)
-
-    def draft_engine(self) -> Engine:
-        """What makes the drafts of --constraint-draft-first: the search itself, or one that prefers phrases by a bonus."""
-        if self.flags.constraint_bonus is None:
-            return self.engine
-        select = STRATEGIES["select"]["bonus"].build(self.flags, self.context)
-        return replace(self.engine, plugs=replace(self.plugs, select=select))
-
     def processors(self) -> LogitsProcessors:
         """The logits processors that the stock flags ask for."""
         ngram = self.repeat_ngram_blocker.no_repeat_ngram_size if self.repeat_ngram_blocker is not None else 0
@@ -169,8 +122,8 @@ class BeamSearchGenerator(SequenceGenerator):
             self.stats.sentences += len(out)
             self.stats.target_tokens += sum(hypotheses[0]["tokens"].numel() for hypotheses in out)
         else:
-            pool = self.pool(sample, prefix_tokens, bos_token)
-            self.add_constraints(pool, sample, constraints)
+            pool = self.batches.pool(sample, prefix_tokens, bos_token)
+            self.batches.constrain_(pool, sample, constraints, self.target_text)
             if self.take is not None:
                 return self.take(pool)
             out = self.search_pool(pool)
@@ -235,34 +188,9 @@ class BeamSearchGenerator(SequenceGenerator):
         prefix = pool.prefix[sentence] if pool.prefix is not None else None
         return checksum(pool.source(sentence), constraints, None if prefix is None else prefix[prefix != self.pad])
 
-    @staticmethod
-    def source(sample) -> Tensor:
-        """The batch's source tokens (N, T), or features of speech (N, T, F); UsageError for a batch of something else."""
-        if "src_tokens" not in sample["net_input"]:
-            found = ", ".join(sample["net_input"])
-            raise UsageError(f"this search reads source tokens (src_tokens), and the batch has {found}: use fairseq's task for such data")
-        return sample["net_input"]["src_tokens"]
-
-    def pool(self, sample, prefix_tokens: Tensor | None, bos_token: int | None) -> Pool:
-        """The command's batch as a pool of sentences."""
-        net_input, source = sample["net_input"], self.source(sample)
-        length = source.ne(self.pad).sum(1) if source.dim() == 2 else net_input["src_lengths"]  # EOS counts
-        lengths = length.tolist()
-        max_len = [self.spec.limit(n) for n in lengths]
-        for n, limit in zip(lengths, max_len, strict=True):
-            if self.min_len > limit:
-                raise SentenceError(
-                    f"--min-len {self.min_len} is above the length limit {limit} of a sentence of {n} tokens: "
-                    "raise --max-len-b or lower --min-len"
-                )
-        ids = sample.get("sentence_numbers", sample.get("id"))
-        numbered = isinstance(ids, Tensor)  # an interactive command or the API gives no numbers
-        ids = ids if numbered else torch.arange(len(lengths))
-        bos = self.eos if bos_token is None else bos_token
-        pool = Pool(net_input, length, max_len, ids, bos, prefix_tokens, pad=self.pad, numbered=numbered)
-        pool.alone = source.dim() == 3 and refills(self.flags)  # else the stream would change results
-        pool.draft_lines = sample.get("draft_lines")  # of an interactive session
-        return pool
+    def decoded(self, pieces: str) -> str:
+        """The dictionary's symbols, parted by spaces, as text."""
+        return self.target_text.segmenter().decode(pieces)
 
     def meets(self, pool: Pool) -> Meets:
         """How it is counted which constraints a hypothesis meets: in its text where the target's words are known, else in its tokens."""
@@ -271,29 +199,6 @@ class BeamSearchGenerator(SequenceGenerator):
         if self.in_text is None or self.in_text.whole != pool.boundaries.whole:
             self.in_text = InText(self.target_text.words, pool.boundaries.whole)
         return self.in_text
-
-    def add_constraints(self, pool: Pool, sample, packed: Tensor | None) -> None:
-        """Give the pool its sentences' constraints: from the task, or packed as fairseq's commands pass them."""
-        given = sample.get("sentence_constraints")
-        if given is None and packed is not None:
-            given = [from_packed(row, self.tgt_dict, number) for row, number in zip(packed, pool.ids.tolist(), strict=True)]
-        if given is None:
-            return
-        pool.constraints = given
-        pool.boundaries, pool.banned_in_any_case = self.target_text.boundaries, str(self.flags.avoid_case) == "any"
-        if self.flags.constraint_end:
-            pool.ends = self.ends([row[row != self.pad].tolist() for row in pool.net_input["src_tokens"].cpu()])
-        pool.ordered = is_ordered(self.flags, self.generation)
-        pool.lead = None if pool.prefix is None else [len(pool.forced(i)) for i in range(len(pool))]
-        if any(c.prefix for c in given):
-            pool.force_behind_([c.prefix for c in given])
-            pool.min_len_beside_prefix = True
-
-    @functools.cached_property
-    def ends(self) -> EndsOfSources:
-        """What translations keep to under --constraint-end."""
-        segmenter = self.target_text.segmenter()
-        return EndsOfSources(segmenter.dictionary, self.context.source_dictionary, segmenter.bpe)
 
     def as_dictionaries(self, found: list[Hypothesis], device: torch.device) -> list[dict[str, Any]]:
         """A sentence's hypotheses as fairseq's commands read them; one that lacks constraints is flagged, "unmet": [(text, reason)]."""

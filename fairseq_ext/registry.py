@@ -42,12 +42,12 @@ names (several are separated by colons). Nothing else names it. This one is whol
 - build: flags are all of this package's, by field name; context holds the search's settings (search/spec.py), `dictionary`, `models`,
   `stats` and the rest of config.py's `Context`.
 - check: (flags, fairseq's generation flags) -> None. It raises UsageError, one sentence with the way out, for what no range says.
-- needs, denies: words of CAPABILITIES. The strategy is refused beside what denies a need of its own. "own loop" is denied by all that
+- needs, denies: words of capabilities.py. The strategy is refused beside what denies a need of its own. "own loop" is denied by all that
   replaces this package's beam search, "beam" by what has none.
 - neutral, example: settings of flags at which it equals fairseq, and at which it does its work. "{lexical table}" stands for a file.
 - paper: what `python -m fairseq_ext` prints beside it. The other fields of `Strategy` are for few.
 
-`config.py` gathers the flags, `validate.py` derives refusals, `generator.py` builds what the flags name. `tests/test_neutral.py`,
+`config.py` gathers the flags, `validate.py` derives refusals, `drivers.py` builds what the flags name. `tests/test_neutral.py`,
 `tests/test_compose.py` and `tests/test_strategies_cli.py` run every neutral and example setting, alone and beside all others: `pytest -k
 enough tests/test_neutral.py tests/test_compose.py tests/test_strategies_cli.py`.
 """
@@ -65,35 +65,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairseq_ext.capabilities import CAPABILITIES
 from fairseq_ext.errors import UsageError
 
 DEFAULT = {"select": "topk", "stop": "count", "schedule": "batch", "softmax": "full", "decoding": "beam"}  # fairseq's own behaviour
 POINTS = tuple(DEFAULT)
 OUTSIDE = "FAIRSEQ_EXT_STRATEGIES"
-
-# What a strategy or an option can need, and the sentence for one that denies it. Each sentence goes on with the way out.
-CAPABILITIES = {
-    "own loop": "{denier} replaces beam search, so {needer} cannot work with it",
-    "beam": "{needer} belongs to beam search, and {denier} has no beam",
-    "greedy": "{needer} gives greedy decoding's output (--beam 1 --nbest 1), and {denier} asks for more than one hypothesis",
-    "rows of a beam": "{needer} scores what the rows of a beam search need, and {denier} reads drafts",
-    "one order": "{needer} compares all hypotheses of a sentence, and {denier} has banks, between which scores do not compare",
-    "scores of at most 0": "{denier} can make a token's score positive, so {needer} proves nothing",
-    "softmax's own order": "{denier} can raise words that {needer} has ruled out",
-    "attention": "{needer} reads the attention of every token, which {denier} does not keep",
-    "several tokens a call": "{denier} reads one token a call, and {needer} reads several",
-    "repeatable calls": "{denier} draws anew at every call, so {needer} cannot verify drafts",
-    "one process": "{needer} is written by one process, and {denier} starts several",
-    "random numbers of its own": "{needer} draws random numbers, which every process of {denier} would draw alike",
-    "output layer": "{needer} reads the output layer of a plain Transformer decoder, and {denier} has none",
-    "one model": "{needer} reads one output layer, and {denier} has several",
-    "compiled linear layers": "{needer} is for the transformer backend, and {denier} is another",
-    "source sentence": "{needer} works from the words of a source sentence, and {denier} has none",
-    "source tokens": "{needer} works from source tokens, and {denier} has none",
-    "divisible batches": "{needer} divides batches, and the results of {denier} depend on them",
-    "no constraints": "{needer} takes no constraints (--select dba does), and {denier} gives some",
-}
-
 Setting = Mapping[str, Any]  # values of flags by field name, ours and stock's
 
 
@@ -153,7 +130,7 @@ def register(
         )
     unknown = [c for c in (*needs, *denies) if c not in CAPABILITIES]
     if unknown:
-        raise UsageError(f"{point} {name} names an unknown capability {unknown[0]!r}: add a sentence for it to registry.py")
+        raise UsageError(f"{point} {name} names an unknown capability {unknown[0]!r}: add a sentence for it to capabilities.py")
 
     def add(build: Callable) -> Callable:
         if name in table:
@@ -230,22 +207,3 @@ def changed(flags: Any, strategy: Strategy) -> dict[str, Any]:
         return {}
     defaults = {f.name: f.default for f in dataclasses.fields(strategy.flags) if f.name != "_name"}
     return {name: getattr(flags, name) for name, default in defaults.items() if getattr(flags, name) != default}
-
-
-@dataclass(frozen=True)
-class Part:
-    """What takes part in a run and can rule others out: a strategy, or an option of ours or of stock."""
-
-    flag: str
-    needs: frozenset[str] = frozenset()
-    denies: frozenset[str] = frozenset()
-
-
-def refusal(parts: list[Part]) -> str | None:
-    """The sentence for the first two parts that cannot work together; None where all can."""
-    for needer in parts:
-        for denier in parts:
-            for capability in sorted(needer.needs & denier.denies):
-                sentence = CAPABILITIES[capability].format(needer=needer.flag, denier=denier.flag)
-                return f"{sentence}: leave one of the two out"
-    return None

@@ -18,12 +18,13 @@ from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.tasks.translation import TranslationTask
 
 from fairseq_ext import config, validate
+from fairseq_ext.capabilities import Part
 from fairseq_ext.constraints.flags import boundary_mode, constrained
 from fairseq_ext.constraints.target_text import TargetText
 from fairseq_ext.decoders.refused import refuse_architecture
 from fairseq_ext.generator import AlignedBeamSearchGenerator, BeamSearchGenerator
 from fairseq_ext.loading.languages import name_languages_
-from fairseq_ext.registry import Part, refills
+from fairseq_ext.registry import refills
 from fairseq_ext.session.checkpoint import checkpoint_of, longest_source, shows_bar
 from fairseq_ext.session.command import Command
 from fairseq_ext.session.dictionaries import warn_of_other_words

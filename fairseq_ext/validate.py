@@ -13,9 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from fairseq_ext.capabilities import Part, refusal
 from fairseq_ext.constraints.flags import check_bonus, check_glossary, constraint_flag, select_flag
 from fairseq_ext.errors import UsageError
-from fairseq_ext.registry import DEFAULT, Part, Strategy, all_strategies, changed, chosen, in_use, load_strategies, refusal
+from fairseq_ext.registry import DEFAULT, Strategy, all_strategies, changed, chosen, in_use, load_strategies
 from fairseq_ext.session import cpu_workers
 
 LARGEST = 3.0e38  # of a float32

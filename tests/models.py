@@ -31,7 +31,8 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 import fairseq_ext  # noqa: F401  registers translation_ext
-from fairseq_ext.registry import all_strategies, refusal
+from fairseq_ext.capabilities import refusal
+from fairseq_ext.registry import all_strategies
 from fairseq_ext.validate import parts
 
 WORDS = 21  # with fairseq's four special symbols: a vocabulary of 25

@@ -15,6 +15,7 @@ from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from models import batch, build, generators, run, task
 
 from fairseq_ext import UsageError, config, registry, validate
+from fairseq_ext.capabilities import CAPABILITIES
 from fairseq_ext.registry import POINTS, PRUNERS, STRATEGIES
 from fairseq_ext.tasks import Flags
 
@@ -204,7 +205,7 @@ def test_every_capability_is_needed_and_denied():
     needed, denied = ({c for s in everything for c in kind(s)} for kind in (lambda s: s.needs, lambda s: s.denies))
     # denied by models, by constraints and by tasks (session/stock_tasks.py), not by a flag
     by_models = {"one model", "output layer", "no constraints", "source sentence", "source tokens", "divisible batches"}
-    assert needed - by_models == denied - by_models == set(registry.CAPABILITIES) - by_models
+    assert needed - by_models == denied - by_models == set(CAPABILITIES) - by_models
 
 
 @pytest.mark.parametrize(

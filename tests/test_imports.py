@@ -28,13 +28,14 @@ ALLOWED = {
     "session.generators session.teacher_forcing stats translation",
     "viz": "errors files parallel search translator",
     # tasks -> config, generator
-    "tasks": "config constraints decoders.refused errors generator kernels loading.languages registry session stats validate",
-    "generator": "config constraints decoders errors parallel registry search session.progress session.results_file stats viz",
+    "tasks": "capabilities config constraints decoders.refused errors generator kernels loading.languages registry session stats validate",
+    "generator": "config constraints decoders drivers errors search session.batch session.progress session.results_file stats",
+    "drivers": "config constraints decoders errors registry search viz",
     "session": "compat.invalid_bytes config constraints digests errors files generator kernels leaving loading.raw_text "
-    "parallel registry stats",
-    "config": "constraints digests errors registry search stats validate version",
+    "parallel registry search.pool search.spec stats",
+    "config": "capabilities constraints digests errors registry search stats validate version",
     "loading": "constraints.boundaries errors",
-    "validate": "constraints.flags errors registry session.cpu_workers",
+    "validate": "capabilities constraints.flags errors registry session.cpu_workers",
     # strategies -> drivers, kernels
     "strategies": "constraints counters decoders.protocol digests errors files kernels parallel registry search softmax stats",
     "softmax": "array_file counters decoders errors files kernels search stats",
@@ -45,7 +46,8 @@ ALLOWED = {
     "decoders": "errors kernels",
     # what all may import
     "kernels": "errors files",
-    "registry": "errors",
+    "registry": "capabilities errors",
+    "capabilities": "",
     "array_file": "errors files",
     "leaving": "errors",
     "digests": "",

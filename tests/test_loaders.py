@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from fairseq_ext.constraints.lines import json_object, parse_json, parse_tabs
 from fairseq_ext.corpus.manifest import Manifest
 from fairseq_ext.corpus.output import Store
-from fairseq_ext.corpus.reading import Reader, Shard, Unreadable
+from fairseq_ext.corpus.reading import Reader, Unreadable
+from fairseq_ext.corpus.shards import Shard
 from fairseq_ext.corpus.worker import Result
 from fairseq_ext.counters import Section
 from fairseq_ext.errors import UsageError

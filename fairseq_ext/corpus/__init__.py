@@ -2,8 +2,10 @@
 
 | file | what is in it |
 | --- | --- |
-| reading.py | input shards as numbered sentences, with their constraints |
-| worker.py | a Ray actor: a loaded model, units of sentences to output records |
+| shards.py, columns.py | input files, and whether they have the keys or columns that are read |
+| reading.py | a shard as numbered sentences, with their constraints |
+| worker.py | a Ray actor: a loaded model |
+| unit.py | a unit of sentences through it, to output records and errors |
 | scheduler.py | which worker gets which unit, through lost workers and nodes |
 | output.py | parts, finished files, errors.jsonl: written under another name, renamed when whole |
 | manifest.py | what the output depends on, and which shards are whole |

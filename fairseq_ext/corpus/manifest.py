@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.corpus.reading import Shard
+from fairseq_ext.corpus.shards import Shard
 from fairseq_ext.digests import fingerprint
 from fairseq_ext.errors import UsageError, counted
 from fairseq_ext.files import replace, sealed, unsealed

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any
 
-from fairseq_ext.corpus.reading import Shard
+from fairseq_ext.corpus.shards import Shard
 from fairseq_ext.corpus.worker import Result
 from fairseq_ext.counters import Section
 from fairseq_ext.errors import UsageError

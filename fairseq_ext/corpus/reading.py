@@ -1,4 +1,4 @@
-"""Input shards: text, JSONL and Parquet, plain or compressed, as numbered sentences with what travels with them.
+"""A shard as numbered sentences with what travels with them: text, JSONL and Parquet, plain or compressed.
 
 - Text: a sentence a line. Only a line feed ends a line, as in fairseq's own reading of a corpus; a byte order mark and carriage
   returns are dropped.
@@ -17,25 +17,19 @@ checkpoints (row ids, all in memory) know where in which file a row stood, which
 from __future__ import annotations
 
 import codecs
-import contextlib
-import glob
 import json
 import os
 from collections.abc import Iterator, Sequence
-from itertools import islice
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_ext.constraints.lines import KEYS, fields_of, is_json, json_object, parse_json, parse_tabs
-from fairseq_ext.errors import UsageError, counted, cut
+from fairseq_ext.corpus.shards import CODECS, Shard
+from fairseq_ext.errors import UsageError, counted
 from fairseq_ext.files import Lines
 
-CODECS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
-KINDS = {".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 BLOCK = 1 << 20  # bytes read at once
 MAX_LINE = 1 << 20  # bytes of a line; what is longer is no sentence
 ROWS = 1024  # of Parquet, read at once
-FIRST_LINES = 100  # of JSONL, that show its keys
 
 
 class Sentence(NamedTuple):
@@ -56,94 +50,9 @@ class Unreadable(Exception):
         self.lines, self.reason = lines, reason
 
 
-class Shard(NamedTuple):
-    """One input file."""
-
-    path: str
-    name: str  # of its output, without suffix: where it is below the folder that all inputs share
-    constraints: str | None = None  # its constraints file
-
-    @property
-    def kind(self) -> str:
-        return KINDS.get(Path(without_codec(self.path)).suffix.lower(), "text")
-
-
-def without_codec(path: str) -> str:
-    """A path without the suffix of its compression."""
-    stem, suffix = os.path.splitext(path)
-    return stem if suffix.lower() in CODECS else path
-
-
-def shards_of(paths: Sequence[str], constraints: Sequence[str] | None) -> list[Shard]:
-    """The shards of --input, patterns expanded, each with its --constraints-file.
-
-    Errors: UsageError for files that are not there, for two whose outputs would have one name, and for a number of constraints
-    files that is not that of the inputs.
-    """
-    found: list[str] = []
-    for path in paths:
-        names = [path] if os.path.exists(path) else sorted(glob.glob(path, recursive=True))
-        if os.path.isdir(path):
-            names = sorted(entry.path for entry in os.scandir(path) if entry.is_file() and not entry.name.startswith("."))
-        if not names:
-            raise UsageError(f"--input {path} does not exist: name files, folders or patterns that do")
-        found += [name for name in names if not os.path.isdir(name)]
-    if not found:
-        raise UsageError("--input names no file: give one or more")
-    for flag, path in [("--input", path) for path in found] + [("--constraints-file", path) for path in constraints or ()]:
-        if os.path.exists(path) and not os.path.isfile(path):
-            raise UsageError(f"{flag} {path} is no regular file, and a corpus run reads its files more than once: write it to one first")
-    if constraints is not None and len(constraints) != len(found):
-        raise UsageError(
-            f"--constraints-file names {counted(len(constraints), 'file')} and the input has {len(found)}: give one for each, in order"
-        )
-    folder = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in found])
-    shards: dict[str, Shard] = {}
-    for i, path in enumerate(found):
-        name = without_codec(os.path.relpath(os.path.abspath(path), folder))
-        name = os.path.splitext(name)[0] if os.path.splitext(name)[1].lower() in {*KINDS, ".txt"} else name
-        if name in shards:
-            raise UsageError(f"the outputs of {shards[name].path} and {path} would have the same name: rename one, or run twice")
-        shards[name] = Shard(path, name, constraints[i] if constraints is not None else None)
-    return list(shards.values())
-
-
 def source_names(source_field: str | None) -> tuple[str, ...]:
     """The keys or columns that may hold the source, --source-field given or not."""
     return (source_field,) if source_field else ("source", "text")
-
-
-def check_columns(shards: Sequence[Shard], source_field: str | None) -> None:
-    """UsageError for a Parquet or JSONL file without the source's column or key. One that cannot be read is told when its turn comes."""
-    for shard in shards:
-        known = columns_of(shard) if shard.kind == "parquet" else keys_of(shard) if shard.kind == "jsonl" else None
-        if known is not None and not set(source_names(source_field)) & set(known):
-            lacks = " or ".join(f'"{name}"' for name in source_names(source_field))
-            columns = cut(", ".join(known)) or "none"
-            what = ("column", "its columns") if shard.kind == "parquet" else ("key", "the keys of its first lines")
-            raise UsageError(f"{shard.path} has no {what[0]} {lacks}: name one with --source-field; {what[1]} are {columns}")
-
-
-def columns_of(shard: Shard) -> list[str] | None:
-    """The columns of a Parquet file; None where it cannot be read."""
-    import pyarrow.parquet
-
-    try:
-        return pyarrow.parquet.read_schema(shard.path).names
-    except (OSError, ValueError):  # pyarrow's errors are ValueErrors, or OSErrors
-        return None
-
-
-def keys_of(shard: Shard) -> list[str] | None:
-    """The keys of the objects in a JSONL file's first lines, some of which may be bad; None where there is no object."""
-    found: dict[str, None] | None = None
-    if not os.path.isfile(shard.path):
-        return None
-    with contextlib.suppress(Unreadable, OSError):
-        for line in islice(Reader(shard._replace(constraints=None)).raw(), FIRST_LINES):
-            with contextlib.suppress(UsageError, UnicodeDecodeError):
-                found = (found or {}) | dict.fromkeys(json_object((line or b"").decode("utf-8"), shard.path))
-    return None if found is None else list(found)
 
 
 class Reader:

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 from fairseq import options
 
 from fairseq_ext.corpus import cluster
+from fairseq_ext.corpus.columns import check_columns
 from fairseq_ext.corpus.job import SUFFIXES, Job, absolute, check_model, files_read
 from fairseq_ext.corpus.manifest import Manifest, arguments, dictionaries
 from fairseq_ext.corpus.output import Store
 from fairseq_ext.corpus.progress import Progress
-from fairseq_ext.corpus.reading import Reader, Shard, Unreadable, check_columns, shards_of
+from fairseq_ext.corpus.reading import Reader, Unreadable
 from fairseq_ext.corpus.run_stats import RunStats
+from fairseq_ext.corpus.shards import Shard, shards_of
 from fairseq_ext.corpus.worker import Result, refusal
 from fairseq_ext.counters import Section
 from fairseq_ext.digests import fingerprint, sha256_of

@@ -24,7 +24,8 @@ from typing import Any, NamedTuple
 import ray
 from ray.exceptions import ActorDiedError, GetTimeoutError, ObjectLostError, RayActorError, RayTaskError
 
-from fairseq_ext.corpus.reading import Sentence, Shard
+from fairseq_ext.corpus.reading import Sentence
+from fairseq_ext.corpus.shards import Shard
 from fairseq_ext.corpus.worker import Result, Worker
 from fairseq_ext.errors import UsageError
 

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.errors import SentenceError, UsageError
+from fairseq_ext.session.batch import source_of
 from fairseq_ext.stats import Stats
 
 STOPPED = "a process of --cpu-workers was stopped ({how}); if memory ran out, take fewer workers or smaller batches"
@@ -120,7 +121,7 @@ class Workers:
         """The hypotheses of a batch, in its order. Errors: the first worker's that has one; no worker is left then."""
         begin, before = time.perf_counter(), self.stats.seconds
         self.start()
-        n = len(self.generator.source(sample))
+        n = len(source_of(sample))
         shares = [list(range(n))[i :: self.count] for i in range(min(self.count, n))]
         out: list = [None] * n
         try:

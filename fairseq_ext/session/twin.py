@@ -73,7 +73,7 @@ class BuildsGenerators:
 class Innermost(FairseqTask):
     """Stands behind the stock task: where it builds a generator without a class, ours is built, with all arguments of both."""
 
-    lacks: frozenset[str] = frozenset()  # what the task's batches do not have, of the capabilities of registry.py
+    lacks: frozenset[str] = frozenset()  # what the task's batches do not have, of capabilities.py
     kind: type | None = None
     kind_arguments: dict[str, Any]
 

@@ -99,10 +99,10 @@ def messages() -> str:
                 sentence = template(node.args[0])
                 if sentence and len(sentence.replace("…", "").strip()) > 12:
                     rows.add((sentence, f"`{file.relative_to(ROOT / 'fairseq_ext').as_posix()}`"))
-    from fairseq_ext.registry import CAPABILITIES
+    from fairseq_ext.capabilities import CAPABILITIES
 
     for sentence in CAPABILITIES.values():
-        rows.add((re.sub(r"\{\w+\}", "…", sentence) + ": leave one of the two out", "`registry.py`"))
+        rows.add((re.sub(r"\{\w+\}", "…", sentence) + ": leave one of the two out", "`capabilities.py`"))
     return table(("message (… is what you gave)", "from"), sorted(rows, key=lambda row: (row[0].lstrip("… ").lower(), *row)))
 
 

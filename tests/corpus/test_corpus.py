@@ -16,9 +16,11 @@ from fairseq_ext import UsageError
 from fairseq_ext.corpus import cluster, reading, run
 from fairseq_ext.corpus.__main__ import job_of, main
 from fairseq_ext.corpus.output import Store
-from fairseq_ext.corpus.reading import Reader, Shard, Unreadable, shards_of
+from fairseq_ext.corpus.reading import Reader, Unreadable
 from fairseq_ext.corpus.run import translate
-from fairseq_ext.corpus.worker import Result, Unit, Worker
+from fairseq_ext.corpus.shards import CODECS, Shard, shards_of
+from fairseq_ext.corpus.unit import Unit
+from fairseq_ext.corpus.worker import Result, Worker
 from fairseq_ext.files import sealed
 from fairseq_ext.loading.arguments import as_keywords
 from fairseq_ext.stats import Stats
@@ -67,7 +69,7 @@ LINES = ["eins", "", "zwei \u2028 und \x85 drei", "vier\u00a0", "  "]
 
 
 def compress(path, raw):
-    codec = reading.CODECS.get(path.suffix)
+    codec = CODECS.get(path.suffix)
     if codec:
         with pyarrow.CompressedOutputStream(str(path), codec) as out:
             out.write(raw)

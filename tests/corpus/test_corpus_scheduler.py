@@ -8,8 +8,9 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 
 from fairseq_ext import UsageError
 from fairseq_ext.corpus import scheduler
-from fairseq_ext.corpus.reading import Sentence, Shard
+from fairseq_ext.corpus.reading import Sentence
 from fairseq_ext.corpus.scheduler import ATTEMPTS, Scheduler, Unit
+from fairseq_ext.corpus.shards import Shard
 
 SHARD = Shard("in", "in")
 

@@ -1,0 +1,68 @@
+"""What a generator searches with: the strategies that the flags name (`engine_of`), and the driver of --decoding (`driver_of`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from fairseq_ext.config import Context
+from fairseq_ext.constraints.draft_first import DraftFirst, Driver
+from fairseq_ext.constraints.report import Meets
+from fairseq_ext.decoders.fairseq.uncached import UncachedBackend
+from fairseq_ext.decoders.protocol import Regroupable
+from fairseq_ext.errors import UsageError
+from fairseq_ext.registry import PRUNERS, STRATEGIES, changed, choice, refills
+from fairseq_ext.search.logits_processors import LogitsProcessors
+from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.protocols import Plugs
+from fairseq_ext.search.state import Engine
+
+
+def build(point: str, flags: Any, context: Context) -> Any:
+    """The strategy that the flags name at a plug point."""
+    return STRATEGIES[point][choice(flags, point)].build(flags, context)
+
+
+def engine_of(flags: Any, context: Context, decoder: Regroupable, processors: LogitsProcessors) -> Engine:
+    """The strategies of all plug points, and the decoder that they work with. Errors: UsageError for a decoder that cannot do so."""
+    prune = [s.build(flags, context) for s in PRUNERS.values() if changed(flags, s)]
+    select, stop, schedule, softmax = (build(point, flags, context) for point in ("select", "stop", "schedule", "softmax"))
+    plugs = Plugs(select, stop, schedule, softmax, [p for p in prune if p is not None])
+    return Engine(reads_blocks(flags, context, decoder), context, plugs, processors, context.stats)
+
+
+def reads_blocks(flags: Any, context: Context, decoder: Regroupable) -> Regroupable:
+    """The decoder, or one that also reads several tokens a call where --decoding needs that. Errors: UsageError where a schedule does not
+    allow it."""
+    method = choice(flags, "decoding")
+    if method == "beam" or decoder.name != "fairseq":
+        return decoder
+    if refills(flags):
+        raise UsageError(
+            f"--schedule {flags.schedule} with --decoding {method} needs rows of different lengths in one call, which only the "
+            "transformer backend can read: leave one of the two out"
+        )
+    return UncachedBackend(context.models)
+
+
+def driver_of(flags: Any, context: Context, engine: Engine, meets: Callable[[Pool], Meets], decoded: Callable[[str], str]) -> Driver:
+    """The driver that --decoding names, in those of --constraint-draft-first and --ddg-dir. meets: how it is counted which constraints a
+    hypothesis of a pool meets; decoded: target symbols as text."""
+    make = build("decoding", flags, context)
+    driver = make(engine)
+    if flags.constraint_draft_first:
+        driver = DraftFirst(make(draft_engine(flags, context, engine)), driver, flags.constraint_bonus is not None, meets, context.stats)
+    if flags.ddg_dir is None:
+        return driver
+    from fairseq_ext.viz.writer import GraphWriter  # needs matplotlib, and is a command of its own
+
+    return GraphWriter(driver, flags.ddg_dir, choice(flags, "decoding"), context.source_dictionary, context.dictionary, decoded)
+
+
+def draft_engine(flags: Any, context: Context, engine: Engine) -> Engine:
+    """What makes the drafts of --constraint-draft-first: the search itself, or one that prefers phrases by a bonus."""
+    if flags.constraint_bonus is None:
+        return engine
+    select = STRATEGIES["select"]["bonus"].build(flags, context)
+    return replace(engine, plugs=replace(engine.plugs, select=select))
