@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,19 +9,18 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import torch
-from fairseq import checkpoint_utils, options, tasks, utils
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq import utils
 from torch import Tensor
 from tqdm import tqdm
 
 from fairseq_ext.constraints.from_python import Given, Phrases
 from fairseq_ext.constraints.report import report_unsearched
 from fairseq_ext.constraints.sentence import EMPTY, SentenceConstraints
-from fairseq_ext.errors import SentenceError, UsageError, cut
-from fairseq_ext.loading.arguments import as_arguments, parse
+from fairseq_ext.errors import SentenceError, UsageError
+from fairseq_ext.loading.arguments import as_arguments
+from fairseq_ext.loading.model import LoadedModel, configuration
 from fairseq_ext.loading.model_folder import find_model
 from fairseq_ext.session.bad_sentences import decode_each
-from fairseq_ext.session.checkpoint import source_limit
 from fairseq_ext.session.cpu_workers import share_of
 from fairseq_ext.session.generators import Generators, hypotheses
 from fairseq_ext.session.teacher_forcing import check_task, score_pairs
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
     from fairseq_ext.flags import Flags
 
 
-class Translator:
+class Translator(LoadedModel):
     """A loaded checkpoint (or an ensemble: paths joined by colons) with one setting of the flags.
 
     Every flag of `fairseq-interactive` is a keyword with underscores: beam=5, bpe="sentencepiece", stop="optimal", cpu=True.
@@ -59,40 +57,13 @@ class Translator:
     def __init__(
         self, path: str | PathLike[str], data: str | PathLike[str], task: str = "translation_ext", **flags: Unpack[Flags]
     ) -> None:
-        argv = [str(data), "--path", str(path), "--task", task, *as_arguments(flags)]
-        parser = options.get_interactive_generation_parser()
-        self.cfg = convert_namespace_to_omegaconf(parse(parser, argv))
-        cfg = self.cfg
+        self.cfg = configuration([str(data), "--path", str(path), "--task", task, *as_arguments(flags)])
+        generation = self.cfg.generation
+        self.beam, self.nbest = hypotheses(None, None, (generation.beam, generation.nbest))  # of calls that name none
         self.lock = threading.RLock()  # held while a call uses task, generator or models
-        self.cuda = torch.cuda.is_available() and not cfg.common.cpu
-        if cfg.common.seed is not None and not cfg.generation.no_seed_provided:
-            utils.set_torch_seed(cfg.common.seed)
-        self.beam, self.nbest = hypotheses(None, None, (cfg.generation.beam, cfg.generation.nbest))  # of calls that name none
-        self.task = tasks.setup_task(cfg.task)
-        if self.task.source_dictionary is None:
-            raise UsageError(
-                f"a Translator takes lines of text, and --task {task} reads speech: use fairseq-generate or fairseq-interactive"
-            )
-        overrides = ast.literal_eval(cfg.common_eval.model_overrides)
-        self.models, _ = checkpoint_utils.load_model_ensemble(
-            utils.split_paths(cfg.common_eval.path),
-            overrides,
-            self.task,
-            strict=cfg.checkpoint.checkpoint_shard_count == 1,
-            suffix=cfg.checkpoint.checkpoint_suffix,
-            num_shards=cfg.checkpoint.checkpoint_shard_count,
-        )
-        for model in self.models:
-            if cfg.common.fp16:
-                model.half()
-            if self.cuda:
-                model.cuda()
-            model.prepare_for_inference_(cfg)
+        super().__init__(self.cfg)
         self.generator = self.build_generator()
-        self.generators = Generators(self.task, self.models, cfg.generation, self.generator)
-        self.tokenizer = self.task.build_tokenizer(cfg.tokenizer)
-        self.bpe = self.task.build_bpe(cfg.bpe)
-        self.max_positions = utils.resolve_max_positions(self.task.max_positions(), *[m.max_positions() for m in self.models])
+        self.generators = Generators(self.task, self.models, generation, self.generator)
 
     def __repr__(self) -> str:
         cfg, pair = self.cfg, self.task.flags()
@@ -113,21 +84,6 @@ class Translator:
     def signature(self) -> str:
         """One line that says how translations are made."""
         return self.generator.stats.signature
-
-    def encode(self, line: str) -> Tensor:
-        """Source tokens of a line of text, EOS included."""
-        return self.tokens(line, self.task.source_dictionary)
-
-    def tokens(self, line: str, dictionary: Any) -> Tensor:
-        """Tokens of a line of text, EOS included; EOS alone for a line of nothing but spaces."""
-        line = line if line.strip() else ""
-        for step in (self.tokenizer, self.bpe) if line else ():
-            line = step.encode(line) if step is not None else line
-        return dictionary.encode_line(line, add_if_not_exist=False).long()
-
-    def decode(self, text: str) -> str:
-        """Plain text from subword text."""
-        return self.task.segmenter.decode(text)
 
     def translate(
         self,
@@ -213,16 +169,6 @@ class Translator:
                 out[place] = each
             return out
 
-    def checked(self, line: str, where: str) -> Tensor:
-        """Source tokens of a line, EOS included. Errors: SentenceError for what cannot be translated."""
-        if not isinstance(line, str):
-            raise SentenceError(f"{where} is {cut(repr(line))}: give text")
-        if not line.isascii() and any("\ud800" <= character <= "\udfff" for character in line):
-            raise SentenceError(f"{where} is not valid Unicode ({line[:60]!a}): read it with errors='replace', or leave it out")
-        encoded = self.encode(line)
-        self.check_length(encoded, where)
-        return encoded
-
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Translation]:
         """Each target as the model scores it, given its source: teacher-forced log probabilities, as `--score-reference` has them.
 
@@ -242,14 +188,6 @@ class Translator:
                     self.check_length(line, f"the {'target' if side else 'source'} of line {number + 1}", side)
             found = score_pairs(self.task, self.models, source, target, self.cfg.dataset, self.cuda)
             return [self.translation(h) for h in found]
-
-    def check_length(self, tokens: Tensor, where: str, side: int = 0) -> None:
-        """SentenceError for source tokens (L,), or target tokens (side 1), that are more than the model takes."""
-        limit = self.max_positions[1] if side else source_limit(self.max_positions)
-        room = None if str(self.task.flags().schedule) == "stream" else self.cfg.dataset.max_tokens
-        for most, who in ((limit, "the model"), (room, "--max-tokens")):
-            if most is not None and tokens.numel() > most:
-                raise SentenceError(f"{where} has {tokens.numel()} tokens and {who} takes {most}: shorten or split it")
 
     def search(
         self,
@@ -291,16 +229,6 @@ class Translator:
                     out[i] = each if isinstance(each, SentenceError) else [self.translation(h) for h in each[:nbest]]
                 bar.update(len(out) - out.count(None) - bar.n)
         return out
-
-    def batches(self, tokens: list[Tensor]) -> Iterator[dict[str, Any]]:
-        """fairseq's batches of encoded lines, each (L,)."""
-        dataset = self.task.build_dataset_for_inference(tokens, [t.numel() for t in tokens])
-        return self.task.get_batch_iterator(
-            dataset=dataset,
-            max_tokens=self.cfg.dataset.max_tokens,
-            max_sentences=self.cfg.dataset.batch_size or (None if self.cfg.dataset.max_tokens else 64),
-            max_positions=self.max_positions,
-        ).next_epoch_itr(shuffle=False)
 
     def nothing(self, number: int, wanted: SentenceConstraints) -> Translation:
         """The translation of an empty line, which is not searched."""

@@ -22,16 +22,16 @@ ALLOWED = {
     "corpus": "constraints counters digests errors files loading registry stats translator",
     "doctor": "compat errors kernels",
     "serve": "constraints engine errors files loading.arguments tasks translator",
-    "engine": "constraints errors search stats terms translator",
+    "engine": "constraints errors loading.lengths search stats terms translator",
     "terms": "errors files",
-    "translator": "constraints errors flags loading session.bad_sentences session.checkpoint session.cpu_workers "
+    "translator": "constraints errors flags loading session.bad_sentences session.cpu_workers "
     "session.generators session.teacher_forcing stats translation",
     "viz": "errors files parallel search translator",
     # tasks -> config, generator
     "tasks": "capabilities config constraints decoders.refused errors generator kernels loading.languages registry session stats validate",
     "generator": "config constraints decoders drivers errors search session.batch session.progress session.results_file stats",
     "drivers": "config constraints decoders errors registry search viz",
-    "session": "compat.invalid_bytes config constraints digests errors files generator kernels leaving loading.raw_text "
+    "session": "compat.invalid_bytes config constraints digests errors files generator kernels leaving loading.lengths loading.raw_text "
     "parallel registry search.pool search.spec stats",
     "config": "capabilities constraints digests errors registry search stats validate version",
     "loading": "constraints.boundaries errors",

@@ -26,6 +26,7 @@ from fairseq_ext.engine.decoding import Decoding, Refill
 from fairseq_ext.engine.jobs import Description
 from fairseq_ext.engine.requirements import Requirements
 from fairseq_ext.errors import UsageError, explain
+from fairseq_ext.loading.lengths import source_limit
 from fairseq_ext.translator import Translator
 
 WIDTH = 16  # sentences at once where --stream-width does not say
@@ -97,8 +98,7 @@ def shares(flags: Any, name: str) -> bool:
 def description(decoding: Decoding) -> Description:
     """What the engine is told of a worker."""
     translator = decoding.translator
-    flags, limit = translator.task.flags(), translator.max_positions
-    longest = limit[0] if isinstance(limit, tuple) else limit
+    flags, longest = translator.task.flags(), source_limit(translator.max_positions)
     return Description(
         translator.signature, flags.source_lang or "", flags.target_lang or "", translator.generator.spec.k, translator.nbest,
         decoding.refill.places, longest, decoding.requirements.no_constraints,

@@ -10,6 +10,8 @@ from typing import Any
 from fairseq.utils import resolve_max_positions, split_paths
 from omegaconf import DictConfig, OmegaConf
 
+from fairseq_ext.loading.lengths import source_limit
+
 
 def setting(settings: DictConfig | Namespace, group: str, name: str) -> Any:
     """A flag of the command, which fairseq keeps in a group of its configuration; None where the settings do not have it.
@@ -40,10 +42,3 @@ def longest_source(settings: DictConfig | Namespace, task: Any, models: list) ->
     if setting(settings, "dataset", "skip_invalid_size_inputs_valid_test"):
         return None
     return source_limit(resolve_max_positions(task.max_positions(), *[model.max_positions() for model in models]))
-
-
-def source_limit(limits: Any) -> int | None:
-    """The most source tokens, from what fairseq says of source and target, or of each pair of languages; None for any number."""
-    if isinstance(limits, dict):
-        return min((limit for limit in map(source_limit, limits.values()) if limit is not None), default=None)
-    return limits[0] if isinstance(limits, tuple) else limits

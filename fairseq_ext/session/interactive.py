@@ -18,6 +18,7 @@ from fairseq_ext.compat.invalid_bytes import keep_invalid_bytes
 from fairseq_ext.constraints.packed import pack
 from fairseq_ext.constraints.sentence import EMPTY
 from fairseq_ext.errors import SentenceError, UsageError
+from fairseq_ext.loading.lengths import too_long
 from fairseq_ext.session.bad_sentences import BadSentences
 from fairseq_ext.session.target_dictionary import TargetDictionary
 
@@ -91,14 +92,12 @@ class Interactive(BadSentences):
                 lines[i] = ""
         tokens, lengths = super().get_interactive_tokens_and_lengths(lines, encode_fn)  # type: ignore[misc]
         for i, length in enumerate(lengths):
-            for limit, who in ((self.longest, "the model"), (self.room, "--max-tokens")):
-                if limit is None or length <= limit:
-                    continue
-                where = f"line {self.lines_read + i + 1} of the input"
-                if self.refuse(SentenceError(f"{where} has {length} tokens and {who} takes {limit}: shorten or split it"), i):
-                    return tokens[:i], lengths[:i]
-                tokens[i], lengths[i] = self.nothing(), 1
-                break
+            error = too_long(f"line {self.lines_read + i + 1} of the input", length, self.longest, self.room)
+            if error is None:
+                continue
+            if self.refuse(error, i):
+                return tokens[:i], lengths[:i]
+            tokens[i], lengths[i] = self.nothing(), 1
         return tokens, lengths
 
     def build_dataset_for_inference(self, src_tokens, src_lengths, constraints=None):
