@@ -2,7 +2,8 @@
 
 | file | what is in it |
 | --- | --- |
-| engine.py | the queue, futures, and which worker gets what |
+| engine.py | what users call: requests and futures |
+| dispatch.py | the queue, and which worker gets what |
 | processes.py | starting and hearing worker processes |
 | worker.py | what runs in them |
 | decoding.py | requests through one search (search/open_search.py) |

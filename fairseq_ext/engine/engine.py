@@ -7,7 +7,7 @@
         print(part.text)
     engine.close()
 
-Worker processes of one thread each decode (worker.py). Requests wait in one queue; the worker with the least work gets the next one.
+Worker processes of one thread each decode (worker.py). Requests wait in one queue, and go to the worker with the least work (dispatch.py).
 
 A worker that dies is replaced. The requests that it had run again, each with a worker to itself, so that the one that killed it is found:
 a request that has been in two workers that died is answered with the error.
@@ -18,18 +18,17 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 from fairseq_ext.constraints.lines import fields_of
+from fairseq_ext.engine.dispatch import Dispatch
 from fairseq_ext.engine.jobs import Answer, Description, GlossaryFile, Job, Partial, Work, fields_or_none
 from fairseq_ext.engine.processes import Nursery, Worker
 from fairseq_ext.engine.tickets import Busy, Closed, Ticket, WorkerDied, settle
 from fairseq_ext.errors import UsageError
 
-AHEAD = 1.25  # times as many requests as a worker decodes at once are with it
 PAUSE = 0.5  # seconds before a worker is replaced that has not answered any request
 TRIES = 3  # workers in a row that end before their model is loaded, before there is no model
 
@@ -51,8 +50,7 @@ class Engine:
         self.nursery = Nursery({"path": str(path), "data": str(data), **flags}, longest)
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
-        self.waiting: OrderedDict[int, Ticket] = OrderedDict()
-        self.suspects: OrderedDict[int, Ticket] = OrderedDict()  # that were in a worker that died
+        self.requests = Dispatch()
         self.number = 0
         self.closed = False
         self.failed: Exception | None = None  # why there is no model
@@ -61,7 +59,8 @@ class Engine:
         self.finished: list[float] = []  # when the last requests were finished, for `retry_after`
         self.restarts = 0
         self.stillborn = 0  # workers in a row that ended before their model was loaded
-        self.workers = [self.start_worker() for _ in range(cpu_workers)]
+        with self.lock:  # nothing is heard of a worker before all are known
+            self.requests.workers = [self.start_worker() for _ in range(cpu_workers)]
 
     # ---- what users call
 
@@ -111,8 +110,8 @@ class Engine:
             number, ticket = self.number, Ticket(self.number, job, on_partial)
             # subtle: a future keeps its callbacks, so that one that knew the ticket would make a circle for the garbage collector
             ticket.future.add_done_callback(lambda future: self.forget(number) if future.cancelled() else None)
-            self.waiting[number] = ticket
-            self.dispatch()
+            self.requests.waiting[number] = ticket
+            self.requests.give_out()
         return ticket.future
 
     def stream(self, source: str, **request: Any) -> Iterator[Partial | Answer]:
@@ -140,10 +139,8 @@ class Engine:
             self.closed = True
             self.changed.notify_all()
             self.changed.wait_for(lambda: not self.pending or self.failed is not None, grace)
-            left = [*self.waiting.values(), *self.suspects.values(), *(t for w in self.workers for t in w.requests.values())]
-            workers, self.workers = self.workers, []
-            self.waiting.clear()
-            self.suspects.clear()
+            workers, self.requests.workers = self.requests.workers, []
+            left = [*self.requests.clear(), *(ticket for worker in workers for ticket in worker.requests.values())]
         for worker in workers:
             worker.send(None)
             worker.pipe.close()
@@ -161,13 +158,18 @@ class Engine:
     def pending(self) -> int:
         """Requests that are not answered."""
         with self.lock:
-            return len(self.waiting) + len(self.suspects) + sum(len(worker.requests) for worker in self.workers)
+            return len(self.requests)
+
+    @property
+    def waiting(self) -> Mapping[int, Ticket]:
+        """Requests that no worker has, by number."""
+        return self.requests.waiting
 
     @property
     def ready(self) -> bool:
         """Whether a worker is there that can decode."""
         with self.lock:
-            return not self.closed and any(worker.ready for worker in self.workers)
+            return not self.closed and any(worker.ready for worker in self.requests.workers)
 
     def work(self) -> Work:
         """Counts of all work so far."""
@@ -186,49 +188,13 @@ class Engine:
     def start_worker(self) -> Worker:
         return Worker(self.nursery, self.heard, self.lost)
 
-    def dispatch(self) -> None:
-        """Give waiting requests to workers; called with the lock."""
-        ready = [worker for worker in self.workers if worker.ready]
-        while self.suspects and (idle := next((worker for worker in ready if not worker.requests), None)):
-            self.give(self.suspects.popitem(last=False)[1], idle)
-        assert self.description is not None or not ready
-        alone = [w for w in ready if any(ticket.deaths for ticket in w.requests.values())]
-        if self.suspects and not alone:  # a worker is kept free for them
-            alone = [min(ready, key=lambda w: w.load)] if ready else []
-        free = [w for w in ready if w not in alone]
-        most = AHEAD * self.description.width if self.description else 0
-        while self.waiting and (room := [w for w in free if len(w.requests) < most]):
-            self.give(self.waiting.popitem(last=False)[1], min(room, key=lambda w: w.load))
-
-    def give(self, ticket: Ticket, worker: Worker) -> None:
-        """Give a request to a worker; called with the lock."""
-        worker.requests[ticket.number] = ticket
-        worker.load += ticket.size
-        ticket.worker = worker
-        worker.send(("add", ticket.number, ticket.job))
-
-    def take(self, ticket: Ticket) -> None:
-        """Take a request out of wherever it is; called with the lock."""
-        self.waiting.pop(ticket.number, None)
-        self.suspects.pop(ticket.number, None)
-        worker, ticket.worker = ticket.worker, None
-        if worker is not None and worker.requests.pop(ticket.number, None) is not None:
-            worker.load -= ticket.size
-        self.changed.notify_all()
-
     def forget(self, number: int) -> None:
         """A future was cancelled."""
-        with self.lock:
-            places = [self.waiting, self.suspects, *(worker.requests for worker in self.workers)]
-            ticket = next((place[number] for place in places if number in place), None)
-            if ticket is None:
-                return
-            worker = ticket.worker
-            self.take(ticket)
-            if worker is not None:
-                worker.send(("cancel", ticket.number))
-            if not self.closed:
-                self.dispatch()
+        with self.changed:
+            if self.requests.cancel(number):
+                self.changed.notify_all()
+                if not self.closed:
+                    self.requests.give_out()
 
     def heard(self, worker: Worker, message: Any) -> None:
         """A message of a worker, in its thread."""
@@ -238,8 +204,9 @@ class Engine:
         if isinstance(message, Description):
             with self.changed:
                 worker.ready, self.description, self.stillborn = True, message, 0
+                self.requests.width = message.width
                 self.changed.notify_all()
-                self.dispatch()
+                self.requests.give_out()
             return
         settled: list[tuple[Future, Any]] = []
         with self.changed:
@@ -252,11 +219,12 @@ class Engine:
                         ticket.on_partial(what)
                     else:
                         worker.fresh = False
-                        self.take(ticket)
+                        self.requests.take(ticket)
                         self.finished = [*self.finished[-63:], time.monotonic()]
                         settled.append((ticket.future, what))
             if settled:
-                self.dispatch()
+                self.changed.notify_all()
+                self.requests.give_out()
         for future, what in settled:
             settle(future, what)
 
@@ -264,33 +232,25 @@ class Engine:
         """There is no model: every request has this error."""
         with self.changed:
             self.failed = error
-            left = [*self.waiting.values(), *self.suspects.values()]
-            self.waiting.clear()
-            self.suspects.clear()
+            left = self.requests.clear()
             self.changed.notify_all()
         for ticket in left:
             settle(ticket.future, error)
 
     def lost(self, worker: Worker) -> None:
         """A worker is gone, in its thread: its requests run again, and another worker takes its place."""
-        settled = []
         with self.changed:
-            if self.closed and not worker.requests and not self.pending or worker not in self.workers or self.failed is not None:
+            if self.closed and not worker.requests and not self.pending or worker not in self.requests.workers or self.failed is not None:
                 return
             self.stillborn += not worker.ready
             worker.ready = False
-            for ticket in list(worker.requests.values()):
-                self.take(ticket)
-                ticket.deaths += 1
-                if ticket.deaths < 2:
-                    self.suspects[ticket.number] = ticket
-                else:
-                    settled.append(ticket.future)
+            given_up = self.requests.retry(worker)
             self.restarts += 1
-            self.dispatch()
-        for future in settled:
+            self.changed.notify_all()
+            self.requests.give_out()
+        for future in given_up:
             settle(future, WorkerDied("the sentence could not be translated: two worker processes died over it"))
-        if self.stillborn >= TRIES * len(self.workers):
+        if self.stillborn >= TRIES * len(self.requests.workers):
             self.fail(UsageError(
                 "the processes that load the model ended before it was loaded: "
                 "see their messages on standard error, and mend what they name"
@@ -299,5 +259,6 @@ class Engine:
         if worker.fresh:
             time.sleep(PAUSE)
         with self.changed:
-            if worker in self.workers:
-                self.workers[self.workers.index(worker)] = self.start_worker()
+            workers = self.requests.workers
+            if worker in workers:
+                workers[workers.index(worker)] = self.start_worker()
