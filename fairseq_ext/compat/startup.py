@@ -3,14 +3,14 @@
 The installed file `fairseq_ext.pth` puts a small import finder into every interpreter; in a command of the `*_ext` tasks, Ctrl-C ends the
 process at once until this package is imported. When `fairseq` itself is first asked for, the finder runs this module, whose `Hook` then
 
-1. lets its dataclasses have dataclass instances as defaults, which Python >= 3.11 refuses (`allow_dataclass_defaults`);
+1. lets its dataclasses have dataclass instances as defaults, which Python >= 3.11 refuses (repairs.py, `allow_dataclass_defaults`);
 2. lets `torch.load` read the plain containers that fairseq checkpoints hold, still without running pickled code
    (checkpoints.py), and names the class and the way out when a checkpoint holds something else;
-3. keeps its Transformer encoder from a fused layer of torch that it calls in an outdated way (`avoid_fused_encoder_layer`);
+3. keeps its Transformer encoder from a fused layer of torch that it calls in an outdated way (`avoid_fused_encoder_layer` there);
 4. lets fairseq read a checkpoint's settings as literals instead of running them through `eval` (`read_settings_as_literals`);
 5. registers the `*_ext` tasks where the command names one (`register_named_tasks`), with any --user-dir or none;
-6. gives mBART's task the arguments that it reads (`give_arguments`);
-7. gives data sets a name that numpy 2 no longer has (`give_numpy_long`);
+6. gives mBART's task the arguments that it reads (`give_arguments` there);
+7. gives data sets a name that numpy 2 no longer has (`give_numpy_long` there);
 8. lets Ctrl-C end a command of the `*_ext` tasks quietly while it is starting (`quiet_interrupts`), and silences the deprecation warnings
    that hydra 1.3 prints at every start and torch's of pinned memory, and no others;
 9. where the command names an *_ext task, or fairseq_ext itself is imported first, starts quickly: fairseq's files run when they are
@@ -20,44 +20,14 @@ process at once until this package is imported. When `fairseq` itself is first a
 A fairseq that needs none of this is left as it is.
 """
 
-import dataclasses
 import functools
 import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
 import sys
-import warnings
+from collections.abc import Callable
 from types import ModuleType
-
-
-def allow_dataclass_defaults() -> None:
-    """Accept a fairseq dataclass instance as the default of a field.
-
-    Python >= 3.11 takes "has no __hash__" for "is mutable" and refuses such a default. fairseq reads the default itself (not a
-    factory), so the instance stays the default and its class is given identity hashing, which Python 3.10 never asked for.
-    """
-    if sys.version_info < (3, 11) or getattr(dataclasses._get_field, "allows_dataclass_defaults", False):  # type: ignore[attr-defined]
-        return
-    stock = dataclasses._get_field  # type: ignore[attr-defined]
-
-    def get_field(cls, name, annotation, kw_only):  # the signature of dataclasses._get_field
-        default = getattr(cls, name, dataclasses.MISSING)
-        value = default.default if isinstance(default, dataclasses.Field) else default
-        kind = type(value)
-        if kind.__hash__ is None and any(base.__name__ == "FairseqDataclass" for base in kind.__mro__):
-            kind.__hash__ = object.__hash__
-        return stock(cls, name, annotation, kw_only)
-
-    get_field.allows_dataclass_defaults = True  # type: ignore[attr-defined]
-    dataclasses._get_field = get_field  # type: ignore[attr-defined]
-
-
-def avoid_fused_encoder_layer(transformer_layer: ModuleType) -> None:
-    """Keep fairseq from torch's fused encoder layer, which it calls without the mask type that torch >= 2 asks for: a checkpoint
-    of a post-norm Transformer would fail on every padded batch. fairseq's own layers beside it compute the same."""
-    never = property(lambda self: False, lambda self, value: None)
-    transformer_layer.TransformerEncoderLayerBase.can_use_fastpath = never  # type: ignore[attr-defined]
 
 
 def read_settings_as_literals(module: ModuleType) -> None:
@@ -75,19 +45,6 @@ def beside(name: str) -> ModuleType:
         module = sys.modules[known] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     return sys.modules[known]
-
-
-def silence_notices() -> None:
-    """Ignore what hydra 1.3 and torch say at every start about the way fairseq calls them, so that `python -W error` can run it, too."""
-    for message in (
-        r"\s*The version_base parameter is not specified",
-        r"hydra\.experimental\.(initialize|compose)\(\) is no longer experimental",
-        r"In 'config': Usage of deprecated keyword in package header",
-        r"\s*'config' is validated against ConfigStore schema",
-        r"\s*The strict flag in the compose API is deprecated",
-        r"'pin_memory' argument is set as true but no accelerator is found",
-    ):
-        warnings.filterwarnings("ignore", message=message, category=UserWarning)
 
 
 def named_task(arguments: list[str]) -> str | None:
@@ -167,39 +124,19 @@ def quiet_interrupts() -> None:
         sys.excepthook = hook
 
 
-def give_arguments(module: ModuleType) -> None:
-    """Let mBART's task find its arguments: it reads `self.args`, which fairseq 0.12.2 no longer sets on tasks of its kind."""
-    module.TranslationFromPretrainedBARTTask.args = property(lambda self: self.cfg)  # type: ignore[attr-defined]
-
-
-def give_numpy_long(module: ModuleType) -> None:
-    """Give a module of fairseq a numpy with `compat.long`, which numpy 2 no longer has."""
-    import types
-
-    numpy = module.np
-    if not hasattr(numpy, "compat"):
-        module.np = types.ModuleType("numpy")  # type: ignore[attr-defined]
-        module.np.__dict__.update(vars(numpy), compat=types.SimpleNamespace(long=int))  # type: ignore[attr-defined]
-
-
-def prepare_loading(checkpoint_utils: ModuleType) -> None:
-    """What is done to fairseq's loading of checkpoints."""
-    beside("checkpoints").prepare_loading(checkpoint_utils)
-
-
-def allow_fairseq_enums(constants: ModuleType) -> None:
-    """Let checkpoints hold fairseq's own enums."""
-    beside("checkpoints").allow_fairseq_enums(constants)
+def of(file: str, name: str) -> Callable[[ModuleType], None]:
+    """A function of a file beside this one, which is loaded when the function is called."""
+    return lambda module: getattr(beside(file), name)(module)
 
 
 AFTER_IMPORT = {
-    "fairseq.data.token_block_dataset": give_numpy_long,
-    "fairseq.data.language_pair_dataset": give_numpy_long,
-    "fairseq.tasks.translation_from_pretrained_bart": give_arguments,
+    "fairseq.data.token_block_dataset": of("repairs", "give_numpy_long"),
+    "fairseq.data.language_pair_dataset": of("repairs", "give_numpy_long"),
+    "fairseq.tasks.translation_from_pretrained_bart": of("repairs", "give_arguments"),
     "fairseq.options": register_named_tasks,
-    "fairseq.checkpoint_utils": prepare_loading,
-    "fairseq.dataclass.constants": allow_fairseq_enums,
-    "fairseq.modules.transformer_layer": avoid_fused_encoder_layer,
+    "fairseq.checkpoint_utils": of("checkpoints", "prepare_loading"),
+    "fairseq.dataclass.constants": of("checkpoints", "allow_fairseq_enums"),
+    "fairseq.modules.transformer_layer": of("repairs", "avoid_fused_encoder_layer"),
 }
 
 
@@ -215,9 +152,9 @@ class Hook(importlib.abc.MetaPathFinder):
             quick().spare_collections()
         if fullname == "fairseq" and not self.ready:
             self.ready, self.quick = True, starts_quickly()
-            allow_dataclass_defaults()
+            beside("repairs").allow_dataclass_defaults()
             beside("checkpoints").allow_checkpoint_globals()
-            silence_notices()
+            beside("repairs").silence_notices()
             quiet_interrupts()
         if not fullname.startswith("fairseq."):
             return None

@@ -5,23 +5,12 @@
 //
 // Shapes: N sentences in the tables, S live ones, n rows, V vocabulary, G constraints, M states of their automata, c candidates.
 
+#include "phrases.hpp"
 #include "topk.hpp"
 
 namespace {
 
 // mirrored by ctypes structures in banks.py
-struct Phrases {
-    const int64_t *first;                   // (M + 1,) the arcs of each state
-    const int64_t *token, *target, *hits;   // (E,) of each arc
-    const int64_t *base, *root;             // (M,)
-    const int64_t *pending, *value;         // (M,)
-    const int64_t *wanted;                  // (M, W) padded with -1
-    const int64_t *need, *size, *total;     // (N, G), (N, G), (N,)
-    const int64_t* behind;                  // (V,); null: nothing is known of words
-    const bool* glued;                      // (V,); null as well
-    int64_t G, W, ordered;
-};
-
 struct Rows {
     float* x;             // (n, V) log-probabilities of the next word; EOS becomes impossible where constraints are open
     const float* before;  // (n,)
@@ -45,77 +34,6 @@ struct Candidate {
     int64_t row, token, bank;
     float score;
 };
-
-constexpr int64_t OUT = 3, IN = 4;  // roots of an automaton: behind a sign, behind a letter
-
-// One sentence's constraints, and what a hypothesis has of them
-struct Table {
-    const Phrases& p;
-    int64_t s;
-
-    int64_t need(int64_t g) const { return p.need[s * p.G + g]; }
-    int64_t size(int64_t g) const { return p.size[s * p.G + g]; }
-    bool active(const int64_t* count, int64_t g) const {
-        if (count[g] >= need(g)) return false;
-        for (int64_t earlier = 0; p.ordered && earlier < g; ++earlier)
-            if (count[earlier] < need(earlier)) return false;
-        return true;
-    }
-    // what is pending is met where nothing, or nothing that continues a word, comes (word -1)
-    void settle(int64_t word, int64_t* place, int64_t* count) const {
-        if (!p.glued || (word >= 0 && p.glued[word])) return;
-        for (int64_t g = 0; g < p.G; ++g) {
-            if (!p.pending[place[g]] || !active(count, g)) continue;
-            ++count[g], place[g] = p.base[place[g]] + IN;
-            if (p.ordered) return;
-        }
-    }
-    // a copy of a row's state, what is pending being met
-    void read(const int64_t* place, const int64_t* count, int64_t*& place_, int64_t*& count_) const {
-        state.assign(place, place + p.G);
-        state.insert(state.end(), count, count + p.G);
-        place_ = state.data(), count_ = state.data() + p.G;
-        settle(-1, place_, count_);
-    }
-    int64_t bank(const int64_t* before, const int64_t* met) const {
-        int64_t sum = 0, partial = 0, *place, *count;
-        read(before, met, place, count);
-        for (int64_t g = 0; g < p.G; ++g) {
-            sum += count[g] * size(g);
-            if (active(count, g)) partial = std::max(partial, p.value[place[g]]);
-        }
-        return sum + partial;
-    }
-    // the arc of a state for a token, -1 for none
-    int64_t arc(int64_t state, int64_t word) const {
-        const int64_t *from = p.token + p.first[state], *to = p.token + p.first[state + 1];
-        const int64_t* found = std::lower_bound(from, to, word);
-        return found != to && *found == word ? found - p.token : -1;
-    }
-    // place and count after a token, from those before
-    void advance(const int64_t* place, const int64_t* count, int64_t word, int64_t* place_, int64_t* count_) const {
-        std::copy(count, count + p.G, count_);
-        std::copy(place, place + p.G, place_);
-        settle(word, place_, count_);
-        int64_t behind = p.behind ? p.behind[word] : OUT;
-        active_.assign(p.G, 0);
-        for (int64_t g = 0; g < p.G; ++g) active_[g] = active(count_, g);
-        for (int64_t g = 0; g < p.G; ++g) {
-            int64_t at = place_[g], found = -1;
-            place_[g] = p.base[at] + behind;
-            if (!active_[g]) continue;
-            found = arc(at, word);
-            if (found < 0) found = arc(p.root[at], word);
-            if (found < 0) continue;
-            place_[g] = p.target[found];
-            count_[g] = std::min(need(g), count_[g] + p.hits[found]);
-        }
-    }
-    static thread_local std::vector<int64_t> state;
-    static thread_local std::vector<char> active_;
-};
-thread_local std::vector<int64_t> Table::state;
-thread_local std::vector<char> Table::active_;
 
 // Section 3.2 of the paper: slots of the banks 0 to `top`, given how many candidates each has
 void allocate(int64_t k, int64_t top, const std::vector<int64_t>& have, std::vector<int64_t>& slots) {

@@ -38,3 +38,16 @@ class StopDecision:
     done: Tensor | None  # (S, c) becomes a finished hypothesis; None: no candidate does
     stays: Tensor | None  # (S, c) becomes a row of the next beam, up to the width; None: every possible candidate
     final: Tensor  # (S,) the sentence needs no more decoding
+
+
+def pick(value: Tensor, index: Tensor) -> Tensor:
+    """value (S, m, ...) at index (S, c) along its second dimension."""
+    return value[torch.arange(value.size(0), device=value.device)[:, None], index]
+
+
+def first_of_equals(key: Tensor) -> Tensor:
+    """(S, c): false for every key that stands further left in its line already."""
+    sorted_key, order = key.sort(dim=1, stable=True)
+    first = torch.ones_like(sorted_key, dtype=torch.bool)
+    first[:, 1:] = sorted_key[:, 1:] != sorted_key[:, :-1]
+    return torch.zeros_like(first).scatter(1, order, first)

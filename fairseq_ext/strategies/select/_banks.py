@@ -53,6 +53,16 @@ def allocate(k: int, candidates: Tensor, top: Tensor) -> Tensor:
     return slots
 
 
+def allocate_few(k: int, candidates: Tensor, top: Tensor) -> Tensor:
+    """`allocate` for the sentences with at most k banks, so that the work stays the same however many constraints there are.
+
+    The others have no slots, so that search/banks.py deals all k out in turn.
+    """
+    slots = torch.zeros_like(candidates)
+    slots[:, :k] = allocate(k, candidates[:, :k], top)
+    return slots
+
+
 @lru_cache(maxsize=64)
 def nearest_banks(B: int, device: torch.device) -> Tensor:
     """(B, B - 1): the other banks of each, nearest first, the lower one first at equal distance."""

@@ -24,11 +24,11 @@ from fairseq_ext.constraints.required import PhraseTable
 from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam
-from fairseq_ext.search.candidates import Candidates
+from fairseq_ext.search.candidates import Candidates, first_of_equals, pick
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.strategies.select._best import best_of_rows
-from fairseq_ext.strategies.select.dba import DBA, first_of_equals, pick
+from fairseq_ext.strategies.select.dba import DBA
 
 LIKELIEST = 32  # words of each row that are looked at, at least
 

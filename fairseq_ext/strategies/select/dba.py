@@ -36,15 +36,15 @@ from torch import Tensor
 from fairseq_ext.constraints.flags import ConstraintFlags
 from fairseq_ext.constraints.required import PhraseTable
 from fairseq_ext.constraints.sentence import EMPTY
-from fairseq_ext.kernels.banks import LONGS, BankRows, phrases_struct, select_by_banks
+from fairseq_ext.kernels.banks import BankRows, select_by_banks
 from fairseq_ext.registry import register
 from fairseq_ext.search.banks import by_banks
 from fairseq_ext.search.beam import Beam
-from fairseq_ext.search.candidates import Candidates
+from fairseq_ext.search.candidates import Candidates, first_of_equals, pick
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import OfPool, Pool
 from fairseq_ext.search.protocols import Select
-from fairseq_ext.strategies.select._banks import allocate, bank_sizes, deal
+from fairseq_ext.strategies.select._banks import allocate_few, bank_sizes, deal
 from fairseq_ext.strategies.select._best import Best, best_of_rows
 from fairseq_ext.strategies.select._pending import limit_pending_
 from fairseq_ext.strategies.select._tables import Compilers, Tables, tables
@@ -153,9 +153,6 @@ class DBA(Select):
         self, beam: Beam, log_probs: LogProbs, table: Tables, done: int | Tensor, steps_left: Tensor, wanted: Tensor | None
     ) -> Candidates:
         """What __call__ defines, in one call of the compiled library."""
-        if table.struct is None:
-            t = table.phrases
-            table.struct = phrases_struct([getattr(t, name) for name in LONGS], t.behind, t.glued, t.ordered)
         live, place, count = beam.live_index(), beam.aux["place"], beam.aux["count"]
         infeasible = table.infeasible[live]
         excused = infeasible | (done < table.forced[live])
@@ -165,7 +162,7 @@ class DBA(Select):
             log_probs.value, beam.last_score().contiguous(), place.contiguous(), count.contiguous(), beam.bounds(), live, steps_left,
             excused, infeasible, self.eos, self.k, best, out, self.even,
         )  # fmt: skip
-        row, token, group, score, place, count = select_by_banks(table.struct, rows)
+        row, token, group, score, place, count = select_by_banks(table.compiled_phrases(), rows)
         aux = {"place": place, "count": count} | self.state_after(beam, table, row, token, wanted)
         return Candidates(row, token, score, self.k, None, table.phrases.total[live], group, aux)
 
@@ -203,14 +200,7 @@ class DBA(Select):
     ) -> tuple[Tensor, Tensor]:
         """The 2k candidates of each sentence, the k that the banks admit first: their places and scores (S, 2k)."""
         sizes = bank_sizes(bank, score, table.banks)
-        if self.even:
-            slots = deal(self.k, sizes)
-        else:
-            # only sentences with at most k banks are divided this way, so that the work stays the same however many constraints there are
-            few = min(table.banks, self.k)
-            slots = torch.zeros_like(sizes)
-            slots[:, :few] = allocate(self.k, sizes[:, :few], phrases.total)
-            # subtle: the others have no slots, so by_banks deals all k out in turn
+        slots = deal(self.k, sizes) if self.even else allocate_few(self.k, sizes, phrases.total)
         order, _ = by_banks(slots, bank, score, phrases.total)
         order = order[:, : 2 * self.k]
         return order, score.gather(1, order)
@@ -236,19 +226,6 @@ class DBA(Select):
         more[0] = torch.where(more[2] > -torch.inf, more[0], beam.first_row()[:, None])
         row, token, score = (torch.cat(pair, dim=1) for pair in zip((best.row, best.token, best.score), more, strict=True))
         return row, token, score
-
-
-def pick(value: Tensor, index: Tensor) -> Tensor:
-    """value (S, m, ...) at index (S, c) along its second dimension."""
-    return value[torch.arange(value.size(0), device=value.device)[:, None], index]
-
-
-def first_of_equals(key: Tensor) -> Tensor:
-    """(S, c): false for every key that stands further left in its line already."""
-    sorted_key, order = key.sort(dim=1, stable=True)
-    first = torch.ones_like(sorted_key, dtype=torch.bool)
-    first[:, 1:] = sorted_key[:, 1:] != sorted_key[:, :-1]
-    return torch.zeros_like(first).scatter(1, order, first)
 
 
 @dataclass

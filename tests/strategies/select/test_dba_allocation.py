@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from models import dictionary
 
 from fairseq_ext.search.banks import by_banks
+from fairseq_ext.search.candidates import first_of_equals
 from fairseq_ext.strategies.select._banks import allocate, bank_sizes, deal
-from fairseq_ext.strategies.select.dba import first_of_equals
 
 
 @pytest.mark.parametrize(
