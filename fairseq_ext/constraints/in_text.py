@@ -12,7 +12,7 @@ from functools import lru_cache
 from fairseq_ext.constraints.boundaries import Boundaries
 from fairseq_ext.constraints.phrase import Phrase
 from fairseq_ext.constraints.pieces import capitalised, folded, is_letter, normal
-from fairseq_ext.constraints.sentence import Kind, SentenceConstraints
+from fairseq_ext.constraints.sentence import Cased, SentenceConstraints, met_in_turn
 
 KEPT = 1 << 14  # phrases whose texts are kept
 
@@ -25,18 +25,13 @@ class InText:
         self.of_phrase = lru_cache(maxsize=KEPT)(lambda phrase: normal(text(phrase)))
 
     def __call__(self, tokens: Sequence[int], constraints: SentenceConstraints, ordered: bool) -> list[bool]:
-        """Whether each constraint is met, counted as `sentence.met` counts in tokens: equal constraints need disjoint occurrences."""
+        """Whether each constraint is met, counted by `sentence.met_in_turn`."""
         text = normal(self.text(tokens))
-        reached: dict[Kind | None, int] = {}  # where the last occurrence ended; -1: none is left
-        out = []
-        for alternatives, cased in zip(constraints.any_of, constraints.cases, strict=True):
-            kind = None if ordered else (frozenset(alternatives), cased)
-            start = reached.get(kind, 0)
-            phrases = map(self.of_phrase, alternatives) if start >= 0 else ()
-            ends = [end for phrase in phrases if (end := end_of(phrase, text, start, self.whole, cased.mode)[1]) >= 0]
-            reached[kind] = min(ends, default=-1)
-            out.append(reached[kind] >= 0)
-        return out
+
+        def ends(alternatives: Sequence[Phrase], cased: Cased, start: int) -> list[int]:
+            return [end_of(self.of_phrase(phrase), text, start, self.whole, cased.mode)[1] for phrase in alternatives]
+
+        return met_in_turn(constraints, ordered, ends)
 
 
 def end_of(phrase: str, text: str, start: int, whole: bool, case: str = "exact") -> tuple[int, int]:

@@ -146,22 +146,33 @@ def without_conflicts(
 
 
 def met(hypothesis: Sequence[int], constraints: SentenceConstraints, ordered: bool) -> list[bool]:
-    """Whether a hypothesis (a sequence of tokens) meets each constraint: by containment, whatever the search believes.
+    """Whether a hypothesis (a sequence of tokens) meets each constraint: by containment, whatever the search believes. As `met_in_turn`."""
+    tokens = tuple(hypothesis)
+
+    def ends(alternatives: Sequence[Phrase], cased: Cased, start: int) -> list[int]:
+        anywhere = (*alternatives, *(cased.forms if cased.mode == "any" else ()))
+        at_start = cased.forms if cased.mode == "initial" and start == 0 else ()
+        return [end_of(phrase, tokens, start) for phrase in anywhere] + [len(form) for form in at_start if tokens[: len(form)] == form]
+
+    return met_in_turn(constraints, ordered, ends)
+
+
+def met_in_turn(
+    constraints: SentenceConstraints, ordered: bool, ends: Callable[[Sequence[Phrase], Cased, int], list[int]]
+) -> list[bool]:
+    """Whether each constraint is met.
 
     Equal constraints given m times need m disjoint occurrences; if fewer are found, the first of them count as met. Different
     constraints may overlap. ordered: they must come one behind the other; after the first that does not come, none is met.
+    ends: (alternatives, their case, start) -> where occurrences at or behind start end, -1 for those that are not there.
     """
-    tokens = tuple(hypothesis)
     reached: dict[Kind | None, int] = {}  # where the last occurrence ended; -1: none is left
     out = []
     for alternatives, cased in zip(constraints.any_of, constraints.cases, strict=True):
         kind = None if ordered else (frozenset(alternatives), cased)
         start = reached.get(kind, 0)
         # taking the occurrence that ends first leaves the most room for the others
-        anywhere = alternatives + (cased.forms if cased.mode == "any" else ())
-        ends = [end_of(phrase, tokens, start) for phrase in anywhere] if start >= 0 else []
-        if cased.mode == "initial" and start == 0:
-            ends += [len(form) for form in cased.forms if tokens[: len(form)] == form]
-        reached[kind] = min((end for end in ends if end >= 0), default=-1)
+        found = ends(alternatives, cased, start) if start >= 0 else []
+        reached[kind] = min((end for end in found if end >= 0), default=-1)
         out.append(reached[kind] >= 0)
     return out

@@ -24,23 +24,16 @@ from ct2 import convert
 from harness import BenchError
 from report import ROOT
 from text import Text, prepare
+from timed_parts import TIMED_PARTS
 
 PARTS = ["encode text", "data set, batches", "decode", "detokenise", "rest"]
-COMMAND = """
-import atexit, json, sys, time
+COMMAND = (
+    TIMED_PARTS
+    + """
+import json, sys, time
 import fairseq_cli.interactive as cli
 from fairseq import tasks, utils
-out, used, parts, lines = sys.argv.pop(1), time.process_time, {}, []
-
-def wrap(owner, name, part):
-    inner = getattr(owner, name)
-    def timed(*arguments, **named):
-        before, inside = used(), sum(parts.values())
-        try:
-            return inner(*arguments, **named)
-        finally:
-            parts[part] = parts.get(part, 0.0) + used() - before - (sum(parts.values()) - inside)
-    setattr(owner, name, timed)
+out, used, lines = sys.argv.pop(1), time.process_time, []
 
 def setup_task(*arguments, setup=tasks.setup_task, **named):
     task = setup(*arguments, **named)
@@ -52,9 +45,8 @@ def setup_task(*arguments, setup=tasks.setup_task, **named):
 def make_batches(*arguments, make=cli.make_batches):
     batches = make(*arguments)
     while True:
-        before, inside = used(), sum(parts.values())
-        batch = next(batches, None)
-        parts["data set, batches"] = parts.get("data set, batches", 0.0) + used() - before - (sum(parts.values()) - inside)
+        with timed("data set, batches"):
+            batch = next(batches, None)
         if batch is None:
             return
         yield batch
@@ -73,6 +65,7 @@ tasks.setup_task, cli.make_batches, cli.buffered_read = setup_task, make_batches
 wrap(utils, "post_process_prediction", "detokenise")
 cli.cli_main()
 """
+)
 CTRANSLATE2 = """
 import sys, ctranslate2, sentencepiece
 folder, pieces, kind, beam = sys.argv[1:]

@@ -23,41 +23,32 @@ from arguments import command_line, run_script, text_arguments
 from harness import BenchError
 from report import ROOT
 from text import Text, prepare
+from timed_parts import TIMED_PARTS
 
 PARTS = ["import torch", "import fairseq and the tasks", "flags, configuration", "checkpoint, data", "generator", "decoding", "rest"]
-CHILD = """
+CHILD = (
+    TIMED_PARTS
+    + """
 import atexit, json, os, resource, sys
 used = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_utime
-parts, command, out = {}, sys.argv.pop(1), sys.argv.pop(1)
-
-def told(name, before):
-    parts[name] = parts.get(name, 0.0) + used() - before
-
-def wrap(owner, name, part):
-    inner = getattr(owner, name)
-    def timed(*arguments, **named):
-        before, inside = used(), sum(parts.values())
-        try:
-            return inner(*arguments, **named)
-        finally:
-            told(part, before + sum(parts.values()) - inside)
-    setattr(owner, name, timed)
+command, out = sys.argv.pop(1), sys.argv.pop(1)
 
 import importlib.util
 if importlib.util.find_spec("fairseq_cli"):  # as a command does: this wakes the start-up file
     import fairseq_cli
-start = used()
-import torch
-told("import torch", start)
-start = used()
-if command == "api":
-    import fairseq_ext
-    from fairseq_ext import translator as cli
-else:
-    import importlib
-    cli = importlib.import_module("fairseq_cli." + command)
-from fairseq import checkpoint_utils, options, tasks
-told("import fairseq and the tasks", start)
+with timed("import torch"):
+    import torch
+with timed("import fairseq and the tasks"):
+    if command == "api":
+        import fairseq_ext
+        try:
+            from fairseq_ext.loading import model as cli
+        except ImportError:  # of an older copy
+            from fairseq_ext import translator as cli
+    else:
+        import importlib
+        cli = importlib.import_module("fairseq_cli." + command)
+    from fairseq import checkpoint_utils, options, tasks
 for name in ("get_generation_parser", "parse_args_and_arch"):
     wrap(options, name, "flags, configuration")
 wrap(cli, "convert_namespace_to_omegaconf", "flags, configuration")
@@ -81,6 +72,7 @@ if command == "api":
 else:
     cli.cli_main()
 """
+)
 
 
 class Run:

@@ -82,27 +82,28 @@ def test_a_stream_grows_to_the_answer(engine, translator, sources):
     assert [part.tokens for part in parts] == sorted({part.tokens for part in parts})
 
 
+def is_answered_beside(engine, translator, sources: list[str], bad: str, error: type[Exception], says: str) -> None:
+    """A request among others has an error, and the others have their answers."""
+    half = len(sources) // 2
+    good = [engine.submit(line) for line in sources[:half]]
+    wrong = engine.submit(bad)
+    good += [engine.submit(line) for line in sources[half:]]
+    with pytest.raises(error, match=says):
+        wrong.result(PATIENCE)
+    assert [future.result(PATIENCE).text for future in good] == texts(translator, sources)
+
+
 def test_a_request_that_kills_its_worker_twice_has_an_error_and_others_an_answer(engine, translator, sources):
-    before = engine.restarts
-    good = [engine.submit(line) for line in sources[:4]]
-    bad = engine.submit(of_tokens(translator, 4))
-    more = [engine.submit(line) for line in sources[4:8]]
-    with pytest.raises(WorkerDied, match="two worker processes died over it"):
-        bad.result(PATIENCE)
-    assert [f.result(PATIENCE).text for f in good + more] == texts(translator, sources[:8])
+    before, bad = engine.restarts, of_tokens(translator, 4)
+    is_answered_beside(engine, translator, sources[:8], bad, WorkerDied, "two worker processes died over it")
     assert engine.restarts == before + 2
     assert engine.pending == 0
 
 
 def test_a_step_that_fails_is_the_fault_of_one_request(engine, translator, sources):
     """The others of the step run again, each alone; no worker dies."""
-    before = engine.restarts
-    good = [engine.submit(line) for line in sources[:3]]
-    bad = engine.submit(of_tokens(translator, 5))
-    more = [engine.submit(line) for line in sources[3:6]]
-    with pytest.raises(RuntimeError, match="MemoryError: no room for this one"):
-        bad.result(PATIENCE)
-    assert [f.result(PATIENCE).text for f in good + more] == texts(translator, sources[:6])
+    before, bad = engine.restarts, of_tokens(translator, 5)
+    is_answered_beside(engine, translator, sources[:6], bad, RuntimeError, "MemoryError: no room for this one")
     assert engine.restarts == before
 
 
