@@ -35,6 +35,7 @@ from fairseq_ext.search.logits_processors import LogitsProcessors
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Plugs
 from fairseq_ext.session.batch import Batches
+from fairseq_ext.session.checkpoint import checkpoint_of
 from fairseq_ext.session.progress import Progress
 from fairseq_ext.session.results_file import ResultsFile, checksum
 from fairseq_ext.stats import Stats
@@ -48,8 +49,8 @@ class BeamSearchGenerator(SequenceGenerator):
     One deliberate difference: with `--max-len-a` above 0, fairseq takes the length limit from the padded width of the batch, so
     that its output depends on how sentences were batched. Here every sentence has its own limit, from its own length.
 
-    flags: ours; generation: fairseq's GenerationConfig; stats: counts to go on with; source: the source dictionary, where the task has
-    one; checkpoint: the model's file, where it is known; decoder: of another generator of the same models and flags, to share.
+    flags: ours; generation: fairseq's GenerationConfig; source: the source dictionary, where the task has one; share: another generator of
+    the same models and flags, whose counts go on and whose decoder serves both.
     """
 
     def __init__(
@@ -59,15 +60,13 @@ class BeamSearchGenerator(SequenceGenerator):
         *,
         flags: Any,
         generation: Any,
-        stats: Stats | None = None,
         source: Dictionary | None = None,
-        checkpoint: str | None = None,
-        decoder: Regroupable | None = None,
+        share: BeamSearchGenerator | None = None,
         **stock,
     ):
         super().__init__(models, tgt_dict, **stock)
         self.flags, self.generation = flags, generation
-        self.stats = stats if stats is not None else Stats()
+        self.stats: Stats = Stats() if share is None else share.stats
         self.spec = config.search_spec(flags, generation, self)
         # sampling, diverse beams and the like are searches of fairseq's own: its own loop runs them
         self.runs_stock_loop = type(self.search) not in OWN_LOOP
@@ -75,18 +74,20 @@ class BeamSearchGenerator(SequenceGenerator):
         backend = "fairseq" if self.runs_stock_loop else str(flags.decoder_backend)
         searched = [model_of_pair(model) for model in self.model.models]
         refuse_other_batches(searched, flags)
-        if decoder is None:
+        if share is None:
             check_finite([*searched, *([] if self.lm_model is None else [self.lm_model])])
-            decoder, _ = make_decoder(searched, need_attention, backend, flags.int8, str(flags.cuda_graphs))
-        self.made_decoder = decoder
-        told = config.signature(flags, generation, "stock" if self.runs_stock_loop else decoder.name)
+            self.made_decoder: Regroupable = make_decoder(searched, need_attention, backend, flags.int8, str(flags.cuda_graphs))[0]
+        else:
+            self.made_decoder = share.made_decoder
+        told = config.signature(flags, generation, "stock" if self.runs_stock_loop else self.made_decoder.name)
         self.stats.signature = f"{told}|{config.made_with(generation, searched)}"
         if self.runs_stock_loop:
             self.stats.leave_out_decoder()
         self.context = config.Context(
-            **vars(self.spec), dictionary=tgt_dict, source_dictionary=source, checkpoint=checkpoint, models=searched, stats=self.stats,
+            **vars(self.spec), dictionary=tgt_dict, source_dictionary=source, checkpoint=checkpoint_of(flags), models=searched,
+            stats=self.stats,
         )  # fmt: skip
-        self.engine = engine_of(flags, self.context, decoder, self.processors())
+        self.engine = engine_of(flags, self.context, self.made_decoder, self.processors())
         self.driver = driver_of(flags, self.context, self.engine, self.meets, self.decoded)
         self.batches = Batches(flags, self.spec, is_ordered(flags, generation), source, tgt_dict)
         self.results: ResultsFile | None = None  # where results go as they are found

@@ -86,7 +86,7 @@ class Extended(Interactive, BuildsGenerators):
             return self.build_stock(models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)
         config.settle(flags, args, Part(f"--task {self.registered}", denies=self.lacks))
         self.use_flags(flags, constrained(flags, args) and not validate.stock_search(args))
-        extra = dict(flags=flags, generation=args, source=self.source_dictionary, checkpoint=checkpoint_of(flags))
+        extra = dict(flags=flags, generation=args, source=self.source_dictionary)
         extra |= extra_gen_cls_kwargs or {}
         kind = BeamSearchGenerator
         if getattr(args, "print_alignment", None):

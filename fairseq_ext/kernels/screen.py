@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import c_double, c_int64, c_void_p
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,9 +28,9 @@ class ScreenStruct(ctypes.Structure):
 class ScreenedLinear:
     """From features to screened log-probabilities, in one call."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, always: Tensor, m: int, temperature: float, largest: float, spread: float,
-                 tolerance: float):  # fmt: skip
-        """weight (V, d), bias (V,) or None; the rest as in softmax/error_bounds.py, Screen."""
+    def __init__(self, screen: Any, tolerance: float):
+        """screen: softmax/error_bounds.py, Screen, which says what tolerance is."""
+        weight, bias, always, m = screen.weight, screen.bias, screen.always, screen.m
         assert weight.is_contiguous() and weight.dtype == torch.float32 and always.dtype == torch.long and 0 < m < weight.size(0)
         assert bias is None or (bias.dtype == torch.float32 and bias.is_contiguous())
         linear = PackedLinear(weight, bias, bits=16)
@@ -37,8 +38,8 @@ class ScreenedLinear:
         self.V, self.d = weight.shape
         shift = None if bias is None else bias.data_ptr()
         self.struct = ScreenStruct(
-            linear.address, weight.data_ptr(), shift, always.data_ptr(), always.numel(), self.V, self.d, m, MORE, temperature, largest,
-            spread, tolerance,
+            linear.address, weight.data_ptr(), shift, always.data_ptr(), always.numel(), self.V, self.d, m, MORE,
+            screen.temperature, screen.largest, screen.spread, tolerance,
         )  # fmt: skip
         self.address = ctypes.addressof(self.struct)
 

@@ -139,25 +139,23 @@ class LayerStack:
         assert x.is_contiguous() and x.dtype == torch.float32 and start.dtype == torch.long
         loaded().encode(ctypes.addressof(self.struct), x.data_ptr(), start.data_ptr(), start.numel() - 1)
 
-    def decode_(self, x: Tensor, b: int, sentences: int, width: int, place: Tensor | None, slot: Tensor | None, before: int,
-                mask: Tensor | None, source_mask: Tensor | None, target: Tensor, source: Tensor) -> None:  # fmt: skip
+    def decode_(self, x: Tensor, step: Any, cache: Any) -> None:
         """Turn embedded tokens x (n x b, d) into features, in place.
 
-        target, source (L, 2, slots, H, positions, h): keys and values of target and source; mask (S or 1, 1, width x b, positions);
-        source_mask (slots, 1, 1, source positions); the rest as in decoders/transformer/rows.py, Step.
+        step: the rows, decoders/transformer/rows.py, Step; cache: their keys and values, decoders/transformer/key_values.py, KeyValues.
         """
         assert x.is_contiguous() and x.dtype == torch.float32
-        mask, slot = (None if value is None else value.contiguous() for value in (mask, slot))
-        step = StepStruct(
-            x.data_ptr(), x.size(0) // b, b, sentences, width, before,
-            None if place is None else place.data_ptr(),
+        mask, slot = (None if value is None else value.contiguous() for value in (step.mask, step.slot))
+        struct = StepStruct(
+            x.data_ptr(), x.size(0) // step.b, step.b, step.sentences, step.width, step.before,
+            None if step.place is None else step.place.data_ptr(),
             None if slot is None else slot.data_ptr(),
             None if mask is None else mask.data_ptr(),
             0 if mask is None or mask.size(0) == 1 else mask.stride(0),
-            None if source_mask is None else source_mask.data_ptr(),
-            cache_struct(target), cache_struct(source),
+            None if cache.source_mask is None else cache.source_mask.data_ptr(),
+            cache_struct(cache.target), cache_struct(cache.source),
         )  # fmt: skip
-        loaded().decode(ctypes.addressof(self.struct), ctypes.addressof(step))
+        loaded().decode(ctypes.addressof(self.struct), ctypes.addressof(struct))
 
 
 def cache_struct(value: Tensor) -> CacheStruct:

@@ -60,8 +60,7 @@ class Generators:
         """A generator of another beam, or with other flags than before, that goes on with the statistics and shares the decoder."""
         generation = copy.deepcopy(self.generation)
         generation.beam, generation.nbest = beam, nbest
-        extra = {"stats": self.current.stats, "decoder": self.current.made_decoder}
-        return self.task.build_generator(self.models, generation, extra_gen_cls_kwargs=extra)
+        return self.task.build_generator(self.models, generation, extra_gen_cls_kwargs={"share": self.current})
 
     def constrain(self) -> Any:
         """The generator in use, which from now on searches with constraints, whatever the flags said (raises UsageError)."""

@@ -59,8 +59,7 @@ class Screen:
         self.compiled: ScreenedLinear | None = None
         if weight.device.type == "cpu" and library() is not None:
             del self.near  # it is packed
-            bounds = (self.largest, self.spread, tolerance)
-            self.compiled = ScreenedLinear(self.weight, self.bias, self.always, m, temperature, *bounds)
+            self.compiled = ScreenedLinear(self, tolerance)
         self.self_check(near)
 
     def self_check(self, near: Tensor) -> None:

@@ -47,6 +47,5 @@ def read_tokens(
 def decode_compiled(weights: Weights, cache: KeyValues, step: Step, x: Tensor) -> Tensor:
     """Compute the features of `layers.decode` in one call of the compiled library."""
     assert weights.compiled is not None
-    tensors = (cache.source_mask, cache.target, cache.source)
-    weights.compiled.decode_(x, step.b, step.sentences, step.width, step.place, step.slot, step.before, step.mask, *tensors)
+    weights.compiled.decode_(x, step, cache)
     return x if weights.project_out is None else weights.project_out(x)
