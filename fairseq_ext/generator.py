@@ -34,8 +34,8 @@ from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.logits_processors import LogitsProcessors
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Plugs
-from fairseq_ext.session.batch import Batches
 from fairseq_ext.session.checkpoint import checkpoint_of
+from fairseq_ext.session.pools import Pools
 from fairseq_ext.session.progress import Progress
 from fairseq_ext.session.results_file import ResultsFile, checksum
 from fairseq_ext.stats import Stats
@@ -89,7 +89,7 @@ class BeamSearchGenerator(SequenceGenerator):
         )  # fmt: skip
         self.engine = engine_of(flags, self.context, self.made_decoder, self.processors())
         self.driver = driver_of(flags, self.context, self.engine, self.meets, self.decoded)
-        self.batches = Batches(flags, self.spec, is_ordered(flags, generation), source, tgt_dict)
+        self.pools = Pools(flags, self.spec, is_ordered(flags, generation), source, tgt_dict)
         self.results: ResultsFile | None = None  # where results go as they are found
         self.target_text = TargetText(lambda: Segmenter(tgt_dict), self.symbols_to_strip_from_output, "none")  # a task knows more
         self.in_text: InText | None = None  # reads its words
@@ -123,8 +123,8 @@ class BeamSearchGenerator(SequenceGenerator):
             self.stats.sentences += len(out)
             self.stats.target_tokens += sum(hypotheses[0]["tokens"].numel() for hypotheses in out)
         else:
-            pool = self.batches.pool(sample, prefix_tokens, bos_token)
-            self.batches.constrain_(pool, sample, constraints, self.target_text)
+            pool = self.pools.pool(sample, prefix_tokens, bos_token)
+            self.pools.constrain_(pool, sample, constraints, self.target_text)
             if self.take is not None:
                 return self.take(pool)
             out = self.search_pool(pool)

@@ -43,7 +43,7 @@ class Stats(Section):
 
     def found(self, kind: type[S]) -> S | None:
         """The section of this kind, None where nothing is counted in one."""
-        return getattr(self, kind.key, None)
+        return vars(self).get(kind.key)
 
     def drop(self, dropped: Tensor) -> None:
         """Count the rows that pruning has kept from the decoder (any shape, true where one was dropped)."""

@@ -24,13 +24,12 @@ from fairseq_ext.constraints.target_text import TargetText
 from fairseq_ext.decoders.refused import refuse_architecture
 from fairseq_ext.generator import AlignedBeamSearchGenerator, BeamSearchGenerator
 from fairseq_ext.loading.languages import name_languages_
-from fairseq_ext.registry import refills
+from fairseq_ext.session.batches import Batches
 from fairseq_ext.session.checkpoint import checkpoint_of, longest_source, shows_bar
 from fairseq_ext.session.command import Command
 from fairseq_ext.session.dictionaries import warn_of_other_words
-from fairseq_ext.session.interactive import Interactive
 from fairseq_ext.session.outputs import check_outputs
-from fairseq_ext.session.stock_settings import check_stock_settings, limit_of
+from fairseq_ext.session.stock_settings import check_stock_settings
 from fairseq_ext.session.stock_tasks import (
     LanguageModeling,
     MultilingualLanguageModeling,
@@ -40,14 +39,12 @@ from fairseq_ext.session.stock_tasks import (
 )
 from fairseq_ext.session.twin import BuildsGenerators, register_twin
 
-POOL = 10_000  # sentences among which a stream finds its next ones
-SPEECH_POOL = 256  # the same of speech, which lies in memory as features: a sentence is up to 2 MB
-
 Flags = config.flags_dataclass()
 
 
-class Extended(Interactive, BuildsGenerators):
-    """What an *_ext task adds to its stock task. session/interactive.py takes lines; session/sentences.py knows their constraints."""
+class Extended(Batches, BuildsGenerators):
+    """What an *_ext task adds to its stock task. session/batches.py makes batches; session/interactive.py takes lines, and
+    session/sentences.py knows their constraints."""
 
     cfg: Any
     args: Any
@@ -106,19 +103,6 @@ class Extended(Interactive, BuildsGenerators):
     def load_state_dict(self, state_dict):
         self.task_state = state_dict
         super().load_state_dict(state_dict)  # type: ignore[misc]
-
-    def get_batch_iterator(self, dataset, max_tokens=None, max_sentences=None, *args, **kwargs):
-        """fairseq's batches; a stream takes its sentences from batches of many thousand, of which it encodes few at a time."""
-        if refills(self.flags()):  # fairseq-generate asks for batches before it builds a generator
-            pool = POOL if "source tokens" not in self.lacks else SPEECH_POOL
-            max_tokens, max_sentences = None, max(pool, max_sentences or 0)
-            kwargs["required_batch_size_multiple"] = 1  # else the last few sentences are a batch of their own
-        elif not args and (alone := self.batch_of_line(dataset, max_tokens, **kwargs)) is not None:
-            return alone
-        self.room = limit_of(max_tokens)
-        batches = super().get_batch_iterator(dataset, max_tokens, max_sentences, *args, **kwargs)  # type: ignore[misc]
-        self.forget(dataset)
-        return self.with_too_long(batches) if self.is_corpus(dataset) else batches
 
     def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
         """The hypotheses of one batch."""

@@ -29,7 +29,7 @@ ALLOWED = {
     "viz": "errors files parallel search translator",
     # tasks -> config, generator
     "tasks": "capabilities config constraints decoders.refused errors generator kernels loading.languages registry session stats validate",
-    "generator": "config constraints decoders drivers errors search session.batch session.checkpoint "
+    "generator": "config constraints decoders drivers errors search session.pools session.checkpoint "
     "session.progress session.results_file stats",
     "drivers": "config constraints decoders errors registry search viz",
     "session": "compat.invalid_bytes config constraints digests errors files generator kernels leaving loading.lengths loading.raw_text "

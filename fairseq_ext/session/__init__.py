@@ -1,8 +1,10 @@
-"""A command while it runs: interactive lines, worker processes, the results file, progress.
+"""A command while it runs: its sentences, worker processes, the results file, progress.
 
 | files | for |
 | --- | --- |
-| interactive.py, sentences.py, command.py | each sentence, in this order |
-| cpu_workers.py, results_file.py, run_key.py, stats_file.py, progress.py | a flag, or the bar |
-| twin.py, stock_tasks.py, checkpoint.py, target_dictionary.py | the task |
+| batches.py, interactive.py, bad_sentences.py, sentences.py, command.py, pools.py | each sentence, from fairseq's commands to the search |
+| cpu_workers.py, results_file.py, results_line.py, run_key.py, stats_file.py, progress.py | a flag, or the bar |
+| twin.py, stock_tasks.py, checkpoint.py, dictionaries.py, target_dictionary.py | the task |
+| generators.py, teacher_forcing.py | calls of the Python API |
+| process_end.py | the end of the process |
 """

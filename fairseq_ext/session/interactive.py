@@ -6,12 +6,10 @@ fairseq-interactive reads a buffer of lines, makes batches of it and prints when
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from fairseq.data import LanguagePairDataset
 from torch import Tensor
 
 from fairseq_ext.compat.invalid_bytes import keep_invalid_bytes
@@ -23,22 +21,11 @@ from fairseq_ext.session.bad_sentences import BadSentences
 from fairseq_ext.session.target_dictionary import TargetDictionary
 
 
-@dataclass
-class OneBatch:
-    """Stands for fairseq's EpochBatchIterator."""
-
-    batch: dict[str, Any]
-
-    def next_epoch_itr(self, shuffle: bool = True) -> list[dict[str, Any]]:
-        return [self.batch]
-
-
 class Interactive(BadSentences):
     """The part of an *_ext task that takes a session's lines; `Sentences` (sentences.py) says what is known of each."""
 
     dataset_to_epoch_iter: dict[Any, Any]  # batches that fairseq keeps
     draft_lines_read = 0
-    draws = True  # the search draws random numbers, for all that is known
     alignment = "None"  # which one is printed
     longest: int | None = None  # source tokens that the models take
     refused_here: dict[int, UsageError]  # lines of the buffer at hand that cannot be used, by their places
@@ -57,20 +44,6 @@ class Interactive(BadSentences):
     def use_flags(self, flags: Any, constrained: bool) -> None:
         super().use_flags(flags, constrained)
         keep_invalid_bytes()
-
-    def batch_of_line(self, dataset: Any, max_tokens: int | None, max_positions: Any = None, **others: Any) -> OneBatch | None:
-        """The only batch of a data set that holds one line, as fairseq's batch iterator makes it, in a twentieth of the time.
-
-        None where that iterator must do it: it filters lines that are too long, and it draws a random number, which counts where the
-        search draws some, too. Arguments: of FairseqTask.get_batch_iterator.
-        """
-        if self.draws or others.keys() - {"ignore_invalid_inputs"} or type(dataset) is not LanguagePairDataset or len(dataset) != 1:
-            return None
-        longest = max_positions[0] if isinstance(max_positions, tuple) else max_positions
-        too_long = any(limit is not None and int(dataset.src_sizes[0]) > limit for limit in (max_tokens, longest))
-        if too_long or dataset.tgt is not None or dataset.buckets is not None:
-            return None
-        return OneBatch(dataset.collater([dataset[0]]))
 
     def get_interactive_tokens_and_lengths(self, lines, encode_fn):
         """A buffer's lines as tokens. One that cannot be used is empty; under --strict it and those behind it are left out."""

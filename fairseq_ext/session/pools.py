@@ -28,7 +28,7 @@ def source_of(sample: dict[str, Any]) -> Tensor:
     return sample["net_input"]["src_tokens"]
 
 
-class Batches:
+class Pools:
     """Makes pools of batches. flags: ours; ordered: whether required phrases must come in the order given; source, target: dictionaries,
     the first of tasks that have one."""
 
