@@ -18,6 +18,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from fairseq_ext.errors import cut
 from fairseq_ext.files import replacing
 
 ABOUT, LONGEST_ABOUT = "about.json", 1 << 16  # bytes
@@ -68,7 +69,7 @@ def load(
         except (Damaged, MemoryError):
             raise
         except Exception as error:  # zipfile and numpy fail in any way on a file of another kind
-            said = " ".join(str(error).split())[:80] or type(error).__name__
+            said = cut(str(error)) or type(error).__name__
             raise Damaged(f"it cannot be read ({said})") from error
 
 

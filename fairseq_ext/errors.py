@@ -12,13 +12,17 @@ import os
 import re
 import sys
 
-LONGEST = 80  # characters of what a message quotes
+LONGEST = 80  # characters of what a message quotes, paths excepted
+LONGEST_PATH = 4096  # characters; what is longer is no path
 QUOTED = re.compile(r"(?<!\w)'([^'\n]{81,})'(?!\w)")
 ENDLESS = re.compile(r"\d{81,}|[^\s/]{256,}")  # a number, and what no file can have as its name
 
 
 class UsageError(ValueError):
-    """A wrong flag, combination or input; the text is one sentence for the user, in which quotations are cut at 80 characters."""
+    """A wrong flag, combination or input; the text is one sentence for the user, in which quotations are cut at 80 characters.
+
+    Paths stay whole: whoever reads the sentence must find the file.
+    """
 
     def __init__(self, text: str):
         super().__init__(shortened(text))
@@ -39,8 +43,15 @@ def cut(text: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """A message whose quotations are cut: what stands in quotation marks, and what has no end."""
-    return ENDLESS.sub(lambda endless: cut(endless[0]), QUOTED.sub(lambda quoted: f"'{cut(quoted[1])}'", text))
+    """A message whose quotations are cut, paths excepted: what stands in quotation marks, and what has no end."""
+    short = QUOTED.sub(lambda quoted: quoted[0] if is_path(quoted[1]) else f"'{cut(quoted[1])}'", text)
+    return ENDLESS.sub(lambda endless: cut(endless[0]), short)
+
+
+def is_path(quoted: str) -> bool:
+    """Whether a quotation looks like the path of a file."""
+    begins = quoted.startswith(("/", "./", "../", "~/"))
+    return len(quoted) <= LONGEST_PATH and "/" in quoted and (begins or not any(map(str.isspace, quoted)))
 
 
 def counted(number: int, one: str, many: str = "") -> str:
@@ -91,12 +102,12 @@ def explain(error: BaseException) -> str | None:
     if isinstance(error, ImportError) and "sacremoses" in text:
         return "--tokenizer moses needs sacremoses: pip install sacremoses"
     if isinstance(error, OSError) and re.fullmatch(r"file (.*) not found", text):
-        return f"{cut(text)}: correct the path of the segmentation model"
+        return f"{text}: correct the path of the segmentation model"
     if isinstance(error, IsADirectoryError):
-        named = cut(str(error.filename)) if error.filename else "a name given as a file"
+        named = error.filename if error.filename else "a name given as a file"
         return f"{named} is a folder, and a file is needed: name the file in it"
     if isinstance(error, FileNotFoundError) and error.filename and "dict." not in text:
-        return f"{cut(str(error.filename))} does not exist: correct the path"
+        return f"{error.filename} does not exist: correct the path"
     if isinstance(error, FileNotFoundError) and "dict." in text:
         return f"no dictionary at {error.filename}: the data directory needs dict.SOURCE.txt and dict.TARGET.txt of the model"
     if isinstance(error, FileNotFoundError) and "Dataset not found" in text:

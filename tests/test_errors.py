@@ -35,6 +35,32 @@ def test_known_mistakes_have_a_sentence(error, sentence):
     assert said is None if sentence is None else said.startswith(sentence) and "\n" not in said
 
 
+LONG = "/".join(["a-folder-with-a-long-name"] * 8)  # 207 characters
+
+
+@pytest.mark.parametrize("path", [f"/{LONG}/m.pt", f"/{LONG}/my model.pt", f"{LONG}/m.pt", f"../{LONG}/my model.pt"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        lambda path: FileNotFoundError(errno.ENOENT, "No such file", path),
+        lambda path: IsADirectoryError(errno.EISDIR, "Is a directory", path),
+        lambda path: OSError(f"file {path} not found"),
+        lambda path: OSError(f"Model file not found: {path}"),
+        lambda path: UsageError(f"'{path}' belongs to no flag"),
+        lambda path: UsageError(f"--table cannot be read ({FileNotFoundError(errno.ENOENT, 'No such file', path)})"),
+    ],
+)
+def test_a_path_is_quoted_whole_however_long_it_is(error, path):
+    said = explain(error(path))
+    assert said is not None and path in said
+
+
+@pytest.mark.parametrize("quoted", ["x" * 81, "word " * 40, "either / or " * 10, "x/" * 2100])
+def test_any_other_quotation_is_cut_at_80_characters(quoted):
+    said = str(UsageError(f"the phrase '{quoted}' cannot be used"))
+    assert len(said) == len("the phrase '' cannot be used") + 80 and "...' cannot be used" in said
+
+
 def raised(error: BaseException, cause: BaseException | None = None) -> tuple:
     try:
         raise error from cause

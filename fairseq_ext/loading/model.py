@@ -76,7 +76,7 @@ class LoadedModel:
         if not isinstance(line, str):
             raise SentenceError(f"{where} is {cut(repr(line))}: give text")
         if not line.isascii() and any("\ud800" <= character <= "\udfff" for character in line):
-            raise SentenceError(f"{where} is not valid Unicode ({line[:60]!a}): read it with errors='replace', or leave it out")
+            raise SentenceError(f"{where} is not valid Unicode ({cut(ascii(line))}): read it with errors='replace', or leave it out")
         encoded = self.encode(line)
         self.check_length(encoded, where)
         return encoded

@@ -15,7 +15,7 @@ from torch import Tensor
 from fairseq_ext.compat.invalid_bytes import keep_invalid_bytes
 from fairseq_ext.constraints.packed import pack
 from fairseq_ext.constraints.sentence import EMPTY
-from fairseq_ext.errors import SentenceError, UsageError
+from fairseq_ext.errors import SentenceError, UsageError, cut
 from fairseq_ext.loading.lengths import too_long
 from fairseq_ext.session.bad_sentences import BadSentences
 from fairseq_ext.session.target_dictionary import TargetDictionary
@@ -58,7 +58,7 @@ class Interactive(BadSentences):
         self.raw_text.look(lines)
         for i, line in enumerate(lines):
             if not line.isascii() and any("\ud800" <= character <= "\udfff" for character in line):
-                said = f"a line of the input is not valid UTF-8 ({line[:60]!a}): convert it, for example with iconv -t utf-8"
+                said = f"a line of the input is not valid UTF-8 ({cut(ascii(line))}): convert it, for example with iconv -t utf-8"
                 if self.refuse(SentenceError(said), i):
                     lines = lines[:i]
                     break

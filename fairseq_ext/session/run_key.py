@@ -34,7 +34,7 @@ def run_key(generator: BeamSearchGenerator, models: list) -> dict[str, str]:
     """
     flags, context = generator.flags, generator.context
     of_schedule = {f.name for s in STRATEGIES["schedule"].values() if s.flags for f in dataclasses.fields(s.flags)}
-    ours = {f.name: getattr(flags, f.name) for f in dataclasses.fields(flags_dataclass()) if hasattr(flags, f.name)}
+    ours = {f.name: getattr(flags, f.name) for f in dataclasses.fields(flags_dataclass()) if f.name != "_name"}
     settings = {**settings_of(generator.generation), **{name: value for name, value in ours.items() if name not in of_schedule}}
     if choice(flags, "decoding") != "beam":
         settings["draft_table"] = table_path(flags, context)

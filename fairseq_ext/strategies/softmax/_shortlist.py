@@ -85,7 +85,7 @@ def table_lines(path: str, flag: str, columns: int) -> Iterator[list[str]]:
     for number, line in enumerate(Lines(path, flag), 1):
         parts = line.split()
         if len(parts) < columns:
-            raise UsageError(f"{flag} {path}, line {number} has {counted(len(parts), 'column')} and needs {columns}: '{line.strip()[:60]}'")
+            raise UsageError(f"{flag} {path}, line {number} has {counted(len(parts), 'column')} and needs {columns}: '{line.strip()}'")
         yield parts[:columns]
 
 
