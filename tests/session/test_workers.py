@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -75,8 +76,8 @@ def test_a_model_trained_further_is_forked_again():
 def test_an_error_of_a_sentence_is_raised_here_and_workers_live_on():
     model, sample = build("transformer", 4), batch([4, 2, 7, 1])
     expected, own, generator = decode([model], sample, 2, beam=3)
-    generator.min_len = 9  # too late for the workers, which hold their own generator
     own.command.workers.stop()
+    generator.pools.spec = replace(generator.spec, min_len=9)
     with pytest.raises(SentenceError, match="--min-len 9"):
         own.inference_step(generator, [model], sample)
     assert len(own.command.workers.processes) == 2 and all(process.is_alive() for process in own.command.workers.processes)
