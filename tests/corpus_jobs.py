@@ -9,7 +9,10 @@ from pathlib import Path
 
 from fairseq_ext.corpus import run
 from fairseq_ext.corpus.job import Job
-from fairseq_ext.corpus.worker import Worker
+from fairseq_ext.corpus.reading import Reader
+from fairseq_ext.corpus.shards import Shard
+from fairseq_ext.corpus.worker import Result, Worker
+from fairseq_ext.stats import Stats
 
 ROOT = Path(__file__).resolve().parents[1]
 DEMO = ROOT / "checkpoints" / "demo"
@@ -96,3 +99,26 @@ def descendants(pid: int) -> dict[int, str]:
             with contextlib.suppress(OSError):
                 found[child] = Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     return found
+
+
+class Echo:
+    """A worker that needs no model: upper case is the translation. It refuses what a Worker refuses for its kind."""
+
+    calls = 0
+
+    def translate(self, shard, sentences):
+        self.calls += 1
+        errors = [
+            {"shard": shard.name, "line": s.number + 1, "id": s.id, "kind": s.error[0], "reason": s.error[1]} for s in sentences if s.error
+        ]
+        lines = [json.dumps({"id": s.id, "hypotheses": [] if s.error else [s.source.upper()]}) + "\n" for s in sentences]
+        good = len(sentences) - len(errors)
+        return Result("".join(lines).encode(), errors, Stats(sentences=good), good, good, 0.01, 0.01, 0.0, "echo")
+
+
+def read(path, size=1000, done=(), **how):
+    return [s for unit in Reader(Shard(str(path), "x"), **how).units(size, list(done)) for s in unit]
+
+
+def text_shards(tmp_path, sizes=(25, 0, 7)):
+    return [write_text(tmp_path / f"in{i}.txt", [f"{i}: {n}" for n in range(size)]) for i, size in enumerate(sizes)]

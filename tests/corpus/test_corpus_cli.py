@@ -1,0 +1,124 @@
+"""The command line of corpus runs: its words, its refusals, its last line and its status."""
+
+import gzip
+import json
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from corpus_jobs import Echo, finals, job, one_process, records, write_text
+
+from fairseq_ext import UsageError
+from fairseq_ext.corpus import cluster
+from fairseq_ext.corpus.__main__ import job_of, main
+from fairseq_ext.corpus.output import Store
+from fairseq_ext.corpus.run import translate
+from fairseq_ext.files import sealed
+from fairseq_ext.loading.arguments import as_keywords
+
+
+@pytest.fixture
+def echo(monkeypatch):
+    worker = Echo()
+    with one_process(monkeypatch, worker):
+        yield worker
+
+
+@pytest.mark.parametrize("flag", ["path", "data"])
+def test_a_missing_model_is_found_before_ray_starts(tmp_path, monkeypatch, flag):
+    monkeypatch.setattr(cluster, "ray_for", lambda job: pytest.fail("Ray was started"))
+    given = job([write_text(tmp_path / "a.txt", ["eins"])], tmp_path / "out")
+    setattr(given, flag, str(tmp_path / "absent"))
+    with pytest.raises(UsageError, match=f"--{flag} .*absent"):
+        translate(given)
+
+
+def test_unknown_flags_are_as_keywords():
+    words = ["--beam", "5", "--cpu", "--lenpen=-0.5", "--user-paths", "a", "b", "--unkpen", "-1"]
+    assert as_keywords(words) == {"beam": "5", "cpu": True, "lenpen": "-0.5", "user_paths": ["a", "b"], "unkpen": "-1"}
+    with pytest.raises(UsageError, match="belongs to no flag"):
+        as_keywords(["5"])
+    made = job_of("translate --path m --data d --input a b --output o -s de -t en --beam 4 --glossary g --unit 7".split())
+    assert (made.input, made.unit) == (["a", "b"], 7)
+    assert made.flags == {"beam": "4", "glossary": "g", "source_lang": "de", "target_lang": "en"}
+
+
+@pytest.mark.parametrize("content, code, last", [(b"x\n", 0, "1 sentence, no errors"), (b"\xff\n", 3, "1 entry in errors.jsonl")])
+def test_exit_code_and_last_line_tell_of_errors(tmp_path, echo, capsys, content, code, last):
+    (tmp_path / "a.txt").write_bytes(content)
+    words = ["translate", "--path", "m", "--data", "d", "--input", str(tmp_path / "a.txt"), "--output", str(tmp_path / "out"), "--cpu"]
+    assert main(words) == code
+    assert last in capsys.readouterr().out.splitlines()[-1]
+    assert main([*words, "--beam", "3"]) == 1
+    assert "--beam (not given there, 3 now)" in capsys.readouterr().err
+
+
+def words_of(tmp_path, path, *more) -> list[str]:
+    return ["translate", "--path", "m", "--data", "d", "--input", str(path), "--output", str(tmp_path / "out"), "--cpu", *more]
+
+
+def test_a_parquet_file_without_the_column_is_refused_with_those_it_has_and_the_folder_stays_free(tmp_path, echo, capsys):
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"german": ["eins"], "id": [7]}), path)
+    assert main(words_of(tmp_path, path)) == 1
+    said = f'{path} has no column "source" or "text": name one with --source-field; its columns are german, id'
+    assert capsys.readouterr().err == f"error: {said}\n"
+    assert main(words_of(tmp_path, path, "--source-field", "deutsch")) == 1 and not (tmp_path / "out").exists()
+    assert main(words_of(tmp_path, path, "--source-field", "german")) == 0
+    assert records(tmp_path / "out/a.jsonl") == [{"id": 7, "hypotheses": ["EINS"]}]
+
+
+def test_a_jsonl_file_without_the_key_is_refused_with_those_it_has_and_the_folder_stays_free(tmp_path, echo, capsys):
+    """One line that has the key is enough: what the others lack is told line by line."""
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(b'Haus\n\xff\n{"german": "eins", "id": 7}\n{"english": "one"}\n'))
+    assert main(words_of(tmp_path, path)) == 1
+    said = f'{path} has no key "source" or "text": name one with --source-field; the keys of its first lines are german, id, english'
+    assert capsys.readouterr().err == f"error: {said}\n"
+    assert main(words_of(tmp_path, path, "--source-field", "deutsch")) == 1 and not (tmp_path / "out").exists()
+    assert main(words_of(tmp_path, path, "--source-field", "german")) == 3
+    assert [record["hypotheses"] for record in records(tmp_path / "out/a.jsonl")] == [[], [], ["EINS"], []]
+
+
+def test_overwrite_frees_a_folder_for_another_command(tmp_path, echo, capsys):
+    """A key without text makes every line of a JSONL file an error; what is not ours stays."""
+    (tmp_path / "a.jsonl").write_text('{"text": 1, "german": "eins"}\n')
+    assert main(words_of(tmp_path, tmp_path / "a.jsonl")) == 3
+    (tmp_path / "out/notes.txt").write_text("mine")
+    right = words_of(tmp_path, tmp_path / "a.jsonl", "--source-field", "german")
+    assert main(right) == 1 and "--overwrite" in capsys.readouterr().err
+    assert main([*right, "--overwrite"]) == 0
+    assert finals(tmp_path / "out").keys() == {"a.jsonl", "errors.jsonl", "notes.txt"}
+    assert records(tmp_path / "out/a.jsonl")[0]["hypotheses"] == ["EINS"] and records(tmp_path / "out/errors.jsonl") == []
+    (tmp_path / "out/manifest.json").write_text("{")
+    assert main(right) == 1 and "start anew with --overwrite" in capsys.readouterr().err
+    assert main([*right, "--overwrite"]) == 0
+
+
+def test_overwrite_removes_nothing_outside_the_folder(tmp_path):
+    store = Store(str(tmp_path / "out"), ".jsonl")
+    store.lock()
+    (tmp_path / "precious").write_text("x")
+    (tmp_path / "out/manifest.json").write_text(json.dumps(sealed({"shards": {"a": {"output": "../precious"}, "b": 3}})))
+    store.clear()
+    assert (tmp_path / "precious").exists() and not (tmp_path / "out/manifest.json").exists()
+    store.unlock()
+
+
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        (["--threads", "1000000"], "--threads 1000000 is no number of CPU threads: use 1 to 1024"),
+        (["--threads", "9" * 200], "..."),
+        (["--workers", "1000000"], "--workers 1000000 is no number of workers"),
+        (["--workers", "5000", "--threads", "1000"], "far more than the"),
+        (["--unit", "99999999"], "--unit 99999999 is no number of sentences"),
+        (["--object-store", "20"], "--object-store 20 is less than Ray takes"),
+        (["--object-store", "999999999"], "--object-store 999999999 is no number of MiB"),
+        (["--progress", "nan"], "--progress nan is no number of seconds"),
+    ],
+)
+def test_absurd_counts_are_refused(tmp_path, echo, capsys, flags, said):
+    assert main(words_of(tmp_path, write_text(tmp_path / "a.txt", ["x"]), *flags)) == 1
+    told = capsys.readouterr().err
+    assert said in told and len(told) < 300 and not (tmp_path / "out").exists()
