@@ -14,10 +14,15 @@ def source_limit(limits: Any) -> int | None:
     return limits[0] if isinstance(limits, tuple) else limits
 
 
+def limit_of(most: int | None) -> int | None:
+    """--max-tokens as a limit: fairseq takes 0 and what is below for none."""
+    return most if most and most > 0 else None
+
+
 def too_long(where: str, tokens: int, of_model: int | None, of_batch: int | None) -> SentenceError | None:
     """The error of a sentence of so many tokens; None for one that fits. where: how messages name it; of_model, of_batch: the most that
     the model and --max-tokens take, None for any number."""
-    for most, who in ((of_model, "the model"), (of_batch, "--max-tokens")):
+    for most, who in ((of_model, "the model"), (limit_of(of_batch), "--max-tokens")):
         if most is not None and tokens > most:
             return SentenceError(f"{where} has {tokens} tokens and {who} takes {most}: shorten or split it")
     return None

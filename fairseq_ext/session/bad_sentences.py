@@ -19,11 +19,11 @@ from torch import Tensor
 
 from fairseq_ext.compat.invalid_bytes import runs
 from fairseq_ext.errors import SentenceError, UsageError, report
+from fairseq_ext.loading.lengths import limit_of
 from fairseq_ext.registry import choice
 from fairseq_ext.session.checkpoint import setting
 from fairseq_ext.session.cpu_workers import share_of
 from fairseq_ext.session.sentences import Sentences
-from fairseq_ext.session.stock_settings import limit_of
 from fairseq_ext.stats import Stats
 
 BAD_SENTENCES = 3  # the status of a command with sentences that cannot be translated

@@ -7,9 +7,9 @@ from typing import Any
 
 from fairseq.data import LanguagePairDataset
 
+from fairseq_ext.loading.lengths import limit_of
 from fairseq_ext.registry import refills
 from fairseq_ext.session.interactive import Interactive
-from fairseq_ext.session.stock_settings import limit_of
 
 POOL = 10_000  # sentences among which a stream finds its next ones
 SPEECH_POOL = 256  # the same of speech, which lies in memory as features: a sentence is up to 2 MB

@@ -41,8 +41,3 @@ def check_stock_settings(settings: DictConfig | Namespace) -> None:
             is_right = False
         if not is_right:
             raise UsageError(f"--model-overrides is no dictionary of values ({cut(given)}): write one, such as {{'data': 'x'}}")
-
-
-def limit_of(most: int | None) -> int | None:
-    """--max-tokens as a limit: fairseq takes 0 and what is below for none."""
-    return most if most and most > 0 else None
