@@ -43,6 +43,24 @@ def test_the_readme_can_be_read_in_one_sitting() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 130
 
 
+METHODS = ("constraints", "optimal-ending", "streaming", "large-vocabularies", "parallel-decoding")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_page_says_what_a_reader_asks_in_this_order(name: str) -> None:
+    """What it is for and its real output come before how it works; there is a drawing, a link to figures, the code and the paper."""
+    text = (ROOT / "docs" / f"{name}.md").read_text()
+    asked = ["What it does for you", "A command", "When it helps, and when not", "How it works", "Flags"]
+    asked += ["How equality is tested", "The paper"]
+    headings = [line[3:] for line in text.splitlines() if line.startswith("## ")]
+    assert [heading for heading in headings if heading in asked] == asked
+    parts = {part.partition("\n")[0]: part for part in text.split("\n## ")}
+    assert "<!-- run -->" in parts["A command"] and "<!-- output -->" in parts["A command"]
+    assert "](results/" in parts["When it helps, and when not"] and "](drawings/" in parts["How it works"]
+    assert "<!-- generated: flags" in parts["Flags"] and "../fairseq_ext/" in parts["How equality is tested"]
+    assert "https://" in parts["The paper"]
+
+
 def test_a_stale_output_is_seen(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("<!-- run -->\n```bash\necho one 1.0000 2 s\n```\n\n<!-- output -->\n```text\none 1.0001 3 s\n```\n")
