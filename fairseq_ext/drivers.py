@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ from fairseq_ext.constraints.report import Meets
 from fairseq_ext.decoders.fairseq.uncached import UncachedBackend
 from fairseq_ext.decoders.protocol import Regroupable
 from fairseq_ext.errors import UsageError
-from fairseq_ext.registry import PRUNERS, STRATEGIES, changed, choice, refills
+from fairseq_ext.registry import DEFAULT, OUTSIDE, PRUNERS, STRATEGIES, changed, choice, refills
 from fairseq_ext.search.logits_processors import LogitsProcessors
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Plugs
@@ -30,6 +31,11 @@ def engine_of(flags: Any, context: Context, decoder: Regroupable, processors: Lo
     select, stop, schedule, softmax = (build(point, flags, context) for point in ("select", "stop", "schedule", "softmax"))
     plugs = Plugs(select, stop, schedule, softmax, [p for p in prune if p is not None])
     return Engine(reads_blocks(flags, context, decoder), context, plugs, processors, context.stats)
+
+
+def may_read_models(flags: Any) -> bool:
+    """Whether a strategy may run the models' own modules: --lsh-normalise exact does, and those outside the package may."""
+    return choice(flags, "softmax") != DEFAULT["softmax"] or OUTSIDE in os.environ
 
 
 def reads_blocks(flags: Any, context: Context, decoder: Regroupable) -> Regroupable:

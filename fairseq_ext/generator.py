@@ -27,7 +27,8 @@ from fairseq_ext.decoders.fairseq.model import model_of_pair
 from fairseq_ext.decoders.protocol import Regroupable
 from fairseq_ext.decoders.refused import refuse_other_batches
 from fairseq_ext.decoders.self_check import check_finite
-from fairseq_ext.drivers import driver_of, engine_of
+from fairseq_ext.decoders.transformer.decoder import TransformerBackend
+from fairseq_ext.drivers import driver_of, engine_of, may_read_models
 from fairseq_ext.errors import SentenceError
 from fairseq_ext.search.alignments import WithAlignment
 from fairseq_ext.search.finished import Hypothesis
@@ -106,6 +107,11 @@ class BeamSearchGenerator(SequenceGenerator):
     def plugs(self) -> Plugs:
         """The strategies that the flags name."""
         return self.engine.plugs
+
+    def release_models(self) -> bool:
+        """Let go of weights that are held packed as well, so that the models run only by this generator; return whether it did."""
+        decoder = self.made_decoder
+        return isinstance(decoder, TransformerBackend) and not may_read_models(self.flags) and decoder.release_()
 
     def processors(self) -> LogitsProcessors:
         """The logits processors that the stock flags ask for."""

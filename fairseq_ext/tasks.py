@@ -10,6 +10,7 @@ process, by generator.py, which makes a `Pool` for search/loop.py or parallel/dr
 
 from __future__ import annotations
 
+import gc
 from functools import partial
 from typing import Any
 
@@ -23,10 +24,11 @@ from fairseq_ext.constraints.flags import boundary_mode, constrained
 from fairseq_ext.constraints.target_text import TargetText
 from fairseq_ext.decoders.refused import refuse_architecture
 from fairseq_ext.generator import AlignedBeamSearchGenerator, BeamSearchGenerator
+from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.loading.languages import name_languages_
 from fairseq_ext.session.batches import Batches
 from fairseq_ext.session.checkpoint import checkpoint_of, longest_source, shows_bar
-from fairseq_ext.session.command import Command
+from fairseq_ext.session.command import Command, is_a_command
 from fairseq_ext.session.dictionaries import warn_of_other_words
 from fairseq_ext.session.outputs import check_outputs
 from fairseq_ext.session.stock_settings import check_stock_settings
@@ -63,6 +65,8 @@ class Extended(Batches, BuildsGenerators):
         """The stock task; its languages may also be told by the dictionaries and the checkpoint (raises UsageError)."""
         check_stock_settings(cfg)
         check_outputs(cfg)
+        if is_a_command():
+            gc.freeze()  # what is imported stays
         if issubclass(cls, TranslationTask):
             name_languages_(cfg, checkpoint_of(cfg))
         return super().setup_task(cfg, **kwargs)  # type: ignore[misc]
@@ -88,6 +92,9 @@ class Extended(Batches, BuildsGenerators):
         kind = BeamSearchGenerator
         if getattr(args, "print_alignment", None):
             kind, extra["print_alignment"] = AlignedBeamSearchGenerator, str(args.print_alignment)
+        if is_a_command():
+            gc.collect()  # what reading the checkpoint leaves behind holds all of its weights
+            give_back_memory()
         generator = self.build_ours(models, args, kind, extra, prefix_allowed_tokens_fn)
         self.longest, self.draws = longest_source(flags, self, models), generator.runs_stock_loop
         self.alignment = str(getattr(args, "print_alignment", None))
@@ -98,6 +105,9 @@ class Extended(Batches, BuildsGenerators):
         generator.target_text = self.target_text
         generator.show_bar = shows_bar(flags)
         self.command.use(generator, models)
+        # a command does nothing but decode, and a compiled encoder reads all of this task's batches
+        if self.registered == "translation_ext" and is_a_command() and generator.release_models():
+            give_back_memory()
         return generator
 
     def load_state_dict(self, state_dict):

@@ -39,6 +39,7 @@ def make_decoder(
             lacking = no_int8(decoder)
             if lacking:
                 raise UsageError(f"--int8 cannot be used, because {lacking}: leave it out")
+            del checks, decoder  # before the weights are packed again
             return TransformerBackend(models, need_attention, int8=True), None
         if reason is None:
             if graphs == "auto" and not need_attention and on_this_gpu(decoder.weights):

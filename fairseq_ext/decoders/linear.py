@@ -51,9 +51,9 @@ class Linear:
         self.int8, self.is_copy = int8, is_copy
         on_cpu = weight.device.type == "cpu" and weight.dtype == torch.float32
         self.is_compiled = on_cpu and library() is not None
-        if Linear.packs is None:
+        if Linear.packs is None and on_cpu and not self.is_compiled:
             Linear.packs = has_packed_linear()
-        self.may_pack = Linear.packs and on_cpu and not self.is_compiled
+        self.may_pack = on_cpu and not self.is_compiled and bool(Linear.packs)
         self.packed: Any = None
 
     def pack(self) -> Any:
@@ -66,6 +66,12 @@ class Linear:
             else:
                 self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.contiguous(), PACKED_FOR)
         return self.packed
+
+    def release_(self) -> None:
+        """Drop the weights that were packed, where the compiled library has them."""
+        if self.is_compiled:
+            self.pack()
+            self.__dict__.pop("weight", None)
 
     def apply(self, x: Tensor, activation: str) -> Tensor:
         """Return the activation (none or relu) of the map by packed weights."""

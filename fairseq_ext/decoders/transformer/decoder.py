@@ -21,6 +21,7 @@ from fairseq_ext.decoders.transformer.cuda_graph_cache import MakeGraphs
 from fairseq_ext.decoders.transformer.encoder import FastEncoder, fast_encoder, is_plain_input
 from fairseq_ext.decoders.transformer.key_values import KeyValues
 from fairseq_ext.decoders.transformer.one_row import RowReader
+from fairseq_ext.decoders.transformer.release import release_
 from fairseq_ext.decoders.transformer.rows import RowGroup
 from fairseq_ext.decoders.transformer.step import read_tokens
 from fairseq_ext.decoders.transformer.weights import Weights, read_weights
@@ -55,6 +56,12 @@ class TransformerBackend:
         compiled = any(weights.compiled is not None for weights in self.weights)
         self.graphs = None if self.make_graphs is None or compiled else self.make_graphs(self.weights)
         self.encoders: list[FastEncoder | None] = [fast_encoder(model, self.int8) for model in self.models]
+
+    def release_(self) -> bool:
+        """Let go of the models' own weights, where compiled layers hold them packed; the models cannot run then. Return whether it did."""
+        if self.need_attention:
+            return False
+        return any([release_(*each) for each in zip(self.models, self.weights, self.encoders, strict=True)])
 
     @property
     def rows(self) -> int:

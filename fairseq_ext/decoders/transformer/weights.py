@@ -184,7 +184,10 @@ def stacked(linears: list[nn.Linear], scale_of_first: float, int8: bool = False)
     bias = None
     if linears[0].bias is not None:
         bias = torch.cat([linears[0].bias * scale_of_first, *[linear.bias for linear in linears[1:]]])
-    return Linear(torch.cat(weights), bias, int8, is_copy=True)
+    made = Linear(torch.cat(weights), bias, int8, is_copy=True)
+    if made.is_compiled:
+        made.pack()  # at once, so that there is one such copy at a time
+    return made
 
 
 def read_positions(stack: Any) -> tuple[Tensor | None, Callable[[int], Tensor] | None]:

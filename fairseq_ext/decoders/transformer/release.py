@@ -1,0 +1,37 @@
+"""Lets go of the weights that a model holds beside the packed ones: a command that only decodes needs them once.
+
+What is left of the model are its embeddings, biases and normalisations. Its modules cannot run any more, so this is for a process that
+belongs to one command, and for models of which every layer is compiled.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from fairseq_ext.decoders.linear import Linear
+from fairseq_ext.decoders.transformer.encoder import FastEncoder
+from fairseq_ext.decoders.transformer.weights import Weights
+
+
+def release_(model: Any, weights: Weights, encoder: FastEncoder | None) -> bool:
+    """Drop the matrices of a model's layers, and of an output layer that is no embedding; return whether it could."""
+    if weights.compiled is None or encoder is None or encoder.compiled is None:
+        return False
+    for layer in (*weights.layers, *encoder.layers):
+        for part in vars(layer).values():
+            if isinstance(part, Linear):
+                part.release_()
+    weights.output.release_()
+    modules = [m for stack in (model.encoder, model.decoder) for layer in stack.layers for m in layer.modules() if isinstance(m, nn.Linear)]
+    for module in [*modules, model.decoder.output_projection]:
+        if not is_embedding(model, module.weight):
+            module.weight = nn.Parameter(torch.empty(0, 0), requires_grad=False)
+    return True
+
+
+def is_embedding(model: Any, weight: torch.Tensor) -> bool:
+    """Return whether a weight is an embedding's as well."""
+    return any(weight.data_ptr() == stack.embed_tokens.weight.data_ptr() for stack in (model.encoder, model.decoder))

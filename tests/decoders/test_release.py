@@ -1,0 +1,68 @@
+"""What a command does with the weights that its decoder holds packed: it holds them once, and its results stay the same."""
+
+import sys
+
+import pytest
+import torch
+from models import batch, build, generators, run, same
+from test_cli import EXT, generate, lines, same_lines
+
+from fairseq_ext.kernels.library import library
+from fairseq_ext.kernels.transformer import has_int8
+from fairseq_ext.session.command import is_a_command
+
+needs_library = pytest.mark.skipif(library() is None, reason="there is no C++ compiler")
+
+
+def matrices(model) -> list[int]:
+    """The number of weights of each linear layer's matrix, output layer included."""
+    layers = [module for module in model.modules() if isinstance(module, torch.nn.Linear)]
+    return [layer.weight.numel() for layer in layers]
+
+
+@needs_library
+@pytest.mark.parametrize("architecture", ["transformer", "transformer-pre-norm", "transformer-tied"])
+@pytest.mark.parametrize("int8", [False, True])
+def test_a_released_model_decodes_as_before(architecture, int8):
+    if int8 and not has_int8():
+        pytest.skip("no 8-bit linear layers here")
+    model = build(architecture, dtype=torch.float32)
+    ours = generators([model], {"int8": int8}, beam=3, max_len_b=10).ours
+    sample = batch([5, 3, 1])
+    before = run(ours, sample)
+    assert ours.release_models()
+    assert sum(matrices(model)) == (model.decoder.embed_tokens.weight.numel() if architecture == "transformer-tied" else 0)
+    same(before, run(ours, sample), tolerance=0.0)
+    same(before, run(ours, sample), tolerance=0.0)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "flags", "strategies"),
+    [(torch.float64, {}, ""), (torch.float32, {"softmax": "lsh", "lsh_normalise": "exact"}, ""), (torch.float32, {}, "mine.py")],
+    ids=["not compiled", "--lsh-normalise exact", "a strategy of one's own"],
+)
+def test_what_may_read_the_modules_keeps_them(dtype, flags, strategies, monkeypatch):
+    model = build("transformer", dtype=dtype)
+    before = matrices(model)
+    ours = generators([model], flags, beam=2).ours
+    if strategies:
+        monkeypatch.setenv("FAIRSEQ_EXT_STRATEGIES", strategies)
+    assert not ours.release_models() and matrices(model) == before
+
+
+@pytest.mark.parametrize(
+    ("program", "is_one"),
+    [
+        ("/usr/bin/fairseq-generate", True), ("fairseq-interactive", True), ("lib/fairseq_cli/generate.py", True), ("fairseq-train", False),
+        ("generate.py", False), ("", False),
+    ],
+)  # fmt: skip
+def test_programs_that_do_nothing_but_decode(program, is_one, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [program, "--task", "translation_ext"])
+    assert is_a_command() == is_one
+
+
+def test_a_command_gives_stocks_lines_from_weights_held_once(tiny):
+    got = generate(tiny, *EXT)
+    same_lines(generate(tiny), got)
+    assert lines(got)
