@@ -7,10 +7,12 @@ On two cores two workers of one thread beat one worker of two threads; both belo
 """
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 from contenders import load, quiet
+from ct2_process import Apart, Here
 from equality import Outputs
 from harness import BenchError, Contender
 from text import Text
@@ -38,14 +40,20 @@ def convert(text: Text) -> Path:
 
 
 def ctranslate2(
-    text: Text, flags: Sequence[str] = (), compute_type: str = "float32", workers: int = 1, threads: int = 1, name: str = ""
+    text: Text,
+    flags: Sequence[str] = (),
+    compute_type: str = "float32",
+    workers: int = 1,
+    threads: int = 1,
+    name: str = "",
+    settings: Mapping[str, str] | None = None,
 ) -> Contender:
-    """The same batches, beam and length penalty; `workers` translate batches at the same time with `threads` threads each."""
+    """The same batches, beam and length penalty; `workers` translate batches at the same time with `threads` threads each.
+
+    settings: environment variables that CTranslate2 reads once, when it is loaded. With any it runs in a process of its own."""
     if compute_type not in SUPPORTED:
         raise BenchError(f"compute type {compute_type} is not benchmarked: take one of {', '.join(SUPPORTED)}")
     directory = convert(text)
-    import ctranslate2 as engine
-
     loaded = load([*text.flags, *flags])
     generation = loaded.cfg.generation
     if generation.max_len_a or generation.sampling or generation.diverse_beam_groups > 0 or generation.unkpen:
@@ -58,9 +66,7 @@ def ctranslate2(
         for batch in loaded.batches
     ]
     del loaded
-    translator = engine.Translator(
-        str(directory), device="cpu", compute_type=compute_type, inter_threads=workers, intra_threads=threads, max_queued_batches=-1
-    )
+    made = dict(device="cpu", compute_type=compute_type, inter_threads=workers, intra_threads=threads, max_queued_batches=-1)
     decoding = dict(
         beam_size=generation.beam,
         length_penalty=0 if generation.unnormalized else generation.lenpen,
@@ -71,21 +77,15 @@ def ctranslate2(
         max_decoding_length=generation.max_len_b,
         return_scores=True,
     )
+    asked = dict(folder=str(directory), made=made, decoding=decoding, batches=batches)
+    translator = Apart(asked, settings) if settings else Here(asked)
 
-    def run() -> list:
-        waiting = [translator.translate_batch(batch, asynchronous=True, **decoding) for batch in batches]
-        return [result.result() for batch in waiting for result in batch]
-
-    def read(results: list) -> Outputs:
-        found = dict(zip(numbers, results, strict=True))
-        return [
-            [
-                ([target.index(piece) for piece in pieces] + [target.eos()], score)
-                for pieces, score in zip(found[number].hypotheses, found[number].scores, strict=True)
-            ]
-            for number in sorted(found)
-        ]
+    def read(_: None) -> Outputs:
+        found = dict(zip(numbers, translator.results(), strict=True))
+        best_first = [found[number] for number in sorted(found)]
+        return [[([target.index(piece) for piece in pieces] + [target.eos()], score) for pieces, score in each] for each in best_first]
 
     name = name or f"CTranslate2 {compute_type}, {workers}x{threads}"
-    signature = f"ctranslate2:{engine.__version__}|{compute_type}|workers={workers},threads={threads} ({' '.join(flags)})"
-    return Contender(name, run, read, exact=False, signature=signature)
+    told = "".join(f"|{key}={value}" for key, value in (settings or {}).items())
+    signature = f"ctranslate2:{version('ctranslate2')}|{compute_type}|workers={workers},threads={threads}{told} ({' '.join(flags)})"
+    return Contender(name, translator, read, exact=False, signature=signature)

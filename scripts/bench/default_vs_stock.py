@@ -7,10 +7,11 @@ Beam 1, 5 and 20, in bulk (--max-tokens 4000) and one sentence at a time (--batc
 and the exit status is 1. Peak memory is that of decoding, each contender in a process of its own.
 
 A contender is a word and, after `ours`, fairseq-generate flags: "stock", "set_beam_size", "ours", "ours --decoder-backend fairseq",
-"ctranslate2 float32 2x1" (compute type, workers x threads).
+"ctranslate2 float32 2x1" (compute type, workers x threads), and behind it settings of its process such as CT2_USE_MKL=1.
 """
 
 import argparse
+import os
 import shlex
 import sys
 import tempfile
@@ -40,7 +41,10 @@ def main(argv: list[str] | None = None) -> int:
             text[mode] = prepare(place, args.model, args.text, args.src, args.tgt, limit)
         if args.memory_child:
             fix_threads(args.threads)
-            report_peak(build(args, text[args.modes[0]], args.modes[0], args.beams[0], args.contenders[0]).run)
+            words = shlex.split(args.contenders[0])  # settings of a process are this process's own
+            os.environ.update(word.split("=", 1) for word in words if words[0] == "ctranslate2" and "=" in word)
+            name = shlex.join(word for word in words if words[0] != "ctranslate2" or "=" not in word)
+            report_peak(build(args, text[args.modes[0]], args.modes[0], args.beams[0], name).run)
             return 0
         comparisons = decode_only(args, text)
     return 1 if any(comparison.refused for comparison in comparisons) else 0
@@ -68,11 +72,12 @@ def build(args: argparse.Namespace, text: Text, mode: str, beam: int, name: str)
     if kind == "ours":
         contender = ours(text, flags + rest, name, exact="--int8" not in rest)
     elif kind == "ctranslate2":
-        compute_type, _, shape = " ".join(rest or ["float32", "1x1"]).partition(" ")
+        settings = dict(word.split("=", 1) for word in rest if "=" in word)
+        compute_type, _, shape = " ".join([word for word in rest if "=" not in word] or ["float32", "1x1"]).partition(" ")
         workers, _, threads = (shape or "1x1").partition("x")
         if not (workers.isdigit() and threads.isdigit()):
             raise BenchError(f"{name!r} should end in workers x threads, as in 2x1")
-        contender = ctranslate2(text, flags, compute_type, int(workers), int(threads), name)
+        contender = ctranslate2(text, flags, compute_type, int(workers), int(threads), name, settings)
     elif kind in ("stock", "set_beam_size") and not rest:
         contender = {"stock": stock, "set_beam_size": stock_set_beam_size}[kind](text, flags, name)
     else:

@@ -4,12 +4,14 @@
 
 Three parts: decoding only (in bulk and one sentence at a time, beam 1, 5 and 20), whole commands (start-up, loading, printing), and
 the profile of a step beside the time that reading its weights once takes. Outputs are compared first, as in default_vs_stock.py, whose
-flags and contenders these are; CTranslate2 gets the same beam and length penalty. Contenders that are not exact (CTranslate2, --int8)
-show BLEU. With --clock cpu the time is what this process's threads have used: on a machine with other work that is the fairer
-measure of one-thread contenders, and no measure of several workers.
+flags and contenders these are; CTranslate2 gets the same beam and length penalty, and runs with each of its settings for matrix products
+(SETTINGS): a line names the best. Contenders that are not exact (CTranslate2, --int8) show BLEU. With --clock cpu the time is what this
+process's threads have used: on a machine with other work that is the fairer measure of one-thread contenders, and no measure of several
+workers, nor of settings, which run in processes of their own.
 """
 
 import argparse
+import statistics
 import sys
 import tempfile
 import time
@@ -24,14 +26,15 @@ from arguments import run_script
 from contenders import OURS, load
 from ct2 import convert
 from default_vs_stock import MODES, TITLES, decode_only
-from harness import Comparison, ProcessContender, compare, fix_threads
+from harness import BenchError, Comparison, ProcessContender, compare, fix_threads
 from report import markdown, write
 from text import Text, prepare
 
 from fairseq_ext.search.loop import beam_search
 
 CONTENDERS = ["stock", "set_beam_size", "ours --decoder-backend fairseq", "ours", "ours --int8"]
-CONTENDERS += ["ctranslate2 float32 1x1", "ctranslate2 int8 1x1"]
+SETTINGS = ["", " CT2_USE_MKL=1", " CT2_USE_MKL=1 CT2_USE_EXPERIMENTAL_PACKED_GEMM=1"]  # without: what it chooses for this processor
+CONTENDERS += [f"ctranslate2 {kind} 1x1{setting}" for kind in ("float32", "int8") for setting in SETTINGS]
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 TRANSLATE = """
 import sys, ctranslate2
@@ -48,6 +51,8 @@ for number, result in enumerate(found):
 
 def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
+    if args.clock == "cpu" and any("=" in name.partition("ctranslate2")[2] for name in args.contenders):
+        raise BenchError("--clock cpu counts this process, and CTranslate2's settings need others: name --contenders without settings")
     fix_threads(args.threads)
     with tempfile.TemporaryDirectory() as folder:
         text = {}
@@ -60,12 +65,26 @@ def main(argv: list[str] | None = None) -> int:
             comparisons.append(whole_commands(args, text["bulk"]))
             print(markdown(comparisons[-1], args.over), flush=True)
         notes = [f"Model {args.model.name}, text {Path(args.text).name}.{args.src}, clock: {args.clock}."]
+        notes += [best_rivals(comparison) for comparison in comparisons]
         for mode in args.modes:
             notes += [profile(args, text[mode], mode, flags) for flags in ((), ("--int8",))]
             print("\n".join(notes[-2:]), flush=True)
         if args.out:
             write(args.out, comparisons, args.over, "\n\n".join(notes))
     return 1 if any(comparison.refused for comparison in comparisons) else 0
+
+
+def best_rivals(comparison: Comparison) -> str:
+    """Which settings of CTranslate2 were the best, and how many times as fast ours is."""
+    told = []
+    for kind, ours in (("float32", "ours"), ("int8", "ours --int8")):
+        rivals = [result for result in comparison.results if result.contender.name.startswith(f"ctranslate2 {kind}")]
+        if not rivals:
+            continue
+        best = min(rivals, key=lambda result: statistics.median(result.seconds)).contender
+        gain = comparison.speed_up(ours, best.name) if ours in [result.contender.name for result in comparison.results] else None
+        told.append(f"{best.signature.partition(' ')[0]}" + (f" (`{ours}` is {gain.median:.2f}x as fast)" if gain else ""))
+    return f"Best of CTranslate2, {comparison.title}: " + "; ".join(told) + "."
 
 
 def whole_commands(args: argparse.Namespace, text: Text) -> Comparison:

@@ -1,7 +1,7 @@
-"""What do models of real shapes cost: M2M-100 418M, NLLB-200 600M distilled, Transformer-big of WMT19?
+"""What do models of real shapes cost: Transformer base, big, and of 12 + 1 layers; M2M-100 418M, NLLB-200 600M distilled, WMT19's big?
 
     python scripts/bench/shapes.py --limit 64 --limit-one 20 --threads 2 --out results/shapes
-    python scripts/bench/shapes.py --shapes nllb --beams 5 --modes one
+    python scripts/bench/shapes.py --shapes base big 12+1 --beams 5 --modes one
 
 The weights are random and the sentences made up, of the lengths of news: the time of a step does not depend on what the weights are, and no
 hypothesis ends before --max-len-b, so that every contender reads equally many tokens. Each shape is saved as a fairseq checkpoint
@@ -33,7 +33,15 @@ MULTILINGUAL: dict[str, Any] = dict(
     decoder_ffn_embed_dim=4096, encoder_attention_heads=16, decoder_attention_heads=16, encoder_normalize_before=True,
     decoder_normalize_before=True, share_all_embeddings=True,
 )  # fmt: skip
+BASE: dict[str, Any] = dict(
+    encoder_layers=6, decoder_layers=6, encoder_embed_dim=512, decoder_embed_dim=512, encoder_ffn_embed_dim=2048,
+    decoder_ffn_embed_dim=2048, encoder_attention_heads=8, decoder_attention_heads=8, share_all_embeddings=True,
+)  # fmt: skip
 SHAPES: dict[str, tuple[int, dict[str, Any]]] = {  # words, fairseq's special ones included, and settings
+    "base": (32_000, BASE),
+    "big": (32_000, BASE | dict(encoder_embed_dim=1024, decoder_embed_dim=1024, encoder_ffn_embed_dim=4096, decoder_ffn_embed_dim=4096,
+                                encoder_attention_heads=16, decoder_attention_heads=16)),
+    "12+1": (32_000, BASE | dict(encoder_layers=12, decoder_layers=1)),
     "m2m": (128_112, MULTILINGUAL),
     "nllb": (256_206, MULTILINGUAL),
     "wmt19": (
