@@ -20,7 +20,7 @@ from fairseq.tasks.translation import TranslationTask
 
 from fairseq_ext import config, validate
 from fairseq_ext.capabilities import Part
-from fairseq_ext.constraints.flags import boundary_mode, constrained
+from fairseq_ext.constraints.flags import boundary_mode, check_phrases, constrained, expect_phrases
 from fairseq_ext.constraints.target_text import TargetText
 from fairseq_ext.decoders.refused import refuse_architecture
 from fairseq_ext.generator import AlignedBeamSearchGenerator, BeamSearchGenerator
@@ -82,10 +82,15 @@ class Extended(Batches, BuildsGenerators):
         flags = self.flags()
         references = getattr(args, "score_reference", False)
         if references:
-            validate.refuse_reference(flags)
+            validate.refuse_reference(flags, Flags)
         if seq_gen_cls is not None or references:
             return self.build_stock(models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)
+        typed = bool(getattr(args, "constraints", None))
+        if self.phrases_of_calls:
+            expect_phrases(flags, args)
         config.settle(flags, args, Part(f"--task {self.registered}", denies=self.lacks))
+        if not self.phrases_of_calls:
+            check_phrases(flags, typed, self.corpus_size > 0)
         self.use_flags(flags, constrained(flags, args) and not validate.stock_search(args))
         extra = dict(flags=flags, generation=args, source=self.source_dictionary)
         extra |= extra_gen_cls_kwargs or {}

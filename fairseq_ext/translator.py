@@ -62,6 +62,7 @@ class Translator(LoadedModel):
         self.beam, self.nbest = hypotheses(None, None, (generation.beam, generation.nbest))  # of calls that name none
         self.lock = threading.RLock()  # held while a call uses task, generator or models
         super().__init__(self.cfg)
+        self.task.phrases_of_calls = True
         self.generator = self.build_generator()
         self.generators = Generators(self.task, self.models, generation, self.generator)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairseq_ext.capabilities import Part, refusal
-from fairseq_ext.constraints.flags import check_bonus, check_glossary, constraint_flag, select_flag
+from fairseq_ext.constraints.flags import check_bonus, check_glossary, constraint_flag, select_flag, ways
 from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import DEFAULT, Strategy, all_strategies, changed, chosen, in_use, load_strategies
 from fairseq_ext.session import cpu_workers
@@ -103,6 +103,11 @@ OPTIONS = (
         denies=frozenset({"compiled linear layers"}),
     ),
     Option(
+        "--decoder-backend transformer",
+        lambda flags, generation: str(flags.decoder_backend) == "transformer",
+        needs=frozenset({"own loop"}),
+    ),
+    Option(
         "--results-file",
         lambda flags, generation: bool(flags.results_file),
         needs=frozenset({"own loop", "one process"}),
@@ -129,14 +134,12 @@ def parts(flags: Any, generation: Any) -> list[Part]:
     return found + [Part(o.flag, o.needs, o.denies) for o in OPTIONS if o.on(flags, generation)]
 
 
-UNUSED_BY_REFERENCE = ("constraints_file", "avoid_file", "glossary", "glossary_report", "results_file", "stats_file")
-
-
-def refuse_reference(flags: Any) -> None:
-    """Refuse what --score-reference would leave out, as it searches nothing (raises UsageError)."""
+def refuse_reference(flags: Any, own: type) -> None:
+    """Refuse what --score-reference would leave out, as it searches nothing (raises UsageError). own: the dataclass of our flags."""
     load_strategies()
     named = [s.flag for s in chosen(flags)]
-    named += ["--" + name.replace("_", "-") for name in UNUSED_BY_REFERENCE if getattr(flags, name)]
+    defaults = {field.name: field.default for field in dataclasses.fields(own) if field.name != "_name"}
+    named += ["--" + name.replace("_", "-") for name, default in defaults.items() if getattr(flags, name) != default]
     if named:
         given = "--score-reference scores translations that are there already"
         raise UsageError(f"{given}, so {named[0]} has nothing to do: leave one of the two out")
@@ -154,13 +157,21 @@ def refuse_unused(flags: Any, strategies: list[Strategy]) -> None:
         unused = [name for name in changed(flags, strategy) if name not in read]
         if unused:
             flag = "--" + unused[0].replace("_", "-")
-            owners = " or ".join(s.flag for s in all_strategies() if unused[0] in field_names(s))
-            raise UsageError(f"{flag} belongs to {owners}, which is not switched on: add it or leave {flag} out")
+            owners = [s for s in all_strategies() if unused[0] in field_names(s)]
+            if all(s.constrained for s in owners) and not any(s.constrained for s in strategies):
+                raise UsageError(f"{flag} shapes phrases, and the command has none: {ways(flag)}")
+            named = " or ".join(s.flag for s in owners)
+            raise UsageError(f"{flag} belongs to {named}, which is not switched on: add it or leave {flag} out")
 
 
 def declared(key: str) -> dict[str, Any]:
     """What the strategies' flags declare under a key of their metadata, by field name."""
     return {f.name: f.metadata[key] for s in all_strategies() if s.flags for f in dataclasses.fields(s.flags) if key in f.metadata}
+
+
+def short(number: float) -> str:
+    """A bound as a user types it."""
+    return f"{number:.0f}" if float(number).is_integer() else f"{number:g}"
 
 
 def refuse_values(flags: Any, generation: Any) -> None:
@@ -169,13 +180,13 @@ def refuse_values(flags: Any, generation: Any) -> None:
         value = getattr(generation, name, None)
         value = getattr(flags, name, None) if value is None else value
         if value is not None and not least <= value <= most:
-            bounds = f"{least:g} or more" if most == math.inf else f"{least:g} to {most:g}" if least > -math.inf else f"at most {most:g}"
+            bounds = f"{short(least)} or more" if most == math.inf else f"{short(least)} to {short(most)}"
             bounds = "a finite number" if (least, most) == FINITE else bounds
             raise UsageError(f"--{name.replace('_', '-')} {value} is no {meaning}: use {bounds}")
-    for option in dataclasses.fields(flags) if dataclasses.is_dataclass(flags) else ():
-        value = getattr(flags, option.name)
+    for name in {name for s in all_strategies() for name in field_names(s)}:
+        value = getattr(flags, name, None)
         if isinstance(value, float) and math.isnan(value):
-            raise UsageError(f"--{option.name.replace('_', '-')} is not a number: give one, or leave it out")
+            raise UsageError(f"--{name.replace('_', '-')} is not a number: give one, or leave it out")
     for name in (*FILES, *declared("file")):
         if getattr(flags, name) == "":
             raise UsageError(f"--{name.replace('_', '-')} is given without a name: name a file, or leave it out")

@@ -122,13 +122,16 @@ def test_what_cannot_work_is_refused_in_a_sentence(made_up, ours, stock, sentenc
         ({"results_file": "x"}, "--results-file"),
         ({"glossary": "x"}, "--glossary"),
         ({"stats_file": "x"}, "--stats-file"),
+        ({"int8": True}, "--int8"),
+        ({"cpu_workers": 2}, "--cpu-workers"),
+        ({"length_reward": float("nan")}, "--length-reward"),
     ],
     ids=str,
 )
 def test_scoring_a_reference_leaves_no_flag_out_silently(made_up, ours, flag):
     with pytest.raises(UsageError, match=f"--score-reference scores translations that are there already, so {flag} has nothing to do"):
-        validate.refuse_reference(flags(**ours))
-    validate.refuse_reference(flags())
+        validate.refuse_reference(flags(**ours), Flags)
+    validate.refuse_reference(flags(), Flags)
 
 
 @pytest.mark.parametrize("ours", [{}, {"stop": "patient"}, {"stop": "patient", "patient_steps": 5}, {"trim_below": 0.5}], ids=str)

@@ -74,7 +74,7 @@ class LazyLoader(importlib.abc.Loader):
 
 
 class Made(importlib.abc.Loader):
-    """Of a module that its package has imported meanwhile."""
+    """Loader that returns a module which its package has imported meanwhile, and runs nothing."""
 
     def __init__(self, module: ModuleType, loader: importlib.abc.Loader) -> None:
         self.module, self.loader = module, loader
@@ -107,7 +107,7 @@ def run_all() -> None:
 
 
 def later(spec: ModuleSpec) -> ModuleSpec:
-    """The spec by which a module of fairseq is imported: one that waits where it may, after the packages that it lies in have run."""
+    """Change a module's spec so that the module waits until it is needed, if it may wait; return the spec. Its packages run first."""
     parents = spec.name.split(".")
     for i in range(2, len(parents)):
         run(".".join(parents[:i]))

@@ -11,6 +11,7 @@ How text becomes tokens: segmenter.py.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -38,6 +39,8 @@ from fairseq_ext.constraints.sentence import (
 from fairseq_ext.errors import UsageError, counted
 from fairseq_ext.files import Lines
 from fairseq_ext.terms.words import words_of
+
+logger = logging.getLogger("fairseq_ext")
 
 
 @dataclass(frozen=True)
@@ -76,12 +79,15 @@ class ConstraintSource:
             Lines(avoid_file, "--avoid-file").for_each(lambda line, where: banned.update(self.banned_forms(line, where)))
         self.common = SentenceConstraints((), (), tuple(banned), tuple(banned.values())) if banned else EMPTY
         self.glossary = Glossary(glossary, self.segmenter) if glossary else None
+        self.named = bool(constraints_file or avoid_file or glossary)
+        if avoid_file and not banned:
+            logger.warning("--avoid-file %s has no phrases, so nothing is banned", avoid_file)
 
     def __len__(self) -> int:
         return 0 if self.lines is None else len(self.lines)
 
     def __bool__(self) -> bool:
-        return self.lines is not None or self.glossary is not None or self.common is not EMPTY
+        return self.named
 
     def check_size(self, sentences: int) -> None:
         """UsageError unless the constraints file, if there is one, has a line for each of so many sentences."""

@@ -3,16 +3,22 @@
 fairseq reads a flag's type from the annotation itself, so annotations are not postponed here.
 """
 
+import os
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
 from fairseq_ext.constraints.glossary import GlossaryOptions
+from fairseq_ext.constraints.lines import is_json
 from fairseq_ext.errors import UsageError
+from fairseq_ext.files import Lines
 from fairseq_ext.terms.glossary_files import Languages
 
 GLOSSARY = {"glossary_match": "surface", "glossary_repeat": "once", "glossary_report": None}  # defaults of flags that need --glossary
+# defaults of flags that need phrases, and of those among them that need required ones
+REQUIRED = {"constraint_case": None, "constraint_bonus": None, "constraint_draft_first": False, "dba_allocation": "even"}
+PHRASES = {"constraint_boundary": None, "constraint_end": False, "avoid_case": "any"} | REQUIRED
 
 
 @dataclass
@@ -88,6 +94,46 @@ def check_glossary(flags: Any) -> None:
     given = [name for name, default in GLOSSARY.items() if (getattr(flags, name) or default) != default]
     if given and not flags.glossary:
         raise UsageError(f"--{given[0].replace('_', '-')} needs a glossary: add --glossary, or leave it out")
+
+
+def given_of(flags: Any, defaults: dict[str, Any]) -> list[str]:
+    """Those of the flags that differ from their defaults, as they are typed."""
+    return ["--" + name.replace("_", "-") for name, default in defaults.items() if getattr(flags, name) not in (default, None)]
+
+
+def check_phrases(flags: Any, typed: bool, corpus: bool) -> None:
+    """UsageError for a flag that shapes phrases of which the command has none.
+
+    typed: --constraints is given; corpus: sentences come from a data set, so that no phrases can be typed behind them.
+    """
+    required = bool(flags.constraints_file or flags.glossary)
+    if not (required or typed or flags.avoid_file) and (given := given_of(flags, PHRASES)):
+        raise UsageError(f"{given[0]} shapes phrases, and the command has none: {ways(given[0])}")
+    if corpus and not required and (given := given_of(flags, REQUIRED)):
+        raise UsageError(f"{given[0]} shapes required phrases, and the command has none: {ways(given[0])}")
+    if str(flags.avoid_case) != "any" and not flags.avoid_file and not may_ban(flags.constraints_file):
+        raise UsageError("--avoid-case shapes banned phrases, and the command has none: add --avoid-file, or leave --avoid-case out")
+
+
+def may_ban(path: str | None) -> bool:
+    """Whether a constraints file can hold banned phrases; a pipe, which can be read only once, is trusted."""
+    return path is not None and (not os.path.isfile(path) or is_json(Lines(path, "--constraints-file")))
+
+
+def ways(flag: str) -> str:
+    """The way out for a flag that has no phrases to shape."""
+    if flag == "--avoid-case":
+        return f"add --avoid-file, or leave {flag} out"
+    files = (
+        "--constraints-file or --glossary" if flag[2:].replace("-", "_") in REQUIRED else "--constraints-file, --avoid-file or --glossary"
+    )
+    return f"add {files}, or leave {flag} out"
+
+
+def expect_phrases(flags: Any, generation: Any) -> None:
+    """Have the search take constraints where a flag shapes them. For a task whose phrases come with each call (translator.py)."""
+    if not flags.select and str(flags.decoding) == "beam" and not generation.constraints and given_of(flags, PHRASES):
+        generation.constraints = "unordered"
 
 
 def check_bonus(flags: Any) -> None:

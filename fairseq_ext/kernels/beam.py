@@ -20,7 +20,7 @@ FOUND = {"found_tokens": np.int64, "found_score": np.float32}
 
 
 class Result(IntEnum):
-    """What a call comes to."""
+    """How a call ended."""
 
     FOUND = 0
     NO_ROOM = 1  # the reader has no room for the next step

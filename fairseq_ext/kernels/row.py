@@ -25,7 +25,7 @@ BUFFERS = {"draft": np.int64, "sure": np.float64, "word": np.int64, "word_score"
 
 
 class Status(IntEnum):
-    """What a call comes to."""
+    """How a call ended."""
 
     GOES_ON = 0
     DONE = 1

@@ -56,7 +56,7 @@ class Groups:
         self.groups.insert(0, Group(beam))
 
     def put(self, beam: Beam) -> None:
-        """Put the group that the decoder holds back after its step, or drop it where no sentence is live."""
+        """Store the beam of the group that was stepped, in front; drop the group where none of its sentences is live."""
         if beam.live:
             self.groups[0].beam = beam
         else:

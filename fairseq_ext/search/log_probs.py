@@ -37,13 +37,16 @@ class LogProbs:
         return score, self.words(column)
 
     def best_of_sentences(self, c: int, before: Tensor, first: Tensor, of_each_row: bool) -> tuple[Tensor, ...] | None:
-        """The c best continuations of each sentence, as in kernels/topk.py, with words for columns; None where that does not run."""
+        """The c best continuations of each sentence, as kernels/topk.py returns them, with words in place of columns.
+
+        None where the compiled library cannot read `value`, or c is too large for it.
+        """
         if c > MANY or not self.is_compiled():
             return None
         return self.compiled_best(c, before, first, of_each_row)
 
     def compiled_best(self, c: int, before: Tensor, first: Tensor, of_each_row: bool) -> tuple[Tensor, ...]:
-        """The same, of `value` as it stands, where the compiled library can read it."""
+        """The same by the compiled library, which must be able to read `value`."""
         row, column, score, *tops = best_of_sentences(self.value, before.contiguous(), first, c, of_each_row)
         if self.ids is None:
             return row, column, score, *tops

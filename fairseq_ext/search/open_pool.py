@@ -59,7 +59,7 @@ class OpenPool(Pool):
         heapq.heappush(self.free, place)
 
     def refresh_(self) -> None:
-        """Make the tensors anew."""
+        """Build the pool's tensors again from its places."""
         rows = pad_sequence(self.sources, batch_first=True, padding_value=self.pad, padding_side="left")
         self.length = rows.ne(self.pad).sum(1)
         self.net_input = {"src_tokens": rows, "src_lengths": self.length}

@@ -53,9 +53,9 @@ class OpenSearch:
         return places
 
     def put(self, arrivals: Pool) -> list[int]:
-        """Give the sentences places; fit the rows that are live to the tables of the pool as it is then.
+        """Put sentences into the pool; return their places. The row state of live rows is fitted to the changed pool.
 
-        Select with the plug of sentences without constraints while no other ones are here.
+        While no sentence of the pool has constraints, the faster plug of `Select.unconstrained` selects.
         """
         plugs, beams, places = self.search.plugs, [group.beam for group in self.search.groups.groups], []
 

@@ -60,11 +60,11 @@ class Select(ABC):
         """Add row state (`beam.aux`) to a beam whose sentences start now; none by default."""
 
     def follow(self, beams: Sequence[Beam], pool: Pool, change: Callable[[], None]) -> None:
-        """Let `change` change the pool's sentences, those of live beams left as they are; fit the row state of these beams to it."""
+        """Call `change`, which replaces sentences of the pool that no beam holds; then fit the row state of these beams to the pool."""
         change()
 
     def unconstrained(self) -> Select:
-        """What selects the same while no sentence of the pool has constraints, and takes less time; this plug by default."""
+        """Return a faster plug that selects the same while no sentence of the pool has constraints; by default this one."""
         return self
 
     def required_ids(self, pool: Pool) -> list[Collection[int]] | None:

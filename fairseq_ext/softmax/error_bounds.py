@@ -97,8 +97,11 @@ class Screen:
         return (out if bias is None else out + bias) / self.temperature
 
     def log_probs(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """x (n, d) -> log-probabilities (n, V); which of them come from the full weights (n, V); what no other word's log-probability
-        exceeds (n,); a bound of what log Z is wrong by (n,)."""
+        """Return log-probabilities (n, V) of states x (n, d), and what is known of their errors.
+
+        Behind them: which come from the full weights (n, V); a bound (n,) that no other word's log-probability exceeds; a bound (n,) of
+        the error of log Z.
+        """
         if self.compiled is not None:
             return self.compiled(x)
         logits = self.rounded_logits(x)

@@ -1,7 +1,7 @@
 """Wrong commands, each with the one sentence that it gets: no traceback, status 1, and nothing translated.
 
 A row is a name, arguments of fairseq-generate behind those of a command that works, and a part of the sentence. The last of a flag's
-values counts. {names} are files of `files`.
+values counts. {names} are files of `files`. Rows of flags that have nothing to work on: flag_rows.py.
 """
 
 import copy
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from flag_rows import FLAGS
 from forked import generate, interactive
 
 RIGHT = ["{data}", "--path", "{model}", "--task", "translation_ext", "--cpu", "--beam", 4, "--max-len-b", 8]
@@ -41,6 +42,10 @@ WRONG = {
     "finished": (["--prune-finished", -1], "--prune-finished -1.0 is not a distance"),
     "reward nan": (["--length-reward", "nan", "--unnormalized"], "--length-reward"),
     "reward normalised": (["--length-reward", 1], "--length-reward adds to raw scores: add --unnormalized"),
+    "reward beyond numbers": (["--length-reward", "1e300", "--unnormalized"], "--length-reward 1e+300 is no reward in nats: use 0 to 1000"),
+    "ratio": (["--length-reward", 1, "--unnormalized", "--length-ratio", 0], "--length-ratio 0.0 is not a length ratio"),
+    "offset": (["--length-reward", 1, "--unnormalized", "--length-offset", "inf"], "--length-offset inf is no number of subwords"),
+    "seed": (["--softmax", "lsh", "--lsh-seed", 10**30], "is no seed of 64 bits"),
     "blocks": ([*WINDOW, "--block-size", -1], "--block-size -1 is no number of tokens"),
     "cost": ([*WINDOW, "--draft-cost", "nan"], "--draft-cost"),
     # numbers of fairseq's own
@@ -68,8 +73,14 @@ WRONG = {
     "ranked banks": (["--stop", "ranked", "--select", "cbs"], "--stop ranked compares all hypotheses of a sentence"),
     "proof": (["--stop", "optimal", "--unkpen", -1], "can make a token's score positive, so --stop optimal proves nothing"),
     "flag of another": (["--lsh-k", 8], "--lsh-k belongs to --softmax lsh, which is not switched on"),
+    "backend of another loop": (
+        ["--sampling", "--nbest", 4, "--decoder-backend", "transformer"],
+        "--sampling replaces beam search, so --decoder-backend transformer cannot work with it",
+    ),
     "resume nothing": (["--resume"], "--resume goes on with a results file and none is named"),
     "diverse": (["--diverse-beam-groups", 2, "--beam", 3], "--diverse-beam-groups shares the beam out evenly"),
+    "cost of a block": (["--beam", 1, "--decoding", "jacobi", "--draft-cost", 1], "--draft-cost belongs to --decoding window, not to"),
+    "table of no drafter": ([*WINDOW, "--draft", "repeat", "--draft-table", "{file}"], "--draft-table belongs to --draft ngram"),
     # files
     "no results name": (["--results-file", ""], "--results-file is given without a name"),
     "no statistics name": (["--stats-file", ""], "--stats-file is given without a name"),
@@ -77,6 +88,8 @@ WRONG = {
     "no constraints file": (["--constraints-file", "x" * 300], "--constraints-file: cannot read xxx"),
     "no lexical table": (["--softmax", "lexical"], "--softmax lexical needs a table"),
     "graphs in a file": (["--beam", 1, "--decoding", "jacobi", "--ddg-dir", "{file}/x"], "cannot be written to"),
+    "no counts": (["--softmax", "top", "--shortlist-counts", "{empty}"], "counts no word of the target dictionary: write lines"),
+    "no columns": (["--softmax", "top", "--shortlist-counts", "{file}"], "line 1 has 1 column and needs 2: correct 'x'"),
     "no subset": (["--gen-subset", "nope"], "nope"),
     "no language model": (["--lm-path", "{folder}/none.pt"], "Model file not found"),
     "no segmentation model": (["--bpe", "sentencepiece"], "--sentencepiece-model is needed here and missing: add it"),
@@ -142,7 +155,10 @@ def files(tiny, tmp_path_factory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("wrong")
     (folder / "file").write_text("x")
     (folder / "empty").write_text("")
-    return {"data": tiny / "data", "model": tiny / "model.pt", "folder": folder, "file": folder / "file", "empty": folder / "empty"}
+    for name, text in {"phrases": "en1\n" * 11, "banned": "en2\n", "glossary": "de1\ten1\n"}.items():
+        (folder / name).write_text(text)
+    named = {name: folder / name for name in ("file", "empty", "phrases", "banned", "glossary")}
+    return named | {"data": tiny / "data", "model": tiny / "model.pt", "folder": folder}
 
 
 def refused(arguments: list) -> str:
@@ -158,9 +174,9 @@ def filled(arguments: list, files: dict[str, Path]) -> list[str]:
     return [str(a).format(**files) if "{" in str(a) else str(a) for a in arguments]
 
 
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("name", WRONG | FLAGS)
 def test_wrong_flags_get_one_sentence(name, files):
-    arguments, sentence = WRONG[name]
+    arguments, sentence = (WRONG | FLAGS)[name]
     said = refused(filled([*RIGHT, *arguments], files))
     assert sentence.replace("{data}", str(files["data"])).replace("{folder}", str(files["folder"])) in said and len(said) < 500
 

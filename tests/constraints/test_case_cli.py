@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import sentencepiece
-from forked import generate
+from forked import generate, interactive_forked
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "checkpoints" / "demo"
@@ -79,3 +79,17 @@ def test_the_report_and_a_reader_agree(demo, plain, tmp_path, case):
             assert there or (case == "initial" and re.match(rf"{word.capitalize()}\b", text))
     if case != "exact":  # what the model says by itself will do
         assert sum(found[i][0] == plain[i] for i in range(LINES)) > LINES // 2
+
+
+@pytest.mark.parametrize("mode, whole", [("word", True), ("prefix", False), ("none", False)])
+def test_where_a_phrase_counts(demo, tmp_path, mode, whole):
+    """The model says "associations" by itself: that has "association" where a suffix may follow, and lacks it as a word."""
+    line = "Zwei Verbände werden morgen geprüft.\n"
+    where = [demo, "--path", MODEL / "checkpoint.pt", "--cpu", "--source-lang", "de", "--target-lang", "en"]
+    how = ["--bpe", "sentencepiece", "--sentencepiece-model", MODEL / "spm.model", "--task", "translation_ext", "--beam", 4]
+    given = ["--constraints-file", written(tmp_path, "constraints", ["association"]), "--constraint-boundary", mode]
+    free, found = (
+        re.search(r"^D-0\t\S+\t(.*)$", interactive_forked(line, *where, *how, *flags).stdout, re.MULTILINE)[1] for flags in ((), given)
+    )
+    assert "associations" in free and not re.search(r"\bassociation\b", free)
+    assert (found != free and bool(re.search(r"\bassociation\b", found))) if whole else found == free

@@ -96,7 +96,7 @@ def test_phrases_are_forced_only_where_the_draft_misses_one(demo, mixed, free, s
 @pytest.mark.parametrize(
     "flags, said",
     [
-        (("--constraint-end",), "--constraint-end belongs to"),
+        (("--constraint-end",), "--constraint-end shapes phrases, and the command has none: add --constraints-file"),
         (("--select", "dba", "--constraint-bonus", 2), "--constraint-bonus prefers phrases and --select dba forces them"),
         (("--select", "bonus"), "--select bonus prefers phrases by a bonus and none is given"),
         (("--constraint-bonus", -1), "--constraint-bonus -1.0 is no bonus in nats"),

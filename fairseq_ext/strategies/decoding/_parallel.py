@@ -106,6 +106,10 @@ def check(flags, generation) -> None:
         )
     if str(flags.decoding) in ("gs-jacobi", "window") and flags.parallel_length:
         raise UsageError(f"--parallel-length belongs to jacobi and hybrid-jacobi, not to {name}: leave it out")
+    if flags.draft_cost != -1 and str(flags.decoding) != "window":
+        raise UsageError(f"--draft-cost belongs to --decoding window, not to {name}: leave it out")
+    if flags.draft_table and str(flags.draft) not in ("auto", "ngram"):
+        raise UsageError(f"--draft-table belongs to --draft ngram, not to --draft {flags.draft}: leave it out")
     for flag, value in (("--draft-cost", flags.draft_cost), ("--parallel-margin", flags.parallel_margin)):
         if value != -1 and not 0 <= value < math.inf:
             raise UsageError(f"{flag} {value:g} means nothing: it is a number of 0 or more, or -1 for the default")

@@ -27,7 +27,7 @@ class EndRule:
         beam.aux["ends"] = torch.zeros(beam.rows, dtype=torch.long, device=beam.device)
 
     def forbid_(self, beam: Beam, log_probs: LogProbs, phrases: PhraseTable, forced: bool) -> Tensor:
-        """Make impossible what breaks the rule; the next tokens (n, Q) of each row's phrases.
+        """Ban tokens that break the rule, in place; return the next tokens (n, Q) of each row's phrases.
 
         phrases: those of the S sentences; forced: phrases must be met, not only may.
         """

@@ -22,9 +22,9 @@ LIKELY = 0.1  # a pending row goes on where the model gives this much to tokens 
 
 
 def limit_pending_(table: Tables, beam: Beam, log_probs: LogProbs, width: Tensor, steps_left: Tensor) -> None:
-    """Make impossible what no more pending rows than `width` (S,) / SHARE, and none that the model would not continue, leave.
+    """Ban tokens in place, so that at most `width` (S,) / SHARE rows of a sentence become pending, and unlikely pending rows end.
 
-    Next tokens of required phrases stay possible and are not counted, and so is everything where a prefix is forced.
+    Next tokens of required phrases are neither banned nor counted; nor is anything where a prefix is forced.
     steps_left (S,): tokens that may still come before EOS."""
     banned = table.banned
     if banned is None or banned.glued.numel() == 1:
@@ -40,9 +40,9 @@ def limit_pending_(table: Tables, beam: Beam, log_probs: LogProbs, width: Tensor
 
 
 def drop_unlikely_(banned: BannedTable, beam: Beam, log_probs: LogProbs, width: Tensor, free: Tensor, wanted: Tensor | None) -> None:
-    """End pending rows that the model gives less than LIKELY to continue, where the other rows have 2 x width continuations.
+    """End pending rows whose continuations have less than probability LIKELY together, where the other rows have 2 x width continuations.
 
-    So a beam that holds all sequences loses none."""
+    The second condition keeps every row of a beam that is wide enough for all sequences."""
     sentence = beam.sentence_of_row()
     pending = banned.pending[beam.aux["banned"]] & ~free[sentence]
     if pending.device.type == "cpu" and not bool(pending.any()):
@@ -60,7 +60,7 @@ def drop_unlikely_(banned: BannedTable, beam: Beam, log_probs: LogProbs, width: 
 
 
 def limit_new_(banned: BannedTable, beam: Beam, log_probs: LogProbs, most: Tensor, wanted: Tensor | None) -> None:
-    """Make impossible all but the best `most` (S,) continuations of a sentence that lead to a pending state, and what equals the last."""
+    """Of the continuations of a sentence that lead to a pending state, ban all but the best `most` (S,); those that equal the last stay."""
     state = beam.aux["banned"]
     root = banned.root[state]
     token = torch.cat([banned.closing[state].masked_fill((state == root)[:, None], -1), banned.closing[root]], dim=1)  # (n, 2B)

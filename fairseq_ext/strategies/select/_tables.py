@@ -37,14 +37,14 @@ class Tables:
 
 
 class Compilers:
-    """What makes the automata of phrases, and keeps those of one search."""
+    """Makes the automata of required and banned phrases, and caches them for one search."""
 
     def __init__(self) -> None:
         self.required = Compiler(None)
         self.banned = BannedCompiler(None, False)
 
     def use(self, pool: Pool) -> None:
-        """Go on with the pool's boundaries, and with its case of banned phrases."""
+        """Replace the compilers where the pool has other word boundaries, or another case of banned phrases, than the last one."""
         if self.required.boundaries is not pool.boundaries:
             self.required = Compiler(pool.boundaries)
         if self.banned.boundaries is not pool.boundaries or self.banned.any_case != pool.banned_in_any_case:

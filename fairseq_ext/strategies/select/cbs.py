@@ -4,7 +4,7 @@
     EMNLP 2017. https://aclanthology.org/D17-1098/
 
 A state is which subset of the C constraints is met, of which there are 2^C, and how far the phrase at hand has come. Each has a bank of
-k slots. Candidates, phrase automata and gates are dba.py's, fixed slots are gbs.py's; what is lacking is the allocation.
+k slots. Candidates, phrase automata and gates are those of dba.py; a bank has fixed slots, as in gbs.py, in place of the allocation.
 
 | symbol | flag |
 | --- | --- |

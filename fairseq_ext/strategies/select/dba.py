@@ -77,7 +77,7 @@ class DBA(Select):
             table.ends.start(beam)
 
     def follow(self, beams: Sequence[Beam], pool: Pool, change: Callable[[], None]) -> None:
-        """A sentence's constraints keep their columns; its states move with the automata."""
+        """Shift the states of live rows to where their automata lie after the change; each constraint keeps its column."""
         before = self.tables(pool)
         change()
         after = self.tables(pool)
@@ -167,7 +167,7 @@ class DBA(Select):
         return Candidates(row, token, score, self.k, None, table.phrases.total[live], group, aux)
 
     def forbid_(self, beam: Beam, log_probs: LogProbs, table: Tables, steps_left: Tensor) -> Tensor | None:
-        """Make impossible what banned phrases and --constraint-end forbid; what EndRule.forbid_ returns, None without that rule.
+        """Ban what banned phrases and --constraint-end forbid, in place; return what EndRule.forbid_ does, None without that rule.
 
         steps_left (S,): tokens that may still come before EOS."""
         if table.banned is not None:

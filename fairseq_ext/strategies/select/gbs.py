@@ -4,7 +4,7 @@
     ACL 2017. https://aclanthology.org/P17-1141/
 
 Each of the C + 1 banks of dba.py has the same b slots, whether it can fill them or not: a beam of b (C + 1), as Post and Vilar
-simulate it (NAACL 2018, Section 5). Candidates, phrase automata and gates are dba.py's; what is lacking is the allocation.
+simulate it (NAACL 2018, Section 5). Candidates, phrase automata and gates are those of dba.py.
 
 | symbol | flag |
 | --- | --- |
@@ -68,7 +68,7 @@ class GridBeam(DBA):
         return self.k * (phrases.total + 1)
 
     def best(self, k: int, beam: Beam, log_probs: LogProbs, phrases: PhraseTable) -> Best:
-        """No sentence looks further than it does by itself, whatever the widest one of its batch needs."""
+        """The best continuations of each sentence, no more than it looks at when it is alone: a batch is as wide as its widest sentence."""
         best = super().best(k, beam, log_probs, phrases)
         beyond = torch.arange(best.score.size(1), device=beam.device) >= 2 * self.own_width(phrases)[:, None]
         return replace(best, score=best.score.masked_fill(beyond, -torch.inf))

@@ -74,9 +74,10 @@ def target_counts(flags, context) -> list[int]:
                 counts[index] = int(count)
         except ValueError as error:
             raise UsageError(
-                f"--shortlist-counts {flags.shortlist_counts}, line {number}: '{count}' is not a count: "
-                "write a whole number there"
+                f"--shortlist-counts {flags.shortlist_counts}, line {number}: '{count}' is not a count: write a whole number there"
             ) from error
+    if not any(counts):
+        raise UsageError(f"--shortlist-counts {flags.shortlist_counts} counts no word of the target dictionary: write lines 'word count'")
     return counts
 
 
@@ -85,7 +86,9 @@ def table_lines(path: str, flag: str, columns: int) -> Iterator[list[str]]:
     for number, line in enumerate(Lines(path, flag), 1):
         parts = line.split()
         if len(parts) < columns:
-            raise UsageError(f"{flag} {path}, line {number} has {counted(len(parts), 'column')} and needs {columns}: '{line.strip()}'")
+            raise UsageError(
+                f"{flag} {path}, line {number} has {counted(len(parts), 'column')} and needs {columns}: correct '{line.strip()}'"
+            )
         yield parts[:columns]
 
 

@@ -85,7 +85,9 @@ class LSHFlags(ShortlistFlags):
     lsh_table: ChoiceEnum(["auto", "direct", "cuckoo"]) = field(  # type: ignore[valid-type]
         default="auto", metadata={"help": "how codes are looked up (same results; default auto: by address up to 16 bits, else cuckoo)"}
     )
-    lsh_seed: int = field(default=1, metadata={"help": "of the permutations (default: 1)"})
+    lsh_seed: int = field(
+        default=1, metadata={"help": "of the permutations (default: 1)", "range": (-(2**63), 2**63 - 1, "seed of 64 bits")}
+    )
     lsh_index: Optional[str] = field(  # noqa: UP045
         default=None, metadata={"help": "keep the index beside this file (default: the checkpoint; off: keep none)", "file": True}
     )
@@ -235,8 +237,7 @@ def build(flags, context) -> LSH:
         raise UsageError(f"--lsh-k {flags.lsh_k} is above the output layer's {weight.size(1)} dimensions: lower it")
     if flags.lsh_bands * weight.size(0) >= 1 << 31:
         raise UsageError(
-            f"an LSH index has at most 2^31 entries, and --lsh-bands {flags.lsh_bands} times {weight.size(0):,} words is more: "
-            "lower it"
+            f"an LSH index has at most 2^31 entries, and --lsh-bands {flags.lsh_bands} times {weight.size(0):,} words is more: lower it"
         )
     table = str(flags.lsh_table)
     if table == "auto":
@@ -246,5 +247,3 @@ def build(flags, context) -> LSH:
     make = partial(ExactLSH, FullScorer(context.models[0], context)) if str(flags.lsh_normalise) == "exact" else LSH
     words = fingerprint_of_dictionary(context.dictionary)
     return make(parameters, flags.lsh_hits, beside, words, share=str(flags.lsh_share), **arguments)
-
-

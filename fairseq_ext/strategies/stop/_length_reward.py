@@ -6,12 +6,14 @@
 search/scoring.py computes it. Neutral setting: --length-reward 0.
 """
 
-import math
 from dataclasses import dataclass, field
 
 from fairseq.dataclass import FairseqDataclass
 
 from fairseq_ext.errors import UsageError
+
+MOST = 1000  # nats, and target tokens for each source token
+LONGEST = 1_000_000  # subwords
 
 
 @dataclass
@@ -32,14 +34,14 @@ class LengthFlags(FairseqDataclass):
 
 def check_length(flags, generation) -> None:
     """Refuse a reward that no bound holds for, and a shape without a reward (raises UsageError)."""
-    if not 0 <= flags.length_reward < math.inf:
-        raise UsageError(f"--length-reward {flags.length_reward} has no bound on what it may add: use a number of 0 or more")
+    if not 0 <= flags.length_reward <= MOST:
+        raise UsageError(f"--length-reward {flags.length_reward} is no reward in nats: use 0 to {MOST}")
     if flags.length_reward and not generation.unnormalized:
         raise UsageError("--length-reward adds to raw scores: add --unnormalized, or leave --length-reward out and keep normalised scores")
-    if not 0 < flags.length_ratio < math.inf:
-        raise UsageError(f"--length-ratio {flags.length_ratio} is not a length ratio: use a number above 0")
-    if not math.isfinite(flags.length_offset):
-        raise UsageError(f"--length-offset {flags.length_offset} is not a number of subwords: use a finite number, or leave it out")
+    if not 0 < flags.length_ratio <= MOST:
+        raise UsageError(f"--length-ratio {flags.length_ratio} is not a length ratio: use a number above 0, at most {MOST}")
+    if not abs(flags.length_offset) <= LONGEST:
+        raise UsageError(f"--length-offset {flags.length_offset} is no number of subwords: use -{LONGEST} to {LONGEST}")
     shaped = {
         "--length-ratio": flags.length_ratio != 1.0,
         "--length-offset": flags.length_offset != 0.0,
