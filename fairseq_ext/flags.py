@@ -638,7 +638,7 @@ class Flags(StockFlags, total=False):
     # what hypotheses' scores are normalised over: the shortlist (list), or exact, all words, in one more pass
     # at the end (default: list, as the paper)
     lsh_normalise: Literal["exact", "list"] | None
-    # of the permutations (default: 1)
+    # seed of the random permutations (default: 1)
     lsh_seed: int | None
     # batch: one shortlist for all rows; sentence: one for each sentence (default: batch, as the paper)
     lsh_share: Literal["batch", "sentence"] | None

@@ -219,7 +219,7 @@ def test_every_capability_is_needed_and_denied():
         ({}, {"unkpen": float("inf")}, "--unkpen inf is no penalty"),
         ({}, {"max_len_a": float("inf")}, "--max-len-a inf is no ratio of target to source tokens: use 0 to 1000"),
         ({}, {"max_len_a": float("nan")}, "--max-len-a nan is no ratio"),
-        ({}, {"temperature": 0.0}, "--temperature 0.0 is no temperature: use 1e-06 to 1e\\+06"),
+        ({}, {"temperature": 0.0}, "--temperature 0.0 is no temperature: use 1e-06 to 1000000"),
         ({}, {"beam": 100_000}, "--beam 100000 is no number of hypotheses: use 1 to 10000"),
         ({}, {"beam": 0}, "--beam 0 is no number of hypotheses"),
         ({"cpu_workers": 3000}, {}, "--cpu-workers 3000 is no number of processes: use 1 to "),

@@ -81,8 +81,8 @@ def test_the_report_and_a_reader_agree(demo, plain, tmp_path, case):
         assert sum(found[i][0] == plain[i] for i in range(LINES)) > LINES // 2
 
 
-@pytest.mark.parametrize("mode, whole", [("word", True), ("prefix", False), ("none", False)])
-def test_where_a_phrase_counts(demo, tmp_path, mode, whole):
+@pytest.mark.parametrize("mode", ["word", "prefix", "none"])
+def test_where_a_phrase_counts(demo, tmp_path, mode):
     """The model says "associations" by itself: that has "association" where a suffix may follow, and lacks it as a word."""
     line = "Zwei Verbände werden morgen geprüft.\n"
     where = [demo, "--path", MODEL / "checkpoint.pt", "--cpu", "--source-lang", "de", "--target-lang", "en"]
@@ -92,4 +92,7 @@ def test_where_a_phrase_counts(demo, tmp_path, mode, whole):
         re.search(r"^D-0\t\S+\t(.*)$", interactive_forked(line, *where, *how, *flags).stdout, re.MULTILINE)[1] for flags in ((), given)
     )
     assert "associations" in free and not re.search(r"\bassociation\b", free)
-    assert (found != free and bool(re.search(r"\bassociation\b", found))) if whole else found == free
+    if mode == "prefix":
+        assert found == free
+    else:  # none: its own pieces, whatever follows
+        assert found != free and re.search(r"\bassociation\b" if mode == "word" else r"\bassociation", found)

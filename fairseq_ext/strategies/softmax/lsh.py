@@ -86,7 +86,7 @@ class LSHFlags(ShortlistFlags):
         default="auto", metadata={"help": "how codes are looked up (same results; default auto: by address up to 16 bits, else cuckoo)"}
     )
     lsh_seed: int = field(
-        default=1, metadata={"help": "of the permutations (default: 1)", "range": (-(2**63), 2**63 - 1, "seed of 64 bits")}
+        default=1, metadata={"help": "seed of the random permutations (default: 1)", "range": (-(2**63), 2**63 - 1, "seed of 64 bits")}
     )
     lsh_index: Optional[str] = field(  # noqa: UP045
         default=None, metadata={"help": "keep the index beside this file (default: the checkpoint; off: keep none)", "file": True}
