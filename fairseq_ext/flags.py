@@ -674,6 +674,8 @@ class Flags(StockFlags, total=False):
     resume: bool | None
     # when sentences start (default: batch, as fairseq: all together)
     schedule: Literal["batch", "stream"] | None
+    # --softmax screened: bits of the weights (default: 16, scores to 1e-6; 8: scores to 1e-3, on a CPU)
+    screen_bits: Literal["16", "8"] | None
     # how continuations are chosen (default: dba where there are constraints, else topk, as fairseq)
     select: Literal["bonus", "cbs", "dba", "gbs", "topk"] | None
     # lines 'word count' of the target side, for the most frequent words (default: the target dictionary's

@@ -1,6 +1,8 @@
 """The self-check of the transformer backend: a few steps and the encoder, compared with fairseq's own modules at start-up.
 
-A model whose modules compute something else than their weights say is found here, and runs on fairseq's modules instead.
+A model whose modules compute something else than their weights say is found here, and runs on fairseq's modules instead. The result is
+not remembered from one run to the next: for 10 million weights the check takes 17 ms of a start of 2 s, and a digest of the weights, by
+which it could be remembered, 24 ms (SHA-256; both grow with the model).
 """
 
 from __future__ import annotations

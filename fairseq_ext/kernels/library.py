@@ -88,6 +88,8 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # what each function returns a
     "shortlist_log_probs": (None, [P, P, N, P, N, P, P, N, P]),
     # screen.cpp
     "screen": (None, [P, P, N, P, P, P, P]),
+    # screen_int8.cpp
+    "screen_int8": (None, [P, P, N, P, P, P, P]),
 }
 
 

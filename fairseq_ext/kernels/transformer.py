@@ -73,6 +73,11 @@ def quantised(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     return (weight / scale[:, None]).round_().to(torch.int8 if bits == 8 else torch.int16), scale
 
 
+def packed_bytes(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Whole numbers of 8 bits (out, in) -> what one instruction multiplies, (panels, in / 4, P, 4), and 128 x each output's sum."""
+    return panels(weight).unflatten(2, (-1, 4)).transpose(1, 2).contiguous(), panels(weight.sum(1, dtype=torch.int32) * 128).contiguous()
+
+
 class PackedLinear:
     """x -> x W' + b by the compiled library. weight (out, in), bias (out,) or None, both float32; bits: 32, or 16 or 8 that the weights
     are rounded to (8: where inputs come in fours)."""
@@ -86,8 +91,7 @@ class PackedLinear:
             weight, scale = quantised(weight, bits)
             self.scale = panels(scale).contiguous()
         if bits == 8:
-            self.offset = panels(weight.sum(1, dtype=torch.int32) * 128).contiguous()
-            self.weight = panels(weight).unflatten(2, (-1, 4)).transpose(1, 2).contiguous()  # (panels, in / 4, P, 4)
+            self.weight, self.offset = packed_bytes(weight)
         else:
             self.weight = panels(weight).transpose(1, 2).contiguous()  # (panels, in, P)
         pointers = [0 if part is None else part.data_ptr() for part in (self.weight, self.bias, self.scale, self.offset)]

@@ -18,6 +18,7 @@ from fairseq_ext.kernels.transformer import quantised
 from fairseq_ext.search.log_probs import blockwise_topk
 
 SAFETY = 1.001  # for the rounding of the bounds themselves
+WHOLE = 32512  # largest of 16 bits whose high byte is one of -127 to 127
 ROUNDING = 1e-6  # of float32, in sums of probabilities
 
 
@@ -48,7 +49,7 @@ class Screen:
         if not bool(torch.isfinite(weight).all()):
             raise RuntimeError("the weights are not finite")
         self.weight, self.bias = weight.contiguous(), None if bias is None else bias.contiguous()
-        self.temperature, self.m = temperature, m
+        self.temperature, self.m, self.tolerance = temperature, m, tolerance
         self.always = torch.tensor(sorted(set(always)), device=weight.device)
         near = rounded(weight)
         error = weight - near  # (V, d)
@@ -66,6 +67,7 @@ class Screen:
         """What is not scored again must be the rounded weights' own, to the rounding of float32. Raises RuntimeError."""
         d = self.weight.size(1)
         x = torch.arange(3 * d, dtype=torch.float32, device=near.device).mul(0.37).sin().view(3, -1)
+        x = x.mul(WHOLE).round().index_fill(1, torch.tensor([0], device=near.device), WHOLE) / WHOLE  # what 16 bits hold
         value, known, _, _ = self.log_probs(x)
         some = slice(0, min(512, near.size(0)))
         logits = F.linear(x.double(), near[some].double(), None if self.bias is None else self.bias[some].double()) / self.temperature
@@ -88,8 +90,11 @@ class Screen:
 
     def change(self, x: Tensor, ids: Tensor) -> Tensor:
         """What the rounding of the weights took off the logits (n, m) of words ids (n, m)."""
-        weight = self.weight[ids]
-        return self.of_words(weight - rounded(weight), x, None)
+        return self.of_words(self.weight[ids] - self.rounded_words(ids), x, None)
+
+    def rounded_words(self, ids: Tensor) -> Tensor:
+        """The rounded weights (n, m, d) of words ids (n, m)."""
+        return rounded(self.weight[ids])
 
     def of_words(self, weight: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
         """weight (n, m, d), x (n, d), bias (n, m) -> logits (n, m)"""

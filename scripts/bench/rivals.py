@@ -66,6 +66,7 @@ def main(argv: list[str] | None = None) -> int:
             print(markdown(comparisons[-1], args.over), flush=True)
         notes = [f"Model {args.model.name}, text {Path(args.text).name}.{args.src}, clock: {args.clock}."]
         notes += [best_rivals(comparison) for comparison in comparisons]
+        print("\n".join(notes[1:]), flush=True)
         for mode in args.modes:
             notes += [profile(args, text[mode], mode, flags) for flags in ((), ("--int8",))]
             print("\n".join(notes[-2:]), flush=True)
