@@ -1,5 +1,6 @@
 """--softmax screened gives the full softmax's output: on random, near-tied and large weights, and its bounds hold what they bound."""
 
+import copy
 import logging
 
 import pytest
@@ -257,7 +258,13 @@ def test_half_precision_products_of_a_gpu(monkeypatch):
 @needs_library
 def test_a_wrong_product_is_found_at_the_start(monkeypatch):
     right = screening.ScreenedLinear
-    monkeypatch.setattr(screening, "ScreenedLinear", lambda weight, *rest: right(weight + 0.01 * weight.flip(0), *rest))
+
+    def of_other_weights(screen, tolerance):
+        other = copy.copy(screen)
+        other.weight = screen.weight + 0.01 * screen.weight.flip(0)
+        return right(other, tolerance)
+
+    monkeypatch.setattr(screening, "ScreenedLinear", of_other_weights)
     with pytest.raises(RuntimeError, match="is off by"):
         Screen(weights("random"), None, 1.0, 64, [2], 5e-5)
 
