@@ -106,6 +106,8 @@ def explain(error: BaseException) -> str | None:
     if isinstance(error, IsADirectoryError):
         named = error.filename if error.filename else "a name given as a file"
         return f"{named} is a folder, and a file is needed: name the file in it"
+    if isinstance(error, FileNotFoundError) and error.filename == "":
+        return "a file is given without a name: name one, or leave its flag out"
     if isinstance(error, FileNotFoundError) and error.filename and "dict." not in text:
         return f"{error.filename} does not exist: correct the path"
     if isinstance(error, FileNotFoundError) and "dict." in text:
@@ -141,6 +143,6 @@ def report(kind: type[BaseException], error: BaseException, trace) -> None:
     if sentence is None or os.environ.get("FAIRSEQ_EXT_TRACEBACK"):
         sys.__excepthook__(kind, error, trace)
     if sentence is not None:
-        with contextlib.suppress(OSError):  # leaving.py tells of it
+        with contextlib.suppress(OSError, AttributeError):  # leaving.py tells of it; where it is closed there is none
             sys.stdout.flush()
         print(f"error: {shortened(sentence)}", file=sys.stderr)

@@ -103,7 +103,12 @@ def interrupts_raise() -> None:
 
 
 def watch_output() -> None:
-    """For a process that is a command: what its output does not take ends it as above, in a log line and at the very end too."""
+    """For a process that is a command: what its output does not take ends it as above, in a log line and at the very end too.
+
+    subtle: where standard error is closed, Python would print to standard output what is meant for it.
+    """
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")
     stock = logging.Handler.handleError
 
     def raise_errors_of_output(handler: logging.Handler, record: logging.LogRecord) -> None:

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import UsageError, cut
 
 if TYPE_CHECKING:
     from fairseq_ext.corpus.job import Job
@@ -53,14 +53,18 @@ def ray_for(job: Job) -> Iterator[Workers]:
                 raise UsageError(f"no Ray cluster answers at --address {job.address}: start one with ray start --head") from error
         else:
             needed = (job.workers or 1) * job.threads
-            ray.init(
-                address="local",
-                num_cpus=max(cores(), needed),
-                object_store_memory=job.object_store << 20,
-                include_dashboard=job.dashboard,
-                _node_ip_address="127.0.0.1",
-                **quiet,
-            )
+            try:
+                ray.init(
+                    address="local",
+                    num_cpus=max(cores(), needed),
+                    object_store_memory=job.object_store << 20,
+                    include_dashboard=job.dashboard,
+                    _node_ip_address="127.0.0.1",
+                    **quiet,
+                )
+            except Exception as error:  # Ray gives a machine that is busy half a minute, and raises what it likes
+                said = cut(str(error).partition(".")[0])
+                raise UsageError(f"Ray could not be started ({said}): free memory or processors, and run the same command again") from error
     try:
         yield room(job, ray.cluster_resources())
     finally:

@@ -69,6 +69,8 @@ class BadSentences(Sentences):
         self.refused, self.too_long = set(), {}
 
     def use_flags(self, flags: Any, constrained: bool) -> None:
+        if sys.stdout is None and (runs("fairseq_cli.generate") or runs("fairseq_cli.interactive")):
+            raise UsageError("standard output is closed, and translations are printed there: send it to a file")
         super().use_flags(flags, constrained)
         self.strict = flags.strict
         self.room = None if choice(flags, "schedule") == "stream" else limit_of(setting(flags, "dataset", "max_tokens"))

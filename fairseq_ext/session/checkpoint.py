@@ -34,7 +34,7 @@ def checkpoint_of(settings: DictConfig | Namespace) -> str | None:
 
 def shows_bar(settings: DictConfig | Namespace) -> bool:
     """Whether the command draws progress bars: on a terminal, unless --no-progress-bar is given."""
-    return sys.stderr.isatty() and not setting(settings, "common", "no_progress_bar")
+    return sys.stderr is not None and sys.stderr.isatty() and not setting(settings, "common", "no_progress_bar")
 
 
 def longest_source(settings: DictConfig | Namespace, task: Any, models: list) -> int | None:

@@ -5,6 +5,7 @@ fairseq-interactive reads a buffer of lines, makes batches of it and prints when
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -12,12 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_ext.compat.invalid_bytes import keep_invalid_bytes
+from fairseq_ext.compat.invalid_bytes import COMMAND, keep_invalid_bytes, runs
 from fairseq_ext.constraints.packed import pack
 from fairseq_ext.constraints.sentence import EMPTY
 from fairseq_ext.errors import SentenceError, UsageError, cut
 from fairseq_ext.loading.lengths import too_long
 from fairseq_ext.session.bad_sentences import BadSentences
+from fairseq_ext.session.checkpoint import setting
 from fairseq_ext.session.target_dictionary import TargetDictionary
 
 
@@ -43,6 +45,8 @@ class Interactive(BadSentences):
 
     def use_flags(self, flags: Any, constrained: bool) -> None:
         super().use_flags(flags, constrained)
+        if sys.stdin is None and runs(COMMAND) and setting(flags, "interactive", "input") == "-":
+            raise UsageError("standard input is closed: give lines there, or name a file by --input")
         keep_invalid_bytes()
 
     def get_interactive_tokens_and_lengths(self, lines, encode_fn):

@@ -7,13 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import ray
 from conftest import BIN
 from corpus_jobs import DEMO, OneProcess, write_text
 from fairseq_cli.generate import cli_main as generate_main
 from fairseq_cli.interactive import cli_main as interactive_main
 from forked import Child
 
-from fairseq_ext import compat
+from fairseq_ext import compat, leaving
 from fairseq_ext.corpus import run
 from fairseq_ext.corpus.__main__ import main as corpus_main
 from fairseq_ext.corpus.worker import Result
@@ -75,6 +76,61 @@ def test_an_output_that_takes_no_more_is_one_sentence(commands, name):
     said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert said == ["error: standard output takes no more (No space left on device): make room and run again"]
     assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+
+
+def without(stream: str, main):
+    """A command whose shell has closed a stream: Python then has None there."""
+
+    def run():
+        setattr(sys, stream, None)
+        leaving.watch_output()
+        return main()
+
+    return run
+
+
+@pytest.mark.parametrize("name", ["generate", "interactive"])
+def test_a_closed_output_is_one_sentence_and_no_success(commands, name):
+    main, argv, stdin = commands[name]
+    done = Child(without("stdout", main), argv, stdin).wait()
+    assert done.status == 1 and "Traceback" not in done.stderr, done.stderr
+    assert [line for line in done.stderr.splitlines() if line.startswith("error: ")] == [
+        "error: standard output is closed, and translations are printed there: send it to a file"
+    ]
+
+
+def test_a_closed_input_is_one_sentence_unless_another_is_named(commands, tmp_path):
+    main, argv, _ = commands["interactive"]
+    done = Child(without("stdin", main), argv).wait()
+    assert done.status == 1 and "Traceback" not in done.stderr
+    assert "error: standard input is closed: give lines there, or name a file by --input\n" in done.stderr
+    (tmp_path / "in").write_text("de1\n")
+    done = Child(without("stdin", main), [*argv, "--input", str(tmp_path / "in")]).wait()
+    assert done.status == 0 and "H-0" in done.stdout
+    done = Child(without("stdin", main), [*argv, "--input", ""]).wait()
+    assert done.status == 1 and "error: a file is given without a name: name one, or leave its flag out\n" in done.stderr
+
+
+def test_where_standard_error_is_closed_nothing_of_it_is_printed_among_the_translations(commands):
+    main, argv, _ = commands["interactive"]
+    done = Child(without("stderr", main), argv, b"de1\n\xff\nde2\n").wait()
+    names = [line.partition("-")[0] for line in done.stdout.splitlines()]
+    assert done.status == 3 and names.count("H") == 3 and "E" not in names and "WARNING" not in done.stdout
+
+
+def test_a_ray_that_does_not_start_is_one_sentence(tmp_path):
+    def main() -> int:
+        def fails(**settings):
+            raise Exception("The current node timed out during startup. This could happen because of many things.")
+
+        ray.init = fails
+        return corpus_main()
+
+    path = write_text(tmp_path / "a.txt", ["Haus"])
+    argv = ["fairseq_ext.corpus", "translate", "--path", str(DEMO / "checkpoint.pt"), "--data", str(DEMO), "--input", str(path)]
+    done = Child(main, [*argv, "--output", str(tmp_path / "out"), "--cpu"]).wait()
+    assert done.status == 1 and "Traceback" not in done.stderr
+    assert "error: Ray could not be started (The current node timed out during startup): free memory" in done.stderr
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
