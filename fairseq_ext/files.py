@@ -104,7 +104,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             yield out
         return
     target = Path(os.path.realpath(path))
-    if target.is_dir():
+    if target.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+    if target.is_dir() or os.fspath(path).endswith(os.sep):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     handle, part = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:100]}.", suffix=PART)
     try:

@@ -156,9 +156,12 @@ class ConstraintSource:
         return within_limits(found, where)
 
     def banned_forms(self, text: str, where: str) -> dict[Phrase, str]:
-        """The forms of a banned phrase."""
+        """The forms of a banned phrase; UsageError for one that is longer than any translation."""
         text = text.strip()
-        return dict.fromkeys((*self.segmenter.phrases(text, where), *self.segmenter.spellings(text, self.matching.banned)), text)
+        found = self.segmenter.phrases(text, where)
+        if len(found[0]) > MAX_TOKENS:
+            raise UsageError(f"{where} has a banned phrase of {len(found[0])} tokens and {MAX_TOKENS} are allowed: shorten it")
+        return dict.fromkeys((*found, *self.segmenter.spellings(text, self.matching.banned)), text)
 
     def cased(self, texts: Sequence[str], case: str) -> Cased:
         """In which case a constraint's phrases count, and how the search spells that."""

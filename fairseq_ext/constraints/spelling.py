@@ -9,14 +9,17 @@ from collections.abc import Callable, Iterable, Sequence
 TYPED = str.maketrans({**dict.fromkeys("’‘‛", "'"), **dict.fromkeys("“”„«»", '"'), **dict.fromkeys("–—‑", "-"), "‚": ",", "…": "..."})
 CLOSE = 0.6  # least similarity of a word that is put in another's place (difflib)
 WORDS = 3  # such words that are tried
+LONGEST = 500  # characters: for a longer text, which is no phrase, the comparison would take seconds
 
 
 def nearest_spelling(text: str, writable: Callable[[str], bool], symbols: Iterable[str]) -> str | None:
-    """The most similar spelling of `text` that is writable; None where none of those tried is.
+    """The most similar spelling of `text` that is writable; None where none of those tried is, or the text is too long to try.
 
     Tried are the text in NFKC, with typewriter punctuation, without accents, in other case, and two of these together; then, for each
     word that cannot be written, the symbols of the dictionary that are most similar to it.
     """
+    if len(text) > LONGEST:
+        return None
     tried = list(dict.fromkeys(second(first(text)) for first in CHANGES for second in CHANGES))
     tried.sort(key=lambda each: -similarity(text, each))
     found = next((each for each in tried if each != text and each.strip() and writable(each)), None)

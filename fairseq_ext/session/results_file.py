@@ -40,7 +40,7 @@ class ResultsFile:
         self.path, self.words = Path(path), words
         self.done: dict[int, dict[str, Any]] = {}
         self.latest: dict[int, dict[str, Any]] = {}  # of a search that is not over: its sentences are searched again if it fails
-        if os.path.isdir(path):
+        if os.path.isdir(path) or path.endswith(os.sep):
             raise UsageError(f"--results-file {path} is a directory: name a file")
         try:
             stream = is_stream(self.path)
