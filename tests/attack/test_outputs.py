@@ -88,3 +88,37 @@ def test_nothing_is_written_over_a_file_that_the_command_names(tiny, tmp_path, g
 
 def test_a_device_may_be_named_twice(tiny):
     assert generate(*model(tiny), "--stats-file", os.devnull, "--results-file", os.devnull).status == 0
+
+
+# ---- strange places
+
+PLACES = {
+    "a link to itself": ("{folder}/loop", "Too many levels of symbolic links"),
+    "a folder's name": ("{folder}/new/", "directory"),
+    "a link to a folder": ("{folder}/folder", "directory"),
+    "a link into nowhere": ("{folder}/lost", "No such file or directory"),
+    "a handle that is not open": ("/dev/fd/77", "No such file or directory"),
+    "a full disk": ("/dev/full", "No space left on device"),
+    "a name of 300 letters": ("{folder}/" + "x" * 300, "File name too long"),
+}
+
+
+@pytest.mark.parametrize("flag", ["--stats-file", "--results-file", "--glossary-report"])
+@pytest.mark.parametrize("name", PLACES)
+def test_a_place_that_cannot_be_written_is_one_sentence_and_stays_as_it_is(tiny, tmp_path, glossary, flag, name):
+    place, reason = PLACES[name]
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "folder").symlink_to(tmp_path)
+    (tmp_path / "lost").symlink_to(tmp_path / "no" / "where")
+    before = sorted(path.name for path in tmp_path.iterdir())
+    done = generate(*model(tiny), *glossary, flag, place.format(folder=tmp_path))
+    said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert done.status == 1 and "Traceback" not in done.stderr and len(said) == 1 and flag in said[0] and reason in said[0], done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == before and (tmp_path / "loop").is_symlink()
+
+
+def test_a_link_to_a_file_that_is_not_there_makes_it(tiny, tmp_path):
+    for flag in ("--stats-file", "--results-file"):
+        (tmp_path / flag).symlink_to(tmp_path / f"made by {flag}")
+        assert generate(*model(tiny), flag, tmp_path / flag).status == 0
+        assert (tmp_path / flag).is_symlink() and (tmp_path / f"made by {flag}").stat().st_size

@@ -87,6 +87,8 @@ WRONG = {
     "statistics in a folder": (["--stats-file", "{data}"], "cannot be written (Is a directory)"),
     "no constraints file": (["--constraints-file", "x" * 300], "--constraints-file: cannot read xxx"),
     "no lexical table": (["--softmax", "lexical"], "--softmax lexical needs a table"),
+    "a banned phrase of 100,000 words": (["--avoid-file", "{long}"], "has a banned phrase of 100000 tokens and 512 are allowed"),
+    "a constraint of 100,000 letters": (["--avoid-file", "{letters}"], "the phrase 'abcdefg abcdefg"),
     "graphs in a file": (["--beam", 1, "--decoding", "jacobi", "--ddg-dir", "{file}/x"], "cannot be written to"),
     "no counts": (["--softmax", "top", "--shortlist-counts", "{empty}"], "counts no word of the target dictionary: write lines"),
     "no columns": (["--softmax", "top", "--shortlist-counts", "{file}"], "line 1 has 1 column and needs 2: correct 'x'"),
@@ -155,9 +157,11 @@ def files(tiny, tmp_path_factory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("wrong")
     (folder / "file").write_text("x")
     (folder / "empty").write_text("")
-    for name, text in {"phrases": "en1\n" * 11, "banned": "en2\n", "glossary": "de1\ten1\n"}.items():
+    texts = {"phrases": "en1\n" * 11, "banned": "en2\n", "glossary": "de1\ten1\n"}
+    texts |= {"long": "en1 " * 100_000 + "\n", "letters": "abcdefg " * 12_500 + "\n"}
+    for name, text in texts.items():
         (folder / name).write_text(text)
-    named = {name: folder / name for name in ("file", "empty", "phrases", "banned", "glossary")}
+    named = {name: folder / name for name in ("file", "empty", *texts)}
     return named | {"data": tiny / "data", "model": tiny / "model.pt", "folder": folder}
 
 
@@ -246,11 +250,12 @@ def test_missing_data_gets_one_sentence(files, tmp_path):
     assert "is a folder, and a file is needed" in refused(filled(RIGHT, files | {"data": tmp_path / "data"}))
 
 
-def test_an_empty_draft_file_drafts_nothing(files):
-    """Every sentence is without a line: decoded as without the file."""
+@pytest.mark.parametrize("more", [[*WINDOW, "--draft-file", "{empty}"], ["--avoid-file", "{empty}"], ["--glossary", "{empty}"]], ids=str)
+def test_an_empty_file_changes_nothing(files, more):
+    """Every sentence is decoded as without the file."""
     outs = []
-    for drafts in ([], ["--draft-file", "{empty}"]):
-        status, out, log = generate(*filled([*RIGHT, *WINDOW, *drafts], files))
+    for given in ([], more):
+        status, out, log = generate(*filled([*RIGHT, *(WINDOW if more[:4] == WINDOW else []), *given], files))
         assert status == 0, log
         outs.append([line for line in out.splitlines() if line.startswith("H-")])
     assert len(outs[0]) == 11 and outs[0] == outs[1]
