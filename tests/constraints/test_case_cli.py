@@ -2,11 +2,10 @@
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
-import sentencepiece
+from demo_text import raw_demo
 from forked import generate, interactive_forked
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,14 +17,7 @@ NBEST = 3
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory) -> Path:
     """The first lines of the demo's test set as raw data."""
-    folder = tmp_path_factory.mktemp("demo")
-    processor = sentencepiece.SentencePieceProcessor(model_file=str(MODEL / "spm.model"))
-    for language in ("de", "en"):
-        shutil.copy(MODEL / f"dict.{language}.txt", folder)
-        lines = (ROOT / "data" / "demo" / f"test.{language}").read_text(encoding="utf-8").split("\n")[:LINES]
-        pieces = "".join(" ".join(processor.encode(line, out_type=str)) + "\n" for line in lines)
-        (folder / f"test.de-en.{language}").write_text(pieces, encoding="utf-8")
-    return folder
+    return raw_demo(tmp_path_factory.mktemp("demo"), LINES)
 
 
 def translations(demo: Path, *flags) -> tuple[dict[int, list[str]], dict]:

@@ -2,11 +2,10 @@
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
-import sentencepiece
+from demo_text import raw_demo
 from forked import generate
 
 from fairseq_ext.constraints.report import LEFT_OUT
@@ -20,16 +19,9 @@ TERM = "wires"  # no translation of any of these sentences
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory) -> tuple[Path, list[str]]:
-    """The first lines of the demo's test set as raw data."""
-    folder = tmp_path_factory.mktemp("demo")
-    processor = sentencepiece.SentencePieceProcessor(model_file=str(MODEL / "spm.model"))
-    sides = {}
-    for language in ("de", "en"):
-        shutil.copy(MODEL / f"dict.{language}.txt", folder)
-        sides[language] = (ROOT / "data" / "demo" / f"test.{language}").read_text(encoding="utf-8").split("\n")[:LINES]
-        pieces = [" ".join(processor.encode(line, out_type=str)) for line in sides[language]]
-        (folder / f"test.de-en.{language}").write_text("".join(line + "\n" for line in pieces), encoding="utf-8")
-    return folder, sides["en"]
+    """The first lines of the demo's test set as raw data, and their references."""
+    references = (ROOT / "data" / "demo" / "test.en").read_text(encoding="utf-8").split("\n")[:LINES]
+    return raw_demo(tmp_path_factory.mktemp("demo"), LINES), references
 
 
 def translations(demo, *flags) -> tuple[dict[int, str], dict]:
