@@ -26,12 +26,14 @@ from harness import BenchError, Comparison, Contender, compare, fix_threads, rep
 from report import markdown, write
 from text import Text, prepare
 
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 MODES = {"bulk": ["--max-tokens", "4000"], "one": ["--batch-size", "1"]}
 TITLES = {"bulk": "in bulk (--max-tokens 4000)", "one": "one sentence at a time (--batch-size 1)"}
 
 
 def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
+    refuse_other_processes(args)
     with tempfile.TemporaryDirectory() as folder:
         text = {}
         for mode in args.modes:
@@ -46,11 +48,17 @@ def main(argv: list[str] | None = None) -> int:
             name = shlex.join(word for word in words if words[0] != "ctranslate2" or "=" not in word)
             report_peak(build(args, text[args.modes[0]], args.modes[0], args.beams[0], name).run)
             return 0
-        comparisons = decode_only(args, text)
+        comparisons = decode_only(args, text, CLOCKS[args.clock])
     return 1 if any(comparison.refused for comparison in comparisons) else 0
 
 
-def decode_only(args: argparse.Namespace, text: dict[str, Text], clock: Callable[[], float] = time.perf_counter) -> list[Comparison]:
+def refuse_other_processes(args: argparse.Namespace) -> None:
+    """Refuse settings of CTranslate2 beside --clock cpu (raises BenchError)."""
+    if args.clock == "cpu" and any("=" in name.partition("ctranslate2")[2] for name in args.contenders):
+        raise BenchError("--clock cpu counts this process, and CTranslate2's settings need others: name --contenders without settings")
+
+
+def decode_only(args: argparse.Namespace, text: dict[str, Text], clock: Callable[[], float]) -> list[Comparison]:
     """A comparison for every mode and beam, shown and written as each is done."""
     comparisons: list[Comparison] = []
     for mode in args.modes:
@@ -61,7 +69,8 @@ def decode_only(args: argparse.Namespace, text: dict[str, Text], clock: Callable
             comparisons.append(compare(contenders, args.repeats, threads=args.threads, title=title, bleu=text[mode].bleu, clock=clock))
             print(markdown(comparisons[-1], args.over), flush=True)
             if args.out:
-                write(args.out, comparisons, args.over, f"Model {args.model.name}, text {Path(args.text).name}.{args.src}.")
+                note = f"Model {args.model.name}, text {Path(args.text).name}.{args.src}, clock: {args.clock}."
+                write(args.out, comparisons, args.over, note)
     return comparisons
 
 
@@ -107,6 +116,7 @@ def parser() -> argparse.ArgumentParser:
     parse.add_argument("--over", nargs="+", default=["stock", "set_beam_size"], help="contenders that speed-ups are shown over")
     parse.add_argument("--flags", default="", help="fairseq-generate flags of every contender, as one word (none)")
     timing_arguments(parse)
+    parse.add_argument("--clock", choices=CLOCKS, default="wall", help="what is measured (wall)")
     parse.add_argument("--no-memory", action="store_true", help="do not measure peak memory")
     parse.add_argument("--memory-child", action="store_true", help=argparse.SUPPRESS)
     return parse

@@ -25,8 +25,8 @@ import torch
 from arguments import run_script
 from contenders import OURS, load
 from ct2 import convert
-from default_vs_stock import MODES, TITLES, decode_only
-from harness import BenchError, Comparison, ProcessContender, compare, fix_threads
+from default_vs_stock import CLOCKS, MODES, TITLES, decode_only, refuse_other_processes
+from harness import Comparison, ProcessContender, compare, fix_threads
 from report import markdown, write
 from text import Text, prepare
 
@@ -35,7 +35,6 @@ from fairseq_ext.search.loop import beam_search
 CONTENDERS = ["stock", "set_beam_size", "ours --decoder-backend fairseq", "ours", "ours --int8"]
 SETTINGS = ["", " CT2_USE_MKL=1", " CT2_USE_MKL=1 CT2_USE_EXPERIMENTAL_PACKED_GEMM=1"]  # without: what it chooses for this processor
 CONTENDERS += [f"ctranslate2 {kind} 1x1{setting}" for kind in ("float32", "int8") for setting in SETTINGS]
-CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 TRANSLATE = """
 import sys, ctranslate2
 folder, source, kind, beam, tokens, threads = sys.argv[1:]
@@ -51,8 +50,7 @@ for number, result in enumerate(found):
 
 def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
-    if args.clock == "cpu" and any("=" in name.partition("ctranslate2")[2] for name in args.contenders):
-        raise BenchError("--clock cpu counts this process, and CTranslate2's settings need others: name --contenders without settings")
+    refuse_other_processes(args)
     fix_threads(args.threads)
     with tempfile.TemporaryDirectory() as folder:
         text = {}
@@ -180,7 +178,6 @@ def parser() -> argparse.ArgumentParser:
     parse = default_vs_stock.parser()
     parse.description = __doc__
     parse.set_defaults(contenders=CONTENDERS, over=["stock", "ctranslate2 float32 1x1"])
-    parse.add_argument("--clock", choices=CLOCKS, default="wall", help="what is measured (wall)")
     parse.add_argument("--no-whole", dest="whole", action="store_false", help="leave the whole commands out")
     return parse
 
