@@ -63,12 +63,17 @@ def compiled_requirement(alternatives: Sequence[Phrase], cased: Cased, boundarie
     # what may come at any place is what can be counted on
     size = min(len(form) for pattern in patterns if not pattern.at_start for form in pattern.forms)
     forms = [Form(p, pattern, form, size, pieces) for p, pattern in enumerate(patterns) for form in pattern.forms]
+    # what a row has, and the next token, by what stands in front alone: of states without items, and of forms that have not begun
+    unbegun = [[form.unbegun(context) for form in forms] for context in range(ROOTS)]
     value, wanted = [], []
     for items, context in zip(automaton.items, automaton.context, strict=True):
-        at: dict[int, set[int]] = {}
-        for p, units in items:
-            at.setdefault(p, set()).add(units)
-        found = [form.at(at.get(form.pattern, set()), context) for form in forms]
+        found = unbegun[context]
+        if items:
+            found = list(found)
+            for i, form in enumerate(forms):
+                come = [form.tokens_at[n] for p, n in items if p == form.pattern and n in form.tokens_at]
+                if come:
+                    found[i] = form.short + max(come), form.tokens[max(come)]
         value.append(max(0, *(has for has, _ in found)))
         wanted.append(list(dict.fromkeys(token for _, token in found if token >= 0)))
     width = max(1, *map(len, wanted))
@@ -114,11 +119,8 @@ class Form:
         self.blanks = sum(units == 0 for units in read[1:])  # pieces in front that are spaces
         self.tokens_at = {units: k for k, units in enumerate(read) if 0 < units < n}
 
-    def at(self, units: set[int], context: int) -> tuple[int, int]:
-        """What a row has of it, in tokens of the constraint, and the next token, -1 for none; units: that have come of the pattern."""
-        come = max((self.tokens_at[n] for n in units if n in self.tokens_at), default=0)
-        if come:
-            return self.short + come, self.tokens[come]
+    def unbegun(self, context: int) -> tuple[int, int]:
+        """What a row has of it behind a context where it has not begun, in tokens of the constraint, and the next token, -1 for none."""
         come = self.blanks if context in (LED, SPACE) else 0
         barred = self.begins_with_letter[come] and context == IN or self.at_start and context not in (START, LED)
         return 0 if self.at_start else self.short + come, -1 if barred else self.tokens[come]
