@@ -28,7 +28,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1] / "bench"), str(HERE.parent / "optimal_ending"), str(HERE.parent / "dba")]
 
 from against_stock import stock_constrained  # noqa: E402
-from attention_gate import gated_translator  # noqa: E402
+from attention_gate import LEAST, gated_translator  # noqa: E402
 from extract import MORE_SETS, SETS, extract  # noqa: E402
 from searches import command_line, machine, model_flags, quiet, read_text, run_script, text_arguments  # noqa: E402
 from text import prepare  # noqa: E402
@@ -163,7 +163,8 @@ class Runs:
         counts = run.stats.get("constraints", {})
         facts |= {"met": counts.get("met"), "given": counts.get("given"), "redone": counts.get("redone")}
         rows = run.stats["decoder_rows"] / free.stats["decoder_rows"] if run.stats else None
-        return facts | {"rows": rows, "time": run.seconds / free.seconds, "signature": run.stats.get("signature", "fairseq")}
+        signature = run.stats.get("signature", "fairseq") + f"|proposed where attended >= {LEAST}" * (method == "attention")
+        return facts | {"rows": rows, "time": run.seconds / free.seconds, "signature": signature}
 
     def rows(self) -> list[dict[str, Any]]:
         """Every method on every set; cbs where no sentence has too many constraints, attention where terms have a source."""
