@@ -80,7 +80,9 @@ def dictionary(words: int = WORDS) -> Dictionary:
 def task(name: str = "translation", words: int = WORDS, **flags):
     """A translation task over the made-up dictionary."""
     cfg = TASK_DATACLASS_REGISTRY[name](source_lang="de", target_lang="en", max_source_positions=64, max_target_positions=64, **flags)
-    return TASK_REGISTRY[name](cfg, dictionary(words), dictionary(words))
+    made = TASK_REGISTRY[name](cfg, dictionary(words), dictionary(words))
+    made.phrases_of_calls = True  # as a Translator's, of *_ext tasks: batches bring their phrases
+    return made
 
 
 def build(architecture: str, seed: int = 1, dtype: torch.dtype = torch.float64, words: int = WORDS, peak: float = 3.0, eos: float = 2.0):
