@@ -107,12 +107,12 @@ class Made:
         return self.arguments("ours")
 
 
-def write_lines(root: Path, languages: list[str]) -> None:
-    """Made-up lines of words w0 to w29, every one of them in the training set."""
+def write_lines(root: Path, languages: list[str], words: int) -> None:
+    """Made-up lines of words w0 to w29, every one of them in the training set; of more words, some."""
     chance = random.Random(1)
     for split, lines in (("train", 40), ("valid", 3), ("test", 7)):
         for language in languages:
-            text = [" ".join(f"w{chance.randrange(WORDS)}" for _ in range(chance.randint(1, 9))) for _ in range(lines)]
+            text = [" ".join(f"w{chance.randrange(words)}" for _ in range(chance.randint(1, 9))) for _ in range(lines)]
             text[0] = " ".join(f"w{i}" for i in range(WORDS)) if split == "train" else text[0]
             (root / f"{split}.{language}").write_text("\n".join(text) + "\n")
 
@@ -129,14 +129,17 @@ def sharpen(checkpoint: Path) -> None:
     torch.save(state, checkpoint)
 
 
-def make(name: str, root: Path) -> Made:
-    """Preprocess, train and sharpen."""
+def make(name: str, root: Path, words: int = WORDS) -> Made:
+    """Preprocess, train and sharpen; words: of the dictionary, w0, w1, ..."""
     case = CASES[name]
     languages = ["de", "en"] if case.pair else ["xx"]
-    write_lines(root, languages)
+    write_lines(root, languages, words)
     (root / "languages.txt").write_text("de\nen\n")
     splits = [f"--{split}pref={root / split}{'' if case.pair else '.xx'}" for split in ("train", "valid", "test")]
     sides = [*PAIR, "--joined-dictionary"] if case.pair else ["--only-source"]
+    if words > WORDS:
+        (root / "words.txt").write_text("".join(f"w{i} 1\n" for i in range(words)))
+        sides += ["--srcdict", root / "words.txt"]
     data = root / "data"
     with contextlib.chdir(root):
         succeeded(forked(preprocess, "fairseq-preprocess", *sides, *splits, "--destdir", data, "--workers", 1))

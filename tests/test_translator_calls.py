@@ -122,6 +122,14 @@ def test_iterating_takes_constraints_line_by_line(tiny, tmp_path, translator):
         list(translator.translate_iter(lines, constraints=[[]] * 5, buffer=4))
     with pytest.raises(UsageError, match="buffer is 0"):
         next(translator.translate_iter(lines, buffer=0))
+    # what is wrong with a line is in its place, and its number is that of the whole call
+    long, spelled = "de2 " * 50, [[]] * 6 + [["no-such-word"]] + [[]] * 3
+    found = list(translator.translate_iter([*lines[:5], long, *lines[6:]], constraints=iter(spelled), errors="return", buffer=4))
+    assert [i for i, each in enumerate(found) if isinstance(each, UsageError)] == [5, 6]
+    assert str(found[5]).startswith("line 6 has 51 tokens and the model takes 40") and str(found[6]).startswith("in line 7, the phrase")
+    assert texts(found[:5] + found[7:]) == texts(translator.translate(lines[:5] + lines[7:]))
+    with pytest.raises(UsageError, match="errors is 'skip': use 'raise' or 'return'"):
+        next(translator.translate_iter(lines, errors="skip"))
     # a file's lines are those of the whole call
     (tmp_path / "terms.tsv").write_text("".join("\t".join(phrases) + "\n" for phrases in wanted))
     files = make(tiny, constraints_file=str(tmp_path / "terms.tsv"))

@@ -11,7 +11,6 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "bench"))
 
 from harness import BenchError  # noqa: E402
 
-MARKERS = "osD^vXP"  # of a figure's lines
 Results = dict[str, Any]
 Row = list[str]
 
@@ -45,13 +44,16 @@ def write_tables(doc: str | None, script: str, markdown: Callable[[Results], str
     print(text)
 
 
-def draw_figures(doc: str | None, script: str, figures: Mapping[str, Callable[[Results, Path], None]]) -> None:
-    """figures.py: `--out DIR`, then one file for each figure."""
+def draw_figures(doc: str | None, script: str, figures: Mapping[str, Callable[[Results], Any]]) -> None:
+    """figures.py: `--out DIR`, then DIR/NAME.svg and .png for each figure; a function that returns None has nothing to draw."""
+    from figure_style import save
+
     out = folder(doc)
     results = with_message(lambda: read_results(out, script))
     for name, draw in figures.items():
-        draw(results, out / name)
-        print(out / name)
+        figure = draw(results)
+        for file in save(figure, out / name) if figure is not None else ():
+            print(file)
 
 
 def folder(doc: str | None) -> Path:

@@ -120,3 +120,27 @@ def test_python_and_the_corpus_command_give_what_the_command_gives(made, tmp_pat
         translate(Job(str(made.checkpoint), str(made.data), [str(tmp_path / "lines.txt")], str(tmp_path / "out"), flags, progress=0.0))
     (found,) = (tmp_path / "out").rglob("lines*.jsonl")
     assert [record["hypotheses"][0] for record in records(found)] == expected
+
+
+# ---- M2M-100's vocabulary: 128,000 words
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory) -> Made:
+    return task_models.make("translation_multi_simple_epoch", tmp_path_factory.mktemp("large"), words=128_000)
+
+
+@pytest.mark.parametrize("beam", [1, 5])
+def test_generate_with_128000_words_equals_stock(large, beam):
+    stock = generate_forked(*large.stock, "--beam", beam).stdout
+    same_rows(stock, generate_forked(*large.ours, "--beam", beam).stdout)
+    same_rows(stock, generate_forked(*large.ours, "--beam", beam, "--softmax", "screened").stdout)
+
+
+def test_constraints_are_met_among_128000_words(large):
+    typed = "".join(f"w{i} w77777\tw{127_999 - i}\tw{64_000 + i} w5\n" for i in range(4))
+    out = interactive_forked(typed, *large.ours, "--beam", 5, "--buffer-size", 4, "--constraints", "unordered").stdout
+    found = rows(out, "H")
+    assert len(found) == 4
+    for number, (_, _, words) in enumerate(found):
+        assert f"w{127_999 - number}" in words.split() and f"w{64_000 + number} w5" in words

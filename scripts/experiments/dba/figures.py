@@ -1,21 +1,19 @@
 """The paper's Figures 4, 5, 7 and 8 from DIR/runs.json (runs.py makes it).
 
-python scripts/experiments/dba/figures.py --out DIR       writes DIR/figure4.png, figure5.png, figure7.png, figure8.png
+python scripts/experiments/dba/figures.py --out DIR       writes DIR/figure4, figure5, figure7 and figure8, as SVG and PNG
 """
 
 import sys
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-import matplotlib.pyplot as plt  # noqa: E402
+from figure_style import COLUMN, label_lines, of, panel  # noqa: E402
+from matplotlib.figure import Figure  # noqa: E402
 from matplotlib.ticker import LogLocator, NullFormatter  # noqa: E402
 from tables import pearson  # noqa: E402
-from write_up import MARKERS, draw_figures  # noqa: E402
+from write_up import draw_figures  # noqa: E402
 
 LINES = {"DBA": "-", "GBS": "--", "CBS": ":"}
 
@@ -24,66 +22,78 @@ def about(runs: dict[str, Any]) -> str:
     return f"{runs['text']}, {runs['sentences']} sentences"
 
 
-def finish(axes: Any, x: str, y: str, title: str, file: Path, which: str = "major") -> None:
-    """Labels, grid and the legend beside the axes; written to the file."""
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.set_title(title)
-    axes.grid(alpha=0.3, which=which)
-    axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
-    axes.figure.savefig(file, dpi=150)
-
-
-def figure_4(runs: dict[str, Any], file: Path) -> None:
+def figure_4(runs: dict[str, Any]) -> Figure | None:
     """Time against the number of constraint tokens."""
-    _, axes = plt.subplots(figsize=(6.5, 4.2), layout="constrained")
-    for method, marker in zip(dict.fromkeys(time["method"] for time in runs["times"]), MARKERS, strict=False):
+    if not runs["times"]:
+        return None
+    figure, axes = panel()
+    for i, method in enumerate(dict.fromkeys(time["method"] for time in runs["times"])):
         points = [(time["tokens"], 1000 * time["seconds"]) for time in runs["times"] if time["method"] == method]
-        axes.plot(*zip(*points, strict=True), LINES[method[:3]], marker=marker, markersize=5, label=method)
+        axes.plot(*zip(*points, strict=True), LINES[method[:3]], label=method, **of(method, i))
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_xticks(sorted({time["tokens"] for time in runs["times"]}))
-    finish(axes, "constraint tokens", "milliseconds a sentence", f"Time by number of constraints, {runs['timed']}", file, which="both")
+    axes.set(xlabel="constraint tokens", ylabel="milliseconds a sentence", title=f"Time by number of constraints, {runs['timed']}")
+    label_lines(axes)
+    return figure
 
 
-def figure_5(runs: dict[str, Any], file: Path) -> None:
-    """BLEU against the beam."""
-    _, axes = plt.subplots(figsize=(6, 4), layout="constrained")
+def by_set(runs: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """The searches of each set of constraints, beam by beam."""
+    names = dict.fromkeys(run["set"] for run in runs["grid"])
+    return {name: sorted((r for r in runs["grid"] if r["set"] == name), key=lambda r: r["beam"]) for name in names}
+
+
+def spread(found: list[dict[str, Any]]) -> list[list[float]]:
+    """From BLEU down and up to the ends of its 95 % interval."""
+    return [[r["bleu"] - r["low"] for r in found], [r["high"] - r["bleu"] for r in found]]
+
+
+def figure_5(runs: dict[str, Any]) -> Figure:
+    """BLEU against the beam, with 95 % intervals."""
+    figure, axes = panel()
     beams = sorted({run["beam"] for run in runs["grid"]})
-    for name, marker in zip(dict.fromkeys(run["set"] for run in runs["grid"]), MARKERS, strict=False):
-        bleu = {run["beam"]: run["bleu"] for run in runs["grid"] if run["set"] == name}
-        style = {"none": ":", "phr4": "--"}.get(name, "-")
-        axes.plot(range(len(beams)), [bleu[beam] for beam in beams], style, marker=marker, markersize=5, label=name)
+    for i, (name, found) in enumerate(by_set(runs).items()):
+        places = [beams.index(r["beam"]) + 0.03 * (i - 3) for r in found]  # side by side, so that bars do not cover each other
+        axes.errorbar(places, [r["bleu"] for r in found], yerr=spread(found), label=name, elinewidth=0.8, **of(name, i))
     axes.set_xticks(range(len(beams)), [str(beam) for beam in beams])
-    finish(axes, "beam", "BLEU", f"BLEU by beam, {about(runs)}", file)
+    axes.set(xlabel="beam", ylabel="BLEU, 95 % interval", title=f"BLEU by beam, {about(runs)}")
+    label_lines(axes, room=0.2)
+    return figure
 
 
-def figure_7(runs: dict[str, Any], file: Path) -> None:
+def figure_7(runs: dict[str, Any]) -> Figure | None:
     """Where constraints stand."""
-    figure, axes = plt.subplots(figsize=(4.6, 4.6), layout="constrained")
+    if not runs["placement"]:
+        return None
+    figure, axes = panel(width=0.75 * COLUMN, height=0.78 * COLUMN)
     reference, output = zip(*runs["placement"], strict=True)
     axes.plot([0, 100], [0, 100], color="black", linewidth=0.8, linestyle=":")
-    axes.scatter(reference, output, s=9, alpha=0.4)
-    axes.set_xlabel("place in the reference, % of its words")
-    axes.set_ylabel("place in the output, % of its words")
-    axes.set_aspect("equal")
-    axes.set_title(f"First word of {runs['placed']}: Pearson r = {pearson(runs['placement']):.2f}")
-    figure.savefig(file, dpi=150)
+    axes.scatter(reference, output, s=7, alpha=0.3, color=of("DBA")["color"], linewidths=0)
+    axes.set(xlabel="place in the reference, % of its words", ylabel="place in the output, % of its words", aspect="equal")
+    r = pearson(runs["placement"])
+    axes.set_title(f"First word of {runs['placed']}, {len(reference)} constraints: Pearson r = {r:.2f}")
+    return figure
 
 
-def figure_8(runs: dict[str, Any], file: Path) -> None:
-    """Model score against BLEU; of each set a line over the beams, the smallest marked."""
-    _, axes = plt.subplots(figsize=(6, 4), layout="constrained")
-    for name, marker in zip(dict.fromkeys(run["set"] for run in runs["grid"]), MARKERS, strict=False):
-        points = sorted((run["beam"], run["total"], run["bleu"]) for run in runs["grid"] if run["set"] == name)
-        axes.plot([total for _, total, _ in points], [bleu for *_, bleu in points], marker=marker, markersize=5, label=name)
-        axes.annotate(f"k = {points[0][0]}", points[0][1:], textcoords="offset points", xytext=(5, -9), fontsize="x-small")
-    finish(axes, "model score (sum of log-probabilities)", "BLEU", f"BLEU by model score, {about(runs)}", file)
+def figure_8(runs: dict[str, Any]) -> Figure:
+    """BLEU against model score; of each set a line over the beams, first and last marked."""
+    figure, axes = panel()
+    for i, (name, found) in enumerate(by_set(runs).items()):
+        sentences = runs["sentences"]
+        x, y = [r["total"] / sentences for r in found], [r["bleu"] for r in found]
+        axes.errorbar(x, y, yerr=spread(found), elinewidth=0.6, **of(name, i))
+        ends = f"{name}, k = {found[0]['beam']}" + (f" to {found[-1]['beam']}" if len(found) > 1 else "")
+        axes.annotate(ends, (x[-1], y[-1]), textcoords="offset points", xytext=(6, -3), color=of(name, i)["color"], fontsize=7)
+    low, high = axes.get_xlim()
+    axes.set_xlim(low, high + 0.3 * (high - low))
+    axes.set(xlabel="model score, mean sum of log-probabilities", ylabel="BLEU, 95 % interval", title=f"BLEU by model score, {about(runs)}")
+    return figure
 
 
-FIGURES = {"figure4.png": figure_4, "figure5.png": figure_5, "figure7.png": figure_7, "figure8.png": figure_8}
+FIGURES = {"figure4": figure_4, "figure5": figure_5, "figure7": figure_7, "figure8": figure_8}
 
 if __name__ == "__main__":
     draw_figures(__doc__, "runs.py", FIGURES)

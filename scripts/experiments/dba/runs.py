@@ -18,7 +18,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "optimal_ending"))  # behind this folder: both have tables.py, figures.py
 
-from extract import SETS, extract
+from extract import MORE_SETS, SETS, extract
 from searches import Measure, command_line, machine, measure, model_flags, quiet, read_text, run_script, text_arguments
 
 from fairseq_ext.translator import Translator
@@ -45,7 +45,7 @@ class Runs:
         self.sources, self.references = read_text(args.text, args.src, args.tgt, args.limit)
         quiet()
         self.segmenter = Translator(**self.flags).task.constraint_source().segmenter
-        self.sets = {name: extract(self.references, name, args.seed, self.usable) for name in SETS}
+        self.sets = {name: extract(self.references, name, args.seed, self.usable) for name in args.sets}
 
     def usable(self, phrase: str) -> bool:
         return all(self.segmenter.dictionary.index(piece) != self.segmenter.dictionary.unk() for piece in self.segmenter.pieces(phrase))
@@ -81,14 +81,15 @@ class Runs:
         run = self.search(label, range(len(self.sources)), self.sets.get(name), beam=beam, prune_finished=prune)
         quality: Measure = measure(run.best, self.references)
         counts = run.stats.get("constraints", {"given": 0, "met": 0})
-        facts = dict(set=name, beam=beam, prune=prune, bleu=quality.bleu, total=sum(t for t, *_ in run.best), ratio=quality.ratio)
+        facts = dict(set=name, beam=beam, prune=prune, total=sum(t for t, *_ in run.best), ratio=quality.ratio)
+        facts |= dict(bleu=quality.bleu, low=quality.low, high=quality.high)
         facts |= {key: run.stats[key] for key in ("seconds", "decoder_rows", "decoder_calls")}
         return run, facts | {"given": counts["given"], "met": counts["met"]}
 
     def times(self) -> list[dict[str, Any]]:
         """Figure 4: seconds a sentence by number of constraint tokens. Sentences with equally many are decoded together."""
         by_tokens: dict[int, list[int]] = {}
-        for i, count in enumerate(self.tokens(TIMED)):
+        for i, count in enumerate(self.tokens(TIMED) if TIMED in self.sets else ()):
             if len(self.sets[TIMED][i]) == SETS[TIMED][0]:
                 by_tokens.setdefault(count, []).append(i)
         methods: dict[str, dict[str, Any]] = {f"DBA, k = {k}": dict(beam=k) for k in self.args.beams}
@@ -130,6 +131,7 @@ def place_of(phrase: str, line: str) -> float | None:
 def main() -> None:
     parse = command_line(__doc__)
     text_arguments(parse)
+    parse.add_argument("--sets", nargs="+", choices=MORE_SETS, default=list(MORE_SETS), help="of constraints (all)")
     parse.add_argument("--seed", type=int, default=1, help="of the extraction (1)")
     parse.add_argument("--beams", type=int, nargs="+", default=[5, 10, 20], help="for Figures 4, 5 and 8 (5 10 20)")
     parse.add_argument("--gbs", type=int, nargs="+", default=[1, 5, 10], help="base beams for Figure 4 (1 5 10)")
@@ -143,13 +145,14 @@ def main() -> None:
     parse.add_argument("--out", type=Path, required=True, help="folder for searches and results")
     args = parse.parse_args()
     runs = Runs(args)
-    grid = [runs.corpus(name, beam)[1] for name in ("none", *SETS) for beam in dict.fromkeys([*args.beams, args.table_beam])]
-    pruned = [runs.corpus(name, args.table_beam, prune)[1] for name in ("none", *SETS) for prune in args.prune]
+    grid = [runs.corpus(name, beam)[1] for name in ("none", *args.sets) for beam in dict.fromkeys([*args.beams, args.table_beam])]
+    pruned = [runs.corpus(name, args.table_beam, prune)[1] for name in ("none", *args.sets) for prune in args.prune]
     result = {
         "model": args.model.name, "text": Path(args.text).name, "languages": [args.src, args.tgt], "sentences": len(runs.sources),
         "seed": args.seed, "table_beam": args.table_beam, "time_prune": args.time_prune, "batch_size": args.batch_size, "grid": grid,
-        "pruned": pruned, "tokens": {name: runs.tokens(name) for name in SETS}, "times": runs.times(), "timed": TIMED, "placed": PLACED,
-        "placement": runs.placement(runs.corpus(PLACED, args.table_beam)[0]), "machine": machine(),
+        "pruned": pruned, "tokens": {name: runs.tokens(name) for name in args.sets}, "times": runs.times(), "timed": TIMED,
+        "placed": PLACED, "placement": runs.placement(runs.corpus(PLACED, args.table_beam)[0]) if PLACED in args.sets else [],
+        "machine": machine(),
     }  # fmt: skip
     (args.out / "runs.part").write_text(json.dumps(result, indent=1), encoding="utf-8")
     os.replace(args.out / "runs.part", args.out / "runs.json")

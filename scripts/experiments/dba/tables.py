@@ -36,7 +36,7 @@ def table_3(runs: dict[str, Any]) -> str:
     bleu, cost = [], []
     for name, run in unpruned.items():
         across = [run, *(r for x in thresholds for r in runs["pruned"] if (r["set"], r["prune"]) == (name, x))]
-        bleu.append([name, *(f"{r['bleu']:.2f}" for r in across)])
+        bleu.append([name, *(with_interval(r) for r in across)])
         cost.append([name, *(f"{r['decoder_rows'] / unpruned['none']['decoder_rows']:.2f}" for r in across)])
     head = ["set", "off", *(f"{x:g}" for x in thresholds)]
     return (
@@ -45,13 +45,18 @@ def table_3(runs: dict[str, Any]) -> str:
     )
 
 
+def with_interval(run: dict[str, Any]) -> str:
+    """BLEU with half the width of its 95 % interval."""
+    return f"{run['bleu']:.2f} ±{(run['high'] - run['low']) / 2:.2f}"
+
+
 def search(runs: dict[str, Any]) -> str:
     """Everything at every beam: what Figures 5 and 8 show."""
     rows = [
         [
             run["set"],
             str(run["beam"]),
-            f"{run['bleu']:.2f}",
+            with_interval(run),
             f"{run['total']:.0f}",
             f"{run['ratio']:.3f}",
             f"{run['met']} of {run['given']}",
@@ -63,7 +68,9 @@ def search(runs: dict[str, Any]) -> str:
 
 
 def times(runs: dict[str, Any]) -> str:
-    """Figure 4 in numbers."""
+    """Figure 4 in numbers; nothing where nothing was timed."""
+    if not runs["times"]:
+        return ""
     columns = sorted({time["tokens"] for time in runs["times"]})
     rows = []
     for method in dict.fromkeys(time["method"] for time in runs["times"]):
@@ -85,6 +92,8 @@ def pearson(placement: list[tuple[float, float]]) -> float:
 
 def placement(runs: dict[str, Any]) -> str:
     """Figure 7 in one number."""
+    if not runs["placement"]:
+        return ""
     r, many = pearson(runs["placement"]), len(runs["placement"])
     return f"### Figure 7: place of the first word of {runs['placed']} in reference and output\n\nPearson r = {r:.2f}, {many} constraints\n"
 
@@ -94,9 +103,10 @@ def markdown(runs: dict[str, Any]) -> str:
     note = (
         f"Model {runs['model']}; {runs['text']}, {runs['sentences']} sentences, {'-'.join(runs['languages'])}, "
         f"extraction seed {runs['seed']}, batches of {runs['batch_size']}. "
-        f"{facts['torch_threads']} threads, {made_by(facts)}\n"
+        f"BLEU ± half of its 95 % interval, bootstrap of 1,000 resamples. {facts['torch_threads']} threads, {made_by(facts)}\n"
     )
-    return "\n".join([note, table_2(runs), table_3(runs), search(runs), times(runs), placement(runs)])
+    parts = [note, table_2(runs), table_3(runs), search(runs), times(runs), placement(runs)]
+    return "\n".join(part for part in parts if part)
 
 
 if __name__ == "__main__":

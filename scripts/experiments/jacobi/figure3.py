@@ -1,48 +1,54 @@
 """The paper's Figure 3: speed over greedy against resources, from measure.py's results with different --threads.
 
-    python scripts/experiments/jacobi/figure3.py --out figure3.png RESULT.json [RESULT.json ...]
+    python scripts/experiments/jacobi/figure3.py --out figure3 RESULT.json [RESULT.json ...]
 
-Threads that this machine does not have are not simulated. The dashed lines are each method's calls, what it would gain if a wider call
-cost nothing: the paper's 1.99x at 122 cores is time on its way from the one to the other.
+Threads that this machine does not have are not simulated. The hollow points, after a gap, are greedy's calls over each method's: what it
+would gain if a wider call cost nothing. The paper's 1.99x at 122 cores is time on its way from the one to the other.
 """
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
-import matplotlib
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
+from figure_style import FULL, label_lines, of, panel, save  # noqa: E402
 
 METHODS = ("PJ", "PGJ b=3", "HGJ b=3", "window, target-side table", "window, drafts with source")
 GREEDY = "our greedy"
+GAP = 1.0  # between the last number of threads and the calls
 
 
 def main() -> None:
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parse.add_argument("results", nargs="+", type=Path)
-    parse.add_argument("--out", type=Path, required=True)
+    parse.add_argument("--out", type=Path, required=True, help="file without its ending: SVG and PNG are written")
     args = parse.parse_args()
     results = sorted((json.loads(file.read_text(encoding="utf-8")) for file in args.results), key=lambda r: r["about"]["threads"])
-    figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
-    threads = [r["about"]["threads"] for r in results]
+    figure, axes = panel(width=FULL)
+    threads = [str(r["about"]["threads"]) for r in results]
+    calls = len(threads) - 1 + GAP
     for i, method in enumerate(m for m in METHODS if all(m in r["rows"] for r in results)):
+        style = of(method, i)
         speed = [r["rows"][method]["speed"][GREEDY] for r in results]
         middle = [s[0] for s in speed]
         errors = [[s[0] - s[1] for s in speed], [s[2] - s[0] for s in speed]]
-        axes.errorbar(range(len(threads)), middle, yerr=errors, marker="o", markersize=4, capsize=3, color=f"C{i}", label=method)
+        places = [j + 0.03 * (i - 2) for j in range(len(threads))]
+        axes.errorbar(places, middle, yerr=errors, **style)
         gain = results[0]["rows"][GREEDY]["decoder_calls"] / results[0]["rows"][method]["decoder_calls"]
-        axes.axhline(gain, color=f"C{i}", linestyle="--", linewidth=0.8)
+        axes.plot([places[-1], calls], [middle[-1], gain], linestyle=":", linewidth=0.8, color=style["color"])
+        axes.plot([calls], [gain], linestyle="none", markerfacecolor="white", label=f"{method} {gain:.2f}x", **style)
     axes.axhline(1.0, color="black", linewidth=0.8)
-    axes.set_xticks(range(len(threads)), [str(t) for t in threads])
-    axes.set_xlim(-0.3, len(threads) - 0.7)
-    axes.set_xlabel("threads")
-    axes.set_ylabel("speed over our greedy; dashed: fewer calls")
+    axes.annotate("greedy", (0, 1), textcoords="offset points", xytext=(-26, -9), fontsize=8)
+    axes.set_xticks([*range(len(threads)), calls], [*(f"{t} thread{'s' * (t != '1')}" for t in threads), "calls alone"])
+    axes.set_xlim(-0.3, calls + 0.1)
+    axes.set_ylabel("times faster than greedy")
     about = results[0]["about"]
-    axes.set_title(f"{about['size']['name']}, {about['text']}, one sentence at a time", fontsize=10)
-    axes.legend(fontsize=8)
-    figure.savefig(args.out, dpi=110)
+    axes.set_title(f"{about['size']['name']}, {about['text']}, one sentence at a time")
+    label_lines(axes, room=0.33)
+    for file in save(figure, args.out):
+        print(file)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Regenerates the tables and figures of Santilli et al. 2023 (--decoding): tables.md, flops.md, figure3.png in OUT.
+# Regenerates the tables and figures of Santilli et al. 2023 (--decoding): tables.md, flops.md, figure3.svg and .png in OUT.
 #
 #   scripts/experiments/jacobi/run.sh --models "DIR DIR" --pairs "de-en fr-en" --train PREFIX --text PREFIX [--out DIR] [--threads "1 2"]
 #                                     [MEASURE ARGUMENTS]
@@ -51,4 +51,4 @@ done
 first=()
 for i in "${!MODELS[@]}"; do first+=("$OUT/result$i.${THREADS%% *}.json"); done
 "$PYTHON" "$HERE/flops.py" --out "$OUT/flops.md" "${first[@]}"
-"$PYTHON" "$HERE/figure3.py" --out "$OUT/figure3.png" "${figure[@]}"
+"$PYTHON" "$HERE/figure3.py" --out "$OUT/figure3" "${figure[@]}"

@@ -1,23 +1,35 @@
-"""figure6, 7 and 8.png from OUT/runs.json: BLEU against speed of Shi, Xu and Knight 2019 on this model.
+"""Figures 6, 7 and 8 from OUT/runs.json: BLEU against speed of Shi, Xu and Knight 2019 on this model.
 
-python scripts/experiments/lsh/figures.py --out DIR
+python scripts/experiments/lsh/figures.py --out DIR       writes DIR/figure6, figure7 and figure8, as SVG and PNG
 """
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
-import matplotlib
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-matplotlib.use("Agg")
-from matplotlib import pyplot
+from figure_style import of, panel, save  # noqa: E402
+
+BEAMS = (12, 6, 3, 1)
+Points = list[tuple[str, str]]  # search, and what its point is called
 
 
-def curve(axes: Any, runs: dict[str, Any], base: str, names: list[str], label: str) -> None:
-    """BLEU of these searches against how many times faster than `base` they are."""
-    points = sorted((runs[base]["seconds"] / runs[n]["seconds"], runs[n]["bleu"]) for n in names if n in runs)
-    axes.plot(*zip(*points, strict=True), marker="o", label=label)
+def curve(axes: Any, runs: dict[str, Any], base: str, points: Points, label: str, place: int) -> None:
+    """BLEU of these searches against how many times faster than `base` they are: a line in their order, a name at each point."""
+    found = [(runs[base]["seconds"] / runs[name]["seconds"], runs[name]["bleu"], told) for name, told in points if name in runs]
+    style = of(label, place)
+    axes.plot([x for x, *_ in found], [y for _, y, _ in found], label=label, **style)
+    for x, y, told in found:
+        axes.annotate(told, (x, y), textcoords="offset points", xytext=(5, 3), fontsize=7, color=style["color"])
+
+
+def named(runs: dict[str, Any], start: str) -> Points:
+    """The searches whose names begin so, and what follows."""
+    found = [(name, name.removeprefix(start).strip()) for name in runs if name.startswith(start)]
+    return sorted(found, key=lambda point: runs[point[0]]["seconds"])
 
 
 def main() -> None:
@@ -25,27 +37,28 @@ def main() -> None:
     parse.add_argument("--out", type=Path, required=True)
     out = parse.parse_args().out
     runs = json.loads((out / "runs.json").read_text(encoding="utf-8"))
-    figures: dict[str, list[tuple[str, list[str], str]]] = {
+    widest = f"full beam={BEAMS[0]}"
+    figures: dict[str, list[tuple[str, Points, str]]] = {
         "figure6": [
-            ("full", [n for n in runs if n.startswith("lsh T=")], "LSH"),
-            ("full", [n for n in runs if n.startswith("top T=")], "TOP"),
-            ("full", [n for n in runs if n.startswith("lexical")], "lexical"),
-            ("full", ["full", "screened"], "full, screened"),
+            ("full", named(runs, "lsh T="), "LSH"),
+            ("full", named(runs, "top T="), "TOP"),
+            ("full", named(runs, "lexical"), "lexical"),
+            ("full", [("full", "full"), ("screened", "screened")], "full, screened"),
         ],
-        "figure7": [(f"full beam={12}", [f"{kind} beam={b}" for b in (12, 6, 3, 1)], label)
-                    for kind, label in (("full", "BEAM"), ("lsh", "BEAM + LSH"))],  # fmt: skip
-        "figure8": [("full", [f"lsh T={T} t={t}" for t in (1, 2, 3)], f"T = {T}") for T in (2000, 4000, 6000)],
-    }
+        "figure7": [(widest, [(f"{kind} beam={b}", f"k = {b}") for b in BEAMS], label)
+                    for kind, label in (("full", "BEAM"), ("lsh", "BEAM + LSH"))],
+        "figure8": [("full", [(f"lsh T={T} t={t}", f"t = {t}") for t in (1, 2, 3)], f"T = {T}") for T in (2000, 4000, 6000)],
+    }  # fmt: skip
     for name, curves in figures.items():
-        figure, axes = pyplot.subplots(figsize=(5, 3.6), layout="constrained")
-        for curve_of in curves:
-            base, names, label = curve_of
-            if base in runs and any(n in runs for n in names):
-                curve(axes, runs, base, names, label)
-        axes.set(xlabel="speed-up over the full softmax", ylabel="BLEU")
-        axes.legend()
-        figure.savefig(out / f"{name}.png", dpi=120)
-        pyplot.close(figure)
+        figure, axes = panel()
+        for place, (base, points, label) in enumerate(curves):
+            if base in runs and any(search in runs for search, _ in points):
+                curve(axes, runs, base, points, label, place)
+        axes.set(xlabel=f"times faster than {'beam 12 with ' * (name == 'figure7')}the full softmax", ylabel="BLEU")
+        axes.margins(x=0.12)
+        axes.legend(frameon=False)
+        for file in save(figure, out / name):
+            print(file)
 
 
 if __name__ == "__main__":

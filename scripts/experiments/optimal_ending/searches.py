@@ -20,11 +20,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
+import numpy as np
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "bench"), str(Path(__file__).resolve().parents[1])]
 logging.getLogger("fairseq").setLevel(logging.WARNING)  # it talks while it is imported
 
 from arguments import command_line, run_script, text_arguments  # noqa: E402, F401  for the scripts beside this one
 from harness import BenchError  # noqa: E402
+from intervals import Counts, interval, resampled  # noqa: E402
 from report import ROOT, machine  # noqa: E402, F401  for the scripts beside this one
 from sacrebleu.metrics import BLEU  # noqa: E402
 
@@ -87,6 +90,8 @@ class Measure:
     bleu: float
     ratio: float  # length of the output over that of the reference, in BLEU's words
     model_score: float  # mean sum of log-probabilities
+    low: float = 0.0  # BLEU's 95 % interval
+    high: float = 0.0
 
 
 @lru_cache(maxsize=1 << 18)
@@ -98,10 +103,15 @@ def matches(text: str, reference: str) -> tuple[int, ...]:
 
 def measure(answers: Sequence[tuple[float, int, str]], references: Sequence[str]) -> Measure:
     """sacrebleu's corpus BLEU. A sweep asks for many sets of answers that differ in few sentences, so counts are kept by sentence."""
-    counts = [matches(text, reference) for (*_, text), reference in zip(answers, references, strict=True)]
-    *grams, sys_len, ref_len = (sum(column) for column in zip(*counts, strict=True))
+    counts = counts_of([text for *_, text in answers], references)
+    *grams, sys_len, ref_len = (int(column) for column in counts.sum(0))
     bleu = BLEU.compute_bleu(grams[:4], grams[4:], sys_len, ref_len, smooth_method="exp")
-    return Measure(bleu.score, sys_len / ref_len, sum(total for total, *_ in answers) / len(answers))
+    return Measure(bleu.score, sys_len / ref_len, sum(total for total, *_ in answers) / len(answers), *interval(resampled(counts)))
+
+
+def counts_of(texts: Iterable[str], references: Iterable[str]) -> Counts:
+    """sacrebleu's counts of each line, as intervals.py takes them."""
+    return np.array([matches(text, reference) for text, reference in zip(texts, references, strict=True)])
 
 
 def read_text(prefix: str, source: str, target: str, limit: int | None = None) -> tuple[list[str], list[str]]:

@@ -47,11 +47,16 @@ def table_2(sweep: dict[str, Any]) -> str:
     return "\n".join(out)
 
 
+def with_interval(quality: dict[str, float]) -> str:
+    """BLEU with half the width of its 95 % interval."""
+    return f"{quality['bleu']:.2f} ±{(quality['high'] - quality['low']) / 2:.2f}"
+
+
 def table_3(sweep: dict[str, Any]) -> str:
     """Every decoder at its best setting on dev."""
     rows = []
     for c in sweep["best"]:
-        scores = [f"{c[split]['bleu']:.2f}" for split in ("dev", "test")] + [f"{c[split]['ratio']:.3f}" for split in ("dev", "test")]
+        scores = [with_interval(c[split]) for split in ("dev", "test")] + [f"{c[split]['ratio']:.3f}" for split in ("dev", "test")]
         rows.append([label(c), str(c["beam"]), *scores])
     head = ["decoder", "b", "BLEU dev", "BLEU test", "length ratio dev", "length ratio test"]
     return "### Table 3: BLEU at the best settings from dev\n\n" + table(head, rows)
@@ -79,7 +84,7 @@ def falls(sweep: dict[str, Any]) -> str:
     beams = sorted({c["beam"] for c in sweep["choices"]})
     rows = []
     for best in sweep["best"]:
-        bleu = {c["beam"]: f"{c['dev']['bleu']:.2f}" for c in over_beams(sweep, best)}
+        bleu = {c["beam"]: with_interval(c["dev"]) for c in over_beams(sweep, best)}
         rows.append([label(best), *(bleu.get(beam, "") for beam in beams)])
     return "### BLEU over beams at the best setting (dev)\n\n" + table(["decoder", *(f"b = {b}" for b in beams)], rows)
 
@@ -91,7 +96,7 @@ def markdown(sweep: dict[str, Any]) -> str:
         f"Model {sweep['model']}; dev {sweep['dev']} ({sentences['dev']} sentences), test {sweep['test']} ({sentences['test']}); "
         f"{'-'.join(sweep['languages'])}; wanted length l = {sweep['ratio']} or {sweep['line']} "
         "(target subwords by source subwords x, dev; the second is the least-squares line, EOS counted). "
-        f"{made_by(facts)}\n"
+        f"BLEU ± half of its 95 % interval, bootstrap of 1,000 resamples. {made_by(facts)}\n"
     )
     return "\n".join([note, table_2(sweep), table_3(sweep), falls(sweep), *([costs(sweep)] if sweep["costs"] else [])])
 

@@ -1,23 +1,24 @@
 """The paper's Figure 2 from DIR/translation/steps.json (translation.py makes it): time of a step against the tokens decoded before it.
 
-python scripts/experiments/streaming/figures.py --out DIR       writes DIR/figure2.png
+python scripts/experiments/streaming/figures.py --out DIR       writes DIR/figure2.svg and .png
 """
 
 import statistics
+import sys
 from pathlib import Path
 
-import matplotlib
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
+from figure_style import ORANGE, panel, save  # noqa: E402
+from matplotlib.figure import Figure  # noqa: E402
 from methods import BenchError  # noqa: E402
 from tables import folder, read_rows, with_message  # noqa: E402
 
 LEAST = 3  # steps that a length must have
 
 
-def figure_2(out: Path, file: Path) -> None:
-    """Median milliseconds of the steps at each length, and per hundred rows, where enough steps are known."""
+def figure_2(out: Path) -> Figure:
+    """Milliseconds of the steps at each length (median and middle half), their rows, and milliseconds for a hundred rows."""
     steps = out / "translation" / "steps.json"
     if not steps.exists():
         raise BenchError(f"{steps} is missing: run translation.py --out {out} first")
@@ -25,20 +26,23 @@ def figure_2(out: Path, file: Path) -> None:
     if not known:
         raise BenchError(f"no length has {LEAST} steps: take a longer text")
     lengths = [step["length"] for step in known]
-    medians = [1000 * statistics.median(step["seconds"]) for step in known]
-    figure, (above, below) = plt.subplots(2, 1, figsize=(6, 6), sharex=True, layout="constrained")
-    above.plot(lengths, medians, marker=".")
-    above.set_ylabel("median milliseconds a step")
-    below.plot(lengths, [100 * ms / step["rows"] for ms, step in zip(medians, known, strict=True)], marker=".", color="C1")
-    below.set_ylabel("... per 100 rows")
-    below.set_xlabel("tokens decoded before")
-    for axes in (above, below):
+    quarters = [[1000 * q for q in statistics.quantiles(step["seconds"], n=4)] for step in known]
+    medians, rows = [q[1] for q in quarters], [step["rows"] for step in known]
+    figure, (time, each, count) = panel(3, 1, height=5.4, sharex=True)
+    time.fill_between(lengths, [q[0] for q in quarters], [q[2] for q in quarters], color=ORANGE, alpha=0.25, linewidth=0)
+    time.plot(lengths, medians, color=ORANGE)
+    time.set_ylabel("ms a step")
+    time.set_title("VAR-STREAM: median and middle half of the steps at each length")
+    each.plot(lengths, [100 * ms / n for ms, n in zip(medians, rows, strict=True)], color=ORANGE)
+    each.set_ylabel("ms for 100 rows")
+    count.plot(lengths, rows, color=ORANGE)
+    count.set(ylabel="rows a step, mean", xlabel="tokens decoded before the step")
+    for axes in (time, each, count):
         axes.set_ylim(bottom=0)
-        axes.grid(alpha=0.3)
-    figure.savefig(file, dpi=150)
+    return figure
 
 
 if __name__ == "__main__":
     out = folder(__doc__)
-    with_message(lambda: figure_2(out, out / "figure2.png"))
-    print(out / "figure2.png")
+    for file in save(with_message(lambda: figure_2(out)), out / "figure2"):
+        print(file)

@@ -139,10 +139,14 @@ class Decoding:
 
 
 def measure(
-    text: Text, wanted: dict[str, list[str]], quality: Callable[[Outputs], dict[str, float]], args: argparse.Namespace
+    text: Text,
+    wanted: dict[str, list[str]],
+    quality: Callable[[Outputs], dict[str, float]],
+    args: argparse.Namespace,
+    kind: type[Decoding] = Decoding,
 ) -> list[dict[str, Any]]:
     """Run these methods in turns; every row's seconds come from the same rounds."""
-    decodings = {name: Decoding(name, ["--cpu", *flags], text, stock=name == "FIXED") for name, flags in wanted.items()}
+    decodings = {name: kind(name, ["--cpu", *flags], text, stock=name == "FIXED") for name, flags in wanted.items()}
     comparison = compare([d.contender() for d in decodings.values()], args.repeats, args.warmup, args.threads, clock=clock_of(args))
     out = []
     for name, d in decodings.items():

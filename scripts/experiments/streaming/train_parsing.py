@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SPLITS = {"train": "train", "valid": "dev", "test": "test"}  # fairseq's name -> the file's
+SIDES = ("nl", "sql")
 ROOT = Path(__file__).resolve().parents[3]
 TRAINING = [
     *("--arch", "lstm", "--encoder-bidirectional", "--optimizer", "adam", "--clip-norm", "5", "--criterion", "cross_entropy"),
@@ -73,29 +74,29 @@ def run(log: Path, *command: str) -> None:
             raise TrainingError(f"{command[0]} failed; its messages are in {log}")
 
 
-def prepare(raw: Path, name: str, out: Path) -> None:
-    """fairseq-preprocess: words as they stand, a dictionary for each side."""
+def prepare(prefix: str, out: Path, sides: tuple[str, str] = SIDES) -> None:
+    """fairseq-preprocess of PREFIX{train,dev,test}.*: words as they stand, a dictionary for each side."""
     for old in (out / "bin").glob("dict.*.txt"):
         old.unlink()  # fairseq-preprocess refuses to make a dictionary that is there
-    prefixes = [argument for split, file in SPLITS.items() for argument in (f"--{split}pref", str(raw / f"{name}.{file}"))]
-    run(out / "preprocess.log", "fairseq-preprocess", "-s", "nl", "-t", "sql", "--destdir", str(out / "bin"), *prefixes)
+    prefixes = [argument for split, file in SPLITS.items() for argument in (f"--{split}pref", f"{prefix}{file}")]
+    run(out / "preprocess.log", "fairseq-preprocess", "-s", sides[0], "-t", sides[1], "--destdir", str(out / "bin"), *prefixes)
 
 
-def train(out: Path, flags: list[str], epochs: int, last: int) -> None:
+def train(out: Path, flags: list[str], epochs: int, last: int, sides: tuple[str, str] = SIDES) -> None:
     """fairseq-train, then the mean of the weights after the `last` epochs."""
     import torch
 
     model = out / "model"
     kept = ["--keep-last-epochs", str(last), "--save-dir", str(out / "epochs")]
     device = [] if torch.cuda.is_available() else ["--cpu"]
-    run(out / "train.log", "fairseq-train", str(out / "bin"), "-s", "nl", "-t", "sql", *TRAINING, *kept, *device, *flags)
+    run(out / "train.log", "fairseq-train", str(out / "bin"), "-s", sides[0], "-t", sides[1], *TRAINING, *kept, *device, *flags)
     files = [out / "epochs" / f"checkpoint{epoch}.pt" for epoch in range(epochs - last + 1, epochs + 1)]
     model.mkdir(exist_ok=True)
     strip = [sys.executable, str(ROOT / "scripts" / "strip_checkpoint.py"), str(files[-1]), str(model / "checkpoint.pt")]
     if subprocess.run(strip).returncode:
         raise TrainingError(f"{files[-1]} could not be stored without its optimizer")
     average(files, model / "checkpoint.pt")
-    for side in ("nl", "sql"):
+    for side in sides:
         (model / f"dict.{side}.txt").write_bytes((out / "bin" / f"dict.{side}.txt").read_bytes())
 
 
@@ -125,7 +126,7 @@ def main() -> None:
     args = parse.parse_args()
     examples = check(args.raw, args.set)
     args.out.mkdir(parents=True, exist_ok=True)
-    prepare(args.raw, args.set, args.out)
+    prepare(str(args.raw / f"{args.set}."), args.out)
     setup = SETS[args.set]
     epochs = args.epochs or setup.epochs
     train(args.out, [*setup.flags(examples, epochs), *args.extra], epochs, min(args.average, epochs))

@@ -1,30 +1,28 @@
 """Term success against chrF2++, as the WMT 2025 terminology task draws it, from DIR/runs.json (runs.py makes it).
 
-python scripts/experiments/terminology/figures.py --out DIR       writes DIR/success.png, a panel for each set of terms
+python scripts/experiments/terminology/figures.py --out DIR       writes DIR/success.svg and .png, a panel for each set of terms
 """
 
 import sys
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-import matplotlib.pyplot as plt  # noqa: E402
-from write_up import MARKERS, draw_figures  # noqa: E402
+from figure_style import MARKERS, panel  # noqa: E402
+from matplotlib.figure import Figure  # noqa: E402
+from write_up import draw_figures  # noqa: E402
 
 COLUMNS = 3
 
 
-def success(runs: dict[str, Any], file: Path) -> None:
+def success(runs: dict[str, Any]) -> Figure:
     """One point a method; up and to the right is better."""
     sets = list(dict.fromkeys(run["set"] for run in runs["rows"]))
     methods = list(dict.fromkeys(run["method"] for run in runs["rows"]))
     columns = min(COLUMNS, len(sets))
     lines = -(-len(sets) // columns)
-    figure, grid = plt.subplots(lines, columns, figsize=(3.6 * columns + 1.8, 3.4 * lines), layout="constrained", squeeze=False)
+    figure, grid = panel(lines, columns, width=3 * columns + 1.6, height=2.8 * lines, squeeze=False)
     for axes in grid.flat[len(sets) :]:
         axes.set_axis_off()
     for axes, name in zip(grid.flat, sets, strict=False):
@@ -36,12 +34,11 @@ def success(runs: dict[str, Any], file: Path) -> None:
         axes.set_title(name)
         axes.set_xlabel("chrF2++")
         axes.set_ylabel("terms met as words, %")
-        axes.grid(alpha=0.3)
     handles, labels = grid[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right upper", fontsize="small")
     figure.suptitle(f"{runs['text']}, {runs['sentences']} sentences, beam {runs['beam']}")
-    figure.savefig(file, dpi=150)
+    return figure
 
 
 if __name__ == "__main__":
-    draw_figures(__doc__, "runs.py", {"success.png": success})
+    draw_figures(__doc__, "runs.py", {"success": success})

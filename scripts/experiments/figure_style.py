@@ -1,0 +1,112 @@
+"""The one style sheet of all figures: width of a column of text, a colour for each method, labels at the lines, SVG and PNG.
+
+    figure, axes = panel()                       a figure as wide as a column of text, FULL for the whole page
+    axes.errorbar(..., **of("DBA, k = 5"))        colour and marker of a method, the same in every figure
+    label_lines(axes)                            the labels of lines, behind their last points, moved apart where they would touch
+    save(figure, OUT / "figure4")                OUT/figure4.svg and OUT/figure4.png
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402
+from matplotlib.axes import Axes  # noqa: E402
+from matplotlib.figure import Figure  # noqa: E402
+
+COLUMN, FULL = 5.2, 7.4  # inches
+HEIGHT = 3.4
+GAP = 1.25  # lines of text between the baselines of two labels
+# Okabe and Ito's colours, which readers with colour blindness tell apart; black is fairseq itself
+BLACK, GREY = "#000000", "#767676"
+BLUE, ORANGE, GREEN, RED, SKY, PURPLE, YELLOW = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#B8A800"
+COLOURS = {
+    # searches
+    "fairseq": BLACK, "stock": BLACK, "none": BLACK, "FIXED": BLACK, "full": BLACK, "BEAM": BLACK, "greedy": BLACK,
+    "fixed": BLUE, "FIXED-OURS": BLUE, "FIXED-STREAM": SKY, "variable": GREEN, "VAR-BATCH": GREEN, "VAR-STREAM": ORANGE,
+    # constraints
+    "DBA": BLUE, "GBS": ORANGE, "CBS": PURPLE, "rand1": SKY, "rand2": BLUE, "rand3": GREEN, "rand4": YELLOW,
+    "phr2": ORANGE, "phr3": RED, "phr4": PURPLE,
+    # stop decisions
+    "count": BLACK, "first": ORANGE, "shrink": PURPLE, "optimal": BLUE,
+    # parallel decoding
+    "PJ": SKY, "PGJ": ORANGE, "HGJ": GREEN, "window": BLUE,
+    # softmaxes
+    "LSH": BLUE, "lsh": BLUE, "TOP": ORANGE, "top": ORANGE, "lexical": GREEN, "screened": RED, "BEAM + LSH": BLUE,
+    # backends of the cost model
+    "torch": ORANGE, "compiled": BLUE, "int8": GREEN, "lstm": PURPLE,
+}  # fmt: skip
+SPARE = (RED, GREEN, PURPLE, SKY, YELLOW, ORANGE, GREY)  # for names that are not above, in the order in which they come
+MARKERS = "osD^vXP<>"
+SHEET = {
+    "font.size": 9, "axes.titlesize": 9, "axes.labelsize": 9, "xtick.labelsize": 8, "ytick.labelsize": 8, "legend.fontsize": 8,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#dddddd", "grid.linewidth": 0.6,
+    "axes.axisbelow": True, "lines.linewidth": 1.4, "lines.markersize": 4, "errorbar.capsize": 2, "svg.fonttype": "none",
+    "svg.hashsalt": "fairseq_ext", "figure.dpi": 100, "savefig.dpi": 150,
+}  # fmt: skip
+plt.rcParams.update(SHEET)
+
+
+def panel(rows: int = 1, columns: int = 1, width: float = COLUMN, height: float = HEIGHT, **grid: Any) -> tuple[Figure, Any]:
+    """A figure of so many panels and its axes."""
+    return plt.subplots(rows, columns, figsize=(width, height), layout="constrained", **grid)
+
+
+def of(name: str, place: int = 0) -> dict[str, Any]:
+    """Colour and marker of a method: by its name, or by the longest known name that it begins with; place: of others, its number."""
+    known = [key for key in COLOURS if name == key or name.startswith((f"{key} ", f"{key},", f"{key}="))]
+    colour = COLOURS[max(known, key=len)] if known else SPARE[place % len(SPARE)]
+    return {"color": colour, "marker": MARKERS[place % len(MARKERS)]}
+
+
+def label_lines(axes: Axes, room: float = 0.3) -> None:
+    """Write each labelled line's name behind its last point, in its colour; room: the share of the width that is kept for them."""
+    from matplotlib.container import ErrorbarContainer
+
+    found = []
+    for container in axes.containers:
+        if isinstance(container, ErrorbarContainer) and not str(container.get_label()).startswith("_"):
+            found.append((container.lines[0], str(container.get_label())))
+    found += [(line, str(line.get_label())) for line in axes.get_lines() if not str(line.get_label()).startswith("_")]
+    if not found:
+        return
+    low, high = axes.get_xlim()
+    axes.set_xlim(low, high + (high - low) * room / (1 - room))
+    axes.figure.canvas.draw()
+    to_pixels, back = axes.transData.transform, axes.transData.inverted().transform
+    ends = [(line, name, *to_pixels((line.get_xdata()[-1], line.get_ydata()[-1]))) for line, name in found]
+    ends.sort(key=lambda end: end[3])
+    size = plt.rcParams["legend.fontsize"] * axes.figure.dpi / 72
+    heights = apart([y for *_, y in ends], GAP * size, *axes.bbox.intervaly)
+    for (line, name, x, _), y in zip(ends, heights, strict=True):
+        place = back((x, y))
+        axes.annotate(
+            name, place, textcoords="offset points", xytext=(7, 0), va="center", color=line.get_color(),
+            fontsize=plt.rcParams["legend.fontsize"], annotation_clip=False,
+        )  # fmt: skip
+
+
+def apart(heights: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """The ascending heights, each at least `gap` above the one before, moved as little as one pass up and one down can."""
+    placed = list(heights)
+    for i in range(1, len(placed)):
+        placed[i] = max(placed[i], placed[i - 1] + gap)
+    limit = high
+    for i in reversed(range(len(placed))):
+        placed[i] = max(min(placed[i], limit), low if i == 0 else placed[i] if placed[i] <= limit else limit)
+        limit = placed[i] - gap
+    return placed
+
+
+def save(figure: Figure, file: Path) -> list[Path]:
+    """Write FILE.svg and FILE.png; the two files."""
+    files = [file.with_suffix(suffix) for suffix in (".svg", ".png")]
+    for each in files:
+        figure.savefig(each, metadata={"Date": None} if each.suffix == ".svg" else None)
+    plt.close(figure)
+    return files
