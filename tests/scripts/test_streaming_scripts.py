@@ -171,6 +171,7 @@ def test_the_figure_is_drawn(tmp_path):
     (tmp_path / "translation" / "steps.json").write_text(json.dumps({"rows": steps}), encoding="utf-8")
     done = subprocess.run([sys.executable, str(HERE / "figures.py"), "--out", str(tmp_path)], capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith("figure2.png") and (tmp_path / "figure2.png").stat().st_size > 1000
+    assert (tmp_path / "figure2.svg").read_text().count("tokens decoded before the step") == 1  # text, not outlines
 
 
 def test_tables_are_written_where_the_figure_is_not_asked_for(tmp_path):
@@ -221,3 +222,17 @@ def test_widths_are_raced_by_one_process_or_two(workers, tmp_path):
     cells = row.split(" | ")
     assert cells[2].endswith(")") and int(cells[3]) >= int(cells[5]) and cells[-1] == "1.000 |"
     assert ("by the clock" if workers == 2 else "processor time") in (tmp_path / "out.md").read_text()
+
+
+def test_the_natural_mix_is_counted_and_its_streams_give_what_batches_give(tmp_path):
+    script = [sys.executable, str(HERE / "natural.py"), "--limit", "7", "--k", "2", "--n", "2", "--count", "--out", str(tmp_path)]
+    for _ in range(2):  # the second run measures nothing
+        done = subprocess.run(script, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    assert "k2.n2" not in done.stderr.splitlines()
+    rows = {row["method"]: row for row in json.loads((tmp_path / "k2.n2.json").read_text())["rows"]}
+    assert len(rows) == 6 and all(row["outputs"].startswith("equal") for row in rows.values() if row["outputs"])
+    fixed = [row for name, row in rows.items() if name.startswith("fixed")]
+    assert len({row["expansions"] for row in fixed}) == 1  # the same hypotheses are extended
+    assert rows["fixed stream"]["timesteps"] < rows["fixed batches, corpus order"]["timesteps"]
+    assert "over variable batches" not in done.stdout  # no times

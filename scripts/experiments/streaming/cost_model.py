@@ -8,7 +8,7 @@ long as the sources. Every width runs as batches, sorted by length, and as a str
 stream has at most n x k rows). Predicted from steps: a x calls + b x rows of both, from their counted calls and rows; with all: the
 encoder (its own line, over source positions) and changes too (what admitting, setting aside and joining take beyond that).
 The last table takes bandwidth and launch figures of a GPU instead. It is a prediction: nothing in it was measured on that GPU.
-OUT gets cost_model.md and a file for each backend, which is not measured again. Seconds are processor time of one thread.
+OUT gets cost_model.md, .svg and .png, and a file for each backend, which is not measured again. Seconds are processor time of one thread.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from cost_tables import backend_tables, draw, fitted, gpu_table
 from methods import ROOT, BenchError, Decoding, Setting, Text, compare, machine, made_by, methods, prepare
-from step_costs import Launches, Line, Measured, StepCosts
+from step_costs import Launches, StepCosts
 
 BACKENDS: dict[str, list[str]] = {
     "torch": [],
@@ -36,8 +37,6 @@ BACKENDS: dict[str, list[str]] = {
 }
 KINDS = {"fixed": ("FIXED-OURS", "FIXED-STREAM"), "variable": ("VAR-BATCH", "VAR-STREAM")}
 H100 = {"bandwidth": 3.35e12, "launch": 3.8e-6}
-FIGURES = """bandwidth: NVIDIA's data sheet of the H100 SXM; launch: time of a short kernel in a stream that does not wait, as NVIDIA's
-article on CUDA graphs gives it (of 2019, a V100; an H100's host may be faster). --bandwidth and --launch take others."""
 
 
 def untrained_lstm(text: Text, out: Path) -> Path:
@@ -142,68 +141,6 @@ def results(backend: str, args: argparse.Namespace) -> dict[str, Any]:
     return json.loads(file.read_text(encoding="utf-8"))
 
 
-def points_of(search: dict[str, Any]) -> Measured:
-    return Measured(*([(size, seconds) for size, seconds in search[name]] for name in ("steps", "encoder", "changed")))
-
-
-def backend_tables(found: dict[str, dict[str, Any]]) -> list[str]:
-    """The fits, then every width predicted beside measured."""
-    fits = ["| backend | a, ms a step | b, µs a row | rows for 2a | R² | steps | a change, ms: batches | stream |", "|---|" + "---:|" * 7]
-    gains = [
-        "| backend | width | n | calls: batches | stream | rows a call | stream | predicted: steps | with all | measured | outputs |",
-        "|---|---|" + "---:|" * 8 + "---|",
-    ]
-    for backend, result in found.items():
-        searches = [[(s, points_of(s)) for s in one["searches"]] for one in result["pairs"]]
-        everyone = [points for both in searches for _, points in both]
-        step = Line.fit([point for points in everyone for point in points.steps])
-        encoder = Line.fit([point for points in everyone for point in points.encoder])
-        change = [Measured(changed=[x for both in searches for x in both[side][1].changed]).change(step) for side in (0, 1)]
-        even = f"{step.a / step.b:.0f}" if step.b > 0 else "-"
-        cells = [
-            f"{1e3 * step.a:.2f}",
-            f"{1e6 * step.b:.1f}",
-            even,
-            f"{step.r2:.2f}",
-            f"{step.points:,}",
-            *(f"{1e3 * c:.2f}" for c in change),
-        ]
-        fits.append(f"| {' | '.join([backend, *cells])} |")
-        for one, both in zip(result["pairs"], searches, strict=True):
-            steps = [step.of(s["calls"], s["rows"]) for s, _ in both]
-            full = [
-                seconds + encoder.of(len(points.encoder), sum(size for size, _ in points.encoder)) + c * len(points.changed)
-                for seconds, (_, points), c in zip(steps, both, change, strict=True)
-            ]
-            gain = one["gain"]
-            shown = "-" if gain is None else f"{gain[0]:.2f}x ({gain[1]:.2f}-{gain[2]:.2f})"
-            counts = [f"{s['calls']:,}" for s, _ in both] + [f"{s['rows'] / s['calls']:.1f}" for s, _ in both]
-            predicted = [f"{a / b:.2f}x" for a, b in (steps, full)]
-            gains.append(f"| {' | '.join([backend, one['kind'], str(one['n']), *counts, *predicted, shown, one['outputs']])} |")
-    return ["### Time of a step: a + b x rows", "", *fits, "", "### Gain of refilling: predicted and measured", "", *gains, ""]
-
-
-def gpu_table(result: dict[str, Any], bandwidth: float, launch: float) -> list[str]:
-    """The same counts with a GPU's published figures."""
-    gpu = result["gpu"]
-    step = Line(gpu["launches"] * launch + gpu["weights"] / bandwidth, gpu["row"] / bandwidth, 1.0, 0)
-    lines = [
-        "### Prediction for an H100",
-        "",
-        f"a = {gpu['launches']:.0f} launches x {1e6 * launch:.1f} µs + {gpu['weights'] / 1e6:.1f} MB / {bandwidth / 1e12:.2f} TB/s = "
-        f"{1e3 * step.a:.2f} ms; b = {gpu['row'] / 1e3:.0f} kB / {bandwidth / 1e12:.2f} TB/s = {1e6 * step.b:.3f} µs a row. The launches "
-        "are counted: torch operations a step that are no views. Nothing here was measured on a GPU.",
-        "",
-        "| width | n | calls: batches | stream | predicted gain |",
-        "|---|---:|---:|---:|---:|",
-    ]
-    for one in result["pairs"]:
-        batch, stream = one["searches"]
-        gain = step.of(batch["calls"], batch["rows"]) / step.of(stream["calls"], stream["rows"])
-        lines.append(f"| {one['kind']} | {one['n']} | {batch['calls']:,} | {stream['calls']:,} | {gain:.2f}x |")
-    return [*lines, "", FIGURES, ""]
-
-
 def main() -> None:
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     parse.add_argument("--model", type=Path, default=ROOT / "checkpoints" / "demo", help="folder with checkpoint.pt, dict.*.txt, spm.model")
@@ -230,12 +167,14 @@ def main() -> None:
     found = {backend: results(backend, args) for backend in args.backends}
     facts = next(iter(found.values()))["machine"]
     about = f"Model {args.model.name}, first {args.limit} lines of {Path(args.text).name}, k = {args.k}, processor time of one thread, "
-    lines = [about + f"{args.repeats} round(s); {made_by(facts)}", "", *backend_tables(found)]
+    lines_of = {backend: fitted(result) for backend, result in found.items()}
+    lines = [about + f"{args.repeats} round(s); {made_by(facts)}", "", *backend_tables(lines_of)]
     if "torch" in found:
         lines += gpu_table(found["torch"], args.bandwidth, args.launch)
     text = "\n".join(lines)
     (args.out / "cost_model.md").write_text(text, encoding="utf-8")
     print(text)
+    draw(lines_of, args.out / "cost_model")
 
 
 if __name__ == "__main__":
