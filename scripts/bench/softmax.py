@@ -6,13 +6,16 @@
 From features to the 10 best words of each row. Weights are random and features lie near a word's embedding, so hits and recall say
 nothing here: what is timed is LSH at its default {K, u, W} with T = 6,000 (half of the words, if they are fewer than 12,000) and the t
 whose list is nearest to --list words. Ways are timed in turns, medians of --times; seconds of the process (--clock cpu, with one
-thread) where the machine does other work.
+thread) where the machine does other work. Then the memory: of the weights, and what each way has beside them, by the process's resident
+pages before and after it is made.
 """
 
 import argparse
 import functools
+import gc
 import json
 import math
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -38,6 +41,13 @@ from fairseq_ext.strategies.softmax.screened import EIGHT_BITS, TOLERANCE, Scree
 
 BEST = 10
 Ways = dict[str, Callable[[], Any]]
+
+
+def resident() -> float:
+    """MiB of this process that are in memory now."""
+    gc.collect()
+    pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def in_turns(ways: Ways, times: int, clock: Callable[[], float]) -> dict[str, float]:
@@ -66,15 +76,35 @@ class OutputLayer:
             return log_softmax_(logits) if linear.is_compiled else torch.log_softmax(logits, dim=-1, out=logits)
 
         self.decoder: Any = SimpleNamespace(log_probs=log_probs)
+        before = resident()
+        self.mib = {"weights": V * d * 4 / 2**20}  # and what each way holds beside them
         self.screen = Screen(self.weight, None, 1.0, words_scored_again(BEST // 2), [2, 3], TOLERANCE)
         self.screened = Screened(self.screen, 1.0, Stats())
+        self.mib["screened"] = resident() - before
         self.eight = None
         if has_int8():
+            before = resident()
             self.eight = RandomScreen(self.weight, None, 1.0, words_scored_again(BEST // 2, 8), [2, 3], EIGHT_BITS)
+            self.mib["screened 8 bits"] = resident() - before
         common = dict(layers=[(self.weight, None)], base=torch.arange(min(6000, V // 2)), temperature=1.0, share="batch")
+        before = resident()
         self.top = ShortlistSoftmax(measured=ShortlistMeter(Stats(), 5, 0), **common)  # type: ignore[arg-type]
+        self.mib["top"] = resident() - before
+        before = resident()
         self.lsh = LSH(Parameters(16, 3, 100, 1, "direct"), 2, None, measured=ShortlistMeter(Stats(), 5, 0), **common)
         self.lsh.probed = True
+        self.mib["lsh"] = resident() - before
+
+    def first_use(self, x: torch.Tensor) -> None:
+        """Run every way once, and count what that leaves in memory."""
+        before = resident()
+        ways = self.ways(x)
+        self.mib["lsh"] += resident() - before
+        for name, way in ways.items():
+            before = resident()
+            way()
+            name = name.partition(",")[0]
+            self.mib[name] = self.mib.get(name, 0.0) + resident() - before
 
     def ways(self, x: torch.Tensor) -> Ways:
         hits = self.lsh.hits([x]).amax(0)
@@ -143,10 +173,15 @@ def main() -> None:
         for rows in args.rows:
             x = states(weight, rows)
             with torch.no_grad():
+                if layer is not None and rows == args.rows[0]:
+                    layer.first_use(x)
                 spent = in_turns(engines(weight, x) if layer is None else layer.ways(x), args.times, clock)
             base = next(iter(spent.values()))
             print(f"{V:7} words {rows:3} rows  " + "  ".join(f"{n} {ms:.2f} ms ({base / ms:.2f}x)" for n, ms in spent.items()), flush=True)
             out.append({"words": V, "rows": rows, "dim": args.dim, "threads": args.threads, "clock": args.clock, "ms": spent})
+        if layer is not None:
+            print(f"{V:7} words  " + "  ".join(f"{name} {mib:+,.0f} MiB" for name, mib in layer.mib.items()), flush=True)
+            out.append({"words": V, "dim": args.dim, "mib": layer.mib})
     if args.out:
         args.out.write_text(json.dumps(out, indent=1), encoding="utf-8")
 

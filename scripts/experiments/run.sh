@@ -2,7 +2,8 @@
 # Runs every paper's experiments on one model and text, and writes the sources of docs/results.
 #
 #   scripts/experiments/run.sh --model DIR --text PREFIX [--only PAPER] [--limit N] [--src de] [--tgt en] [--dev PREFIX] [--train PREFIX]
-#                              [--lsh DIR] [--parsing DIR] [--out DIR] [--name NAME] [--into ROOT] [-- ARGUMENTS OF THE PAPER'S run.sh]
+#                              [--lsh DIR] [--parsing DIR] [--trees DIR] [--out DIR] [--name NAME] [--into ROOT]
+#                              [-- ARGUMENTS OF THE PAPER'S run.sh]
 #
 #   --model DIR       checkpoint.pt, dict.*.txt and, for SentencePiece, spm.model
 #   --text PREFIX     what is translated: PREFIX.de and PREFIX.en; --limit N: its first lines only
@@ -10,7 +11,7 @@
 #   --dev PREFIX      for tuned rewards and streaming's Table 5 (dev or val beside the text)
 #   --train PREFIX    for jacobi's draft tables (train beside the text)
 #   --lsh DIR         Multi30k's text, from which LSH's own model of many words is trained; or the folder of the trained one
-#   --parsing DIR     atis and geo, for streaming's semantic parsing
+#   --parsing DIR     atis and geo, for streaming's semantic parsing; --trees DIR: {train,dev,test}.trees, for its syntactic parsing
 #   --out DIR         keeps what is done: a run that was stopped goes on (runs/experiments/NAME)
 #   --name NAME       of the results (the names of model and text, and N); --into ROOT: the checkout that gets them (this one)
 #
@@ -20,14 +21,14 @@ set -euo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 ROOT=$(cd "$HERE/../.." && pwd)
 PAPERS=(dba optimal_ending streaming jacobi terminology lsh)
-MODEL='' TEXT='' ONLY='' LIMIT='' SRC=de TGT=en DEV='' TRAIN='' LSH='' PARSING='' OUT='' NAME='' INTO=$ROOT
+MODEL='' TEXT='' ONLY='' LIMIT='' SRC=de TGT=en DEV='' TRAIN='' LSH='' PARSING='' TREES='' OUT='' NAME='' INTO=$ROOT
 COMMAND="run.sh $*"
 die() { echo "run.sh: $*" >&2; exit 2; }
 while (($#)); do
     case $1 in
     -h | --help) sed -n '2,/^[^#]/{s/^# \{0,1\}//p;}' "${BASH_SOURCE[0]}"; exit ;;
     --) shift; break ;;
-    --model | --text | --only | --limit | --src | --tgt | --dev | --train | --lsh | --parsing | --out | --name | --into)
+    --model | --text | --only | --limit | --src | --tgt | --dev | --train | --lsh | --parsing | --trees | --out | --name | --into)
         (($# > 1)) || die "$1 wants a value"
         variable=${1#--}
         printf -v "${variable^^}" %s "$2"
@@ -68,8 +69,11 @@ experiments() {
     dba | terminology) "$run" --out "$out" "${text[@]}" "${lines[@]}" "$@" ;;
     optimal_ending) "$run" --out "$out" "${text[@]}" --dev "$DEV" "${lines[@]}" "$@" ;;
     streaming)
-        "$run" --out "$out" "${text[@]}" --dev "$DEV" ${PARSING:+--raw "$PARSING"} ${LIMIT:+--limit "$LIMIT" --mixed-limit "$LIMIT"} \
-            --cpu-time "$@" ;;
+        "$run" --out "$out" "${text[@]}" --dev "$DEV" ${PARSING:+--raw "$PARSING"} ${TREES:+--trees "$TREES"} \
+            ${LIMIT:+--limit "$LIMIT" --mixed-limit "$LIMIT"} --cpu-time "$@"
+        "$PYTHON" "$HERE/streaming/natural.py" --out "$out/natural" "${text[@]}" --limit "${LIMIT:-160}"
+        "$PYTHON" "$HERE/streaming/cost_model.py" --out "$out/cost" "${text[@]}" --limit "${LIMIT:-40}"
+        cp "$out"/natural/natural.md "$out"/cost/cost_model.* "$out" ;;
     jacobi)
         "$run" --out "$out" --models "$MODEL" --pairs "$SRC-$TGT" --train "$TRAIN" --text "$TEXT" \
             --limit "${LIMIT:-$(wc -l <"$TEXT.$SRC")}" "$@" ;;

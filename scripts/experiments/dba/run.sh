@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Regenerates the tables and figures of Post and Vilar 2018 (--select dba): tables.md and figure4, 5, 7, 8.png in OUT.
+# Regenerates the tables and figures of Post and Vilar 2018 (--select dba): tables.md and figure4, 5, 7, 8.svg and .png in OUT.
 #
 #   scripts/experiments/dba/run.sh [--out DIR] [--model DIR] [--text PREFIX] [--src de] [--tgt en] [--limit N] [RUN ARGUMENTS]
 #

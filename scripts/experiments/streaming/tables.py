@@ -1,4 +1,4 @@
-"""The paper's Tables 1 to 5 and 7 as Markdown from what parsing.py and translation.py have left in DIR.
+"""The paper's Tables 1 to 5, 7 and 8 as Markdown from what parsing.py, trees.py and translation.py have left in DIR.
 
     python scripts/experiments/streaming/tables.py --out DIR        writes DIR/tables.md and prints it
 
@@ -59,13 +59,15 @@ def markdown(out: Path) -> str:
     for name, title in PARSING.items():
         if (out / "parsing" / f"{name}.json").exists():
             parts += section(title, out / "parsing" / f"{name}.json", ("FIXED", "VAR-BATCH"))
+    for file in sorted((out / "trees").glob("*.json")):
+        parts += section(f"Tables 2 and 8: syntactic parsing, {file.stem}", file, ("FIXED", "VAR-BATCH"))
     for file in sorted((out / "translation").glob("*, k = *.json")):
         parts += section(f"Tables 1, 3 and 4: {file.stem}", file, ("FIXED", "FIXED-OURS", "VAR-BATCH"))
     exploration = out / "translation" / "exploration.json"
     if exploration.exists():
         parts += section("Table 5: one parameter changed at a time, dev", exploration, ("FIXED",))
     if len(parts) == 1:
-        raise BenchError(f"{out} holds no results: run parsing.py or translation.py --out {out} first")
+        raise BenchError(f"{out} holds no results: run parsing.py, trees.py or translation.py --out {out} first")
     return "\n".join(parts)
 
 
