@@ -40,7 +40,7 @@ def main() -> None:
         axes.plot([places[-1], calls], [middle[-1], gain], linestyle=":", linewidth=0.8, color=style["color"])
         axes.plot([calls], [gain], linestyle="none", markerfacecolor="white", label=f"{method} {gain:.2f}x", **style)
     axes.axhline(1.0, color="black", linewidth=0.8)
-    axes.annotate("greedy", (0, 1), textcoords="offset points", xytext=(-26, -9), fontsize=8)
+    axes.annotate("greedy", (calls / 2, 1), textcoords="offset points", xytext=(0, -10), fontsize=8)
     axes.set_xticks([*range(len(threads)), calls], [*(f"{t} thread{'s' * (t != '1')}" for t in threads), "calls alone"])
     axes.set_xlim(-0.3, calls + 0.1)
     axes.set_ylabel("times faster than greedy")

@@ -14,6 +14,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from figure_style import of, panel, save  # noqa: E402
 
 BEAMS = (12, 6, 3, 1)
+TOPS = (2000, 4000, 6000)
+SIDES = (("right", (-6, -3)), ("left", (5, 4)), ("left", (5, -9)), ("center", (0, -12)))  # of its points that a curve's names stand
 Points = list[tuple[str, str]]  # search, and what its point is called
 
 
@@ -23,13 +25,8 @@ def curve(axes: Any, runs: dict[str, Any], base: str, points: Points, label: str
     style = of(label, place)
     axes.plot([x for x, *_ in found], [y for _, y, _ in found], label=label, **style)
     for x, y, told in found:
-        axes.annotate(told, (x, y), textcoords="offset points", xytext=(5, 3), fontsize=7, color=style["color"])
-
-
-def named(runs: dict[str, Any], start: str) -> Points:
-    """The searches whose names begin so, and what follows."""
-    found = [(name, name.removeprefix(start).strip()) for name in runs if name.startswith(start)]
-    return sorted(found, key=lambda point: runs[point[0]]["seconds"])
+        side, where = SIDES[place]
+        axes.annotate(told, (x, y), textcoords="offset points", xytext=where, ha=side, fontsize=7, color=style["color"])
 
 
 def main() -> None:
@@ -40,14 +37,14 @@ def main() -> None:
     widest = f"full beam={BEAMS[0]}"
     figures: dict[str, list[tuple[str, Points, str]]] = {
         "figure6": [
-            ("full", named(runs, "lsh T="), "LSH"),
-            ("full", named(runs, "top T="), "TOP"),
-            ("full", named(runs, "lexical"), "lexical"),
+            ("full", [(f"lsh T={T} t=2", f"T = {T:,}, t = 2") for T in TOPS], "LSH"),
+            ("full", [(f"top T={T}", f"{T:,}") for T in (*TOPS, 8000)], "TOP"),
+            ("full", [(f"lexical N={N}", f"N = {N}") for N in (5, 20, 50)], "lexical"),
             ("full", [("full", "full"), ("screened", "screened")], "full, screened"),
         ],
         "figure7": [(widest, [(f"{kind} beam={b}", f"k = {b}") for b in BEAMS], label)
                     for kind, label in (("full", "BEAM"), ("lsh", "BEAM + LSH"))],
-        "figure8": [("full", [(f"lsh T={T} t={t}", f"t = {t}") for t in (1, 2, 3)], f"T = {T}") for T in (2000, 4000, 6000)],
+        "figure8": [("full", [(f"lsh T={T} t={t}", f"t = {t}") for t in (1, 2, 3)], f"T = {T:,}") for T in TOPS],
     }  # fmt: skip
     for name, curves in figures.items():
         figure, axes = panel()
@@ -55,7 +52,7 @@ def main() -> None:
             if base in runs and any(search in runs for search, _ in points):
                 curve(axes, runs, base, points, label, place)
         axes.set(xlabel=f"times faster than {'beam 12 with ' * (name == 'figure7')}the full softmax", ylabel="BLEU")
-        axes.margins(x=0.12)
+        axes.margins(x=0.18)
         axes.legend(frameon=False)
         for file in save(figure, out / name):
             print(file)
