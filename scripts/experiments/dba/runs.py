@@ -135,7 +135,7 @@ def main() -> None:
     parse.add_argument("--seed", type=int, default=1, help="of the extraction (1)")
     parse.add_argument("--beams", type=int, nargs="+", default=[5, 10, 20], help="for Figures 4, 5 and 8 (5 10 20)")
     parse.add_argument("--gbs", type=int, nargs="+", default=[1, 5, 10], help="base beams for Figure 4 (1 5 10)")
-    parse.add_argument("--prune", type=float, nargs="+", default=[3, 5, 10, 20, 30], help="thresholds for Table 3 (3 5 10 20 30)")
+    parse.add_argument("--prune", type=float, nargs="*", default=[3, 5, 10, 20, 30], help="thresholds for Table 3 (3 5 10 20 30)")
     parse.add_argument("--table-beam", type=int, default=10, help="beam for Table 3 and Figure 7 (10)")
     parse.add_argument("--time-prune", type=float, default=20.0, help="threshold for Figure 4 (20, as the paper's)")
     parse.add_argument("--least", type=int, default=5, help="sentences that a number of tokens must have to be timed (5)")

@@ -114,7 +114,7 @@ def main() -> None:
     lines: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         text = prepare(Path(folder), args.model, args.text, args.src, args.tgt, args.limit)
-        kept = ("limit", "eps", "delta", "children", "repeats", "count")
+        kept = ("limit", "eps", "delta", "children", "count")
         for k, n in zip(args.k, args.n, strict=True):
             file = args.out / f"k{k}.n{n}.json"
             size = (args.model / "checkpoint.pt").stat().st_size
@@ -126,7 +126,8 @@ def main() -> None:
                 part = file.with_suffix(".part")
                 part.write_text(json.dumps(saved), encoding="utf-8")
                 os.replace(part, file)
-            timed = "" if args.count else f"processor time of one thread, {args.repeats} rounds in turns; "
+            rounds = len(saved["rows"][0]["seconds"])
+            timed = f"processor time of one thread, {rounds} round{'s' * (rounds != 1)} in turns; " if rounds else ""
             about = f"Model {args.model.name}, first {len(text.references)} lines of {Path(args.text).name}; "
             lines += [f"### Beam {k}, {n} sentences", "", *table(saved["rows"]), "", about + timed + made_by(saved["machine"]), ""]
     made = "\n".join(lines)
