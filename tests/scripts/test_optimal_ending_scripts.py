@@ -5,12 +5,14 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 import sacrebleu
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 sys.path[:0] = [str(SCRIPTS), *(str(SCRIPTS / name) for name in ("experiments/optimal_ending", "experiments", "bench"))]
 
+import intervals  # noqa: E402
 import searches  # noqa: E402
 import sweep as sweep_script  # noqa: E402
 import tables  # noqa: E402
@@ -92,7 +94,7 @@ def test_a_search_that_is_there_is_not_repeated(tmp_path, monkeypatch):
 
 
 def test_best_settings_prefer_the_smaller_beam_and_tables_show_them(tmp_path):
-    quality = Measure(30.0, 0.9, -5.0)
+    quality = Measure(30.0, 0.9, -5.0, low=28.5, high=31.5)
     decoders = sweep_script.decoders([0.0, 1.0], Wanted(0.9), Wanted(0.7, 3.0))
     choices = [
         sweep_script.Choice(decoder.name, decoder.method, beam, x.what, x.value, quality)
@@ -100,7 +102,7 @@ def test_best_settings_prefer_the_smaller_beam_and_tables_show_them(tmp_path):
         for decoder in decoders
         for x in decoder.settings
     ]
-    choices[-1].dev = Measure(31.0, 0.95, -6.0)  # the line, at beam 10
+    choices[-1].dev = Measure(31.0, 0.95, -6.0, low=30.0, high=32.5)  # the line, at beam 10
     best = sweep_script.best_of(choices)
     assert [c.decoder for c in best] == [d.name for d in decoders]
     assert [c.beam for c in best] == [5, 5, 5, 5, 5, 5, 10]
@@ -120,8 +122,21 @@ def test_best_settings_prefer_the_smaller_beam_and_tables_show_them(tmp_path):
     text = tables.markdown(write_up.read_results(tmp_path, "sweep.py"))
     assert "| BLEU | 30.00 | 30.00 |" in text and "| best b | 5 | 5 |" in text
     assert "l = 0.9 x (dev)" in text and "l = 0.7 x + 3 (dev)" in text and "| best b | 5 | 10 |" in text
-    assert "| optimal, bounded reward, line, r = 1 | 10 | 31.00 | 30.00 | 0.950 | 0.900 |" in text
+    assert "| optimal, bounded reward, line, r = 1 | 10 | 31.00 ±1.25 | 30.00 ±1.50 | 0.950 | 0.900 |" in text
     assert "| optimal | 0.600 | 9 | -5.000 | 30.00 | 3 of 4 |" in text  # 60 of 84 + 4 x (5 - 1) rows
+
+
+def test_an_interval_holds_sacrebleu_of_resampled_sentences():
+    texts = [REFERENCES[0], "a dog runs over the grass", "the old man reads a book", "a green dog runs over the grass"]
+    references = [*REFERENCES, *REFERENCES]
+    found = intervals.resampled(searches.counts_of(texts, references), resamples=40)
+    times = np.random.default_rng(intervals.SEED).multinomial(4, [1 / 4] * 4, size=40)
+    for score, chosen in zip(found, times, strict=True):
+        lines = [(text, line) for n, text, line in zip(chosen, texts, references, strict=True) for _ in range(n)]
+        expected = sacrebleu.corpus_bleu([text for text, _ in lines], [[line for _, line in lines]], smooth_method="none").score
+        assert score == pytest.approx(expected)
+    quality = measure([(-1.0, 5, text) for text in texts], references)
+    assert quality.low < quality.bleu < quality.high
 
 
 def test_measure_is_sacrebleu():
