@@ -85,7 +85,7 @@ class OutputLayer:
         if has_int8():
             before = resident()
             self.eight = RandomScreen(self.weight, None, 1.0, words_scored_again(BEST // 2, 8), [2, 3], EIGHT_BITS)
-            self.mib["screened 8 bits"] = resident() - before
+            self.mib["screened, 8 bits"] = resident() - before
         common = dict(layers=[(self.weight, None)], base=torch.arange(min(6000, V // 2)), temperature=1.0, share="batch")
         before = resident()
         self.top = ShortlistSoftmax(measured=ShortlistMeter(Stats(), 5, 0), **common)  # type: ignore[arg-type]
@@ -103,7 +103,7 @@ class OutputLayer:
         for name, way in ways.items():
             before = resident()
             way()
-            name = name.partition(",")[0]
+            name = name.removesuffix(", as used")
             self.mib[name] = self.mib.get(name, 0.0) + resident() - before
 
     def ways(self, x: torch.Tensor) -> Ways:
