@@ -179,9 +179,10 @@ def main() -> None:
             base = next(iter(spent.values()))
             print(f"{V:7} words {rows:3} rows  " + "  ".join(f"{n} {ms:.2f} ms ({base / ms:.2f}x)" for n, ms in spent.items()), flush=True)
             out.append({"words": V, "rows": rows, "dim": args.dim, "threads": args.threads, "clock": args.clock, "ms": spent})
+            if layer is not None:
+                out[-1]["mib"] = layer.mib
         if layer is not None:
             print(f"{V:7} words  " + "  ".join(f"{name} {mib:+,.0f} MiB" for name, mib in layer.mib.items()), flush=True)
-            out.append({"words": V, "dim": args.dim, "mib": layer.mib})
     if args.out:
         args.out.write_text(json.dumps(out, indent=1), encoding="utf-8")
 

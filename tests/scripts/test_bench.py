@@ -182,6 +182,7 @@ def test_the_output_layers_script_times_every_way(flags, ways, tmp_path):
     found = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
     assert [(run["words"], run["rows"]) for run in found] == [(5000, 1), (5000, 3)]
     assert all(list(run["ms"]) == ways and min(run["ms"].values()) > 0 for run in found)
+    assert flags or all(run["mib"]["weights"] == 5000 * 32 * 4 / 2**20 and {"screened", "lsh", "top"} < set(run["mib"]) for run in found)
 
 
 def test_shapes_are_saved_as_checkpoints_and_measured(tmp_path):
