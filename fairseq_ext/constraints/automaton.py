@@ -56,32 +56,34 @@ class Reading:
     whole: bool
 
 
-def of_texts(patterns: Sequence[Pattern], index: Index, whole: bool) -> Automaton:
-    """The automaton of patterns of characters, as `index` reads tokens."""
+def of_texts(patterns: Sequence[Pattern], index: Index, whole: bool, reader: type[Reader] | None = None) -> Automaton:
+    """The automaton of patterns of characters, as `index` reads tokens. reader: the class that reads them (default: Reader)."""
 
     def continuing(rest: Sequence[Any], at_start: bool) -> Iterable[int]:
         return index.continuing(str(rest), at_start, whole)
 
-    return compiled(patterns, Reading(index.texts.__getitem__, continuing, index.whole.get(" ", ()), is_letter, whole))
+    reading = Reading(index.texts.__getitem__, continuing, index.whole.get(" ", ()), is_letter, whole)
+    return compiled(patterns, reading, reader or Reader)
 
 
-def of_tokens(patterns: Sequence[Pattern]) -> Automaton:
+def of_tokens(patterns: Sequence[Pattern], reader: type[Reader] | None = None) -> Automaton:
     """The automaton of patterns of tokens."""
-    return compiled(patterns, Reading(lambda token: (token,), lambda rest, at_start: rest[:1], (), lambda unit: False, False))
+    reading = Reading(lambda token: (token,), lambda rest, at_start: rest[:1], (), lambda unit: False, False)
+    return compiled(patterns, reading, reader or Reader)
 
 
-def compiled(patterns: Sequence[Pattern], reading: Reading) -> Automaton:
+def compiled(patterns: Sequence[Pattern], reading: Reading, reader: type[Reader]) -> Automaton:
     """All states that can be reached, and their arcs."""
     found = Automaton(patterns)
     number: dict[tuple[Items, int], int] = {}
-    read = Reader(patterns, reading)
+    read = reader(patterns, reading)
 
     def state(items: Items, context: int) -> int:
         if (items, context) not in number:
             number[items, context] = len(found.context)
             found.context.append(context)
             found.items.append(items)
-            found.pending.append(any([at == read.lengths[p] for p, at in items]))
+            found.pending.append(read.is_pending(items))
             found.arcs.append({})
         return number[items, context]
 
@@ -135,6 +137,10 @@ class Reader:
         last = self.reading.units(token)[-1]
         return SPACE if last == " " else IN if self.reading.is_letter(last) else OUT
 
+    def is_pending(self, items: Items) -> bool:
+        """Whether all of a pattern has come."""
+        return any([at == self.lengths[p] for p, at in items])
+
     def continuing(self, items: Items) -> set[int]:
         """Tokens that may lead on with one of the items."""
         found: set[int] = set()
@@ -149,7 +155,16 @@ class Reader:
     def token(self, items: Items, context: int, token: int) -> tuple[int, Items, int]:
         """How often the patterns are met inside a token, and the items and context behind it."""
         units = self.reading.units(token)
-        # the usual case, all at once: one pattern goes on, or starts as a token's first sign behind a space, and nothing else may start
+        if (found := self.at_once(items, units, token)) is not None:
+            return found
+        hits = 0
+        for unit in units:
+            met, items, context = self.unit(items, context, unit)
+            hits += met
+        return hits, items, context
+
+    def at_once(self, items: Items, units: Sequence[Any], token: int) -> tuple[int, Items, int] | None:
+        """The same in the usual case: one pattern goes on, or starts as a token's first sign behind a space, and nothing else may start."""
         if len(items) == 1:
             ((p, at),) = items
             end = at + len(units)
@@ -160,11 +175,7 @@ class Reader:
             n = len(units) - 1
             if len(begun) == 1 and not self.patterns[begun[0]].at_start and self.patterns[begun[0]].units[:n] == units[1:]:
                 return self.come(begun[0], n, token)
-        hits = 0
-        for unit in units:
-            met, items, context = self.unit(items, context, unit)
-            hits += met
-        return hits, items, context
+        return None
 
     def come(self, p: int, at: int, token: int) -> tuple[int, Items, int]:
         """The same where no more than so many units of one pattern have come."""
