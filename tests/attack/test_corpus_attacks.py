@@ -133,3 +133,21 @@ def test_ids_of_parquet_are_written_as_json_has_them(files, tmp_path):
             (first, ["HAUS"]),
             (2, ["HOF"]),
         ]
+
+
+def test_the_command_sees_a_changed_byte_in_the_middle_of_input_and_output(files, tmp_path):
+    """Of the same size, far from both ends."""
+    path, out = tmp_path / "in.txt", tmp_path / "out"
+    path.write_text("haus\n" * 60_000)
+    more = ["--input", str(path), "--unit", "30000"]
+    assert command(files, out, more).status == 0
+    right = (out / "in.jsonl").read_bytes()
+    path.write_bytes(path.read_bytes()[:150_000] + b"maus\n" + path.read_bytes()[150_005:])
+    done = command(files, out, more)
+    assert done.status == 1 and f"error: {out} holds the output of other arguments" in done.stderr and str(path) in done.stderr
+    path.write_text("haus\n" * 60_000)
+    middle = right.index(b"HAUS", len(right) // 2)
+    (out / "in.jsonl").write_bytes(right[:middle] + b"MAUS" + right[middle + 4 :])
+    done = command(files, out, more)
+    assert done.status == 0 and "does not have the SHA-256 that the manifest gives: it is made again" in done.stderr
+    assert (out / "in.jsonl").read_bytes() == right
