@@ -85,12 +85,12 @@ class Extended(Batches, BuildsGenerators):
             validate.refuse_reference(flags, Flags)
         if seq_gen_cls is not None or references:
             return self.build_stock(models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)
-        typed = bool(getattr(args, "constraints", None))
+        self.typed = bool(getattr(args, "constraints", None))
         if self.phrases_of_calls:
             expect_phrases(flags, args)
         config.settle(flags, args, Part(f"--task {self.registered}", denies=self.lacks))
-        if not self.phrases_of_calls:
-            check_phrases(flags, typed, self.corpus_size > 0)
+        if self.translates_corpus:
+            check_phrases(flags, self.typed, True)
         self.use_flags(flags, constrained(flags, args) and not validate.stock_search(args))
         extra = dict(flags=flags, generation=args, source=self.source_dictionary)
         extra |= extra_gen_cls_kwargs or {}

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.compat.invalid_bytes import COMMAND, keep_invalid_bytes, runs
+from fairseq_ext.constraints.flags import check_phrases
 from fairseq_ext.constraints.packed import pack
 from fairseq_ext.constraints.sentence import EMPTY
 from fairseq_ext.errors import SentenceError, UsageError, cut
@@ -51,6 +52,8 @@ class Interactive(BadSentences):
 
     def get_interactive_tokens_and_lengths(self, lines, encode_fn):
         """A buffer's lines as tokens. One that cannot be used is empty; under --strict it and those behind it are left out."""
+        if not self.talks:
+            check_phrases(self.flags(), self.typed, False)
         self.talks = True
         if self.alignment == "soft":
             raise UsageError("--print-alignment soft is what fairseq-generate alone prints: use hard, or leave it out")

@@ -46,6 +46,7 @@ class Sentences:
     source: ConstraintSource | None = None
     target_text: TargetText | None = None  # the generator's
     constrained = False
+    typed = False  # --constraints is given
     phrases_of_calls = False  # phrases come with each call (translator.py), besides those of the flags
     corpus_size = 0  # sentences of the data set that fairseq-generate translates
     numbered = False  # lines of an interactive session carry their numbers

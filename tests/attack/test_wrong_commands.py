@@ -259,3 +259,19 @@ def test_an_empty_file_changes_nothing(files, more):
         assert status == 0, log
         outs.append([line for line in out.splitlines() if line.startswith("H-")])
     assert len(outs[0]) == 11 and outs[0] == outs[1]
+
+
+BARE = [["--select", "dba", "--constraint-end"], ["--constraint-case", "any"], ["--constraints", "--avoid-case", "exact"]]
+
+
+@pytest.mark.parametrize("flags", BARE, ids=str)
+def test_flags_of_phrases_without_any_in_interactive(files, flags):
+    done = interactive(*filled([*RIGHT, "-s", "de", "-t", "en", *flags], files), stdin=b"de1\n")
+    said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert done.status == 1 and len(said) == 1 and "phrases, and the command has none: add" in said[0] and "H-" not in done.stdout
+
+
+def test_phrases_may_be_typed_where_the_command_names_a_file(files):
+    flags = ["--avoid-file", "{banned}", "--constraint-case", "any"]
+    done = interactive(*filled([*RIGHT, "-s", "de", "-t", "en", *flags], files), stdin=b"de1\ten5\n")
+    assert done.status == 0 and "en5" in next(line for line in done.stdout.splitlines() if line.startswith("H-0")).split()

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from subword_nmt.learn_bpe import learn_bpe
 
 from fairseq_ext.constraints import files
-from fairseq_ext.constraints.files import ConstraintSource
+from fairseq_ext.constraints.files import ConstraintSource, Matching
 from fairseq_ext.constraints.glossary import GlossaryOptions
 from fairseq_ext.constraints.packed import from_packed
 from fairseq_ext.constraints.segmenter import Segmenter
@@ -65,6 +65,15 @@ def read(tmp_path):
         return ConstraintSource(*files, Segmenter(dictionary, **encoders), dictionary)
 
     return make
+
+
+@pytest.mark.parametrize("case, forms", [("any", ["man", "Man", "MAN"]), ("exact", ["man"])])
+def test_a_banned_word_is_banned_in_each_case_that_the_dictionary_has(tmp_path, case, forms):
+    """Where words are symbols, and no text is read."""
+    (tmp_path / "avoid").write_text("man\n")
+    dictionary = words("man woman Man dog MAN mAn")
+    source = ConstraintSource(None, str(tmp_path / "avoid"), None, Segmenter(dictionary), dictionary, Matching(banned=case))
+    assert set(source.common.banned) == {(dictionary.index(form),) for form in forms}
 
 
 def given_text(source: ConstraintSource, number=0) -> tuple:

@@ -7,7 +7,7 @@ import torch
 from fairseq.search import LexicallyConstrainedBeamSearch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models import dictionary
+from models import build, dictionary, generators
 
 from fairseq_ext.search.banks import by_banks
 from fairseq_ext.search.candidates import first_of_equals
@@ -96,6 +96,11 @@ def test_even_admits_what_fairseqs_own_search_does(k, banks, draw):
     assert admitted.item() == min(k, n)
     assert set(order[0, :k].tolist()) == set(theirs[:k].tolist())
     assert order[0, k : 2 * k].tolist() == theirs[k:].tolist()  # what comes next where one of them ends
+
+
+@pytest.mark.parametrize("flags, even", [({}, True), ({"dba_allocation": "even"}, True), ({"dba_allocation": "paper"}, False)], ids=str)
+def test_the_flag_chooses_the_rule(flags, even):
+    assert generators([build("transformer", seed=2)], {"select": "dba", **flags}, beam=4).ours.plugs.select.even is even
 
 
 # ---- candidates

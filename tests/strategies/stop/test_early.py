@@ -20,7 +20,7 @@ class ByHand:
 
     def __init__(self, k: int, nbest: int):
         self.plug, self.k, self.nbest = stop_plug("early", k, Scoring(True, 1.0)), k, nbest
-        self.dropped = 0
+        self.dropped = self.late = 0  # hypotheses; sentences that only their length ended
         self.done: dict[int, list[tuple[float, int]]] = {}  # score and length, in the order in which they finished
         self.rows: dict[int, int] = {}
 
@@ -43,7 +43,9 @@ class ByHand:
                 better = [c for c in goes_on if self.reach(lines[c], t, C) > last]
                 stays = sorted(self.in_turn(better, lines)[: self.rows.get(s, 1)])
                 self.dropped += len(goes_on) - len(stays)
-                goes_on, final = stays, final or not stays or t > 2 * done[0][1] + 16
+                final = final or not stays
+                self.late += not final and t > 2 * done[0][1] + 16
+                goes_on, final = stays, final or t > 2 * done[0][1] + 16
             self.rows[s] = len(goes_on)
             assert bool(found.final[i]) == (final or (at_limit is not None and bool(at_limit[i])))
             if not bool(found.final[i]):
@@ -75,6 +77,15 @@ def test_every_step_is_as_the_rule_says(k, nbest):
         assert all(nbest and all(all_met(h, c) for h in nbest) for nbest, c in zip(found.lists, GIVEN, strict=True))
         dropped += by_hand.dropped
     assert dropped > 0
+
+
+def test_a_sentence_far_behind_its_first_hypothesis_is_final():
+    """One word that costs little behind itself, and an end that costs much: the longer a hypothesis, the better its mean."""
+    by_hand = ByHand(20, 1)
+    table = random_table(0, possible=1, spread=0.0, ending=0.0)
+    found = decode([table], [wanted("a")], 20, 60, nbest=1, stop=called_through(by_hand.plug, by_hand), scoring=Scoring(True, 1.0))
+    first = min(length for _, length in by_hand.done[0])
+    assert by_hand.late == 1 and found.step[0] == 2 * first + 17
 
 
 def test_sentences_without_constraints_end_as_under_count():
