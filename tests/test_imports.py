@@ -20,7 +20,7 @@ ALLOWED = {
     "__main__": "errors registry tasks",
     "compat": "loading tasks",
     "corpus": "constraints counters digests errors files loading registry stats translator",
-    "doctor": "compat errors kernels",
+    "doctor": "compat errors kernels leaving",
     "serve": "constraints engine errors files loading.arguments tasks translator",
     "engine": "constraints errors loading.lengths search stats terms translator",
     "terms": "errors files",

@@ -5,7 +5,6 @@ A fresh Python takes a while to start, so `start` lets one run beside what is ex
 
 from __future__ import annotations
 
-import atexit
 import functools
 import os
 import signal
@@ -21,12 +20,13 @@ CLUSTER_PROBE = "import gc; gc.disable(); import pyarrow, ray; import os; os._ex
 
 # subtle: its arguments are those of a command, since that is what starts quickly (startup.py)
 USER_DIR_PROBE = """
-import argparse, atexit, gc, sys
-atexit.register(gc.freeze)  # to look through all modules once more at the end takes as long as to import half of them
+import argparse, os, sys
 from fairseq.tasks import TASK_REGISTRY
 from fairseq.utils import import_user_module
 import_user_module(argparse.Namespace(user_dir=sys.argv[sys.argv.index("--user-dir") + 1]))
-sys.exit("it registers no task translation_ext" if "translation_ext" not in TASK_REGISTRY else 0)
+if "translation_ext" not in TASK_REGISTRY:
+    sys.exit("it registers no task translation_ext")
+os._exit(0)  # to look through all modules once more at the end takes as long as to import half of them
 """
 
 ONEDNN_PROBES = {
@@ -47,18 +47,10 @@ if "onednn" in torch.backends.quantized.supported_engines:
 under_way: dict[tuple[str, ...], subprocess.Popen[str]] = {}  # by code and arguments: probes that nobody has asked for yet
 
 
-@functools.cache
-def elsewhere() -> str:
-    """An empty folder of this process, which the probes work in."""
-    folder = tempfile.TemporaryDirectory()
-    atexit.register(folder.cleanup)
-    return folder.name
-
-
 def start(code: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
     """Start code in a fresh Python, away from the working directory."""
     return subprocess.Popen(
-        [sys.executable, "-c", code, *arguments], cwd=elsewhere(), env={**os.environ, **environment}, stdin=subprocess.DEVNULL,
+        [sys.executable, "-c", code, *arguments], cwd=os.path.abspath(os.sep), env={**os.environ, **environment}, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
     )  # fmt: skip
 
