@@ -76,6 +76,25 @@ def print_flags() -> None:
     print(parser.format_help(), flush=True)
 
 
+def example_of(field: dataclasses.Field, owners: list[Strategy], group: str) -> str:
+    """Return an example with this flag in it: that of its group, or the flag with a value, behind the strategy that reads it."""
+    from fairseq.dataclass.utils import interpret_dc_type
+
+    flag = "--" + field.name.replace("_", "-")
+    if flag in group.split():
+        return group
+    kind = interpret_dc_type(field.type)
+    default = DEFAULT.get(field.name, field.default)
+    choices = getattr(kind, "__members__", None)
+    if choices is not None:
+        value = " " + next(str(choice.value) for choice in choices.values() if str(choice.value) != str(default))
+    else:
+        value = {bool: "", int: " N", float: " X"}.get(kind, " FILE" if field.metadata.get("file") else " TEXT")
+    chosen = [s for s in owners if s.point == "prune" or DEFAULT.get(s.point) == s.name]
+    first = "" if chosen or not owners or owners[0].point == "select" else f"{owners[0].flag} "
+    return f"{'--beam 1 ' if 'decoding' in first else ''}{first}{flag}{value}"
+
+
 def explain(name: str) -> str:
     """Return what a flag does, whose it is, and its page. Errors: UsageError for a name that is no flag of ours."""
     plain = name.removeprefix("--").replace("-", "_")
@@ -89,7 +108,7 @@ def explain(name: str) -> str:
                 lines += [f"  {s.flag}: {s.paper} ({s.file}){' [default]' if DEFAULT.get(plain) == s.name else ''}" for s in values]
                 if owners:
                     lines.append(f"It is read by {', '.join(s.flag for s in owners)}.")
-                lines.append(f"For example: {example}")
+                lines.append(f"Add to a command: {example_of(field, owners, example)}")
                 lines.append(f"More: docs/{page}")
                 return "\n".join(textwrap.fill(line, 120, subsequent_indent="  ") for line in lines)
     raise UsageError(f"{name} is no flag of fairseq_ext: python -m fairseq_ext lists them")

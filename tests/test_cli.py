@@ -168,6 +168,7 @@ def test_a_bad_line_costs_no_neighbour_its_translation(tiny, how):
     flags = ["--buffer-size", 4, "--batch-size", 4, *EXT, *how]
     done = interactive(tiny, *flags, stdin="\n".join(lines_in).encode("utf-8", "surrogateescape") + b"\n", check=False)
     assert done.returncode == 3 and "Traceback" not in done.stderr and "error: " not in done.stderr
+    assert "shared subword vocabulary" not in done.stderr, "what fairseq says of its own constraints is not so here"
     told = [line.split("\t") for line in done.stderr.splitlines() if line.startswith("E-")]
     assert [each[0] for each in told] == [f"E-{number}" for number in bad]
     reasons = ["10001 tokens and the model takes 40", "not valid UTF-8", "'nowhere'", "'no'"]

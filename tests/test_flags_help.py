@@ -30,6 +30,13 @@ def test_a_flag_is_explained_with_its_strategy_and_page(name: str, capsys: pytes
     assert printed.startswith("--prune-bound: ") and "--stop optimal" in printed and "docs/optimal-ending.md" in printed
 
 
+def test_every_explanation_shows_its_own_flag_in_a_command() -> None:
+    for name in all_flags():
+        example = next(line for line in explain(name).splitlines() if line.startswith("Add to a command: "))
+        assert f" --{name.replace('_', '-')}" in example, name
+    assert "--select topk" not in explain("select").splitlines()[-2]
+
+
 def test_a_strategy_flag_lists_its_papers() -> None:
     assert "Post and Vilar 2018" in explain("select")
 

@@ -5,6 +5,7 @@ fairseq-interactive reads a buffer of lines, makes batches of it and prints when
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -49,6 +50,7 @@ class Interactive(BadSentences):
         if sys.stdin is None and runs(COMMAND) and setting(flags, "interactive", "input") == "-":
             raise UsageError("standard input is closed: give lines there, or name a file by --input")
         keep_invalid_bytes()
+        logging.getLogger("fairseq_cli.interactive").addFilter(holds_here)
 
     def get_interactive_tokens_and_lengths(self, lines, encode_fn):
         """A buffer's lines as tokens. One that cannot be used is empty; under --strict it and those behind it are left out."""
@@ -178,3 +180,8 @@ def with_constraints(collater: Callable[[list], dict], constraints: Tensor, samp
     """A batch of a data set, and its sentences' packed constraints; constraints (N, W): of all sentences, by number."""
     batch = collater(samples)
     return {**batch, "constraints": constraints[batch["id"]]} if batch else batch
+
+
+def holds_here(record: logging.LogRecord) -> bool:
+    """Whether a line of fairseq-interactive's log is true: our phrases are segmented for the target side, and need no shared vocabulary."""
+    return "assumes a shared subword vocabulary" not in str(record.msg)
