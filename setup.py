@@ -57,10 +57,10 @@ setup(
     extras_require={
         "gpu": ["cupy-cuda12x"],
         "plots": ["matplotlib"],
-        "cluster": ["ray", "pyarrow"],
+        "cluster": ["ray[serve]", "pyarrow"],
         "terms": ["simplemma>=2"],
         "docs": ["mkdocs-material"],
-        "serve": ["fastapi", "uvicorn", "prometheus-client"],
+        "serve": ["fastapi", "fastapi-offline", "uvicorn", "prometheus-client"],
     },
     cmdclass={"build_py": BuildWithStartUp, "editable_wheel": EditableWithStartUp},
 )

@@ -21,12 +21,12 @@ ALLOWED = {
     "compat": "loading tasks",
     "corpus": "constraints counters digests errors files loading registry stats translator",
     "doctor": "compat errors kernels leaving",
-    "serve": "constraints engine errors files loading.arguments tasks translator",
-    "engine": "constraints errors loading.lengths search stats terms translator",
+    "serve": "constraints corpus.cluster engine errors files loading.arguments tasks translator viz",
+    "engine": "constraints errors loading.lengths parallel search session.pool_of stats terms translator",
     "terms": "errors files",
     "translator": "constraints errors flags loading session.bad_sentences session.cpu_workers "
     "session.generators session.teacher_forcing stats translation",
-    "viz": "errors files parallel search translator",
+    "viz": "errors files parallel search session.pool_of translator",
     # tasks -> config, generator
     "tasks": "capabilities config constraints decoders.refused errors generator kernels loading.languages registry session stats validate",
     "generator": "config constraints decoders drivers errors search session.pools session.checkpoint "

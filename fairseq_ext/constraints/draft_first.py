@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from fairseq_ext.constraints.report import ConstraintCounts, Meets
+from fairseq_ext.constraints.sentence import SentenceConstraints
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.stats import Stats
@@ -39,7 +40,7 @@ class DraftFirst:
             else:
                 answer(sentence, found)
 
-        self.draft(pool if self.soft else replace(pool, constraints=[replace(c, any_of=(), text=(), cased=()) for c in given]), keep)
+        self.draft(pool if self.soft else replace(pool, constraints=[without_phrases(c) for c in given]), keep)
         counts = self.stats.section(ConstraintCounts)
         counts.redone = (counts.redone or 0) + len(left)
         if left:
@@ -49,3 +50,8 @@ class DraftFirst:
         """Whether a sentence's best hypothesis has all that is required of it."""
         assert pool.constraints is not None
         return bool(found) and all(self.meets(pool)(found[0].tokens.tolist(), pool.constraints[sentence], pool.ordered))
+
+
+def without_phrases(constraints: SentenceConstraints) -> SentenceConstraints:
+    """The same without its required phrases: what a draft is searched with."""
+    return replace(constraints, any_of=(), text=(), cased=())

@@ -28,10 +28,21 @@ class Workers(NamedTuple):
 
 @contextlib.contextmanager
 def ray_for(job: Job) -> Iterator[Workers]:
-    """A connection to Ray for as long as the context lasts: the cluster at --address, the one this process is connected to
-    already, else one started here, on the cores that this process may use.
+    """A connection to Ray for as long as the context lasts (`connection`).
 
     Errors: UsageError when there is no Ray, no cluster at the address, or no room for one worker.
+    """
+    with connection(job.address, (job.workers or 1) * job.threads, job.object_store, job.dashboard) as resources:
+        yield room(job, resources)
+
+
+@contextlib.contextmanager
+def connection(address: str | None, cpus: int, object_store: int, dashboard: bool = False) -> Iterator[dict[str, float]]:
+    """A connection to Ray for as long as the context lasts: the cluster at an address, the one this process is connected to already,
+    else one started here with `cpus` cores, or as many as this process may use, and object_store MiB of shared memory. The cluster's
+    resources.
+
+    Errors: UsageError when there is no Ray, or no cluster at the address.
     """
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
@@ -43,22 +54,21 @@ def ray_for(job: Job) -> Iterator[Workers]:
     own = not ray.is_initialized()
     if own:
         quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-        if job.address:
-            host, _, port = job.address.rpartition(":")
+        if address:
+            host, _, port = address.rpartition(":")
             try:
                 if host and port.isdigit() and "/" not in host:  # Ray itself would try for minutes
                     socket.create_connection((host, int(port)), timeout=SECONDS_TO_ANSWER).close()
-                ray.init(address=job.address, **quiet)
+                ray.init(address=address, **quiet)
             except OSError as error:  # ConnectionError is one
-                raise UsageError(f"no Ray cluster answers at --address {job.address}: start one with ray start --head") from error
+                raise UsageError(f"no Ray cluster answers at --address {address}: start one with ray start --head") from error
         else:
-            needed = (job.workers or 1) * job.threads
             try:
                 ray.init(
                     address="local",
-                    num_cpus=max(cores(), needed),
-                    object_store_memory=job.object_store << 20,
-                    include_dashboard=job.dashboard,
+                    num_cpus=max(cores(), cpus),
+                    object_store_memory=object_store << 20,
+                    include_dashboard=dashboard,
                     _node_ip_address="127.0.0.1",
                     **quiet,
                 )
@@ -66,7 +76,7 @@ def ray_for(job: Job) -> Iterator[Workers]:
                 said = cut(str(error).partition(".")[0])
                 raise UsageError(f"Ray could not be started ({said}): free memory or processors, and run the same command again") from error
     try:
-        yield room(job, ray.cluster_resources())
+        yield ray.cluster_resources()
     finally:
         if own:
             ray.shutdown()

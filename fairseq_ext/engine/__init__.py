@@ -6,7 +6,9 @@
 | dispatch.py | the queue, and which worker gets what |
 | processes.py | starting and hearing worker processes |
 | worker.py | what runs in them |
-| decoding.py | requests through one search (search/open_search.py) |
+| intake.py | requests, prepared as they come |
+| decoding.py | requests through one beam search (search/open_search.py) |
+| one_at_a_time.py | requests through parallel decoding |
 | requirements.py | a request's phrases and glossaries, and where they stand in its translation |
 | jobs.py | requests and answers as they travel |
 """

@@ -1,48 +1,30 @@
-"""Requests through one model, in one process: prepared as they come, started as the schedule says, decoded together, answered.
+"""Requests through one beam search, in one process: started as the schedule says, decoded together, answered.
 
 The search is never empty on purpose: at every step, as many requests start as there is room for (--stream-width sentences, or
 --stream-rows rows); --refill-threshold waits until few are left, and --schedule batch until none is.
 
 A request whose preparation fails is answered with the error. When a step fails, whatever the reason, all its sentences run again, each
 alone, so that the error goes to the request that is to blame.
+
+With --constraint-draft-first a request is searched without its required phrases; where the draft misses one, it starts once more, with
+them.
 """
 
 from __future__ import annotations
 
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from fairseq import utils
-from torch import Tensor
 
-from fairseq_ext.constraints.report import ConstraintCounts
-from fairseq_ext.constraints.sentence import SentenceConstraints
-from fairseq_ext.engine.jobs import Answer, Job, Partial, Work
-from fairseq_ext.engine.requirements import Requirements, Term
-from fairseq_ext.errors import UsageError, explain
+from fairseq_ext.constraints.draft_first import without_phrases
+from fairseq_ext.engine.intake import Intake, Request, told
+from fairseq_ext.engine.jobs import Partial
+from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.open_search import OpenSearch
-from fairseq_ext.search.pool import Pool
-from fairseq_ext.translator import Translation, Translator
-
-Event = tuple[int, Any]  # the number of a request, and a Partial, an Answer or an Exception
-EMPTY = Answer([Translation("", [], 0.0, [])])
-
-
-@dataclass
-class Request:
-    """A request on its way."""
-
-    number: int
-    job: Job
-    tokens: Tensor  # (L,)
-    nbest: int
-    wanted: SentenceConstraints | None
-    terms: list[Term]
-    started: float = 0.0  # time.monotonic()
-    told: int = 0  # tokens of the prefix that has been told
+from fairseq_ext.session.pool_of import pool_of
+from fairseq_ext.translator import Translator
 
 
 @dataclass(frozen=True)
@@ -57,20 +39,15 @@ class Refill:
         return self.places - live if live <= self.threshold * self.places else 0
 
 
-class Decoding:
-    """One model and its requests. `add` and `cancel` at any time, then `work` as long as it is `busy`; take what comes from `events`."""
+class Decoding(Intake):
+    """Requests through one beam search."""
 
     def __init__(self, translator: Translator, refill: Refill):
-        self.translator, self.refill = translator, refill
-        self.generator = translator.generator
-        self.requirements = Requirements(translator)
-        self.longest: int | None = None  # most source tokens, where fewer are allowed than the model takes
+        super().__init__(translator, refill.places)
+        self.refill = refill
         self.device = torch.device("cuda" if translator.cuda else "cpu")
-        self.events: list[Event] = []
-        self.waiting: OrderedDict[int, Request] = OrderedDict()
         self.alone: deque[Request] = deque()  # that run by themselves, after a step that failed
         self.clear()
-        self.before = self.work_done()
 
     def clear(self) -> None:
         """Start with an empty search."""
@@ -82,32 +59,6 @@ class Decoding:
     def busy(self) -> bool:
         """Whether there is anything to do."""
         return bool(self.live or self.waiting or self.alone)
-
-    def add(self, number: int, job: Job) -> None:
-        """Take in a request."""
-        try:
-            if not job.source.strip():
-                self.requirements.named(job)  # what is wrong with a glossary is told all the same
-                constraints = self.requirements.of_empty(job)
-                now = time.monotonic()
-                self.events.append((number, Answer(EMPTY.hypotheses, constraints, queued=now - job.submitted)))
-                return
-            self.waiting[number] = self.prepared(number, job)
-        except Exception as error:
-            self.events.append((number, told(error)))
-
-    def prepared(self, number: int, job: Job) -> Request:
-        """The request, segmented and checked (raises UsageError)."""
-        translator, spec = self.translator, self.generator.spec
-        nbest = translator.nbest if job.nbest is None else job.nbest
-        if not 1 <= nbest <= spec.k:
-            raise UsageError(f"nbest is {nbest} and the beam is {spec.k}: ask for 1 to {spec.k} hypotheses")
-        tokens = translator.encode(job.source)
-        translator.check_length(tokens, "the source")
-        if self.longest is not None and tokens.numel() > self.longest:
-            raise UsageError(f"the source has {tokens.numel()} tokens and {self.longest} are allowed: shorten or split it")
-        wanted, terms = self.requirements.of(job, tokens)
-        return Request(number, job, tokens, nbest, wanted, terms)
 
     def cancel(self, number: int) -> None:
         """Forget a request; its rows are free at the next step."""
@@ -140,56 +91,42 @@ class Decoding:
 
     def start(self, requests: list[Request]) -> None:
         """Put these requests into the search."""
-        arrivals = self.collated(requests)
+        drafts = [without_phrases(r.wanted) if r.is_draft and r.wanted is not None else r.wanted for r in requests]
+        arrivals = pool_of(self.translator, [request.tokens for request in requests], drafts)
         order = arrivals.ids.tolist()
         requests = [requests[i] for i in order]
         places = self.search.admit(arrivals, [request.nbest for request in requests])
         now = time.monotonic()
         for place, request in zip(places, requests, strict=True):
-            request.started = now
+            request.started = request.started or now
             self.live[place] = request
             self.place[request.number] = place
 
-    def collated(self, requests: list[Request]) -> Pool:
-        """The requests as the task makes a batch of them, whose ids are their places in the list."""
-        task, caught = self.translator.task, []
-        tokens = [request.tokens for request in requests]
-        dataset = task.build_dataset_for_inference(tokens, [t.numel() for t in tokens])
-        batch = dataset.collater([dataset[i] for i in range(len(tokens))])
-        batch = utils.move_to_cuda(batch) if self.translator.cuda else batch
-        numbers = batch["id"].tolist()
-        wanted = [requests[i].wanted for i in numbers]
-        if wanted[0] is not None:
-            batch["sentence_constraints"] = wanted
-
-        def take(pool: Pool) -> list:
-            caught.append(pool)
-            return [[] for _ in numbers]
-
-        self.generator.take = take
-        try:
-            task.inference_step(self.generator, self.translator.models, batch)
-        finally:
-            self.generator.take = None
-        return caught[0]
-
     def finish(self, place: int) -> None:
-        """Answer a request whose search is over."""
-        request = self.live[place]
-        found = self.generator.answer(self.search.pool, place, self.search.take(place))[: request.nbest]
-        gap = self.search.gap(place)
-        hypotheses = [self.translator.translation(h) for h in found]
-        constraints = self.requirements.report(request.job, request.wanted, request.terms, hypotheses[0])
-        now = time.monotonic()
-        answer = Answer(hypotheses, constraints, gap, request.started - request.job.submitted, now - request.started)
+        """Answer a request whose search is over; a draft that misses a phrase starts once more, before all that wait."""
+        request, found = self.live[place], self.search.take(place)
+        misses = request.is_draft and not self.holds_all(request, found)
+        if misses:
+            request.is_draft = False
+            self.waiting[request.number] = request
+            self.waiting.move_to_end(request.number, last=False)
+        else:
+            if request.wanted is not None:
+                self.search.pool.given[place] = request.wanted  # all of them are reported, a draft's too
+            self.answer(request, self.generator.answer(self.search.pool, place, found), self.search.gap(place))
         self.search.leave(place)
         del self.live[place], self.place[request.number]
-        self.events.append((request.number, answer))
+
+    def holds_all(self, request: Request, found: list[Hypothesis]) -> bool:
+        """Whether a draft has all that is required of it."""
+        assert request.wanted is not None
+        meets = self.generator.meets(self.search.pool)
+        return bool(found) and all(meets(found[0].tokens.tolist(), request.wanted, self.search.pool.ordered))
 
     def tell_prefixes(self) -> None:
-        """Tell what has become certain of the requests that stream."""
+        """Tell what has become certain of the requests that stream; nothing is of a draft."""
         for place, request in self.live.items():
-            if request.job.streams:
+            if request.job.streams and not request.is_draft:
                 prefix = self.search.common_prefix(place)
                 if len(prefix) > request.told:
                     request.told = len(prefix)
@@ -204,26 +141,3 @@ class Decoding:
         else:
             self.alone.extend(request for request in known.values())
         self.clear()
-
-    def work_done(self) -> Work:
-        """Counts of all work so far."""
-        stats = self.generator.stats
-        counts = stats.found(ConstraintCounts)
-        if counts is not None:
-            counts.unmet.clear()  # every request has its own report; here they would grow for ever
-        return Work(stats.decoder_calls, stats.decoder_rows, stats.encoder_calls, stats.target_tokens, stats.sentences)
-
-    def take_work(self) -> Work:
-        """Counts of the work since the last call."""
-        now, before = self.work_done(), self.before
-        self.before = now
-        return Work(**{name: value - getattr(before, name) for name, value in vars(now).items()})
-
-
-def told(error: Exception) -> Exception:
-    """The error as the one who asked gets it: a UsageError for a known mistake, else one sentence."""
-    sentence = explain(error)
-    if sentence is not None:
-        return UsageError(sentence)
-    first = (str(error).splitlines() or [""])[0]
-    return RuntimeError(f"the sentence could not be translated: {type(error).__name__}: {first}")

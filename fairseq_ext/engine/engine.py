@@ -26,7 +26,7 @@ from fairseq_ext.constraints.lines import fields_of
 from fairseq_ext.engine.dispatch import Dispatch
 from fairseq_ext.engine.jobs import Answer, Description, GlossaryFile, Job, Partial, Work, fields_or_none
 from fairseq_ext.engine.processes import Nursery, Worker
-from fairseq_ext.engine.tickets import Busy, Closed, Ticket, WorkerDied, settle
+from fairseq_ext.engine.tickets import Busy, Closed, Pace, Ticket, WorkerDied, settle
 from fairseq_ext.errors import UsageError
 
 PAUSE = 0.5  # seconds before a worker is replaced that has not answered any request
@@ -47,7 +47,8 @@ class Engine:
         if cpu_workers < 1:
             raise UsageError(f"--cpu-workers {cpu_workers} would decode nothing: use 1 or more")
         self.max_queue = max_queue
-        self.nursery = Nursery({"path": str(path), "data": str(data), **flags}, longest)
+        self.flags = {"path": str(path), "data": str(data), **flags}
+        self.nursery = Nursery(self.flags, longest)
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self.requests = Dispatch()
@@ -56,7 +57,7 @@ class Engine:
         self.failed: Exception | None = None  # why there is no model
         self.description: Description | None = None
         self.done = Work()
-        self.finished: list[float] = []  # when the last requests were finished, for `retry_after`
+        self.pace = Pace()
         self.restarts = 0
         self.stillborn = 0  # workers in a row that ended before their model was loaded
         with self.lock:  # nothing is heard of a worker before all are known
@@ -105,7 +106,7 @@ class Engine:
             if self.closed:
                 raise Closed("the engine is closed")
             if self.max_queue is not None and len(self.waiting) >= self.max_queue:
-                raise Busy(len(self.waiting), self.retry_after())
+                raise Busy(len(self.waiting), self.pace.until_half(len(self.waiting)))
             self.number += 1
             number, ticket = self.number, Ticket(self.number, job, on_partial)
             # subtle: a future keeps its callbacks, so that one that knew the ticket would make a circle for the garbage collector
@@ -176,13 +177,6 @@ class Engine:
         with self.lock:
             return Work(**vars(self.done))
 
-    def retry_after(self) -> float:
-        """Seconds until half of what waits is likely to be done, 1 at least."""
-        with self.lock:
-            last = self.finished
-            rate = (len(last) - 1) / (last[-1] - last[0]) if len(last) > 1 and last[-1] > last[0] else 1.0
-            return min(60.0, max(1.0, 0.5 * len(self.waiting) / rate))
-
     # ---- requests and workers
 
     def start_worker(self) -> Worker:
@@ -220,7 +214,7 @@ class Engine:
                     else:
                         worker.fresh = False
                         self.requests.take(ticket)
-                        self.finished = [*self.finished[-63:], time.monotonic()]
+                        self.pace.one_is_done()
                         settled.append((ticket.future, what))
             if settled:
                 self.changed.notify_all()

@@ -1,7 +1,9 @@
-"""A request on its way through the engine, and the errors that it may be answered with."""
+"""A request on its way through the engine, the errors that it may be answered with, and how fast requests are answered."""
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from typing import Any
@@ -24,6 +26,23 @@ class Closed(RuntimeError):
 
 class WorkerDied(RuntimeError):
     """Two workers died over a request."""
+
+
+class Pace:
+    """How fast the last requests were answered."""
+
+    def __init__(self) -> None:
+        self.last: deque[float] = deque(maxlen=64)  # time.monotonic() of each
+
+    def one_is_done(self) -> None:
+        """A request was answered now."""
+        self.last.append(time.monotonic())
+
+    def until_half(self, waiting: int) -> float:
+        """Seconds until half of so many requests are likely to be done, from 1 to 60."""
+        last = self.last
+        rate = (len(last) - 1) / (last[-1] - last[0]) if len(last) > 1 and last[-1] > last[0] else 1.0
+        return min(60.0, max(1.0, 0.5 * waiting / rate))
 
 
 class Ticket:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import select
 import signal
 import socket
 import sys
@@ -23,7 +24,9 @@ from typing import Any
 import torch
 
 from fairseq_ext.engine.decoding import Decoding, Refill
+from fairseq_ext.engine.intake import Intake
 from fairseq_ext.engine.jobs import Description
+from fairseq_ext.engine.one_at_a_time import OneAtATime
 from fairseq_ext.engine.requirements import Requirements
 from fairseq_ext.errors import UsageError, explain
 from fairseq_ext.loading.lengths import source_limit
@@ -40,13 +43,11 @@ NOT_HERE = {
     "stats_file": "is written by a run that ends: ask the engine for its counts",
     "draft_file": "gives line n its draft, and requests have no numbers",
     "ddg_dir": "draws the sentences of a whole run",
-    "constraint_end": "counts the sentence ends of a whole batch of sources, and an engine's come one by one",
-    "constraint_draft_first": "searches a batch twice, and an engine refills one search",
     "prefix_size": "takes prefixes from a data set: give each request its own",
 }
 
 
-def load(flags: dict[str, Any], longest: int | None = None) -> Decoding:
+def load(flags: dict[str, Any], longest: int | None = None) -> Intake:
     """A model with its search, by the flags of `Translator` (raises UsageError). longest: most source tokens.
 
     A flag that names no schedule, width or order gets the one for requests that come one by one.
@@ -54,13 +55,24 @@ def load(flags: dict[str, Any], longest: int | None = None) -> Decoding:
     for name, why in NOT_HERE.items():
         if flags.get(name) not in (None, False, 0, "0"):
             raise UsageError(f"--{name.replace('_', '-')} {why}; leave it out")
+    if flags.get("constraint_draft_first") and flags.get("constraint_bonus") is not None:
+        raise UsageError(
+            "--constraint-draft-first with --constraint-bonus makes its drafts by another search than its answers, and an engine refills "
+            "one search: leave one of the two out"
+        )
+    is_beam = str(flags.get("decoding") or "beam") == "beam"
+    decoding = load_beam(flags) if is_beam else load_parallel(flags)
+    decoding.longest = longest
+    return decoding
+
+
+def load_beam(flags: dict[str, Any]) -> Decoding:
+    """A model with a beam search that is refilled."""
     given = dict(flags)
     threshold = float(given.get("refill_threshold", 1.0))
     if str(given.pop("schedule", "stream")) == "batch":
         threshold = 0.0  # a batch starts when the one before it has ended
         given.pop("refill_threshold", None)
-    if str(given.get("decoding") or "beam") != "beam":
-        raise UsageError(f"--decoding {given['decoding']} decodes a batch to its end, and an engine refills its search: leave it out")
     stream = {"schedule": "stream", "stream_order": "fifo", "stream_width": WIDTH} | given | {"cpu_workers": 1}
     if threshold == 1.0:
         stream.pop("refill_threshold", None)
@@ -74,7 +86,20 @@ def load(flags: dict[str, Any], longest: int | None = None) -> Decoding:
             f"others: add --{share.replace('_', '-')} sentence"
         )
     decoding = Decoding(translator, Refill(max(1, rows // k) if rows else own.stream_width, threshold))
-    decoding.longest = longest
+    decoding.requirements = Requirements(translator, no_constraints)
+    return decoding
+
+
+def load_parallel(flags: dict[str, Any]) -> OneAtATime:
+    """A model with parallel decoding, one request after another."""
+    for name in ("schedule", "stream_width", "stream_rows", "stream_order", "refill_threshold"):
+        if flags.get(name) not in (None, "batch"):
+            raise UsageError(
+                f"--{name.replace('_', '-')} says how requests share a search, and with --decoding {flags['decoding']} each is decoded by "
+                "itself: leave one of the two out"
+            )
+    translator, no_constraints = constrained(dict(flags) | {"cpu_workers": 1})
+    decoding = OneAtATime(translator)
     decoding.requirements = Requirements(translator, no_constraints)
     return decoding
 
@@ -95,35 +120,30 @@ def shares(flags: Any, name: str) -> bool:
     return str(flags.softmax) in of[name] and str(getattr(flags, name)) == "batch"
 
 
-def description(decoding: Decoding) -> Description:
+def description(decoding: Intake) -> Description:
     """What the engine is told of a worker."""
     translator = decoding.translator
     flags, longest = translator.task.flags(), source_limit(translator.max_positions)
     return Description(
         translator.signature, flags.source_lang or "", flags.target_lang or "", translator.generator.spec.k, translator.nbest,
-        decoding.refill.places, longest, decoding.requirements.no_constraints,
+        decoding.places, longest, decoding.requirements.no_constraints,
     )  # fmt: skip
 
 
+class Ended(BaseException):
+    """The engine has no more requests. It is no error of the one that is decoded, so no Exception."""
+
+
 @torch.no_grad()
-def serve(pipe: Connection, decoding: Decoding) -> None:
+def serve(pipe: Connection, decoding: Intake) -> None:
     """Work on what the pipe brings, until it is closed or says so."""
     pipe.send(description(decoding))
-    reported = time.monotonic()
-    while True:
-        while pipe.poll(None if not decoding.busy else 0):
-            message = pipe.recv()
-            if message is None:
-                return
-            kind, number, *job = message
-            if kind == "add":
-                decoding.add(number, *job)
-            else:
-                decoding.cancel(number)
-            if decoding.events and not decoding.busy:
-                break
-        if decoding.busy:
-            decoding.work()
+    reported, there = time.monotonic(), select.poll()  # made once: Connection.poll makes a selector a call, and this one is a call a step
+    there.register(pipe, select.POLLIN)
+
+    def tell() -> None:
+        """Send what has come of requests, and counts of work now and then."""
+        nonlocal reported
         events, decoding.events = decoding.events, []
         now = time.monotonic()
         if now - reported > REPORT or not decoding.busy:
@@ -132,8 +152,33 @@ def serve(pipe: Connection, decoding: Decoding) -> None:
         if events:
             pipe.send(events)
 
+    def hear() -> None:
+        """Take in all messages that are there (raises Ended); wait for one where there is nothing to do and nothing to tell."""
+        while there.poll(None if not decoding.busy and not decoding.events else 0):
+            message = pipe.recv()
+            if message is None:
+                raise Ended
+            kind, number, *job = message
+            if kind == "add":
+                decoding.add(number, *job)
+            else:
+                decoding.cancel(number)
 
-def work(pipe: Connection, loaded: Decoding | Exception | None, flags: dict[str, Any], longest: int | None) -> None:
+    def between() -> None:
+        hear()
+        if decoding.events:
+            tell()
+
+    if isinstance(decoding, OneAtATime):
+        decoding.between = between
+    while True:
+        hear()
+        if decoding.busy:
+            decoding.work()
+        tell()
+
+
+def work(pipe: Connection, loaded: Intake | Exception | None, flags: dict[str, Any], longest: int | None) -> None:
     """A worker's life. loaded: the model, or why it cannot be had; None: load it here."""
     torch.set_num_threads(1)
     try:
@@ -142,11 +187,11 @@ def work(pipe: Connection, loaded: Decoding | Exception | None, flags: dict[str,
             pipe.send(found)
         else:
             serve(pipe, found)
-    except (EOFError, OSError):
-        pass  # the engine has gone
+    except (Ended, EOFError, OSError):
+        pass  # so has the engine
 
 
-def loaded_or_error(flags: dict[str, Any], longest: int | None) -> Decoding | Exception:
+def loaded_or_error(flags: dict[str, Any], longest: int | None) -> Intake | Exception:
     """The model, or the sentence that says why it cannot be loaded."""
     try:
         return load(flags, longest)

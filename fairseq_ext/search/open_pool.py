@@ -8,6 +8,7 @@ Shapes: N places, T source columns of the longest sentence, P tokens of the long
 from __future__ import annotations
 
 import heapq
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -29,6 +30,7 @@ class OpenPool(Pool):
         self.prefixes = [self.length[:0]] * places  # (P,) the same of the prefixes
         self.leads = [0] * places
         self.given: list[SentenceConstraints] = [EMPTY] * places
+        self.ends_allowed = [1] * places  # sentence ends that a translation may have (--constraint-end)
         self.refresh_()
 
     def put_(self, arrivals: Pool) -> list[int]:
@@ -43,11 +45,14 @@ class OpenPool(Pool):
             if arrivals.lead is not None:
                 self.leads[place] = arrivals.lead[i]
             given = EMPTY if arrivals.constraints is None else arrivals.constraints[i]
+            if arrivals.ends is not None:
+                self.ends_allowed[place] = int(arrivals.ends.allowed[i])
             self.given[place] = given if given.any_of or given.banned or given.prefix or given.unmet else EMPTY
         self.constraints = None if arrivals.constraints is None else self.given
         self.lead = self.leads
         self.bos, self.ordered, self.boundaries = arrivals.bos, arrivals.ordered, arrivals.boundaries
         self.banned_in_any_case = arrivals.banned_in_any_case
+        self.ends = None if arrivals.ends is None else replace(arrivals.ends, allowed=torch.tensor(self.ends_allowed))
         self.newcomers = arrivals
         self.refresh_()
         return places

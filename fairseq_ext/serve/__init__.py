@@ -4,6 +4,9 @@
 | --- | --- |
 | __main__.py | the command: flags, the socket, signals |
 | app.py | the application and its routes |
+| glossary_routes.py | the routes of kept glossaries |
+| service.py | what the routes share |
+| protocol.py | what they ask of an engine |
 | records.py | requests as JSON, and answers |
 | waiting.py | answers that are waited for: deadlines, clients that go, event streams |
 | guard.py | API keys, and the largest body |

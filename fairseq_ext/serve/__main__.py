@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import signal
 import socket
 import sys
@@ -21,10 +22,10 @@ from fairseq_ext.serve.settings import Settings, default_folder
 EXIT_CODES = "exit codes: 0 ended by SIGTERM or Ctrl-C; 1 an error, which is told in one sentence"
 
 
-def parser() -> ArgumentParser:
-    """What is ours on the command line; everything else is a decoding flag."""
+def parser(name: str = "python -m fairseq_ext.serve") -> ArgumentParser:
+    """What is ours on the command line; everything else is a decoding flag. name: of the command."""
     parse = ArgumentParser(
-        "python -m fairseq_ext.serve",
+        name,
         description="Translate over HTTP. Every other flag is one of fairseq-interactive's or of this package (python -m fairseq_ext).",
         epilog=EXIT_CODES,
         formatter_class=RawDescriptionHelpFormatter,
@@ -66,6 +67,19 @@ def settings_of(args: Any) -> Settings:
         args.host, args.port, args.api_keys, args.glossary_folder, args.max_body, args.max_lines, args.max_line_tokens, args.max_queue,
         args.deadline, args.grace,
     )  # fmt: skip
+
+
+def flags_of(args: Any, others: list[str]) -> dict[str, Any]:
+    """Keywords of `Engine` for the model and its decoding (raises UsageError)."""
+    pair = {name: value for name in ("source_lang", "target_lang") if (value := getattr(args, name)) is not None}
+    return {"path": args.path, "data": args.data, **as_keywords(others), **pair}
+
+
+def needed(*names: str) -> None:
+    """UsageError where a package of the extra `serve` is not installed."""
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UsageError(f"the server needs {missing[0]}, which is not installed: pip install 'fairseq_ext[serve]'")
 
 
 def listening(settings: Settings) -> socket.socket:
@@ -138,17 +152,9 @@ def main(argv: list[str] | None = None) -> int:
     try:
         args, others = parser().parse_known_args(argv)
         settings = settings_of(args)
-        flags = as_keywords(others)
-        flags |= {name: value for name in ("source_lang", "target_lang") if (value := getattr(args, name)) is not None}
-        try:
-            import fastapi  # noqa: F401
-            import prometheus_client  # noqa: F401
-            import uvicorn  # noqa: F401
-        except ImportError as error:
-            raise UsageError(f"the server needs {error.name}, which is not installed: pip install 'fairseq_ext[serve]'") from None
-        engine = Engine(
-            args.path, args.data, cpu_workers=args.cpu_workers, max_queue=args.max_queue, longest=args.max_line_tokens, **flags
-        )
+        flags = flags_of(args, others)
+        needed("fastapi", "fastapi_offline", "prometheus_client", "uvicorn")
+        engine = Engine(**flags, cpu_workers=args.cpu_workers, max_queue=args.max_queue, longest=args.max_line_tokens)
         try:
             return serve(engine, settings)
         finally:

@@ -32,7 +32,7 @@ class Glossaries:
 
     def names(self) -> list[str]:
         """All names, sorted."""
-        return sorted(file.stem for file in self.folder.glob("*.tsv")) if self.folder.is_dir() else []
+        return sorted(file.stem for file in self.folder.glob("*.tsv") if NAME.fullmatch(file.stem)) if self.folder.is_dir() else []
 
     def file(self, name: str) -> GlossaryFile:
         """The present version of a glossary (raises Missing)."""

@@ -1,4 +1,4 @@
-"""The decoding dependency graph of a source, on demand: its greedy translation by parallel decoding, drawn (fairseq_ext/viz/).
+"""The decoding dependency graph of a translation, on demand (fairseq_ext/viz/): of a hypothesis, or of the greedy translation.
 
 One more process does it, which loads the model when the first graph is asked for: drawing takes a second, and the engine's workers decode.
 """
@@ -19,6 +19,8 @@ from fairseq.dataclass.configs import GenerationConfig
 
 from fairseq_ext.tasks import Flags
 from fairseq_ext.translator import Translator
+from fairseq_ext.viz.draw import picture
+from fairseq_ext.viz.of_hypothesis import graph_of
 
 JACOBI: dict[str, Any] = {"beam": 1, "decoding": "jacobi", "draft": "pad", "cpu": True}  # as in the paper
 drawing: tuple[Translator, Path] | None = None  # in the process that draws
@@ -31,11 +33,14 @@ def load(flags: dict[str, Any]) -> None:
     drawing = (Translator(**flags, **JACOBI, ddg_dir=str(folder)), folder)
 
 
-def draw(source: str) -> str:
-    """The SVG of a source's graph (raises UsageError)."""
+def draw(source: str, tokens: list[str] | None) -> str:
+    """The SVG of a graph (raises UsageError); tokens: of the hypothesis, None for the greedy translation."""
     assert drawing is not None
     translator, folder = drawing
-    translator.translate([source])
+    if tokens is None:
+        translator.translate([source])
+    else:
+        picture(graph_of(translator, source, tokens), [folder / "hypothesis.svg"])
     (file,) = folder.glob("*.svg")
     svg = file.read_text(encoding="utf-8")
     for file in folder.iterdir():
@@ -60,10 +65,10 @@ class Graphs:
                 self.process = ProcessPoolExecutor(1, context, initializer=load, initargs=(self.flags,))
             return self.process
 
-    async def svg(self, source: str) -> str:
-        """The SVG of a source's graph. Errors: UsageError, RuntimeError where the process has died."""
+    async def svg(self, source: str, tokens: list[str] | None = None) -> str:
+        """As `draw`. Errors: UsageError, RuntimeError where the process has died."""
         try:
-            return await asyncio.wrap_future(self.start().submit(draw, source))
+            return await asyncio.wrap_future(self.start().submit(draw, source, tokens))
         except BrokenProcessPool:
             self.stop()
             raise RuntimeError("the graph could not be drawn: its process has died") from None

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
 from prometheus_client.registry import Collector
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fairseq_ext.engine.engine import Engine
 from fairseq_ext.engine.jobs import Answer
+from fairseq_ext.serve.protocol import AnyEngine
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 
@@ -17,7 +18,7 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10
 class OfEngine(Collector):
     """What the engine counts by itself."""
 
-    def __init__(self, engine: Engine):
+    def __init__(self, engine: AnyEngine):
         self.engine = engine
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily | SummaryMetricFamily]:
@@ -34,7 +35,7 @@ class OfEngine(Collector):
 class Metrics:
     """The metrics of one server."""
 
-    def __init__(self, engine: Engine):
+    def __init__(self, engine: AnyEngine):
         self.registry = CollectorRegistry()
         self.registry.register(OfEngine(engine))
         self.requests = Counter("fairseq_ext_requests", "HTTP requests", ["route", "status"], registry=self.registry)
@@ -49,3 +50,25 @@ class Metrics:
     def text(self) -> bytes:
         """All of them in Prometheus's form."""
         return generate_latest(self.registry)
+
+
+class Counted:
+    """An application whose requests are counted by route and status. Plain ASGI, as FastAPI's middleware starts a task a request."""
+
+    def __init__(self, app: ASGIApp, requests: Counter):
+        self.app, self.requests = app, requests
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        status = 500
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            await self.app(scope, receive, noted)
+        finally:
+            self.requests.labels(getattr(scope.get("route"), "path", "other"), str(status)).inc()

@@ -104,6 +104,74 @@ def test_answers_are_those_of_each_sentence_alone_as_they_come_and_go(decoding, 
     assert ended == set(given) and partial
 
 
+@pytest.mark.parametrize("flags", [{"constraint_end": True}, {"constraint_draft_first": True}, {"constraint_bonus": 1.0}], ids=str)
+def test_flags_of_constrained_search_give_what_they_give_offline(flags):
+    """Requests come and go while others run, with required phrases and without."""
+    decoding, translator = load({**FLAGS, "stream_width": 3, **flags}), Translator(**FLAGS, constraints="unordered", **flags)
+    draw = random.Random(6)
+    jobs = [random_job(draw) for _ in range(24)]
+    last, arrived = {}, 0
+    while len(last) < len(jobs):
+        if arrived < len(jobs) and (draw.random() < 0.3 or not decoding.busy):
+            decoding.add(arrived, jobs[arrived])
+            arrived += 1
+        decoding.work()
+        last |= {number: what for number, what in decoding.events if not isinstance(what, Partial)}
+        decoding.events = []
+    for number, each in enumerate(jobs):
+        same_as_alone(translator, each, last[number])
+
+
+def test_a_draft_that_has_its_phrases_is_the_answer_and_the_report_names_them():
+    decoding = load({**FLAGS, "stream_width": 2, "constraint_draft_first": True})
+    (plain,) = answers(decoding, [job("Der Patient hat einen Port.")])
+    held, missing = plain.text.split()[1], "very"
+    kept, forced = answers(decoding, [job("Der Patient hat einen Port.", constraints=[word]) for word in (held, missing)])
+    assert kept.hypotheses[0].tokens == plain.hypotheses[0].tokens
+    assert [(c.phrase, c.met) for c in (*kept.constraints, *forced.constraints)] == [(held, True), (missing, True)]
+    assert missing in forced.text and missing not in plain.text
+
+
+@pytest.mark.parametrize("method", ["window", "jacobi"])
+def test_parallel_decoding_gives_greedy_translations_and_tells_what_is_verified(method):
+    decoding, greedy = load({**FLAGS, "beam": 1, "decoding": method}), Translator(**FLAGS | {"beam": 1})
+    for number, line in enumerate(LINES):
+        decoding.add(number, job(line, streams=number % 2 == 0))
+    events = []
+    while decoding.busy:
+        decoding.work()
+        events += decoding.events
+        decoding.events = []
+    for number, (expected,) in enumerate(greedy.translate(LINES)):
+        *parts, answer = [what for n, what in events if n == number]
+        assert [h.tokens for h in answer.hypotheses] == [expected.tokens] and answer.score == pytest.approx(expected.score, abs=1e-4)
+        assert bool(parts) == (number % 2 == 0) and [part.tokens for part in parts] == sorted({part.tokens for part in parts})
+        assert all(answer.text.startswith(part.text) for part in parts)
+    decoding.add(0, job(LINES[0], constraints=["the"]))
+    ((_, error),) = decoding.events
+    assert str(error).startswith("requests with constraints are refused here: ") and "--decoding" in str(error)
+
+
+def test_a_request_of_parallel_decoding_ends_where_it_is_cancelled():
+    decoding = load({**FLAGS, "beam": 1, "decoding": "window", "block_size": 2})
+    calls = []
+
+    def between() -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            decoding.cancel(0)
+
+    decoding.between = between
+    long = " ".join(LINES[:3])
+    decoding.add(0, job(long))
+    decoding.add(1, job(LINES[1]))
+    decoding.work()
+    assert len(calls) == 2 and decoding.events == [] and decoding.busy
+    decoding.work()
+    ((number, answer),) = decoding.events
+    assert number == 1 and answer.text == Translator(**FLAGS | {"beam": 1}).translate([LINES[1]])[0][0].text
+
+
 def test_spans_are_where_the_phrases_stand(decoding):
     text = "Der Patient hat einen Port."
     (answer,) = answers(decoding, [Job(text, None, terms=(("Port", "house|port"), ("Patient", "patient")))])
@@ -176,7 +244,8 @@ def test_a_glossary_is_read_once_and_again_when_it_has_changed(decoding, tmp_pat
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"decoding": "window", "beam": 1}, "--decoding window decodes a batch to its end, and an engine refills its search: leave it out"),
+        ({"decoding": "window", "beam": 1, "stream_width": 4}, "--stream-width says how requests share a search, and with --decoding w"),
+        ({"constraint_draft_first": True, "constraint_bonus": 1.0}, "--constraint-draft-first with --constraint-bonus makes its drafts by"),
         ({"softmax": "lsh"}, "add --lsh-share sentence"),
         ({"softmax": "top"}, "add --shortlist-share sentence"),
         ({"results_file": "x"}, "--results-file has no place in an engine"),

@@ -166,6 +166,17 @@ def test_phrases_in_a_wrong_form_are_refused_at_once(engine):
         engine.submit("Ja.", constraints=[""])
 
 
+def test_parallel_decoding_streams_what_is_verified_while_it_runs(sources):
+    source = " ".join(sources[:6])
+    with Engine(**{**FLAGS, "beam": 1}, decoding="window", block_size=4) as engine:
+        engine.wait(PATIENCE)
+        *parts, answer = engine.stream(source)
+        assert len(parts) > 3 and all(answer.text.startswith(part.text) for part in parts)
+        running, behind = engine.submit(source), engine.submit(sources[0])
+        running.cancel()
+        assert behind.result(PATIENCE).text == Translator(**{**FLAGS, "beam": 1}).translate([sources[0]])[0][0].text
+
+
 def test_counts(engine, sources):
     before = engine.work()
     engine.submit(sources[0]).result(PATIENCE)

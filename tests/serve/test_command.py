@@ -13,6 +13,7 @@ import time
 import httpx
 import pytest
 from forked import forked
+from libretranslatepy import LibreTranslateAPI
 from serving import FLAGS, ROOT
 
 from fairseq_ext.serve.__main__ import main
@@ -55,6 +56,8 @@ def test_it_says_where_it_listens_and_ends_at_sigterm_when_what_runs_is_answered
         one = client.post("/v1/translate", json={"source": SOURCE}).json()
         assert one["certificate"] == {"proved": True, "gap": 0.0}
         assert "tokens and 60 are allowed" in client.post("/v1/translate", json={"source": "Ja , " * 60}).json()["error"]
+    api = LibreTranslateAPI(url)  # its own client, unmodified
+    assert api.translate(SOURCE, "de", "en") == one["text"] and [each["code"] for each in api.languages()] == ["de", "en"]
     answers = []
 
     def ask() -> None:

@@ -87,12 +87,20 @@ def test_type_add_a_term_see_it_highlighted(page, client):
     assert page.locator(".chip").count() == 0
 
 
-def test_a_dependency_graph_is_shown_on_demand(page):
+def test_the_dependency_graph_of_each_hypothesis_is_shown_on_demand(page, client):
+    nbest = client.post("/v1/translate", json={"source": SOURCE, "nbest": 3, "detail": True}).json()["nbest"]
     page.fill("#source", SOURCE)
-    translated(page)
+    text = translated(page)
     page.click("#draw")
     page.wait_for_selector("#picture img")
+    assert page.inner_text("#of") == text
     assert page.evaluate("() => { const i = document.querySelector('#picture img'); return i.decode().then(() => i.naturalWidth); }") > 100
+    other = page.inner_text("#rows tr:nth-child(2) td:nth-child(2)")
+    page.get_by_label("Dependency graph of hypothesis 2").click()
+    page.wait_for_function("text => document.querySelector('#picture img')?.alt.endsWith(text)", arg=other)
+    assert page.inner_text("#of") == other != text
+    drawn = page.evaluate("() => decodeURIComponent(document.querySelector('#picture img').src)")
+    assert other == nbest[1]["text"] and all(token in drawn for token in nbest[1]["tokens"])
     shot(page, "6-graph")
 
 
@@ -119,6 +127,19 @@ def test_a_glossary_file_is_dropped_on_the_page(page):
         dispatchEvent(new DragEvent("drop", {dataTransfer: data, bubbles: true, cancelable: true})); }"""
     page.evaluate(dropped)
     page.wait_for_function("document.querySelectorAll('.chip').length === 4")
+
+
+def test_the_documentation_needs_no_network(page, client):
+    """`page` fails at a request to anywhere else."""
+    page.goto(f"{client.base_url}/docs")
+    page.wait_for_selector("#operations-default-translate_v1_translate_post")
+    shot(page, "7-docs")
+    page.click("#operations-default-translate_v1_translate_post .opblock-summary-control")
+    page.click("#operations-default-translate_v1_translate_post button.execute")
+    page.wait_for_selector(".live-responses-table .response-col_status")
+    assert page.inner_text(".live-responses-table tbody .response-col_status").split()[0] == "200"
+    assert '"certificate": null' in page.inner_text(".live-responses-table .highlight-code")
+    shot(page, "8-tried")
 
 
 def test_it_is_usable_at_phone_width_and_in_the_dark(browser, client):

@@ -161,4 +161,12 @@ def test_a_dependency_graph_is_drawn_on_demand(client):
     found = client.post("/v1/graph", json={"source": SOURCE})
     assert found.status_code == 200 and found.headers["content-type"].startswith("image/svg+xml")
     assert "<svg" in found.text and "jacobi" in found.text and "▁patient" in found.text
-    assert client.post("/v1/graph", json={"source": ""}).json() == {"error": "a graph has one sentence: send an object with a source"}
+    (hypothesis, *_) = client.post("/v1/translate", json={"source": SOURCE, "constraints": ["very"], "detail": True}).json()["nbest"]
+    other = client.post("/v1/graph", json={"source": SOURCE, "tokens": hypothesis["tokens"]})
+    assert other.status_code == 200 and "▁very" in other.text and "is given: the search chose it" in other.text
+    for body, sentence in [
+        ({"source": ""}, "a graph has one sentence: send an object with a source"),
+        ({"source": SOURCE, "tokens": "a"}, '"a" for "tokens" is no list of tokens: send those of an answer with "detail"'),
+        ({"source": SOURCE, "tokens": ["漢"]}, "the target dictionary lacks the token '漢': give the tokens of an answer"),
+    ]:
+        assert client.post("/v1/graph", json=body).json() == {"error": sentence}

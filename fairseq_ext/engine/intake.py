@@ -1,0 +1,123 @@
+"""Requests on their way into a search: read, segmented and checked as they come, so that what is wrong with one is told at once."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from fairseq_ext.constraints.report import ConstraintCounts
+from fairseq_ext.constraints.sentence import SentenceConstraints
+from fairseq_ext.engine.jobs import Answer, Job, Work
+from fairseq_ext.engine.requirements import Requirements, Term
+from fairseq_ext.errors import UsageError, explain
+from fairseq_ext.translator import Translation, Translator
+
+Event = tuple[int, Any]  # the number of a request, and a Partial, an Answer or an Exception
+EMPTY = Answer([Translation("", [], 0.0, [])])
+
+
+@dataclass
+class Request:
+    """A request on its way."""
+
+    number: int
+    job: Job
+    tokens: Tensor  # (L,)
+    nbest: int
+    wanted: SentenceConstraints | None
+    terms: list[Term]
+    started: float = 0.0  # time.monotonic()
+    told: int = 0  # tokens of the prefix that has been told
+    is_draft: bool = False  # it is searched without its required phrases (--constraint-draft-first)
+
+
+class Intake(ABC):
+    """One model and its requests. `add` and `cancel` at any time, then `work` as long as it is `busy`; take what comes from `events`.
+
+    places: sentences that are decoded at once.
+    """
+
+    def __init__(self, translator: Translator, places: int):
+        self.translator, self.places = translator, places
+        self.generator = translator.generator
+        self.requirements = Requirements(translator)
+        self.longest: int | None = None  # most source tokens, where fewer are allowed than the model takes
+        self.events: list[Event] = []
+        self.waiting: OrderedDict[int, Request] = OrderedDict()
+        self.before = self.work_done()
+
+    @property
+    @abstractmethod
+    def busy(self) -> bool:
+        """Whether there is anything to do."""
+
+    @abstractmethod
+    def work(self) -> None:
+        """Do a part of it."""
+
+    @abstractmethod
+    def cancel(self, number: int) -> None:
+        """Forget a request; its rows are free at the next step."""
+
+    def add(self, number: int, job: Job) -> None:
+        """Take in a request."""
+        try:
+            if not job.source.strip():
+                self.requirements.named(job)  # what is wrong with a glossary is told all the same
+                constraints = self.requirements.of_empty(job)
+                now = time.monotonic()
+                self.events.append((number, Answer(EMPTY.hypotheses, constraints, queued=now - job.submitted)))
+                return
+            self.waiting[number] = self.prepared(number, job)
+        except Exception as error:
+            self.events.append((number, told(error)))
+
+    def prepared(self, number: int, job: Job) -> Request:
+        """The request, segmented and checked (raises UsageError)."""
+        translator, spec = self.translator, self.generator.spec
+        nbest = translator.nbest if job.nbest is None else job.nbest
+        if not 1 <= nbest <= spec.k:
+            raise UsageError(f"nbest is {nbest} and the beam is {spec.k}: ask for 1 to {spec.k} hypotheses")
+        tokens = translator.encode(job.source)
+        translator.check_length(tokens, "the source")
+        if self.longest is not None and tokens.numel() > self.longest:
+            raise UsageError(f"the source has {tokens.numel()} tokens and {self.longest} are allowed: shorten or split it")
+        wanted, terms = self.requirements.of(job, tokens)
+        is_draft = bool(translator.task.flags().constraint_draft_first and wanted is not None and wanted.any_of)
+        return Request(number, job, tokens, nbest, wanted, terms, is_draft=is_draft)
+
+    def answer(self, request: Request, found: list[dict[str, Any]], gap: float | None = None) -> None:
+        """Answer a request with its hypotheses, as the generator has them, best first."""
+        hypotheses = [self.translator.translation(h) for h in found[: request.nbest]]
+        constraints = self.requirements.report(request.job, request.wanted, request.terms, hypotheses[0])
+        now = time.monotonic()
+        answer = Answer(hypotheses, constraints, gap, request.started - request.job.submitted, now - request.started)
+        self.events.append((request.number, answer))
+
+    def work_done(self) -> Work:
+        """Counts of all work so far."""
+        stats = self.generator.stats
+        counts = stats.found(ConstraintCounts)
+        if counts is not None:
+            counts.unmet.clear()  # every request has its own report; here they would grow for ever
+        return Work(stats.decoder_calls, stats.decoder_rows, stats.encoder_calls, stats.target_tokens, stats.sentences)
+
+    def take_work(self) -> Work:
+        """Counts of the work since the last call."""
+        now, before = self.work_done(), self.before
+        self.before = now
+        return Work(**{name: value - getattr(before, name) for name, value in vars(now).items()})
+
+
+def told(error: Exception) -> Exception:
+    """The error as the one who asked gets it: a UsageError for a known mistake, else one sentence."""
+    sentence = explain(error)
+    if sentence is not None:
+        return UsageError(sentence)
+    first = (str(error).splitlines() or [""])[0]
+    return RuntimeError(f"the sentence could not be translated: {type(error).__name__}: {first}")

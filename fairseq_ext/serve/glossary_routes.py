@@ -1,0 +1,70 @@
+"""The routes of the glossaries that are kept here: `PUT`, `GET`, `DELETE /v1/glossaries/NAME`, `GET /v1/glossaries`."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse
+
+from fairseq_ext.engine.jobs import GlossaryFile
+from fairseq_ext.errors import UsageError
+from fairseq_ext.serve.guard import read_body
+from fairseq_ext.serve.refusals import ERRORS
+from fairseq_ext.serve.service import Service
+
+EXAMPLE = "Patient\tpatient\nChef\tboss|chief\n"
+
+
+class GlossaryRoutes:
+    """Glossaries over HTTP."""
+
+    def __init__(self, service: Service):
+        self.service = service
+
+    def add_to(self, app: FastAPI) -> None:
+        """Add the routes to an application."""
+        path = "/v1/glossaries/{name}"
+        more: dict[str, Any] = {"responses": ERRORS}
+        body = {"requestBody": {"required": True, "content": {"text/tab-separated-values": {"example": EXAMPLE}}}}
+        app.get("/v1/glossaries", summary="Names of glossaries", **more)(self.names)
+        app.put(path, summary="Keep a glossary", openapi_extra=body, **more)(self.put)
+        app.get(path, summary="Read a glossary", **more)(self.get)
+        app.delete(path, summary="Forget a glossary", status_code=204, response_class=Response, **more)(self.delete)
+
+    async def names(self, request: Request) -> Any:
+        """The names of the glossaries that are kept here."""
+        self.service.check(request.headers)
+        return {"glossaries": self.service.glossaries.names()}
+
+    async def put(self, name: str, request: Request) -> Any:
+        """Keep a glossary, one term a line: source term, tab, target term (or a|b). It replaces the one of this name."""
+        self.service.check(request.headers)
+        self.service.glossaries.path(name)
+        body = await read_body(request, self.service.settings.max_body)
+        folder = self.service.glossaries.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        # subtle: in this folder, which workers on other machines see as well; one of them knows what the model can write
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".", suffix=".tsv") as file:
+            file.write(body)
+            file.flush()
+            probe = {"source": "", "glossaries": [GlossaryFile(file.name, hashlib.sha256(body).hexdigest())]}
+            (found,) = await self.service.answered(request, [probe])
+            if isinstance(found, UsageError):
+                raise UsageError(str(found).replace(file.name, f"glossary '{name}'").replace("--glossary: ", ""))
+        is_new = await run_in_threadpool(self.service.glossaries.write, name, body)
+        return JSONResponse({"name": name, "bytes": len(body)}, 201 if is_new else 200)
+
+    async def get(self, name: str, request: Request) -> Response:
+        """A glossary as it was put."""
+        self.service.check(request.headers)
+        return Response(self.service.glossaries.read(name), media_type="text/tab-separated-values; charset=utf-8")
+
+    async def delete(self, name: str, request: Request) -> Response:
+        """Forget a glossary."""
+        self.service.check(request.headers)
+        self.service.glossaries.delete(name)
+        return Response(status_code=204)

@@ -1,0 +1,83 @@
+"""The servers that the benchmarks start, one for each way in which requests may share a model.
+
+| server | |
+| --- | --- |
+| refill | `python -m fairseq_ext.serve`: waiting sentences join the running search at any step |
+| batch | the same with `--schedule batch`: a micro-batch starts when the one before it has ended |
+| one | the same with `--stream-width 1`: one request at a time in each worker |
+| ct2 | CTranslate2 behind FastAPI with micro-batches (serve_ct2.py), `pip install ctranslate2` |
+"""
+
+import argparse
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx
+from harness import BenchError
+
+HERE = Path(__file__).parent
+SERVERS: dict[str, list[str] | None] = {"refill": [], "batch": ["--schedule", "batch"], "one": ["--stream-width", "1"], "ct2": None}
+START = 300  # seconds that a server has to load
+LIMITS = ["--max-queue", "100000", "--deadline", "600", "--grace", "0"]
+
+
+class Running(NamedTuple):
+    """A server that is ready."""
+
+    url: str
+    pid: int
+
+
+def command(args: argparse.Namespace, name: str, port: int, folder: Path) -> list[str]:
+    """The command of a server; args: model, src, tgt, beam, workers, batch, flags."""
+    model, spm, own = args.model, str(args.model / "spm.model"), SERVERS[name]
+    if own is None:
+        given = [str(model / "checkpoint.pt"), str(model), args.src, args.tgt, spm, str(folder / "ctranslate2")]
+        numbers = {"--port": port, "--beam": args.beam, "--workers": args.workers, "--batch": args.batch}
+        return [sys.executable, str(HERE / "serve_ct2.py"), *given, *(str(x) for pair in numbers.items() for x in pair)]
+    given = ["--path", str(model / "checkpoint.pt"), "--data", str(model), "-s", args.src, "-t", args.tgt, "--cpu"]
+    given += ["--bpe", "sentencepiece", "--sentencepiece-model", spm, "--beam", str(args.beam)]
+    given += ["--cpu-workers", str(args.workers), "--port", str(port), "--glossary-folder", str(folder / "glossaries")]
+    return [sys.executable, "-m", "fairseq_ext.serve", *given, *LIMITS, *args.flags, *own]
+
+
+@contextmanager
+def running(args: argparse.Namespace, name: str, folder: Path) -> Iterator[Running]:
+    """A server that is ready, for as long as the context lasts. Errors: BenchError where it does not start."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with (folder / f"{name}.log").open("w") as log:
+        process = subprocess.Popen(command(args, name, port, folder), stdout=log, stderr=log, env=environment)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        end = time.monotonic() + START
+        while not is_ready(url):
+            if process.poll() is not None or time.monotonic() > end:
+                last = (folder / f"{name}.log").read_text().strip().splitlines()[-1:] or ["it says nothing"]
+                raise BenchError(f"the server '{name}' does not start: {last[0]}")
+            time.sleep(0.2)
+        yield Running(url, process.pid)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def is_ready(url: str) -> bool:
+    """Whether a server takes requests."""
+    try:
+        return httpx.get(f"{url}/ready", timeout=5).status_code == 200
+    except httpx.TransportError:
+        return False
