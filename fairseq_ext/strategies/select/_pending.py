@@ -48,15 +48,20 @@ def drop_unlikely_(banned: BannedTable, beam: Beam, log_probs: LogProbs, width: 
     if pending.device.type == "cpu" and not bool(pending.any()):
         return
     log_probs.settle_(pending)
-    unlikely = pending & (log_probs.value.logsumexp(1) < math.log(LIKELY))
-    others = (log_probs.value > -torch.inf).sum(1).masked_fill(unlikely, 0)
+    if pending.device.type == "cpu":  # the sentences that have such rows, as few have
+        at = torch.zeros_like(width, dtype=torch.bool).index_fill(0, sentence[pending], True)[sentence].nonzero()[:, 0]
+    else:
+        at = torch.arange(sentence.numel(), device=sentence.device)
+    value, sentence, pending = log_probs.value[at], sentence[at], pending[at]
+    unlikely = pending & (value.logsumexp(1) < math.log(LIKELY))
+    others = (value > -torch.inf).sum(1).masked_fill(unlikely, 0)
     unlikely &= (torch.zeros_like(width).index_add(0, sentence, others) >= 2 * width)[sentence]
-    dropped = unlikely[:, None].expand_as(log_probs.value)
+    dropped = unlikely[:, None].expand_as(value)
     if wanted is not None:
         column, known = log_probs.column(wanted.clamp(min=0))
-        kept = torch.zeros_like(log_probs.value).scatter_add(1, column, (known & (wanted >= 0)).to(log_probs.value.dtype))
+        kept = torch.zeros_like(value).scatter_add(1, column[at], (known & (wanted >= 0))[at].to(value.dtype))
         dropped = dropped & (kept == 0)
-    log_probs.value = log_probs.value.masked_fill(dropped, -torch.inf)
+    log_probs.value[at] = value.masked_fill(dropped, -torch.inf)
 
 
 def limit_new_(banned: BannedTable, beam: Beam, log_probs: LogProbs, most: Tensor, wanted: Tensor | None) -> None:
