@@ -71,7 +71,7 @@ def age(path: str, root: Path = ROOT) -> str | None:
     old = [(title, commit[:7]) for title, commit in tables if is_older(commit, paths, root)]
     unsaid = "" if COMMIT.search(file.read_text(encoding="utf-8")) else " The results name no commit; the file's last change stands for it."
     if not old:
-        return f"No table is older than the code that it measures.{unsaid}"
+        return f"No table was older than the code that it measures when this page was last written.{unsaid}"
     commits = list(dict.fromkeys(commit for _, commit in old))
     named = "every table" if len(old) == len(tables) else "; ".join(title for title, _ in old)
     return (

@@ -86,9 +86,9 @@ def test_a_table_older_than_its_code_says_so(history, tmp_path):
     file, table = "scripts/experiments/lsh/results/tables.md", "| a |\n| --- |\n"
     first = history("fairseq_ext/softmax/index.py", "1")
     history(file, f"commit {first}\n\n## Old\n\n{table}\n## Other\n\n{table}")
-    assert ages.age(file, tmp_path) == "No table is older than the code that it measures."
+    assert ages.age(file, tmp_path) == "No table was older than the code that it measures when this page was last written."
     history("fairseq_ext/serve/other.py", "1")  # not what it measures
-    assert ages.age(file, tmp_path) == "No table is older than the code that it measures."
+    assert ages.age(file, tmp_path) == "No table was older than the code that it measures when this page was last written."
     second = history("fairseq_ext/softmax/index.py", "2")
     assert f"every table (commit {first[:7]})" in ages.age(file, tmp_path)
     history(file, f"## Old\n\n{table}\ncommit {first}\n\n## New\n\n{table}\ncommit {second}\n")
