@@ -20,6 +20,7 @@ from fairseq_ext.files import Lines
 
 KEYS = ("constraints", "any_of", "avoid", "prefix")
 DEEPEST = 100  # lists and objects in one another, which Python's own limit would end somewhere else
+TOO_DEEP = f"has lists and objects in one another more than {DEEPEST} deep: make it flat"
 
 
 def is_json(lines: Lines) -> bool:
@@ -88,7 +89,7 @@ def flaw(value: Any) -> str | None:
         if not following:
             return None
         level = following
-    return f"has lists and objects in one another more than {DEEPEST} deep: make it flat"
+    return TOO_DEEP
 
 
 def fields_of(value: dict[str, Any], where: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fairseq_ext.constraints.lines import KEYS, fields_of, flaw, json_object
+from fairseq_ext.constraints.lines import KEYS, TOO_DEEP, fields_of, flaw, json_object
 from fairseq_ext.engine.jobs import Answer, GlossaryFile
 from fairseq_ext.errors import UsageError, cut
 
@@ -67,7 +67,9 @@ def read_json(body: bytes) -> Any:
         raise UsageError(f"the body is not valid UTF-8 (byte {error.start + 1}): send it as UTF-8") from None
     try:
         value = json.loads(text, parse_constant=refuse_constant)
-    except (ValueError, RecursionError) as error:
+    except RecursionError:  # at a depth that depends on how deep this function is called
+        raise UsageError(f"the body {TOO_DEEP}") from None
+    except ValueError as error:
         raise UsageError(f"the body is not valid JSON ({error}): send an object with the keys {', '.join(NAMES)}, or a list") from None
     if (found := flaw(value)) is not None:
         raise UsageError(f"the body {found}")
