@@ -1,4 +1,4 @@
-"""What a generator searches with: the strategies that the flags name (`engine_of`), and the driver of --decoding (`driver_of`)."""
+"""What a generator searches with: the strategies that the flags name (`setup_of`), and the driver of --decoding (`driver_of`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fairseq_ext.registry import DEFAULT, OUTSIDE, PRUNERS, STRATEGIES, changed,
 from fairseq_ext.search.logits_processors import LogitsProcessors
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Plugs
-from fairseq_ext.search.state import Engine
+from fairseq_ext.search.state import SearchSetup
 
 
 def build(point: str, flags: Any, context: Context) -> Any:
@@ -25,12 +25,12 @@ def build(point: str, flags: Any, context: Context) -> Any:
     return STRATEGIES[point][choice(flags, point)].build(flags, context)
 
 
-def engine_of(flags: Any, context: Context, decoder: Regroupable, processors: LogitsProcessors) -> Engine:
+def setup_of(flags: Any, context: Context, decoder: Regroupable, processors: LogitsProcessors) -> SearchSetup:
     """The strategies of all plug points, and the decoder that they work with. Errors: UsageError for a decoder that cannot do so."""
     prune = [s.build(flags, context) for s in PRUNERS.values() if changed(flags, s)]
     select, stop, schedule, softmax = (build(point, flags, context) for point in ("select", "stop", "schedule", "softmax"))
     plugs = Plugs(select, stop, schedule, softmax, [p for p in prune if p is not None])
-    return Engine(reads_blocks(flags, context, decoder), context, plugs, processors, context.stats)
+    return SearchSetup(reads_blocks(flags, context, decoder), context, plugs, processors, context.stats)
 
 
 def may_read_models(flags: Any) -> bool:
@@ -52,13 +52,13 @@ def reads_blocks(flags: Any, context: Context, decoder: Regroupable) -> Regroupa
     return UncachedBackend(context.models)
 
 
-def driver_of(flags: Any, context: Context, engine: Engine, meets: Callable[[Pool], Meets], decoded: Callable[[str], str]) -> Driver:
+def driver_of(flags: Any, context: Context, setup: SearchSetup, meets: Callable[[Pool], Meets], decoded: Callable[[str], str]) -> Driver:
     """The driver that --decoding names, in those of --constraint-draft-first and --ddg-dir. meets: how it is counted which constraints a
     hypothesis of a pool meets; decoded: target symbols as text."""
     make = build("decoding", flags, context)
-    driver = make(engine)
+    driver = make(setup)
     if flags.constraint_draft_first:
-        driver = DraftFirst(make(draft_engine(flags, context, engine)), driver, flags.constraint_bonus is not None, meets, context.stats)
+        driver = DraftFirst(make(draft_setup(flags, context, setup)), driver, flags.constraint_bonus is not None, meets, context.stats)
     if flags.ddg_dir is None:
         return driver
     from fairseq_ext.viz.writer import GraphWriter  # needs matplotlib, and is a command of its own
@@ -66,9 +66,9 @@ def driver_of(flags: Any, context: Context, engine: Engine, meets: Callable[[Poo
     return GraphWriter(driver, flags.ddg_dir, choice(flags, "decoding"), context.source_dictionary, context.dictionary, decoded)
 
 
-def draft_engine(flags: Any, context: Context, engine: Engine) -> Engine:
+def draft_setup(flags: Any, context: Context, setup: SearchSetup) -> SearchSetup:
     """What makes the drafts of --constraint-draft-first: the search itself, or one that prefers phrases by a bonus."""
     if flags.constraint_bonus is None:
-        return engine
+        return setup
     select = STRATEGIES["select"]["bonus"].build(flags, context)
-    return replace(engine, plugs=replace(engine.plugs, select=select))
+    return replace(setup, plugs=replace(setup.plugs, select=select))

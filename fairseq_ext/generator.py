@@ -28,7 +28,7 @@ from fairseq_ext.decoders.protocol import Regroupable
 from fairseq_ext.decoders.refused import refuse_other_batches
 from fairseq_ext.decoders.self_check import check_finite
 from fairseq_ext.decoders.transformer.decoder import TransformerBackend
-from fairseq_ext.drivers import driver_of, engine_of, may_read_models
+from fairseq_ext.drivers import driver_of, may_read_models, setup_of
 from fairseq_ext.errors import SentenceError
 from fairseq_ext.search.alignments import WithAlignment
 from fairseq_ext.search.finished import Hypothesis
@@ -88,8 +88,8 @@ class BeamSearchGenerator(SequenceGenerator):
             **vars(self.spec), dictionary=tgt_dict, source_dictionary=source, checkpoint=checkpoint_of(flags), models=searched,
             stats=self.stats,
         )  # fmt: skip
-        self.engine = engine_of(flags, self.context, self.made_decoder, self.processors())
-        self.driver = driver_of(flags, self.context, self.engine, self.meets, self.decoded)
+        self.setup = setup_of(flags, self.context, self.made_decoder, self.processors())
+        self.driver = driver_of(flags, self.context, self.setup, self.meets, self.decoded)
         self.pools = Pools(flags, self.spec, is_ordered(flags, generation), source, tgt_dict)
         self.results: ResultsFile | None = None  # where results go as they are found
         self.target_text = TargetText(lambda: Segmenter(tgt_dict), self.symbols_to_strip_from_output, "none")  # a task knows more
@@ -101,12 +101,12 @@ class BeamSearchGenerator(SequenceGenerator):
     @property
     def decoder(self) -> Regroupable:
         """What runs the model."""
-        return self.engine.decoder
+        return self.setup.decoder
 
     @property
     def plugs(self) -> Plugs:
         """The strategies that the flags name."""
-        return self.engine.plugs
+        return self.setup.plugs
 
     def release_models(self) -> bool:
         """Let go of weights that are held packed as well, so that the models run only by this generator; return whether it did."""

@@ -36,7 +36,7 @@ names (several are separated by colons). Nothing else names it. This one is whol
         return Enough(context.eos, flags.enough_hypotheses)
 
 - The plug: a subclass of its point's base class in search/protocols.py, which describes each method and its default. For "decoding" it is
-  a function from the search's `Engine` (search/state.py) to its driver.
+  a function from the `SearchSetup` (search/state.py) to its driver.
 - Its flags: fields of a FairseqDataclass, for "stop" of LengthFlags. `metadata` has the `help`, which tells the default, and where it
   applies the `range` of a number (least, most, what it is), or `file`: True for a file's name.
 - build: flags are all of this package's, by field name; context holds the search's settings (search/spec.py), `dictionary`, `models`,

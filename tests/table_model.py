@@ -31,7 +31,7 @@ from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Plugs, Stop
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.search.spec import SearchSpec
-from fairseq_ext.search.state import Engine
+from fairseq_ext.search.state import SearchSetup
 from fairseq_ext.stats import Stats
 from fairseq_ext.strategies.schedule.batch import WholeBatch
 from fairseq_ext.strategies.select.topk import TopK
@@ -220,6 +220,6 @@ def search(
     plugs = Plugs(select or TopK(k), watched, WholeBatch(), FullSoftmax(), list(prune))
     stats = stats if stats is not None else Stats()
     lists: list[list[Hypothesis]] = [[] for _ in tables]
-    engine = Engine(TableDecoder(tables), spec(k, nbest, scoring), plugs, LogitsProcessors(PAD, UNK, EOS, min_len=min_len), stats)
-    beam_search(engine, pool, lists.__setitem__)
+    setup = SearchSetup(TableDecoder(tables), spec(k, nbest, scoring), plugs, LogitsProcessors(PAD, UNK, EOS, min_len=min_len), stats)
+    beam_search(setup, pool, lists.__setitem__)
     return Found(lists, watched.step, watched.rows, stats)

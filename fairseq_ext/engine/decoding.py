@@ -51,7 +51,7 @@ class Decoding(Intake):
 
     def clear(self) -> None:
         """Start with an empty search."""
-        self.search = OpenSearch(self.generator.engine, self.refill.places, self.device)
+        self.search = OpenSearch(self.generator.setup, self.refill.places, self.device)
         self.live: dict[int, Request] = {}  # by place
         self.place: dict[int, int] = {}  # by number
 

@@ -1,4 +1,4 @@
-"""The engine of beam search: the loop (loop.py), its state (state.py), the rows that flow through it and its plug points (protocols.py).
+"""Beam search: the loop (loop.py), its state (state.py), the rows that flow through it and its plug points (protocols.py).
 
 No paper lives here, and nothing here imports a strategy.
 """

@@ -16,16 +16,16 @@ from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import StopDecision
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.state import Engine, Search
+from fairseq_ext.search.state import Search, SearchSetup
 from fairseq_ext.search.survivors import continued, survivors
 
 Answer = Callable[[int, list[Hypothesis]], None]  # takes a sentence's pool number and its hypotheses, best first
 
 
 @torch.no_grad()
-def beam_search(engine: Engine, pool: Pool, answer: Answer) -> None:
+def beam_search(setup: SearchSetup, pool: Pool, answer: Answer) -> None:
     """Decode the sentences of the pool that are wanted; give `answer` each of them as soon as it is final."""
-    search = Search(engine, pool)
+    search = Search(setup, pool)
     while (final := step(search)) is not None:
         for sentence in final:
             answer(sentence, search.finished.take(sentence, search.plugs.stop.answers(sentence)))

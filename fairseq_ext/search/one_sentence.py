@@ -17,14 +17,14 @@ from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.log_probs import MANY
 from fairseq_ext.search.loop import Answer, beam_search
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.state import Engine
+from fairseq_ext.search.state import SearchSetup
 
 
 class BeamSearch:
     """The driver of --decoding beam: sentences that are alone in one call each, others in the loop."""
 
-    def __init__(self, engine: Engine):
-        self.engine = engine
+    def __init__(self, setup: SearchSetup):
+        self.setup = setup
         self.compiled: CompiledBeam | None = None
         self.is_compiled = library() is not None  # so far; the decoder tells when it has a sentence
 
@@ -36,19 +36,19 @@ class BeamSearch:
             if found is not None:
                 answer(sentences[0], found)
                 return
-        beam_search(self.engine, pool, answer)
+        beam_search(self.setup, pool, answer)
 
     def is_plain(self, pool: Pool) -> bool:
         """Whether the search is one that kernels/beam.cpp knows, the decoder left aside."""
-        engine = self.engine
-        plugs, processors, spec = engine.plugs, engine.processors, engine.spec
+        setup = self.setup
+        plugs, processors, spec = setup.plugs, setup.processors, setup.spec
         return (
             self.is_compiled
             and plugs.select.is_topk
             and plugs.stop.is_count
             and plugs.softmax.is_full
             and not plugs.prune
-            and engine.stats.refills is None
+            and setup.stats.refills is None
             and processors.is_plain
             and not spec.scoring.reward
             and 2 * spec.k <= MANY
@@ -63,35 +63,35 @@ class BeamSearch:
 
         Raises NotANumber where the model gives NaN.
         """
-        engine, limit = self.engine, pool.max_len[sentence]
-        engine.decoder.admit(pool.inputs([sentence]))
-        reader = engine.decoder.row_reader()
+        setup, limit = self.setup, pool.max_len[sentence]
+        setup.decoder.admit(pool.inputs([sentence]))
+        reader = setup.decoder.row_reader()
         if reader is None or not reader.is_exact:
             self.is_compiled = False
-            engine.decoder.set_aside()
+            setup.decoder.set_aside()
             return None
         if self.compiled is None:
-            processors, temperature = engine.processors, engine.plugs.softmax.temperature
-            self.compiled = CompiledBeam(engine.spec.k, processors.min_len, processors.eos, processors.pad, temperature)
+            processors, temperature = setup.processors, setup.plugs.softmax.temperature
+            self.compiled = CompiledBeam(setup.spec.k, processors.min_len, processors.eos, processors.pad, temperature)
         search, state = self.compiled, self.compiled.struct
         search.start_(pool.bos, limit)
         result = Result.NO_ROOM
         while result == Result.NO_ROOM:
             reader.reserve_rows_(state.k, state.used, state.length)
             result = search.go_on(reader.compiled, reader.struct)
-        engine.decoder.set_aside()
+        setup.decoder.set_aside()
         if result == Result.NOT_A_NUMBER:
             raise NotANumber(f"the model gives NaN at target position {state.length} of the sentence")
         if result == Result.UNSUITABLE:
             return None
-        engine.stats.encoder_calls += 1
-        engine.stats.count_steps(state.calls, state.read)
+        setup.stats.encoder_calls += 1
+        setup.stats.count_steps(state.calls, state.read)
         return self.hypotheses()
 
     def hypotheses(self) -> list[Hypothesis]:
         """What the last call found, best first; of equals those that were finished first."""
         assert self.compiled is not None
-        scoring, found = self.engine.spec.scoring, []
+        scoring, found = self.setup.spec.scoring, []
         for tokens, cumulative in self.compiled.found():
             total = cumulative[-1]
             score = total / np.float32(len(tokens) ** scoring.lenpen) if scoring.normalize else total

@@ -17,18 +17,18 @@ from fairseq_ext.search.finished import Finished, Hypothesis
 from fairseq_ext.search.loop import advance_group, start
 from fairseq_ext.search.open_pool import OpenPool
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.state import Engine, Search
+from fairseq_ext.search.state import Search, SearchSetup
 
 
 class OpenSearch:
     """A beam search over places. A sentence has a place from `admit` to `take` or `cancel`."""
 
-    def __init__(self, engine: Engine, places: int, device: torch.device):
-        self.pool = OpenPool(places, engine.spec.pad, device)
-        self.search = Search(engine, self.pool)
-        self.search.plugs = replace(engine.plugs)
-        self.constrained, self.plain = engine.plugs.select, engine.plugs.select.unconstrained()
-        self.search.finished = Finished.empty(places, engine.spec.k, device)
+    def __init__(self, setup: SearchSetup, places: int, device: torch.device):
+        self.pool = OpenPool(places, setup.spec.pad, device)
+        self.search = Search(setup, self.pool)
+        self.search.plugs = replace(setup.plugs)
+        self.constrained, self.plain = setup.plugs.select, setup.plugs.select.unconstrained()
+        self.search.finished = Finished.empty(places, setup.spec.k, device)
 
     @property
     def live(self) -> int:

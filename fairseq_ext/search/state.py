@@ -1,4 +1,4 @@
-"""The state of a search (`Search`), which the functions of loop.py work on, and what all searches of a generator share (`Engine`)."""
+"""The state of a search (`Search`), which the functions of loop.py work on, and what all searches of a generator share (`SearchSetup`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairseq_ext.stats import Stats
 
 
 @dataclass
-class Engine:
+class SearchSetup:
     """What all searches of a generator share."""
 
     decoder: Regroupable
@@ -28,17 +28,17 @@ class Engine:
 class Search:
     """One search over a pool, between two steps."""
 
-    def __init__(self, engine: Engine, pool: Pool):
-        self.decoder, self.spec, self.plugs = engine.decoder, engine.spec, engine.plugs
-        self.processors, self.stats = engine.processors, engine.stats
+    def __init__(self, setup: SearchSetup, pool: Pool):
+        self.decoder, self.spec, self.plugs = setup.decoder, setup.spec, setup.plugs
+        self.processors, self.stats = setup.processors, setup.stats
         self.pool = pool
         self.device = pool.length.device
-        self.finished = Finished.empty(len(pool), engine.spec.nbest, self.device)
+        self.finished = Finished.empty(len(pool), setup.spec.nbest, self.device)
         # a language model reads rows of one length only
-        self.groups = Groups(engine.decoder, engine.plugs.schedule, joins_any_step=engine.processors.lm is None)
+        self.groups = Groups(setup.decoder, setup.plugs.schedule, joins_any_step=setup.processors.lm is None)
         self.started = 0  # sentences of the pool that have started
-        if not engine.plugs.softmax.is_full:
-            pool.required = engine.plugs.select.required_ids(pool)
+        if not setup.plugs.softmax.is_full:
+            pool.required = setup.plugs.select.required_ids(pool)
 
     @property
     def variable(self) -> bool:

@@ -137,7 +137,7 @@ def profile(args: argparse.Namespace, text: Text, mode: str, flags: tuple[str, .
     loaded = load([*OURS, *text.flags, "--cpu", "--beam", "5", *MODES[mode], *flags])
     generator = loaded.task.build_generator(loaded.models, loaded.cfg.generation)
     # a sentence alone is searched in one compiled call, which has no parts to be timed: the loop has
-    generator.driver = partial(beam_search, generator.engine)
+    generator.driver = partial(beam_search, generator.setup)
     decode = lambda: [loaded.task.inference_step(generator, loaded.models, batch) for batch in loaded.batches]  # noqa: E731
     decode()  # warm
     clock = CLOCKS[args.clock]

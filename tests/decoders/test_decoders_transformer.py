@@ -164,14 +164,14 @@ def test_other_encoders_run_as_fairseqs_own_modules():
 def test_beam_search_over_it_equals_fairseqs(architecture, beam):
     models = [build(architecture, 2)]
     pair = generators(models, beam=beam, max_len_b=12)
-    pair.ours.engine.decoder = TransformerBackend(models)
+    pair.ours.setup.decoder = TransformerBackend(models)
     same(run(pair.stock, batch([6, 3, 0, 9])), run(pair.ours, batch([6, 3, 0, 9])))
 
 
 def test_an_ensemble_averages_probabilities():
     models = [build("transformer", 1), build("transformer-pre-norm", 2), build("bart", 3)]
     pair = generators(models, beam=4, max_len_b=10)
-    pair.ours.engine.decoder = TransformerBackend(models)
+    pair.ours.setup.decoder = TransformerBackend(models)
     same(run(pair.stock, batch([6, 3, 9])), run(pair.ours, batch([6, 3, 9])))
 
 

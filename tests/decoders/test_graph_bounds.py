@@ -125,7 +125,7 @@ def test_beam_search_over_it_equals_the_eager_one_and_fairseqs(strategy, device)
     sample = batch([6, 3, 0, 9, 4, 2])
     sample["net_input"] = {name: value.to(device) for name, value in sample["net_input"].items()}
     expected = run(pair.ours, sample) if strategy else run(pair.stock, sample)
-    pair.ours.engine.decoder = TransformerBackend(models, make_graphs=recording(device))
+    pair.ours.setup.decoder = TransformerBackend(models, make_graphs=recording(device))
     same(expected, run(pair.ours, sample))
     assert pair.ours.decoder.graphs.steps
 

@@ -32,7 +32,7 @@ def both(ours, sample: dict) -> tuple[list, list, bool]:
     alone = run(ours, sample)
     counts, before = ours.stats.since(before), ours.stats.copy()
     try:
-        ours.driver = functools.partial(beam_search, ours.engine)
+        ours.driver = functools.partial(beam_search, ours.setup)
         loop = run(ours, sample)
     finally:
         ours.driver = driver

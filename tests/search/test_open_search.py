@@ -52,7 +52,7 @@ def interleaved(arriving: Arriving, places: int, seed: int, cancelled: float = 0
     """Let all sentences arrive at random, some of which are cancelled at random; compare the others; return how many those are."""
     draw = random.Random(seed)
     generator = arriving.generator
-    search = OpenSearch(generator.engine, places, torch.device("cpu"))
+    search = OpenSearch(generator.setup, places, torch.device("cpu"))
     waiting = list(range(len(arriving.sample["id"])))
     draw.shuffle(waiting)
     here: dict[int, tuple[int, int]] = {}  # place -> number, nbest
@@ -219,7 +219,7 @@ def test_a_place_is_used_again_and_nothing_of_its_last_sentence_is_left():
 def test_certificates_are_those_of_the_sentence():
     model = build("transformer", 2)
     arriving = Arriving(model, {"stop": "optimal"}, None, [5, 4, 3], 2, unnormalized=True)
-    search = OpenSearch(arriving.generator.engine, 3, torch.device("cpu"))
+    search = OpenSearch(arriving.generator.setup, 3, torch.device("cpu"))
     search.admit(arriving.pool([0, 1, 2]), [1, 1, 1])
     gaps = {}
     while search.live:

@@ -16,7 +16,7 @@ from fairseq_ext.parallel.driver import ParallelSearch
 from fairseq_ext.parallel.near_ties import NearTies
 from fairseq_ext.parallel.protocols import Method
 from fairseq_ext.registry import register
-from fairseq_ext.search.state import Engine
+from fairseq_ext.search.state import SearchSetup
 
 BLOCK = 3  # default of --block-size where blocks must converge
 MARGIN = {"float16": 0.1, "bfloat16": 0.8}  # nats; by experience single tokens and blocks differ by less
@@ -80,19 +80,19 @@ def is_on_cpu(context: Any) -> bool:
     return next(context.models[0].parameters()).device.type == "cpu"
 
 
-def driver_with(flags: Any, context: Any, make: Callable[[Drafter], Method]) -> Callable[[Engine], ParallelSearch]:
-    """A function from the engine to the driver, with the method that `make` makes of the drafter.
+def driver_with(flags: Any, context: Any, make: Callable[[Drafter], Method]) -> Callable[[SearchSetup], ParallelSearch]:
+    """A function from the setup to the driver, with the method that `make` makes of the drafter.
 
     Raises UsageError where the drafts that the flags name cannot be had.
     """
     method = make(make_drafter(flags, context))
 
-    def driver(engine: Engine) -> ParallelSearch:
+    def driver(setup: SearchSetup) -> ParallelSearch:
         dtype = str(next(context.models[0].parameters()).dtype).removeprefix("torch.")
         margin = MARGIN.get(dtype, 0.0) if flags.parallel_margin < 0 else flags.parallel_margin
-        decoder, plugs = cast("BlockDecoder", engine.decoder), engine.plugs  # each backend reads blocks
-        reader = BlockReader(decoder, plugs.softmax, engine.processors)
-        return ParallelSearch(reader, method, engine.spec.scoring, engine.stats, plugs.schedule, NearTies(margin))
+        decoder, plugs = cast("BlockDecoder", setup.decoder), setup.plugs  # each backend reads blocks
+        reader = BlockReader(decoder, plugs.softmax, setup.processors)
+        return ParallelSearch(reader, method, setup.spec.scoring, setup.stats, plugs.schedule, NearTies(margin))
 
     return driver
 

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 from fairseq_ext.registry import register
 from fairseq_ext.search.one_sentence import BeamSearch
-from fairseq_ext.search.state import Engine
+from fairseq_ext.search.state import SearchSetup
 
 
 @register("decoding", "beam", neutral=({"decoding": "beam"},), paper="fairseq's own")
-def build(flags, context) -> Callable[[Engine], Callable[..., None]]:
-    """From an engine to the driver (pool, answer)."""
+def build(flags, context) -> Callable[[SearchSetup], Callable[..., None]]:
+    """From a setup to the driver (pool, answer)."""
     return BeamSearch

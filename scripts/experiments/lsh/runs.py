@@ -55,7 +55,7 @@ class Parts:
         self.wrap(generator.decoder, "select", "hidden states reorder")
         for name in ("softmax", "select"):
             self.wrap(generator.plugs, name, {"softmax": "softmax", "select": "beam expansion"}[name])
-        self.wrap(generator.engine, "processors", "beam expansion")
+        self.wrap(generator.setup, "processors", "beam expansion")
 
     def wrap(self, owner: Any, name: str, part: str) -> None:
         self.seconds.setdefault(part, 0.0)

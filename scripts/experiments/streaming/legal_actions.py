@@ -81,8 +81,8 @@ def keep_legal(generator: Any, dictionary: Dictionary) -> None:
     """Let a generator, fairseq's or ours, search over legal actions only."""
     legal = LegalActions(dictionary)
     if hasattr(generator, "engine"):
-        fields = {field.name: getattr(generator.engine.processors, field.name) for field in dataclasses.fields(LogitsProcessors)}
-        generator.engine.processors = LegalProcessors(**fields, legal=legal)
+        fields = {field.name: getattr(generator.setup.processors, field.name) for field in dataclasses.fields(LogitsProcessors)}
+        generator.setup.processors = LegalProcessors(**fields, legal=legal)
         return
     generator.search = StockSearch(dictionary, legal)
     generator.should_set_src_lengths = True  # fairseq's count of words, EOS left out, of the sentences that are live

@@ -117,7 +117,7 @@ def find_spans(translator: Translator, source: str, terms: Sequence[Term]) -> Sp
 def gated_translator(flags: dict[str, Any], sources: Sequence[str], terms: Sequence[Sequence[Term]]) -> Translator:
     """A Translator of these flags whose dba is gated; it translates these sources, in one call."""
     translator = Translator(**flags, constraints="unordered", print_alignment="hard")  # the alignment makes the decoder keep attention
-    plugs = translator.generator.engine.plugs
+    plugs = translator.generator.setup.plugs
     dictionary = translator.task.target_dictionary
     final = end_tokens(dictionary, translator.bpe).final.clone()
     final[dictionary.eos()] = True
