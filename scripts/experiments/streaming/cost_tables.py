@@ -124,10 +124,11 @@ def draw(found: dict[str, Fitted], file: Path) -> list[Path]:
     for place, (backend, lines) in enumerate(found.items()):
         style = of(backend, place)
         points = [point for measured in lines.points for point in measured.steps]
-        widest = max(widest, *(rows for rows, _ in points))
-        left.scatter([rows for rows, _ in points], [1e3 * s for _, s in points], s=2, alpha=0.15, color=style["color"], linewidths=0)
-        ends = [0.0, max(rows for rows, _ in points)]
-        left.plot(ends, [1e3 * lines.step.of(1, rows) for rows in ends], color=style["color"])
+        widest = max(widest, *(r for r, _ in points))
+        rows, ms = [r for r, _ in points], [1e3 * s for _, s in points]
+        left.scatter(rows, ms, s=2, alpha=0.15, color=style["color"], linewidths=0, rasterized=True)  # thousands: a picture in the SVG
+        ends = [0.0, max(rows)]
+        left.plot(ends, [1e3 * lines.step.of(1, r) for r in ends], color=style["color"])
         last = (ends[1], 1e3 * lines.step.of(1, ends[1]))
         left.annotate(backend, last, textcoords="offset points", xytext=(4, -3), color=style["color"], fontsize=8)
         for w in lines.widths:
