@@ -167,7 +167,7 @@ def read_layer(layer: TransformerDecoderLayerBase, int8: bool = False) -> Layer:
     return Layer(
         **read_encoder_layer(layer, int8),
         cross_norm=Norm(layer.encoder_attn_layer_norm),
-        cross_query=stacked([cross.q_proj], cross.scaling, int8),
+        cross_query=stacked([cross.q_proj], cross.scaling, int8, is_folded=True),
         cross_source=stacked([cross.k_proj, cross.v_proj], 1.0, int8),
         cross_out=Linear(cross.out_proj.weight, cross.out_proj.bias, int8),
     )
@@ -178,14 +178,17 @@ def fairseq_activation(layer: Any) -> Callable[[Tensor], Tensor] | None:
     return None if layer.activation_fn is utils.get_activation_fn("relu") else layer.activation_fn
 
 
-def stacked(linears: list[nn.Linear], scale_of_first: float, int8: bool = False) -> Linear:
-    """Return several linear maps of one input as one, the results of the first multiplied by a number."""
+def stacked(linears: list[nn.Linear], scale_of_first: float, int8: bool = False, is_folded: bool = False) -> Linear:
+    """Return several linear maps of one input as one, the results of the first multiplied by a number.
+
+    is_folded: `FoldedSource` reads its weight, which therefore stays beside the packed one.
+    """
     weights = [linears[0].weight * scale_of_first, *[linear.weight for linear in linears[1:]]]
     bias = None
     if linears[0].bias is not None:
         bias = torch.cat([linears[0].bias * scale_of_first, *[linear.bias for linear in linears[1:]]])
-    made = Linear(torch.cat(weights), bias, int8, is_copy=True)
-    if made.is_compiled:
+    made = Linear(torch.cat(weights), bias, int8, is_copy=not is_folded)
+    if made.is_compiled and not is_folded:
         made.pack()  # at once, so that there is one such copy at a time
     return made
 
