@@ -6,11 +6,11 @@ import random
 import pytest
 import torch
 from json_counts import close
-from models import WORDS, batch, build, dictionary, generators, run
+from models import WORDS, batch, build, dictionary, generators, parted, run
 
 from fairseq_ext.constraints.sentence import SentenceConstraints
 from fairseq_ext.counters import Items, Mean, Ratio, Section, Setting
-from fairseq_ext.registry import all_strategies
+from fairseq_ext.registry import POINTS, STRATEGIES, Strategy, all_strategies
 from fairseq_ext.stats import Stats
 
 
@@ -164,6 +164,7 @@ RUNS = [  # strategies by plug point, other flags, fairseq's flags
     ({"select": "bonus"}, {"constraint_bonus": 2.0}, BEAM),
     ({"select": "dba", "stop": "early"}, {}, BEAM),
     ({"select": "dba", "stop": "optimal"}, {}, BEAM),
+    ({"select": "dba"}, {"constraint_draft_first": True}, BEAM),
     ({"softmax": "lsh"}, LSH, BEAM),
     ({"softmax": "top"}, {"shortlist_top": 9, "shortlist_recall_every": 1}, BEAM),
     ({"softmax": "lexical"}, {"shortlist_top": 5, "shortlist_words": 1, "shortlist_recall_every": 1, "shortlist_file": "table"}, BEAM),
@@ -172,6 +173,23 @@ RUNS = [  # strategies by plug point, other flags, fairseq's flags
     ({"decoding": "window", "schedule": "stream"}, {**PARALLEL, "stream_width": 2}, GREEDY),
 ]
 LENGTHS = ([6, 3, 4, 0], [5], [2, 7, 1])
+
+
+def named() -> set[tuple[str, str]]:
+    """The strategies of the runs: plug point and name."""
+    return {(point, name) for strategies, _, _ in RUNS for point, name in strategies.items()}
+
+
+def examples(strategy: Strategy) -> list[tuple[dict, dict, dict]]:
+    """A strategy's examples as runs."""
+    found = []
+    for ours, stock in map(parted, map(dict, strategy.example)):
+        strategies = {point: ours.pop(point) for point in POINTS if point in ours} | {strategy.point: strategy.name}
+        found.append((strategies, ours, {**BEAM, **stock}))
+    return found
+
+
+RUNS += [each for s in all_strategies() if (s.point, s.name) not in named() for each in examples(s)]  # a new strategy is one new file
 
 
 def counted(strategies: dict, flags: dict, generation: dict, tmp_path):
@@ -185,7 +203,7 @@ def counted(strategies: dict, flags: dict, generation: dict, tmp_path):
     parts = []
     for seed, lengths in enumerate(LENGTHS):
         before, sample = ours.stats.copy(), batch(lengths, seed)
-        if strategies.get("select", "topk") != "topk":
+        if STRATEGIES["select"][strategies.get("select", "topk")].constrained:
             # the second of the phrases is more than the shortest sentences can say
             wishes = [SentenceConstraints(tuple((p,) for p in given[: i % 3]), ("a", "b")[: i % 3]) for i in range(len(lengths))]
             sample |= {"sentence_constraints": wishes}
@@ -248,8 +266,7 @@ def test_counts_say_what_they_are_called(strategies, flags, generation, tmp_path
 
 
 def test_every_strategy_is_counted_here():
-    here = {(point, name) for strategies, _, _ in RUNS for point, name in strategies.items()}
-    assert here >= {(s.point, s.name) for s in all_strategies()}
+    assert named() >= {(s.point, s.name) for s in all_strategies()}
 
 
 # ---- the JSON object
