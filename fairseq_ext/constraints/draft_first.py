@@ -12,11 +12,10 @@ from dataclasses import replace
 
 from fairseq_ext.constraints.report import ConstraintCounts, Meets
 from fairseq_ext.constraints.sentence import SentenceConstraints
-from fairseq_ext.search.finished import Hypothesis
+from fairseq_ext.search.finished import Answer, Hypothesis
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.stats import Stats
 
-Answer = Callable[[int, list[Hypothesis]], None]
 Driver = Callable[[Pool, Answer], None]
 
 

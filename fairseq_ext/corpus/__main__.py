@@ -126,12 +126,12 @@ def check_numbers(args: Namespace) -> None:
 
 
 def interrupted(number: int, frame: Any) -> None:
-    """A cluster's way to say stop is ours, too."""
+    """Handle SIGTERM, by which a cluster stops a process, as Ctrl-C."""
     raise KeyboardInterrupt
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The exit code."""
+    """Run the command; return the exit code."""
     signal.signal(signal.SIGTERM, interrupted)
     try:
         done = translate(job_of(sys.argv[1:] if argv is None else argv))

@@ -81,7 +81,7 @@ class Run:
         self.raw_text = RawText(kind, job.data.split(":")[0])
 
     def run(self) -> Progress:
-        """From the look at what is there to the summary."""
+        """Read what is there already, translate what is missing, and write the summary; return the counts."""
         todo = self.look()
         if not self.stats.is_stream:
             self.stats.write(self.manifest.signature)  # a place that cannot be written is better known now than at the end
@@ -103,7 +103,7 @@ class Run:
         return progress
 
     def look(self) -> list[Shard]:
-        """What is there already; the shards that are to be worked on."""
+        """Read what is there already; return the shards that are to be worked on."""
         job, progress = self.job, self.progress
         inputs = {}
         for shard in self.shards:
@@ -162,7 +162,7 @@ class Run:
                 scheduler.close()
 
     def units(self, todo: list[Shard]) -> Iterator[Unit]:
-        """The units that are missing, shard by shard."""
+        """Yield the units that are missing, shard by shard."""
         from fairseq_ext.corpus.scheduler import Unit
 
         for shard in todo:
@@ -187,7 +187,7 @@ class Run:
             self.progress.bytes_before += os.path.getsize(shard.path) - position
 
     def give_up(self, shard: Shard, lines: int, reason: str) -> None:
-        """A shard that cannot be read to its end; what was read of it is translated and kept for a later run."""
+        """Note a shard that cannot be read to its end; what was read of it is translated and kept for a later run."""
         reason = f"{shard.path} cannot be read beyond line {lines} ({reason})"
         logger.warning("%s: mend it and run the same command again", reason)
         self.manifest.shards[shard.name] = {
@@ -199,14 +199,14 @@ class Run:
         self.manifest.shards[shard.name]["line"] = lines + 1
 
     def entries(self, shard: Shard) -> list[dict[str, Any]]:
-        """What errors.jsonl says of a shard as a whole."""
+        """Return the entries of errors.jsonl that are of a shard as a whole."""
         entry = self.manifest.shards.get(shard.name, {})
         if entry.get("state") != "unreadable":
             return []
         return [{"shard": shard.name, "line": entry["line"], "id": None, "kind": "unreadable", "reason": entry["reason"]}]
 
     def sign(self, loaded: dict[str, str]) -> None:
-        """A worker has loaded the model."""
+        """Note the signature of a worker that has loaded the model."""
         known = self.manifest.signature
         self.manifest.sign(loaded["signature"])
         note = loaded.get("note", "")
@@ -217,7 +217,7 @@ class Run:
             self.manifest.write()
 
     def save(self, unit: Unit, result: Result) -> None:
-        """A unit is finished."""
+        """Write the result of a finished unit and count it."""
         self.store.save(unit.shard, unit.start, unit.end, result)
         self.progress.add(unit, result)
         self.stats.add(result.stats, result.signature)
@@ -225,7 +225,7 @@ class Run:
         self.join_if_whole(unit.shard)
 
     def lost(self, unit: Unit) -> None:
-        """A sentence that no worker survives."""
+        """Write an empty result for a unit of one sentence that no worker survives."""
         self.save(unit, refusal(unit.shard, unit.sentences[0], self.job.format == "text"))
 
     def join_if_whole(self, shard: Shard) -> None:
@@ -244,7 +244,7 @@ class Run:
             self.joiner.submit(self.store.drop_parts, shard)
 
     def tick(self, alive: int, size: int, begun: float) -> None:
-        """About every second."""
+        """Take the shards that have been joined, and write progress and statistics; called about once a second."""
         self.take_joined()
         self.progress.tick(alive, size, begun)
         self.stats.follow(self.manifest.signature)

@@ -120,7 +120,7 @@ class Scheduler:
         slot.call = slot.actor.hello.options(max_task_retries=-1).remote()
 
     def give(self, slot: Slot, unit: Unit) -> None:
-        """Have a unit translated."""
+        """Send a unit to a worker."""
         self.begun = self.begun or time.monotonic()
         slot.kind, slot.unit = "translate", unit
         slot.call = slot.actor.translate.remote(unit.shard, unit.sentences)
@@ -134,7 +134,7 @@ class Scheduler:
             self.answer(calls[call])
 
     def answer(self, slot: Slot) -> None:
-        """A call is over, well or not."""
+        """Take the answer of a call, or its error."""
         call, slot.call = slot.call, None
         try:
             found = ray.get(call, timeout=60)
@@ -146,7 +146,7 @@ class Scheduler:
             self.go_on(slot, found)
 
     def go_on(self, slot: Slot, found: Any) -> None:
-        """What follows a good answer."""
+        """Take a good answer: load the model next, note that it is loaded, or pass a unit's result on."""
         if slot.kind == "hello":
             slot.kind, slot.call = "load", slot.actor.load.remote()
         elif slot.kind == "load":
@@ -163,7 +163,7 @@ class Scheduler:
             self.take(unit, found)
 
     def gone(self, slot: Slot, error: Exception) -> None:
-        """An actor's process or node is gone, or an answer with it."""
+        """Note that an actor's process or node is gone, or an answer with it; its unit is given out again."""
         self.restarts += 1
         was, unit = slot.kind, slot.unit
         logger.warning("a worker died (at: %s; %s): Ray starts it again", was, type(error).__name__)
@@ -180,7 +180,7 @@ class Scheduler:
         self.greet(slot)
 
     def lose(self, unit: Unit) -> None:
-        """A unit comes back: to be given out again, in halves when it has come back too often."""
+        """Queue a unit again that came back, in halves when it has come back too often."""
         losses = unit.losses + 1
         if losses < ATTEMPTS:
             self.again.append(unit._replace(losses=losses))
@@ -194,7 +194,7 @@ class Scheduler:
             self.lost(unit)
 
     def failed(self, slot: Slot, error: RayTaskError) -> None:
-        """A whole unit failed in an unexpected way: perhaps its process is broken, so another one gets it."""
+        """Give a unit that failed in an unexpected way to another process: perhaps its own is broken (raises UsageError after too many)."""
         unit, reason = slot.unit, f"{type(error.cause).__name__}: {error.cause}".splitlines()[0]
         self.failures += 1
         if unit is None or (unit.losses + 1 == ATTEMPTS and not self.translated) or self.failures == FAILURES:
@@ -223,6 +223,6 @@ class Scheduler:
 
 
 def remote_worker(flags: dict[str, Any], threads: int, plain: bool, gpu: bool) -> Any:
-    """A new actor, restarted by Ray for as long as the run lasts."""
+    """Return a new actor, which Ray restarts for as long as the run lasts."""
     actor = ray.remote(Worker).options(num_cpus=threads, num_gpus=1 if gpu else 0, max_restarts=-1, max_task_retries=0)
     return actor.remote(flags, threads, plain)

@@ -53,7 +53,7 @@ class Worker:
         return {"signature": self.translator.signature, "note": self.translator.note}
 
     def translate(self, shard: Shard, sentences: list[Sentence]) -> Result:
-        """One unit."""
+        """Translate the sentences of one unit; return its result."""
         start, processor = time.perf_counter(), time.process_time()
         if self.translator is None:
             found = self.load()

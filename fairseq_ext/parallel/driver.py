@@ -13,7 +13,6 @@ Shapes: N sentences in the pool, n live rows, one a sentence, w block width, T m
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,13 +25,11 @@ from fairseq_ext.parallel.near_ties import NearTieCounts, NearTies
 from fairseq_ext.parallel.one_sentence import decode_alone
 from fairseq_ext.parallel.protocols import Method, Trace
 from fairseq_ext.parallel.rows import Iteration, Rows
-from fairseq_ext.search.finished import Hypothesis
+from fairseq_ext.search.finished import Answer, Hypothesis
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Schedule
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.stats import Stats
-
-Answer = Callable[[int, list[Hypothesis]], None]  # takes a sentence's pool number and its hypotheses
 
 
 @dataclass

@@ -5,6 +5,7 @@ Shapes: N sentences in the pool, m hypotheses finished in one step, L tokens of 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +26,9 @@ class Hypothesis:
     positional_scores: Tensor  # (L,)
     attention: Tensor | None = None  # (source width, L)
     unmet: tuple[tuple[str, str], ...] = ()  # constraints that it does not meet: text, reason
+
+
+Answer = Callable[[int, list[Hypothesis]], None]  # takes a sentence's pool number and its hypotheses, best first
 
 
 @dataclass

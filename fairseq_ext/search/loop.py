@@ -5,8 +5,6 @@ A pass through the numbered steps adds one token to every row of a group. The ho
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -14,12 +12,10 @@ from fairseq_ext.errors import NotANumber
 from fairseq_ext.search.attention import Attention
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import StopDecision
-from fairseq_ext.search.finished import Hypothesis
+from fairseq_ext.search.finished import Answer
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.state import Search, SearchSetup
 from fairseq_ext.search.survivors import continued, survivors
-
-Answer = Callable[[int, list[Hypothesis]], None]  # takes a sentence's pool number and its hypotheses, best first
 
 
 @torch.no_grad()

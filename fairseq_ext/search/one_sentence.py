@@ -13,9 +13,9 @@ import torch
 from fairseq_ext.errors import NotANumber
 from fairseq_ext.kernels.beam import CompiledBeam, Result
 from fairseq_ext.kernels.library import library
-from fairseq_ext.search.finished import Hypothesis
+from fairseq_ext.search.finished import Answer, Hypothesis
 from fairseq_ext.search.log_probs import MANY
-from fairseq_ext.search.loop import Answer, beam_search
+from fairseq_ext.search.loop import beam_search
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.state import SearchSetup
 

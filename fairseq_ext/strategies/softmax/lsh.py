@@ -128,8 +128,6 @@ class LSH(ShortlistSoftmax):
     def words(self, features: list[Tensor], beam: Beam | None, pool: Pool | None) -> Tensor | None:
         hits = self.hits(features)  # (n, V)
         with self.measured.stage("compact"):
-            if not self.by_sentence:
-                return hits.amax(0, keepdim=True) >= self.t
             return (hits if beam is None else beam.by_sentence(hits, 0).amax(1)) >= self.t
 
     def found(self, features: list[Tensor], beam: Beam | None, pool: Pool | None, always: Tensor | None) -> Tensor | None:
