@@ -30,7 +30,9 @@ def setup_of(flags: Any, context: Context, decoder: Regroupable, processors: Log
     prune = [s.build(flags, context) for s in PRUNERS.values() if changed(flags, s)]
     select, stop, schedule, softmax = (build(point, flags, context) for point in ("select", "stop", "schedule", "softmax"))
     plugs = Plugs(select, stop, schedule, softmax, [p for p in prune if p is not None])
-    return SearchSetup(reads_blocks(flags, context, decoder), context, plugs, processors, context.stats)
+    if refills(flags):
+        context.stats.refills = context.stats.refills or 0  # none so far
+    return SearchSetup(reads_blocks(flags, context, decoder), context, plugs, processors, context.stats, refills(flags))
 
 
 def may_read_models(flags: Any) -> bool:

@@ -150,7 +150,7 @@ class BeamSearchGenerator(SequenceGenerator):
             if pool.wanted and pool.net_input["src_tokens"].dim() == 3 and not pool.alone:
                 pool.wanted = None  # speech is encoded in its whole batch, on which its results depend
         missing = len(pool.queue(0))
-        shown = self.stats.refills is not None and missing > 1 and self.on_answer is None
+        shown = self.setup.refills and missing > 1 and self.on_answer is None
         progress = Progress(missing, self.stats, self.show_bar) if shown else None
 
         def answer(sentence: int, found: list[Hypothesis]) -> None:

@@ -54,6 +54,10 @@ class Stats(Section):
         """Count live hypotheses that are continued."""
         self.expansions = hypotheses if self.expansions is None else self.expansions + hypotheses
 
+    def refill(self) -> None:
+        """Count a time that sentences started beside live ones, or after them."""
+        self.refills = (self.refills or 0) + 1
+
     def useful_rows(self) -> float:
         """The share of decoder rows that were live hypotheses."""
         return int(self.expansions or 0) / max(1, self.decoder_rows)

@@ -170,8 +170,7 @@ class ParallelSearch:
     def refill(self, pool: Pool, rows: Rows, read: np.ndarray, sentences: list[int]) -> tuple[Rows, np.ndarray]:
         """Start a row for each of these sentences, in front of those that go on; return all rows and what they have read."""
         decoder = self.reader.decoder
-        if self.stats.refills is not None:
-            self.stats.refills += 1
+        self.stats.refill()
         group = decoder.set_aside() if len(rows) else None
         decoder.admit(pool.inputs(sentences))
         self.stats.encoder_calls += 1

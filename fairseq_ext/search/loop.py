@@ -35,8 +35,8 @@ def step(search: Search) -> list[int] | None:
     # (1) sentences start when the schedule says so
     groups = search.groups
     if sentences := list(search.plugs.schedule(search.pool, search.started, groups.live, groups.rows)):
-        if search.started and search.stats.refills is not None:
-            search.stats.refills += 1
+        if search.started and search.refills:
+            search.stats.refill()
         search.started += len(sentences)
         for part in search.pool.together(sentences):
             start(search, part)

@@ -48,7 +48,7 @@ class BeamSearch:
             and plugs.stop.is_count
             and plugs.softmax.is_full
             and not plugs.prune
-            and setup.stats.refills is None
+            and not setup.refills
             and processors.is_plain
             and not spec.scoring.reward
             and 2 * spec.k <= MANY

@@ -23,6 +23,7 @@ class SearchSetup:
     plugs: Plugs
     processors: LogitsProcessors
     stats: Stats
+    refills: bool = False  # whether the schedule starts sentences beside live ones
 
 
 class Search:
@@ -30,7 +31,7 @@ class Search:
 
     def __init__(self, setup: SearchSetup, pool: Pool):
         self.decoder, self.spec, self.plugs = setup.decoder, setup.spec, setup.plugs
-        self.processors, self.stats = setup.processors, setup.stats
+        self.processors, self.stats, self.refills = setup.processors, setup.stats, setup.refills
         self.pool = pool
         self.device = pool.length.device
         self.finished = Finished.empty(len(pool), setup.spec.nbest, self.device)

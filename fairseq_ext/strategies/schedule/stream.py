@@ -103,5 +103,4 @@ def check(flags, generation) -> None:
     refills=True,
 )
 def build(flags, context) -> Stream:
-    context.stats.refills = context.stats.refills or 0
     return Stream(flags.stream_width, flags.refill_threshold, str(flags.stream_order) == "shortest", flags.stream_rows)
