@@ -80,7 +80,7 @@ class LegalProcessors(LogitsProcessors):
 def keep_legal(generator: Any, dictionary: Dictionary) -> None:
     """Let a generator, fairseq's or ours, search over legal actions only."""
     legal = LegalActions(dictionary)
-    if hasattr(generator, "engine"):
+    if hasattr(generator, "setup"):
         fields = {field.name: getattr(generator.setup.processors, field.name) for field in dataclasses.fields(LogitsProcessors)}
         generator.setup.processors = LegalProcessors(**fields, legal=legal)
         return
