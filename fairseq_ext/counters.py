@@ -89,6 +89,11 @@ def copied(value: Any) -> Any:
     return value.copy() if isinstance(value, Section) else Items(value) if isinstance(value, Items) else value
 
 
+def marked(value: Any) -> Any:
+    """What going back to this counter needs."""
+    return value.mark() if isinstance(value, Section) else len(value) if isinstance(value, Items) else value
+
+
 def shown(value: Any) -> Any:
     """A counter in the JSON object."""
     if isinstance(value, Section):
@@ -138,25 +143,18 @@ class Section:
         return out
 
     def mark(self) -> dict[str, Any]:
-        """What `go_back` needs: counters by name, of lists their length."""
-        return {name: len(value) if isinstance(value, Items) else copied(value) for name, value in self.counters().items()}
+        """What `go_back` needs: counters by name, of lists their length, of sections their mark."""
+        return {name: marked(value) for name, value in self.counters().items()}
 
     def go_back(self, mark: dict[str, Any]) -> None:
-        """Forget what was counted since `mark`."""
+        """Forget what was counted since `mark`; what was not there then is as in a new section."""
         for name, value in self.counters().items():
             if isinstance(value, Items):
                 del value[mark.get(name, 0) :]
+            elif isinstance(value, Section) and name in mark:
+                value.go_back(mark[name])
             else:
-                setattr(self, name, copied(mark.get(name)))
-
-    def restore(self, before: Section) -> None:
-        """Go back to what a copy holds."""
-        then = before.counters()
-        for name, value in self.counters().items():
-            if isinstance(value, Section) and name in then:
-                value.restore(then[name])
-            else:
-                setattr(self, name, copied(then.get(name)))
+                setattr(self, name, mark.get(name, getattr(type(self), name, None)))
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON object for readers."""

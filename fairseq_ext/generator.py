@@ -179,6 +179,8 @@ class BeamSearchGenerator(SequenceGenerator):
 
     def answer(self, pool: Pool, sentence: int, found: list[Hypothesis]) -> list[dict[str, Any]]:
         """What the final hypotheses of a sentence come to: scored anew where the softmax does, those first that meet the constraints."""
+        if found and found[0].ending is not None:
+            self.plugs.stop.ended(found[0].ending)
         found = self.plugs.softmax.rescore(sentence, found, pool, self.spec.scoring) or [self.nothing(pool.length.device)]
         if pool.constraints is not None:
             lead = 0 if pool.lead is None else pool.lead[sentence]

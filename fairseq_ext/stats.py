@@ -80,24 +80,19 @@ class Stats(Section):
         self._own_loop = False
 
     def mark(self) -> dict[str, Any]:
-        """What `go_back` needs: of answers alone, so that it costs nothing to ask before every batch."""
-        sections = {name: value.mark() for name, value in vars(self).items() if isinstance(value, Section) and value.of_answers}
+        """What `go_back` needs: of answers alone, so that it costs little to ask before every batch."""
+        sections = {section.key: section.mark() for section in self.of_sentences()}
         return {"sentences": self.sentences, "target_tokens": self.target_tokens, **sections}
 
     def go_back(self, mark: dict[str, Any]) -> None:
         """A search failed after some answers, and its sentences are searched again: its work counts, its answers do not."""
         self.sentences, self.target_tokens = mark["sentences"], mark["target_tokens"]
-        for name, value in list(vars(self).items()):
-            if isinstance(value, Section) and value.of_answers:
-                value.go_back(mark[name]) if name in mark else delattr(self, name)
+        for section in self.of_sentences():
+            section.go_back(mark.get(section.key, {}))
 
-    def forget_answers(self, before: Stats) -> None:
-        """A search failed after some answers, and its sentences are searched again: the work since `before` counts, the answers do not."""
-        self.sentences, self.target_tokens = before.sentences, before.target_tokens
-        then = before.counters()
-        for name, value in self.counters().items():
-            if isinstance(value, Section) and value.of_answers:
-                value.restore(then.get(name) or type(value)())
+    def of_sentences(self) -> list[Section]:
+        """The sections that count what became of sentences."""
+        return [value for value in vars(self).values() if isinstance(value, Section) and value.of_answers]
 
     def counters(self) -> dict[str, Any]:
         found = super().counters()

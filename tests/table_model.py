@@ -221,5 +221,11 @@ def search(
     stats = stats if stats is not None else Stats()
     lists: list[list[Hypothesis]] = [[] for _ in tables]
     setup = SearchSetup(TableDecoder(tables), spec(k, nbest, scoring), plugs, LogitsProcessors(PAD, UNK, EOS, min_len=min_len), stats)
-    beam_search(setup, pool, lists.__setitem__)
+
+    def keep(sentence: int, found: list[Hypothesis]) -> None:
+        lists[sentence] = found
+        if found and found[0].ending is not None:
+            stop.ended(found[0].ending)
+
+    beam_search(setup, pool, keep)
     return Found(lists, watched.step, watched.rows, stats)

@@ -106,9 +106,10 @@ def test_the_difference_undoes_the_merge(seed):
     chance = random.Random(seed)
     a, b = (Example(chance) for _ in range(2))
     both = a.copy()
+    before = both.mark()
     both.add(b)
     assert close(both.since(a).record(), b.record())
-    both.restore(a)
+    both.go_back(before)
     assert both.record() == a.record()
 
 
@@ -165,6 +166,7 @@ RUNS = [  # strategies by plug point, other flags, fairseq's flags
     ({"select": "dba", "stop": "early"}, {}, BEAM),
     ({"select": "dba", "stop": "optimal"}, {}, BEAM),
     ({"select": "dba"}, {"constraint_draft_first": True}, BEAM),
+    ({"select": "dba", "stop": "optimal"}, {"constraint_draft_first": True}, BEAM),
     ({"softmax": "lsh"}, LSH, BEAM),
     ({"softmax": "top"}, {"shortlist_top": 9, "shortlist_recall_every": 1}, BEAM),
     ({"softmax": "lexical"}, {"shortlist_top": 5, "shortlist_words": 1, "shortlist_recall_every": 1, "shortlist_file": "table"}, BEAM),

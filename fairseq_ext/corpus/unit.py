@@ -81,13 +81,13 @@ class Unit:
     def check_process(self, problem: Exception) -> None:
         """Raise the problem if this process cannot translate a word by itself, so that the sentences are not to blame for it."""
         dictionary, stats = self.translator.task.source_dictionary, self.translator.stats
-        before = stats.copy()
+        before = stats.mark()
         try:
             self.translator.search([torch.tensor([min(dictionary.nspecial, len(dictionary) - 1), dictionary.eos()])], None, 1)
         except Exception:
             raise problem from None
         finally:
-            stats.forget_answers(before)
+            stats.go_back(before)
 
     def where(self, sentence: Sentence) -> str:
         """How messages name a sentence."""
@@ -122,12 +122,13 @@ class Unit:
             return
         constrained = bool(self.wanted)
         wanted = [self.wanted[sentence.number] for sentence in sentences] if constrained else None
-        before = self.translator.stats.copy()
+        stats = self.translator.stats
+        before, mark = stats.copy(), stats.mark()
         try:
             found = self.translator.search(list(tokens), wanted, self.translator.cfg.generation.nbest)
         except Exception as error:
             error.__traceback__ = None  # it would keep the batch's tensors alive
-            self.translator.stats.forget_answers(before)
+            stats.go_back(mark)
             problem = error
         else:
             self.hypotheses.update(zip((sentence.number for sentence in sentences), found, strict=True))

@@ -113,7 +113,8 @@ class Decoding(Intake):
         else:
             if request.wanted is not None:
                 self.search.pool.given[place] = request.wanted  # all of them are reported, a draft's too
-            self.answer(request, self.generator.answer(self.search.pool, place, found), self.search.gap(place))
+            gap = found[0].ending.gap if found and found[0].ending is not None else None
+            self.answer(request, self.generator.answer(self.search.pool, place, found), gap)
         self.search.leave(place)
         del self.live[place], self.place[request.number]
 

@@ -6,7 +6,7 @@ Shapes: N sentences in the pool, m hypotheses finished in one step, L tokens of 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -17,6 +17,15 @@ from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.scoring import Scoring
 
 
+@dataclass(frozen=True)
+class Ending:
+    """How the search of a sentence ended: its certificate, and what the end has saved against the run to the length limit."""
+
+    gap: float  # what its answer may lack, in nats, 0 where it is proved the best
+    steps: int
+    rows: int
+
+
 @dataclass
 class Hypothesis:
     """One finished translation. Tensors are its own, never views of the search's."""
@@ -25,6 +34,7 @@ class Hypothesis:
     score: float
     positional_scores: Tensor  # (L,)
     attention: Tensor | None = None  # (source width, L)
+    ending: Ending | None = None  # of its sentence, where the stop strategy proves something of it
     unmet: tuple[tuple[str, str], ...] = ()  # constraints that it does not meet: text, reason
 
 
@@ -61,14 +71,15 @@ class Finished:
     count: Tensor  # (N,) hypotheses of each sentence
     best: Tensor  # (N, nbest) best scores of each sentence, best first, else -inf; only what stop plugs have given to `rank_`
     total: Tensor  # (N,) highest sum of log-probabilities of each sentence's hypotheses
-    gap: Tensor  # (N,) certificate of the sentence's end: what its answer may lack, in nats, 0 where it is proved the best; -inf: none
+    ending: Tensor  # (N, 4) of each sentence, by stop strategies that prove something: its gap, the steps and the rows that are saved
+    # if it ends here, and the rows that its steps so far have not had; -inf: none
     of: list[list[tuple[FinishedStep, int]]]  # each sentence's hypotheses, in the order in which they finished
 
     @staticmethod
     def empty(sentences: int, m: int, device: torch.device) -> Finished:
         lowest = torch.full((sentences, m), -torch.inf, dtype=torch.float64, device=device)
         none = torch.zeros(sentences, dtype=torch.long, device=device)
-        return Finished(none, lowest, lowest[:, 0].clone(), lowest[:, 0].clone(), [[] for _ in range(sentences)])
+        return Finished(none, lowest, lowest[:, 0].clone(), lowest.new_full((sentences, 4), -torch.inf), [[] for _ in range(sentences)])
 
     def start_(self, sentence: int, nbest: int) -> None:
         """Forget a sentence's hypotheses: another one is in its place, with an n-best list of this length.
@@ -77,7 +88,8 @@ class Finished:
         """
         self.of[sentence] = []
         self.count[sentence] = 0
-        self.total[sentence] = self.gap[sentence] = -torch.inf
+        self.total[sentence] = -torch.inf
+        self.ending[sentence] = -torch.inf
         self.best[sentence] = -torch.inf
         self.best[sentence, : self.best.size(1) - nbest] = torch.inf
 
@@ -120,5 +132,7 @@ class Finished:
         found, self.of[sentence] = self.of[sentence], []
         if answers is not None:
             found = [found[i] for i in answers]
-        hypotheses = [step.hypothesis(i) for step, i in found]
+        gap, steps, beyond, missed = self.ending[sentence].tolist()
+        ending = None if gap == -torch.inf else Ending(gap, round(steps), round(beyond + missed))
+        hypotheses = [replace(step.hypothesis(i), ending=ending) for step, i in found]
         return sorted(hypotheses, key=lambda h: -h.score)

@@ -85,11 +85,6 @@ class OpenSearch:
         """The hypotheses of a sentence that is final, best first. Its place stays taken until `leave`."""
         return self.search.finished.take(place, self.search.plugs.stop.answers(place))
 
-    def gap(self, place: int) -> float | None:
-        """The certificate of a sentence's end: what its answer may lack, in nats, 0 where it is proved the best; None without one."""
-        gap = float(self.search.finished.gap[place])
-        return None if gap == -torch.inf else gap
-
     def leave(self, place: int) -> None:
         """Make the place of a final sentence free."""
         self.pool.leave_(place)

@@ -17,7 +17,7 @@ from torch import Tensor
 from fairseq_ext.decoders.protocol import Decoder
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, StopDecision
-from fairseq_ext.search.finished import Finished, Hypothesis
+from fairseq_ext.search.finished import Ending, Finished, Hypothesis
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.scoring import Scoring
@@ -96,6 +96,9 @@ class Stop(ABC):
     def answers(self, sentence: int) -> list[int] | None:
         """Which of a sentence's finished hypotheses, numbered as they finished, are its answer; None (the default): all."""
         return None
+
+    def ended(self, ending: Ending) -> None:  # noqa: B027  most prove nothing
+        """Count how the search of a sentence ended whose answer is kept; nothing by default."""
 
     @abstractmethod
     def __call__(

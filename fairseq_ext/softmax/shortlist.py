@@ -80,18 +80,17 @@ class ShortlistSoftmax(Softmax):
         if len(layers) == 1 and gathered.takes(weight):
             self.compiled = gathered.ShortlistLinear(self.linears[0].pack(), self.base, *layers[0], temperature)
 
-    def required_of_live(self, beam: Beam | None, pool: Pool | None) -> Tensor | None:
+    def required_of_live(self, beam: Beam, pool: Pool) -> Tensor | None:
         """(S, R) ids that prefixes and constraints of the live sentences need, padded with -1; None for none."""
-        if pool is None or not (wanted := self.required(pool)).size(1):
-            return None
-        return wanted if beam is None else wanted[beam.live_index()]
+        wanted = self.required(pool)
+        return wanted[beam.live_index()] if wanted.size(1) else None
 
-    def words(self, features: list[Tensor], beam: Beam | None, pool: Pool | None) -> Tensor | None:
+    def words(self, features: list[Tensor], beam: Beam, pool: Pool) -> Tensor | None:
         """Words that a call's shortlists need besides the base: a mask (S, V) with one for each sentence, or (1, V) for all rows
         together, as `by_sentence` says; None for none."""
         return None
 
-    def found(self, features: list[Tensor], beam: Beam | None, pool: Pool | None, always: Tensor | None) -> Tensor | None:
+    def found(self, features: list[Tensor], beam: Beam, pool: Pool, always: Tensor | None) -> Tensor | None:
         """Words of one shortlist for all rows but the base: ascending ids (m,) of `words` and of the mask always (V,); None for none."""
         mask = self.words(features, beam, pool)
         if mask is None and always is None:
@@ -102,13 +101,14 @@ class ShortlistSoftmax(Softmax):
             return nonzero(either & ~self.in_base)
 
     def __call__(self, decoder: Decoder, features: list[Tensor], beam: Beam | None = None, pool: Pool | None = None) -> LogProbs:
+        assert beam is not None and pool is not None, "a shortlist needs the rows of a beam"
         if self.everything:
             out = self.full(decoder, features)
-        elif self.by_sentence and (features[0].size(0) if beam is None else len(beam.live)) > 1:
+        elif self.by_sentence and len(beam.live) > 1:
             mask = self.words(features, beam, pool)
             wanted = self.required_of_live(beam, pool)
             if mask is None:
-                mask = self.in_base.expand(features[0].size(0) if beam is None else len(beam.live), -1)
+                mask = self.in_base.expand(len(beam.live), -1)
             out = self.separate(features, mask_with(mask | self.in_base, wanted), beam)
         else:
             wanted = self.required_of_live(beam, pool)
@@ -164,7 +164,7 @@ class ShortlistSoftmax(Softmax):
             self.buffer = weight.new_empty(2 * ids.numel(), weight.size(1))
         return torch.index_select(weight, 0, ids, out=self.buffer[: ids.numel()])
 
-    def separate(self, features: list[Tensor], mask: Tensor, beam: Beam | None) -> LogProbs:
+    def separate(self, features: list[Tensor], mask: Tensor, beam: Beam) -> LogProbs:
         """A shortlist of its own for each sentence, mask (S, V); rows of ids are filled up with their last word."""
         with self.measured.stage("compact"):
             length = mask.sum(1)
@@ -176,16 +176,14 @@ class ShortlistSoftmax(Softmax):
             ids = flat[first[:, None] + torch.minimum(column, length[:, None] - 1)]  # (S, C)
             self.measured.count(mask.size(0), int(length.sum()))
         S = mask.size(0)
-        sentence = torch.arange(S, device=mask.device) if beam is None else beam.sentence_of_row()
-        rank = torch.zeros_like(sentence) if beam is None else beam.rank_of_row()
+        sentence, rank = beam.sentence_of_row(), beam.rank_of_row()
         scores = []
         for (weight, bias), x in zip(self.layers, features, strict=True):
             with self.measured.stage("gather"):
                 rows = weight.index_select(0, ids.flatten()).view(S, C, -1)
                 shift = None if bias is None else bias[ids][:, None]
             with self.measured.stage("matmul"):
-                laid_out = x[:, None] if beam is None else beam.by_sentence(x, 0.0)  # (n, d) -> (S, width, d)
-                logits = torch.bmm(laid_out, rows.transpose(1, 2))
+                logits = torch.bmm(beam.by_sentence(x, 0.0), rows.transpose(1, 2))  # (n, d) -> (S, width, d) -> (S, width, C)
                 logits = (logits if shift is None else logits + shift)[sentence, rank]  # (n, C)
             scores.append(logits.masked_fill(fills[sentence], -torch.inf))
         with self.measured.stage("normalise"):

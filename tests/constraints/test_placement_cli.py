@@ -85,6 +85,14 @@ def test_phrases_are_forced_only_where_the_draft_misses_one(demo, mixed, free, s
     assert found == {i: forced[i] if is_foreign[i] else drafts[i] for i in range(LINES)}
 
 
+def test_a_draft_that_is_done_again_has_no_certificate(demo, mixed):
+    given, is_foreign = mixed
+    _, counts = translations(demo, *given, "--constraint-draft-first", "--stop", "optimal")
+    assert counts["redone"] == sum(is_foreign)
+    stats = json.loads((demo[0] / "stats.json").read_text(encoding="utf-8"))
+    assert stats["certificates"]["proved"] + stats["certificates"]["open"] == stats["sentences"] == LINES
+
+
 @pytest.mark.parametrize(
     "flags, said",
     [

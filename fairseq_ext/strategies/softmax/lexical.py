@@ -80,11 +80,8 @@ class Lexical(ShortlistSoftmax):
         mask = torch.zeros(found.size(0), self.V + 1, dtype=torch.bool, device=found.device)
         return mask.scatter_(1, found.masked_fill(found < 0, self.V), True)[:, : self.V]
 
-    def words(self, features: list[Tensor], beam: Beam | None, pool: Pool | None) -> Tensor | None:
-        if pool is None:
-            raise UsageError("--softmax lexical needs the source of every row, which this --decoding does not tell: use --softmax top")
-        mask = self.translations(pool)
-        mask = mask if beam is None else mask[beam.live_index()]
+    def words(self, features: list[Tensor], beam: Beam, pool: Pool) -> Tensor:
+        mask = self.translations(pool)[beam.live_index()]
         return mask if self.by_sentence else mask.any(0, keepdim=True)
 
 

@@ -125,12 +125,12 @@ class LSH(ShortlistSoftmax):
                 start, length = self.kernels.lookup_direct(codes, index.offsets)
             return self.kernels.count_hits(start, length, index.words, index.V)
 
-    def words(self, features: list[Tensor], beam: Beam | None, pool: Pool | None) -> Tensor | None:
+    def words(self, features: list[Tensor], beam: Beam, pool: Pool) -> Tensor:
         hits = self.hits(features)  # (n, V)
         with self.measured.stage("compact"):
-            return (hits if beam is None else beam.by_sentence(hits, 0).amax(1)) >= self.t
+            return beam.by_sentence(hits, 0).amax(1) >= self.t
 
-    def found(self, features: list[Tensor], beam: Beam | None, pool: Pool | None, always: Tensor | None) -> Tensor | None:
+    def found(self, features: list[Tensor], beam: Beam, pool: Pool, always: Tensor | None) -> Tensor | None:
         if self.compiled is not None:
             ids = self.finder(features[0], self.t, always, shortlist_stats.CLOCK)
             self.measured.spent(("hash", "lookup", "compact"), self.finder.seconds)
@@ -150,7 +150,7 @@ class LSH(ShortlistSoftmax):
     def probe(self, decoder: Decoder, features: list[Tensor], beam: Beam | None, pool: Pool | None) -> None:
         """Time the full softmax against this one at the run's shapes, in turns, and warn if it is the faster."""
         counts, calls = self.measured.counts, self.measured.calls
-        before = counts.copy()
+        before = counts.mark()
         times: tuple[list[float], list[float]] = ([], [])
         for _ in range(PROBE_TIMES):
             for place, run in enumerate((lambda: decoder.log_probs(features, self.temperature),
@@ -160,7 +160,7 @@ class LSH(ShortlistSoftmax):
                 if features[0].is_cuda:
                     torch.cuda.synchronize()
                 times[place].append(time.perf_counter() - start)
-        counts.restore(before)
+        counts.go_back(before)
         self.measured.calls = calls
         full, lsh = (sorted(t)[PROBE_TIMES // 2] for t in times)
         counts.probe = Probe(Mean(features[0].size(0), 1), Mean(full, 1), Mean(lsh, 1))

@@ -1,13 +1,12 @@
-"""What an optimal ending counts: the sections `certificates` and `saved` of the statistics. Both are on the device until they are read."""
+"""What an optimal ending counts of the sentences whose answer is kept: the sections `certificates` and `saved` of the statistics."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from fairseq_ext.counters import Mean, Section
+from fairseq_ext.search.finished import Ending
 
 
 @dataclass
@@ -19,19 +18,14 @@ class Certificates(Section):
     proved: int = 0
     open: int = 0
     gap_mean: Mean = Mean()  # nats that the open ones may lack; 0 where fewer hypotheses are finished than the n-best list asks for
-    _counted: Tensor | None = None  # (3,) proved, open, sum of gaps, on the device until read
 
-    def count(self, counts: Tensor) -> None:
-        """Count (3,): sentences proved, sentences open, the sum of the open ones' gaps."""
-        self._counted = counts if self._counted is None else self._counted + counts
-
-    def settle(self) -> None:
-        if self._counted is not None:
-            proved, still_open, gaps = self._counted.tolist()
-            self.proved += round(proved)
-            self.open += round(still_open)
-            self.gap_mean += Mean(gaps, round(still_open))
-            self._counted = None
+    def count(self, ending: Ending) -> None:
+        """Count a sentence."""
+        if ending.gap == 0:
+            self.proved += 1
+        else:
+            self.open += 1
+            self.gap_mean += Mean(ending.gap if math.isfinite(ending.gap) else 0.0, 1)
 
 
 @dataclass
@@ -47,17 +41,9 @@ class Saved(Section):
     steps: int = 0
     rows: int = 0
     expansions: int = 0  # each row would have continued a live hypothesis
-    _counted: Tensor | None = None  # (2,) steps, rows, on the device until read
 
-    def count(self, steps: Tensor, rows: Tensor) -> None:
-        """Add to what an early end has saved."""
-        counts = torch.stack([steps, rows])
-        self._counted = counts if self._counted is None else self._counted + counts
-
-    def settle(self) -> None:
-        if self._counted is not None:
-            steps, rows = map(round, self._counted.tolist())
-            self.steps += steps
-            self.rows += rows
-            self.expansions += rows
-            self._counted = None
+    def count(self, ending: Ending) -> None:
+        """Count a sentence."""
+        self.steps += ending.steps
+        self.rows += ending.rows
+        self.expansions += ending.rows

@@ -29,7 +29,7 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, StopDecision
-from fairseq_ext.search.finished import Finished
+from fairseq_ext.search.finished import Ending, Finished
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Stop
 from fairseq_ext.search.scoring import Scoring
@@ -56,7 +56,7 @@ class OptimalEnding(Stop):
     def __init__(self, eos: int, scoring: Scoring, stats: Stats, paper: bool, prune: bool):
         self.eos = eos
         self.scoring = scoring
-        self.stats, self.certificates, self.saved = stats, stats.section(Certificates), stats.section(Saved)
+        self.stats, self.certificates, self.early_end = stats, stats.section(Certificates), stats.section(Saved)
         self.paper = paper  # expansion
         self.prune = prune
         self.variable = paper or prune
@@ -79,41 +79,37 @@ class OptimalEnding(Stop):
             self.stats.drop(stays & (reach <= worst))
             stays = stays & (reach > worst)
         final = reach.amax(1) <= worst[:, 0]
-        finished.gap[live] = self.count_certificates(final, at_limit, beam, best, longest, wanted)
-        self.count_saved(final, candidates, beam, longest)
+        gap = self.gap(final, at_limit, beam, best, longest, wanted)
+        steps, beyond, missed = self.saved(candidates, beam, longest)
+        finished.ending[live] = torch.stack([gap, steps, beyond, finished.ending[live, 3].clamp(min=0) + missed], dim=1)
         if at_limit is not None:
             final = final | at_limit
         return StopDecision(done, stays if self.variable else ~ends, final)
 
-    def count_certificates(
-        self, final: Tensor, at_limit: Tensor | None, beam: Beam, best: Tensor, longest: Tensor, wanted: Tensor
-    ) -> Tensor:
-        """Count certificates: a sentence that its length limit cut is open unless no row of the last step could have won.
+    def gap(self, final: Tensor, at_limit: Tensor | None, beam: Beam, best: Tensor, longest: Tensor, wanted: Tensor) -> Tensor:
+        """What the answer of each sentence (S,) may lack, in nats, if it ends here: 0 where it is proved the best.
 
-        Return what the answer of each sentence (S,) may lack, in nats, if it ends here.
+        A sentence that its length limit cuts is open unless no row of the last step could have won.
         """
-        proved, gap = final, torch.zeros_like(best[:, 0])
-        if at_limit is not None:
-            top = beam.by_sentence(beam.last_score(), -torch.inf).amax(1, keepdim=True)
-            reach = self.scoring.bound(top, beam.step, longest, wanted)[:, 0]
-            proved = torch.where(at_limit, reach <= best[:, -1], final)
-            gap = (reach - best[:, -1]).masked_fill(~at_limit | proved, 0.0)
-            cut = at_limit & ~proved
-        else:
-            cut = torch.zeros_like(final)
-        # fewer finished than the n-best list asks for leaves no finite gap
-        counts = torch.stack([proved.sum(), cut.sum(), gap.masked_fill(~gap.isfinite(), 0.0).sum()]).double()
-        self.certificates.count(counts)
-        return gap
+        if at_limit is None:
+            return torch.zeros_like(best[:, 0])
+        top = beam.by_sentence(beam.last_score(), -torch.inf).amax(1, keepdim=True)
+        reach = self.scoring.bound(top, beam.step, longest, wanted)[:, 0]
+        return (reach - best[:, -1]).masked_fill(~at_limit | (reach <= best[:, -1]), 0.0)
 
-    def count_saved(self, final: Tensor, candidates: Candidates, beam: Beam, longest: Tensor) -> None:
-        """Count what the run to the length limit would have taken beyond this step, and the rows that this step has not had."""
-        steps = (longest - (beam.step + 1))[:, 0] * final  # (S,)
+    def saved(self, candidates: Candidates, beam: Beam, longest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What the run to the length limit with k rows a step would take: (S,) steps and rows beyond this step, and the rows that this
+        step has not had."""
+        steps = (longest - (beam.step + 1))[:, 0]
         width = torch.full_like(steps, candidates.width) if candidates.widths is None else candidates.widths
         missing = width - (beam.width if beam.counts is None else beam.counts)
         begun = beam.step > 0  # one row a sentence is all that the first step has
         begun = begun[:, 0] if isinstance(begun, Tensor) else begun
-        self.saved.count(steps.sum(), (steps * width + missing * begun).sum())
+        return steps, steps * width, missing * begun
+
+    def ended(self, ending: Ending) -> None:
+        self.certificates.count(ending)
+        self.early_end.count(ending)
 
 
 def check(flags, generation) -> None:

@@ -16,6 +16,9 @@ from fairseq_ext.constraints.sentence import SentenceConstraints, met
 from fairseq_ext.kernels import lsh_torch
 from fairseq_ext.kernels import shortlist as gathered
 from fairseq_ext.kernels.library import library
+from fairseq_ext.search.beam import Beam
+from fairseq_ext.search.log_probs import LogProbs
+from fairseq_ext.search.pool import Pool
 from fairseq_ext.softmax import lsh_index
 from fairseq_ext.softmax.lsh_index import Parameters
 from fairseq_ext.softmax.shortlist_stats import ShortlistMeter
@@ -58,9 +61,16 @@ def states(n: int, seed: int = 3) -> torch.Tensor:
     return torch.randn(n, 16, generator=torch.Generator().manual_seed(seed))
 
 
+def scored(softmax: LSH, x: torch.Tensor) -> LogProbs:
+    """Log-probabilities of states x (n, 16), each of a sentence of its own."""
+    n = x.size(0)
+    pool = Pool({}, torch.ones(n), [9] * n, torch.arange(n), 2)
+    return softmax(decoder(softmax), [x], Beam.start(list(range(n)), 2, x.device, x.dtype), pool)
+
+
 def listed(softmax: LSH, x: torch.Tensor) -> list[set[int]]:
     """The words on the list of each row."""
-    ids = softmax(decoder(softmax), [x]).ids
+    ids = scored(softmax, x).ids
     ids = torch.arange(softmax.V) if ids is None else ids
     return [set(row.tolist()) for row in (ids if ids.dim() == 2 else ids.expand(x.size(0), -1))]
 
@@ -97,7 +107,7 @@ def test_lists_shrink_with_t_and_grow_with_T_and_W():
 
 
 def test_an_empty_candidate_list_leaves_eos_and_unk(way):
-    log_probs = plug(31)(None, [states(2)])
+    log_probs = scored(plug(31), states(2))
     assert log_probs.ids.tolist() == [2, 3]
     assert log_probs.value.exp().sum(1).tolist() == pytest.approx([1.0, 1.0])
 
@@ -105,7 +115,7 @@ def test_an_empty_candidate_list_leaves_eos_and_unk(way):
 @pytest.mark.parametrize("share", ["batch", "sentence"])
 def test_probabilities_are_the_full_ones_over_the_lists_sum(way, share):
     softmax, x = plug(3, 10, share), states(4)
-    full, log_probs = decoder(softmax).log_probs([x], 1.0), softmax(None, [x])
+    full, log_probs = decoder(softmax).log_probs([x], 1.0), scored(softmax, x)
     for i, words in enumerate(listed(softmax, x)):
         ids = torch.tensor(sorted(words))
         expected = full[i, ids].log_softmax(-1)
