@@ -21,6 +21,12 @@ GROUPS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], str, str], ...] = (
     ("several tokens a call", ("decoding",), (), "--beam 1 --decoding window", "parallel-decoding.md"),
     ("the run", (), (), "--results-file results.jsonl --stats-file run.json", "flags.md"),
 )
+PAGES = {  # of flags whose own page is another than their group's
+    "glossary": "glossaries.md", "glossary_match": "glossaries.md", "glossary_repeat": "glossaries.md", "glossary_report": "glossaries.md",
+    "results_file": "quickstart.md", "resume": "quickstart.md", "strict": "reliability.md", "stats_file": "questions.md",
+    "int8": "limits.md", "cuda_graphs": "limits.md", "decoder_backend": "architectures.md",
+    "prune_finished": "constraints.md", "ddg_dir": "parallel-decoding.md",
+}  # fmt: skip
 
 
 def strategy_table() -> str:
@@ -109,7 +115,7 @@ def explain(name: str) -> str:
                 if owners:
                     lines.append(f"It is read by {', '.join(s.flag for s in owners)}.")
                 lines.append(f"Add to a command: {example_of(field, owners, example)}")
-                lines.append(f"More: docs/{page}")
+                lines.append(f"More: docs/{PAGES.get(plain, page)}")
                 return "\n".join(textwrap.fill(line, 120, subsequent_indent="  ") for line in lines)
     raise UsageError(f"{name} is no flag of fairseq_ext: python -m fairseq_ext lists them")
 
@@ -117,7 +123,7 @@ def explain(name: str) -> str:
 def main(arguments: list[str]) -> None:
     """Run the command line: no argument, `flags`, or `flags NAME`."""
     if arguments[:1] not in ([], ["flags"]) or len(arguments) > 2:
-        raise UsageError(f"python -m fairseq_ext knows no {arguments[0]!r}: use it alone, or flags NAME")
+        raise UsageError(f"python -m fairseq_ext takes no {arguments[0]!r}: use it alone, or with flags NAME")
     if len(arguments) == 2:
         print(explain(arguments[1]))
     else:

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
+import demo_examples
 import sacrebleu
 import sentencepiece
 
@@ -38,9 +39,9 @@ STRATEGIES: dict[str, list[str]] = {
     "greedy again (window)": [*OURS, "--beam", "1", "--decoding", "window", "--draft-file", "{work}/drafts.txt"],
 }
 NOTES = {
-    "streaming": "the same output; refilling pays on a GPU, or with variable width",
-    "LSH softmax": "3,488 words are too few for it to pay: docs/large-vocabularies.md",
-    "screened softmax": "the same output; pays above about 20,000 words",
+    "streaming": "the same output; on a CPU refilling by itself gains little, variable width does: docs/streaming.md",
+    "LSH softmax": "loses here: hashing costs more than it saves among 3,488 words; it pays above about 20,000: docs/large-vocabularies.md",
+    "screened softmax": "the same output; pays above about 20,000 words as well",
     "raw scores": "raw scores prefer short output, which the two rows below mend",
     "greedy again (window)": "the drafts are the output of the row above",
 }
@@ -144,51 +145,6 @@ def generate(args: argparse.Namespace, data: Path, name: str, flags: list[str]) 
     return Result(hypotheses, float(speed[1].replace(",", "")), stats, beam)
 
 
-class Example(NamedTuple):
-    """A sentence of the demo, and what is asked of its translation."""
-
-    source: str
-    required: str
-    glossary: str
-    banned: str
-
-
-EXAMPLES = (
-    Example("Der Verband wird morgen geprüft.", "bandage", "Verband\tdressing|bandage", "tomorrow"),
-    Example("Die Ärztin öffnet die Akte.", "record", "Akte\tfile", "doctor"),
-    Example("Die Kollegin prüft den Befund.", "examines", "Befund\ttest result", "finding"),
-)
-
-
-def show_examples(args: argparse.Namespace) -> None:
-    """Print each example: fairseq's own translation, with a required word, with a glossary, and with a banned word."""
-    (args.work / "required.tsv").write_text("".join(e.required + "\n" for e in EXAMPLES), encoding="utf-8")
-    (args.work / "glossary.tsv").write_text("".join(e.glossary + "\n" for e in EXAMPLES), encoding="utf-8")
-    (args.work / "banned.txt").write_text("".join(e.banned + "\n" for e in EXAMPLES), encoding="utf-8")
-    (args.work / "examples.txt").write_text("".join(e.source + "\n" for e in EXAMPLES), encoding="utf-8")
-    ways = {
-        "stock fairseq": [],
-        "required word": [*OURS, "--constraints-file", f"{args.work}/required.tsv"],
-        "glossary": [*OURS, "--glossary", f"{args.work}/glossary.tsv"],
-        "banned word": [*OURS, "--avoid-file", f"{args.work}/banned.txt"],
-    }
-    found = {}
-    for name, flags in ways.items():
-        say(f"three sentences: {name}")
-        command = ["fairseq-interactive", str(args.model), "--path", str(args.model / "checkpoint.pt"), "--source-lang", args.src]
-        command += ["--target-lang", args.tgt, "--bpe", "sentencepiece", "--sentencepiece-model", str(args.model / "spm.model")]
-        command += ["--input", str(args.work / "examples.txt"), "--buffer-size", "10", "--batch-size", "10", *flags]
-        output = command_output(command, args.work / "examples.log")
-        found[name] = re.findall(r"^D-\d+\t[^\t]*\t(.*)$", output, flags=re.MULTILINE)
-    print()
-    for number, example in enumerate(EXAMPLES):
-        asked = ("", example.required, example.glossary.replace("\t", " = "), f"no {example.banned}")
-        print(f"  {'German':15}  {example.source}")
-        for (name, lines), what in zip(found.items(), asked, strict=True):
-            print(f"  {name:15}  {lines[number]}" + (f"   [{what}]" if what else ""))
-        print(flush=True)
-
-
 def table(results: dict[str, Result], references: list[str]) -> str:
     """The results as Markdown, padded so that it also reads well as it stands."""
     rows = [["strategy", "beam", "BLEU", "sentences/s", "decoder calls", "ratio to stock"]]
@@ -205,12 +161,16 @@ def table(results: dict[str, Result], references: list[str]) -> str:
 
 
 TRY_NEXT = """
-Try next:
-  . {root}/.venv/bin/activate && export DEMO={root}/checkpoints/demo
-  echo "Der Verband wird morgen geprüft." > line.de && printf 'bandage\\n' > terms.tsv
-  fairseq-interactive $DEMO --path $DEMO/checkpoint.pt -s de -t en --bpe sentencepiece --sentencepiece-model $DEMO/spm.model \\
-    --task translation_ext --constraints-file terms.tsv --input line.de
-and read docs/quickstart.md"""
+Try next, from any folder (the first line once):
+  . {root}/.venv/bin/activate; export CLONE={root} DEMO={root}/checkpoints/demo
+
+  printf 'Verband\\tbandage\\n' > glossary.tsv; echo "Der Verband wird morgen geprüft." | fairseq-interactive $DEMO \\
+    --path $DEMO/checkpoint.pt -s de -t en --bpe sentencepiece --sentencepiece-model $DEMO/spm.model \\
+    --task translation_ext --glossary glossary.tsv
+
+  $CLONE/scripts/demo.sh --serve    # a server with a page for people, at http://127.0.0.1:8000
+
+More commands, and yours: {root}/docs/quickstart.md"""
 
 
 def parse() -> argparse.Namespace:
@@ -255,7 +215,7 @@ def main() -> None:
 
     if args.model == ROOT / "checkpoints" / "demo" and not args.only:
         try:
-            show_examples(args)
+            demo_examples.show(args, OURS, command_output)
         except RuntimeError as error:
             fail(str(error))
     results: dict[str, Result] = {}
@@ -270,9 +230,9 @@ def main() -> None:
             continue
     if results:
         print(f"\n{table(results, text[args.tgt])}\n")
-        for name in results.keys() & NOTES.keys():
+        for name in (name for name in results if name in NOTES):
             print(f"  {name}: {NOTES[name]}")
-        print(f"Decoding time only, each strategy once: a first impression (scripts/bench measures). Outputs and logs: {args.work}\n")
+        print(f"\nDecoding time only, each strategy once: a first impression (scripts/bench measures). Outputs and logs: {args.work}\n")
     for name, result in results.items():
         if "signature" in result.stats:
             print(f"{name}: {result.stats['signature']}")

@@ -5,7 +5,7 @@
     python scripts/docs.py PAGE ...   these pages only
     python scripts/docs.py --quick    no block is run: generated parts and links only
 
-How a page marks its blocks and parts: scripts/documents/blocks.py and tables.py.
+The notebook docs/tour.ipynb counts as a page. How a page marks its blocks and parts: scripts/documents/blocks.py and tables.py.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+NOTEBOOK = ROOT / "docs" / "tour.ipynb"
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from documents import blocks, links, tables  # noqa: E402
+from documents import blocks, links, notebook, tables  # noqa: E402
 
 AGE = re.compile(r"(?<=<!-- generated: age ).*?(?=<!-- end -->)", re.DOTALL)  # of the last --write: every change of the code changes it
 COMMIT = re.compile(r"\b[0-9a-f]{7}\b")  # another name of a commit makes no page stale: histories are rewritten
@@ -37,7 +38,10 @@ def lasting(text: str) -> str:
 
 def check(page: Path, *, write: bool = False, quick: bool = False) -> list[str]:
     """Return a sentence for each part of the page that is stale; `write` mends generated parts and outputs."""
-    wrong = []
+    wrong: list[str] = []
+    if page.suffix == ".ipynb":
+        with tempfile.TemporaryDirectory(prefix="docs-") as work:
+            return [] if quick else notebook.check(page, ROOT, Path(work), write=write)
     text = page.read_text()
     try:
         filled = tables.fill(text)
@@ -62,7 +66,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="run no block")
     args = parser.parse_args()
     wrong = []
-    for page in args.pages or pages():
+    for page in args.pages or [*pages(), NOTEBOOK]:
         wrong += check(page.resolve(), write=args.write, quick=args.quick)
     print("\n".join(wrong) or "the documents are up to date", flush=True)
     sys.exit(bool(wrong))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import re
+from argparse import _HelpAction, _SubParsersAction
+from pathlib import Path
 
 import pytest
+from fairseq.dataclass.utils import interpret_dc_type
 
 from fairseq_ext import UsageError
 from fairseq_ext.__main__ import all_flags, explain, grouped, main
@@ -35,6 +39,47 @@ def test_every_explanation_shows_its_own_flag_in_a_command() -> None:
         example = next(line for line in explain(name).splitlines() if line.startswith("Add to a command: "))
         assert f" --{name.replace('_', '-')}" in example, name
     assert "--select topk" not in explain("select").splitlines()[-2]
+
+
+def test_every_explanation_ends_with_a_page_that_speaks_of_the_flag() -> None:
+    docs = Path(__file__).resolve().parent.parent / "docs"
+    for name in all_flags():
+        said = explain(name).splitlines()[-1]
+        page = said.removeprefix("More: docs/")
+        assert said.startswith("More: ") and f"--{name.replace('_', '-')}" in (docs / page).read_text(encoding="utf-8"), (name, said)
+
+
+UNITS = "nats|subwords|tokens?|words?|sentences|hypothes[ei]s|ways|slots|rows|processes|bits|bands|calls|codes|dimensions|share|seed|length"
+
+
+def test_every_help_line_says_its_default_and_a_number_its_unit() -> None:
+    for name, field in all_flags().items():
+        said = str(field.metadata["help"])
+        assert re.search(r"\bdefault\b", said), name
+        if interpret_dc_type(field.type) in (int, float):
+            assert re.search(rf"\b({UNITS})\b", said), (name, said)
+
+
+PARSERS = {
+    "corpus": "fairseq_ext.corpus.__main__:parser", "serve": "fairseq_ext.serve.__main__:parser",
+    "terms": "fairseq_ext.terms.__main__:parser", "ray_app": "fairseq_ext.serve.ray_app:arguments",
+    "ddg": "fairseq_ext.viz.ddg:parser",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", PARSERS)
+def test_every_flag_of_the_other_commands_says_what_it_is_and_its_default(command: str) -> None:
+    module, _, name = PARSERS[command].partition(":")
+    top = getattr(importlib.import_module(module), name)()
+    inner = [p for action in top._actions for p in (action.choices.values() if isinstance(action, _SubParsersAction) else ())]
+    told = [action for p in inner or [top] for action in p._actions if not isinstance(action, (_SubParsersAction, _HelpAction))]
+    assert told
+    for action in told:
+        said = action.help or ""
+        assert len(said) > 8, action.dest
+        assert action.required or "default: " in said, action.dest
+        if action.default is not None and not isinstance(action.default, bool):
+            assert f"default: {action.default:g}" in said if isinstance(action.default, float) else f"default: {action.default}" in said
 
 
 def test_a_strategy_flag_lists_its_papers() -> None:

@@ -4,6 +4,7 @@ startup.py loads this file by its path, while fairseq is being imported, and say
 """
 
 import dataclasses
+import logging
 import sys
 import types
 import warnings
@@ -40,7 +41,8 @@ def avoid_fused_encoder_layer(transformer_layer: ModuleType) -> None:
 
 
 def silence_notices() -> None:
-    """Ignore what hydra 1.3 and torch say at every start about the way fairseq calls them, so that `python -W error` can run it, too."""
+    """Ignore what hydra 1.3 and torch say at every start about the way fairseq calls them, so that `python -W error` can run it, too, and
+    fairseq's advice to install a package that only training to speak would use."""
     for message in (
         r"\s*The version_base parameter is not specified",
         r"hydra\.experimental\.(initialize|compose)\(\) is no longer experimental",
@@ -50,6 +52,8 @@ def silence_notices() -> None:
         r"'pin_memory' argument is set as true but no accelerator is found",
     ):
         warnings.filterwarnings("ignore", message=message, category=UserWarning)
+    speech = logging.getLogger("fairseq.tasks.text_to_speech")
+    speech.addFilter(lambda record: "tensorboardX" not in record.getMessage())
 
 
 def give_arguments(module: ModuleType) -> None:

@@ -12,7 +12,7 @@ process at once until this package is imported. When `fairseq` itself is first a
 6. gives mBART's task the arguments that it reads (`give_arguments` there);
 7. gives data sets a name that numpy 2 no longer has (`give_numpy_long` there);
 8. lets Ctrl-C end a command of the `*_ext` tasks quietly while it is starting (`quiet_interrupts`), and silences the deprecation warnings
-   that hydra 1.3 prints at every start and torch's of pinned memory, and no others;
+   that hydra 1.3 prints at every start, torch's of pinned memory and fairseq's note of tensorboardX, and no others;
 9. where the command names an *_ext task, or fairseq_ext itself is imported first, starts quickly: fairseq's files run when they are
    needed (lazy.py), its configuration is composed without a grammar (compose.py), and the garbage collector waits (quick.py);
 10. lets our tasks build a checkpoint whose architecture is a plain Transformer under a name of its own (checkpoints.py).

@@ -37,26 +37,26 @@ def parser() -> ArgumentParser:
     add("--data", required=True, help="folder with the dictionaries")
     add("--input", required=True, nargs="+", metavar="FILE", help="text, .jsonl or .parquet, also .gz .zst .bz2; folders, patterns")
     add("--output", required=True, metavar="DIR", help="a file for each input file, manifest.json, errors.jsonl")
-    add("--format", choices=list(SUFFIXES), default="jsonl", help="of the output (default: jsonl; text has the best hypotheses alone)")
+    add("--format", choices=list(SUFFIXES), default="jsonl", help="format of the output (default: jsonl; text: best hypotheses alone)")
     add("--source-field", metavar="NAME", help="key or column of the source in JSONL and Parquet (default: source, else text)")
-    add("--constraints-file", nargs="+", metavar="FILE", help="one for each input file, in their order")
-    add("-s", "--source-lang", help="source language")
-    add("-t", "--target-lang", help="target language")
-    add("--overwrite", action="store_true", help="remove what earlier runs have put into --output, and start anew")
-    add("--workers", type=positive, metavar="N", help="default: one a GPU, else one for each --threads cores")
+    add("--constraints-file", nargs="+", metavar="FILE", help="one for each input file, in their order (default: none)")
+    add("-s", "--source-lang", help="source language (default: as the dictionaries and the checkpoint say)")
+    add("-t", "--target-lang", help="target language (default: the other dictionary's)")
+    add("--overwrite", action="store_true", help="remove what earlier runs have put into --output, and start anew (default: off)")
+    add("--workers", type=positive, metavar="N", help="processes that translate (default: one a GPU, else one for each --threads cores)")
     add("--threads", type=positive, default=1, metavar="N", help="CPU threads of a worker (default: 1)")
     add("--unit", type=positive, default=500, metavar="N", help="sentences that a worker gets at once (default: 500)")
-    add("--address", help="of a running Ray cluster, or auto (default: Ray is started here)")
+    add("--address", help="address of a running Ray cluster, or auto (default: Ray is started here)")
     add(
         "--object-store",
         type=positive,
         default=512,
         metavar="MIB",
-        help="for Ray's objects, when Ray is started here (default: 512)",
+        help="memory for Ray's objects, in MiB, where Ray is started here (default: 512)",
     )
-    add("--dashboard", action="store_true", help="start Ray's dashboard with it")
-    add("--progress", type=float, default=10.0, metavar="SECONDS", help="between two lines on standard error, 0 for none (default: 10)")
-    add("--stats-file", metavar="FILE", help="counts and times, added up over workers and runs")
+    add("--dashboard", action="store_true", help="start Ray's dashboard with it (default: off)")
+    add("--progress", type=float, default=10.0, metavar="SECONDS", help="time between lines on standard error, 0: no line (default: 10)")
+    add("--stats-file", metavar="FILE", help="counts and times, added up over workers and runs (default: none)")
     return top
 
 

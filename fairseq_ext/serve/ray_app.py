@@ -67,7 +67,7 @@ def arguments() -> ArgumentParser:
     parse = parser("python -m fairseq_ext.serve.ray_app")
     parse.add_argument("--replicas", type=int, default=1, metavar="N", help="engines at least (default: 1)")
     parse.add_argument("--max-replicas", type=int, metavar="N", help="engines at most, under load (default: as many as --replicas)")
-    parse.add_argument("--address", help="of a running Ray cluster, or auto (default: Ray is started here)")
+    parse.add_argument("--address", help="address of a running Ray cluster, or auto (default: Ray is started here)")
     return parse
 
 

@@ -45,17 +45,17 @@ def parser() -> ArgumentParser:
     add = parse.add_argument
     add("--hypotheses", required=True, metavar="F", help="translations: text, SGM, --results-file, corpus output, WMT25 submission")
     add("--references", required=True, metavar="F", help="the test set's references; JSONL and TSV hold sources and terms too")
-    add("--format", required=True, choices=list(READERS), help="of --references (README of the task, or fairseq_ext/terms/formats)")
-    add("--target-lang", required=True, metavar="LANG", help="of the translations, for lemmas and for the fields of WMT23 and WMT25")
-    add("--source-lang", metavar="LANG", help="default: as WMT23 and WMT25 files name it; elsewhere none, so without lemmas")
+    add("--format", required=True, choices=list(READERS), help="format of --references (README of the task, or fairseq_ext/terms/formats)")
+    add("--target-lang", required=True, metavar="LANG", help="language of the translations, for lemmas and the fields of WMT23 and WMT25")
+    add("--source-lang", metavar="LANG", help="language of the sources (default: as WMT23 and WMT25 name it; else none: no lemmas)")
     add("--terms", metavar="NAME", help="which terms: proper or random (WMT23, WMT25; default: proper), a key of JSONL (default: terms)")
     add("--terms-file", metavar="F", help="WMT23: a JSON list a line (default: NAME.term.proper beside NAME.LANG); text: a glossary")
-    add("--sources", metavar="F", help="source lines (WMT23 default: NAME.SOURCE beside --references); WMT21: the SGM of sources")
-    add("--glossary-match", choices=MATCHES, default="surface", help="text: how sources are searched for the glossary's terms")
-    add("--lemmas", choices=["simplemma", "none"], default="simplemma", help="default: simplemma")
-    add("--baseline", metavar="F", help="translations of a second system, for a paired bootstrap")
-    add("--draws", type=int, default=1000, metavar="N", help="of the bootstrap (default: 1000)")
-    add("--json", action="store_true", help="print one JSON object instead of a table")
+    add("--sources", metavar="F", help="source lines, WMT21: the SGM of sources (default: none; WMT23: NAME.SOURCE beside --references)")
+    add("--glossary-match", choices=MATCHES, default="surface", help="text: how terms are found in sources (default: surface)")
+    add("--lemmas", choices=["simplemma", "none"], default="simplemma", help="how words get their lemmas (default: simplemma)")
+    add("--baseline", metavar="F", help="translations of a second system, for a paired bootstrap (default: none)")
+    add("--draws", type=int, default=1000, metavar="N", help="draws of the bootstrap (default: 1000)")
+    add("--json", action="store_true", help="print one JSON object instead of a table (default: off)")
     parse.set_defaults(run=score_command)
     parse = commands.add_parser(
         "expand",
@@ -65,9 +65,9 @@ def parser() -> ArgumentParser:
     )
     add = parse.add_argument
     add("--glossary", required=True, metavar="F", help="TSV, CSV, TBX-Basic or JSONL")
-    add("--lang", required=True, metavar="LANG", help="of the targets and of --text")
+    add("--lang", required=True, metavar="LANG", help="language of the targets and of --text")
     add("--text", required=True, nargs="+", metavar="F", help="text of that language")
-    add("--source-lang", metavar="LANG", help="of the source terms; TBX needs it, CSV may")
+    add("--source-lang", metavar="LANG", help="language of the source terms; TBX needs it, CSV may (default: none)")
     add("--min-count", type=int, default=1, metavar="N", help="occurrences that a form must have (default: 1)")
     parse.set_defaults(run=expand_command)
     return top

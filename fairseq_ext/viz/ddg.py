@@ -19,22 +19,28 @@ from fairseq_ext.viz.files import write
 from fairseq_ext.viz.graph import Graph
 
 
-def main(argv: list[str] | None = None) -> None:
-    """The command: draw graphs again from their JSON, or translate lines and draw theirs."""
+def parser() -> argparse.ArgumentParser:
+    """Return the command line's parser."""
     parse = argparse.ArgumentParser(
         prog="python -m fairseq_ext.viz.ddg", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parse.add_argument("what", nargs="+", metavar="FILE.json|LINE", help="graphs to draw, or with --path lines to translate")
-    parse.add_argument("--out", type=Path, required=True, metavar="DIR")
-    parse.add_argument("--path", help="checkpoint that translates the lines")
-    parse.add_argument("--data", help="its dictionaries' directory")
-    parse.add_argument("-s", "--source-lang")
-    parse.add_argument("-t", "--target-lang")
-    parse.add_argument("--bpe")
-    parse.add_argument("--spm", help="--sentencepiece-model of --bpe sentencepiece")
-    parse.add_argument("--decoding", default="jacobi", choices=["jacobi", "gs-jacobi", "hybrid-jacobi", "window"])
-    parse.add_argument("--draft", default="pad")
-    args = parse.parse_args(argv)
+    parse.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the pictures, which is made")
+    parse.add_argument("--path", help="checkpoint that translates the lines (default: none, graphs are drawn)")
+    parse.add_argument("--data", help="folder with the dictionaries (default: the checkpoint's)")
+    parse.add_argument("-s", "--source-lang", help="source language (default: as the dictionaries say)")
+    parse.add_argument("-t", "--target-lang", help="target language (default: the other dictionary's)")
+    parse.add_argument("--bpe", help="segmentation, as of fairseq-interactive (default: the lines are segmented)")
+    parse.add_argument("--spm", help="the model of --bpe sentencepiece (default: none)")
+    methods = ["jacobi", "gs-jacobi", "hybrid-jacobi", "window"]
+    parse.add_argument("--decoding", default="jacobi", choices=methods, help="the method that is drawn (default: jacobi)")
+    parse.add_argument("--draft", default="pad", help="first guess of a block, as of the other commands (default: pad)")
+    return parse
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the command: draw graphs again from their JSON, or translate lines and draw theirs."""
+    args = parser().parse_args(argv)
     if args.path is None:
         for file in args.what:
             write(Graph.load(Path(file)), args.out)

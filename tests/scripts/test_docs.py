@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from documents import blocks, drawings, links, tables  # noqa: E402
+from documents import blocks, drawings, links, notebook, tables  # noqa: E402
 
 import docs  # noqa: E402
 
@@ -100,12 +101,22 @@ def test_the_site_builds_strictly(tmp_path: Path) -> None:
     assert (tmp_path / "site" / "quickstart" / "index.html").exists()
 
 
-def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    nbclient = pytest.importorskip("nbclient")
+def test_the_notebook_prints_what_it_shows(tmp_path: Path) -> None:
+    pytest.importorskip("nbclient")
     import nbformat
 
-    monkeypatch.setenv("DEMO", str(ROOT / "checkpoints" / "demo"))
-    notebook = nbformat.read(ROOT / "docs" / "tour.ipynb", as_version=4)
-    nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
-    printed = "".join(out.get("text", "") for cell in notebook.cells if cell.cell_type == "code" for out in cell.outputs)
-    assert "The bandage is checked tomorrow." in printed
+    assert notebook.check(docs.NOTEBOOK, ROOT, tmp_path) == []
+    cells = nbformat.read(docs.NOTEBOOK, as_version=4).cells
+    shown = "".join(notebook.printed_by(cell) for cell in cells if cell.cell_type == "code")
+    assert "The bandage is checked tomorrow." in shown
+
+
+def test_a_stale_notebook_is_seen(tmp_path: Path) -> None:
+    pytest.importorskip("nbclient")
+    text = docs.NOTEBOOK.read_text()
+    kept = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown"][:1]
+    cell = {"cell_type": "code", "id": "one", "execution_count": None, "metadata": {}, "source": ["print(1)"]}
+    for outputs, stale in (([{"output_type": "stream", "name": "stdout", "text": ["1\n"]}], 0), ([], 1)):
+        page = tmp_path / "page.ipynb"
+        page.write_text(json.dumps({**json.loads(text), "cells": [*kept, {**cell, "outputs": outputs}]}))
+        assert len(notebook.check(page, ROOT, tmp_path)) == stale

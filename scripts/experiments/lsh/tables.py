@@ -1,4 +1,4 @@
-"""tables.md from OUT/runs.json: Tables 1, 4, 7 and 8 of Shi, Xu and Knight 2019 on this model, and all searches.
+"""tables.md from OUT/runs.json: Tables 1, 4, 7 and 8 of Shi, Xu and Knight 2018 on this model, and all searches.
 
 python scripts/experiments/lsh/tables.py --out DIR
 """
@@ -31,8 +31,9 @@ def main() -> None:
     out = parse.parse_args().out
     runs = json.loads((out / "runs.json").read_text(encoding="utf-8"))
     full, best = runs["full"], runs[BEST]
+    flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in best["flags"].items())
     text = [
-        f"One sentence at a time, beam 5 unless told, {full['sentences']} sentences; CPU seconds of one thread. LSH: {best['flags']}.",
+        f"One sentence at a time, beam 5 unless told, {full['sentences']} sentences; CPU seconds of one thread. LSH: `{flags}`.",
         "## Table 1: time breakdown",
     ]
     rows = [["total", f"{full['seconds']:.2f}", f"{best['seconds']:.2f}", ratio(runs, "full", BEST)]]
