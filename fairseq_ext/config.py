@@ -89,7 +89,7 @@ def flag_bases() -> list[type]:
     return [c for c in classes if not any(issubclass(other, c) and other is not c for other in classes)]
 
 
-def settle(flags: Any, generation: Any, *more: Part) -> None:
+def complete_flags(flags: Any, generation: Any, *more: Part) -> None:
     """Fill in what the flags imply: the stock flag for constraints, the strategies that constraints choose. more: as of `validate`.
     Errors: UsageError for flags that cannot work."""
     if constrained(flags, generation) and not getattr(generation, "constraints", None):

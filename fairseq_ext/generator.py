@@ -27,7 +27,6 @@ from fairseq_ext.decoders.fairseq.model import model_of_pair
 from fairseq_ext.decoders.protocol import Regroupable
 from fairseq_ext.decoders.refused import refuse_other_batches
 from fairseq_ext.decoders.self_check import check_finite
-from fairseq_ext.decoders.transformer.decoder import TransformerBackend
 from fairseq_ext.drivers import driver_of, may_read_models, setup_of
 from fairseq_ext.errors import SentenceError
 from fairseq_ext.search.alignments import WithAlignment
@@ -110,8 +109,7 @@ class BeamSearchGenerator(SequenceGenerator):
 
     def release_models(self) -> bool:
         """Let go of weights that are held packed as well, so that the models run only by this generator; return whether it did."""
-        decoder = self.made_decoder
-        return isinstance(decoder, TransformerBackend) and not may_read_models(self.flags) and decoder.release_()
+        return not may_read_models(self.flags) and self.made_decoder.release_()
 
     def processors(self) -> LogitsProcessors:
         """The logits processors that the stock flags ask for."""
@@ -172,7 +170,7 @@ class BeamSearchGenerator(SequenceGenerator):
             self.stats.go_back(before)
             raise
         if self.results is not None:
-            self.results.settle(ids)
+            self.results.forget(ids)
         if progress is not None:
             progress.close()
         return out

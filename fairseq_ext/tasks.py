@@ -28,7 +28,7 @@ from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.loading.languages import name_languages_
 from fairseq_ext.session.batches import Batches
 from fairseq_ext.session.checkpoint import checkpoint_of, longest_source, shows_bar
-from fairseq_ext.session.command import Command, is_a_command
+from fairseq_ext.session.command import Command, owns_process
 from fairseq_ext.session.dictionaries import warn_of_other_words
 from fairseq_ext.session.outputs import check_outputs
 from fairseq_ext.session.stock_settings import check_stock_settings
@@ -65,7 +65,7 @@ class Extended(Batches, BuildsGenerators):
         """The stock task; its languages may also be told by the dictionaries and the checkpoint (raises UsageError)."""
         check_stock_settings(cfg)
         check_outputs(cfg)
-        if is_a_command():
+        if owns_process():
             gc.freeze()  # what is imported stays
         if issubclass(cls, TranslationTask):
             name_languages_(cfg, checkpoint_of(cfg))
@@ -88,7 +88,7 @@ class Extended(Batches, BuildsGenerators):
         self.typed = bool(getattr(args, "constraints", None))
         if self.phrases_of_calls:
             expect_phrases(flags, args)
-        config.settle(flags, args, Part(f"--task {self.registered}", denies=self.lacks))
+        config.complete_flags(flags, args, Part(f"--task {self.registered}", denies=self.lacks))
         if self.translates_corpus:
             check_phrases(flags, self.typed, True)
         self.use_flags(flags, constrained(flags, args) and not validate.stock_search(args))
@@ -97,7 +97,7 @@ class Extended(Batches, BuildsGenerators):
         kind = BeamSearchGenerator
         if getattr(args, "print_alignment", None):
             kind, extra["print_alignment"] = AlignedBeamSearchGenerator, str(args.print_alignment)
-        if is_a_command():
+        if owns_process():
             gc.collect()  # what reading the checkpoint leaves behind holds all of its weights
             give_back_memory()
         generator = self.build_ours(models, args, kind, extra, prefix_allowed_tokens_fn)
@@ -111,7 +111,7 @@ class Extended(Batches, BuildsGenerators):
         generator.show_bar = shows_bar(flags)
         self.command.use(generator, models)
         # a command does nothing but decode, and a compiled encoder reads all of this task's batches
-        if self.registered == "translation_ext" and is_a_command() and generator.release_models():
+        if self.registered == "translation_ext" and owns_process() and generator.release_models():
             give_back_memory()
         return generator
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 COMMAND = "fairseq_cli.interactive"
 
 
-def runs(command: str) -> bool:
+def is_loaded(command: str) -> bool:
     """Whether a module of fairseq's commands is loaded here, also as the main program."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     return command in sys.modules or (main is not None and main.name == command)
@@ -19,7 +19,7 @@ def runs(command: str) -> bool:
 
 def keep_invalid_bytes() -> None:
     """Have the command's reading keep them as lone surrogates, from standard input and from --input."""
-    if not runs(COMMAND):
+    if not is_loaded(COMMAND):
         return
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="surrogateescape")

@@ -12,11 +12,11 @@ from dataclasses import replace
 
 from fairseq_ext.constraints.report import ConstraintCounts, Meets
 from fairseq_ext.constraints.sentence import SentenceConstraints
-from fairseq_ext.search.finished import Answer, Hypothesis
+from fairseq_ext.search.finished import Hypothesis, OnFinal
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.stats import Stats
 
-Driver = Callable[[Pool, Answer], None]
+Driver = Callable[[Pool, OnFinal], None]
 
 
 class DraftFirst:
@@ -26,7 +26,7 @@ class DraftFirst:
     def __init__(self, draft: Driver, forced: Driver, soft: bool, meets: Callable[[Pool], Meets], stats: Stats):
         self.draft, self.forced, self.soft, self.meets, self.stats = draft, forced, soft, meets, stats
 
-    def __call__(self, pool: Pool, answer: Answer) -> None:
+    def __call__(self, pool: Pool, answer: OnFinal) -> None:
         """Give `answer` each sentence's hypotheses, drafts as they are found."""
         given = pool.constraints
         if given is None:

@@ -16,7 +16,7 @@ from functools import cache, cached_property
 import regex
 
 UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"  # scripts without spaces between words
-WORD = regex.compile(rf"(?V1)[[\w\p{{M}}]--[{UNSPACED}]]")
+LETTER = regex.compile(rf"(?V1)[[\w\p{{M}}]--[{UNSPACED}]]")
 PRIVATE = 0xF0000  # from here on, one character for each token that is only part of a character
 SPACES = regex.compile(r"\s+")
 LAST = "\U0010ffff"
@@ -25,7 +25,7 @@ LAST = "\U0010ffff"
 @cache
 def is_letter(character: str) -> bool:
     """Whether a character is part of a word: a letter, mark, digit or underscore of a script that parts its words by spaces."""
-    return bool(WORD.match(character)) or ord(character) >= PRIVATE
+    return bool(LETTER.match(character)) or ord(character) >= PRIVATE
 
 
 @cache

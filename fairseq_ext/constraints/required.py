@@ -88,7 +88,7 @@ class PhraseTable:
         open_ = count < self.need[:, None]
         return open_ & (open_.cumsum(-1) == 1) if self.ordered else open_
 
-    def settle(self, place: Tensor, count: Tensor, token: Tensor | None) -> tuple[Tensor, Tensor]:
+    def meet_pending(self, place: Tensor, count: Tensor, token: Tensor | None) -> tuple[Tensor, Tensor]:
         """State (S, c, G) once what is pending is met, where token (S, c) does not continue the word; None: the text ends."""
         if not self.is_bounded:
             return place, count
@@ -99,7 +99,7 @@ class PhraseTable:
 
     def next_token(self, place: Tensor, count: Tensor) -> Tensor:
         """(S, c, G x W): the tokens that continue active constraints, -1 for others."""
-        place, count = self.settle(place, count, None)
+        place, count = self.meet_pending(place, count, None)
         return self.wanted[place].masked_fill(~self.active(count)[..., None], -1).flatten(2)
 
     def arc(self, place: Tensor, token: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -113,7 +113,7 @@ class PhraseTable:
 
     def advance(self, place: Tensor, count: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
         """State (S, c, G) after token (S, c)."""
-        place, count = self.settle(place, count, token)
+        place, count = self.meet_pending(place, count, token)
         active = self.active(count)
         behind = self.base[place] + (self.behind[token][..., None] if self.is_bounded else self.behind)
         token = token[..., None].expand_as(place)
@@ -126,7 +126,7 @@ class PhraseTable:
 
     def bank(self, place: Tensor, count: Tensor) -> Tensor:
         """(S, c): tokens of met and pending constraints plus the longest live partial match of an unmet one."""
-        place, count = self.settle(place, count, None)
+        place, count = self.meet_pending(place, count, None)
         partial = self.value[place].masked_fill(~self.active(count), 0)
         return (count * self.size[:, None]).sum(-1) + partial.amax(-1)
 

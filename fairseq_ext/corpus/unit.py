@@ -25,7 +25,7 @@ from fairseq_ext.stats import Stats
 SEPARATORS = str.maketrans({"\u2028": "\\u2028", "\u2029": "\\u2029", "\x85": "\\u0085"})  # some readers end lines there
 
 
-class Unit:
+class UnitTranslation:
     """Sentences on their way through a Translator; `hypotheses` and `errors` fill up."""
 
     def __init__(self, translator: Any, shard: Shard, sentences: list[Sentence]):

@@ -11,7 +11,7 @@ import torch
 from fairseq_ext.constraints.report import ConstraintCounts
 from fairseq_ext.corpus.reading import Sentence
 from fairseq_ext.corpus.shards import Shard
-from fairseq_ext.corpus.unit import Unit
+from fairseq_ext.corpus.unit import UnitTranslation
 from fairseq_ext.counters import Section
 from fairseq_ext.errors import UsageError, explain
 
@@ -60,7 +60,7 @@ class Worker:
             if "error" in found:
                 raise RuntimeError(found["error"])
         before = self.translator.stats.copy()
-        unit = Unit(self.translator, shard, sentences)
+        unit = UnitTranslation(self.translator, shard, sentences)
         unit.decode()
         stats = self.translator.stats.since(before)
         stats.signature = ""  # units with constraints of their own and others may differ in it; the result has it
@@ -100,7 +100,7 @@ def load(flags: dict[str, Any]) -> Any:
 
 def refusal(shard: Shard, sentence: Sentence, plain: bool) -> Result:
     """The result of a sentence that no worker survives."""
-    unit = Unit(None, shard, [sentence])
+    unit = UnitTranslation(None, shard, [sentence])
     unit.refuse(sentence, "worker died", f"each worker that was to translate {unit.where(sentence)} died")
     payload = unit.line(sentence) if plain else unit.record(sentence)
     return Result(payload.encode("utf-8"), unit.errors, Section(), 0, 0, 0.0, 0.0, 0.0, "")

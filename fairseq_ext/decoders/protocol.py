@@ -80,6 +80,9 @@ class Regroupable(Decoder, Protocol):
     def part(self, row: Tensor, sentence: Tensor, width: int, sentence_of_row: Tensor) -> Any:
         """Return a copy of some rows as a group; arguments as of `select`. The live rows stay."""
 
+    def release_(self) -> bool:
+        """Let go of the models' own weights, where the decoder holds them packed; the models cannot run then. Return whether it did."""
+
     def row_reader(self) -> RowReader | None:
         """Return a compiled reader of the only sentence, which has one row and owns it from then on; None where there is none."""
 

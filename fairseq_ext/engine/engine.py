@@ -26,7 +26,7 @@ from fairseq_ext.constraints.lines import fields_of
 from fairseq_ext.engine.dispatch import Dispatch
 from fairseq_ext.engine.jobs import Answer, Description, GlossaryFile, Job, Partial, Work, fields_or_none
 from fairseq_ext.engine.processes import Nursery, Worker
-from fairseq_ext.engine.tickets import Busy, Closed, Pace, Ticket, WorkerDied, settle
+from fairseq_ext.engine.tickets import Busy, Closed, Pace, Ticket, WorkerDied, resolve
 from fairseq_ext.errors import UsageError
 
 PAUSE = 0.5  # seconds before a worker is replaced that has not answered any request
@@ -147,7 +147,7 @@ class Engine:
             worker.pipe.close()
         self.nursery.stop()
         for ticket in left:
-            settle(ticket.future, Closed("the engine was closed before the request was answered"))
+            resolve(ticket.future, Closed("the engine was closed before the request was answered"))
 
     def __enter__(self) -> Engine:
         return self
@@ -220,7 +220,7 @@ class Engine:
                 self.changed.notify_all()
                 self.requests.give_out()
         for future, what in settled:
-            settle(future, what)
+            resolve(future, what)
 
     def fail(self, error: Exception) -> None:
         """There is no model: every request has this error."""
@@ -229,7 +229,7 @@ class Engine:
             left = self.requests.clear()
             self.changed.notify_all()
         for ticket in left:
-            settle(ticket.future, error)
+            resolve(ticket.future, error)
 
     def lost(self, worker: Worker) -> None:
         """A worker is gone, in its thread: its requests run again, and another worker takes its place."""
@@ -243,7 +243,7 @@ class Engine:
             self.changed.notify_all()
             self.requests.give_out()
         for future in given_up:
-            settle(future, WorkerDied("the sentence could not be translated: two worker processes died over it"))
+            resolve(future, WorkerDied("the sentence could not be translated: two worker processes died over it"))
         if self.stillborn >= TRIES * len(self.requests.workers):
             self.fail(UsageError(
                 "the processes that load the model ended before it was loaded: "

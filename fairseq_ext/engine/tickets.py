@@ -56,7 +56,7 @@ class Ticket:
         self.size = 20 + len(job.source)
 
 
-def settle(future: Future, what: Any) -> None:
+def resolve(future: Future, what: Any) -> None:
     """Give a future its answer or error, unless it was cancelled meanwhile."""
     try:
         if isinstance(what, Exception):

@@ -39,7 +39,7 @@ struct Table {
         return true;
     }
     // what is pending is met where nothing, or nothing that continues a word, comes (word -1)
-    void settle(int64_t word, int64_t* place, int64_t* count) const {
+    void meet_pending(int64_t word, int64_t* place, int64_t* count) const {
         if (!p.glued || (word >= 0 && p.glued[word])) return;
         for (int64_t g = 0; g < p.G; ++g) {
             if (!p.pending[place[g]] || !active(count, g)) continue;
@@ -52,7 +52,7 @@ struct Table {
         state.assign(place, place + p.G);
         state.insert(state.end(), count, count + p.G);
         place_ = state.data(), count_ = state.data() + p.G;
-        settle(-1, place_, count_);
+        meet_pending(-1, place_, count_);
     }
     int64_t bank(const int64_t* before, const int64_t* met) const {
         int64_t sum = 0, partial = 0, *place, *count;
@@ -73,7 +73,7 @@ struct Table {
     void advance(const int64_t* place, const int64_t* count, int64_t word, int64_t* place_, int64_t* count_) const {
         std::copy(count, count + p.G, count_);
         std::copy(place, place + p.G, place_);
-        settle(word, place_, count_);
+        meet_pending(word, place_, count_);
         int64_t behind = p.behind ? p.behind[word] : OUT;
         active_.assign(p.G, 0);
         for (int64_t g = 0; g < p.G; ++g) active_[g] = active(count_, g);

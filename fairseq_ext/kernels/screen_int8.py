@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.kernels.library import loaded
-from fairseq_ext.kernels.screen import MORE
+from fairseq_ext.kernels.screen import MORE, screened
 from fairseq_ext.kernels.transformer import packed_bytes, panels
 
 
@@ -46,11 +46,5 @@ class ScreenedInt8:
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """x (n, d) -> what `RandomScreen.log_probs` gives."""
-        x = x.contiguous()
-        assert x.dtype == torch.float32 and x.size(1) == self.d
-        n = x.size(0)
-        value, known = x.new_empty(n, self.V), torch.zeros(n, self.V, dtype=torch.bool)
-        ceiling, error = x.new_empty(2, n)
-        pointers = [part.data_ptr() for part in (value, known, ceiling, error)]
-        loaded().screen_int8(self.address, x.data_ptr(), n, *pointers)
-        return value, known, ceiling, error
+        assert x.size(1) == self.d
+        return screened(loaded().screen_int8, self.address, x, self.V)

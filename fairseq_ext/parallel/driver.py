@@ -25,7 +25,7 @@ from fairseq_ext.parallel.near_ties import NearTieCounts, NearTies
 from fairseq_ext.parallel.one_sentence import decode_alone
 from fairseq_ext.parallel.protocols import Method, Trace
 from fairseq_ext.parallel.rows import Iteration, Rows
-from fairseq_ext.search.finished import Answer, Hypothesis
+from fairseq_ext.search.finished import Hypothesis, OnFinal
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Schedule
 from fairseq_ext.search.scoring import Scoring
@@ -75,7 +75,7 @@ class ParallelSearch:
             self.near_ties.counts = self.counts.guard = self.counts.guard or self.near_ties.counts
 
     @torch.no_grad()
-    def __call__(self, pool: Pool, answer: Answer) -> None:
+    def __call__(self, pool: Pool, answer: OnFinal) -> None:
         if any(c.any_of or c.banned or c.prefix for c in pool.constraints or ()):
             raise UsageError("constraints need a beam of rows, and --decoding other than beam has one row: leave one of the two out")
         if pool.alone:
@@ -94,7 +94,7 @@ class ParallelSearch:
         if not (is_alone and self.search_alone(pool, rows, answer)):
             self.search(pool, rows, answer)
 
-    def search_alone(self, pool: Pool, rows: Rows, answer: Answer) -> bool:
+    def search_alone(self, pool: Pool, rows: Rows, answer: OnFinal) -> bool:
         """Decode the only sentence; false where its method has no compiled twin."""
         found = decode_alone(self.method, self.reader, self.near_ties, pool, rows, self.trace)
         if found is None:
@@ -106,7 +106,7 @@ class ParallelSearch:
         answer(int(rows.live[0]), [] if found.lost else [self.hypothesis(rows, 0, pool, found.dtype)])
         return True
 
-    def search(self, pool: Pool, rows: Rows, answer: Answer) -> None:
+    def search(self, pool: Pool, rows: Rows, answer: OnFinal) -> None:
         """Decode sentences side by side, a row each."""
         started, eos, trace = len(rows), self.reader.processors.eos, self.trace
         read = rows.length  # tokens that each row of the decoder has read

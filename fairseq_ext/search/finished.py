@@ -38,7 +38,7 @@ class Hypothesis:
     unmet: tuple[tuple[str, str], ...] = ()  # constraints that it does not meet: text, reason
 
 
-Answer = Callable[[int, list[Hypothesis]], None]  # takes a sentence's pool number and its hypotheses, best first
+OnFinal = Callable[[int, list[Hypothesis]], None]  # takes a sentence's pool number and its hypotheses, best first
 
 
 @dataclass

@@ -94,7 +94,7 @@ class LogProbs:
         kept = self.value.gather(1, column)
         self.value.scatter_(1, column, torch.where(known, kept + amount, kept))
 
-    def settle_(self, rows: Tensor) -> None:
+    def make_exact_(self, rows: Tensor) -> None:
         """Make `value` exact in the rows of a mask (n,)."""
 
     def reorder_(self, row: Tensor) -> None:

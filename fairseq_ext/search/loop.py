@@ -12,14 +12,14 @@ from fairseq_ext.errors import NotANumber
 from fairseq_ext.search.attention import Attention
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import StopDecision
-from fairseq_ext.search.finished import Answer
+from fairseq_ext.search.finished import OnFinal
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.state import Search, SearchSetup
 from fairseq_ext.search.survivors import continued, survivors
 
 
 @torch.no_grad()
-def beam_search(setup: SearchSetup, pool: Pool, answer: Answer) -> None:
+def beam_search(setup: SearchSetup, pool: Pool, answer: OnFinal) -> None:
     """Decode the sentences of the pool that are wanted; give `answer` each of them as soon as it is final."""
     search = Search(setup, pool)
     while (final := step(search)) is not None:

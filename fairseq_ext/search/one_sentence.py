@@ -13,7 +13,7 @@ import torch
 from fairseq_ext.errors import NotANumber
 from fairseq_ext.kernels.beam import CompiledBeam, Result
 from fairseq_ext.kernels.library import library
-from fairseq_ext.search.finished import Answer, Hypothesis
+from fairseq_ext.search.finished import Hypothesis, OnFinal
 from fairseq_ext.search.log_probs import MANY
 from fairseq_ext.search.loop import beam_search
 from fairseq_ext.search.pool import Pool
@@ -28,7 +28,7 @@ class BeamSearch:
         self.compiled: CompiledBeam | None = None
         self.is_compiled = library() is not None  # so far; the decoder tells when it has a sentence
 
-    def __call__(self, pool: Pool, answer: Answer) -> None:
+    def __call__(self, pool: Pool, answer: OnFinal) -> None:
         """Decode the sentences of the pool that are wanted; give `answer` each of them as soon as it is final."""
         sentences = list(pool.queue(0))
         if len(sentences) == 1 and self.is_plain(pool):

@@ -31,7 +31,7 @@ def application(flags: dict[str, Any], settings: Settings, replicas: tuple[int, 
     """The Ray Serve application; flags: of `Engine`, `path` and `data` among them; replicas: fewest and most of the decoder."""
     from ray import serve
 
-    from fairseq_ext.serve.replicas import Decoder
+    from fairseq_ext.serve.replicas import Replica
 
     def build() -> Any:
         """The HTTP application, in the process that answers."""
@@ -50,7 +50,7 @@ def application(flags: dict[str, Any], settings: Settings, replicas: tuple[int, 
         ray_actor_options={"num_cpus": cpu_workers, **gpu},
         health_check_period_s=2,
         **both,
-    )(Decoder)
+    )(Replica)
     front = serve.deployment(name="Server", num_replicas=1, ray_actor_options={"num_cpus": 0}, **both)(serve.ingress(build)())
     return front.bind(decoder.bind(flags, settings.max_tokens_a_line, cpu_workers))
 

@@ -16,7 +16,7 @@ from ray.serve.handle import DeploymentHandle
 
 from fairseq_ext.engine.engine import Engine
 from fairseq_ext.engine.jobs import Answer, Description, Partial, Work
-from fairseq_ext.engine.tickets import Busy, Closed, Pace, WorkerDied, settle
+from fairseq_ext.engine.tickets import Busy, Closed, Pace, WorkerDied, resolve
 from fairseq_ext.errors import UsageError
 
 TRIES = 5  # replicas that may die over a request
@@ -24,7 +24,7 @@ PAUSE = 0.2  # seconds before it is asked of another one
 Found = tuple[str, Work, Any]  # the replica, the work that it has done so far, and an Answer or an error
 
 
-class Decoder:
+class Replica:
     """A replica: an engine of its own. Errors of a request are returned, not raised, so that they come through as they are."""
 
     def __init__(self, flags: dict[str, Any], longest: int | None, cpu_workers: int):
@@ -147,7 +147,7 @@ class Replicas:
         else:
             found = WorkerDied(f"the sentence could not be translated: {TRIES} replicas died over it")
         self.pace.one_is_done()
-        settle(future, found)
+        resolve(future, found)
 
     async def asked(self, request: dict[str, Any]) -> Found:
         """A replica's answer."""

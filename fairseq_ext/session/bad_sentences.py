@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from fairseq_ext.compat.invalid_bytes import runs
+from fairseq_ext.compat.invalid_bytes import is_loaded
 from fairseq_ext.errors import SentenceError, UsageError, report
 from fairseq_ext.loading.lengths import limit_of
 from fairseq_ext.registry import choice
@@ -69,7 +69,7 @@ class BadSentences(Sentences):
         self.refused, self.too_long = set(), {}
 
     def use_flags(self, flags: Any, constrained: bool) -> None:
-        if sys.stdout is None and (runs("fairseq_cli.generate") or runs("fairseq_cli.interactive")):
+        if sys.stdout is None and (is_loaded("fairseq_cli.generate") or is_loaded("fairseq_cli.interactive")):
             raise UsageError("standard output is closed, and translations are printed there: send it to a file")
         super().use_flags(flags, constrained)
         self.strict = flags.strict
@@ -80,7 +80,7 @@ class BadSentences(Sentences):
     def load_dataset(self, split, *args, **kwargs):
         super().load_dataset(split, *args, **kwargs)
         # fairseq-train and -validate load theirs here, too
-        self.translates_corpus = runs("fairseq_cli.generate") and setting(self.flags(), "dataset", "gen_subset") == split
+        self.translates_corpus = is_loaded("fairseq_cli.generate") and setting(self.flags(), "dataset", "gen_subset") == split
 
     def filter_indices_by_size(self, indices, dataset, max_positions=None, ignore_invalid_inputs=False):
         """The sentences that the model takes. Others are kept in mind, unless the command leaves them out without a word."""

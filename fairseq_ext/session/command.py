@@ -25,7 +25,7 @@ SCRIPTS = (("fairseq_cli", "generate.py"), ("fairseq_cli", "interactive.py"))  #
 SENTENCES_BETWEEN_TRIMS = 4_000  # after so many the memory that is kept for the next step goes back to the system, which costs some 50 ms
 
 
-def is_a_command() -> bool:
+def owns_process() -> bool:
     """Whether this process runs fairseq-generate or fairseq-interactive and nothing else."""
     path = Path(sys.argv[0])
     return path.name in ("fairseq-generate", "fairseq-interactive") or (path.parent.name, path.name) in SCRIPTS

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_ext.compat.invalid_bytes import COMMAND, keep_invalid_bytes, runs
+from fairseq_ext.compat.invalid_bytes import COMMAND, is_loaded, keep_invalid_bytes
 from fairseq_ext.constraints.flags import check_phrases
 from fairseq_ext.constraints.packed import pack
 from fairseq_ext.constraints.sentence import EMPTY
@@ -47,7 +47,7 @@ class Interactive(BadSentences):
 
     def use_flags(self, flags: Any, constrained: bool) -> None:
         super().use_flags(flags, constrained)
-        if sys.stdin is None and runs(COMMAND) and setting(flags, "interactive", "input") == "-":
+        if sys.stdin is None and is_loaded(COMMAND) and setting(flags, "interactive", "input") == "-":
             raise UsageError("standard input is closed: give lines there, or name a file by --input")
         keep_invalid_bytes()
         logging.getLogger("fairseq_cli.interactive").addFilter(holds_here)

@@ -133,8 +133,8 @@ class ResultsFile:
         self.write(record)
         self.latest[number] = record
 
-    def settle(self, numbers: Iterable[int]) -> None:
-        """The search of these sentences is over."""
+    def forget(self, numbers: Iterable[int]) -> None:
+        """The search of these sentences is over: nobody asks for their latest records any more."""
         for number in numbers:
             self.latest.pop(number, None)
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import regex
 
-UNSPACED = r"\p{Han}\p{Hiragana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
-WORD = regex.compile(rf"(?V1)[{UNSPACED}]\p{{M}}*|[[\w\p{{M}}]--[{UNSPACED}]]+|\S")
+LETTER_IS_WORD = r"\p{Han}\p{Hiragana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
+UNITS = regex.compile(rf"(?V1)[{LETTER_IS_WORD}]\p{{M}}*|[[\w\p{{M}}]--[{LETTER_IS_WORD}]]+|\S")
 
 
 def words_of(text: str, segmented: bool = False) -> list[str]:
@@ -18,7 +18,7 @@ def words_of(text: str, segmented: bool = False) -> list[str]:
     words, so there each letter is a word.
     """
     text = unicodedata.normalize("NFKC", text)
-    return text.split() if segmented else WORD.findall(text)
+    return text.split() if segmented else UNITS.findall(text)
 
 
 def starts_of(text: str, words: Sequence[str]) -> list[int]:

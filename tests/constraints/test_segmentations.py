@@ -86,7 +86,7 @@ def test_a_required_phrase_is_met_when_its_text_is_there(phrase, case, mode, tim
     for n, token in enumerate(tokens):
         place, count = table.advance(place, count, torch.tensor([[token]]))
         found = occurrences(read(tokens[: n + 1]), phrase, mode, case)
-        assert int(table.settle(place, count, None)[1][0, 0, 0]) == min(found, times)
+        assert int(table.meet_pending(place, count, None)[1][0, 0, 0]) == min(found, times)
         assert (int(table.bank(place, count)) == int(table.total)) == (found >= times)
         assert report(tokens[: n + 1], wanted, False) == [i < found for i in range(times)]
 

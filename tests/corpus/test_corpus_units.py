@@ -6,7 +6,7 @@ import pytest
 from corpus_jobs import DEMO, FLAGS, read, source_lines, write_text
 
 from fairseq_ext.corpus.shards import Shard
-from fairseq_ext.corpus.unit import Unit
+from fairseq_ext.corpus.unit import UnitTranslation
 from fairseq_ext.corpus.worker import Worker
 
 
@@ -64,7 +64,7 @@ def test_what_only_the_search_finds_out_is_cornered(tmp_path, demo):
     path = write_text(tmp_path / "a", source_lines(0, 9))
     sentences = read(path)
     bad = [demo.translator.task.source_dictionary.string(demo.translator.encode(sentences[i].source)) for i in (2, 7)]
-    unit = Unit(Picky(demo.translator, RuntimeError("odd"), bad), Shard(str(path), "a"), sentences)
+    unit = UnitTranslation(Picky(demo.translator, RuntimeError("odd"), bad), Shard(str(path), "a"), sentences)
     unit.decode()
     assert sorted(unit.hypotheses) == [0, 1, 3, 4, 5, 6, 8]
     assert [(e["line"], e["reason"]) for e in unit.errors] == [(3, "RuntimeError: odd"), (8, "RuntimeError: odd")]
@@ -81,11 +81,11 @@ def test_a_unit_that_fails_altogether_is_the_process_s_fault_unless_it_translate
     path = write_text(tmp_path / "a", source_lines(0, 3))
     bad = [demo.translator.task.source_dictionary.string(demo.translator.encode(s.source)) for s in read(path)]
     with pytest.raises(RuntimeError, match="device-side assert"):
-        Unit(Broken(demo.translator, RuntimeError("device-side assert"), bad), Shard(str(path), "a"), read(path)).decode()
+        UnitTranslation(Broken(demo.translator, RuntimeError("device-side assert"), bad), Shard(str(path), "a"), read(path)).decode()
     before = demo.translator.stats.sentences
     for kind, error in ((Picky, RuntimeError("odd")), (Picky, RuntimeError("CUDA out of memory")), (Broken, RuntimeError("out of memory"))):
         for sentences in (read(path), read(path)[:1]):
-            unit = Unit(kind(demo.translator, error, bad), Shard(str(path), "a"), sentences)
+            unit = UnitTranslation(kind(demo.translator, error, bad), Shard(str(path), "a"), sentences)
             unit.decode()
             assert [e["reason"] for e in unit.errors] == [f"RuntimeError: {error}"] * len(sentences) and not unit.hypotheses
     assert demo.translator.stats.sentences == before
@@ -102,7 +102,7 @@ class Spelled(Picky):
 
 def test_an_error_of_the_segmentation_is_its_sentence_s(tmp_path, demo):
     sentences = read(write_text(tmp_path / "a", source_lines(0, 3)))
-    unit = Unit(Spelled(demo.translator, ValueError("half a \ud800"), [sentences[1].source]), Shard("a", "a"), sentences)
+    unit = UnitTranslation(Spelled(demo.translator, ValueError("half a \ud800"), [sentences[1].source]), Shard("a", "a"), sentences)
     unit.decode()
     assert sorted(unit.hypotheses) == [0, 2] and [(e["line"], e["kind"], e["reason"]) for e in unit.errors] == [
         (2, "failed", "ValueError: half a ?")
@@ -125,7 +125,7 @@ def test_answers_of_a_search_that_fails_are_counted_once(tmp_path, demo):
     bad = [demo.translator.task.source_dictionary.string(demo.translator.encode(sentences[3].source))]
     stats = demo.translator.stats
     before = stats.copy()
-    unit = Unit(Late(demo.translator, RuntimeError("odd"), bad), Shard(str(tmp_path / "a.jsonl"), "a"), sentences)
+    unit = UnitTranslation(Late(demo.translator, RuntimeError("odd"), bad), Shard(str(tmp_path / "a.jsonl"), "a"), sentences)
     unit.decode()
     found = stats.since(before).as_dict()
     assert sorted(unit.hypotheses) == [0, 1, 2, 4] and found["sentences"] == 4

@@ -9,7 +9,7 @@ from test_cli import EXT, generate, lines, same_lines
 
 from fairseq_ext.kernels.library import library
 from fairseq_ext.kernels.transformer import has_int8
-from fairseq_ext.session.command import is_a_command
+from fairseq_ext.session.command import owns_process
 
 needs_library = pytest.mark.skipif(library() is None, reason="there is no C++ compiler")
 
@@ -59,7 +59,7 @@ def test_what_may_read_the_modules_keeps_them(dtype, flags, strategies, monkeypa
 )  # fmt: skip
 def test_programs_that_do_nothing_but_decode(program, is_one, monkeypatch):
     monkeypatch.setattr(sys, "argv", [program, "--task", "translation_ext"])
-    assert is_a_command() == is_one
+    assert owns_process() == is_one
 
 
 def test_a_command_gives_stocks_lines_from_weights_held_once(tiny):

@@ -28,7 +28,7 @@ from ray.exceptions import RayActorError  # noqa: E402
 
 from fairseq_ext.serve import replicas as replicas_module  # noqa: E402
 from fairseq_ext.serve.ray_app import main  # noqa: E402
-from fairseq_ext.serve.replicas import Decoder, Replicas  # noqa: E402
+from fairseq_ext.serve.replicas import Replica, Replicas  # noqa: E402
 
 NEEDED = ["--path", FLAGS["path"], "--data", FLAGS["data"], "-s", "de", "-t", "en", "--cpu", "--beam", "2"]
 SEGMENTED = {"bpe": "sentencepiece", "sentencepiece_model": FLAGS["sentencepiece_model"]}
@@ -152,7 +152,7 @@ def test_a_request_over_which_replicas_die_runs_again_and_at_last_has_the_error(
 
 
 def test_a_replica_without_a_model_says_why():
-    made = Decoder({"path": "/nowhere.pt", "data": FLAGS["data"], "source_lang": "de", "target_lang": "en", "cpu": True}, None, 1)
+    made = Replica({"path": "/nowhere.pt", "data": FLAGS["data"], "source_lang": "de", "target_lang": "en", "cpu": True}, None, 1)
     assert str(asyncio.run(made.describe())).startswith("Model file not found: /nowhere.pt")
     made.engine.close()
     with pytest.raises(RuntimeError, match="the engine is closed"):

@@ -34,6 +34,9 @@ class FairseqBackend:
         self.joins = all(model.joins for model in self.models)
         self.joins_any_step = all(model.joins_any_step for model in self.models)
 
+    def release_(self) -> bool:
+        return False
+
     def admit(self, inputs: dict[str, Tensor]) -> None:
         sentences = inputs["src_tokens"].size(0)
         for model in self.models:

@@ -20,7 +20,7 @@ from torch import Tensor
 from fairseq_ext.decoders.transformer.cuda_graph_cache import MakeGraphs
 from fairseq_ext.decoders.transformer.encoder import FastEncoder, fast_encoder, is_plain_input
 from fairseq_ext.decoders.transformer.key_values import KeyValues
-from fairseq_ext.decoders.transformer.one_row import RowReader
+from fairseq_ext.decoders.transformer.one_row import CompiledRowReader
 from fairseq_ext.decoders.transformer.release import release_
 from fairseq_ext.decoders.transformer.rows import RowGroup
 from fairseq_ext.decoders.transformer.step import read_tokens
@@ -58,7 +58,6 @@ class TransformerBackend:
         self.encoders: list[FastEncoder | None] = [fast_encoder(model, self.int8) for model in self.models]
 
     def release_(self) -> bool:
-        """Let go of the models' own weights, where compiled layers hold them packed; the models cannot run then. Return whether it did."""
         if self.need_attention:
             return False
         return any([release_(*each) for each in zip(self.models, self.weights, self.encoders, strict=True)])
@@ -131,9 +130,9 @@ class TransformerBackend:
             return scores[0]
         return torch.logsumexp(torch.stack(scores), dim=0) - math.log(len(scores))
 
-    def row_reader(self) -> RowReader | None:
+    def row_reader(self) -> CompiledRowReader | None:
         """Return a quicker way to read the only row, where all is compiled; the group is the reader's from then on."""
-        return None if self.need_attention else RowReader.of(self.weights, self.live)
+        return None if self.need_attention else CompiledRowReader.of(self.weights, self.live)
 
     def select(self, row: Tensor, sentence: Tensor | None, width: int, sentence_of_row: Tensor) -> None:
         self.live.select_(row, sentence, width, sentence_of_row)

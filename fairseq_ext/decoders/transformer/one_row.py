@@ -19,7 +19,7 @@ from fairseq_ext.kernels.transformer import StepStruct, cache_struct
 FIRST_STEPS = 32  # of a beam, for which there is room at first
 
 
-class RowReader:
+class CompiledRowReader:
     """Reads the only sentence of a group, for one model whose layers and output layer are compiled."""
 
     def __init__(self, weights: Weights, cache: KeyValues):
@@ -33,14 +33,14 @@ class RowReader:
         self.compiled = CompiledReader(*parts, self.struct, weights.embedding_norm)
 
     @staticmethod
-    def of(weights: list[Weights], group: RowGroup) -> RowReader | None:
+    def of(weights: list[Weights], group: RowGroup) -> CompiledRowReader | None:
         """Return a reader; None where there is more than one row or model, or something that it does not support."""
         if len(weights) != 1 or group.rows != 1 or group.cache.positions or group.cache.slot is not None or weights[0].compiled is None:
             return None
         model = weights[0]
         if model.positions is None or model.project_in or model.project_out or not model.output.is_compiled:
             return None
-        return RowReader(model, group.cache.models[0])
+        return CompiledRowReader(model, group.cache.models[0])
 
     def reserve_(self, kept: int, w: int) -> None:
         """Make room for w positions behind the first `kept` tokens; what was read beyond these is forgotten."""

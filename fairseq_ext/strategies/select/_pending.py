@@ -47,7 +47,7 @@ def drop_unlikely_(banned: BannedTable, beam: Beam, log_probs: LogProbs, width: 
     pending = banned.pending[beam.aux["banned"]] & ~free[sentence]
     if pending.device.type == "cpu" and not bool(pending.any()):
         return
-    log_probs.settle_(pending)
+    log_probs.make_exact_(pending)
     if pending.device.type == "cpu":  # the sentences that have such rows, as few have
         at = torch.zeros_like(width, dtype=torch.bool).index_fill(0, sentence[pending], True)[sentence].nonzero()[:, 0]
     else:

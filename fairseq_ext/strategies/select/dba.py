@@ -54,7 +54,7 @@ from fairseq_ext.strategies.select.topk import TopK
 class DBA(Select):
     """The select plug. Row state rides in beam.aux: place, count (constraints/required.py) and banned (constraints/banned.py)."""
 
-    is_compiled = True  # where the library can: kernels/banks.cpp computes what follows
+    may_compile = True  # kernels/banks.cpp selects, where it can
 
     def __init__(self, k: int, eos: int, vocabulary: int, children: int | None = None, even: bool = True, min_len: int = 1):
         self.k = k
@@ -108,7 +108,7 @@ class DBA(Select):
         done = beam.longest - (0 if beam.lags is None else beam.lag())  # (S,) or the same for all
         steps_left = table.max_len[live] - done  # (S,) tokens that may still come before EOS
         wanted = self.forbid_(beam, log_probs, table, steps_left)
-        if self.is_compiled and self.children is None and log_probs.ids is None and log_probs.is_compiled():
+        if self.may_compile and self.children is None and log_probs.ids is None and log_probs.is_compiled():
             return self.compiled(beam, log_probs, table, done, steps_left, wanted)
         sentence = beam.sentence_of_row()
         phrases = table.phrases.of(live)

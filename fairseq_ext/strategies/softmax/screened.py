@@ -125,7 +125,7 @@ class ScreenedLogProbs(LogProbs):
         token = token.expand(self.value.size(0), -1)
         return super().at(token) + self.screen.change(self.x, token).masked_fill_(self.known.gather(1, token), 0.0)
 
-    def settle_(self, rows: Tensor) -> None:
+    def make_exact_(self, rows: Tensor) -> None:
         self.complete_(rows & ~self.known.all(1))
 
     def only_(self, token: Tensor, rows: Tensor) -> None:
