@@ -54,10 +54,6 @@ class RowReader(Protocol):
     def reserve_(self, kept: int, w: int) -> None:
         """Make room for w positions behind the first `kept` tokens; what was read beyond these is forgotten."""
 
-    @property
-    def is_exact(self) -> bool:
-        """Whether it reads what the decoder's steps read, to the last bit."""
-
     def reserve_rows_(self, k: int, used: int, length: int) -> None:
         """Make room for the next steps of k rows: `used` positions of the cache hold what they have read, `length` tokens each."""
 

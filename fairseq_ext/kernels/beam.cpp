@@ -3,6 +3,7 @@
 //
 // Shapes: k beam, n live rows (one before the first token, then k), c = 2k candidates, V vocabulary, T places for the tokens of a row.
 
+#include "ngrams.hpp"
 #include "reader.hpp"
 #include "step.hpp"
 #include "topk.hpp"
@@ -13,7 +14,7 @@ enum Result : int64_t { FOUND, NO_ROOM, NOT_A_NUMBER, UNSUITABLE };
 
 // A search; mirrored in beam.py. The arrays are the caller's
 struct Sentence {
-    int64_t k, limit, min_len, eos, pad, T;  // limit: most tokens before EOS
+    int64_t k, limit, min_len, eos, pad, ngram, T;  // limit: most tokens before EOS; ngram: size of those that do not repeat, 0: off
     float temperature;
     // state
     int64_t length, rows, used, finished;  // tokens chosen so far, n, positions of the KV cache in use, hypotheses
@@ -72,6 +73,7 @@ bool choose(const Sentence& s, const Reader& reader, Best& best) {
         auto total = [&](float logit) { return ((logit - highest) - log_total) + before; };  // rounded as log_softmax and Best round it
         line[s.pad] = -INFINITY;
         if (s.length < s.min_len) line[s.eos] = -INFINITY;
+        if (s.ngram) repeated_ngrams(s.tokens + i * s.T + 1, s.length, s.ngram, [&](int64_t word) { line[word] = -INFINITY; });
         auto look = [&](int64_t first, int64_t end) {
             for (int64_t w = first; w < end; ++w)
                 if (const float value = total(line[w]); best.takes(value)) best.add(value, i * V + w);

@@ -29,7 +29,7 @@ class Result(IntEnum):
 
 
 class SentenceStruct(ctypes.Structure):
-    _fields_ = [(name, c_int64) for name in ("k", "limit", "min_len", "eos", "pad", "T")] + [("temperature", c_float)]
+    _fields_ = [(name, c_int64) for name in ("k", "limit", "min_len", "eos", "pad", "ngram", "T")] + [("temperature", c_float)]
     _fields_ += [(name, c_int64) for name in ("length", "rows", "used", "finished")]
     _fields_ += [(name, c_void_p) for name in (*ROWS, "count", "found_length", *FOUND)]
     _fields_ += [("calls", c_int64), ("read", c_int64)]
@@ -38,8 +38,8 @@ class SentenceStruct(ctypes.Structure):
 class CompiledBeam:
     """Searches one sentence after another."""
 
-    def __init__(self, k: int, min_len: int, eos: int, pad: int, temperature: float):
-        self.struct = SentenceStruct(k=k, min_len=min_len, eos=eos, pad=pad, temperature=temperature)
+    def __init__(self, k: int, min_len: int, eos: int, pad: int, temperature: float, ngram: int):
+        self.struct = SentenceStruct(k=k, min_len=min_len, eos=eos, pad=pad, ngram=ngram, temperature=temperature)
         self.address = ctypes.addressof(self.struct)
         self.search_sentence = loaded().search_sentence
         self.count, self.found_length = np.zeros((2, k), np.int64)

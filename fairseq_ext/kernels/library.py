@@ -50,6 +50,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # what each function returns a
     "has_int8": (N, []),
     "works": (N, []),
     "linear": (None, [P, P, N, P, N]),
+    "layer_norm": (None, [P, P, N, N, P]),
     "encode": (None, [P, P, P, N]),
     "decode": (None, [P, P]),
     # topk.cpp

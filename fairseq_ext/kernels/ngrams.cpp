@@ -1,8 +1,8 @@
 // Words that would complete an n-gram a second time become impossible.
 
-#include <algorithm>
+#include "ngrams.hpp"
+
 #include <cmath>
-#include <cstdint>
 
 extern "C" {
 
@@ -11,16 +11,11 @@ extern "C" {
 void block_ngrams(const int64_t* tokens, int64_t rows, int64_t T, int64_t row_stride, int64_t n, float* value, int64_t C,
                   const int64_t* ids, int64_t id_stride) {
     for (int64_t r = 0; r < rows; ++r) {
-        const int64_t *row = tokens + r * row_stride, *tail = row + T - (n - 1), *words = ids ? ids + r * id_stride : nullptr;
-        for (int64_t i = 0; i + n <= T; ++i) {
-            if (row[i] < 0 || !std::equal(tail, row + T, row + i)) continue;
-            int64_t word = row[i + n - 1], column = word;
-            if (words) {
-                column = std::lower_bound(words, words + C, word) - words;
-                if (column == C || words[column] != word) continue;
-            }
-            value[r * C + column] = -INFINITY;
-        }
+        const int64_t* words = ids ? ids + r * id_stride : nullptr;
+        repeated_ngrams(tokens + r * row_stride, T, n, [&](int64_t word) {
+            const int64_t column = words ? std::lower_bound(words, words + C, word) - words : word;
+            if (column < C && (!words || words[column] == word)) value[r * C + column] = -INFINITY;
+        });
     }
 }
 

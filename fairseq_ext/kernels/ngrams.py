@@ -13,11 +13,11 @@ from fairseq_ext.kernels.library import loaded
 
 
 def repeated(tokens: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """For each n-gram of histories tokens (n, T), which start with negative numbers where they are shorter: its last word, and whether
-    that word would complete the n-gram again; both (n, T - size + 1)."""
+    """For each n-gram of histories tokens (n, T), where negative numbers stand for no token: its last word, and whether that word would
+    complete the n-gram again; both (n, T - size + 1)."""
     grams = tokens.unfold(1, size, 1)  # (n, T - size + 1, size)
     tail = tokens[:, tokens.size(1) - size + 1 :]  # (n, size - 1)
-    again = (grams[:, :, : size - 1] == tail[:, None]).all(-1) & (grams[:, :, 0] >= 0)
+    again = (grams[:, :, : size - 1] == tail[:, None]).all(-1) & (grams[:, :, 0] >= 0) & (grams[:, :, size - 1] >= 0)
     return grams[:, :, size - 1].clamp(min=0), again
 
 

@@ -2,6 +2,7 @@
 // parallel/driver.py for the call, strategies/decoding/_blocks.py and window.py for the methods, decoders/transformer/decoder.py for the
 // decoder.
 
+#include "ngrams.hpp"
 #include "reader.hpp"
 #include "row.hpp"
 #include "topk.hpp"
@@ -64,17 +65,48 @@ void read(const Reader& reader, const Row& row) {
     linear(reader.output, reader.x, row.w, reader.logits, 0);
 }
 
+// Words that may not follow a position's history, out of its logits for a while: they count in the normaliser
+struct Banned {
+    static inline thread_local std::vector<int64_t> memory;
+    static inline thread_local std::vector<std::pair<int64_t, float>> words;
+    const int64_t* history = nullptr;  // the row's tokens, then the draft
+
+    explicit Banned(const Row& row) {
+        words.clear();
+        if (!row.ngram) return;
+        int64_t* text = scratch(memory, *row.length + row.w);
+        std::copy(row.draft, row.draft + row.w - 1, std::copy(row.tokens + 1, row.tokens + 1 + *row.length, text));
+        history = text;
+    }
+
+    void take(const Row& row, int64_t i, float* line) const {
+        auto ban = [&](int64_t word) { words.emplace_back(word, line[word]), line[word] = -INFINITY; };
+        if (history) repeated_ngrams(history, *row.length + i, row.ngram, ban);
+    }
+
+    // Returns the largest of them, or `highest`
+    float give_back(float* line, float highest) const {
+        for (; !words.empty(); words.pop_back())  // a word may have been banned twice
+            line[words.back().first] = words.back().second, highest = std::max(highest, words.back().second);
+        return highest;
+    }
+};
+
 // Each position's best word other than pad; EOS only from the least length on, and nothing else at the limit. Log-probabilities, which need
 // an exponential for every word, up to the first word that the draft contradicts or that is EOS, or with `every` of every position
 void choose(const Reader& reader, Row& row) {
     const int64_t V = reader.vocabulary, length = *row.length;
+    const Banned banned(row);
     bool right = true;
     for (int64_t i = 0; i < row.w; ++i) {
-        const float* line = reader.logits + i * V;
+        float* line = reader.logits + i * V;
+        banned.take(row, i, line);
         const int64_t best = best_word(line, V, row.pad, length + i < row.min_len ? row.eos : row.pad);
-        const float highest = std::max({line[best], line[row.pad], line[row.eos]});
-        row.word[i] = length + i >= row.limit ? row.eos : best;
-        row.word_score[i] = right || row.every ? log_probability(line, V, row.word[i], highest) : 0.0f;
+        const int64_t chosen = length + i >= row.limit ? row.eos : best;
+        const bool lost = line[chosen] == -INFINITY;  // every word is banned
+        row.word[i] = lost ? 0 : chosen;
+        const float highest = banned.give_back(line, std::max({line[best], line[row.pad], line[row.eos]}));
+        row.word_score[i] = lost ? -INFINITY : right || row.every ? log_probability(line, V, row.word[i], highest) : 0.0f;
         right = right && row.word[i] != row.eos && i + 1 < row.w && row.word[i] == row.draft[i];
     }
 }

@@ -22,6 +22,7 @@ struct Row {
     int64_t (*commit)(void* method, const Row* row, int64_t verified, int64_t finished);
     void* method;
     int64_t limit, min_len, eos, pad;  // limit: most tokens before EOS
+    int64_t ngram;                     // size of n-grams that do not repeat; 0: off
     int64_t every;                     // log-probabilities of every position are asked for
     double least_margin;               // closer positions are read again alone; 0: none
     // state

@@ -36,7 +36,7 @@ class Status(IntEnum):
 
 class RowStruct(ctypes.Structure):
     _fields_ = [(name, c_void_p) for name in ("tokens", "length", "score", *BUFFERS, "draft_block", "learn", "commit", "method")]
-    _fields_ += [(name, c_int64) for name in ("limit", "min_len", "eos", "pad", "every")] + [("least_margin", c_double)]
+    _fields_ += [(name, c_int64) for name in ("limit", "min_len", "eos", "pad", "ngram", "every")] + [("least_margin", c_double)]
     _fields_ += [(name, c_int64) for name in ("w", "redo", "first_guess", "guesses", "verified", "broken", "checked", "redone")]
     _fields_ += [(name, c_int64) for name in ("calls", "positions", "kept", "offered", "taken")]
 
@@ -90,9 +90,9 @@ class CompiledRow:
         self.struct.method = ctypes.addressof(method.state)
         self.address = ctypes.addressof(self.struct)
 
-    def limits_(self, limit: int, min_len: int, eos: int, pad: int) -> None:
-        """limit: most tokens before EOS; min_len: least."""
-        self.struct.limit, self.struct.min_len, self.struct.eos, self.struct.pad = limit, min_len, eos, pad
+    def limits_(self, limit: int, min_len: int, eos: int, pad: int, ngram: int) -> None:
+        """limit: most tokens before EOS; min_len: least; ngram: size of n-grams that do not repeat, 0: off."""
+        self.struct.limit, self.struct.min_len, self.struct.eos, self.struct.pad, self.struct.ngram = limit, min_len, eos, pad, ngram
 
     def draft(self) -> np.ndarray:
         """(w - 1,) the draft of the next block."""

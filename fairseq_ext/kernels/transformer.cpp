@@ -88,6 +88,8 @@ void linear(const Linear* map, const float* x, int64_t lines, float* y, int64_t 
     multiply(*map, x, lines, y, static_cast<Epilogue>(epilogue));
 }
 
+void layer_norm(const Norm* norm, const float* x, int64_t lines, int64_t d, float* y) { normalise(*norm, x, lines, d, y); }
+
 // All layers of an encoder over sentences without padding: x (N, d), sentence s has lines start[s] to start[s + 1]
 void encode(const LayerStack* stack_, float* x, const int64_t* start, int64_t sentences) {
     const LayerStack& stack = *stack_;

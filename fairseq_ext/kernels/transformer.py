@@ -115,6 +115,23 @@ def norm_struct(norm: Any) -> NormStruct:
     return NormStruct(weight.data_ptr(), bias.data_ptr(), eps)
 
 
+class CompiledNorm:
+    """Layer normalisation over the last dimension by the compiled library, which rounds each line alike, however many there are.
+    norm: decoders/linear.py, Norm, of float32 on a CPU."""
+
+    def __init__(self, norm: Any):
+        self.arguments = norm.arguments  # which the structure points to
+        self.struct = norm_struct(norm)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x (N, d) -> (N, d)."""
+        x = x.contiguous()
+        assert x.dtype == torch.float32 and x.dim() == 2
+        y = torch.empty_like(x)
+        loaded().layer_norm(ctypes.addressof(self.struct), x.data_ptr(), *x.shape, y.data_ptr())
+        return y
+
+
 @dataclass
 class LayerStack:
     """All layers of an encoder or decoder, ready to be called."""

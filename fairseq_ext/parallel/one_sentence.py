@@ -1,7 +1,8 @@
 """A sentence that is alone: the calls of driver.py through their compiled twin (kernels/row.cpp).
 
-The numbered steps are the driver's. On a CPU in float32, with the full softmax and no logits processor but the length limits, a whole call
-is one call of compiled code. Elsewhere the decoder is read as for many rows, and drafting and committing are compiled.
+The numbered steps are the driver's. On a CPU in float32, with the full softmax and no logits processor but the length limits and
+--no-repeat-ngram-size, a whole call is one call of compiled code. Elsewhere the decoder is read as for many rows, and drafting and
+committing are compiled.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def decode_alone(method: Method, reader: BlockReader, near_ties: NearTies, pool:
         return None
     processors = reader.processors
     row = CompiledRow(rows.tokens, rows.score, rows.length, limit + 2, compiled)
-    row.limits_(limit, processors.min_len, processors.eos, processors.pad)
+    row.limits_(limit, processors.min_len, processors.eos, processors.pad, processors.no_repeat_ngram)
     state = row.struct
     state.every, state.least_margin = trace is not None, near_ties.margin
     fast = None if near_ties.margin or not is_plain(reader, pool, limit) else reader.decoder.row_reader()
@@ -73,7 +74,7 @@ def decode_alone(method: Method, reader: BlockReader, near_ties: NearTies, pool:
 
 
 def is_plain(reader: BlockReader, pool: Pool, limit: int) -> bool:
-    """Whether the best words are those of the full softmax, but for the length limits."""
+    """Whether the best words are those of the full softmax, but for the length limits and repeated n-grams."""
     processors, softmax = reader.processors, reader.softmax
     if not softmax.is_full or softmax.temperature != 1.0 or pool.prefix is not None or processors.min_len > limit:
         return False

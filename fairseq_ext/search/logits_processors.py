@@ -46,8 +46,8 @@ class LogitsProcessors:
 
     @property
     def is_plain(self) -> bool:
-        """Whether only pad and the length limits change log-probabilities."""
-        return not self.unk_penalty and not self.no_repeat_ngram and self.suppress is None and self.lm is None
+        """Whether only pad, the length limits and repeated n-grams change log-probabilities."""
+        return not self.unk_penalty and self.suppress is None and self.lm is None
 
     def __call__(self, log_probs: LogProbs, beam: Beam, pool: Pool, at_limit: Tensor | None) -> LogProbs:
         """Apply all processors to a beam; at_limit (S,): sentences that must end now, None when there is none."""

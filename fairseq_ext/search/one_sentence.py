@@ -1,8 +1,8 @@
 """A sentence that is alone: the steps of loop.py through their compiled twin (kernels/beam.cpp), in one call.
 
 That runs what most people ask for, on a CPU in float32 or with --int8: beam search of one model, with the full softmax, fairseq's selection
-and stopping criterion, and no logits processor but the length limits. Everything else, and every batch of several sentences, goes through
-the loop, which is the definition: hypotheses are the same, to the last bit.
+and stopping criterion, and no logits processor but the length limits and --no-repeat-ngram-size. Everything else, and every batch of
+several sentences, goes through the loop, which is the definition: hypotheses are the same, to the last bit.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ class BeamSearch:
         setup, limit = self.setup, pool.max_len[sentence]
         setup.decoder.admit(pool.inputs([sentence]))
         reader = setup.decoder.row_reader()
-        if reader is None or not reader.is_exact:
+        if reader is None:
             self.is_compiled = False
             setup.decoder.set_aside()
             return None
         if self.compiled is None:
-            processors, temperature = setup.processors, setup.plugs.softmax.temperature
-            self.compiled = CompiledBeam(setup.spec.k, processors.min_len, processors.eos, processors.pad, temperature)
+            known, temperature = setup.processors, setup.plugs.softmax.temperature
+            self.compiled = CompiledBeam(setup.spec.k, known.min_len, known.eos, known.pad, temperature, known.no_repeat_ngram)
         search, state = self.compiled, self.compiled.struct
         search.start_(pool.bos, limit)
         result = Result.NO_ROOM

@@ -6,8 +6,12 @@
 Beam 1, 5 and 20, in bulk (--max-tokens 4000) and one sentence at a time (--batch-size 1). Outputs must be equal, or no speed is shown
 and the exit status is 1. Peak memory is that of decoding, each contender in a process of its own.
 
-A contender is a word and, after `ours`, fairseq-generate flags: "stock", "set_beam_size", "ours", "ours --decoder-backend fairseq",
-"ctranslate2 float32 2x1" (compute type, workers x threads), and behind it settings of its process such as CT2_USE_MKL=1.
+A contender is a word and fairseq-generate flags of its own: "stock", "set_beam_size", "ours", "ours --decoder-backend fairseq",
+"ctranslate2 float32 2x1" (compute type, workers x threads), and behind it settings of its process such as CT2_USE_MKL=1. Flags that
+change translations (CHANGING) are not compared with the first contender's:
+
+    python scripts/bench/default_vs_stock.py --clock cpu --threads 1 --beams 5 --over ours \
+        --contenders ours "ours --no-repeat-ngram-size 3" stock "stock --no-repeat-ngram-size 3"
 """
 
 import argparse
@@ -26,6 +30,7 @@ from harness import BenchError, Comparison, Contender, compare, fix_threads, rep
 from report import markdown, write
 from text import Text, prepare
 
+CHANGING = {"--int8", "--no-repeat-ngram-size"}
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 MODES = {"bulk": ["--max-tokens", "4000"], "one": ["--batch-size", "1"]}
 TITLES = {"bulk": "in bulk (--max-tokens 4000)", "one": "one sentence at a time (--batch-size 1)"}
@@ -79,7 +84,7 @@ def build(args: argparse.Namespace, text: Text, mode: str, beam: int, name: str)
     kind, *rest = shlex.split(name)
     flags = ["--cpu", "--beam", str(beam), *MODES[mode], *shlex.split(args.flags)]
     if kind == "ours":
-        contender = ours(text, flags + rest, name, exact="--int8" not in rest)
+        contender = ours(text, flags + rest, name, exact=not CHANGING & set(rest))
     elif kind == "ctranslate2":
         settings = dict(word.split("=", 1) for word in rest if "=" in word)
         compute_type, _, shape = " ".join([word for word in rest if "=" not in word] or ["float32", "1x1"]).partition(" ")
@@ -87,10 +92,10 @@ def build(args: argparse.Namespace, text: Text, mode: str, beam: int, name: str)
         if not (workers.isdigit() and threads.isdigit()):
             raise BenchError(f"{name!r} should end in workers x threads, as in 2x1")
         contender = ctranslate2(text, flags, compute_type, int(workers), int(threads), name, settings)
-    elif kind in ("stock", "set_beam_size") and not rest:
-        contender = {"stock": stock, "set_beam_size": stock_set_beam_size}[kind](text, flags, name)
+    elif kind in ("stock", "set_beam_size"):
+        contender = {"stock": stock, "set_beam_size": stock_set_beam_size}[kind](text, flags + rest, name)
     else:
-        raise BenchError(f"no contender {name!r}: take stock, set_beam_size, ours [FLAGS] or ctranslate2 TYPE WORKERSxTHREADS")
+        raise BenchError(f"no contender {name!r}: take stock, set_beam_size, ours (and flags) or ctranslate2 TYPE WORKERSxTHREADS")
     if not args.no_memory:
         contender.memory_command = memory_command(args, mode, beam, name)
     return contender

@@ -1,10 +1,12 @@
 """What lets stock fairseq run on current Python and torch: light at start-up, narrow in what it changes, and safe."""
 
+import ast
 import dataclasses
 import os
 import subprocess
 import sys
 from argparse import Namespace
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from models import batch, build, dictionary, generators, run, same
 
 from fairseq_ext.compat import startup
 
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts" / "bench"
 CURRENT = sys.version_info >= (3, 11)  # the Pythons that refuse fairseq's dataclasses
 
 
@@ -29,6 +32,14 @@ def test_the_hook_imports_nothing_heavy_at_start_up():
     assert done.returncode == 0, done.stderr
     loaded = set(done.stdout.split())
     assert not loaded & {"torch", "numpy", "fairseq", "fairseq_ext", "dataclasses", "inspect", "importlib.abc"}
+
+
+def test_the_hook_costs_a_python_of_its_own_hardly_anything():
+    """Of the processor's time, which other work on the machine disturbs little; in an environment without any package."""
+    done = python("import sys; from interpreter_start import costs; print(costs(sys.executable, 25, ['python']))", PYTHONPATH=str(SCRIPTS))
+    assert done.returncode == 0, done.stderr
+    [(_, _, processor)] = ast.literal_eval(done.stdout).values()
+    assert 0.1 < processor < 3.0  # milliseconds
 
 
 def test_stock_fairseq_imports_without_our_package_being_imported():

@@ -67,6 +67,7 @@ def test_the_compiled_row_makes_the_calls_of_the_definition(method, dtype, tmp_p
     monkeypatch.setattr(CompiledRow, "call", counted(1, call))
     for seed in range(15):
         flags, generation = lone_sentence(chance, method, tmp_path)
+        generation["no_repeat_ngram_size"] = chance.choice([0, 0, 1, 2, 3])
         if chance.random() < 0.3:
             flags["parallel_margin"] = chance.choice([0.05, 0.5])
         name = chance.choice(["transformer", "transformer-pre-norm", "bart"])  # BART normalises its embeddings

@@ -58,11 +58,6 @@ class CompiledRowReader:
             table = F.pad(table, (0, 0, 0, end - table.size(0)))
         self.compiled.room_(table.contiguous(), min(self.capacity, table.size(0)))
 
-    @property
-    def is_exact(self) -> bool:
-        """Whether its embeddings are those of layers.py to the last bit: torch normalises them in another order."""
-        return self.weights.embedding_norm is None
-
     def reserve_rows_(self, k: int, used: int, length: int) -> None:
         """Make room for the next steps of k rows: `used` positions of the cache hold what they have read, `length` tokens each."""
         if k > self.compiled.struct.width:

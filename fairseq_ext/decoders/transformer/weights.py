@@ -20,7 +20,7 @@ from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor, nn
 
 from fairseq_ext.decoders.linear import Linear, Norm
-from fairseq_ext.kernels.transformer import EPILOGUES, LayerStack
+from fairseq_ext.kernels.transformer import EPILOGUES, CompiledNorm, LayerStack
 
 
 class Watch:
@@ -98,7 +98,7 @@ class Weights:
     project_in: Linear | None
     positions: Tensor | None  # (positions, d) position embeddings, the first target position first
     grow_positions: Callable[[int], Tensor] | None  # gives a table of at least so many, where the model has no limit
-    embedding_norm: Norm | None
+    embedding_norm: Norm | CompiledNorm | None
     layers: list[Layer]
     pre_norm: bool
     final_norm: Norm | None
@@ -116,13 +116,15 @@ def read_weights(decoder: TransformerDecoderBase, int8: bool = False) -> Weights
     positions, grow = read_positions(decoder)
     heads, pre_norm = decoder.layers[0].self_attn.num_heads, decoder.layers[0].normalize_before
     final_norm = None if decoder.layer_norm is None else Norm(decoder.layer_norm)
+    embedding_norm = None if decoder.layernorm_embedding is None else Norm(decoder.layernorm_embedding)
+    compiled = compiled_layers(layers, decoder.embed_dim, heads, pre_norm, final_norm)
     return Weights(
         embedding=decoder.embed_tokens.weight.detach(),
         scale=float(decoder.embed_scale),
         project_in=optional(decoder.project_in_dim),
         positions=positions,
         grow_positions=grow,
-        embedding_norm=None if decoder.layernorm_embedding is None else Norm(decoder.layernorm_embedding),
+        embedding_norm=embedding_norm if compiled is None or embedding_norm is None else CompiledNorm(embedding_norm),
         layers=layers,
         pre_norm=pre_norm,
         final_norm=final_norm,
@@ -131,7 +133,7 @@ def read_weights(decoder: TransformerDecoderBase, int8: bool = False) -> Weights
         d=decoder.embed_dim,
         heads=heads,
         watch=Watch(decoder),
-        compiled=compiled_layers(layers, decoder.embed_dim, heads, pre_norm, final_norm),
+        compiled=compiled,
     )
 
 
