@@ -29,7 +29,9 @@ import fairseq_ext  # noqa: F401
 from fairseq_ext.decoders.linear import Linear
 from fairseq_ext.kernels.topk import log_softmax_
 from fairseq_ext.kernels.transformer import PackedLinear, has_int8
+from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
+from fairseq_ext.search.pool import Pool
 from fairseq_ext.softmax.error_bounds import Screen
 from fairseq_ext.softmax.lsh_index import Parameters
 from fairseq_ext.softmax.random_rounding import RandomScreen
@@ -107,6 +109,7 @@ class OutputLayer:
             self.mib[name] = self.mib.get(name, 0.0) + resident() - before
 
     def ways(self, x: torch.Tensor) -> Ways:
+        beam, pool = one_sentence(x.size(0))
         hits = self.lsh.hits([x]).amax(0)
         self.lsh.t = min(range(1, 12), key=lambda t: abs(int((hits >= t).sum()) - self.near))
         eight = {} if self.eight is None else {
@@ -117,9 +120,15 @@ class OutputLayer:
             "screened": lambda: ScreenedLogProbs(self.screened, self.decoder, x, self.screen).topk(BEST),
             **eight,
             "screened, as used": lambda: self.screened(self.decoder, [x]).topk(BEST),
-            "lsh": lambda: self.lsh(self.decoder, [x]).topk(BEST),
-            "top": lambda: self.top(self.decoder, [x]).topk(BEST),
+            "lsh": lambda: self.lsh(self.decoder, [x], beam, pool).topk(BEST),
+            "top": lambda: self.top(self.decoder, [x], beam, pool).topk(BEST),
         }
+
+
+def one_sentence(rows: int) -> tuple[Beam, Pool]:
+    """A beam of so many rows before their first token, of a sentence that needs no words."""
+    beam = Beam([0], rows, None, torch.zeros(rows, 1, dtype=torch.long), torch.zeros(rows, 0))
+    return beam, Pool({}, torch.ones(1, dtype=torch.long), [1], torch.zeros(1, dtype=torch.long), 2)
 
 
 def states(weight: torch.Tensor, rows: int) -> torch.Tensor:
