@@ -20,7 +20,7 @@ from fairseq.tasks.translation import TranslationTask
 
 from fairseq_ext import config, validate
 from fairseq_ext.capabilities import Part
-from fairseq_ext.constraints.flags import boundary_mode, check_phrases, constrained, expect_phrases
+from fairseq_ext.constraints.flags import boundary_mode, check_glossary, check_phrases, constrained, expect_phrases
 from fairseq_ext.constraints.target_text import TargetText
 from fairseq_ext.decoders.refused import refuse_architecture
 from fairseq_ext.generator import AlignedBeamSearchGenerator, BeamSearchGenerator
@@ -87,7 +87,8 @@ class Extended(Batches, BuildsGenerators):
             return self.build_stock(models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)
         self.typed = bool(getattr(args, "constraints", None))
         if self.phrases_of_calls:
-            expect_phrases(flags, args)
+            expect_phrases(flags, args, validate.stock_search(args))
+        check_glossary(flags, self.glossaries_of_calls)
         config.complete_flags(flags, args, Part(f"--task {self.registered}", denies=self.lacks))
         if self.translates_corpus:
             check_phrases(flags, self.typed, True)

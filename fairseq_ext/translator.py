@@ -43,6 +43,8 @@ class Translator(LoadedModel):
     Errors: UsageError for wrong flags or combinations; what fairseq raises for files it cannot read.
     """
 
+    glossaries_of_calls = False  # whether glossaries come with calls, so that their flags need no --glossary
+
     @classmethod
     def from_folder(
         cls, folder: str | PathLike[str], path: str | PathLike[str] | None = None, task: str | None = None, **flags: Unpack[Flags]
@@ -63,6 +65,7 @@ class Translator(LoadedModel):
         self.lock = threading.RLock()  # held while a call uses task, generator or models
         super().__init__(self.cfg)
         self.task.phrases_of_calls = True
+        self.task.glossaries_of_calls = self.glossaries_of_calls
         self.generator = self.build_generator()
         self.generators = Generators(self.task, self.models, generation, self.generator)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairseq_ext.capabilities import Part, refusal
-from fairseq_ext.constraints.flags import check_bonus, check_glossary, constraint_flag, select_flag, ways
+from fairseq_ext.constraints.flags import check_bonus, constraint_flag, select_flag, ways
 from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import DEFAULT, Strategy, all_strategies, changed, chosen, in_use, load_strategies
 from fairseq_ext.session import cpu_workers
@@ -206,7 +206,6 @@ def validate(flags: Any, generation: Any, *more: Part) -> None:
             flag = "--" + name.replace("_", "-")
             raise UsageError(f"{flag} shows the steps of iterative refinement, which no search here has: leave it out")
     cpu_workers.check(flags)
-    check_glossary(flags)
     check_bonus(flags)
     if flags.resume and not flags.results_file:
         raise UsageError("--resume goes on with a results file and none is named: add --results-file")

@@ -9,6 +9,7 @@ from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
+from fairseq_ext.capabilities import Part, refusal
 from fairseq_ext.constraints.glossary import GlossaryOptions
 from fairseq_ext.constraints.lines import is_json
 from fairseq_ext.errors import UsageError
@@ -89,10 +90,10 @@ class ConstraintFlags(FairseqDataclass):
     )
 
 
-def check_glossary(flags: Any) -> None:
-    """UsageError for a flag of the glossary's without --glossary."""
+def check_glossary(flags: Any, of_requests: bool = False) -> None:
+    """UsageError for a flag of the glossary's without a glossary. of_requests: glossaries may come with requests."""
     given = [name for name, default in GLOSSARY.items() if (getattr(flags, name) or default) != default]
-    if given and not flags.glossary:
+    if given and not flags.glossary and not of_requests:
         raise UsageError(f"--{given[0].replace('_', '-')} needs a glossary: add --glossary, or leave it out")
 
 
@@ -130,10 +131,16 @@ def ways(flag: str) -> str:
     return f"add {files}, or leave {flag} out"
 
 
-def expect_phrases(flags: Any, generation: Any) -> None:
-    """Have the search take constraints where a flag shapes them. For a task whose phrases come with each call (translator.py)."""
-    if not flags.select and str(flags.decoding) == "beam" and not generation.constraints and given_of(flags, PHRASES):
-        generation.constraints = "unordered"
+def expect_phrases(flags: Any, generation: Any, other: str | None) -> None:
+    """Have the search take constraints where a flag shapes them. For a task whose phrases come with each call (translator.py).
+
+    other: the flag of a stock search that takes the place of ours; UsageError where there is one."""
+    if flags.select or str(flags.decoding) != "beam" or generation.constraints or not (given := given_of(flags, PHRASES)):
+        return
+    own_loop = frozenset({"own loop"})
+    if other and (sentence := refusal([Part(given[0], needs=own_loop), Part(other, denies=own_loop)])):
+        raise UsageError(sentence)
+    generation.constraints = "unordered"
 
 
 def check_bonus(flags: Any) -> None:

@@ -38,6 +38,12 @@ class Term:
 NO_TERM = Term("", (), ())
 
 
+class OfRequests(Translator):
+    """A translator whose requests may bring glossaries: --glossary-match and --glossary-repeat are of theirs too."""
+
+    glossaries_of_calls = True
+
+
 class Requirements:
     """Reads requests for one translator. no_constraints: why requests can have no phrases; "" where they can."""
 

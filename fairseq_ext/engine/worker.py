@@ -27,7 +27,7 @@ from fairseq_ext.engine.decoding import Decoding, Refill
 from fairseq_ext.engine.intake import Intake
 from fairseq_ext.engine.jobs import Description
 from fairseq_ext.engine.one_at_a_time import OneAtATime
-from fairseq_ext.engine.requirements import Requirements
+from fairseq_ext.engine.requirements import OfRequests, Requirements
 from fairseq_ext.errors import UsageError, explain
 from fairseq_ext.loading.lengths import source_limit
 from fairseq_ext.translator import Translator
@@ -107,7 +107,7 @@ def load_parallel(flags: dict[str, Any]) -> OneAtATime:
 def constrained(flags: dict[str, Any]) -> tuple[Translator, str]:
     """A translator whose requests may have constraints; where the flags do not allow it, one without, and the reason."""
     try:
-        return Translator(**({"constraints": "unordered"} | flags)), ""
+        return OfRequests(**({"constraints": "unordered"} | flags)), ""
     except UsageError as error:
         if flags.get("constraints"):
             raise

@@ -48,6 +48,7 @@ class Sentences:
     constrained = False
     typed = False  # --constraints is given
     phrases_of_calls = False  # phrases come with each call (translator.py), besides those of the flags
+    glossaries_of_calls = False  # so do glossaries (engine/requirements.py)
     corpus_size = 0  # sentences of the data set that fairseq-generate translates
     numbered = False  # lines of an interactive session carry their numbers
     report_path: str | None = None  # --glossary-report

@@ -246,6 +246,7 @@ def test_a_glossary_is_read_once_and_again_when_it_has_changed(decoding, tmp_pat
     [
         ({"decoding": "window", "beam": 1, "stream_width": 4}, "--stream-width says how requests share a search, and with --decoding w"),
         ({"constraint_draft_first": True, "constraint_bonus": 1.0}, "--constraint-draft-first with --constraint-bonus makes its drafts by"),
+        ({"decoding": "window", "beam": 1, "glossary_match": "lemma"}, "--glossary-match needs a glossary"),
         ({"softmax": "lsh"}, "add --lsh-share sentence"),
         ({"softmax": "top"}, "add --shortlist-share sentence"),
         ({"results_file": "x"}, "--results-file has no place in an engine"),

@@ -48,14 +48,19 @@ def started():
         process.wait()
 
 
-def test_it_says_where_it_listens_and_ends_at_sigterm_when_what_runs_is_answered(started):
-    process, url, said = started("--beam", "4", "--stop", "optimal", "--unnormalized", "--grace", "60", "--max-line-tokens", "60")
+def test_it_says_where_it_listens_and_ends_at_sigterm_when_what_runs_is_answered(started, tmp_path):
+    flags = ["--glossary-folder", str(tmp_path), "--glossary-match", "casefold", "--glossary-repeat", "each"]  # of requests' glossaries
+    process, url, said = started("--beam", "4", "--stop", "optimal", "--unnormalized", "--grace", "60", "--max-line-tokens", "60", *flags)
     assert "; no --api-keys, so this machine alone can reach it" in said
     assert re.search(r"ready: de to en, fairseq_ext:\S+stop:optimal", said)
     with httpx.Client(base_url=url, timeout=120) as client:
         one = client.post("/v1/translate", json={"source": SOURCE}).json()
         assert one["certificate"] == {"proved": True, "gap": 0.0}
         assert "tokens and 60 are allowed" in client.post("/v1/translate", json={"source": "Ja , " * 60}).json()["error"]
+        assert client.put("/v1/glossaries/clinic", content="patient\temployee\n").status_code == 201
+        for glossary in ("clinic", {"patient": "employee"}):
+            twice = client.post("/v1/translate", json={"source": "Der Patient sieht den Patient.", "glossary": glossary}).json()
+            assert twice["text"].split().count("employee") == 2 and "employee" not in one["text"], twice
     api = LibreTranslateAPI(url)  # its own client, unmodified
     assert api.translate(SOURCE, "de", "en") == one["text"] and [each["code"] for each in api.languages()] == ["de", "en"]
     answers = []
