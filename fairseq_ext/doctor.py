@@ -207,8 +207,10 @@ def main() -> int:
         if item.ahead:
             start_ahead(*item.ahead)
     good = [examine(item) for item in ITEMS]
-    print("all that is required works" if all(good) else f"{good.count(False)} required item(s) failed; mend the first one first")
-    return 0 if all(good) else 1
+    failed = good.count(False)
+    items = "1 required item" if failed == 1 else f"{failed} required items"
+    print(f"{items} failed; mend the first one first" if failed else "all that is required works")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -33,7 +33,12 @@ class SentenceError(UsageError):
 
 
 class NotANumber(SentenceError, FloatingPointError):
-    """The model gives NaN for a sentence."""
+    """The model gives NaN for a sentence; the text says where, and the way out is added."""
+
+    way_out = ": use another checkpoint, or leave --fp16 out"
+
+    def __init__(self, text: str):
+        super().__init__(text.removesuffix(self.way_out) + self.way_out)  # an error that comes from another process has it
 
 
 def cut(text: str) -> str:

@@ -40,7 +40,8 @@ STRATEGIES: dict[str, list[str]] = {
 }
 NOTES = {
     "streaming": "the same output; on a CPU refilling by itself gains little, variable width does: docs/streaming.md",
-    "LSH softmax": "loses here: hashing costs more than it saves among 3,488 words; it pays above about 20,000: docs/large-vocabularies.md",
+    "terminology (dba)": "terms of the glossary of the line's domain, where the reference has them too",
+    "LSH softmax": "loses here: with 3,488 words hashing costs more than it saves, and BLEU too; it pays above about 20,000 words",
     "screened softmax": "the same output; pays above about 20,000 words as well",
     "raw scores": "raw scores prefer short output, which the two rows below mend",
     "greedy again (window)": "the drafts are the output of the row above",
@@ -232,10 +233,10 @@ def main() -> None:
         print(f"\n{table(results, text[args.tgt])}\n")
         for name in (name for name in results if name in NOTES):
             print(f"  {name}: {NOTES[name]}")
-        print(f"\nDecoding time only, each strategy once: a first impression (scripts/bench measures). Outputs and logs: {args.work}\n")
-    for name, result in results.items():
-        if "signature" in result.stats:
-            print(f"{name}: {result.stats['signature']}")
+        signatures = [f"{name}: {result.stats['signature']}\n" for name, result in results.items() if "signature" in result.stats]
+        (args.work / "signatures.txt").write_text("".join(signatures), encoding="utf-8")
+        print("\nDecoding time only, each strategy once: a first impression (scripts/bench measures).")
+        print(f"Outputs, logs and signatures.txt, which says how each row was made: {args.work}")
     print(TRY_NEXT.format(root=ROOT))
     if failed:
         fail(f"failed: {', '.join(failed)}.")

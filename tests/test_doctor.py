@@ -35,7 +35,7 @@ def test_another_fairseq_is_a_failing_item_with_its_cure(quick, monkeypatch, cap
     said = capsys.readouterr().out
     assert "FAIL  fairseq: 0.10.0\n      -> " in said
     assert "pip install --no-deps fairseq==0.12.2" in said
-    assert "1 required item(s) failed" in said
+    assert "1 required item failed; mend" in said
 
 
 def test_a_missing_package_is_a_failing_item(quick, monkeypatch, capsys):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from fairseq_ext.constraints.sentence import SentenceConstraints, met
 from fairseq_ext.counters import Items, Section
+from fairseq_ext.errors import counted
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.stats import Stats
 
@@ -86,5 +87,5 @@ def why(constraints: SentenceConstraints, limit: int) -> str:
     begun = max((n for a in left for p in a for n in range(len(p)) if n and prefix[-n:] == p[:n]), default=0)
     needed = sum(min(len(p) for p in alternatives) for alternatives in left) + len(prefix) - begun
     if needed > limit:
-        return f"the constraints take {needed} tokens and the sentence may have {limit}"
+        return f"the constraints take {counted(needed, 'token')} and the sentence may have {limit}"
     return "what would follow is forbidden (banned phrases, prefix or logits processors)"

@@ -116,7 +116,8 @@ def check_numbers(args: Namespace) -> None:
             raise UsageError(f"--{name.replace('_', '-')} {cut(str(value))} is no {meaning}: use 1 to {most}")
     if not args.address and (args.workers or 1) * args.threads > LARGEST_MACHINE * cluster.cores():
         raise UsageError(
-            f"--workers {args.workers or 1} with --threads {args.threads} is far more than the {cluster.cores()} cores of this machine: "
+            f"--workers {args.workers or 1} with --threads {args.threads} is far more than this machine's "
+            f"{counted(cluster.cores(), 'core')}: "
             "lower one of the two, or name a cluster with --address"
         )
     if args.object_store < LEAST_STORE:

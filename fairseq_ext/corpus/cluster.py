@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairseq_ext.errors import UsageError, cut
+from fairseq_ext.errors import UsageError, counted, cut
 
 if TYPE_CHECKING:
     from fairseq_ext.corpus.job import Job
@@ -87,7 +87,8 @@ def room(job: Job, resources: dict[str, float]) -> Workers:
     gpus = 0 if job.flags.get("cpu") else int(resources.get("GPU", 0))
     count = job.workers or gpus or int(resources.get("CPU", 0)) // job.threads
     if count < 1:
-        raise UsageError(f"the cluster has {resources.get('CPU', 0):g} cores and a worker is to have {job.threads}: lower --threads")
+        wanted = counted(job.threads, "core")
+        raise UsageError(f"a worker is to have {wanted} and the cluster has {resources.get('CPU', 0):g}: lower --threads")
     return Workers(count, gpus > 0)
 
 

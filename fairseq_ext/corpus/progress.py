@@ -66,7 +66,7 @@ class Progress:
         return (
             f"corpus: {counted(self.before + self.sentences, 'sentence')}, {self.rate(self.sentences):.1f} a second, "
             f"{self.rate(self.tokens):.0f} tokens a second, {100 * share:.1f}% done, {clock(left)} left, "
-            f"{alive} of {size} workers alive{waiting}"
+            f"{alive} of {counted(size, 'worker')} alive{waiting}"
         )
 
     def rate(self, count: int) -> float:

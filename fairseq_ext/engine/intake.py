@@ -86,7 +86,7 @@ class Intake(ABC):
         tokens = translator.encode(job.source)
         translator.check_length(tokens, "the source")
         if self.longest is not None and tokens.numel() > self.longest:
-            raise UsageError(f"the source has {tokens.numel()} tokens and {self.longest} are allowed: shorten or split it")
+            raise UsageError(f"the source has {tokens.numel()} tokens and the limit is {self.longest}: shorten or split it")
         wanted, terms = self.requirements.of(job, tokens)
         is_draft = bool(translator.task.flags().constraint_draft_first and wanted is not None and wanted.any_of)
         return Request(number, job, tokens, nbest, wanted, terms, is_draft=is_draft)

@@ -43,7 +43,7 @@ NOT_HERE = {
     "stats_file": "is written by a run that ends: ask the engine for its counts",
     "draft_file": "gives line n its draft, and requests have no numbers",
     "ddg_dir": "draws the sentences of a whole run",
-    "prefix_size": "takes prefixes from a data set: give each request its own",
+    "prefix_size": "takes prefixes from a data set, and here each request has its own",
 }
 
 
@@ -54,7 +54,7 @@ def load(flags: dict[str, Any], longest: int | None = None) -> Intake:
     """
     for name, why in NOT_HERE.items():
         if flags.get(name) not in (None, False, 0, "0"):
-            raise UsageError(f"--{name.replace('_', '-')} {why}; leave it out")
+            raise UsageError(f"--{name.replace('_', '-')} {why}: leave it out")
     if flags.get("constraint_draft_first") and flags.get("constraint_bonus") is not None:
         raise UsageError(
             "--constraint-draft-first with --constraint-bonus makes its drafts by another search than its answers, and an engine refills "

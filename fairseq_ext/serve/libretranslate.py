@@ -93,7 +93,7 @@ def read(body: bytes, content_type: str, model: Description, most: int) -> Asked
         raise UsageError('"alternatives" is no number of texts: use 0 or more')
     lines = [text.split("\n") for text in texts]
     if sum(map(len, lines)) > most:
-        raise UsageError(f"the request has {sum(map(len, lines))} lines and {most} are allowed at once: send fewer")
+        raise UsageError(f"the request has {sum(map(len, lines))} lines and the limit is {most} (--max-lines): send fewer")
     key = value.get("api_key")
     return Asked(lines, several, min(1 + alternatives, model.beam), alternatives, key if isinstance(key, str) else None)
 

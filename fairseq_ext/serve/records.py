@@ -93,7 +93,7 @@ def read_records(body: bytes, most: int, glossary: Callable[[str], GlossaryFile]
     several = isinstance(value, list)
     records = value if several else [value]
     if len(records) > most:
-        raise UsageError(f"the request has {len(records)} records and {most} are allowed at once: send fewer")
+        raise UsageError(f"the request has {len(records)} records and the limit is {most} (--max-lines): send fewer")
     return [read_record(each, f"record {i + 1}" if several else "the request", glossary) for i, each in enumerate(records)], several
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from fairseq_ext.constraints.packed import from_packed
 from fairseq_ext.constraints.sentence_end import EndsOfSources
 from fairseq_ext.constraints.target_text import TargetText
-from fairseq_ext.errors import SentenceError, UsageError
+from fairseq_ext.errors import SentenceError, UsageError, counted
 from fairseq_ext.registry import refills
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.spec import SearchSpec
@@ -46,7 +46,7 @@ class Pools:
         for n, limit in zip(lengths, max_len, strict=True):
             if spec.min_len > limit:
                 raise SentenceError(
-                    f"--min-len {spec.min_len} is above the length limit {limit} of a sentence of {n} tokens: "
+                    f"--min-len {spec.min_len} is above the length limit {limit} of a sentence of {counted(n, 'token')}: "
                     "raise --max-len-b or lower --min-len"
                 )
         found = sample.get("sentence_numbers", sample.get("id"))  # an interactive command or the API gives no numbers

@@ -36,7 +36,7 @@ class Progress:
             self.told = now
             speed = self.done / (now - self.start)
             logger.info(
-                f"{self.done:,} of {self.sentences:,} sentences, {speed:.1f} sentences/s, useful rows {self.stats.useful_rows():.0%}"
+                f"sentences: {self.done:,} of {self.sentences:,}, {speed:.1f} a second, useful rows {self.stats.useful_rows():.0%}"
             )
 
     def close(self) -> None:

@@ -22,7 +22,8 @@ def check(notebook: Path, clone: Path, work: Path, *, write: bool = False) -> li
     before = dict(os.environ)
     os.environ.update(blocks.environment(clone, work))
     try:
-        NotebookClient(done, timeout=300, resources={"metadata": {"path": str(work)}}).execute()
+        place, quiet = {"metadata": {"path": str(work)}}, ["--IPKernelApp.log_level=ERROR"]  # it would say that it uses TCP
+        NotebookClient(done, timeout=300, resources=place, extra_arguments=quiet).execute()
     except CellExecutionError as error:
         return [f"{notebook.name}: a cell fails: {error}"]
     finally:

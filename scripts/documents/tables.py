@@ -90,13 +90,19 @@ def strategies() -> str:
     return table(("flag", "paper", "file"), rows)
 
 
+RAISED = ("UsageError", "SentenceError", "NotANumber", "Missing")  # the first, and what inherits from it
+
+
 def messages() -> str:
-    """Return the index of refusals and errors: each sentence that the code raises as UsageError, and where."""
+    """Return the index of refusals and errors: each sentence that the code raises as UsageError or a class below it, and where."""
+    from fairseq_ext.errors import NotANumber
+
     rows = set()
     for file in sorted((ROOT / "fairseq_ext").rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Call) and node.args and getattr(node.func, "id", getattr(node.func, "attr", "")) == "UsageError":
-                sentence = template(node.args[0])
+            raised = getattr(node.func, "id", getattr(node.func, "attr", "")) if isinstance(node, ast.Call) and node.args else ""
+            if isinstance(node, ast.Call) and raised in RAISED:
+                sentence = template(node.args[0]) + (NotANumber.way_out if raised == "NotANumber" else "")
                 if sentence and len(sentence.replace("…", "").strip()) > 12:
                     rows.add((sentence, f"`{file.relative_to(ROOT / 'fairseq_ext').as_posix()}`"))
     from fairseq_ext.capabilities import CAPABILITIES

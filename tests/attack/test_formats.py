@@ -64,7 +64,7 @@ def test_a_results_file(tmp_path, name):
     with pytest.raises(UsageError) as error:
         ResultsFile(str(path), True, "s", MADE_FROM, 10)
     assert reason in str(error.value) and "name another --results-file" in str(error.value)
-    assert number == 1 or f"line {number}, is no result of ours, because" in str(error.value)
+    assert number == 1 or f"line {number}, is no line of a results file, because" in str(error.value)
 
 
 # ---- the corpus command's manifest

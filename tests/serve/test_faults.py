@@ -47,7 +47,7 @@ KEYS = "source, id, constraints, any_of, avoid, prefix, glossary, nbest, detail"
         (b'{"source": "a", "glossary": {"b": ""}}', "the request has the glossary term 'b' without its translation"),
         (b'{"source": "a", "glossary": ".."}', "a glossary's name has 1 to 64 letters"),
         (b'{"source": "a", "nbest": 6}', "nbest is 6 and the beam is 5: ask for 1 to 5 hypotheses"),
-        (json.dumps([{"source": "a"}] * 301).encode(), "the request has 301 records and 300 are allowed at once: send fewer"),
+        (json.dumps([{"source": "a"}] * 301).encode(), "the request has 301 records and the limit is 300 (--max-lines): send fewer"),
         (json.dumps({"source": "wort " * 5000}).encode(), "the source has"),
     ],
     ids=lambda value: value[:40] if isinstance(value, bytes) else None,

@@ -74,7 +74,7 @@ def test_a_line_that_was_changed_is_told_by_its_number(tiny, tmp_path, line, cha
     lines = path.read_bytes().splitlines(keepends=True)
     lines[line - 1] = change(lines[line - 1])
     path.write_bytes(b"".join(lines))
-    assert f"{path}, line {line}, is no result of ours, because {said}: name another --results-file" in refused(tiny, path)
+    assert f"{path}, line {line}, is no line of a results file, because {said}: name another --results-file" in refused(tiny, path)
     assert path.read_bytes() == b"".join(lines)
 
 

@@ -35,7 +35,7 @@ from torch import Tensor
 from fairseq_ext.counters import Mean
 from fairseq_ext.decoders.protocol import Decoder
 from fairseq_ext.digests import fingerprint_of_dictionary
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import UsageError, counted
 from fairseq_ext.kernels import lsh as lsh_compiled
 from fairseq_ext.kernels import lsh_torch
 from fairseq_ext.kernels.library import library
@@ -166,9 +166,9 @@ class LSH(ShortlistSoftmax):
         counts.probe = Probe(Mean(features[0].size(0), 1), Mean(full, 1), Mean(lsh, 1))
         if lsh > full:
             logger.warning(
-                "--softmax lsh is slower here than --softmax full: %.2f ms against %.2f ms for %d rows and %d words; "
+                "--softmax lsh is slower here than --softmax full: %.2f ms against %.2f ms for %s and %s; "
                 "fewer bands (--lsh-bands), more hits (--lsh-hits) or fewer rows in a batch make it faster",
-                1e3 * lsh, 1e3 * full, features[0].size(0), self.V,
+                1e3 * lsh, 1e3 * full, counted(features[0].size(0), "row"), counted(self.V, "word"),
             )  # fmt: skip
 
 
