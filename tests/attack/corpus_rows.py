@@ -31,7 +31,7 @@ COMMANDS: dict[str, tuple[list[str], str]] = {
     "an unknown task": (["--task", "translation_nope_ext"], "translation_nope_ext"),
     "threads": (["--threads", "1000000"], "--threads 1000000 is no number of CPU threads: use 1 to 1024"),
     "workers": (["--workers", "1000000"], "--workers 1000000 is no number of workers: use 1 to 100000"),
-    "both": (["--workers", "90000", "--threads", "900"], "is far more than the"),
+    "both": (["--workers", "90000", "--threads", "900"], "is far more than this machine's"),
     "a unit": (["--unit", "1000000000"], "--unit 1000000000 is no number of sentences"),
     "too small a store": (["--object-store", "1"], "--object-store 1 is less than Ray takes: use 75 MiB or more"),
     "too large a store": (["--object-store", "99999999999"], "is no number of MiB"),

@@ -111,7 +111,7 @@ def test_overwrite_removes_nothing_outside_the_folder(tmp_path):
         (["--threads", "1000000"], "--threads 1000000 is no number of CPU threads: use 1 to 1024"),
         (["--threads", "9" * 200], "..."),
         (["--workers", "1000000"], "--workers 1000000 is no number of workers"),
-        (["--workers", "5000", "--threads", "1000"], "far more than the"),
+        (["--workers", "5000", "--threads", "1000"], "far more than this machine's"),
         (["--unit", "99999999"], "--unit 99999999 is no number of sentences"),
         (["--object-store", "20"], "--object-store 20 is less than Ray takes"),
         (["--object-store", "999999999"], "--object-store 999999999 is no number of MiB"),
