@@ -33,7 +33,11 @@ setup(
     name="fairseq_ext",
     version=VERSION,
     description="Published search methods for stock fairseq 0.12.2: constrained, streaming, certified, shortlisted and parallel decoding",
+    license="MIT",
     python_requires=">=3.10",
+    classifiers=[  # the Pythons on which the whole test suite has run
+        "Programming Language :: Python :: 3.11",
+    ],
     packages=find_packages(include=["fairseq_ext", "fairseq_ext.*"]),
     package_data={
         "fairseq_ext": ["py.typed"], "fairseq_ext.compat": ["*.pth"], "fairseq_ext.serve": ["*.html"],
