@@ -53,6 +53,7 @@ class Child:
         """The life of the child."""
         signal.alarm(LONGEST)
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a command that ran in the parent may have left another
         sys.stdin, sys.stdout, sys.stderr = (
             open(fd, mode, encoding="utf-8", errors=errors, closefd=False)
             for fd, (mode, errors) in enumerate((("r", "strict"), ("w", "strict"), ("w", "backslashreplace")))

@@ -39,10 +39,8 @@ def test_the_workflow_runs_the_suite_on_every_python_that_is_claimed() -> None:
     job = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())["jobs"]["test"]
     assert sorted(job["strategy"]["matrix"]["python"]) == sorted(pythons())
     assert [step["run"] for step in job["steps"] if "run" in step] == ["scripts/test.sh"]
-    lowest = min(pythons(), key=lambda version: int(version.partition(".")[2]))
-    assert f'python_requires=">={lowest}"' in SETUP
     readme = (ROOT / "README.md").read_text()
-    assert f"Python {lowest} or newer" in readme and all(version in readme for version in pythons())
+    assert all(version in readme for version in pythons())
 
 
 def test_what_setup_installs_is_what_the_scripts_install() -> None:
