@@ -2,10 +2,10 @@
 
 `{"id": 3, "source": ..., "translation": ..., "terms": [{"term": "Ader", "line": 12, "targets": ["vein", "lode"], "source_at": [[4, 8]],
 "form": "vein", "at": [6, 10]}]}`: which entries fired (line of the file, places in the source), which target was used and where it stands
-in the translation; `form` and `at` are null where the translation has none of them, by the definition that the search keeps to
-(--constraint-boundary, --constraint-case). Places are characters, [start, end). source and translation are in NFKC, the translation with
-single spaces, which is what the places count in. Lines come in the order in which batches finish. Each line is in the file as soon as
-its batch is decoded, so that a command that is killed leaves those that it has printed.
+in the translation; `form` and `at` are null where the translation has none of them, or only such as serve another term, by the
+definition that the search keeps to (--constraint-boundary, --constraint-case). Places are characters, [start, end). source and
+translation are in NFKC, the translation with single spaces, which is what the places count in. Lines come in the order in which batches
+finish. Each line is in the file as soon as its batch is decoded, so that a command that is killed leaves those that it has printed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any
 from unicodedata import normalize
 
@@ -26,6 +26,7 @@ from fairseq_ext.files import is_stream
 from fairseq_ext.terms.words import starts_of, words_of
 
 Span = tuple[int, int]  # characters, [start, end)
+Place = tuple[str, Span]  # a target, and where it stands
 
 
 class GlossaryReport:
@@ -86,37 +87,61 @@ def forms_used(
 ) -> list[tuple[str | None, Span | None]]:
     """For each requirement, the target that the translation (in NFKC) has and its place; a place serves one requirement.
 
-    Targets as they are written go before those in another case, where the requirement allows one. segmented: the texts are pieces, parted
-    by spaces; whole: a target must end a word, not only start one; None: targets count inside words as well.
+    Targets as they are written go before those in another case, where the requirement allows one; a requirement that finds its places
+    taken has another one move to a place that is free. segmented: the texts are pieces, parted by spaces; whole: a target must end a
+    word, not only start one; None: targets count inside words as well.
     """
-    found: list[tuple[str | None, Span | None]] = [(None, None)] * len(required)
-    taken: list[Span] = []
-
-    def free_place(target: str, case: str) -> Span | None:
-        start = 0
-        while True:
-            if segmented:
-                begin, end = end_of(f" {target} ", f" {translation} ", start, False, "any" if case != "exact" else case)
-                begin, end = begin, end - 2
-                if case == "initial" and begin > 0:
-                    begin = -1
-            else:
-                begin, end = end_of(target, translation, start, bool(whole), case)
-                if begin < 0 and whole is None:
-                    begin = translation.find(target, start)
-                    end = begin + len(target)
-            if begin < 0:
-                return None
-            if all(end <= other[0] or other[1] <= begin for other in taken):
-                return begin, end
-            start = begin + 1
-
+    seats: dict[int, Place] = {}
+    wanted: list[list[Place]] = [[] for _ in required]
     for exact in (True, False):
-        for i, each in enumerate(required):
-            for target in each.term.targets if found[i][0] is None else ():
-                place = free_place(normal(normalize("NFKC", target)), "exact" if exact else each.cased.mode)
-                if place is not None:
-                    taken.append(place)
-                    found[i] = target, place
-                    break
-    return found
+        for each, found in zip(required, wanted, strict=True):
+            for target in each.term.targets:
+                found += places(target, translation, "exact" if exact else each.cased.mode, segmented, whole)
+        for i in range(len(required)):
+            if i not in seats:
+                seat(i, wanted, seats, set(), [])
+    return [seats.get(i, (None, None)) for i in range(len(required))]
+
+
+def places(target: str, translation: str, case: str, segmented: bool, whole: bool | None) -> list[Place]:
+    """Where a target stands, from left to right, inside words last; arguments as in `forms_used`."""
+    form = normal(normalize("NFKC", target))
+    if segmented:
+        padded, mode = f" {translation} ", "exact" if case == "exact" else "any"
+        spans = [(begin, end - 2) for begin, end in occurrences(lambda start: end_of(f" {form} ", padded, start, False, mode))]
+        spans = [span for span in spans if case != "initial" or span[0] == 0]
+    else:
+        spans = list(occurrences(lambda start: end_of(form, translation, start, bool(whole), case)))
+        if whole is None:
+            spans += occurrences(lambda start: ((at := translation.find(form, start)), at + len(form)))
+    return [(target, span) for span in dict.fromkeys(spans)]
+
+
+def occurrences(find: Callable[[int], Span]) -> Iterator[Span]:
+    """All that `find` finds; find: the first span at or behind a place, (-1, ...) for none."""
+    span = find(0)
+    while span[0] >= 0:
+        yield span
+        span = find(span[0] + 1)
+
+
+def seat(i: int, wanted: Sequence[Sequence[Place]], seats: dict[int, Place], tried: set[Place], above: list[Span]) -> bool:
+    """Give requirement i one of its wanted places, if need be one whose holder can move (an augmenting path); whether there is one.
+
+    tried: places that some requirement has asked for in vain; above: the spans that those who wait for i are to have."""
+    held = {j: span for j, (_, span) in seats.items() if j != i}
+    options = [place for place in wanted[i] if place not in tried and not any(overlap(place[1], span) for span in above)]
+    holders = [[j for j, span in held.items() if overlap(place[1], span)] for place in options]
+    for place, of_place in sorted(zip(options, holders, strict=True), key=lambda option: len(option[1])):  # free ones first
+        if place in tried:
+            continue
+        tried.add(place)
+        if not of_place or (len(of_place) == 1 and seat(of_place[0], wanted, seats, tried, [*above, place[1]])):
+            seats[i] = place
+            return True
+    return False
+
+
+def overlap(one: Span, other: Span) -> bool:
+    """Whether two spans share a character."""
+    return one[0] < other[1] and other[0] < one[1]
