@@ -86,8 +86,8 @@ class Extended(Batches, BuildsGenerators):
         if seq_gen_cls is not None or references:
             return self.build_stock(models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)
         self.typed = bool(getattr(args, "constraints", None))
-        if self.phrases_of_calls:
-            expect_phrases(flags, args, validate.stock_search(args))
+        if self.phrases_of_calls and (shaping := expect_phrases(flags, args)):
+            validate.refuse_stock_search(shaping, args)
         check_glossary(flags, self.glossaries_of_calls)
         config.complete_flags(flags, args, Part(f"--task {self.registered}", denies=self.lacks))
         if self.translates_corpus:

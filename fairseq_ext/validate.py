@@ -54,6 +54,13 @@ def stock_search(generation: Any) -> str | None:
     return None
 
 
+def refuse_stock_search(flag: str, generation: Any) -> None:
+    """Refuse a stock search beside a flag that shapes our own (raises UsageError)."""
+    own_loop = frozenset({"own loop"})
+    if (other := stock_search(generation)) and (sentence := refusal([Part(flag, own_loop), Part(other, denies=own_loop)])):
+        raise UsageError(sentence)
+
+
 @dataclass(frozen=True)
 class Option:
     """A flag outside the strategies that needs or denies something while it is on."""

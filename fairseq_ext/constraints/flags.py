@@ -9,7 +9,6 @@ from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
-from fairseq_ext.capabilities import Part, refusal
 from fairseq_ext.constraints.glossary import GlossaryOptions
 from fairseq_ext.constraints.lines import is_json
 from fairseq_ext.errors import UsageError
@@ -131,16 +130,13 @@ def ways(flag: str) -> str:
     return f"add {files}, or leave {flag} out"
 
 
-def expect_phrases(flags: Any, generation: Any, other: str | None) -> None:
-    """Have the search take constraints where a flag shapes them. For a task whose phrases come with each call (translator.py).
-
-    other: the flag of a stock search that takes the place of ours; UsageError where there is one."""
+def expect_phrases(flags: Any, generation: Any) -> str | None:
+    """Have the search take constraints where a flag shapes them; return that flag. For a task whose phrases come with each call
+    (translator.py)."""
     if flags.select or str(flags.decoding) != "beam" or generation.constraints or not (given := given_of(flags, PHRASES)):
-        return
-    own_loop = frozenset({"own loop"})
-    if other and (sentence := refusal([Part(given[0], needs=own_loop), Part(other, denies=own_loop)])):
-        raise UsageError(sentence)
+        return None
     generation.constraints = "unordered"
+    return given[0]
 
 
 def check_bonus(flags: Any) -> None:
