@@ -20,6 +20,8 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from harness import BenchError, Contender
 from text import Text
 
+from fairseq_ext.kernels.library import give_back_memory
+
 PLUG_IN = Path(__file__).resolve().parents[2] / "fairseq_ext"
 OURS = ("--user-dir", str(PLUG_IN), "--task", "translation_ext")
 
@@ -83,6 +85,8 @@ def decode(loaded: Loaded, generator: Any) -> list[tuple[list[int], list]]:
 def contender(name: str, loaded: Loaded, signature: str, exact: bool = True) -> Contender:
     """Decoding of all batches."""
     generator = make_generator(loaded, name)
+    if hasattr(generator, "release_models") and generator.release_models():  # as a command does: weights are held once
+        give_back_memory()
     own = getattr(getattr(generator, "stats", None), "signature", "")  # ours says how its output is made; stock does not
     return Contender(name, lambda: decode(loaded, generator), read, exact, f"{own} {signature}".strip())
 

@@ -1,13 +1,15 @@
 """What do models of real shapes cost: Transformer base, big, and of 12 + 1 layers; M2M-100 418M, NLLB-200 600M distilled, WMT19's big?
 
-    python scripts/bench/shapes.py --limit 64 --limit-one 20 --threads 2 --out results/shapes
+    python scripts/bench/shapes.py --limit 12 --limit-one 4 --beams 5 --repeats 2 --threads 2 --out results/shapes
     python scripts/bench/shapes.py --shapes base big 12+1 --beams 5 --modes one
 
 The weights are random and the sentences made up, of the lengths of news: the time of a step does not depend on what the weights are, and no
 hypothesis ends before --max-len-b, so that every contender reads equally many tokens. Each shape is saved as a fairseq checkpoint
-(up to 2.4 GiB, in a temporary folder or --folder) and measured by default_vs_stock.py: in bulk and one sentence at a time, ours, stock, and
-CTranslate2 where its converter takes the checkpoint; outputs are compared first, and peak memory is each contender's own. The multilingual
-shapes are run as plain translation; a language token would add one step.
+(up to 2.3 GiB, in a temporary folder, or in --folder, which keeps it) and measured by default_vs_stock.py: in bulk and one sentence at a
+time, ours, stock, and CTranslate2 where its converter takes the checkpoint; outputs are compared first, and peak memory is each contender's
+own. The multilingual shapes are run as plain translation; a language token would add one step. NLLB's needs 16 GiB of memory.
+
+What --out has already is not measured again, so that a run that was stopped goes on; OUT/tables.md has all that is there.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import default_vs_stock
 import torch
 from arguments import run_script
 from contenders import quiet
+from default_vs_stock import MODES
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
@@ -56,6 +59,8 @@ SHAPES: dict[str, tuple[int, dict[str, Any]]] = {  # words, fairseq's special on
                                       decoder_attention_heads=2)),  # tries the script
 }  # fmt: skip
 LONGEST = 512  # positions
+COPIES = ("in_proj", "out_proj", "fc1", "fc2")  # of which fairseq 0.12's encoder layers hold a second one, under names with _
+SECOND_COPIES = tuple(f".{name}_{kind}" for name in COPIES for kind in ("weight", "bias"))
 SENTENCES, MEAN, SPREAD = 200, 25, 10  # of the made-up text: lines, tokens a line
 
 
@@ -67,21 +72,43 @@ def main(argv: list[str] | None = None) -> int:
         print("CTranslate2 is not installed, and is left out")
     status = 0
     for shape in args.shapes:
-        with tempfile.TemporaryDirectory(dir=args.folder) as folder:
-            with quiet():
-                make(shape, Path(folder))
-            size = (Path(folder) / "checkpoint.pt").stat().st_size / 2**30
-            print(f"## {shape}: {SHAPES[shape][0]:,} words, {size:.1f} GiB\n", flush=True)
-            out = ["--out", f"{args.out}-{shape}"] if args.out else []
-            flags = ["--model", folder, "--text", str(Path(folder, "text")), f"--flags=--max-len-b {args.tokens}", *out]
-            if "--contenders" not in measured:
-                flags += ["--contenders", *contenders]
-            status |= default_vs_stock.main([*flags, "--over", "stock", *measured])
+        missing = [mode for mode in args.modes if not (args.out and (args.out / f"{shape}-{mode}.md").exists())]
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = (args.folder or Path(temporary)) / shape
+            if missing and not (folder / "text.en").exists():
+                with quiet():
+                    make(shape, folder)
+            for mode in missing:
+                print(f"## {title(shape)}\n", flush=True)
+                out = ["--out", str(args.out / f"{shape}-{mode}")] if args.out else []
+                flags = ["--model", str(folder), "--text", str(folder / "text"), f"--flags=--max-len-b {args.tokens}", *out]
+                if "--contenders" not in measured:
+                    flags += ["--contenders", *contenders]
+                status |= default_vs_stock.main([*flags, "--over", "stock", *measured, "--modes", mode])
+    if args.out:
+        tables(args.out)
     return status
 
 
+def title(shape: str) -> str:
+    """What a shape is."""
+    words, settings = SHAPES[shape]
+    layers = f"{settings['encoder_layers']} + {settings['decoder_layers']} layers of {settings['decoder_embed_dim']}"
+    return f"{shape}: {words:,} words, {layers}"
+
+
+def tables(out: Path) -> None:
+    """Write OUT/tables.md of all comparisons that there are."""
+    parts = []
+    for shape in SHAPES:
+        found = [out / f"{shape}-{mode}.md" for mode in MODES if (out / f"{shape}-{mode}.md").exists()]
+        parts += [f"## {title(shape)}\n", *(file.read_text(encoding="utf-8") for file in found)] if found else []
+    (out / "tables.md").write_text("\n".join(parts), encoding="utf-8")
+
+
 def make(shape: str, folder: Path) -> None:
-    """Write dictionaries, text and a checkpoint of the shape."""
+    """Write a checkpoint of the shape, dictionaries and text, which comes last."""
+    folder.mkdir(parents=True, exist_ok=True)
     words, settings = SHAPES[shape]
     dictionary = Dictionary()
     for i in range(words - len(dictionary)):
@@ -89,14 +116,15 @@ def make(shape: str, folder: Path) -> None:
     chance = random.Random(shape)
     for language in ("de", "en"):
         dictionary.save(str(folder / f"dict.{language}.txt"))
+    torch.save(checkpoint(settings, folder), folder / "checkpoint.pt")
+    for language in ("de", "en"):
         lengths = (max(1, round(chance.gauss(MEAN, SPREAD))) for _ in range(SENTENCES))
         lines = [" ".join(f"w{chance.randrange(words - 4)}" for _ in range(n)) for n in lengths]
         (folder / f"text.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    torch.save(checkpoint(settings, folder), folder / "checkpoint.pt")
 
 
 def checkpoint(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """A random model as fairseq's trainer saves it, without what training needs."""
+    """A random model as the published ones are saved: without what training needs, nor the second copies of fairseq 0.12's encoder."""
     limits = dict(max_source_positions=LONGEST, max_target_positions=LONGEST)
     args = Namespace(arch="transformer", task="translation", data=str(folder), source_lang="de", target_lang="en", dropout=0.1, **limits)
     vars(args).update(settings)
@@ -110,7 +138,7 @@ def checkpoint(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     history = {"criterion_name": "CrossEntropyCriterion", "optimizer_name": "FairseqAdam", "lr_scheduler_state": {}, "num_updates": 0}
     return {
         "args": args,
-        "model": model.state_dict(),
+        "model": {name: value for name, value in model.state_dict().items() if not name.endswith(SECOND_COPIES)},
         "optimizer_history": [history],
         "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}, "val_loss": None},
         "last_optimizer_state": None,
@@ -120,12 +148,13 @@ def checkpoint(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
 def parser() -> argparse.ArgumentParser:
     parse = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
-        epilog="All other flags are those of default_vs_stock.py: --beams, --modes, --limit, --limit-one, --repeats, --threads, ...",
+        epilog="All other flags are those of default_vs_stock.py: --beams, --limit, --limit-one, --repeats, --threads, ...",
     )  # fmt: skip
     parse.add_argument("--shapes", nargs="+", choices=SHAPES, default=["m2m", "nllb", "wmt19"], help="(m2m nllb wmt19)")
     parse.add_argument("--tokens", type=int, default=30, help="target tokens of every sentence (30)")
-    parse.add_argument("--folder", type=Path, help="where checkpoints are written meanwhile (the system's temporary folder)")
-    parse.add_argument("--out", type=Path, help="write OUT-SHAPE.md and OUT-SHAPE.json")
+    parse.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES), help="bulk, one (both)")
+    parse.add_argument("--folder", type=Path, help="where checkpoints are written and kept for the next run (a temporary folder)")
+    parse.add_argument("--out", type=Path, help="folder for SHAPE-MODE.md, SHAPE-MODE.json and tables.md")
     return parse
 
 

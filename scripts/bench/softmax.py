@@ -1,6 +1,7 @@
 """The output layer by itself: full, screened, LSH and TOP over vocabularies of 32,000 to 512,000 words, 1 to 64 rows.
 
-    python scripts/bench/softmax.py [--words 32000 64000] [--rows 1 5 16 64] [--dim 512] [--threads 2] [--out FILE.json]
+    python scripts/bench/softmax.py [--words 32000 64000] [--rows 1 5 16 64] [--dim 512] [--threads 2] [--out OUT]
+    python scripts/bench/softmax.py --words 256206 --dim 1024 --rows 1 5 16       NLLB-200's output layer
     python scripts/bench/softmax.py --engines      the linear layers that screening could use, instead
 
 From features to the 10 best words of each row. Weights are random and features lie near a word's embedding, so hits and recall say
@@ -24,6 +25,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from report import machine
 
 import fairseq_ext  # noqa: F401
 from fairseq_ext.decoders.linear import Linear
@@ -171,7 +173,7 @@ def main() -> None:
     parse.add_argument("--times", type=int, default=15)
     parse.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     parse.add_argument("--engines", action="store_true")
-    parse.add_argument("--out", type=Path)
+    parse.add_argument("--out", type=Path, help="write OUT.md and OUT.json")
     args = parse.parse_args()
     torch.set_num_threads(args.threads)
     clock = time.perf_counter if args.clock == "wall" else time.process_time
@@ -193,7 +195,30 @@ def main() -> None:
         if layer is not None:
             print(f"{V:7} words  " + "  ".join(f"{name} {mib:+,.0f} MiB" for name, mib in layer.mib.items()), flush=True)
     if args.out:
-        args.out.write_text(json.dumps(out, indent=1), encoding="utf-8")
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        args.out.with_name(args.out.name + ".json").write_text(json.dumps(out, indent=1), encoding="utf-8")
+        args.out.with_name(args.out.name + ".md").write_text(page(out), encoding="utf-8")
+
+
+def page(out: list[dict[str, Any]]) -> str:
+    """The tables: milliseconds and times the first way, by rows; memory; where and when."""
+    lines = []
+    for words in dict.fromkeys(run["words"] for run in out):
+        runs = [run for run in out if run["words"] == words]
+        ways = list(runs[0]["ms"])
+        lines += [f"### {words:,} words, {runs[0]['dim']} dimensions", "", "| rows | " + " | ".join(ways) + " |"]
+        lines += ["| ---: |" + " ---: |" * len(ways)]
+        for run in runs:
+            first = run["ms"][ways[0]]
+            lines.append(f"| {run['rows']} | " + " | ".join(f"{ms:.2f} ms ({first / ms:.2f}x)" for ms in run["ms"].values()) + " |")
+        if "mib" in runs[0]:
+            lines += ["", f"MiB of the weights, {runs[0]['mib']['weights']:,.0f}; beside them: "]
+            lines[-1] += ", ".join(f"{name} {mib:,.0f}" for name, mib in runs[0]["mib"].items() if name != "weights") + "."
+        lines.append("")
+    facts, first_run = machine(), out[0]
+    lines.append(f"Medians, taken in turns; threads: {first_run['threads']}, clock: {first_run['clock']}. torch {facts['torch']}, "
+                 f"{facts['cores']} cores of {facts['cpu']}, commit {facts['git_commit'] or 'none'}, {facts['date']}")  # fmt: skip
+    return "\n".join([*lines, ""])
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ from fairseq_ext.decoders.linear import Linear
 from fairseq_ext.decoders.transformer.encoder import FastEncoder
 from fairseq_ext.decoders.transformer.weights import Weights
 
+SECOND_COPIES = ("in_proj_weight", "out_proj_weight", "fc1_weight", "fc2_weight")  # what fairseq holds for torch's fused encoder layer
+
 
 def release_(model: Any, weights: Weights, encoder: FastEncoder | None) -> bool:
     """Drop the matrices of a model's layers, and of an output layer that is no embedding; return whether it could."""
@@ -28,8 +30,17 @@ def release_(model: Any, weights: Weights, encoder: FastEncoder | None) -> bool:
     modules = [m for stack in (model.encoder, model.decoder) for layer in stack.layers for m in layer.modules() if isinstance(m, nn.Linear)]
     for module in [*modules, model.decoder.output_projection]:
         if not is_embedding(model, module.weight):
-            module.weight = nn.Parameter(torch.empty(0, 0), requires_grad=False)
+            module.weight = nothing()
+    for layer in model.encoder.layers:
+        for name in SECOND_COPIES:
+            if name in layer._parameters:
+                setattr(layer, name, nothing())
     return True
+
+
+def nothing() -> nn.Parameter:
+    """Return a parameter without numbers."""
+    return nn.Parameter(torch.empty(0, 0), requires_grad=False)
 
 
 def is_embedding(model: Any, weight: torch.Tensor) -> bool:
