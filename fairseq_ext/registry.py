@@ -38,7 +38,8 @@ names (several are separated by colons). Nothing else names it. This one is whol
 - The plug: a subclass of its point's base class in search/protocols.py, which describes each method and its default. For "decoding" it is
   a function from the `SearchSetup` (search/state.py) to its driver.
 - Its flags: fields of a FairseqDataclass, for "stop" of LengthFlags. `metadata` has the `help`, which tells the default, and where it
-  applies the `range` of a number (least, most, what it is), or `file`: True for a file's name.
+  applies the `range` of a number (least, most, what it is), or `file`: True for a file's name. A pruner (point "prune") has no flag
+  that names it: its first flag is `prune_NAME`, with the default None for off, and it is on where one of its flags is not at its default.
 - build: flags are all of this package's, by field name; context holds the search's settings (search/spec.py), `dictionary`, `models`,
   `stats` and the rest of config.py's `Context`.
 - check: (flags, fairseq's generation flags) -> None. It raises UsageError, one sentence with the way out, for what no range says.

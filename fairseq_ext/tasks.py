@@ -4,8 +4,9 @@
 stock task loads as it is. Every method here is called by fairseq and hands the work on: to config.py, generator.py and session/.
 
 The way of a sentence: fairseq reads it (a line of fairseq-interactive passes session/interactive.py) and asks `inference_step` for
-its batch. `complete` (session/sentences.py) adds its constraints, `Command.decode` (session/command.py) has it decoded, here or in another
-process, by generator.py, which makes a `Pool` for search/loop.py or parallel/driver.py and fairseq's dictionaries of what they find.
+its batch. `complete` (session/sentences.py) adds its constraints, `decode_usable` (session/bad_sentences.py) leaves out what cannot be
+translated, `Command.decode` (session/command.py) has the others decoded, here or in another process, by generator.py, which makes a
+`Pool` for search/loop.py or parallel/driver.py and fairseq's dictionaries of what they find.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ def refuse_reference(flags: Any, own: type) -> None:
 
 def field_names(strategy: Strategy) -> list[str]:
     """Names of the strategy's flags."""
-    return [] if strategy.flags is None else [f.name for f in dataclasses.fields(strategy.flags)]
+    return [] if strategy.flags is None else [f.name for f in dataclasses.fields(strategy.flags) if f.name != "_name"]
 
 
 def refuse_unused(flags: Any, strategies: list[Strategy]) -> None:
@@ -191,7 +191,7 @@ def refuse_values(flags: Any, generation: Any) -> None:
             bounds = "a finite number" if (least, most) == FINITE else bounds
             raise UsageError(f"--{name.replace('_', '-')} {value} is no {meaning}: use {bounds}")
     for name in {name for s in all_strategies() for name in field_names(s)}:
-        value = getattr(flags, name, None)
+        value = getattr(flags, name)
         if isinstance(value, float) and math.isnan(value):
             raise UsageError(f"--{name.replace('_', '-')} is not a number: give one, or leave it out")
     for name in (*FILES, *declared("file")):

@@ -27,7 +27,6 @@ from fairseq_ext.constraints.automaton import IN, OUT, SPACE
 from fairseq_ext.constraints.pieces import PRIVATE, Pieces, is_letter
 
 logger = logging.getLogger("fairseq_ext")
-MODES = ("word", "prefix", "none")
 KINDS = {
     "SentencepieceBPE": "sentencepiece",
     "SubwordNMTBPE": "subword-nmt",

@@ -81,7 +81,8 @@ class Prune(ABC):
 
     @abstractmethod
     def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished) -> Tensor:
-        """(S, c): which candidates stay."""
+        """(S, c): which candidates stay. Where candidates are in banks (`candidates.group`), drop none for what those of other banks have:
+        a sentence that loses a bank may lose its required phrases."""
 
 
 class Stop(ABC):

@@ -2,7 +2,8 @@
 
 On a CPU, processes that decode apart beat threads that share each linear layer. They are forked when the first batch comes, so that they
 share the loaded weights and hold the generator as it was built, whatever its strategies. Sentence i of a batch goes to worker
-i modulo N: batches are sorted by length, so the shares are alike. Each sentence's results do not depend on the others.
+i modulo N: batches are sorted by length, so the shares are alike. A sentence's results do not depend on the others, but for shortlists
+that a batch shares (`--lsh-share batch`, `--shortlist-share batch`).
 
 Neutral setting: --cpu-workers 1, no other process.
 """

@@ -14,9 +14,9 @@
 | which sentences are expanded | --stream-order shortest: those with the fewest tokens (line 12); fifo: all (Appendix A.2) |
 | finalised candidates stay on the beam (A.1) | --stop ranked |
 
-Neutral setting: every one; the stream never changes a result. Here is when sentences start. Which are expanded is in
-search/batch_groups.py, delta and M are in strategies/prune/threshold.py and children.py, the finishing rule of A.1 in
-strategies/stop/ranked.py.
+Neutral setting: every one; the stream changes no result, but for shortlists that all rows share (`--lsh-share batch`, `--shortlist-share
+batch`). Here is when sentences start. Which are expanded is in search/batch_groups.py, delta and M are in strategies/prune/threshold.py
+and children.py, the finishing rule of A.1 in strategies/stop/ranked.py.
 
 Here, other than in the paper: rows that would not fit under --stream-rows wait, those with the most tokens first.
 """
