@@ -37,6 +37,7 @@ setup(
     python_requires=">=3.10",
     classifiers=[  # the Pythons on which the whole test suite has run
         "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
         "Programming Language :: Python :: 3.13",
     ],
     packages=find_packages(include=["fairseq_ext", "fairseq_ext.*"]),

@@ -24,7 +24,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], str, str], ...] = (
 PAGES = {  # of flags whose own page is another than their group's
     "glossary": "glossaries.md", "glossary_match": "glossaries.md", "glossary_repeat": "glossaries.md", "glossary_report": "glossaries.md",
     "results_file": "quickstart.md", "resume": "quickstart.md", "strict": "reliability.md", "stats_file": "questions.md",
-    "int8": "limits.md", "cuda_graphs": "limits.md", "decoder_backend": "architectures.md",
+    "int8": "limits.md", "cuda_graphs": "limits.md", "decoder_backend": "supported-models.md",
     "prune_finished": "constraints.md", "ddg_dir": "parallel-decoding.md",
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What runs which architecture, found out by running it: `python tests/architecture_table.py` writes docs/architectures.md.
+"""What runs which architecture, found out by running it: `python tests/architecture_table.py` writes docs/supported-models.md.
 
 Every recipe of saved_models.py, and ensembles of them, are saved, loaded as the commands load them, and translated with by stock and by
 us; every flag that may be refused for an architecture is tried. Names that fairseq registers and no search here runs stand in a second
@@ -24,7 +24,7 @@ from saved_models import ENSEMBLES, RECIPES, Saved, lines
 from fairseq_ext import UsageError
 from fairseq_ext.decoders.refused import refused
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "architectures.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "supported-models.md"
 HEAD = """# Which architectures run, and how fast
 
 Every architecture below gives stock fairseq's n-best lists: the test that writes these tables compares them. The transformer backend is the

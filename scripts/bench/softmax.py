@@ -29,6 +29,7 @@ from report import machine
 
 import fairseq_ext  # noqa: F401
 from fairseq_ext.decoders.linear import Linear
+from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.kernels.topk import log_softmax_
 from fairseq_ext.kernels.transformer import PackedLinear, has_int8
 from fairseq_ext.search.beam import Beam
@@ -50,6 +51,7 @@ Ways = dict[str, Callable[[], Any]]
 def resident() -> float:
     """MiB of this process that are in memory now."""
     gc.collect()
+    give_back_memory()
     pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 

@@ -1,4 +1,4 @@
-"""A sentence that is alone is searched in one compiled call, and gets the loop's hypotheses to the last bit (search/one_sentence.py)."""
+"""A sentence that is alone is searched in one compiled call, and gets the loop's hypotheses to the last bit (search/driver.py)."""
 
 import functools
 import os
@@ -10,7 +10,7 @@ from models import batch, build, generators, run, same
 
 from fairseq_ext.kernels.library import library
 from fairseq_ext.search.loop import beam_search
-from fairseq_ext.search.one_sentence import BeamSearch
+from fairseq_ext.search.driver import BeamSearch
 
 pytestmark = pytest.mark.skipif(library() is None, reason="there is no compiled library")
 CASES = int(os.environ.get("ONE_SENTENCE_CASES", "300"))  # 10,000 take some minutes

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from fairseq_ext.registry import register
-from fairseq_ext.search.one_sentence import BeamSearch
+from fairseq_ext.search.driver import BeamSearch
 from fairseq_ext.search.state import SearchSetup
 
 
