@@ -286,6 +286,36 @@ def test_the_task_works_without_a_user_directory_and_by_name_from_any_folder(tin
     same_lines(expected, generate(tiny, "--user-dir", "fairseq_ext", "--task", "translation_ext", cwd=theirs))
 
 
+EXTENDED = """
+import fairseq_ext
+from fairseq.tasks import register_task
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
+
+
+@register_task("upper_case", dataclass=TranslationConfig)
+class UpperCase(TranslationTask):
+    def build_generator(self, models, args, **more):
+        print("their task builds a generator")
+        return super().build_generator(models, args, **more)
+
+
+fairseq_ext.extend(UpperCase)
+"""
+
+
+def test_a_task_of_ones_own_has_a_twin_by_one_line(tiny, tmp_path):
+    """Its own method still runs; without our flags it gives what it gave, and it takes constraints."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "__init__.py").write_text(EXTENDED)
+    user_dir = ("--user-dir", tmp_path / "mine")
+    expected, got = (generate(tiny, *user_dir, "--task", task) for task in ("upper_case", "upper_case_ext"))
+    assert all("their task builds a generator" in done.stdout for done in (expected, got))
+    same_lines(expected, got)
+    found = interactive(tiny, *user_dir, "--task", "upper_case_ext", "--constraints", stdin="de1 de2\ten7 en3\n")
+    [best] = [line[2] for line in lines(found) if line[0] == "H-0"]
+    assert "en7 en3" in best
+
+
 @pytest.mark.parametrize("given", [("model_configs", "--user-dir", "fairseq_ext"), ("model_configs:fairseq_ext",)], ids=str)
 def test_two_user_directories_are_refused_with_the_right_command(tiny, theirs, given):
     done = generate(tiny, "--user-dir", *given, "--task", "translation_ext", check=False, cwd=theirs)
