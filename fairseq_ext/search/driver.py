@@ -1,8 +1,8 @@
 """The driver of --decoding beam: the loop (loop.py), or for a sentence that is alone its compiled twin (kernels/beam.cpp), in one call.
 
-The twin runs what most people ask for, on a CPU in float32 or with --int8: beam search of one model, with the full softmax, fairseq's selection
-and stopping criterion, and no logits processor but the length limits and --no-repeat-ngram-size. Everything else, and every batch of
-several sentences, goes through the loop, which is the definition: hypotheses are the same, to the last bit.
+The twin runs what most people ask for, on a CPU in float32 or with --int8: beam search of one model, with the full softmax, fairseq's
+selection and stopping criterion, and no logits processor but the length limits and --no-repeat-ngram-size. Everything else, and every
+batch of several sentences, goes through the loop, which is the definition: hypotheses are the same, to the last bit.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ import torch
 from models import batch, build, generators, run, same
 
 from fairseq_ext.kernels.library import library
-from fairseq_ext.search.loop import beam_search
 from fairseq_ext.search.driver import BeamSearch
+from fairseq_ext.search.loop import beam_search
 
 pytestmark = pytest.mark.skipif(library() is None, reason="there is no compiled library")
 CASES = int(os.environ.get("ONE_SENTENCE_CASES", "300"))  # 10,000 take some minutes
