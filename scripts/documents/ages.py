@@ -47,7 +47,7 @@ def is_older(commit: str, paths: tuple[str, ...], root: Path) -> bool:
 
 
 def tables_of(text: str, brought_in: str) -> list[tuple[str, str]]:
-    """Return the title of each section that has a table, and its commit."""
+    """Return the title of each section that has a table, and its commit; for results without a table, one entry for the text."""
     places = [0, *(match.start() for match in HEADING.finditer(text)), len(text)]
     sections = [text[start:end] for start, end in zip(places, places[1:], strict=False)]
     own = [COMMIT.search(section) for section in sections]
@@ -57,7 +57,8 @@ def tables_of(text: str, brought_in: str) -> list[tuple[str, str]]:
             heading = HEADING.match(section)
             chosen = next((commit for commit in (*own[i:], *reversed(own[:i])) if commit), None)  # a line below tables speaks of them
             found.append((heading[2] if heading else "the first table", chosen[1] if chosen else brought_in))
-    return found
+    named = next((commit[1] for commit in own if commit), brought_in)
+    return found or [("what the text says", named)]
 
 
 def age(path: str, root: Path = ROOT) -> str | None:
@@ -73,7 +74,7 @@ def age(path: str, root: Path = ROOT) -> str | None:
     if not old:
         return f"No table was older than the code that it measures when this page was last written.{unsaid}"
     commits = list(dict.fromkeys(commit for _, commit in old))
-    named = "every table" if len(old) == len(tables) else "; ".join(title for title, _ in old)
+    named = "all figures" if len(old) == len(tables) else "; ".join(title for title, _ in old)
     return (
         f"**Older than the code that it measures:** {named} (commit {', '.join(commits)}). What changed since: "
         f"`git log {commits[0]}.. -- {' '.join(paths)}`.{unsaid}"

@@ -90,11 +90,13 @@ def test_a_table_older_than_its_code_says_so(history, tmp_path):
     history("fairseq_ext/serve/other.py", "1")  # not what it measures
     assert ages.age(file, tmp_path) == "No table was older than the code that it measures when this page was last written."
     second = history("fairseq_ext/softmax/index.py", "2")
-    assert f"every table (commit {first[:7]})" in ages.age(file, tmp_path)
+    assert f"all figures (commit {first[:7]})" in ages.age(file, tmp_path)
     history(file, f"## Old\n\n{table}\ncommit {first}\n\n## New\n\n{table}\ncommit {second}\n")
     assert f"measures:** Old (commit {first[:7]})" in ages.age(file, tmp_path)
     history(file, table)
     assert ages.age(file, tmp_path).endswith("the file's last change stands for it.")
+    history(file, f"528 MiB after 800 requests (commit {first})")  # figures in sentences
+    assert f"all figures (commit {first[:7]})" in ages.age(file, tmp_path)
     history(file, f"commit {'0' * 40}\n\n{table}")
     assert "Older than the code" in ages.age(file, tmp_path)  # a commit that nobody knows
 
