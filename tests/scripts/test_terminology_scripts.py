@@ -1,9 +1,13 @@
 """The scripts of scripts/experiments/terminology and scripts/bench/against_stock.py: what they compute, on made-up text and searches."""
 
+import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import sacrebleu
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 sys.path[:0] = [str(SCRIPTS / "experiments" / "terminology"), str(SCRIPTS / "experiments" / "dba"), str(SCRIPTS / "bench")]
@@ -108,3 +112,32 @@ def test_spans_are_the_tokens_of_the_terms():
         assert len(spans) == len(expected)
         for places, word in zip(spans, expected, strict=True):
             assert [translator.decode(" ".join(pieces[a:b])).strip(".") for a, b in places] == ([word] if word else [])
+
+
+def test_run_sh_searches_scores_draws_and_compares_with_published_scores(tmp_path):
+    """On two sentences of the demo; the published scores are sacrebleu's and, for the terms, counted by hand."""
+    task, out = tmp_path / "task", tmp_path / "out"
+    task.mkdir()
+    line = {"en": "The dogs bark in the yard.", "de": "Die Hunde bellen laut im Hof.", "proper": {"dog": "Hund"}}
+    line["random"] = {"bark": "bellen", "yard": "Hof"}
+    said = "Die Hunde bellen laut."
+    bleu = sacrebleu.corpus_bleu([said], [[line["de"]]]).score
+    chrf = sacrebleu.corpus_chrf([said], [[line["de"]]], word_order=2).score
+    (task / "references.ende.jsonl").write_text(json.dumps(line) + "\n", encoding="utf-8")
+    (task / "team.ende.proper.txt").write_text(said + "\n", encoding="utf-8")
+    rows = [["file", "BLEU", "chrF2++", "proper_success", "random_success"], ["team.ende.proper.txt", bleu, chrf, 1, 0.25]]
+    (task / "official_scores.tsv").write_text("".join("\t".join(map(str, row)) + "\n" for row in rows), encoding="utf-8")
+
+    small = ["--text", SCRIPTS.parent / "data" / "demo" / "test", "--model", DEMO, "--limit", "2", "--beam", "2", "--draws", "2"]
+    small += ["--sets", "rand1", "--methods", "none", "end", "fairseq"]
+    command = [SCRIPTS / "experiments" / "terminology" / "run.sh", "--out", out, *small]
+    environment = os.environ | {"PYTHON": sys.executable}
+    done = subprocess.run(list(map(str, [*command, "--published", task])), env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 1, done.stderr  # half of the random terms are met, and a quarter was published
+    lines = (out / "published.md").read_text(encoding="utf-8").splitlines()
+    assert f"| team.ende.proper | {bleu:.4f} | {chrf:.4f} | 100.00 | 100.00 | +0.00 | 50.00 | 25.00 | +25.00 |" in lines
+    assert "- **not all within their bounds**" in lines and "(at most 1.0)" in done.stdout
+    tables = (out / "tables.md").read_text(encoding="utf-8")
+    assert "### rand1: 2 terms in 2 sentences, beam 2" in tables
+    assert [row.split("|")[4].strip() for row in tables.splitlines() if row.startswith(("| end |", "| fairseq |"))] == ["100.0%"] * 2
+    assert (out / "success.svg").stat().st_size > 1000
