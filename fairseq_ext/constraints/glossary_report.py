@@ -14,19 +14,16 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import IO, Any
 from unicodedata import normalize
 
 from fairseq_ext.constraints.glossary import Required
-from fairseq_ext.constraints.in_text import end_of
 from fairseq_ext.constraints.pieces import normal
+from fairseq_ext.constraints.places import Span, Text, Wanted, assigned
 from fairseq_ext.errors import UsageError, report
 from fairseq_ext.files import is_stream
 from fairseq_ext.terms.words import starts_of, words_of
-
-Span = tuple[int, int]  # characters, [start, end)
-Place = tuple[str, Span]  # a target, and where it stands
 
 
 class GlossaryReport:
@@ -85,63 +82,9 @@ def word_spans(text: str, words: Sequence[str]) -> list[Span]:
 def forms_used(
     translation: str, required: Sequence[Required], segmented: bool, whole: bool | None = True
 ) -> list[tuple[str | None, Span | None]]:
-    """For each requirement, the target that the translation (in NFKC) has and its place; a place serves one requirement.
-
-    Targets as they are written go before those in another case, where the requirement allows one; a requirement that finds its places
-    taken has another one move to a place that is free. segmented: the texts are pieces, parted by spaces; whole: a target must end a
-    word, not only start one; None: targets count inside words as well.
-    """
-    seats: dict[int, Place] = {}
-    wanted: list[list[Place]] = [[] for _ in required]
-    for exact in (True, False):
-        for each, found in zip(required, wanted, strict=True):
-            for target in each.term.targets:
-                found += places(target, translation, "exact" if exact else each.cased.mode, segmented, whole)
-        for i in range(len(required)):
-            if i not in seats:
-                seat(i, wanted, seats, set(), [])
-    return [seats.get(i, (None, None)) for i in range(len(required))]
-
-
-def places(target: str, translation: str, case: str, segmented: bool, whole: bool | None) -> list[Place]:
-    """Where a target stands, from left to right, inside words last; arguments as in `forms_used`."""
-    form = normal(normalize("NFKC", target))
-    if segmented:
-        padded, mode = f" {translation} ", "exact" if case == "exact" else "any"
-        spans = [(begin, end - 2) for begin, end in occurrences(lambda start: end_of(f" {form} ", padded, start, False, mode))]
-        spans = [span for span in spans if case != "initial" or span[0] == 0]
-    else:
-        spans = list(occurrences(lambda start: end_of(form, translation, start, bool(whole), case)))
-        if whole is None:
-            spans += occurrences(lambda start: ((at := translation.find(form, start)), at + len(form)))
-    return [(target, span) for span in dict.fromkeys(spans)]
-
-
-def occurrences(find: Callable[[int], Span]) -> Iterator[Span]:
-    """All that `find` finds; find: the first span at or behind a place, (-1, ...) for none."""
-    span = find(0)
-    while span[0] >= 0:
-        yield span
-        span = find(span[0] + 1)
-
-
-def seat(i: int, wanted: Sequence[Sequence[Place]], seats: dict[int, Place], tried: set[Place], above: list[Span]) -> bool:
-    """Give requirement i one of its wanted places, if need be one whose holder can move (an augmenting path); whether there is one.
-
-    tried: places that some requirement has asked for in vain; above: the spans that those who wait for i are to have."""
-    held = {j: span for j, (_, span) in seats.items() if j != i}
-    options = [place for place in wanted[i] if place not in tried and not any(overlap(place[1], span) for span in above)]
-    holders = [[j for j, span in held.items() if overlap(place[1], span)] for place in options]
-    for place, of_place in sorted(zip(options, holders, strict=True), key=lambda option: len(option[1])):  # free ones first
-        if place in tried:
-            continue
-        tried.add(place)
-        if not of_place or (len(of_place) == 1 and seat(of_place[0], wanted, seats, tried, [*above, place[1]])):
-            seats[i] = place
-            return True
-    return False
-
-
-def overlap(one: Span, other: Span) -> bool:
-    """Whether two spans share a character."""
-    return one[0] < other[1] and other[0] < one[1]
+    """For each requirement, the target that the translation (in NFKC) has and its place; a place serves one requirement (places.py, there
+    the other arguments)."""
+    targets = [list(each.term.targets) for each in required]
+    wanted = [Wanted([normal(normalize("NFKC", t)) for t in of], each.cased.mode) for of, each in zip(targets, required, strict=True)]
+    places = assigned(Text(translation, segmented, whole), wanted)
+    return [(None, None) if place is None else (of[place[0]], place[1]) for of, place in zip(targets, places, strict=True)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import unicodedata
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,9 +13,9 @@ from torch import Tensor
 
 from fairseq_ext.constraints.flags import case_of
 from fairseq_ext.constraints.glossary import Glossary, GlossaryOptions
-from fairseq_ext.constraints.in_text import end_of
 from fairseq_ext.constraints.phrase import Phrase
 from fairseq_ext.constraints.pieces import normal
+from fairseq_ext.constraints.places import Place, Text, Wanted, assigned, in_order
 from fairseq_ext.constraints.sentence import SentenceConstraints, merge
 from fairseq_ext.engine.jobs import Constraint, GlossaryFile, Job, Span
 from fairseq_ext.errors import UsageError
@@ -33,6 +33,7 @@ class Term:
     source: str
     phrases: tuple[Phrase, ...]
     spans: tuple[Span, ...]  # in the source
+    case: str = "exact"  # in which its phrases count
 
 
 NO_TERM = Term("", (), ())
@@ -70,7 +71,7 @@ class Requirements:
         words = words_of(text, source.segmenter.takes_pieces)
         for glossary in [*([] if source.glossary is None else [source.glossary]), *self.named(job)]:
             required = glossary.required(words)
-            terms += [Term(each.term.source, each.phrases, spans_of(job.source, words, each.matches)) for each in required]
+            terms += [Term(each.term.source, each.phrases, spans_of(job.source, words, each.matches), each.cased.mode) for each in required]
             if glossary is not source.glossary:
                 found = source.with_terms(found, required)
         return source.consistent(found), terms
@@ -120,36 +121,53 @@ class Requirements:
         return [Constraint(phrase, False, "the source is empty") for phrase in phrases]
 
     def report(self, job: Job, wanted: SentenceConstraints | None, terms: list[Term], best: Translation) -> list[Constraint]:
-        """What became of a request's phrases in its best hypothesis, in the order in which they were given."""
+        """What became of a request's phrases in its best hypothesis, in the order in which they were given; a place serves one phrase."""
         if wanted is None:
             return []
-        target_text = self.translator.generator.target_text
-        text_of, boundaries = target_text.text, target_text.boundaries
-        whole = boundaries is not None and boundaries.whole
-        unmet = Counter(best.unmet)
         reasons: dict[str, list[str]] = {}
-        for (text, reason), times in unmet.items():
-            reasons.setdefault(text, []).extend([reason] * times)
-        term_of = {frozenset(term.phrases): term for term in reversed(terms)}
-        reached: dict[frozenset[Phrase], int] = {}
+        for text, reason in best.unmet:
+            reasons.setdefault(text, []).append(reason)
+        terms = list(terms)
         out = []
         if wanted.prefix:
             is_met = wanted.prefix_text not in reasons
-            prefix = text_of(wanted.prefix).strip()
+            prefix = self.translator.generator.target_text.text(wanted.prefix).strip()
             spans = ((0, len(prefix)),) if is_met and best.text.startswith(prefix) else ()
             out.append(Constraint(wanted.prefix_text, is_met, "" if is_met else reasons[wanted.prefix_text].pop(), spans))
-        for alternatives, text, cased in zip(wanted.any_of, wanted.text, wanted.cases, strict=True):
-            kind = frozenset(alternatives)
-            phrases = [normal(text_of(phrase)) for phrase in alternatives]
-            places = [end_of(phrase, best.text, reached.get(kind, 0), whole, cased.mode) for phrase in phrases]
-            span = min((found for found in places if found[1] >= 0), key=lambda found: found[1], default=None)
-            reason = reasons[text].pop() if reasons.get(text) and span is None else ""
-            if span is not None:
-                reached[kind] = span[1]
-            term = term_of.get(kind, NO_TERM)
-            out.append(Constraint(text, not reason, reason, () if span is None else (span,), term.source, term.spans))
+        places = self.places(wanted, best.text)
+        lacks: dict[int, str] = {}
+        for i in sorted(range(len(places)), key=lambda i: places[i] is not None):  # of equal phrases, those without a place first
+            if reasons.get(wanted.text[i]):
+                lacks[i] = reasons[wanted.text[i]].pop()
+        for i, (alternatives, cased, place) in enumerate(zip(wanted.any_of, wanted.cases, places, strict=True)):
+            spans = () if place is None or i in lacks else (place[1],)
+            term = taken(terms, alternatives, cased.mode)
+            out.append(Constraint(wanted.text[i], i not in lacks, lacks.get(i, ""), spans, term.source, term.spans))
         left = [(text, reason) for text, of_text in reasons.items() for reason in of_text]
         return out + [Constraint(text, False, reason) for text, reason in left]
+
+    def places(self, wanted: SentenceConstraints, text: str) -> list[Place | None]:
+        """Where the phrases of a sentence stand in its translation."""
+        target_text, pools = self.translator.generator.target_text, self.translator.generator.pools
+        boundaries = target_text.boundaries
+        phrases = [
+            Wanted([normal(target_text.text(phrase)) for phrase in alternatives], cased.mode)
+            for alternatives, cased in zip(wanted.any_of, wanted.cases, strict=True)
+        ]
+        segmented = target_text.segmenter().takes_pieces
+        place = in_order if pools.ordered else assigned
+        return place(Text(text, segmented, None if boundaries is None else boundaries.whole), phrases)
+
+
+def taken(terms: list[Term], alternatives: tuple[Phrase, ...], case: str) -> Term:
+    """The term that asks for these phrases, taken out of the list; NO_TERM where none does. Of several the one in this case goes first,
+    then the one with the fewest other phrases, which are banned."""
+    fitting = [term for term in terms if set(alternatives) <= set(term.phrases)]
+    if not fitting:
+        return NO_TERM
+    found = min(fitting, key=lambda term: (term.case != case, len(term.phrases)))
+    terms.remove(found)
+    return found
 
 
 def spans_of(source: str, words: list[str], matches: list) -> tuple[Span, ...]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import random
+import re
 import time
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from fairseq_ext import Translator, UsageError
 from fairseq_ext.engine.decoding import Decoding
 from fairseq_ext.engine.jobs import Answer, GlossaryFile, Job, Partial
 from fairseq_ext.engine.worker import load
+from fairseq_ext.translation import Translation
 
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "checkpoints" / "demo"
@@ -189,6 +191,35 @@ def test_equal_phrases_have_places_of_their_own(decoding):
     assert prefix.spans == ((0, 2),)
     assert first.met and second.met and first.spans[0][1] <= second.spans[0][0]
     assert {answer.text[slice(*c.spans[0])] for c in (first, second)} == {"the"}
+
+
+@pytest.mark.parametrize(
+    ("terms", "held"),
+    [
+        # "The patient has a port.": one place for two terms; the first one makes room; a place inside another one's
+        ({"Patient": "patient", "Port": "patient"}, ["patient", None]),
+        ({"Patient": "house|port", "Port": "port"}, ["house", "port"]),
+        ({"Patient": "patient has", "Port": "patient"}, ["patient has", None]),
+    ],
+    ids=str,
+)
+def test_a_place_serves_one_term(decoding, terms, held):
+    """The text is given, so that what a search makes of these terms is of no account."""
+    text = {"house": "The house has a port."}.get(held[0], "The patient has a port.")
+    asked = Job("Der Patient hat einen Port.", None, terms=tuple(terms.items()))
+    requirements = decoding.requirements
+    wanted, found = requirements.of(asked, decoding.translator.encode(asked.source))
+    reported = requirements.report(asked, wanted, found, Translation(text, [], 0.0, []))
+    assert [c.term for c in reported] == list(terms)
+    assert [text[slice(*c.spans[0])] if c.spans else None for c in reported] == held
+
+
+def test_a_form_that_meets_two_terms_is_the_place_of_one(decoding):
+    (answer,) = answers(decoding, [Job("Der Patient hat einen Port.", None, terms=(("Patient", "house|patient"), ("Port", "patient")))])
+    spans = [span for constraint in answer.constraints for span in constraint.spans]
+    free = [match.span() for match in re.finditer(r"\b(house|patient)\b", answer.text)]
+    assert all(constraint.met for constraint in answer.constraints) and "patient" in answer.text
+    assert len(spans) == len(set(spans)) == min(2, len(free)) and set(spans) <= set(free)
 
 
 def test_what_conflicts_is_told(decoding):
