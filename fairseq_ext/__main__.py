@@ -21,6 +21,11 @@ GROUPS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], str, str], ...] = (
     ("several tokens a call", ("decoding",), (), "--beam 1 --decoding window", "parallel-decoding.md"),
     ("the run", (), (), "--results-file results.jsonl --stats-file run.json", "flags.md"),
 )
+NOTES = {  # what a group says of flags of fairseq's own
+    "select": "fairseq's own --constraints: fairseq-interactive takes phrases typed behind a sentence, each after a tab. Bare it means "
+    "ordered, as in stock: they come in the order typed; --constraints unordered: in any order. Phrases of our files and of Python are "
+    "unordered unless it says ordered."
+}
 PAGES = {  # of flags whose own page is another than their group's
     "glossary": "glossaries.md", "glossary_match": "glossaries.md", "glossary_repeat": "glossaries.md", "glossary_report": "glossaries.md",
     "results_file": "quickstart.md", "resume": "quickstart.md", "strict": "reliability.md", "stats_file": "questions.md",
@@ -75,8 +80,10 @@ def print_flags() -> None:
         add_help=False,
         usage="%(prog)s [flags below]",
     )
+    points_of = {title: points for title, points, *_ in GROUPS}
     for title, example, page, fields in grouped():
-        group = parser.add_argument_group(title, f"for example: {example}   (docs/{page})")
+        notes = [textwrap.fill(NOTES[point], 80) for point in points_of[title] if point in NOTES]
+        group = parser.add_argument_group(title, "\n".join([f"for example: {example}   (docs/{page})", *notes]))
         specs = [(f.name, f.type, dataclasses.field(default=f.default, metadata=f.metadata)) for f in fields]
         gen_parser_from_dataclass(group, dataclasses.make_dataclass("Group", specs, bases=(FairseqDataclass,))())  # type: ignore[arg-type]
     print(parser.format_help(), flush=True)

@@ -27,6 +27,16 @@ def test_the_help_prints_every_flag_under_its_group(capsys: pytest.CaptureFixtur
     assert printed.index("required and banned phrases:") < printed.index("when a sentence ends:") < printed.index("the run:")
 
 
+def test_the_help_says_beside_each_route_in_which_order_phrases_come(capsys: pytest.CaptureFixture) -> None:
+    main([])
+    printed = " ".join(capsys.readouterr().out.split())
+    stock, ours = printed.index("fairseq's own --constraints: "), printed.index("--constraints-file CONSTRAINTS_FILE")
+    assert "Bare it means ordered, as in stock" in printed[stock:ours]
+    assert "Phrases of our files and of Python are unordered" in printed[stock:ours]
+    for flag in ("constraints_file", "glossary"):
+        assert "in any order unless --constraints is ordered" in str(all_flags()[flag].metadata["help"])
+
+
 @pytest.mark.parametrize("name", ["prune-bound", "--prune-bound", "prune_bound"])
 def test_a_flag_is_explained_with_its_strategy_and_page(name: str, capsys: pytest.CaptureFixture) -> None:
     main(["flags", name])

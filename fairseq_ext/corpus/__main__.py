@@ -39,7 +39,8 @@ def parser() -> ArgumentParser:
     add("--output", required=True, metavar="DIR", help="a file for each input file, manifest.json, errors.jsonl")
     add("--format", choices=list(SUFFIXES), default="jsonl", help="format of the output (default: jsonl; text: best hypotheses alone)")
     add("--source-field", metavar="NAME", help="key or column of the source in JSONL and Parquet (default: source, else text)")
-    add("--constraints-file", nargs="+", metavar="FILE", help="one for each input file, in their order (default: none)")
+    order = "one for each input file; phrases come in any order unless --constraints is ordered (default: none)"
+    add("--constraints-file", nargs="+", metavar="FILE", help=order)
     add("-s", "--source-lang", help="source language (default: as the dictionaries and the checkpoint say)")
     add("-t", "--target-lang", help="target language (default: the other dictionary's)")
     add("--overwrite", action="store_true", help="remove what earlier runs have put into --output, and start anew (default: off)")
