@@ -9,7 +9,8 @@ sets: unconstrained search against DBA with constraints from the references (ran
 the time when extra steps are taken out; "rows after the best" is the share of the rows that were spent once the best hypothesis was
 finished (Section 6.4 of the paper: garbage), which pruning and --stop optimal cut; "tokens" the outputs' length over the first's.
 constant: the same sentences with one constraint token and with ten or more. interactive: the complete command fairseq-interactive
---constraints, stock and ours, batches of 32; "decoding" is what the command itself reports as its translation time.
+--constraints, stock and ours, batches of 32; "decoding" is what the command itself reports as its translation time. words: what it costs
+that phrases count as whole words (constrained_default.py).
 quality, speed: fairseq's own constrained search against DBA on rand1..rand4 and phr2..phr4, at each of --beams: mean scores of the best
 hypotheses, sentences with a better and with a worse one; how many times as fast (constrained_stock.py). With --out a finished cell is kept
 in OUT.cells and not measured again: an interrupted run goes on, and --stock-sets and --beams make short pieces of a long one.
@@ -28,6 +29,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments" / "dba"))
 
+import constrained_default
 from arguments import command_line, run_script, text_arguments, timing_arguments
 from constrained_stock import HEADS as STOCK_HEADS
 from constrained_stock import Cells, Searches, quality, speed
@@ -152,6 +154,15 @@ class Bench:
             out.append((f"fairseq-interactive --constraints, {name}, beam {self.args.beam}, {len(constraints)} sentences", rows))
         return out
 
+    def words(self) -> list[tuple[str, list[Row]]]:
+        """What it costs that phrases count as whole words."""
+        rows = []
+        for name in self.args.sets:
+            phrases = extract(self.text.references, name, self.args.seed, self.usable())
+            given = [*self.common, *self.file(name, phrases)]
+            rows.append(constrained_default.row(self.text, name, given, phrases, self.args.repeats, self.args.threads))
+        return [(f"phrases as whole words, beam {self.args.beam}, {len(self.text.references)} sentences", rows)]
+
     def quality(self) -> list[tuple[str, list[Row]]]:
         """Scores beside those of fairseq's own constrained search."""
         return self.against_stock("quality", self.text, lambda searches: quality(searches, self.text))
@@ -192,6 +203,7 @@ def timed(command: Sequence[str]) -> tuple[float, float]:
 HEADS = {
     "sets": ["search", *TIMES, "rows after the best", "tokens", "BLEU", "met"],
     **STOCK_HEADS,
+    "words": constrained_default.HEAD,
     "interactive": ["command", "seconds", "decoding", "times stock", "decoding, times stock"],
 }
 HEADS["constant"] = HEADS["sets"]

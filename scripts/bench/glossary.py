@@ -1,6 +1,6 @@
 """How long a glossary of 100,000 entries takes to load and to match.
 
-    python scripts/bench/glossary.py [--entries 100000] [--repeats 3]
+    python scripts/bench/glossary.py [--entries 100000] [--repeats 3] [--out OUT]
 
 Made-up terms over the demo model's dictionaries and segmentation (checkpoints/demo). Times are CPU seconds of one thread, the best of
 --repeats; loading includes the segmentation of sources and the check of targets, matching is a sentence of 20 words that is segmented
@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from counted import Row, print_tables
 from fairseq.data import Dictionary
 from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, SentencepieceConfig
 
@@ -32,6 +33,7 @@ from fairseq_ext.terms.words import words_of
 DEMO = Path(__file__).parents[2] / "checkpoints" / "demo"
 MOST_LOAD, MOST_MATCH = 3.0, 1e-4  # seconds
 SENTENCES, LENGTH = 2_000, 20
+HEAD = ["glossary", "lines", "load, s", "first sentence, s", "each sentence, ms"]
 
 
 def best(repeats: int, run: Callable[[], Any]) -> tuple[float, Any]:
@@ -49,6 +51,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--entries", type=int, default=100_000)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--out", type=Path, help="write OUT.md and OUT.json")
     args = parser.parse_args(argv)
     draw = random.Random(1)
     config = SentencepieceConfig()
@@ -64,6 +67,7 @@ def main(argv: list[str] | None = None) -> int:
         return f"{source}\t{draw.choice(known)} {draw.choice(known)} {draw.choice(known)}\n"
 
     sentences = [words_of(" ".join(word() for _ in range(LENGTH))) for _ in range(SENTENCES)]
+    rows: list[Row] = []
     failed = False
     with tempfile.TemporaryDirectory() as folder:
         many, one = Path(folder) / "many.tsv", Path(folder) / "one.tsv"
@@ -77,11 +81,12 @@ def main(argv: list[str] | None = None) -> int:
             first, _ = best(1, lambda glossary=glossary: glossary.required(sentences[0]))
             all_sentences, _ = best(args.repeats, lambda glossary=glossary: [glossary.required(words) for words in sentences])
             each = all_sentences / SENTENCES
-            print(f"{match:<9} {args.entries} entries: load {load:.2f} s, first sentence {first:.4f} s, each {1000 * each:.4f} ms")
+            rows.append([f"--glossary-match {match}", f"{args.entries:,}", f"{load:.2f}", f"{first:.4f}", f"{1000 * each:.4f}"])
             failed |= load >= MOST_LOAD or each >= MOST_MATCH
         load, _ = best(args.repeats, lambda: Glossary(GlossaryOptions(str(one)), segmenter))
-        print(f"20,000 lines of one source term: load {load:.2f} s")
+        rows.append(["one source term", "20,000", f"{load:.2f}", "", ""])
         failed |= load >= MOST_LOAD
+    print_tables([("glossaries", HEAD, rows)], args.out)
     return int(failed)
 
 

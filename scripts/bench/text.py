@@ -23,11 +23,16 @@ class Text:
     def bleu(self, outputs: Outputs) -> float:
         """sacrebleu of the best hypotheses; tokens are ids of the target dictionary."""
         import sacrebleu
+
+        lines = self.lines(outputs)
+        return sacrebleu.corpus_bleu(lines, [self.references[: len(lines)]]).score
+
+    def lines(self, outputs: Outputs) -> list[str]:
+        """The best hypotheses as plain text."""
         from fairseq.data import Dictionary
 
         dictionary = Dictionary.load(str(self.folder / f"dict.{self.target}.txt"))
-        lines = [self.plain(dictionary[token] for token in best[0][0] if token != dictionary.eos()) for best in outputs]
-        return sacrebleu.corpus_bleu(lines, [self.references[: len(lines)]]).score
+        return [self.plain(dictionary[token] for token in best[0][0] if token != dictionary.eos()) for best in outputs]
 
     def plain(self, pieces: Iterable[str]) -> str:
         """Words again, from SentencePiece pieces or from words cut with @@."""

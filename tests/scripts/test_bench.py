@@ -11,6 +11,7 @@ import torch
 BENCH = Path(__file__).resolve().parents[2] / "scripts" / "bench"
 sys.path.insert(0, str(BENCH))
 
+import glossary  # noqa: E402
 import harness  # noqa: E402
 import report  # noqa: E402
 from equality import check, same_best  # noqa: E402
@@ -194,3 +195,21 @@ def test_shapes_are_saved_as_checkpoints_and_measured(tmp_path):
     assert "| stock |" in table and "| ours |" in table and "equal (4 hypotheses)" in table
     again = subprocess.run([sys.executable, BENCH / "shapes.py", *flags], check=True, capture_output=True, text=True)
     assert "stock" not in again.stdout, "what is there is not measured again"
+
+
+def test_the_glossary_script_times_every_way_to_match(tmp_path, monkeypatch):
+    for name, least in (("MOST_LOAD", 0.0), ("MOST_MATCH", 9.0)):
+        monkeypatch.setattr(glossary, name, least)
+    assert glossary.main(["--entries", "200", "--repeats", "1", "--out", str(tmp_path / "out")]) == 1, "nothing loads in no time"
+    (rows,) = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["tables"].values()
+    assert [row["glossary"].split()[-1] for row in rows] == ["surface", "casefold", "lemma", "term"]
+    assert all(0 < float(row["each sentence, ms"]) < 9000 for row in rows[:3]) and float(rows[3]["load, s"]) > 0
+
+
+def test_whole_words_are_timed_beside_phrases_inside_words(tmp_path):
+    small = ["--limit", "3", "--beam", "2", "--repeats", "1", "--threads", "1", "--parts", "words", "--sets", "rand1"]
+    subprocess.run([sys.executable, BENCH / "constrained.py", *small, "--out", str(tmp_path / "out")], check=True, capture_output=True)
+    (rows,) = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["tables"].values()
+    (row,) = rows
+    assert row["set"] == "rand1" and float(row["default: time (min-max)"].split()[0]) > 0
+    assert 0 <= int(row["changed"]) <= int(row["whole already"]) <= 3
