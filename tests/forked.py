@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import multiprocessing.util
 import os
@@ -10,7 +11,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -91,6 +92,17 @@ class Child:
         done = Done(status, *texts)
         self.folder.cleanup()
         return done
+
+
+@contextlib.contextmanager
+def inside(folder: Path) -> Iterator[None]:
+    """Make `folder` the working directory for as long as the context lasts."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
 
 
 def forked(run: Callable[[], object], *argv: object, stdin: bytes | str | None = None) -> Done:

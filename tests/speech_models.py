@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 import torch
 from fairseq.data import Dictionary
 from fairseq_cli.train import cli_main as train
-from forked import forked, succeeded
+from forked import forked, inside, succeeded
 from task_models import ONCE, WORDS, sharpen
 
 FEATURES = 8
@@ -61,7 +60,7 @@ def make(root: Path, tagged: bool) -> Speech:
         (root / f"{split}.tsv").write_text("\n".join(lines) + "\n")
     loss = ["--criterion", "label_smoothed_cross_entropy", *["--ignore-prefix-size=1"] * tagged]
     task = ["--task", "speech_to_text", "--config-yaml", "config.yaml", "--train-subset", "train", "--valid-subset", "dev"]
-    with contextlib.chdir(root):
+    with inside(root):
         succeeded(forked(train, "fairseq-train", root, *task, *MODEL, *loss, *ONCE, "--save-dir", root / "saved"))
     sharpen(root / "saved" / "checkpoint_last.pt")
     louder(root / "saved" / "checkpoint_last.pt")

@@ -8,7 +8,6 @@ A checkpoint is a model after one update whose vocabulary is sharpened, so that 
 
 from __future__ import annotations
 
-import contextlib
 import random
 import shutil
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from typing import Any
 import torch
 from fairseq_cli.preprocess import cli_main as preprocess
 from fairseq_cli.train import cli_main as train
-from forked import forked, succeeded
+from forked import forked, inside, succeeded
 
 WORDS = 30
 SIZES = {"embed-dim": 16, "ffn-embed-dim": 16, "layers": 1, "attention-heads": 2}
@@ -141,7 +140,7 @@ def make(name: str, root: Path, words: int = WORDS) -> Made:
         (root / "words.txt").write_text("".join(f"w{i} 1\n" for i in range(words)))
         sides += ["--srcdict", root / "words.txt"]
     data = root / "data"
-    with contextlib.chdir(root):
+    with inside(root):
         succeeded(forked(preprocess, "fairseq-preprocess", *sides, *splits, "--destdir", data, "--workers", 1))
         if name == "multilingual_language_modeling":  # a folder for each language, one dictionary
             shutil.copytree(data, root / "languages" / "xx")

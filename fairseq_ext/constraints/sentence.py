@@ -50,6 +50,11 @@ class SentenceConstraints:
         """In which case each constraint counts."""
         return self.cased or (EXACT,) * len(self.any_of)
 
+    @property
+    def is_free(self) -> bool:
+        """Whether a search for the sentence, and the report of it, are those of one without constraints."""
+        return not (self.any_of or self.banned or self.prefix or self.unmet)
+
 
 EMPTY = SentenceConstraints((), ())
 Kind = tuple[frozenset[Phrase], Cased]  # constraints of one kind need disjoint occurrences

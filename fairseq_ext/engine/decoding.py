@@ -1,7 +1,8 @@
 """Requests through one beam search, in one process: started as the schedule says, decoded together, answered.
 
 The search is never empty on purpose: at every step, as many requests start as there is room for (--stream-width sentences, or
---stream-rows rows); --refill-threshold waits until few are left, and --schedule batch until none is.
+--stream-rows rows); --refill-threshold waits until few are left, and --schedule batch until none is. While few requests
+are there, each is decoded in one call, where that is less work (one_call.py).
 
 A request whose preparation fails is answered with the error. When a step fails, whatever the reason, all its sentences run again, each
 alone, so that the error goes to the request that is to blame.
@@ -21,6 +22,7 @@ import torch
 from fairseq_ext.constraints.draft_first import without_phrases
 from fairseq_ext.engine.intake import Intake, Request, told
 from fairseq_ext.engine.jobs import Partial
+from fairseq_ext.engine.one_call import OneCall
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.open_search import OpenSearch
 from fairseq_ext.session.pool_of import pool_of
@@ -46,6 +48,7 @@ class Decoding(Intake):
         super().__init__(translator, refill.places)
         self.refill = refill
         self.device = torch.device("cuda" if translator.cuda else "cpu")
+        self.one_call = OneCall(self.generator.setup)
         self.alone: deque[Request] = deque()  # that run by themselves, after a step that failed
         self.clear()
 
@@ -71,11 +74,15 @@ class Decoding(Intake):
 
     def work(self) -> None:
         """Start what may start, and decode one step."""
+        if not self.live and not self.alone and self.in_one_call():
+            return
         newcomers = self.newcomers()
         try:
             if newcomers:
                 self.start(newcomers)
+            start = time.perf_counter()
             final = self.search.step()
+            self.one_call.shared.add(len(self.live), time.perf_counter() - start)
             for place in final:
                 self.finish(place)
             self.tell_prefixes()
@@ -88,6 +95,26 @@ class Decoding(Intake):
             return [] if self.live else [self.alone.popleft()]
         room = min(self.refill.newcomers(len(self.live)), len(self.waiting)) if self.waiting else 0
         return [self.waiting.popitem(last=False)[1] for _ in range(room)]
+
+    def in_one_call(self) -> bool:
+        """Answer the request that came first in one call, where it has no constraints, nobody watches it, and that is less work than the
+        shared search of all that wait; whether that was so."""
+        number, request = next(iter(self.waiting.items()))
+        is_free = request.wanted is None or request.wanted.is_free
+        if request.job.streams or not is_free or not self.one_call.pays(request.tokens, len(self.waiting)):
+            return False
+        request.started = time.monotonic()
+        try:
+            pool = pool_of(self.translator, [request.tokens], [None])
+            pool.constraints = None  # an engine that takes constraints gives every sentence some, if empty ones
+            found = self.one_call(pool)
+            if found is None:
+                return False
+            self.answer(request, self.generator.answer(pool, 0, found))
+        except Exception as error:
+            self.fail([request], error)
+        del self.waiting[number]
+        return True
 
     def start(self, requests: list[Request]) -> None:
         """Put these requests into the search."""

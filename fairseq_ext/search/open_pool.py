@@ -47,7 +47,7 @@ class OpenPool(Pool):
             given = EMPTY if arrivals.constraints is None else arrivals.constraints[i]
             if arrivals.ends is not None:
                 self.ends_allowed[place] = int(arrivals.ends.allowed[i])
-            self.given[place] = given if given.any_of or given.banned or given.prefix or given.unmet else EMPTY
+            self.given[place] = EMPTY if given.is_free else given
         self.constraints = None if arrivals.constraints is None else self.given
         self.lead = self.leads
         self.bos, self.ordered, self.boundaries = arrivals.bos, arrivals.ordered, arrivals.boundaries

@@ -94,6 +94,10 @@ class Stop(ABC):
     def start(self, beam: Beam, pool: Pool) -> None:  # noqa: B027  most keep no state of their own
         """Prepare the plug's state for the sentences of a beam, which start now; nothing by default."""
 
+    def unconstrained(self) -> Stop:
+        """Return a plug that stops the same while no sentence of the pool has constraints; by default this one."""
+        return self
+
     def answers(self, sentence: int) -> list[int] | None:
         """Which of a sentence's finished hypotheses, numbered as they finished, are its answer; None (the default): all."""
         return None

@@ -88,8 +88,7 @@ class Stream:
         told = 0
         try:
             while True:
-                async with asyncio.timeout_at(self.deadline):
-                    await self.changed.wait()
+                await asyncio.wait_for(self.changed.wait(), self.deadline - self.loop.time())
                 self.changed.clear()
                 if answer.done():
                     yield event("answer", shown(answer.result()))
@@ -97,7 +96,7 @@ class Stream:
                 if self.latest is not None and self.latest.tokens > told:
                     told = self.latest.tokens
                     yield event("partial", {"text": self.latest.text, "tokens": told})
-        except TimeoutError:
+        except asyncio.TimeoutError:
             yield event("error", {"error": f"the translation took more than {self.seconds:g} seconds: ask for less at once, or later"})
         except (UsageError, RuntimeError) as error:
             yield event("error", {"error": str(error)})

@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+import aiohttp
 import httpx
 import numpy as np
 from arguments import command_line, run_script, text_arguments
@@ -50,15 +51,16 @@ async def load(url: str, lines: list[str], rate: float, seconds: float, seed: in
     while (at := at + draw.expovariate(rate)) < seconds:
         arrivals.append((at, draw.choice(lines)))
     latencies: list[float] = []
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    async with httpx.AsyncClient(base_url=url, timeout=600, limits=limits) as client:
+    # aiohttp takes less than half of httpx's time, which the servers on the same cores lack
+    limits = {"connector": aiohttp.TCPConnector(limit=0), "timeout": aiohttp.ClientTimeout(600)}
+    async with aiohttp.ClientSession(url, **limits) as client:
         start = time.perf_counter()
 
         async def ask(at: float, line: str) -> None:
             await asyncio.sleep(max(0.0, start + at - time.perf_counter()))
-            response = await client.post("/v1/translate", json={"source": line})
-            if response.status_code == 200 and "text" in response.json():
-                latencies.append(time.perf_counter() - start - at)
+            async with client.post("/v1/translate", json={"source": line}) as response:
+                if response.status == 200 and "text" in await response.json():
+                    latencies.append(time.perf_counter() - start - at)
 
         await asyncio.gather(*(ask(*each) for each in arrivals), return_exceptions=True)
     found = np.percentile(latencies, [50, 95, 99]) if latencies else np.full(3, np.inf)

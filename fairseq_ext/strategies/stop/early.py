@@ -30,6 +30,7 @@ from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, StopDecision
 from fairseq_ext.search.finished import Finished
 from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.protocols import Stop
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.stats import Stats
 from fairseq_ext.strategies.stop._length_reward import LengthFlags, check_length
@@ -48,6 +49,9 @@ class Early(Count):
         super().__init__(eos)
         self.scoring = scoring
         self.stats = stats
+
+    def unconstrained(self) -> Stop:
+        return Count(self.eos)
 
     def start(self, beam: Beam, pool: Pool) -> None:
         """Drop rows where there are constraints; else a placeholder row (score -inf) stays, as in fairseq."""
