@@ -144,7 +144,7 @@ class Engine:
             left = [*self.requests.clear(), *(ticket for worker in workers for ticket in worker.requests.values())]
         for worker in workers:
             worker.send(None)
-            worker.pipe.close()
+            worker.close()
         self.nursery.stop()
         for ticket in left:
             resolve(ticket.future, Closed("the engine was closed before the request was answered"))

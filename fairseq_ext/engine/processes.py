@@ -81,6 +81,7 @@ class Worker:
         self.load = 0  # of the requests that it has, a measure
         self.requests: dict[int, Any] = {}  # that it has, by number
         self.pipe = nursery.worker()
+        self.closing = threading.Lock()
         self.thread = threading.Thread(target=self.listen, name="fairseq_ext engine", daemon=True)
         self.thread.start()
 
@@ -90,7 +91,7 @@ class Worker:
             while True:
                 self.heard(self, self.pipe.recv())
         except (EOFError, OSError, pickle.UnpicklingError):
-            self.pipe.close()
+            self.close()
         self.lost(self)
 
     def send(self, message: Any) -> None:
@@ -99,3 +100,8 @@ class Worker:
             self.pipe.send(message)
         except (OSError, ValueError):
             pass
+
+    def close(self) -> None:
+        """Close the pipe. Two threads may do so, and a connection that both close at once would close a file of somebody else's."""
+        with self.closing:
+            self.pipe.close()
