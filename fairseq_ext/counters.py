@@ -59,9 +59,11 @@ class Items(list):
 
 
 def merged(ours: Any, theirs: Any) -> Any:
-    """Two counters of one kind as one; sections and lists of ours change in place. Errors: ValueError for texts that differ."""
+    """Two counters of one kind as one; ours changes in place where it can. Errors: ValueError for two kinds or texts."""
     if ours is None or theirs is None:
         return copied(theirs) if ours is None else ours
+    if not (isinstance(ours, Section) and isinstance(theirs, Section)) and kind(ours) is not kind(theirs):
+        raise ValueError(f"two parts of one run count different things: {recorded(ours)} and {recorded(theirs)}")
     if isinstance(ours, Section):
         ours.add(theirs)
         return ours
@@ -73,6 +75,11 @@ def merged(ours: Any, theirs: Any) -> Any:
         ours.extend(theirs)
         return ours
     return ours + theirs
+
+
+def kind(value: Any) -> type:
+    """The type of a counter; integers are floats."""
+    return float if isinstance(value, int) else type(value)
 
 
 def difference(after: Any, before: Any) -> Any:
@@ -166,10 +173,13 @@ class Section:
 
     @classmethod
     def restored(cls, record: dict[str, Any]) -> Any:
-        """The section of a record; sections in it are plain ones."""
+        """The section of a record; sections in it are plain ones. Errors: ValueError, TypeError, KeyError for what is no record."""
         out = cls()
         for name, value in record.items():
+            if hasattr(out, name) or name.startswith("_"):
+                raise ValueError(f"a counter cannot have the name '{name}'")
             setattr(out, name, unrecorded(value))
+        out.counters()
         return out
 
 

@@ -1,6 +1,7 @@
 """Every file that is read back, damaged in every way: it is what was written, or it is refused in one sentence."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -163,6 +164,28 @@ def test_parts_that_were_damaged_or_made_by_somebody_else(tmp_path, harms, end, 
         one_sentence(error)
     else:
         assert store.path(SHARD).read_bytes() == payload
+
+
+@pytest.mark.parametrize(
+    "second, why",
+    [
+        ({"": False}, "is no counter: False"),
+        ({"add": 1}, "a counter cannot have the name 'add'"),
+        ({"_x": 1}, "a counter cannot have the name '_x'"),
+        ({"a": {"b": [1]}}, ""),
+        ({"seen": 1}, "the counts of lines 2 to 3 do not fit: "),
+    ],
+)
+def test_counts_that_are_none_are_told(tmp_path, second, why):
+    store = Store(str(tmp_path), ".jsonl")
+    for (start, end), counts in (((0, 2), {"seen": ["mean", 1, 2]}), ((2, 3), second)):
+        store.save(SHARD, start, end, Result(b"x\n", [], Section(), 1, 3, 0.1, 0.1, 0.0, "s"))
+        part = store.parts_of(SHARD) / f"{start}-{end}"
+        head = unsealed(part.read_bytes().split(b"\n")[0])
+        part.write_bytes(json.dumps(sealed({**head, "counts": counts})).encode() + b"\nx\n")
+    with pytest.raises(UsageError, match=re.escape(why)) as told:
+        store.finish(SHARD, 3)
+    one_sentence(told.value)
 
 
 def test_parts_that_leave_gaps_or_have_strange_names_are_told(tmp_path):

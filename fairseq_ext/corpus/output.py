@@ -116,7 +116,7 @@ class Store:
                         raise ValueError("it lacks what a part has")
                 except (ValueError, KeyError, TypeError, AttributeError) as error:
                     raise damaged(path, str(error)) from error
-            yield {"lines": end - start, **head}
+            yield {"lines": end - start, "range": f"{start} to {end}", **head}
 
     def summary(self, shard: Shard) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """Counts and errors of the shard's parts: `stats` for readers, `counts` the same with the weights of means, to be added to."""
@@ -129,7 +129,10 @@ class Store:
             counts["translated"] += head["translated"]
             counts["errors"] += len(head["errors"])
             counts["signatures"] = sorted({*counts["signatures"], head["signature"]} - {""})
-            stats.add(head["counts"])
+            try:
+                stats.add(head["counts"])
+            except (ValueError, TypeError) as error:  # of other kinds than those of the parts before
+                raise damaged(self.parts_of(shard), f"the counts of lines {head['range']} do not fit: {error}") from error
         shown = {"signature": " and ".join(counts["signatures"]), **stats.as_dict()}
         return {**counts, "stats": shown, "counts": stats.record()}, errors
 

@@ -137,7 +137,11 @@ class Run:
         if entry["state"] == "done":
             self.store.drop_parts(shard)  # of a run that was killed just before it did so
         found = entry if entry["state"] == "done" else self.store.summary(shard)[0]
-        self.stats.add(Section.restored(found["counts"]), *found["signatures"])
+        try:
+            self.stats.add(Section.restored(found["counts"]), *found["signatures"])
+        except (ValueError, TypeError, KeyError) as error:
+            what = f"{self.manifest.path} cannot be used, because the counts of {shard.name} are none: {error}"
+            raise UsageError(f"{what}; name another --output, or start anew with --overwrite") from error
         self.progress.before += found["lines"]
         return entry["state"] == "done"
 
