@@ -48,7 +48,7 @@ def parser() -> ArgumentParser:
     add("--format", required=True, choices=list(READERS), help="format of --references (README of the task, or fairseq_ext/terms/formats)")
     add("--target-lang", required=True, metavar="LANG", help="language of the translations, for lemmas and the fields of WMT23 and WMT25")
     add("--source-lang", metavar="LANG", help="language of the sources (default: as WMT23 and WMT25 name it; else none: no lemmas)")
-    add("--terms", metavar="NAME", help="which terms: proper or random (WMT23, WMT25; default: proper), a key of JSONL (default: terms)")
+    add("--terms", metavar="NAME", help="which terms: proper or random (WMT23, WMT25; default: proper), or a key of JSONL (default: terms)")
     add("--terms-file", metavar="F", help="WMT23: a JSON list a line (default: NAME.term.proper beside NAME.LANG); text: a glossary")
     add("--sources", metavar="F", help="source lines, WMT21: the SGM of sources (default: none; WMT23: NAME.SOURCE beside --references)")
     add("--glossary-match", choices=MATCHES, default="surface", help="text: how terms are found in sources (default: surface)")

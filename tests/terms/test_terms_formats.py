@@ -100,7 +100,12 @@ def test_text_has_the_terms_of_a_glossary(tmp_path):
 
 def test_documents_and_other_dictionaries_of_jsonl(tmp_path):
     path = jsonl(tmp_path / "set.jsonl", {"reference": "b", "mine": {"a": "b"}, "document": 7})
-    assert own.read_jsonl(Files(path, "fr", terms="mine")) == ([Sentence(None, "b", (Term("a", ("b",)),), "7")], None)
+    expected = ([Sentence(None, "b", (Term("a", ("b",)),), "7")], None)
+    assert own.read_jsonl(Files(path, "fr", terms="mine")) == expected
+    with pytest.raises(UsageError, match="has 'other': --terms names one of 'reference', 'mine', 'document'"):
+        own.read_jsonl(Files(path, "fr", terms="other"))
+    plain = jsonl(tmp_path / "plain.jsonl", {"reference": "b", "terms": {"a": "b"}, "document": 7})
+    assert own.read_jsonl(Files(plain, "fr", terms="random")) == own.read_jsonl(Files(plain, "fr")) == expected
 
 
 @pytest.mark.parametrize(
