@@ -106,6 +106,16 @@ def explain(error: BaseException) -> str | None:
         return "--seed is no seed of numpy's: use 0 to 4294967295"
     if isinstance(error, ImportError) and "sacremoses" in text:
         return "--tokenizer moses needs sacremoses: pip install sacremoses"
+    if isinstance(error, ImportError) and (found := re.match(r"Please install .*with: *(pip install (\S+))", text)):
+        return f"--bpe or --tokenizer needs {found[2]}, which is not installed: {found[1]}"
+    if isinstance(error, ValueError) and text.startswith('Please set "--prefix-size 1"'):
+        return "translations of this model begin with the tag of their language (prepend_tgt_lang_tag): add --prefix-size 1"
+    if isinstance(error, ValueError) and re.match(r"--(lang-pairs|encoder-langtok|decoder-langtok) should ", text):
+        return f"the checkpoint was trained with other languages: {text}"
+    if text.startswith("Failed to load config from "):
+        return f"{text.splitlines()[0]}: correct that file"
+    if isinstance(error, FileNotFoundError) and text.startswith("Dict not found: "):
+        return f"no dictionary at {text.partition(': ')[2]}: the configuration of the data names it (vocab_filename)"
     if isinstance(error, OSError) and re.fullmatch(r"file (.*) not found", text):
         return f"{text}: correct the path of the segmentation model"
     if isinstance(error, IsADirectoryError):
@@ -115,6 +125,8 @@ def explain(error: BaseException) -> str | None:
         return "a file is given without a name: name one, or leave its flag out"
     if isinstance(error, FileNotFoundError) and error.filename and "dict." not in text:
         return f"{error.filename} does not exist: correct the path"
+    if isinstance(error, FileNotFoundError) and os.path.basename(str(error.filename)) == "dict.txt":
+        return f"no dictionary at {error.filename}: name the data directory that has the model's"
     if isinstance(error, FileNotFoundError) and "dict." in text:
         return f"no dictionary at {error.filename}: the data directory needs dict.SOURCE.txt and dict.TARGET.txt of the model"
     if isinstance(error, FileNotFoundError) and "Dataset not found" in text:
@@ -124,7 +136,8 @@ def explain(error: BaseException) -> str | None:
     if "size mismatch" in text:
         found = re.search(r"size mismatch for (\S+): copying a param with shape (.*?) from checkpoint.*?is (torch.Size\(.*?\))", text)
         where = f" ({found[1]}: {found[2]} in the checkpoint, {found[3]} here)" if found else ""
-        return f"the checkpoint does not fit the dictionaries in the data directory{where}: use the dictionaries it was trained with"
+        fits = f"the checkpoint does not fit the dictionaries in the data directory{where}"
+        return f"{fits}: use the dictionaries it was trained with, and its --langs"
     if isinstance(error, UnicodeError):
         return f"the input is not valid UTF-8 ({text}): convert it first, for example with iconv -f latin1 -t utf-8"
     if "is invalid" in text and "max_positions" in text:

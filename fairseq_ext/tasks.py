@@ -40,6 +40,7 @@ from fairseq_ext.session.stock_tasks import (
     PretrainedBART,
     SpeechToText,
 )
+from fairseq_ext.session.task_languages import check_languages
 from fairseq_ext.session.twin import BuildsGenerators, register_twin
 
 Flags = config.flags_dataclass()
@@ -70,6 +71,7 @@ class Extended(Batches, BuildsGenerators):
             gc.freeze()  # what is imported stays
         if issubclass(cls, TranslationTask):
             name_languages_(cfg, checkpoint_of(cfg))
+        check_languages(cls, cls.registered, cfg)
         return super().setup_task(cfg, **kwargs)  # type: ignore[misc]
 
     def build_model(self, cfg, from_checkpoint=False):

@@ -97,6 +97,16 @@ class Made:
             out[name] = True if argument.startswith("-") else argument
         return {key: value for key, value in out.items() if key != "path"}
 
+    def folder(self, place: Path) -> Path:
+        """A folder as archives are: checkpoint, dictionaries and the list of languages, no data."""
+        place.mkdir()
+        shutil.copy(self.checkpoint, place / "model.pt")
+        one = self.root / "dictionary.txt"  # of all languages: NLLB's
+        for path in [one] if one.exists() else self.data.glob("dict*.txt"):
+            shutil.copy(path, place / ("dict.txt" if path is one else path.name))
+        shutil.copy(self.root / "languages.txt", place)
+        return place
+
     @property
     def stock(self) -> list[Any]:
         return self.arguments("stock")

@@ -72,13 +72,16 @@ def register_named_tasks(options: ModuleType) -> None:
         if given is not None and os.path.basename(os.path.normpath(given)) == "fairseq_ext":
             importlib.import_module("fairseq_ext")
         else:
+            if given is not None and (named_task(sys.argv) or "").endswith("_ext"):
+                refuse_taken_name(given)
             stock(args)
         if (named_task(sys.argv) or "").endswith("_ext"):
             importlib.import_module("fairseq_ext")
             importlib.import_module("fairseq_ext.session.stock_tasks").refuse_unknown(named_task(sys.argv))
 
     def given_twice() -> list[str]:
-        return [sys.argv[i + 1] for i, argument in enumerate(sys.argv[:-1]) if argument == "--user-dir"]
+        apart = [sys.argv[i + 1] for i, argument in enumerate(sys.argv[:-1]) if argument == "--user-dir"]
+        return apart + [argument.partition("=")[2] for argument in sys.argv if argument.startswith("--user-dir=")]
 
     options.utils.import_user_module = import_user_module
     if (named_task(sys.argv) or "").endswith("_ext"):
@@ -106,6 +109,16 @@ def refuse_two(folders: list[str]) -> None:
         f"fairseq reads one --user-dir, and {' and '.join(folders)} are given: the *_ext tasks need none, "
         f"so use --user-dir {others[0] if others else folders[0]} --task {task}"
     )
+
+
+def refuse_taken_name(folder: str) -> None:
+    """Refuse a user directory under whose name Python knows another module: it would be taken for that (raises UsageError)."""
+    path = os.path.abspath(folder)
+    known = sys.modules.get(os.path.basename(path))
+    if known is not None and os.path.isdir(path) and path not in map(os.path.abspath, getattr(known, "__path__", ())):
+        raise importlib.import_module("fairseq_ext.errors").UsageError(
+            f"--user-dir {folder} has the name of another module of Python's, {known.__name__}: rename the folder"
+        )
 
 
 def quiet_interrupts() -> None:

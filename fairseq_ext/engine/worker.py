@@ -124,9 +124,10 @@ def description(decoding: Intake) -> Description:
     """What the engine is told of a worker."""
     translator = decoding.translator
     flags, longest = translator.task.flags(), source_limit(translator.max_positions)
+    source, target = (getattr(flags, f"{side}_lang", None) or "" for side in ("source", "target"))  # a language model has none
     return Description(
-        translator.signature, flags.source_lang or "", flags.target_lang or "", translator.generator.spec.k, translator.nbest,
-        decoding.places, longest, decoding.requirements.no_constraints,
+        translator.signature, source, target, translator.generator.spec.k, translator.nbest, decoding.places, longest,
+        decoding.requirements.no_constraints,
     )  # fmt: skip
 
 

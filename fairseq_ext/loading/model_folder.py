@@ -1,32 +1,42 @@
 """A folder that holds all of a model: checkpoint, dictionaries, segmentation. What it does not tell is asked for.
 
     checkpoints/demo                checkpoint.pt, dict.de.txt, dict.en.txt, spm.model
-    an archive of fairseq's own     model.pt, or model1.pt to model4.pt; dict.en.txt, dict.de.txt; bpecodes
+    an archive of fairseq's own     model.pt, or model1.pt to model4.pt; dict.en.txt, dict.de.txt; bpecodes or *.code
+    one of many languages           model.pt; dict.txt, of all languages; sentencepiece.bpe.model; perhaps a list of the languages
 """
 
 from __future__ import annotations
 
 import logging
 import os
+from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
 
+from fairseq import utils
 from fairseq.tasks import TASK_REGISTRY
 
-from fairseq_ext.errors import UsageError
-from fairseq_ext.loading.languages import language_pair
+from fairseq_ext.errors import UsageError, cut
+from fairseq_ext.loading.languages import language_pair, languages_of
 from fairseq_ext.loading.saved_settings import saved_settings
 from fairseq_ext.loading.segmentation import segmentation_flags
 
 logger = logging.getLogger("fairseq_ext")
-FILES = ("sentencepiece_model", "bpe_codes")  # flags that may name a file of the folder
+# flags that may name a file of the folder
+FILES = ("sentencepiece_model", "bpe_codes", "fixed_dictionary", "lang_dict", "source_dict", "target_dict")
+MANY = "translation_multi_simple_epoch_ext"
 # what else the checkpoints of multilingual tasks know of their languages
 LANGUAGES = {
-    "translation_multi_simple_epoch_ext": (
+    MANY: (
         "langs", "lang_pairs", "encoder_langtok", "decoder_langtok", "lang_tok_style", "lang_tok_replacing_bos_eos",
+        "add_data_source_prefix_tags",
     ),
     "translation_from_pretrained_bart_ext": ("langs", "prepend_bos"),
+    "multilingual_translation_ext": ("lang_pairs", "encoder_langtok", "decoder_langtok"),
+    "language_modeling_ext": ("add_bos_token",),
+    "multilingual_language_modeling_ext": ("langs", "add_bos_token"),
 }  # fmt: skip
+OF_PROMPTS = ("language_modeling_ext", "multilingual_language_modeling_ext")  # tasks without source and target
 
 
 def checkpoint_of(folder: str) -> str:
@@ -53,7 +63,7 @@ def within(folder: str, path: str) -> str:
 def find_model(folder: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The keywords of `Translator`: those given, and what the folder tells of the others.
 
-    given: keywords of `Translator`; path, sentencepiece_model and bpe_codes may name a file of the folder. Found are path, data, the
+    given: keywords of `Translator`; path and those of FILES may name a file of the folder. Found are path, data, the
     task that the checkpoint was trained for, source_lang and target_lang, bpe with its file, and tokenizer.
     Errors: UsageError for a folder that is not there, and where it leaves a choice, which the sentence names.
     """
@@ -61,12 +71,17 @@ def find_model(folder: str, given: Mapping[str, Any]) -> dict[str, Any]:
         raise UsageError(f"{folder} is no folder: name the one that has the model's checkpoint and dictionaries")
     flags = {name: value for name, value in given.items() if value is not None}
     flags |= {name: within(folder, str(flags[name])) for name in FILES if name in flags}
+    if "user_dir" in flags:
+        utils.import_user_module(Namespace(user_dir=str(flags["user_dir"])))  # it may have the checkpoint's task
     path = within(folder, str(flags["path"])) if "path" in flags else checkpoint_of(folder)
     first = path.split(":")[0]
     task = saved_settings(first)["task"] if os.path.isfile(first) else {}
     found: dict[str, Any] = {"path": path, "data": folder, "task": flags.get("task") or task_of(task)}
-    found |= of_languages(task, found["task"])
-    if not (flags.get("source_lang") and flags.get("target_lang")):
+    found |= of_languages(task, found["task"]) | shared_files(folder, task, {**found, **flags})
+    if found["task"] not in OF_PROMPTS and not (flags.get("source_lang") and flags.get("target_lang")):
+        if "fixed_dictionary" in found:
+            known = f", each one of {cut(found['langs'].replace(',', ', '))}" if found.get("langs") else ""
+            raise UsageError(f"{folder} has one dictionary for all languages: add --source-lang and --target-lang{known}")
         pair = language_pair(folder, first, flags.get("source_lang"), flags.get("target_lang"))
         flags["source_lang"], flags["target_lang"] = pair
     found |= segmentation_flags(folder, flags)
@@ -74,6 +89,25 @@ def find_model(folder: str, given: Mapping[str, Any]) -> dict[str, Any]:
     said = [f"{name}={value}" for name, value in whole.items() if name in found or name.endswith("_lang")]
     logger.info("%s: %s", folder, ", ".join(said))
     return whole
+
+
+def shared_files(folder: str, settings: dict[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags of the files that all languages of M2M-100's task share and that the folder has: their dictionary, where there is none of
+    a language, and the list of them, where the checkpoint was trained with one. known: flags that are given or found."""
+    if known["task"] != MANY:
+        return {}
+    saved = {name: os.path.basename(settings.get(name) or "") for name in ("fixed_dictionary", "lang_dict")}
+    out = {}
+    if not languages_of(folder) and not any(known.get(name) for name in ("fixed_dictionary", "source_dict", "target_dict")):
+        out["fixed_dictionary"] = file_of(folder, saved["fixed_dictionary"], "dict.txt")
+    if not known.get("langs") and not known.get("lang_dict"):
+        out["lang_dict"] = file_of(folder, saved["lang_dict"])
+    return {name: path for name, path in out.items() if path}
+
+
+def file_of(folder: str, *names: str) -> str | None:
+    """The first of these files that the folder has."""
+    return next((path for name in names if name and os.path.isfile(path := os.path.join(folder, name))), None)
 
 
 def task_of(settings: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import os
 import re
 from collections.abc import Mapping
@@ -10,14 +11,19 @@ from typing import Any
 
 from fairseq_ext.errors import UsageError
 
-CODES = ("bpecodes", "code", "codes", "bpe.codes")  # merges, as fairseq's archives and others name them
+CODES = ("bpecodes", "code", "codes")  # merges, as fairseq's archives and others name them
+CODE_SUFFIXES = (".code", ".codes")  # ende30k.fastbpe.code, of an archive of WMT19
 SUFFIX = ".model"  # of SentencePiece's
 ESCAPED = re.compile(r"^&(apos|quot|amp|lt|gt|#91|#93|#124);", re.MULTILINE)  # as Moses writes ' " & < > [ ] |
 
 
 def segmentation_files(folder: str) -> list[str]:
-    """The names of a folder's SentencePiece models and lists of BPE merges."""
-    return sorted(name for name in os.listdir(folder) if name.endswith(SUFFIX) or name in CODES)
+    """The names of a folder's SentencePiece models and lists of BPE merges; of equal files the first."""
+    out: list[str] = []
+    for name in sorted(name for name in os.listdir(folder) if name.endswith((SUFFIX, *CODE_SUFFIXES)) or name in CODES):
+        if not any(filecmp.cmp(os.path.join(folder, name), os.path.join(folder, other), shallow=False) for other in out):
+            out.append(name)
+    return out
 
 
 def flag_of(name: str) -> str:

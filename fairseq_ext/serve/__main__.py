@@ -32,7 +32,7 @@ def parser(name: str = "python -m fairseq_ext.serve") -> ArgumentParser:
         allow_abbrev=False,
     )
     add, default = parse.add_argument, Settings()
-    add("--path", required=True, help="checkpoint, or several joined by colons")
+    add("--path", help="checkpoint, or several joined by colons (default: the one in --data, with its segmentation)")
     add("--data", required=True, help="folder with the dictionaries")
     add("-s", "--source-lang", help="source language (default: as the dictionaries and the checkpoint say)")
     add("-t", "--target-lang", help="target language (default: the other dictionary's)")
@@ -72,7 +72,12 @@ def settings_of(args: Any) -> Settings:
 def flags_of(args: Any, others: list[str]) -> dict[str, Any]:
     """Keywords of `Engine` for the model and its decoding (raises UsageError)."""
     pair = {name: value for name in ("source_lang", "target_lang") if (value := getattr(args, name)) is not None}
-    return {"path": args.path, "data": args.data, **as_keywords(others), **pair}
+    flags = as_keywords(others) | pair
+    if args.path is None:
+        from fairseq_ext.loading.model_folder import find_model
+
+        return find_model(args.data, flags)
+    return {"path": args.path, "data": args.data, **flags}
 
 
 def needed(*names: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fairseq import utils
+from fairseq.data import RoundRobinZipDatasets
 from torch import Tensor
 
 from fairseq_ext.constraints.sentence import SentenceConstraints
@@ -17,6 +18,8 @@ def pool_of(translator: Any, tokens: Sequence[Tensor], wanted: Sequence[Sentence
     all."""
     task, generator, caught = translator.task, translator.generator, []
     dataset = task.build_dataset_for_inference(list(tokens), [t.numel() for t in tokens])
+    if isinstance(dataset, RoundRobinZipDatasets):
+        dataset.ordered_indices()  # which it wants to have been asked for first
     batch = dataset.collater([dataset[i] for i in range(len(tokens))])
     batch = utils.move_to_cuda(batch) if translator.cuda else batch
     numbers = batch["id"].tolist()

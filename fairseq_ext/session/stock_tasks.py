@@ -12,6 +12,7 @@ from fairseq.tasks.multilingual_language_modeling import MultilingualLanguageMod
 from fairseq.tasks.speech_to_text import SpeechToTextTask
 from fairseq.tasks.translation_from_pretrained_bart import TranslationFromPretrainedBARTTask
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
+from fairseq.utils import split_paths
 
 from fairseq_ext.errors import UsageError
 
@@ -41,6 +42,9 @@ def refuse_unknown(name: str) -> None:
     ours, stock = sorted(task for task in TASK_REGISTRY if task.endswith("_ext")), name.removesuffix("_ext")
     if name not in ours and stock in NO_TWIN:
         raise UsageError(f"there is no --task {name}: {stock} {NO_TWIN[stock]}")
+    own = TASK_REGISTRY[stock] if stock in TASK_REGISTRY else None
+    if name not in ours and own is not None and not own.__module__.startswith("fairseq."):
+        raise UsageError(f"there is no --task {name} yet: add fairseq_ext.extend({own.__name__}) where {stock} is registered")
     if name not in ours:
         raise UsageError(f"--task {name} is none of fairseq_ext's tasks: use {', '.join(ours)}")
 
@@ -88,9 +92,16 @@ class LanguageModeling(LanguageModelingTask):
 
 
 class MultilingualLanguageModeling(MultilingualLanguageModelingTask):
-    """The same for several languages."""
+    """The same for several languages, each in a folder of its own."""
 
     lacks = frozenset({"source sentence"})
+
+    def load_dataset(self, split, *args, **kwargs):
+        folder = split_paths(self.args.data)[0]
+        for language in (self.args.langs or "").split(","):
+            if not os.path.isdir(os.path.join(folder, language)):
+                raise UsageError(f"{folder} has no folder {language}, which --langs names: correct --langs, or name another folder")
+        super().load_dataset(split, *args, **kwargs)
 
 
 class SpeechToText(SpeechToTextTask):
@@ -98,6 +109,12 @@ class SpeechToText(SpeechToTextTask):
 
     # the encoder's convolutions see padding, so that a sentence's results depend on what stands beside it
     lacks = frozenset({"source sentence", "source tokens", "divisible batches"})
+
+    @classmethod
+    def setup_task(cls, args, **kwargs):
+        if not os.path.isfile(path := os.path.join(args.data, args.config_yaml)):
+            raise UsageError(f"{path} does not exist: name the configuration in the data folder by --config-yaml")
+        return super().setup_task(args, **kwargs)
 
     def get_interactive_tokens_and_lengths(self, lines: list[str], encode_fn: Any) -> tuple[list[str], list[int]]:
         for line in lines:

@@ -202,6 +202,12 @@ def test_a_tokenizer_that_is_not_installed_gets_one_sentence(command, files, mon
     assert done.status == 1 and "Traceback" not in done.stderr and "H-" not in done.stdout
 
 
+def test_a_segmentation_that_is_not_installed_gets_one_sentence(files, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fastBPE", None)  # as if it were not, where it is
+    said = refused(filled([*RIGHT, "--bpe", "fastbpe", "--bpe-codes", "{file}"], files))
+    assert said == "error: --bpe or --tokenizer needs fastBPE, which is not installed: pip install fastBPE"
+
+
 def test_the_moses_tokenizer_without_languages_gets_one_sentence(files):
     assert "--tokenizer moses needs the languages: add --source-lang and --target-lang" in refused(
         filled([*RIGHT, "--tokenizer", "moses"], files)

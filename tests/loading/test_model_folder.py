@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import command
+from forked import forked, interactive_forked, succeeded
 
 from fairseq_ext import Translator, UsageError
 from fairseq_ext.loading.model_folder import find_model
@@ -72,6 +73,77 @@ def test_an_archive_of_fairseqs_own(tmp_path, line, bpe):
     (place / "dict.en.txt").write_text("the 9\na@@ 3\n")
     (place / "dict.de.txt").write_text("the 9\na@@ 3\n")
     assert "tokenizer" not in find_model(str(place), {})
+
+
+def test_an_archive_translates_as_the_stock_command_with_its_codes(tiny, tmp_path):
+    """The codes are named as in an archive of WMT19, and lie there twice."""
+    place = tmp_path / "archive"
+    place.mkdir()
+    shutil.copy(tiny / "model.pt", place / "wmt19.de-en.ffn8192.pt")
+    for language in ("de", "en"):
+        words = (tiny / "data" / f"dict.{language}.txt").read_text().splitlines()
+        pieces = [f"{a}{b}{end}" for a in ("", "a", "b") for b in "abc" for end in ("", "@@")]
+        (place / f"dict.{language}.txt").write_text("".join(f"{piece} 1\n" for piece in [*pieces, *words][: len(words)]))
+    for name in ("bpecodes", "ende30k.fastbpe.code"):
+        (place / name).write_text("a b\nb c</w>\na a</w>\n")
+    text, where = ["abc caab", "bab a"], ["--path", place / "wmt19.de-en.ffn8192.pt", "-s", "de", "-t", "en", "--cpu", "--max-len-b", 9]
+    codes = ["--bpe", "subword_nmt", "--bpe-codes", place / "bpecodes"]
+    out = interactive_forked("".join(line + "\n" for line in text), place, "--task", "translation", *where, *codes).stdout
+    found = find_model(str(place), {})
+    assert (found["bpe"], found["bpe_codes"], found["target_lang"]) == ("subword_nmt", str(place / "bpecodes"), "en")
+    ours = Translator.from_folder(place, cpu=True, max_len_b=9).translate(text)
+    assert [nbest[0].text for nbest in ours] == re.findall(r"^D-\d+\t\S+\t(.*)", out, re.M)
+    assert len({nbest[0].text for nbest in ours}) == 2 and not any("@@" in nbest[0].text for nbest in ours)
+    (place / "bpecodes").unlink()
+    assert find_model(str(place), {})["bpe_codes"] == str(place / "ende30k.fastbpe.code")
+
+
+OWN = """
+import fairseq_ext
+from fairseq.models import register_model_architecture
+from fairseq.models.transformer.transformer_legacy import base_architecture
+from fairseq.tasks import register_task
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
+
+register_model_architecture("transformer", "own_sizes")(base_architecture)
+fairseq_ext.extend(register_task("own_task", dataclass=TranslationConfig)(type("OwnTask", (TranslationTask,), {})))
+"""
+
+
+def test_a_folder_of_ones_own_architecture_and_task(tiny, tmp_path):
+    (tmp_path / "own_code").mkdir()
+    (tmp_path / "own_code" / "__init__.py").write_text(OWN)
+    shutil.copytree(tiny / "data", tmp_path / "model")
+    state = torch.load(tiny / "model.pt", weights_only=False)
+    state["cfg"]["model"].arch = state["cfg"]["model"]._name = "own_sizes"
+    state["cfg"]["task"]["_name"] = "own_task"
+    torch.save(state, tmp_path / "model" / "model.pt")
+    lines, flags = ["de1 de2 de3", "de4"], {"cpu": True, "max_len_b": 9}
+
+    def translate() -> None:
+        ours = Translator.from_folder(tmp_path / "model", user_dir=str(tmp_path / "own_code"), **flags)
+        print(type(ours.task).__name__, [nbest[0].text for nbest in ours.translate(lines)])
+
+    plain = Translator(tiny / "model.pt", tiny / "data", **flags)
+    done = succeeded(forked(translate, "python"))  # which may register what it likes
+    assert done.stdout.strip() == f"OwnTaskExt {[nbest[0].text for nbest in plain.translate(lines)]}"
+    assert "not registered here" not in done.stderr
+
+
+def test_one_dictionary_of_all_languages(tmp_path):
+    """As in archives of models of a hundred languages; the pair is the user's to say, and a language model has none."""
+    more = {"langs": ["de", "en", "fr"], "lang_pairs": ["de-en"], "task": "translation_multi_simple_epoch", "saved": (None, None)}
+    place = folder_of(tmp_path / "many", "model.pt", languages=(), **more)
+    (place / "dict.txt").write_text("a 3\n")
+    with pytest.raises(UsageError, match="one dictionary for all languages: add --source-lang and --target-lang, each one of de, en, fr"):
+        find_model(str(place), {"source_lang": "de"})
+    pair = {"source_lang": "de", "target_lang": "fr"}
+    assert find_model(str(place), pair)["fixed_dictionary"] == str(place / "dict.txt")
+    (place / "model_dict.txt").write_text("a 3\n")
+    assert find_model(str(place), pair | {"fixed_dictionary": "model_dict.txt"})["fixed_dictionary"] == str(place / "model_dict.txt")
+    prompts = folder_of(tmp_path / "lm", "model.pt", languages=(), task="language_modeling")
+    found = find_model(str(prompts), {})
+    assert found["task"] == "language_modeling_ext" and not {"source_lang", "target_lang"} & set(found)
 
 
 def test_the_checkpoints_task_is_used_with_its_languages(tmp_path):

@@ -19,17 +19,16 @@ from serving import FLAGS, ROOT
 from fairseq_ext.serve.__main__ import main
 
 NEEDED = ["--path", FLAGS["path"], "--data", FLAGS["data"], "-s", "de", "-t", "en", "--cpu"]
-SEGMENTED = ["--bpe", "sentencepiece", "--sentencepiece-model", FLAGS["sentencepiece_model"]]
 SOURCE = "Der Patient hat einen Port."
 
 
 @pytest.fixture
 def started():
-    """Starts the command on a free port; returns the process, its address and what it says."""
+    """Starts the command on a folder and a free port; returns the process, its address and what it says."""
     processes = []
 
     def start(*more: str):
-        command = [sys.executable, "-m", "fairseq_ext.serve", *NEEDED, *SEGMENTED, "--port", "0", *more]
+        command = [sys.executable, "-m", "fairseq_ext.serve", "--data", FLAGS["data"], "--cpu", "--port", "0", *more]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
         processes.append(process)
@@ -109,6 +108,11 @@ def test_what_cannot_be_is_refused_in_one_sentence(tmp_path):
 def test_a_model_that_cannot_be_loaded_ends_the_server_with_its_sentence():
     done = forked(main, "serve", *NEEDED[2:], "--path", "/nowhere.pt", "--port", "0")
     assert done.status == 1 and "error: Model file not found: /nowhere.pt" in done.stderr
+
+
+def test_a_folder_without_a_checkpoint_is_told(tmp_path):
+    done = forked(main, "serve", "--data", str(tmp_path))
+    assert done.status == 1 and done.stderr.splitlines()[-1] == f"error: {tmp_path} has no checkpoint (*.pt): name one by --path"
 
 
 def test_a_key_is_made_with_the_line_for_its_file():

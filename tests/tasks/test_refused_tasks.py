@@ -3,7 +3,7 @@
 import pytest
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
-from forked import generate
+from forked import generate, interactive
 
 from fairseq_ext.decoders.refused import refused
 
@@ -23,6 +23,72 @@ def test_a_task_without_a_twin_is_refused_in_one_line_that_says_why(task, why):
     assert done.status == 1 and done.stdout == ""
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: ") and f"--task {task}" in line and why in line
+
+
+PAIR = ["-s", "de", "-t", "en"]
+MANY, BART, OLD = "translation_multi_simple_epoch_ext", "translation_from_pretrained_bart_ext", "multilingual_translation_ext"
+PAIRED = [*PAIR, "--lang-pairs", "de-en"]
+FILES = {"dict.de.txt": "a 1\n", "dict.en.txt": "a 1\n", "file": "en_XX\n", "wrong.yaml": "a: [\n", "empty.yaml": "{}\n"}
+
+
+@pytest.mark.parametrize(
+    "task, flags, sentence",
+    [
+        (MANY, PAIR, f"--task {MANY} needs --lang-pairs: those of the training, such as de-en,en-de"),
+        (MANY, ["--lang-pairs", "de-en"], "translates from one language to another: add --source-lang, one of de, en"),
+        (MANY, ["--lang-pairs", "de-en", "-s", "de"], "add --target-lang, one of de, en"),
+        (MANY, ["--lang-pairs", "de-en", "-s", "de", "-t", "fr"], "--target-lang fr is none of the task's languages: use one of de, en"),
+        (MANY, [*PAIRED, "--langs", "fr,en"], "--source-lang de is none of the task's languages: use one of fr, en"),
+        (MANY, [*PAIRED, "--lang-dict", "{file}"], "--source-lang de is none of the task's languages: use one of en_XX"),
+        (MANY, [*PAIRED, "--lang-dict", "none.txt"], "none.txt does not exist: correct the path"),
+        (MANY, [*PAIRED, "--langs", "de,en", "--lang-dict", "{file}"], "--langs and --lang-dict name the languages twice"),
+        (BART, PAIR, f"--task {BART} needs --langs: the languages of the pretraining, in its order"),
+        (BART, [*PAIR, "--langs", "de,fr"], "--target-lang en is none of the task's languages: use one of de, fr"),
+        (OLD, PAIR, f"--task {OLD} needs --lang-pairs"),
+        (OLD, ["-s", "de", "-t", "de", "--lang-pairs", "de-en,en-de"], "--lang-pairs has no de-de, and the checkpoint has a model"),
+        ("language_modeling_ext", [], "dict.txt: name the data directory that has the model's"),
+        ("speech_to_text_ext", ["--config-yaml", "none.yaml"], "none.yaml does not exist: name the configuration in the data folder"),
+        ("speech_to_text_ext", ["--config-yaml", "wrong.yaml"], "Failed to load config from {data}/wrong.yaml"),
+        ("speech_to_text_ext", ["--config-yaml", "empty.yaml"], "no dictionary at {data}/dict.txt: the configuration of the data names it"),
+    ],
+)
+def test_what_a_task_must_know_is_asked_for_in_one_sentence(tmp_path, task, flags, sentence):
+    """In both commands, before any checkpoint is read."""
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    where = {"data": tmp_path, "file": tmp_path / "file"}
+    for command in (generate, interactive):
+        done = command(tmp_path, "--path", "model.pt", "--task", task, "--cpu", *(flag.format(**where) for flag in flags))
+        (said,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+        assert done.status == 1 and sentence.format(**where) in said and "Traceback" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("given", [["--user-dir=mine", "--user-dir=fairseq_ext"], ["--user-dir", "mine", "--user-dir=yours"]], ids=str)
+def test_two_user_directories_behind_equals_signs_are_two(given):
+    done = generate("nowhere", "--path", "nothing.pt", *given, "--task", "translation_ext")
+    assert done.status == 1 and "so use --user-dir mine --task translation_ext" in done.stderr.splitlines()[-1]
+
+
+def test_a_user_directory_under_a_name_that_is_taken_is_refused(tmp_path):
+    (tmp_path / "logging").mkdir()
+    done = generate("nowhere", "--path", "nothing.pt", "--user-dir", tmp_path / "logging", "--task", "translation_ext")
+    (line,) = done.stderr.splitlines()
+    assert done.status == 1 and "logging has the name of another module of Python's, logging: rename the folder" in line
+
+
+def test_a_task_of_ones_own_that_nobody_has_extended_is_told_the_line_to_add(tmp_path):
+    (tmp_path / "forgetful").mkdir()
+    (tmp_path / "forgetful" / "__init__.py").write_text(
+        "from fairseq.tasks import register_task\n"
+        "from fairseq.tasks.translation import TranslationConfig, TranslationTask\n"
+        "@register_task('forgotten', dataclass=TranslationConfig)\n"
+        "class Forgotten(TranslationTask):\n"
+        "    pass\n"
+    )
+    done = generate("nowhere", "--path", "nothing.pt", "--user-dir", tmp_path / "forgetful", "--task", "forgotten_ext")
+    (line,) = done.stderr.splitlines()
+    assert done.status == 1
+    assert line == "error: there is no --task forgotten_ext yet: add fairseq_ext.extend(Forgotten) where forgotten is registered"
 
 
 def test_every_stock_task_that_is_refused_by_name_is_one():

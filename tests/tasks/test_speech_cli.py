@@ -109,6 +109,12 @@ def test_a_line_that_names_no_file_is_one_sentence(plain):
     assert done.status == 1 and "'nowhere.npy' of the input is no file" in done.stderr
 
 
+def test_a_model_whose_translations_begin_with_a_tag_asks_for_it(tagged):
+    done = generate(*tagged.arguments("speech_to_text_ext"), "--prefix-size", 0)
+    (said,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert done.status == 1 and "begin with the tag of their language (prepend_tgt_lang_tag): add --prefix-size 1" in said
+
+
 def test_the_python_api_says_that_it_takes_text(plain):
     with pytest.raises(UsageError, match="takes lines of text, and --task speech_to_text_ext reads speech"):
         checkpoint = str(plain.root / "saved" / "checkpoint_last.pt")

@@ -8,17 +8,20 @@ from collections.abc import Callable
 import pytest
 import task_models
 from corpus_jobs import one_process, records
-from forked import generate_forked, interactive_forked
+from forked import generate, generate_forked, interactive_forked
 from task_models import Made
 
 from fairseq_ext import Translator
-from fairseq_ext.corpus.job import Job
+from fairseq_ext.corpus.job import Job as CorpusJob
 from fairseq_ext.corpus.run import translate
+from fairseq_ext.engine.intake import Intake
+from fairseq_ext.engine.jobs import Answer, Job
+from fairseq_ext.engine.worker import description, load
 
 LINES = ["w1 w2 w3", "w4", "w5 w6 w7 w8 w9", "w10 w11"]
-
-
-FEW = ["translation_multi_simple_epoch", "multilingual_translation", "language_modeling"]  # for what differs little from task to task
+GIVEN = ["source_lang", "target_lang", "add_data_source_prefix_tags", "max_len_b", "cpu"]  # what no folder tells
+# for what differs little from task to task
+FEW = ["translation_multi_simple_epoch", "translation_from_pretrained_bart", "multilingual_translation", "language_modeling"]
 
 
 @pytest.fixture(scope="module")
@@ -102,24 +105,57 @@ def test_a_prefix_stands_behind_what_the_task_forces(made, tmp_path):
     assert json.loads((tmp_path / "stats.json").read_text())["constraints"] == {"given": given, "met": given, "unmet": []}
 
 
+def answers(engine: Intake, jobs: list[Job]) -> list[Answer]:
+    """What the engine's worker makes of these requests, in this process."""
+    for number, job in enumerate(jobs):
+        engine.add(number, job)
+    while engine.busy:
+        engine.work()
+    found = dict(engine.events)
+    return [found[number] for number in range(len(jobs))]
+
+
 def test_workers_give_what_one_process_gives(one_of_few):
     stock = generate_forked(*one_of_few.stock, "--beam", 3).stdout
     same_rows(stock, generate_forked(*one_of_few.ours, "--beam", 3, "--cpu-workers", 2).stdout)
 
 
-def test_python_and_the_corpus_command_give_what_the_command_gives(made, tmp_path, monkeypatch):
-    out = interactive_forked("".join(line + "\n" for line in LINES), *made.stock, "--beam", 3, "--buffer-size", 4).stdout
+def test_a_folder_in_python_an_engine_and_the_corpus_command_give_what_the_command_gives(made, tmp_path, monkeypatch):
+    """At beam 1, as the interactive command does. The folder and the checkpoint tell what the task must know of its languages."""
+    text, search = "".join(line + "\n" for line in LINES), ["--beam", 1, "--buffer-size", 4]
+    out = interactive_forked(text, *made.stock, *search).stdout
+    same_rows(out, interactive_forked(text, *made.ours, *search).stdout)
     expected = [row[2] for row in rows(out, "D")]
-    flags = made.keywords() | {"beam": "3"}
-    translator = Translator(str(made.checkpoint), str(made.data), **flags)
+    flags = made.keywords() | {"beam": "1"}
+    given = {name: flags[name] for name in GIVEN if name in flags}
+    translator = Translator.from_folder(made.folder(tmp_path / "model"), beam=1, **given)
+    assert translator.cfg.task._name == flags["task"]
     assert [nbest[0].text for nbest in translator.translate(LINES)] == expected
-    for nbest in translator.translate(LINES, constraints=[["w25"]] * len(LINES)):
+    for nbest in translator.translate(LINES, constraints=[["w25"]] * len(LINES), beam=3):
         assert "w25" in nbest[0].text.split()
+    engine = load(flags | {"path": str(made.checkpoint), "data": str(made.data)})
+    assert description(engine).source == given.get("source_lang", "")
+    assert [answer.text for answer in answers(engine, [Job(line) for line in LINES])] == expected
     (tmp_path / "lines.txt").write_text("".join(line + "\n" for line in LINES))
     with one_process(monkeypatch, None):
-        translate(Job(str(made.checkpoint), str(made.data), [str(tmp_path / "lines.txt")], str(tmp_path / "out"), flags, progress=0.0))
+        files = [str(tmp_path / "lines.txt")], str(tmp_path / "out")
+        translate(CorpusJob(str(made.checkpoint), str(made.data), *files, flags, progress=0.0))
     (found,) = (tmp_path / "out").rglob("lines*.jsonl")
     assert [record["hypotheses"][0] for record in records(found)] == expected
+
+
+@pytest.mark.parametrize(
+    "name, flags, sentence",
+    [
+        ("multilingual_translation", ["--lang-pairs", "de-en"], "was trained with other languages: --lang-pairs should include"),
+        ("multilingual_language_modeling", ["--langs", "xx,zz"], "has no folder zz, which --langs names: correct --langs"),
+        ("translation_multi_simple_epoch", ["--langs", "de,en,fr"], "use the dictionaries it was trained with, and its --langs"),
+    ],
+)
+def test_other_languages_than_those_of_the_training_are_one_sentence(make, name, flags, sentence):
+    done = generate(*make(name).ours, *flags)
+    (said,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert done.status == 1 and sentence in said and "Traceback" not in done.stderr
 
 
 # ---- M2M-100's vocabulary: 128,000 words
