@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets the environment up (scripts/setup.sh), then runs ruff, mypy and pytest; all three run, and it fails if one of them does.
+# Sets the environment up (scripts/setup.sh), then runs ruff, mypy, fuzz_kernels.py and pytest; all run, and it fails if one of them does.
 #
 #   scripts/test.sh [PYTEST ARGUMENTS]     for instance scripts/test.sh -k doctor, or scripts/test.sh --device cuda
 #
@@ -12,8 +12,15 @@ run() {
     printf '== %s\n' "$*"
     "$@" || failed+=("$1")
 }
+# one core looks for accesses out of bounds while the other one reads the code
+fuzz=(python scripts/fuzz_kernels.py --seconds 60)
+found=$(mktemp)
+"${fuzz[@]}" >"$found" 2>&1 &
+fuzzing=$!
+trap 'kill "$fuzzing" 2>/dev/null || true; rm -f "$found"' EXIT
 run ruff check .
 run mypy
-run python scripts/fuzz_kernels.py --seconds 60
+wait "$fuzzing" || failed+=("${fuzz[1]}")
+printf '== %s\n' "${fuzz[*]}" && cat "$found"
 run pytest -n 2 --dist loadfile "$@"  # two processes, a file each at a time
 [[ ${#failed[@]} -eq 0 ]] || die "failed: ${failed[*]}."

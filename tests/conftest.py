@@ -21,6 +21,7 @@ settings.register_profile("suite", derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 BIN = Path(sys.executable).parent  # where the fairseq commands are
+TINY = "FAIRSEQ_EXT_TEST_TINY"  # the environment variable that names a folder of `tiny`, for a pytest that a test starts
 
 
 def pytest_addoption(parser):
@@ -69,6 +70,12 @@ def command(
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory) -> Path:
     """A binarised corpus of made-up lines (data/) and a Transformer after one update (model.pt), its output layer sharpened."""
+    if made := os.environ.get(TINY):
+        return Path(made)
+    import forked  # here, since few tests need the commands' modules
+    from fairseq_cli.preprocess import cli_main as preprocess_main
+    from fairseq_cli.train import cli_main as train_main
+
     root = tmp_path_factory.mktemp("tiny")
     chance = random.Random(1)
     for split, lines in (("train", 40), ("valid", 3), ("test", 11)):
@@ -78,13 +85,14 @@ def tiny(tmp_path_factory) -> Path:
                 text[0] = " ".join(f"{language}{i}" for i in range(30))
             (root / f"{split}.{language}").write_text("\n".join(text) + "\n")
     splits = [f"--{split}pref={root / split}" for split in ("train", "valid", "test")]
-    command("fairseq-preprocess", "-s", "de", "-t", "en", *splits, "--destdir", root / "data", "--workers", 1)
+    made = forked.forked(preprocess_main, "fairseq-preprocess", "-s", "de", "-t", "en", *splits, "--destdir", root / "data", "--workers", 1)
+    forked.succeeded(made)
     size = {"embed-dim": 16, "ffn-embed-dim": 16, "layers": 1, "attention-heads": 2}
     size = [f"--{side}-{what}={n}" for side in ("encoder", "decoder") for what, n in size.items()]
     size += ["--max-source-positions=40", "--max-target-positions=40"]
     once = ["--max-update", 1, "--optimizer", "adam", "--lr", "1e-3", "--max-tokens", 500, "--disable-validation", "--no-epoch-checkpoints"]
     quiet = ["--no-progress-bar", "--cpu", "--save-dir", root / "saved"]
-    command("fairseq-train", root / "data", "--arch", "transformer", *size, *once, *quiet)
+    forked.succeeded(forked.forked(train_main, "fairseq-train", root / "data", "--arch", "transformer", *size, *once, *quiet))
     state = torch.load(root / "saved" / "checkpoint_last.pt", weights_only=False)
     weight = state["model"]["decoder.output_projection.weight"]
     weight *= 4

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import logging
 import multiprocessing.util
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -20,6 +22,7 @@ from fairseq_cli.interactive import cli_main as interactive_main
 
 from fairseq_ext import leaving
 
+COMMANDS = {"fairseq-generate": cli_main, "fairseq-interactive": interactive_main}
 LONGEST = 120  # seconds of a command, after which it is stopped
 
 
@@ -43,12 +46,14 @@ class Child:
         given = Path(self.folder.name) / "stdin"
         if isinstance(stdin, bytes):
             given.write_bytes(stdin)
+        gc.freeze()  # the collector of a child would copy every page of the parent's objects
         self.pid = os.fork()
         if self.pid == 0:
             os.dup2(os.open(given, os.O_RDONLY) if isinstance(stdin, bytes) else stdin, 0)
             os.dup2(os.open(self.stdout, os.O_WRONLY | os.O_CREAT) if stdout is None else stdout, 1)
             os.dup2(os.open(self.stderr, os.O_WRONLY | os.O_CREAT), 2)
             self.live(run, argv)
+        gc.unfreeze()
 
     def live(self, run: Callable[[], object], argv: list[str]) -> None:
         """The life of the child."""
@@ -134,3 +139,10 @@ def succeeded(done: Done) -> Done:
     """The same; AssertionError for a command that failed."""
     assert done.status == 0, done.stdout + done.stderr
     return done
+
+
+def command(name: str, *arguments: object, stdin: bytes | str = b"", check: bool = True) -> subprocess.CompletedProcess:
+    """What conftest.command gives, without a start of Python: for commands of our tasks, since here their package is imported first."""
+    done = forked(COMMANDS[name], name, *arguments, stdin=stdin)
+    assert not check or done.status == 0, done.stdout + done.stderr
+    return subprocess.CompletedProcess([name, *map(str, arguments)], done.status, done.stdout, done.stderr)

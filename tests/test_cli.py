@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 import torch
 from conftest import BIN, command
@@ -17,13 +18,15 @@ EXT = ("--user-dir", USER_DIR, "--task", "translation_ext")
 SEARCH = ("--beam", 4, "--max-len-b", 20, "--cpu")
 
 
-def generate(tiny: Path, *flags, model: str = "model.pt", data: str = "data", **how) -> subprocess.CompletedProcess:
-    return command("fairseq-generate", tiny / data, "--path", tiny / model, "--batch-size", 4, *SEARCH, *flags, **how)
+def generate(tiny: Path, *flags, model: str = "model.pt", data: str = "data", run=command, **how) -> subprocess.CompletedProcess:
+    """fairseq-generate on the tiny model: started as a user starts it, or in a forked child (run=forked.command)."""
+    return run("fairseq-generate", tiny / data, "--path", tiny / model, "--batch-size", 4, *SEARCH, *flags, **how)
 
 
-def interactive(tiny: Path, *flags, stdin: bytes | str, **how) -> subprocess.CompletedProcess:
+def interactive(tiny: Path, *flags, stdin: bytes | str, run=command, **how) -> subprocess.CompletedProcess:
+    """fairseq-interactive alike."""
     languages = ("-s", "de", "-t", "en")
-    return command("fairseq-interactive", tiny / "data", "--path", tiny / "model.pt", *languages, *SEARCH, *flags, stdin=stdin, **how)
+    return run("fairseq-interactive", tiny / "data", "--path", tiny / "model.pt", *languages, *SEARCH, *flags, stdin=stdin, **how)
 
 
 def lines(done: subprocess.CompletedProcess) -> list[list[str]]:
@@ -102,14 +105,15 @@ def test_missing_checkpoint_is_named(tiny):
 @pytest.mark.parametrize("content", [b"this is no checkpoint\n", b""], ids=["text", "empty"])
 def test_a_file_that_is_no_checkpoint_is_refused(tiny, content):
     (tiny / "text.pt").write_bytes(content)
-    assert re.match(r"error: \S*text.pt is not a checkpoint", sentence(generate(tiny, *EXT, model="text.pt", check=False)))
+    done = generate(tiny, *EXT, model="text.pt", run=forked.command, check=False)
+    assert re.match(r"error: \S*text.pt is not a checkpoint", sentence(done))
 
 
 def test_a_dictionary_that_does_not_fit_is_refused_with_both_sizes(tiny):
     shutil.copytree(tiny / "data", tiny / "larger", dirs_exist_ok=True)
     with (tiny / "larger" / "dict.en.txt").open("a") as out:
         out.writelines(f"more{i} 1\n" for i in range(9))
-    said = sentence(generate(tiny, *EXT, data="larger", check=False))
+    said = sentence(generate(tiny, *EXT, data="larger", run=forked.command, check=False))
     assert said.startswith("error: the checkpoint does not fit the dictionaries in the data directory")
     assert "in the checkpoint" in said
 
@@ -117,11 +121,12 @@ def test_a_dictionary_that_does_not_fit_is_refused_with_both_sizes(tiny):
 def test_a_missing_dictionary_is_named(tiny):
     shutil.copytree(tiny / "data", tiny / "without", dirs_exist_ok=True)
     (tiny / "without" / "dict.en.txt").unlink()
-    assert re.match(r"error: no dictionary at \S*dict.en.txt", sentence(generate(tiny, *EXT, data="without", check=False)))
+    done = generate(tiny, *EXT, data="without", run=forked.command, check=False)
+    assert re.match(r"error: no dictionary at \S*dict.en.txt", sentence(done))
 
 
 def test_a_missing_subset_is_named(tiny):
-    assert "fairseq-preprocess" in sentence(generate(tiny, *EXT, "--gen-subset", "other", check=False))
+    assert "fairseq-preprocess" in sentence(generate(tiny, *EXT, "--gen-subset", "other", run=forked.command, check=False))
 
 
 def test_an_unknown_strategy_is_refused_with_the_choices(tiny):
@@ -150,9 +155,9 @@ def test_invalid_utf8_is_told_and_earlier_output_kept(tiny):
 def test_a_source_that_is_too_long_is_told_or_skipped(tiny):
     text = "de1 de2\n" + "de3 " * 50 + "\nde4\n"
     flags = ("--buffer-size", 3, *EXT)
-    done = interactive(tiny, *flags, stdin=text, check=False)
+    done = interactive(tiny, *flags, stdin=text, run=forked.command, check=False)
     assert done.returncode == 3 and "E-1\tline 2 of the input has 51 tokens and the model takes 40: " in done.stderr
-    done = interactive(tiny, *flags, "--skip-invalid-size-inputs-valid-test", stdin=text)
+    done = interactive(tiny, *flags, "--skip-invalid-size-inputs-valid-test", stdin=text, run=forked.command)
     assert [line[0] for line in lines(done) if line[0][0] == "H"] == ["H-0", "H-2"]
     assert re.search(r"1 samples have invalid sizes", done.stdout + done.stderr)  # fairseq's own count
 
@@ -166,7 +171,7 @@ def test_a_bad_line_costs_no_neighbour_its_translation(tiny, how):
     lines_in = BAD if "--constraints" in how else [line for line in BAD if "\t" not in line]
     bad = [1, 3, 5, 6] if "--constraints" in how else [1, 3]
     flags = ["--buffer-size", 4, "--batch-size", 4, *EXT, *how]
-    done = interactive(tiny, *flags, stdin="\n".join(lines_in).encode("utf-8", "surrogateescape") + b"\n", check=False)
+    done = interactive(tiny, *flags, stdin="\n".join(lines_in).encode("utf-8", "surrogateescape") + b"\n", run=forked.command, check=False)
     assert done.returncode == 3 and "Traceback" not in done.stderr and "error: " not in done.stderr
     assert "shared subword vocabulary" not in done.stderr, "what fairseq says of its own constraints is not so here"
     told = [line.split("\t") for line in done.stderr.splitlines() if line.startswith("E-")]
@@ -177,13 +182,13 @@ def test_a_bad_line_costs_no_neighbour_its_translation(tiny, how):
     assert [number for number, _ in found] == list(range(len(lines_in)))
     assert [number for number, text in found if not text] == bad
     good = [line for number, line in enumerate(lines_in) if number not in bad]
-    alone = interactive(tiny, *flags, stdin="\n".join(good) + "\n")
+    alone = interactive(tiny, *flags, stdin="\n".join(good) + "\n", run=forked.command)
     assert [text for _, text in found if text] == [line[2] for line in lines(alone) if line[0][0] == "H"]
 
 
 def test_strict_ends_at_the_first_bad_line_behind_what_came_before(tiny):
     text = b"de1 de2\nde3\n" + b"de3 " * 50 + b"\nde4\n\xff\nde5\n"
-    done = interactive(tiny, "--buffer-size", 6, *EXT, "--strict", stdin=text, check=False)
+    done = interactive(tiny, "--buffer-size", 6, *EXT, "--strict", stdin=text, run=forked.command, check=False)
     assert "line 3 of the input has 51 tokens" in sentence(done) and "E-" not in done.stderr
     assert [line[0] for line in lines(done) if line[0][0] == "H"] == ["H-0", "H-1"]
 
@@ -191,7 +196,7 @@ def test_strict_ends_at_the_first_bad_line_behind_what_came_before(tiny):
 def test_strict_ends_at_the_first_bad_line_of_a_file_which_is_told_before_anything_is_translated(tiny, tmp_path):
     (tmp_path / "constraints").write_text("en1\nnowhere\n\nnothing\n")
     flags = ["--strict", "--constraints-file", tmp_path / "constraints", "--buffer-size", 3]
-    done = interactive(tiny, *EXT, *flags, stdin="de1\nde2\nde3\nde4\n", check=False)
+    done = interactive(tiny, *EXT, *flags, stdin="de1\nde2\nde3\nde4\n", run=forked.command, check=False)
     said = "line 2 of"
     assert said in sentence(done) and "(1 more such line in the file); the sentence of such a line is not translated" in done.stderr
     assert done.stderr.index(said) < done.stderr.index("error: ")

@@ -21,6 +21,7 @@ def quick(monkeypatch):
 def test_doctor_passes_here_and_decodes(tmp_path):
     done = subprocess.run([sys.executable, "-m", "fairseq_ext.doctor"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "tensorboardX" not in done.stdout + done.stderr
     found = {line[6:].split(":")[0]: line[:4].strip() for line in done.stdout.splitlines() if line[:4].strip() in ("ok", "note", "FAIL")}
     assert list(found) == [item.name for item in doctor.ITEMS]
     assert "FAIL" not in found.values()

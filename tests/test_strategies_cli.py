@@ -13,6 +13,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from conftest import TINY
 from forked import generate
 from models import parted, settings
 
@@ -107,7 +108,7 @@ def nothing(flags, context):
 '''
 
 
-def test_files_outside_the_package_are_strategies(tmp_path):
+def test_files_outside_the_package_are_strategies(tiny, tmp_path):
     """One file with its register lines is enough: the neutral, composition and command-line tests pick it up, and pass. The second is the
     one that registry.py shows."""
     (tmp_path / "mine.py").write_text(OUTSIDE)
@@ -117,7 +118,7 @@ def test_files_outside_the_package_are_strategies(tmp_path):
     few = "(mine or enough or prune_nothing) and (ensemble or prefix or lightconv or optimal or stream or dba or command)"
     files = [str(tests / name) for name in ("test_neutral.py", "test_compose.py", "test_strategies_cli.py")]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:warnings", "-p", "no:cacheprovider", "-k", few, *files]
-    outside = {"FAIRSEQ_EXT_STRATEGIES": f"{tmp_path / 'mine.py'}:{tmp_path / 'enough.py'}"}
+    outside = {"FAIRSEQ_EXT_STRATEGIES": f"{tmp_path / 'mine.py'}:{tmp_path / 'enough.py'}", TINY: str(tiny)}
     done = subprocess.run(command, capture_output=True, text=True, cwd=tests.parent, env={**os.environ, **outside})
     assert done.returncode == 0, done.stdout[-3000:]
     assert done.stdout.count(".") > 40  # of each kind some

@@ -97,6 +97,7 @@ def bound() -> None:
     d.text(x(end) - 8, 128, "the search ends", INK, "end")
     for t in range(len(live)):
         d.text(x(t), 318, str(t + 1), SOFT, "middle")
+    d.text(690, 318, "tokens", SOFT, "end")
     d.write("bound")
 
 

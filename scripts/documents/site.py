@@ -1,4 +1,4 @@
-"""A hook of mkdocs: pictures that lie beside the scripts which make them are copied into the site."""
+"""A hook of mkdocs: pictures that lie beside the scripts which make them are copied into the site, and flags are marked for site.css."""
 
 import re
 import shutil
@@ -6,6 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PICTURE = re.compile(r"\]\((?:\.\./)+(scripts/[^)]+\.png)\)")
+FLAG = re.compile(r"<code>(--[\w-]+(?: [\w.]+)?)</code>")
 used: set[str] = set()
 
 
@@ -18,6 +19,11 @@ def on_page_markdown(markdown, page, config, files):
         return f"]({'../' * depth}{match[1]})"
 
     return PICTURE.sub(moved, markdown)
+
+
+def on_page_content(html, page, config, files):
+    """Mark flags, for site.css."""
+    return FLAG.sub(r'<code class="flag">\1</code>', html)
 
 
 def on_post_build(config):

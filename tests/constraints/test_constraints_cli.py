@@ -1,10 +1,18 @@
-"""Constraints through the real commands: files, standard input, glossary, banned phrases, the report, and one sentence for bad input."""
+"""Constraints through the commands: files, standard input, glossary, banned phrases, the report, and one sentence for bad input.
+
+Stock's lines are those of a process of its own; ours are of forked children, but for one command that starts as a user's does.
+"""
 
 import json
 import re
+from functools import partial
 
 import pytest
-from test_cli import EXT, generate, interactive, lines, sentence
+import test_cli
+from forked import command
+from test_cli import EXT, lines, sentence
+
+generate, interactive = (partial(run, run=command) for run in (test_cli.generate, test_cli.interactive))
 
 SENTENCES = 11  # of the tiny corpus
 PHRASES = ["en5 en7", "en3\ten4", "", "en9", "en1\ten1", "", "en2 en3\ten3 en4", "en8", "en6", "en20\ten21\ten22", "en11 en12 en13 en14"]
@@ -53,7 +61,7 @@ GIVEN = sum(map(len, WISHES))
 def test_generate_with_a_file_of_tabs(tiny, tmp_path):
     stats = tmp_path / "stats.json"
     file = write(tmp_path / "c.tsv", PHRASES)
-    done = generate(tiny, *EXT, "--constraints-file", file, "--nbest", 2, "--stats-file", stats)
+    done = test_cli.generate(tiny, *EXT, "--constraints-file", file, "--nbest", 2, "--stats-file", stats)
     found = hypotheses(done)
     check(found, WISHES)
     assert constraint_lines(done) == {i: phrases for i, phrases in enumerate(WISHES) if phrases}
@@ -61,7 +69,7 @@ def test_generate_with_a_file_of_tabs(tiny, tmp_path):
     assert record["constraints"] == {"given": GIVEN, "met": GIVEN, "unmet": []}
     assert "select:dba" in record["signature"]
     # sentences without constraints are what stock makes of them
-    stock = hypotheses(generate(tiny, "--nbest", 2))
+    stock = hypotheses(test_cli.generate(tiny, "--nbest", 2))
     assert {i: found[i] for i, phrases in enumerate(WISHES) if not phrases} == {i: stock[i] for i, p in enumerate(WISHES) if not p}
 
 
@@ -121,7 +129,7 @@ def test_typed_phrases_and_a_file_add_up(tiny, tmp_path):
 
 
 def test_avoid_file_holds_for_every_sentence(tiny, tmp_path):
-    common = {word for nbest in hypotheses(generate(tiny)).values() for word in nbest[0].split() if word.startswith("en")}
+    common = {word for nbest in hypotheses(test_cli.generate(tiny)).values() for word in nbest[0].split() if word.startswith("en")}
     file = write(tmp_path / "banned", [*sorted(common)[:3], "", "en1 en2"])
     found = hypotheses(generate(tiny, *EXT, "--avoid-file", file, "--nbest", 4))
     for nbest in found.values():

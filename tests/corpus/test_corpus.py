@@ -91,7 +91,7 @@ def test_a_change_in_the_middle_of_a_large_file_is_seen(tmp_path, echo, place):
     data.mkdir()
     large = inputs[0] if place == "input" else data / "dict.de.txt"
     write_text(large, [f"word{i} 1" for i in range(20_000)])
-    todo = replace(job(inputs, out), data=str(data))
+    todo = replace(job(inputs, out), data=str(data), unit=1000)
     translate(todo)
     raw = large.read_bytes()
     large.write_bytes(raw.replace(b"word10000", b"word1000X"))

@@ -2,6 +2,7 @@
 
 import math
 
+import forked
 import pytest
 import torch
 from models import build, generators
@@ -27,8 +28,8 @@ def harmed(tiny, tmp_path_factory):
 
 def test_the_commands_refuse_a_key_bias_that_is_nan(tiny, harmed):
     for done in (
-        generate(tiny, *EXT, "--path", harmed, check=False),
-        interactive(tiny, *EXT, "--path", harmed, stdin="de1 de2\n", check=False),
+        generate(tiny, *EXT, "--path", harmed, run=forked.command, check=False),
+        interactive(tiny, *EXT, "--path", harmed, stdin="de1 de2\n", run=forked.command, check=False),
     ):
         assert sentence(done).startswith("error: " + SAID) and "H-0" not in done.stdout
 

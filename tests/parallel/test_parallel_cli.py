@@ -5,8 +5,9 @@ import math
 import sys
 from pathlib import Path
 
+import conftest
 import pytest
-from conftest import command
+from forked import command
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = ["--user-dir", ROOT / "fairseq_ext", "--task", "translation_ext", "--beam", 1]
@@ -22,14 +23,14 @@ def same(a: dict, b: dict) -> None:
     assert all(math.isclose(a[n][0], b[n][0], abs_tol=1e-4) for n in a)
 
 
-def generate(tiny, *flags) -> str:
-    return command("fairseq-generate", tiny / "data", "--path", tiny / "model.pt", "--cpu", "--max-len-b", 15, *flags).stdout
+def generate(tiny, *flags, run=command) -> str:
+    return run("fairseq-generate", tiny / "data", "--path", tiny / "model.pt", "--cpu", "--max-len-b", 15, *flags).stdout
 
 
 @pytest.fixture(scope="module")
 def greedy(tiny) -> dict:
     """What stock gives."""
-    return hypotheses(generate(tiny, "--beam", 1))
+    return hypotheses(generate(tiny, "--beam", 1, run=conftest.command))
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def table(tiny, tmp_path_factory) -> Path:
     """A draft table from the training text, made by the script."""
     file = tmp_path_factory.mktemp("table") / "model.drafts.npz"
     script = [ROOT / "scripts" / "build_drafts.py", "--data", tiny / "data", "-s", "de", "-t", "en", "--output", file]
-    done = command(sys.executable, *script, "--target", tiny / "train.en", "--source", tiny / "train.de")
+    done = conftest.command(sys.executable, *script, "--target", tiny / "train.en", "--source", tiny / "train.de")
     assert "histories" in done.stdout
     return file
 
@@ -47,7 +48,7 @@ def test_a_table_beside_the_checkpoint_is_found(tiny, table, greedy, tmp_path):
     (tmp_path / "model.drafts.npz").symlink_to(table)
     stats = tmp_path / "stats.json"
     flags = ["--decoding", "window", "--draft", "ngram", "--batch-size", 3, "--stats-file", stats]
-    output = command(
+    output = conftest.command(
         "fairseq-generate", tiny / "data", "--path", tmp_path / "model.pt", "--cpu", "--max-len-b", 15, *OURS, *flags
     ).stdout
     same(greedy, hypotheses(output))

@@ -11,6 +11,7 @@ import torch
 HERE = Path(__file__).resolve().parents[2] / "scripts" / "experiments" / "streaming"
 sys.path.append(str(HERE))
 
+import cost_model  # noqa: E402
 from step_costs import Launches, Line, Measured, StepCosts  # noqa: E402
 
 
@@ -64,14 +65,16 @@ def test_views_are_no_launches():
     assert counted.count == 3  # ones, add, sum
 
 
-def test_tables_predict_and_measure(tmp_path):
-    script = [sys.executable, str(HERE / "cost_model.py"), "--out", str(tmp_path), "--limit", "5", "--n", "2", "--repeats", "1"]
-    for _ in range(2):  # the second run measures nothing
-        done = subprocess.run([*script, "--backends", "torch", "lstm"], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-    assert not {"torch", "lstm"} & set(done.stderr.splitlines())
+def test_tables_predict_and_measure(tmp_path, monkeypatch, capsys):
+    flags = ["--out", str(tmp_path), "--limit", "5", "--n", "2", "--repeats", "1", "--backends", "torch", "lstm"]
+    done = subprocess.run([sys.executable, str(HERE / "cost_model.py"), *flags], capture_output=True, text=True)
+    assert done.returncode == 0 and {"torch", "lstm"} <= set(done.stderr.splitlines()), done.stderr
     text = (tmp_path / "cost_model.md").read_text(encoding="utf-8")
     assert text.strip() == done.stdout.strip() and "Prediction for an H100" in text
+    monkeypatch.setattr(sys, "argv", ["cost_model.py", *flags])
+    cost_model.main()  # a second run measures nothing
+    again = capsys.readouterr()
+    assert again.out.strip() == text.strip() and not {"torch", "lstm"} & set(again.err.splitlines())
     result = json.loads((tmp_path / "torch.json").read_text(encoding="utf-8"))
     assert [one["kind"] for one in result["pairs"]] == ["fixed", "variable"]
     for one in result["pairs"]:

@@ -40,6 +40,18 @@ def test_every_flag_is_named_on_a_page_of_its_subject() -> None:
     assert missing == []
 
 
+def test_every_key_of_the_statistics_is_explained() -> None:
+    from fairseq_ext.counters import Section
+    from fairseq_ext.registry import all_strategies
+    from fairseq_ext.stats import Stats
+
+    all_strategies()  # whose sections are then known
+    names = {field.name for field in dataclasses.fields(Stats) if not field.name.startswith("_")}
+    names |= {kind.key for kind in Section.__subclasses__() if kind.__module__.startswith("fairseq_ext.") and getattr(kind, "key", "")}
+    text = (ROOT / "docs" / "flags.md").read_text().partition("## Statistics of a run")[2]
+    assert len(names) > 14 and [name for name in sorted(names) if f"`{name}`" not in text] == []
+
+
 def test_the_readme_can_be_read_in_one_sitting() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 130
 

@@ -10,7 +10,8 @@ import time
 
 import pytest
 import torch
-from conftest import BIN, command
+from conftest import BIN
+from forked import command
 from models import build, generators
 
 from fairseq_ext import UsageError

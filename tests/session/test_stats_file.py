@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import forked
 import pytest
 from test_cli import EXT, generate, sentence
 
@@ -37,7 +38,7 @@ def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):
 
 def test_a_run_whose_counts_find_no_room_says_so_at_its_end(tiny):
     """/dev/full takes nothing: the translations are printed, and the status is 1."""
-    done = generate(tiny, *EXT, "--stats-file", "/dev/full", check=False)
+    done = generate(tiny, *EXT, "--stats-file", "/dev/full", run=forked.command, check=False)
     assert sentence(done) == "error: --stats-file /dev/full cannot be written (No space left on device): make room, or name another file"
     assert done.stdout.count("H-") == 11
 

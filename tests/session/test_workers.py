@@ -143,7 +143,7 @@ def test_the_command_gives_the_same_lines(tiny, tmp_path):
     common = [tiny / "data", "--path", tiny / "model.pt", "--user-dir", "fairseq_ext", "--task", "translation_ext"]
     common += ["--cpu", "--beam", 3, "--batch-size", 4, "--nbest", 2]
     alone = command("fairseq-generate", *common)
-    together = command("fairseq-generate", *common, "--cpu-workers", 2, "--stats-file", tmp_path / "stats.json")
+    together = generate_forked(*common, "--cpu-workers", 2, "--stats-file", tmp_path / "stats.json")
 
     def lines(done) -> list[str]:
         return [line for line in done.stdout.splitlines() if line[:2] in ("S-", "T-", "H-", "D-", "P-")]
