@@ -107,7 +107,8 @@ def read_array(stream: IO[bytes], size: int, name: str, types: tuple[str, ...], 
     header: Any = stream
     if np.lib.format.read_magic(header) != (1, 0):
         raise Damaged(f"its array {name} is of another version")
-    shape, by_column, dtype = np.lib.format.read_array_header_1_0(header, max_header_size=HEADER)
+    read_header: Any = np.lib.format.read_array_header_1_0  # the types of some numpys do not know max_header_size
+    shape, by_column, dtype = read_header(header, max_header_size=HEADER)
     if dtype.str not in types or len(shape) != dimensions or by_column:
         raise Damaged(f"its array {name} is {dtype} of shape {shape}")
     length = math.prod(shape) * dtype.itemsize

@@ -57,7 +57,8 @@ def start(code: str, *arguments: str, **environment: str) -> subprocess.Popen[st
 
 def start_ahead(code: str, *arguments: str) -> None:
     """Start a probe that will be asked for later."""
-    under_way[(code, *arguments)] = start(code, *arguments)
+    key = (code, *arguments)
+    under_way[key] = start(code, *arguments)
 
 
 def probe(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
