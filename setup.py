@@ -36,6 +36,7 @@ setup(
     license="MIT",
     python_requires=">=3.10",
     classifiers=[  # the Pythons on which the whole test suite has run
+        "Programming Language :: Python :: 3.10",
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",
         "Programming Language :: Python :: 3.13",
