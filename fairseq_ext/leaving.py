@@ -97,7 +97,7 @@ def install_hook() -> None:
 
 def interrupts_raise() -> None:
     """Let Ctrl-C raise KeyboardInterrupt from here on: a command of ours that was still importing has ended at once (fairseq_ext.pth)."""
-    if hasattr(signal.getsignal(signal.SIGINT), "until_ready"):
+    if getattr(signal.getsignal(signal.SIGINT), "__qualname__", "") == "FairseqExtStart.interrupted":
         with contextlib.suppress(ValueError):  # of another thread than the first
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
