@@ -64,6 +64,14 @@ def counted(number: int, one: str, many: str = "") -> str:
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
+def dictionaries_beside(path: str) -> str:
+    """Which dictionaries there are where one is missing: a language may be misspelt."""
+    with contextlib.suppress(OSError):
+        names = sorted(name for name in os.listdir(os.path.dirname(path)) if name.startswith("dict.") and name.endswith(".txt"))
+        return f" (there {'is' if len(names) == 1 else 'are'} {cut(', '.join(names))})" if names else ""
+    return ""
+
+
 def explain(error: BaseException) -> str | None:
     """The sentence for an error, or None when it is not one of the known mistakes."""
     text = str(error)
@@ -97,6 +105,10 @@ def explain(error: BaseException) -> str | None:
         return "--diverse-beam-groups shares the beam out evenly, and --beam is no multiple of it: change one of the two"
     if type(error).__name__ == "ConfigCompositionException" and "tokenizer." in text:
         return "--tokenizer moses needs the languages: add --source-lang and --target-lang"
+    if type(error).__name__ == "MissingConfigException" and (found := re.search(r"Could not find '(bpe|tokenizer)/(\w+)'", text)):
+        return f"--{found[1]} {found[2]} is one that fairseq 0.12 cannot set up: use another"
+    if isinstance(error, KeyError) and (found := re.fullmatch(r"'\w+:(\S+-\S+)'", text)):
+        return f"the data directory has no such subset of {found[1]}: binarise it with fairseq-preprocess, or name another by --gen-subset"
     if type(error).__name__ == "MissingMandatoryValue":
         found = re.search(r"Missing mandatory value: (\w+)", text)
         return f"--{(found[1] if found else 'a flag').replace('_', '-')} is needed here and missing: add it"
@@ -128,7 +140,8 @@ def explain(error: BaseException) -> str | None:
     if isinstance(error, FileNotFoundError) and os.path.basename(str(error.filename)) == "dict.txt":
         return f"no dictionary at {error.filename}: name the data directory that has the model's"
     if isinstance(error, FileNotFoundError) and "dict." in text:
-        return f"no dictionary at {error.filename}: the data directory needs dict.SOURCE.txt and dict.TARGET.txt of the model"
+        has = dictionaries_beside(str(error.filename))
+        return f"no dictionary at {error.filename}{has}: the data directory needs dict.SOURCE.txt and dict.TARGET.txt of the model"
     if isinstance(error, FileNotFoundError) and "Dataset not found" in text:
         return f"{text.removeprefix('Dataset not found: ')}: binarise that subset with fairseq-preprocess, or name another by --gen-subset"
     if isinstance(error, FileNotFoundError) and error.errno is None and os.path.isabs(text):  # what fairseq says of it

@@ -121,8 +121,8 @@ def test_a_dictionary_that_does_not_fit_is_refused_with_both_sizes(tiny):
 def test_a_missing_dictionary_is_named(tiny):
     shutil.copytree(tiny / "data", tiny / "without", dirs_exist_ok=True)
     (tiny / "without" / "dict.en.txt").unlink()
-    done = generate(tiny, *EXT, data="without", run=forked.command, check=False)
-    assert re.match(r"error: no dictionary at \S*dict.en.txt", sentence(done))
+    said = sentence(generate(tiny, *EXT, data="without", run=forked.command, check=False))
+    assert re.match(r"error: no dictionary at \S*dict.en.txt \(there is dict.de.txt\): the data directory needs", said)
 
 
 def test_a_missing_subset_is_named(tiny):

@@ -99,6 +99,7 @@ WRONG = {
     "a long name of results": (["--results-file", "x" * 5000], "--results-file " + "x" * 77 + "... cannot be written (File name too long)"),
     "a long name of a subset": (["--gen-subset", "x" * 5000], "x" * 77 + "... ({data}): binarise that subset"),
     "a long name of a model": (["--path", "x" * 5000], "Model file not found: " + "x" * 77 + "..."),
+    "a segmentation of no settings": (["--bpe", "characters"], "--bpe characters is one that fairseq 0.12 cannot set up: use another"),
     "no user's code": (["--user-dir", "{folder}/none"], "--user-dir {folder}/none does not exist: correct the path"),
     "unknown task": (["--task", "translation_exta_ext"], "is none of fairseq_ext's tasks: use "),
 }  # fmt: skip

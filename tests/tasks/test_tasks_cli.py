@@ -149,10 +149,11 @@ def test_a_folder_in_python_an_engine_and_the_corpus_command_give_what_the_comma
     [
         ("multilingual_translation", ["--lang-pairs", "de-en"], "was trained with other languages: --lang-pairs should include"),
         ("multilingual_language_modeling", ["--langs", "xx,zz"], "has no folder zz, which --langs names: correct --langs"),
+        ("translation_multi_simple_epoch", ["--gen-subset", "other"], "has no such subset of de-en: binarise it with fairseq-preprocess"),
         ("translation_multi_simple_epoch", ["--langs", "de,en,fr"], "use the dictionaries it was trained with, and its --langs"),
     ],
 )
-def test_other_languages_than_those_of_the_training_are_one_sentence(make, name, flags, sentence):
+def test_other_languages_or_data_than_those_of_the_training_are_one_sentence(make, name, flags, sentence):
     done = generate(*make(name).ours, *flags)
     (said,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert done.status == 1 and sentence in said and "Traceback" not in done.stderr
