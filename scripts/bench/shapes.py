@@ -67,7 +67,9 @@ SENTENCES, MEAN, SPREAD = 200, 25, 10  # of the made-up text: lines, tokens a li
 def main(argv: list[str] | None = None) -> int:
     args, measured = parser().parse_known_args(argv)
     found = importlib.util.find_spec("ctranslate2") is not None
-    contenders = ["stock", "ours", "ours --int8", *["ctranslate2 float32 1x1", "ctranslate2 int8 1x1"] * found]
+    workers = f"1x{args.threads}"  # as many threads as stock and ours have
+    rivals = [f"ctranslate2 float32 {workers}", f"ctranslate2 int8 {workers}"]
+    contenders = ["stock", "ours", "ours --int8", *rivals * found]
     if not found:
         print("CTranslate2 is not installed, and is left out")
     status = 0
@@ -84,6 +86,7 @@ def main(argv: list[str] | None = None) -> int:
                 flags = ["--model", str(folder), "--text", str(folder / "text"), f"--flags=--max-len-b {args.tokens}", *out]
                 if "--contenders" not in measured:
                     flags += ["--contenders", *contenders]
+                flags += ["--threads", str(args.threads)]
                 status |= default_vs_stock.main([*flags, "--over", "stock", *measured, "--modes", mode])
     if args.out:
         tables(args.out)
@@ -148,10 +151,11 @@ def checkpoint(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
 def parser() -> argparse.ArgumentParser:
     parse = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
-        epilog="All other flags are those of default_vs_stock.py: --beams, --limit, --limit-one, --repeats, --threads, ...",
+        epilog="All other flags are those of default_vs_stock.py: --beams, --limit, --limit-one, --repeats, ...",
     )  # fmt: skip
     parse.add_argument("--shapes", nargs="+", choices=SHAPES, default=["m2m", "nllb", "wmt19"], help="(m2m nllb wmt19)")
     parse.add_argument("--tokens", type=int, default=30, help="target tokens of every sentence (30)")
+    parse.add_argument("--threads", type=int, default=2, help="of every contender (2)")
     parse.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES), help="bulk, one (both)")
     parse.add_argument("--folder", type=Path, help="where checkpoints are written and kept for the next run (a temporary folder)")
     parse.add_argument("--out", type=Path, help="folder for SHAPE-MODE.md, SHAPE-MODE.json and tables.md")
