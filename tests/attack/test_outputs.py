@@ -97,7 +97,7 @@ PLACES = {
     "a folder's name": ("{folder}/new/", "directory"),
     "a link to a folder": ("{folder}/folder", "directory"),
     "a link into nowhere": ("{folder}/lost", "No such file or directory"),
-    "a handle that is not open": ("/dev/fd/77", "No such file or directory"),
+    "a handle that is not open": ("/dev/fd/987654", "No such file or directory"),
     "a full disk": ("/dev/full", "No space left on device"),
     "a name of 300 letters": ("{folder}/" + "x" * 300, "File name too long"),
 }
