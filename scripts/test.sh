@@ -22,5 +22,5 @@ run ruff check .
 run mypy
 wait "$fuzzing" || failed+=("${fuzz[1]}")
 printf '== %s\n' "${fuzz[*]}" && cat "$found"
-run pytest -n 2 --dist loadfile --no-loadscope-reorder "$@"  # two processes, a file each at a time, in the order of tests/conftest.py
+run pytest -n 2 --dist loadfile "$@"  # two processes, a file each at a time
 [[ ${#failed[@]} -eq 0 ]] || die "failed: ${failed[*]}."

@@ -28,25 +28,6 @@ def pytest_addoption(parser):
     parser.addoption("--device", default="cpu", help="device for the tests that take one: cpu (default) or cuda")
 
 
-LONG = (  # files of half a minute or more, the longest first: with two processes none of them is left to run alone at the end
-    "tests/test_saved_models.py", "tests/test_neutral.py", "tests/scripts/test_docs.py", "tests/attack/test_wrong_commands.py",
-    "tests/corpus/test_corpus_ray.py", "tests/scripts/test_streaming_scripts.py", "tests/test_cli.py", "tests/test_compose.py",
-    "tests/attack/test_bad_sentences.py", "tests/scripts/test_bench.py", "tests/serve/test_ray_app.py",
-    "tests/session/test_results_file.py", "tests/test_strategies_cli.py", "tests/scripts/test_scripts.py",
-    "tests/scripts/test_experiments_run.py", "tests/scripts/test_train_mixed.py", "tests/scripts/test_cost_model.py",
-    "tests/scripts/test_demo.py", "tests/constraints/test_constraints_cli.py", "tests/test_architecture_table.py",
-    "tests/corpus/test_corpus_cluster.py", "tests/serve/test_faults.py", "tests/engine/test_engine.py", "tests/session/test_workers.py",
-    "tests/session/test_run_key.py", "tests/parallel/test_equals_greedy.py", "tests/attack/test_endings.py",
-    "tests/compat/test_checkpoint_settings.py", "tests/test_translator_calls.py", "tests/scripts/test_trees.py",
-)  # fmt: skip
-
-
-def pytest_collection_modifyitems(items):
-    """Long files first; scripts/test.sh has pytest-xdist keep this order."""
-    rank = {name: place for place, name in enumerate(LONG)}
-    items.sort(key=lambda item: rank.get(item.nodeid.partition("::")[0], len(LONG)))
-
-
 @pytest.fixture(scope="session")
 def device(request) -> torch.device:
     return torch.device(request.config.getoption("--device"))

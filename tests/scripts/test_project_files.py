@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import conftest
 import yaml
 
 from fairseq_ext import __version__
@@ -18,10 +17,6 @@ SETUP = (ROOT / "setup.py").read_text()
 def pythons() -> list[str]:
     """The versions that setup.py names."""
     return re.findall(r'"Programming Language :: Python :: (3\.\d+)"', SETUP)
-
-
-def test_the_files_that_run_first_are_there() -> None:
-    assert [name for name in conftest.LONG if not (ROOT / name).is_file()] == []
 
 
 def test_one_version() -> None:
