@@ -21,7 +21,7 @@ ALLOWED = {
     "compat": "tasks",
     "corpus": "constraints counters digests errors files loading stats translator",
     "doctor": "compat leaving",
-    "serve": "constraints corpus.cluster engine errors files loading.arguments tasks translator viz",
+    "serve": "constraints corpus.cluster engine errors files loading.arguments loading.model_folder tasks translator viz",
     "engine": "constraints errors loading.lengths parallel search session.pool_of terms translator",
     "terms": "errors files",
     "translator": "constraints errors flags loading session.bad_sentences session.cpu_workers "
