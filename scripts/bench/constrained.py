@@ -27,7 +27,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments" / "dba"))
+sys.path += [str(Path(__file__).resolve().parents[1] / name) for name in ("experiments", "experiments/dba")]
 
 import constrained_default
 from arguments import command_line, run_script, text_arguments, timing_arguments
@@ -163,20 +163,20 @@ class Bench:
             rows.append(constrained_default.row(self.text, name, given, phrases, self.args.repeats, self.args.threads))
         return [(f"phrases as whole words, beam {self.args.beam}, {len(self.text.references)} sentences", rows)]
 
-    def quality(self) -> list[tuple[str, list[Row]]]:
+    def quality(self) -> list[tuple[str, str, list[Row]]]:
         """Scores beside those of fairseq's own constrained search."""
         return self.against_stock("quality", self.text, lambda searches: quality(searches, self.text))
 
-    def speed(self) -> list[tuple[str, list[Row]]]:
+    def speed(self) -> list[tuple[str, str, list[Row]]]:
         """Times beside those of fairseq's own constrained search."""
         text = self.text if self.args.speed_limit is None else self.prepared("speed", self.args.text, self.args.speed_limit)
         return self.against_stock("speed", text, lambda searches: speed(searches, self.args.repeats, self.args.threads))
 
-    def against_stock(self, part: str, text: Text, run: Callable[[Searches], dict]) -> list[tuple[str, list[Row]]]:
-        """The table of a part, with the cells that earlier runs have measured."""
+    def against_stock(self, part: str, text: Text, run: Callable[[Searches], dict]) -> list[tuple[str, str, list[Row]]]:
+        """The tables of a part, each with the name of its columns, of the cells that this and earlier runs have measured."""
         args = self.args
         key = [args.model.name, Path(args.text).name, args.src, args.tgt, len(text.references), args.seed, args.max_tokens]
-        key += [args.repeats, args.threads] * (part == "speed")
+        key += [args.repeats, args.threads] if part == "speed" else ["intervals"]
         cells = Cells.read(part, key, None if args.out is None else args.out.with_name(f"{args.out.name}.cells"))
         for beam in args.beams:
             for name in args.stock_sets:
@@ -185,7 +185,10 @@ class Bench:
                 made = partial(Searches.of, text, flags, phrases, self.file(name, phrases), self.pieces())
                 cells.measure(name, beam, lambda made=made: run(made()))
                 print(f"{part}: {name}, beam {beam}", file=sys.stderr, flush=True)
-        return [cells.table(f"fairseq's own constrained search against DBA: {part}, {len(text.references)} sentences")]
+        about = f"{Path(args.text).name}, {len(text.references)} sentences"
+        title = f"fairseq's own constrained search against DBA: {part}, {about}"
+        bleu = [("bleu", *cells.table(f"fairseq's own constrained search against DBA: BLEU, {about}", "bleu"))] if part == "quality" else []
+        return [(part, *cells.table(title)), *bleu]
 
 
 def timed(command: Sequence[str]) -> tuple[float, float]:
@@ -221,13 +224,15 @@ def main() -> None:
     parse.add_argument("--stock-sets", nargs="+", choices=MORE_SETS, default=list(MORE_SETS))
     parse.add_argument("--beams", type=int, nargs="+", default=[5, 10, 20], help="of the parts quality and speed (5 10 20)")
     parse.add_argument("--speed-limit", type=int, help="sentences of the part speed (--limit)")
-    parse.add_argument("--parts", nargs="+", choices=HEADS, default=["sets", "constant", "interactive"])
+    parts = [part for part in HEADS if part != "bleu"]  # that comes with quality
+    parse.add_argument("--parts", nargs="+", choices=parts, default=["sets", "constant", "interactive"])
     timing_arguments(parse)
     args = parse.parse_args()
     fix_threads(args.threads)
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(args, Path(folder))
-        print_tables(((title, HEADS[part], rows) for part in args.parts for title, rows in getattr(bench, part)()), args.out)
+        made = ((part, *table) for part in args.parts for table in getattr(bench, part)())
+        print_tables(((title, HEADS[columns], rows) for *_, columns, title, rows in made), args.out)
 
 
 if __name__ == "__main__":

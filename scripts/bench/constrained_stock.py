@@ -1,14 +1,15 @@
 """fairseq's own constrained search against DBA, cell by cell (parts of constrained.py): a cell is a set of constraints at a beam.
 
-quality: mean score of the best hypotheses, sentences that score better and worse, BLEU, decoder rows over unconstrained search; each search
-runs once. A cell is accepted where worse <= better + 2% of the sentences. speed: interleaved rounds; accepted from 5 times as fast on.
+quality: mean score of the best hypotheses, sentences that score better and worse, decoder rows over unconstrained search; each search
+runs once. A cell is accepted where worse <= better + 2% of the sentences. bleu: BLEU and length of the outputs of the same searches, with
+95 % intervals (intervals.py); a difference is one of BLEU on the same resamples. speed: interleaved rounds; accepted from 5 times as fast.
 fairseq meets phrases inside words too, so the two compare under --constraint-boundary none; whole words stand beside it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,16 @@ from against_stock import SPEED, compare_scores, stock_constrained
 from counted import Counted, Row, searching
 from extract import MORE_SETS
 from harness import Spread, compare
+from intervals import bleu, counts_of, half, interval, resampled
 from report import machine
 from text import Text
 
 INSIDE = ["--constraint-boundary", "none"]  # phrases count inside words too, as fairseq counts them
 HEADS = {
-    "quality": ["set", "beam", "rows", "mean score", "fairseq's mean", "better", "worse", "accepted", "BLEU", "fairseq's BLEU"]
-    + [f"whole words: {column}" for column in ("rows", "mean", "better", "worse", "BLEU")],
+    "quality": ["set", "beam", "rows", "mean score", "fairseq's mean", "better", "worse", "accepted"]
+    + [f"whole words: {column}" for column in ("rows", "mean", "better", "worse")],
+    "bleu": ["set", "beam", "BLEU", "fairseq's BLEU", "difference", "over unconstrained", "whole words: BLEU", "whole words: difference"]
+    + ["length ratio", "fairseq's", "whole words"],
     "speed": ["set", "beam", "times as fast (min-max)", "accepted", "time over unconstrained"]
     + [f"whole words: {column}" for column in ("times as fast", "time over unconstrained")],
 }
@@ -53,18 +57,31 @@ class Searches:
 
 
 def quality(searches: Searches, text: Text) -> dict[str, Any]:
-    """Scores of a cell."""
-    bleu = {}
-    for name, each in vars(searches).items():
-        bleu[name] = text.bleu(each.contender.read(each.contender.run()))
+    """Scores and BLEU of a cell."""
+    found = {name: each.contender.read(each.contender.run()) for name, each in vars(searches).items()}
+    measured = against(text.references, {name: text.lines(outputs) for name, outputs in found.items()})
     rows = searches.free.stats["rows"]
-    facts: dict[str, Any] = {"BLEU": bleu["theirs"]}
+    facts: dict[str, Any] = {name: measured[name] for name in ("theirs", "free")}
     for name in ("inside", "whole"):
         each = getattr(searches, name)
         scores = compare_scores(each.outputs, searches.theirs.outputs)
         facts |= {"mean": scores.mean_of_other, "sentences": scores.sentences}
         facts[name] = {"rows": each.stats["rows"] / rows, "mean": scores.mean, "better": scores.better, "worse": scores.worse}
-        facts[name] |= {"accepted": scores.accepted, "BLEU": bleu[name]}
+        facts[name] |= {"accepted": scores.accepted, **measured[name]}
+    return facts
+
+
+def against(references: Sequence[str], lines: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any]]:
+    """BLEU of each search's lines with its interval, how far it is from the others', with that difference's, and the length ratio."""
+    counts = {name: counts_of(found, references) for name, found in lines.items()}
+    drawn = {name: resampled(each) for name, each in counts.items()}
+    whole = {name: float(bleu(each.sum(0))) for name, each in counts.items()}
+    facts: dict[str, dict[str, Any]] = {}
+    for name, each in counts.items():
+        *_, output, reference = each.sum(0)
+        facts[name] = {"BLEU": whole[name], "interval": interval(drawn[name]), "ratio": float(output / reference)}
+        over = {other: [whole[name] - whole[other], *interval(drawn[name] - drawn[other])] for other in lines if other != name}
+        facts[name]["over"] = over
     return facts
 
 
@@ -88,10 +105,25 @@ def row(part: str, name: str, beam: int, facts: dict[str, Any]) -> Row:
         verdict = "yes" if median >= SPEED else "no"
         taken = [inside["more"], whole["fast"][0], whole["more"]]
         return [name, str(beam), f"{median:.2f} ({low:.2f}-{high:.2f})", verdict, *(f"{value:.2f}" for value in taken)]
+    if part == "bleu":
+        theirs = facts["theirs"]
+        shown = [with_interval(inside), with_interval(theirs), difference(inside["over"]["theirs"]), difference(inside["over"]["free"])]
+        shown += [with_interval(whole), difference(whole["over"]["theirs"])]
+        return [name, str(beam), *shown, *(f"{each['ratio']:.3f}" for each in (inside, theirs, whole))]
     first = [f"{inside['rows']:.3f}", f"{inside['mean']:.4f}", f"{facts['mean']:.4f}", str(inside["better"]), str(inside["worse"])]
-    first += ["yes" if inside["accepted"] else "no", f"{inside['BLEU']:.2f}", f"{facts['BLEU']:.2f}"]
-    last = [f"{whole['rows']:.3f}", f"{whole['mean']:.4f}", str(whole["better"]), str(whole["worse"]), f"{whole['BLEU']:.2f}"]
-    return [name, str(beam), *first, *last]
+    last = [f"{whole['rows']:.3f}", f"{whole['mean']:.4f}", str(whole["better"]), str(whole["worse"])]
+    return [name, str(beam), *first, "yes" if inside["accepted"] else "no", *last]
+
+
+def with_interval(measured: dict[str, Any]) -> str:
+    """BLEU, and half the width of its interval."""
+    return f"{measured['BLEU']:.2f} {half(*measured['interval'])}"
+
+
+def difference(over: Sequence[float]) -> str:
+    """A difference of BLEU and its interval."""
+    value, low, high = over
+    return f"{value:+.2f} ({low:+.2f} to {high:+.2f})"
 
 
 @dataclass
@@ -127,8 +159,8 @@ class Cells:
             file = self.folder / f"{name}.{beam}.{self.part}.json"
             file.write_text(json.dumps(cell, indent=1) + "\n", encoding="utf-8")
 
-    def table(self, title: str) -> tuple[str, list[Row]]:
-        """Title, with what made the cells, and rows, by beam."""
+    def table(self, title: str, part: str | None = None) -> tuple[str, list[Row]]:
+        """Title, with what made the cells, and rows, by beam; part: whose columns (the cells' own)."""
         cells = sorted(self.found.items(), key=lambda item: (item[0][1], list(MORE_SETS).index(item[0][0])))
         made = dict.fromkeys((cell["machine"]["git_commit"], cell["machine"]["git_changed"]) for _, cell in cells)
         commits = ", ".join(f"commit {commit}{' with changes' if changed else ''}" for commit, changed in made)
@@ -138,4 +170,4 @@ class Cells:
         if self.part == "speed":
             load = max(cell["facts"]["load"] for _, cell in cells)
             about += f" Highest load average: {load:.1f}."
-        return f"{title}\n\n{about}", [row(self.part, *place, cell["facts"]) for place, cell in cells]
+        return f"{title}\n\n{about}", [row(part or self.part, *place, cell["facts"]) for place, cell in cells]

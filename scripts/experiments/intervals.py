@@ -6,11 +6,28 @@ Every resample draws as many sentences as the text has, with replacement, and ta
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import lru_cache
+
 import numpy as np
+from sacrebleu.metrics import BLEU
 
 RESAMPLES = 1000
 SEED = 12345
+PER_SENTENCE = BLEU(effective_order=True)  # silences a warning, and leaves the counts as they are
 Counts = np.ndarray  # (N, 10): sacrebleu's of each sentence: matching n-grams, n-grams, n = 1..4; length of output and reference
+
+
+@lru_cache(maxsize=1 << 18)
+def matches(text: str, reference: str) -> tuple[int, ...]:
+    """sacrebleu's counts of one sentence: n-grams that match, n-grams, length of text and reference."""
+    found = PER_SENTENCE.sentence_score(text, [reference])
+    return (*found.counts, *found.totals, found.sys_len, found.ref_len)
+
+
+def counts_of(texts: Iterable[str], references: Iterable[str]) -> Counts:
+    """sacrebleu's counts of each line (N, 10)."""
+    return np.array([matches(text, reference) for text, reference in zip(texts, references, strict=True)])
 
 
 def bleu(counts: Counts) -> np.ndarray:
@@ -34,3 +51,8 @@ def interval(values: np.ndarray) -> tuple[float, float]:
     """The middle 95 per cent of the values."""
     low, high = np.percentile(values, [2.5, 97.5])
     return float(low), float(high)
+
+
+def half(low: float, high: float) -> str:
+    """Half the width of an interval, as it stands behind the value."""
+    return f"±{(high - low) / 2:.2f}"

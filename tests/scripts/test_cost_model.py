@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ HERE = Path(__file__).resolve().parents[2] / "scripts" / "experiments" / "stream
 sys.path.append(str(HERE))
 
 import cost_model  # noqa: E402
-from step_costs import Launches, Line, Measured, StepCosts  # noqa: E402
+from step_costs import Launches, Line, Measured, Plane, StepCosts  # noqa: E402
 
 
 def test_the_line_goes_through_points_on_a_line():
@@ -24,11 +25,19 @@ def test_the_line_goes_through_points_on_a_line():
         Line.fit([])
 
 
+def test_the_plane_goes_through_points_on_a_plane():
+    plane = Plane.fit([(rows, cells, 0.002 + 0.0001 * rows + 3e-7 * cells) for rows in (1, 5, 40) for cells in (90, 20, 700)])
+    assert (plane.a, plane.b, plane.c, plane.r2) == pytest.approx((0.002, 0.0001, 3e-7, 1.0))
+    assert plane.of(10, 300, 5000) == pytest.approx(10 * 0.002 + 300 * 0.0001 + 5000 * 3e-7)
+
+
 def test_steps_changes_and_the_encoder_are_told_apart():
-    """A step of r rows takes 2 + r ticks, the encoder 7, joining 3."""
+    """A step of r rows takes 2 + r ticks, the encoder 7, joining 3; a row attends to 4 positions of the cache and 6 of the source."""
 
     class Decoder:
         now = 0.0
+        source = SimpleNamespace(source=torch.zeros(1, 1, 1, 1, 6, 1))
+        group = SimpleNamespace(cache=SimpleNamespace(positions=4, models=[source]))
 
         def step(self, tokens):
             self.now += tokens.size(0)
@@ -53,8 +62,8 @@ def test_steps_changes_and_the_encoder_are_told_apart():
                 decoder.join(None)
         decoder.step(torch.zeros(2, 1))
     found = clocks.measured()
-    assert found == Measured(steps=[(4, 6.0), (6, 8.0)], encoder=[(20, 7.0), (6, 7.0)], changed=[(8, 13.0)])
-    assert found.change(Line.fit(found.steps)) == pytest.approx(3.0)
+    assert found == Measured(steps=[(4, 40, 6.0), (6, 60, 8.0)], encoder=[(20, 7.0), (6, 7.0)], changed=[(8, 80, 13.0)])
+    assert found.cells == 180 and found.change(lambda rows, _: 2 + rows) == pytest.approx(3.0)
     assert "step" not in vars(decoder)
 
 
@@ -81,6 +90,7 @@ def test_tables_predict_and_measure(tmp_path, monkeypatch, capsys):
         assert "equal" in one["outputs"]
         for search in one["searches"]:
             assert len(search["steps"]) + len(search["changed"]) == search["calls"] - 1  # the last step has no next one
-            assert sum(rows for rows, _ in search["steps"] + search["changed"]) < search["rows"]
+            assert sum(rows for rows, *_ in search["steps"] + search["changed"]) < search["rows"]
+            assert all(cells > rows for rows, cells, _ in search["steps"])  # a row sees its source, at least
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith(("| torch | fixed", "| lstm | fixed"))]
-    assert len(rows) == 2 and all(cells[7].endswith("x") and cells[9].endswith(")") for cells in rows)
+    assert len(rows) == 2 and all(cells[11].endswith("x") and cells[12].endswith(")") for cells in rows)

@@ -129,7 +129,7 @@ def test_best_settings_prefer_the_smaller_beam_and_tables_show_them(tmp_path):
 def test_an_interval_holds_sacrebleu_of_resampled_sentences():
     texts = [REFERENCES[0], "a dog runs over the grass", "the old man reads a book", "a green dog runs over the grass"]
     references = [*REFERENCES, *REFERENCES]
-    found = intervals.resampled(searches.counts_of(texts, references), resamples=40)
+    found = intervals.resampled(intervals.counts_of(texts, references), resamples=40)
     times = np.random.default_rng(intervals.SEED).multinomial(4, [1 / 4] * 4, size=40)
     for score, chosen in zip(found, times, strict=True):
         lines = [(text, line) for n, text, line in zip(chosen, texts, references, strict=True) for _ in range(n)]

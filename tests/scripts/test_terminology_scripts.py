@@ -10,12 +10,12 @@ import pytest
 import sacrebleu
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
-sys.path[:0] = [str(SCRIPTS / "experiments" / "terminology"), str(SCRIPTS / "experiments" / "dba"), str(SCRIPTS / "bench")]
+sys.path[:0] = [str(SCRIPTS / name) for name in ("experiments/terminology", "experiments/dba", "experiments", "bench")]
 
 import attention_gate  # noqa: E402
 import make_glossary  # noqa: E402
 from against_stock import compare_scores  # noqa: E402
-from constrained_stock import Cells, row  # noqa: E402
+from constrained_stock import Cells, against, row  # noqa: E402
 from make_glossary import Model1, Words, entries  # noqa: E402
 
 from fairseq_ext.terms.test_set import Term  # noqa: E402
@@ -66,9 +66,9 @@ def test_scores_are_compared_sentence_by_sentence():
 
 def test_a_cell_is_measured_once_and_its_row_says_who_wins(tmp_path):
     def facts(better: int, worse: int, fast: float) -> dict:
-        each = {"rows": 1.04, "mean": -1.0, "better": better, "worse": worse, "accepted": better >= worse, "BLEU": 40.0}
+        each = {"rows": 1.04, "mean": -1.0, "better": better, "worse": worse, "accepted": better >= worse}
         each |= {"fast": [fast, 1.0, 9.0], "more": 1.1}
-        return {"BLEU": 39.0, "mean": -1.1, "inside": each, "whole": each, "load": 1.0}
+        return {"mean": -1.1, "inside": each, "whole": each, "load": 1.0}
 
     times = []
 
@@ -85,6 +85,20 @@ def test_a_cell_is_measured_once_and_its_row_says_who_wins(tmp_path):
     assert title.startswith("title\n\n") and "commit " in title
     assert [line[:2] for line in rows] == [["rand1", "5"], ["rand2", "10"]] and [line[7] for line in rows] == ["no", "yes"]
     assert [row("speed", "rand1", 5, facts(0, 0, fast))[3] for fast in (4.99, 5.0)] == ["no", "yes"]
+
+
+def test_bleu_beside_fairseqs_is_sacrebleus_and_has_an_interval():
+    references = [f"the {colour} dog runs over the green field of number {i}" for i, colour in enumerate(["red", "old", "big"] * 4)]
+    worse = [line.replace("green field", "grass") if i % 2 else line for i, line in enumerate(references)]
+    facts = against(references, {"theirs": references, "free": worse, "inside": worse, "whole": references})
+    assert facts["inside"]["BLEU"] == pytest.approx(sacrebleu.corpus_bleu(worse, [references]).score)
+    assert facts["inside"]["ratio"] == pytest.approx((12 * 10 - 6) / (12 * 10))
+    middle, low, high = facts["inside"]["over"]["theirs"]
+    assert low < middle == pytest.approx(facts["inside"]["BLEU"] - 100) < high < 0
+    assert facts["inside"]["over"]["free"] == [0, 0, 0]  # equal lines, whatever is drawn
+    shown = row("bleu", "rand1", 5, facts)
+    assert shown[4] == f"{middle:+.2f} ({low:+.2f} to {high:+.2f})" and shown[5] == "+0.00 (+0.00 to +0.00)"
+    assert shown[-3:] == ["0.950", "1.000", "1.000"]
 
 
 SOURCES = ["Der Verband wird morgen geprüft.", "Die Ärztin öffnet die Akte.", "Zwei Verbände werden morgen geprüft."]

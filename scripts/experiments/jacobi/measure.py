@@ -54,20 +54,38 @@ class Decoding:
         self.loaded = load([*base, *flags])
         self.generator = self.loaded.task.build_generator(self.loaded.models, self.loaded.cfg.generation)
         self.counts: dict[str, Any] = {}
+        self.rounds: list[list[tuple[int, int, float]]] = []  # of each run, for each batch: output tokens with EOS, calls, CPU seconds
 
     @property
     def signature(self) -> str:
         return self.generator.stats.signature if self.ours else "fairseq"
 
+    @property
+    def calls(self) -> int:
+        """Decoder calls so far."""
+        return self.generator.stats.decoder_calls if self.ours else 0
+
+    def sentences(self, rounds: int) -> dict[str, list]:
+        """What each sentence took: tokens and calls, and CPU seconds summed over the last rounds; in batches of one."""
+        last = self.rounds[-rounds:]
+        tokens, calls, _ = zip(*last[-1], strict=True)
+        seconds = [sum(one[i][2] for one in last) for i in range(len(tokens))]
+        return {"tokens": list(tokens), "calls": list(calls), "seconds": seconds}
+
     def run(self) -> list:
         if self.ours:
             before = self.generator.stats.copy()
-        loaded = self.loaded
-        out = [(b["id"].tolist(), loaded.task.inference_step(self.generator, loaded.models, b)) for b in loaded.batches]
+        loaded, out, each = self.loaded, [], []
+        for batch in loaded.batches:
+            calls, begin = self.calls, time.process_time()
+            found = loaded.task.inference_step(self.generator, loaded.models, batch)
+            each.append((sum(len(nbest[0]["tokens"]) for nbest in found), self.calls - calls, time.process_time() - begin))
+            out.append((batch["id"].tolist(), found))
+        self.rounds.append(each)
         if self.ours:
-            found = self.generator.stats.since(before).as_dict()
+            counted = self.generator.stats.since(before).as_dict()
             names = ("decoder_calls", "decoder_rows", "decoder_positions", "target_tokens")
-            self.counts = {name: found[name] for name in names} | found.get("parallel", {})
+            self.counts = {name: counted[name] for name in names} | counted.get("parallel", {})
         return out
 
 
@@ -126,6 +144,7 @@ def main() -> None:
             "equal": one.same_best,
             "seconds": one.seconds,
             "signature": decodings[one.contender.name].signature,
+            "each": decodings[one.contender.name].sentences(args.repeats) if args.batch == 1 and args.threads == 1 else None,
             "speed": {over: None if s is None else [s.median, s.low, s.high] for over, s in speed.items()},
         }
     about = {"model": args.model.name, "text": Path(args.text).name, "pair": f"{args.src}-{args.tgt}", "sentences": result.sentences}

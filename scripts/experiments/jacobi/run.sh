@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Regenerates the tables and figures of Santilli et al. 2023 (--decoding): tables.md, flops.md, figure3.svg and .png in OUT.
+# Regenerates the tables and figures of Santilli et al. 2023 (--decoding): tables.md, flops.md, figure3.svg and .png in OUT; and
+# by_length.md, .svg and .png: the gain on short and on long sentences.
 #
 #   scripts/experiments/jacobi/run.sh --models "DIR DIR" --pairs "de-en fr-en" --train PREFIX --text PREFIX [--out DIR] [--threads "1 2"]
 #                                     [MEASURE ARGUMENTS]
@@ -14,7 +15,7 @@ OUT=$ROOT/runs/jacobi THREADS="1"
 MODELS=() PAIRS=(de-en) TRAINS=() TEXTS=() REST=()
 while (($#)); do
     case $1 in
-    -h | --help) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit ;;
+    -h | --help) sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit ;;
     --out) OUT=${2:?--out wants a folder}; shift 2 ;;
     --models) read -ra MODELS <<<"${2:?--models wants folders}"; shift 2 ;;
     --pairs) read -ra PAIRS <<<"${2:?--pairs wants pairs such as de-en}"; shift 2 ;;
@@ -52,3 +53,4 @@ first=()
 for i in "${!MODELS[@]}"; do first+=("$OUT/result$i.${THREADS%% *}.json"); done
 "$PYTHON" "$HERE/flops.py" --out "$OUT/flops.md" "${first[@]}"
 "$PYTHON" "$HERE/figure3.py" --out "$OUT/figure3" "${figure[@]}"
+"$PYTHON" "$HERE/by_length.py" --out "$OUT" "${first[@]}"

@@ -16,18 +16,15 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "bench"), str(Path(__file__).resolve().parents[1])]
 logging.getLogger("fairseq").setLevel(logging.WARNING)  # it talks while it is imported
 
 from arguments import command_line, run_script, text_arguments  # noqa: E402, F401  for the scripts beside this one
 from harness import BenchError  # noqa: E402
-from intervals import Counts, interval, resampled  # noqa: E402
+from intervals import counts_of, interval, resampled  # noqa: E402
 from report import ROOT, machine  # noqa: E402, F401  for the scripts beside this one
 from sacrebleu.metrics import BLEU  # noqa: E402
 
@@ -35,7 +32,6 @@ import fairseq_ext  # noqa: E402, F401
 from fairseq_ext.translator import Translator  # noqa: E402
 
 BATCH = 64  # sentences
-PER_SENTENCE = BLEU(effective_order=True)  # silences a warning, and leaves the counts as they are
 Score = Callable[[float, int, float], float]  # (sum of log-probabilities, tokens with EOS, wanted length) -> score
 
 
@@ -94,24 +90,12 @@ class Measure:
     high: float = 0.0
 
 
-@lru_cache(maxsize=1 << 18)
-def matches(text: str, reference: str) -> tuple[int, ...]:
-    """sacrebleu's counts of one sentence: n-grams that match, n-grams, length of text and reference."""
-    found = PER_SENTENCE.sentence_score(text, [reference])
-    return (*found.counts, *found.totals, found.sys_len, found.ref_len)
-
-
 def measure(answers: Sequence[tuple[float, int, str]], references: Sequence[str]) -> Measure:
     """sacrebleu's corpus BLEU. A sweep asks for many sets of answers that differ in few sentences, so counts are kept by sentence."""
     counts = counts_of([text for *_, text in answers], references)
     *grams, sys_len, ref_len = (int(column) for column in counts.sum(0))
     bleu = BLEU.compute_bleu(grams[:4], grams[4:], sys_len, ref_len, smooth_method="exp")
     return Measure(bleu.score, sys_len / ref_len, sum(total for total, *_ in answers) / len(answers), *interval(resampled(counts)))
-
-
-def counts_of(texts: Iterable[str], references: Iterable[str]) -> Counts:
-    """sacrebleu's counts of each line, as intervals.py takes them."""
-    return np.array([matches(text, reference) for text, reference in zip(texts, references, strict=True)])
 
 
 def read_text(prefix: str, source: str, target: str, limit: int | None = None) -> tuple[list[str], list[str]]:

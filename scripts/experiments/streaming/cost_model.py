@@ -6,7 +6,8 @@
 torch: FAIRSEQ_EXT_KERNELS=off; compiled: the default; int8: --int8; lstm: an untrained LSTM with the model's words, whose outputs are as
 long as the sources. Every width runs as batches, sorted by length, and as a stream: fixed (n sentences) and variable (delta 1.5, M 5; the
 stream has at most n x k rows). Predicted from steps: a x calls + b x rows of both, from their counted calls and rows; with all: the
-encoder (its own line, over source positions) and changes too (what admitting, setting aside and joining take beyond that).
+encoder (its own line, over source positions) and changes too (what admitting, setting aside and joining take beyond that); with cells:
+steps as a + b x rows + c x cells, rows x the positions that their attention runs over (step_costs.py), the rest as before.
 The last table takes bandwidth and launch figures of a GPU instead. It is a prediction: nothing in it was measured on that GPU.
 OUT gets cost_model.md, .svg and .png, and a file for each backend, which is not measured again. Seconds are processor time of one thread.
 """

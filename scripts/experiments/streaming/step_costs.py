@@ -2,6 +2,10 @@
 
 A step's time runs from one call of the decoder to the next, so that it has beam expansion, stopping and reordering in it. Steps that
 sentences were admitted, set aside or joined after are kept apart: what they take beyond the encoder and a step of their rows is a change.
+
+A step's cells are its rows x the positions that their attention runs over, of the KV cache and of the source, masked ones included. All
+sentences of a group have as many positions as the one that has most. So a stream, whose sentences are of different ages, has more cells
+for the same rows than batches have, whose sentences start together.
 """
 
 from __future__ import annotations
@@ -45,18 +49,60 @@ class Line:
 
 
 @dataclass
+class Plane:
+    """seconds = a + b x rows + c x cells, by least squares."""
+
+    a: float
+    b: float
+    c: float
+    r2: float
+
+    @classmethod
+    def fit(cls, points: Sequence[Point]) -> Plane:
+        """Return the plane through (rows, cells, seconds). Errors: ValueError without points."""
+        if not points:
+            raise ValueError("no steps were measured: take more lines of text")
+        rows, cells, seconds = np.array(points, dtype=float).T
+        sizes = np.stack([np.ones_like(rows), rows, cells], axis=1)
+        found = np.linalg.lstsq(sizes, seconds, rcond=None)[0]
+        left, total = ((seconds - sizes @ found) ** 2).sum(), ((seconds - seconds.mean()) ** 2).sum()
+        return cls(*map(float, found), float(1 - left / total) if total else 1.0)
+
+    def of(self, calls: float, rows: float, cells: float) -> float:
+        """Seconds of so many calls, whose rows and cells sum to these."""
+        return self.a * calls + self.b * rows + self.c * cells
+
+
+Point = tuple[int, int, float]  # rows, cells, seconds
+
+
+@dataclass
 class Measured:
-    """Points of one search: (rows, seconds) of plain steps, (source positions, seconds) of the encoder, and steps with a change."""
+    """Points of one search: plain steps, (source positions, seconds) of the encoder, and steps with a change."""
 
-    steps: list[tuple[int, float]] = field(default_factory=list)
+    steps: list[Point] = field(default_factory=list)
     encoder: list[tuple[int, float]] = field(default_factory=list)
-    changed: list[tuple[int, float]] = field(default_factory=list)  # rows, seconds without the encoder's
+    changed: list[Point] = field(default_factory=list)  # seconds without the encoder's
 
-    def change(self, step: Line) -> float:
-        """Seconds that a change takes beyond a step of as many rows, in the mean."""
+    def change(self, step: Callable[[int, int], float]) -> float:
+        """Seconds that a change takes beyond a step of as many rows and cells, in the mean."""
         if not self.changed:
             return 0.0
-        return sum(seconds - step.of(1, rows) for rows, seconds in self.changed) / len(self.changed)
+        return sum(seconds - step(rows, cells) for rows, cells, seconds in self.changed) / len(self.changed)
+
+    @property
+    def cells(self) -> int:
+        """Of all steps but the last."""
+        return sum(cells for _, cells, _ in [*self.steps, *self.changed])
+
+
+def positions(decoder: Any) -> int:
+    """The positions that the attention of a row runs over, once the row has been read: of the KV cache and of the source."""
+    group = getattr(decoder, "group", None)
+    if group is not None:
+        return group.cache.positions + group.cache.models[0].source.size(4)
+    live = getattr(decoder.models[0], "live", None) if hasattr(decoder, "models") else None
+    return live.source[0].size(0) if live is not None and isinstance(live.source, tuple) else 0  # an LSTM's
 
 
 class StepCosts:
@@ -65,6 +111,7 @@ class StepCosts:
     def __init__(self, decoder: Any, clock: Callable[[], float] = time.process_time):
         self.decoder, self.clock = decoder, clock
         self.events: list[tuple[str, int, float, float]] = []  # what, rows or positions, begin, end
+        self.cells: dict[int, int] = {}  # of the steps, by their place among the events
 
     def __enter__(self) -> StepCosts:
         for name in ("step", *CHANGES):
@@ -83,6 +130,8 @@ class StepCosts:
             begin = self.clock()
             out = method(*arguments, **named)
             self.events.append((name, size, begin, self.clock()))
+            if name == "step":
+                self.cells[len(self.events) - 1] = size * positions(self.decoder)
             return out
 
         return call
@@ -98,7 +147,7 @@ class StepCosts:
                 continue
             admitted = sum(end - start for name, _, start, end in between if name == "admit")
             seconds = self.events[j][2] - begin - admitted
-            (found.changed if between else found.steps).append((rows, seconds))
+            (found.changed if between else found.steps).append((rows, self.cells[i], seconds))
         return found
 
 
