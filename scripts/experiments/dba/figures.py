@@ -35,7 +35,7 @@ def figure_4(runs: dict[str, Any]) -> Figure | None:
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_xticks(sorted({time["tokens"] for time in runs["times"]}))
-    axes.set(xlabel="constraint tokens", ylabel="milliseconds a sentence", title=f"Time by number of constraints, {runs['timed']}")
+    axes.set(xlabel="constraint tokens", ylabel="ms a sentence", title=f"Processor time by number of constraints, {runs['timed']}")
     label_lines(axes)
     return figure
 

@@ -3,14 +3,15 @@
     python scripts/experiments/dba/runs.py --out DIR [--model DIR] [--text PREFIX] [--beams 5 10 20] [--prune 3 10 20] [--limit N]
 
 Each search becomes a file of DIR/searches; those that are there are not repeated, so an interrupted run goes on where it was.
-What they found is summed up in DIR/runs.json, from which tables.py and figures.py work. Times are of decoding alone, one search at a
-time: compare them within one machine, when it does nothing else.
+What they found is summed up in DIR/runs.json, from which tables.py and figures.py work. Times are processor time of a whole call,
+segmenting included; the model is loaded before.
 """
 
 import argparse
 import json
 import os
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ class Run:
     signature: str
     stats: dict[str, Any]
     best: list[tuple[float, int, str]]
+    seconds: float  # processor time
 
 
 class Runs:
@@ -58,7 +60,7 @@ class Runs:
         """Translate these sentences; from the file of this label if it holds the same search."""
         sources = [self.sources[i] for i in sentences]
         given = None if constraints is None else [list(constraints[i]) for i in sentences]
-        key = json.dumps([self.flags, flags, sources, given], sort_keys=True, default=str)
+        key = json.dumps([self.flags, flags, sources, given, "processor time"], sort_keys=True, default=str)
         file = self.args.out / "searches" / f"{label}.json"
         if file.exists():
             saved = json.loads(file.read_text(encoding="utf-8"))
@@ -66,9 +68,11 @@ class Runs:
                 return Run(**saved)
         print(label, file=sys.stderr, flush=True)
         translator = Translator(**self.flags, **flags)
+        begin = time.process_time()
         found = translator.translate(sources, constraints=given)
+        seconds = time.process_time() - begin
         best = [(sum(nbest[0].positional_scores), len(nbest[0].positional_scores), nbest[0].text) for nbest in found]
-        run = Run(translator.signature, translator.stats.as_dict(), best)
+        run = Run(translator.signature, translator.stats.as_dict(), best, seconds)
         file.parent.mkdir(parents=True, exist_ok=True)
         part = file.with_suffix(".part")
         part.write_text(json.dumps({"key": key} | asdict(run), ensure_ascii=False), encoding="utf-8")
@@ -83,7 +87,7 @@ class Runs:
         counts = run.stats.get("constraints", {"given": 0, "met": 0})
         facts = dict(set=name, beam=beam, prune=prune, total=sum(t for t, *_ in run.best), ratio=quality.ratio)
         facts |= dict(bleu=quality.bleu, low=quality.low, high=quality.high)
-        facts |= {key: run.stats[key] for key in ("seconds", "decoder_rows", "decoder_calls")}
+        facts |= {"seconds": run.seconds} | {key: run.stats[key] for key in ("decoder_rows", "decoder_calls")}
         return run, facts | {"given": counts["given"], "met": counts["met"]}
 
     def times(self) -> list[dict[str, Any]]:
@@ -102,9 +106,9 @@ class Runs:
             sentences = sentences[: self.args.most]
             for method, flags in methods.items():
                 label = f"time.{method.lower().replace(' = ', '').replace(', ', '.')}.tokens{count}"
-                stats = self.search(label, sentences, self.sets[TIMED], **flags, prune_finished=self.args.time_prune).stats
-                facts = dict(method=method, tokens=count, sentences=len(sentences), seconds=stats["seconds"] / len(sentences))
-                out.append(facts | {"rows": stats["decoder_rows"] / len(sentences)})
+                run = self.search(label, sentences, self.sets[TIMED], **flags, prune_finished=self.args.time_prune)
+                facts = dict(method=method, tokens=count, sentences=len(sentences), seconds=run.seconds / len(sentences))
+                out.append(facts | {"rows": run.stats["decoder_rows"] / len(sentences)})
         return out
 
     def placement(self, run: Run) -> list[tuple[float, float]]:

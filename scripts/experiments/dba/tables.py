@@ -76,9 +76,8 @@ def times(runs: dict[str, Any]) -> str:
     for method in dict.fromkeys(time["method"] for time in runs["times"]):
         at = {time["tokens"]: time for time in runs["times"] if time["method"] == method}
         rows.append([method, *(f"{1000 * at[n]['seconds']:.0f}" for n in columns)])
-    title = (
-        f"### Figure 4: milliseconds a sentence by number of constraint tokens, {runs['timed']}, --prune-finished {runs['time_prune']:g}"
-    )
+    title = "### Figure 4: milliseconds of processor time a sentence by number of constraint tokens, "
+    title += f"{runs['timed']}, --prune-finished {runs['time_prune']:g}"
     many = Counter(runs["tokens"][runs["timed"]])
     rows.append(["sentences", *(str(many[n]) for n in columns)])
     return title + "\n\n" + table(["search", *map(str, columns)], rows)
