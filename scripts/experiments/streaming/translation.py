@@ -85,17 +85,18 @@ class Translation:
         self.group("exploration", self.text(self.args.dev, "dev"), [], wanted, s.n)
 
     def steps(self) -> None:
-        """Figure 2: seconds of single steps by the number of tokens decoded before, for VAR-STREAM at the largest beam."""
+        """Figure 2: seconds of single steps by the number of tokens decoded before, for VAR-STREAM at the largest beam; of the
+        length-mixed corpus unless --texts leaves it out."""
         s = self.setting(max(self.args.beams))
-        flags = ["--cpu", *methods(s)["VAR-STREAM"]]
+        flags, text = ["--cpu", *methods(s)["VAR-STREAM"]], self.texts[self.args.texts[-1]]
 
         def make() -> list[dict]:
-            decoding = Decoding("VAR-STREAM", flags, self.texts["mixed"])
+            decoding = Decoding("VAR-STREAM", flags, text)
             clock = StepClock(decoding.generator.decoder, clock_of(self.args))
             decoding.run()
             return [dict(length=length, rows=sum(rows) / len(rows), seconds=seconds) for length, (rows, seconds) in clock.times()]
 
-        cached(self.args.out / "translation" / "steps.json", [self.key(self.texts["mixed"], []), flags], make)
+        cached(self.args.out / "translation" / "steps.json", [self.key(text, []), flags], make)
 
 
 class StepClock:
@@ -130,7 +131,8 @@ def main() -> None:
     parse.add_argument("--src", default="de", help="source language and suffix (de)")
     parse.add_argument("--tgt", default="en", help="target language and suffix (en)")
     parse.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="Tables 1, 3 and 4; Table 5; Figure 2 (all)")
-    parse.add_argument("--texts", nargs="+", choices=["test", "mixed"], default=["test", "mixed"], help="of Tables 1, 3 and 4 (both)")
+    texts = ["test", "mixed"]
+    parse.add_argument("--texts", nargs="+", choices=texts, default=texts, help="of Tables 1, 3 and 4; Figure 2: of the last (both)")
     parse.add_argument("--limit", type=int, help="first sentences only (all)")
     parse.add_argument("--mixed-limit", type=int, help="first lines only of the length-mixed corpus (all)")
     parse.add_argument("--longest", type=int, default=8, help="sentences of the longest lines of the length-mixed corpus (8)")
