@@ -7,6 +7,7 @@ Shapes: S sentences, n rows, w new tokens a row, L tokens, d features, V vocabul
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -46,16 +47,23 @@ class Decoder(Protocol):
 
 
 class RowReader(Protocol):
-    """Reads the only sentence, compiled throughout."""
+    """Reads the only sentence, or several, compiled throughout."""
 
-    compiled: CompiledReader  # what kernels/row.cpp and beam.cpp read with
+    compiled: CompiledReader  # what kernels/row.cpp, beam.cpp and constrained.cpp read with
     struct: StepStruct  # where its KV cache lies
+
+    @property
+    def shape(self) -> Sequence[int]:
+        """(L, 2, S, H, positions, h) of the target's keys and values."""
 
     def reserve_(self, kept: int, w: int) -> None:
         """Make room for w positions behind the first `kept` tokens; what was read beyond these is forgotten."""
 
     def reserve_rows_(self, k: int, used: int, length: int) -> None:
         """Make room for the next steps of k rows: `used` positions of the cache hold what they have read, `length` tokens each."""
+
+    def reserve_sentences_(self, rows: int, used: int, more: int, length: int) -> None:
+        """Make room for the next steps of several sentences with so many rows at most: each has `used` positions and gets `more`."""
 
 
 class Regroupable(Decoder, Protocol):
@@ -79,8 +87,8 @@ class Regroupable(Decoder, Protocol):
     def release_(self) -> bool:
         """Let go of the models' own weights, where the decoder holds them packed; the models cannot run then. Return whether it did."""
 
-    def row_reader(self) -> RowReader | None:
-        """Return a compiled reader of the only sentence, which has one row and owns it from then on; None where there is none."""
+    def row_reader(self, several: bool = False) -> RowReader | None:
+        """Return a compiled reader of the only sentence, or of several, which it owns from then on; None where there is none."""
 
 
 class BlockDecoder(Regroupable, Protocol):

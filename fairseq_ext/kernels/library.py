@@ -72,6 +72,8 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # what each function returns a
     "call_row": (N, [P, P]),
     # beam.cpp
     "search_sentence": (N, [P, P, P]),
+    # constrained.cpp
+    "search_constrained": (N, [P, P, P, N]),
     # draft.cpp
     "propose_nothing": (N, [P, P, N, D, P, P]),
     "propose_trajectory": (N, [P, P, N, D, P, P]),

@@ -7,13 +7,7 @@ extern "C" {
 // x (lines, V) -> log-probabilities of x / temperature, in place
 void log_softmax(float* x, int64_t lines, int64_t V, float temperature) {
 #pragma omp parallel for schedule(static) if (lines * V > WORTH_THREADS / 8)
-    for (int64_t i = 0; i < lines; ++i) {
-        float* line = x + i * V;
-        if (temperature != 1.0f)
-            for (int64_t k = 0; k < V; ++k) line[k] /= temperature;
-        float highest = largest(line, V), log_total = std::log(sum_of_powers(line, V, highest));
-        for (int64_t k = 0; k < V; ++k) line[k] = (line[k] - highest) - log_total;
-    }
+    for (int64_t i = 0; i < lines; ++i) log_softmax_line(x + i * V, V, temperature);
 }
 
 // The k best of each line of x (lines, V), best first, of equals the first: scores and columns (lines, k)

@@ -42,6 +42,14 @@ inline float sum_of_powers(const float* line, int64_t V, float highest) {
     return total;
 }
 
+// A line of logits -> log-probabilities of line / temperature, in place
+inline void log_softmax_line(float* line, int64_t V, float temperature) {
+    if (temperature != 1.0f)
+        for (int64_t k = 0; k < V; ++k) line[k] /= temperature;
+    const float highest = largest(line, V), log_total = std::log(sum_of_powers(line, V, highest));
+    for (int64_t k = 0; k < V; ++k) line[k] = (line[k] - highest) - log_total;
+}
+
 // The c highest scores so far, best first, of equals those that came first, and where each was
 struct Best {
     float* score;

@@ -1,19 +1,20 @@
 """The driver of --decoding beam: the loop (loop.py), or for a sentence that is alone its compiled twin (kernels/beam.cpp), in one call.
+Batches with required phrases have a compiled twin too (constrained.py).
 
 The twin runs what most people ask for, on a CPU in float32 or with --int8: beam search of one model, with the full softmax, fairseq's
 selection and stopping criterion, and no logits processor but the length limits and --no-repeat-ngram-size. Everything else, and every
-batch of several sentences, goes through the loop, which is the definition: hypotheses are the same, to the last bit.
+other batch of several sentences, goes through the loop, which is the definition: hypotheses are the same, to the last bit.
 """
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 
 from fairseq_ext.errors import NotANumber
 from fairseq_ext.kernels.beam import CompiledBeam, Result
 from fairseq_ext.kernels.library import library
-from fairseq_ext.search.finished import Hypothesis, OnFinal
+from fairseq_ext.search.constrained import ConstrainedSearch
+from fairseq_ext.search.finished import Hypothesis, OnFinal, hypotheses
 from fairseq_ext.search.log_probs import MANY
 from fairseq_ext.search.loop import beam_search
 from fairseq_ext.search.pool import Pool
@@ -25,6 +26,7 @@ class BeamSearch:
 
     def __init__(self, setup: SearchSetup):
         self.setup = setup
+        self.constrained = ConstrainedSearch(setup)
         self.compiled: CompiledBeam | None = None
         self.is_compiled = library() is not None  # so far; the decoder tells when it has a sentence
 
@@ -36,6 +38,10 @@ class BeamSearch:
             if found is not None:
                 answer(sentences[0], found)
                 return
+        if self.is_compiled and (banks := self.constrained.banks(pool)) is not None:
+            if self.constrained(pool, banks, answer):
+                return
+            self.is_compiled = False
         beam_search(self.setup, pool, answer)
 
     def is_plain(self, pool: Pool) -> bool:
@@ -86,15 +92,4 @@ class BeamSearch:
             return None
         setup.stats.encoder_calls += 1
         setup.stats.count_steps(state.calls, state.read)
-        return self.hypotheses()
-
-    def hypotheses(self) -> list[Hypothesis]:
-        """What the last call found, best first; of equals those that were finished first."""
-        assert self.compiled is not None
-        scoring, found = self.setup.spec.scoring, []
-        for tokens, cumulative in self.compiled.found():
-            total = cumulative[-1]
-            score = total / np.float32(len(tokens) ** scoring.lenpen) if scoring.normalize else total
-            positional = np.concatenate([cumulative[:1], np.diff(cumulative)])
-            found.append(Hypothesis(torch.from_numpy(tokens.copy()), float(score), torch.from_numpy(positional)))
-        return sorted(found, key=lambda h: -h.score)
+        return hypotheses(self.compiled.found(), setup.spec.scoring)

@@ -5,9 +5,10 @@ Shapes: N sentences in the pool, m hypotheses finished in one step, L tokens of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,6 +37,20 @@ class Hypothesis:
     attention: Tensor | None = None  # (source width, L)
     ending: Ending | None = None  # of its sentence, where the stop strategy proves something of it
     unmet: tuple[tuple[str, str], ...] = ()  # constraints that it does not meet: text, reason
+
+
+def hypotheses(found: Sequence[tuple[np.ndarray, np.ndarray]], scoring: Scoring) -> list[Hypothesis]:
+    """Return the hypotheses of a compiled search, best first, of equals those that were finished first; scoring without a reward.
+
+    found: of each its tokens (L,) with EOS, and sums of log-probabilities (L,), in the order in which they were finished.
+    """
+    out = []
+    for tokens, cumulative in found:
+        total = cumulative[-1]
+        score = total / np.float32(len(tokens) ** scoring.lenpen) if scoring.normalize else total
+        positional = np.concatenate([cumulative[:1], np.diff(cumulative)])
+        out.append(Hypothesis(torch.from_numpy(tokens.copy()), float(score), torch.from_numpy(positional)))
+    return sorted(out, key=lambda h: -h.score)
 
 
 OnFinal = Callable[[int, list[Hypothesis]], None]  # takes a sentence's pool number and its hypotheses, best first

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from fairseq_ext.decoders.protocol import Decoder
+from fairseq_ext.kernels.constrained import Banks, Estimate
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, StopDecision
 from fairseq_ext.search.finished import Ending, Finished, Hypothesis
@@ -71,6 +72,10 @@ class Select(ABC):
         """Ids that every softmax must score for each of the N sentences, EOS apart; None (the default): no more."""
         return None
 
+    def banks(self, pool: Pool) -> Banks | None:
+        """What the compiled search (kernels/constrained.cpp) must know to select as this plug does; None (the default): it cannot."""
+        return None
+
     @abstractmethod
     def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
         """The best continuations of each sentence, best first."""
@@ -90,6 +95,7 @@ class Stop(ABC):
 
     is_count: bool = False  # with k finished hypotheses or at its length limit, and by nothing else
     variable: bool = False  # a sentence may continue with fewer rows than the beam
+    estimate: Estimate | None = None  # by which the compiled search (kernels/constrained.cpp) decides as this plug does; None: it cannot
 
     def start(self, beam: Beam, pool: Pool) -> None:  # noqa: B027  most keep no state of their own
         """Prepare the plug's state for the sentences of a beam, which start now; nothing by default."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from fairseq_ext.search.pool import Pool
@@ -41,6 +42,14 @@ class Scoring:
         if not self.bounded:
             return total + self.reward * length
         return total + self.reward * (wanted.minimum(length) if isinstance(length, Tensor) else wanted.clamp(max=length))
+
+    def divisors(self, lengths: int) -> tuple[Tensor, Tensor]:
+        """What totals of these lengths, from 0, are divided by (lengths,) in float32, as `__call__` does where the length is a number, and
+        where it is a tensor; only without a reward."""
+        if not self.normalize:
+            return torch.ones(lengths), torch.ones(lengths)
+        numbers = torch.tensor([1.0, *(length**self.lenpen for length in range(1, lengths))], dtype=torch.float64)
+        return numbers.float(), (torch.arange(lengths).clamp(min=1).double() ** self.lenpen).float()
 
     def bound(self, total: Tensor, step: int | Tensor, longest: Tensor, wanted: Tensor) -> Tensor:
         """The best score that a live hypothesis of step tokens can end with: log-probabilities are never positive, so its total

@@ -130,9 +130,9 @@ class TransformerBackend:
             return scores[0]
         return torch.logsumexp(torch.stack(scores), dim=0) - math.log(len(scores))
 
-    def row_reader(self) -> CompiledRowReader | None:
-        """Return a quicker way to read the only row, where all is compiled; the group is the reader's from then on."""
-        return None if self.need_attention else CompiledRowReader.of(self.weights, self.live)
+    def row_reader(self, several: bool = False) -> CompiledRowReader | None:
+        """Return a quicker way to read the only row, where all is compiled; the group is the reader's from then on. several: or rows."""
+        return None if self.need_attention else CompiledRowReader.of(self.weights, self.live, several)
 
     def select(self, row: Tensor, sentence: Tensor | None, width: int, sentence_of_row: Tensor) -> None:
         self.live.select_(row, sentence, width, sentence_of_row)

@@ -37,6 +37,7 @@ from fairseq_ext.constraints.flags import ConstraintFlags
 from fairseq_ext.constraints.required import PhraseTable
 from fairseq_ext.constraints.sentence import EMPTY
 from fairseq_ext.kernels.banks import BankRows, select_by_banks
+from fairseq_ext.kernels.constrained import Banks
 from fairseq_ext.registry import register
 from fairseq_ext.search.banks import by_banks
 from fairseq_ext.search.beam import Beam
@@ -54,7 +55,7 @@ from fairseq_ext.strategies.select.topk import TopK
 class DBA(Select):
     """The select plug. Row state rides in beam.aux: place, count (constraints/required.py) and banned (constraints/banned.py)."""
 
-    may_compile = True  # kernels/banks.cpp selects, where it can
+    may_compile = True  # kernels/banks.cpp selects, where it can, and kernels/constrained.cpp searches
 
     def __init__(self, k: int, eos: int, vocabulary: int, children: int | None = None, even: bool = True, min_len: int = 1):
         self.k = k
@@ -101,6 +102,15 @@ class DBA(Select):
         given = pool.constraints or [EMPTY] * len(pool)
         phrases = ([*c.any_of, *(cased.forms for cased in c.cased)] for c in given)
         return [{token for alternatives in each for phrase in alternatives for token in phrase} for each in phrases]
+
+    def banks(self, pool: Pool) -> Banks | None:
+        if type(self) is not DBA or not self.may_compile or self.children is not None:
+            return None
+        table = self.tables(pool)
+        if table.banned is not None or table.ends is not None:
+            return None
+        phrases = table.phrases
+        return Banks(table.compiled_phrases(), phrases.start, table.infeasible, int(phrases.total.max()), self.even, table)
 
     def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
         table = self.tables(pool)

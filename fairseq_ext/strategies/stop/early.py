@@ -24,6 +24,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from fairseq_ext.kernels.constrained import Estimate
 from fairseq_ext.registry import register
 from fairseq_ext.search.banks import by_banks
 from fairseq_ext.search.beam import Beam
@@ -49,6 +50,7 @@ class Early(Count):
         super().__init__(eos)
         self.scoring = scoring
         self.stats = stats
+        self.estimate = Estimate(LACKING, COST, OTHERS)
 
     def unconstrained(self) -> Stop:
         return Count(self.eos)
@@ -100,7 +102,8 @@ class Early(Count):
     def turn(self, candidates: Candidates, stays: Tensor) -> Tensor:
         """(S, c): place of each candidate where the banks take turns, from the highest down."""
         assert candidates.goal is not None and candidates.group is not None
-        none = torch.zeros(stays.size(0), int(candidates.group.max()) + 1, dtype=torch.long, device=stays.device)
+        banks = int(torch.maximum(candidates.group.max(), candidates.goal.max())) + 1
+        none = torch.zeros(stays.size(0), banks, dtype=torch.long, device=stays.device)
         order, _ = by_banks(none, candidates.group, candidates.score.masked_fill(~stays, -torch.inf), candidates.goal)
         return torch.zeros_like(order).scatter_(1, order, torch.arange(order.size(1), device=order.device).expand_as(order))
 
