@@ -47,23 +47,33 @@ class Decoder(Protocol):
 
 
 class RowReader(Protocol):
-    """Reads the only sentence, or several, compiled throughout."""
+    """Reads the only sentence, compiled throughout."""
 
-    compiled: CompiledReader  # what kernels/row.cpp, beam.cpp and constrained.cpp read with
+    compiled: CompiledReader  # what kernels/row.cpp reads with
     struct: StepStruct  # where its KV cache lies
-
-    @property
-    def shape(self) -> Sequence[int]:
-        """(L, 2, S, H, positions, h) of the target's keys and values."""
 
     def reserve_(self, kept: int, w: int) -> None:
         """Make room for w positions behind the first `kept` tokens; what was read beyond these is forgotten."""
 
-    def reserve_rows_(self, k: int, used: int, length: int) -> None:
-        """Make room for the next steps of k rows: `used` positions of the cache hold what they have read, `length` tokens each."""
 
-    def reserve_sentences_(self, rows: int, used: int, more: int, length: int) -> None:
-        """Make room for the next steps of several sentences with so many rows at most: each has `used` positions and gets `more`."""
+class BatchReader(Protocol):
+    """Reads the rows of sentences in slots, compiled throughout."""
+
+    compiled: CompiledReader  # what kernels/beam.cpp reads with
+    struct: StepStruct  # where its KV cache lies
+
+    @property
+    def slots(self) -> int:
+        """Slots that there are."""
+
+    def take_in_(self, group: Any, slots: Sequence[int]) -> None:
+        """Copy sentences that have just been admitted, and set aside, into slots that are free; make more where there are too few."""
+
+    def make_room_(self, rows: int, length: int) -> bool:
+        """Make room for so many rows, or for targets of so many tokens; return whether there was too little for one of both."""
+
+    def enlarge_(self, slots: Sequence[int], positions: int) -> None:
+        """Double the room for positions. Keep these slots, in ascending order, as the first, and of their targets so many positions."""
 
 
 class Regroupable(Decoder, Protocol):
@@ -87,8 +97,14 @@ class Regroupable(Decoder, Protocol):
     def release_(self) -> bool:
         """Let go of the models' own weights, where the decoder holds them packed; the models cannot run then. Return whether it did."""
 
-    def row_reader(self, several: bool = False) -> RowReader | None:
-        """Return a compiled reader of the only sentence, or of several, which it owns from then on; None where there is none."""
+    def row_reader(self) -> RowReader | None:
+        """Return a compiled reader of the only sentence, which has one row and owns it from then on; None where there is none."""
+
+    def batch_reader(self, positions: int) -> BatchReader | None:
+        """Return a compiled reader of the sentences that have just been admitted, which it owns from then on; None where there is none.
+
+        positions: that each has room for at first.
+        """
 
 
 class BlockDecoder(Regroupable, Protocol):

@@ -1,8 +1,8 @@
-"""Requests through one beam search, in one process: started as the schedule says, decoded together, answered.
+"""Requests through beam search, in one process: started as the schedule says, decoded together, answered.
 
 The search is never empty on purpose: at every step, as many requests start as there is room for (--stream-width sentences, or
---stream-rows rows); --refill-threshold waits until few are left, and --schedule batch until none is. While few requests
-are there, each is decoded in one call, where that is less work (one_call.py).
+--stream-rows rows); --refill-threshold waits until few are left, and --schedule batch until none is. Requests without
+constraints are decoded together in compiled steps, where there are such (search/compiled_search.py), all others in those of the loop.
 
 A request whose preparation fails is answered with the error. When a step fails, whatever the reason, all its sentences run again, each
 alone, so that the error goes to the request that is to blame.
@@ -15,18 +15,29 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from fairseq_ext.constraints.draft_first import without_phrases
 from fairseq_ext.engine.intake import Intake, Request, told
 from fairseq_ext.engine.jobs import Partial
-from fairseq_ext.engine.one_call import OneCall
+from fairseq_ext.errors import NotANumber
+from fairseq_ext.search.compiled_search import CompiledSearch, is_compiled, is_plain
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.open_search import OpenSearch
+from fairseq_ext.search.pool import Pool
 from fairseq_ext.session.pool_of import pool_of
 from fairseq_ext.translator import Translator
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A request in the compiled search."""
+
+    request: Request
+    pool: Pool  # that it came in
+    sentence: int  # there
 
 
 @dataclass(frozen=True)
@@ -42,49 +53,60 @@ class Refill:
 
 
 class Decoding(Intake):
-    """Requests through one beam search."""
+    """Requests through beam search."""
 
     def __init__(self, translator: Translator, refill: Refill):
         super().__init__(translator, refill.places)
         self.refill = refill
         self.device = torch.device("cuda" if translator.cuda else "cpu")
-        self.one_call = OneCall(self.generator.setup)
+        setup = self.generator.setup
+        plugs = replace(setup.plugs, select=setup.plugs.select.unconstrained(), stop=setup.plugs.stop.unconstrained())
+        self.of_plain = replace(setup, plugs=plugs)
+        self.compiles = is_compiled(self.of_plain)
         self.alone: deque[Request] = deque()  # that run by themselves, after a step that failed
         self.clear()
 
     def clear(self) -> None:
-        """Start with an empty search."""
+        """Start with no live requests."""
         self.search = OpenSearch(self.generator.setup, self.refill.places, self.device)
         self.live: dict[int, Request] = {}  # by place
-        self.place: dict[int, int] = {}  # by number
+        self.compiled = CompiledSearch(self.of_plain) if self.compiles else None
+        self.plain: dict[int, Plain] = {}  # by place in the compiled search
 
     @property
     def busy(self) -> bool:
         """Whether there is anything to do."""
-        return bool(self.live or self.waiting or self.alone)
+        return bool(self.started or self.waiting or self.alone)
+
+    @property
+    def started(self) -> int:
+        """How many requests are being decoded."""
+        return len(self.live) + len(self.plain)
 
     def cancel(self, number: int) -> None:
         """Forget a request; its rows are free at the next step."""
         self.waiting.pop(number, None)
         self.alone = deque(request for request in self.alone if request.number != number)
-        if number in self.place:
-            place = self.place.pop(number)
-            del self.live[place]
-            self.search.cancel([place])
+        for place, request in self.live.items():
+            if request.number == number:
+                del self.live[place]
+                return self.search.cancel([place])
+        for place, plain in self.plain.items():
+            if plain.request.number == number:
+                del self.plain[place]
+                assert self.compiled is not None
+                return self.compiled.cancel([place])
 
     def work(self) -> None:
         """Start what may start, and decode one step."""
-        if not self.live and not self.alone and self.in_one_call():
-            return
         newcomers = self.newcomers()
         try:
             if newcomers:
                 self.start(newcomers)
-            start = time.perf_counter()
-            final = self.search.step()
-            self.one_call.shared.add(len(self.live), time.perf_counter() - start)
-            for place in final:
+            for place in self.search.step():
                 self.finish(place)
+            for place in self.compiled.step() if self.compiled is not None else ():
+                self.finish_plain(place)
             self.tell_prefixes()
         except Exception as error:
             self.fail(newcomers, error)
@@ -92,42 +114,42 @@ class Decoding(Intake):
     def newcomers(self) -> list[Request]:
         """The requests that start now."""
         if self.alone:
-            return [] if self.live else [self.alone.popleft()]
-        room = min(self.refill.newcomers(len(self.live)), len(self.waiting)) if self.waiting else 0
+            return [] if self.started else [self.alone.popleft()]
+        room = min(self.refill.newcomers(self.started), len(self.waiting)) if self.waiting else 0
         return [self.waiting.popitem(last=False)[1] for _ in range(room)]
 
-    def in_one_call(self) -> bool:
-        """Answer the request that came first in one call, where it has no constraints, nobody watches it, and that is less work than the
-        shared search of all that wait; whether that was so."""
-        number, request = next(iter(self.waiting.items()))
-        is_free = request.wanted is None or request.wanted.is_free
-        if request.job.streams or not is_free or not self.one_call.pays(request.tokens, len(self.waiting)):
-            return False
-        request.started = time.monotonic()
-        try:
-            pool = pool_of(self.translator, [request.tokens], [None])
-            pool.constraints = None  # an engine that takes constraints gives every sentence some, if empty ones
-            found = self.one_call(pool)
-            if found is None:
-                return False
-            self.answer(request, self.generator.answer(pool, 0, found))
-        except Exception as error:
-            self.fail([request], error)
-        del self.waiting[number]
-        return True
-
     def start(self, requests: list[Request]) -> None:
-        """Put these requests into the search."""
+        """Put these requests into the searches."""
+        now = time.monotonic()
+        for request in requests:
+            request.started = request.started or now
+        plain = [request for request in requests if request.is_plain]
+        if plain and self.compiled is not None and self.start_plain(plain):
+            requests = [request for request in requests if not request.is_plain]
+        if requests:
+            self.start_in_loop(requests)
+
+    def start_in_loop(self, requests: list[Request]) -> None:
+        """Put requests into the loop's search."""
         drafts = [without_phrases(r.wanted) if r.is_draft and r.wanted is not None else r.wanted for r in requests]
         arrivals = pool_of(self.translator, [request.tokens for request in requests], drafts)
-        order = arrivals.ids.tolist()
-        requests = [requests[i] for i in order]
+        requests = [requests[i] for i in arrivals.ids.tolist()]
         places = self.search.admit(arrivals, [request.nbest for request in requests])
-        now = time.monotonic()
-        for place, request in zip(places, requests, strict=True):
-            request.started = request.started or now
-            self.live[place] = request
-            self.place[request.number] = place
+        self.live |= zip(places, requests, strict=True)
+
+    def start_plain(self, requests: list[Request]) -> bool:
+        """Put requests into the compiled search; False where there can be none: no decoder of this model is compiled."""
+        assert self.compiled is not None
+        pool = pool_of(self.translator, [request.tokens for request in requests], [None] * len(requests))
+        pool.constraints = None  # an engine that takes constraints gives every sentence some, if empty ones
+        self.search.set_aside()
+        places = self.compiled.admit(pool, list(range(len(requests)))) if is_plain(pool) else None
+        if places is None:
+            self.compiled, self.compiles = None, False
+            return False
+        for i, (place, number) in enumerate(zip(places, pool.ids.tolist(), strict=True)):
+            self.plain[place] = Plain(requests[number], pool, i)
+        return True
 
     def finish(self, place: int) -> None:
         """Answer a request whose search is over; a draft that misses a phrase starts once more, before all that wait."""
@@ -143,7 +165,24 @@ class Decoding(Intake):
             gap = found[0].ending.gap if found and found[0].ending is not None else None
             self.answer(request, self.generator.answer(self.search.pool, place, found), gap)
         self.search.leave(place)
-        del self.live[place], self.place[request.number]
+        del self.live[place]
+
+    def finish_plain(self, place: int) -> None:
+        """Answer a request without constraints whose search is over; one that the compiled search cannot decode goes to the loop."""
+        assert self.compiled is not None
+        plain = self.plain.pop(place)
+        request = plain.request
+        try:
+            found = self.compiled.take(place)
+        except NotANumber as error:
+            self.events.append((request.number, told(error)))
+            return
+        if found is None:
+            request.is_plain = False
+            self.waiting[request.number] = request
+            self.waiting.move_to_end(request.number, last=False)
+        else:
+            self.answer(request, self.generator.answer(plain.pool, plain.sentence, found))
 
     def holds_all(self, request: Request, found: list[Hypothesis]) -> bool:
         """Whether a draft has all that is required of it."""
@@ -155,15 +194,21 @@ class Decoding(Intake):
         """Tell what has become certain of the requests that stream; nothing is of a draft."""
         for place, request in self.live.items():
             if request.job.streams and not request.is_draft:
-                prefix = self.search.common_prefix(place)
-                if len(prefix) > request.told:
-                    request.told = len(prefix)
-                    self.events.append((request.number, Partial(self.generator.target_text.text(prefix), len(prefix))))
+                self.tell(request, self.search.common_prefix(place))
+        for place, plain in self.plain.items():
+            if plain.request.job.streams and self.compiled is not None:
+                self.tell(plain.request, self.compiled.common_prefix(place))
+
+    def tell(self, request: Request, prefix: list[int]) -> None:
+        """Tell that an answer begins with these tokens, where that is more than has been told."""
+        if len(prefix) > request.told:
+            request.told = len(prefix)
+            self.events.append((request.number, Partial(self.generator.target_text.text(prefix), len(prefix))))
 
     def fail(self, newcomers: list[Request], error: Exception) -> None:
         """A step has failed: its sentences run again alone; the one that was alone is to blame."""
         error.__traceback__ = None  # it would keep the step's tensors alive
-        known = {request.number: request for request in [*newcomers, *self.live.values()]}
+        known = {r.number: r for r in [*newcomers, *self.live.values(), *(plain.request for plain in self.plain.values())]}
         if len(known) == 1:
             self.events.append((next(iter(known)), told(error)))
         else:

@@ -31,6 +31,7 @@ class Request:
     nbest: int
     wanted: SentenceConstraints | None
     terms: list[Term]
+    is_plain: bool  # it has no constraints, and the compiled search has not given it up
     started: float = 0.0  # time.monotonic()
     told: int = 0  # tokens of the prefix that has been told
     is_draft: bool = False  # it is searched without its required phrases (--constraint-draft-first)
@@ -89,7 +90,8 @@ class Intake(ABC):
             raise UsageError(f"the source has {tokens.numel()} tokens and the limit is {self.longest}: shorten or split it")
         wanted, terms = self.requirements.of(job, tokens)
         is_draft = bool(translator.task.flags().constraint_draft_first and wanted is not None and wanted.any_of)
-        return Request(number, job, tokens, nbest, wanted, terms, is_draft=is_draft)
+        is_plain = wanted is None or wanted.is_free
+        return Request(number, job, tokens, nbest, wanted, terms, is_plain, is_draft=is_draft)
 
     def answer(self, request: Request, found: list[dict[str, Any]], gap: float | None = None) -> None:
         """Answer a request with its hypotheses, as the generator has them, best first."""

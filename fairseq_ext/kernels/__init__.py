@@ -6,6 +6,7 @@
 | transformer | a Transformer's step on the CPU | decoders/transformer/ |
 | topk | log-softmax and the best continuations | search/log_probs.py |
 | banks | the selection of dynamic beam allocation | strategies/select/dba.py |
+| beam | beam search of sentences without constraints, all steps | search/loop.py |
 | row | parallel decoding of a sentence alone | parallel/driver.py, strategies/decoding/ |
 | draft | its drafts | parallel/drafts/ |
 | lsh | the functions of LSH softmax on the CPU; lsh_cuda and lsh.cu on a GPU | lsh_torch.py |

@@ -1,11 +1,12 @@
-"""Beam search of a sentence that is alone (`beam.cpp`): all its steps in one call. Definition: search/loop.py.
+"""Beam search of sentences that start and end at any step (`beam.cpp`). Definition: search/loop.py.
 
-Shapes: k beam, T places for the tokens of a row.
+Shapes: k beam, T places for the tokens of a row, B sentences that are searched together.
 """
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from ctypes import c_float, c_int64, c_void_p
 from enum import IntEnum
 from typing import Any
@@ -16,53 +17,113 @@ from fairseq_ext.kernels.library import loaded
 
 ROWS = {"tokens": np.int64, "next_tokens": np.int64, "score": np.float32, "next_score": np.float32}
 ROWS |= {"history": np.int32, "next_history": np.int32}
+FIRST_PLACES = 64  # for the tokens of a row, as most sentences are far shorter than their limit
 FOUND = {"found_tokens": np.int64, "found_score": np.float32}
 
 
 class Result(IntEnum):
-    """How a call ended."""
+    """How a call ended, or the search of a sentence."""
 
-    FOUND = 0
-    NO_ROOM = 1  # the reader has no room for the next step
-    NOT_A_NUMBER = 2
-    UNSUITABLE = 3  # fewer continuations are possible than the search wants
+    GOES_ON = 0
+    FOUND = 1  # of a call: some sentences are not live any more
+    NO_ROOM = 2  # the reader has no room for the next step
+    NOT_A_NUMBER = 3
+    UNSUITABLE = 4  # fewer continuations are possible than the search wants
 
 
 class SentenceStruct(ctypes.Structure):
     _fields_ = [(name, c_int64) for name in ("k", "limit", "min_len", "eos", "pad", "ngram", "T")] + [("temperature", c_float)]
-    _fields_ += [(name, c_int64) for name in ("length", "rows", "used", "finished")]
-    _fields_ += [(name, c_void_p) for name in (*ROWS, "count", "found_length", *FOUND)]
-    _fields_ += [("calls", c_int64), ("read", c_int64)]
+    _fields_ += [(name, c_int64) for name in ("slot", "result", "length", "rows", "used", "finished")]
+    _fields_ += [(name, c_void_p) for name in (*ROWS, "found_length", *FOUND)]
 
 
-class CompiledBeam:
-    """Searches one sentence after another."""
+class BatchStruct(ctypes.Structure):
+    _fields_ = [("live", c_void_p), ("sentences", c_int64), ("calls", c_int64), ("read", c_int64)]
+
+
+class CompiledSentence:
+    """The search of one sentence, and after it of another."""
 
     def __init__(self, k: int, min_len: int, eos: int, pad: int, temperature: float, ngram: int):
         self.struct = SentenceStruct(k=k, min_len=min_len, eos=eos, pad=pad, ngram=ngram, temperature=temperature)
         self.address = ctypes.addressof(self.struct)
-        self.search_sentence = loaded().search_sentence
-        self.count, self.found_length = np.zeros((2, k), np.int64)
-        self.struct.count, self.struct.found_length = self.count.ctypes.data, self.found_length.ctypes.data
+        self.arrays: dict[str, np.ndarray] = {}
+        self.found_length = np.zeros(k, np.int64)
+        self.struct.found_length = self.found_length.ctypes.data
 
-    def start_(self, bos: int, limit: int) -> None:
-        """Begin with a sentence of at most `limit` tokens before EOS."""
+        self.places_(FIRST_PLACES)
+
+    def places_(self, T: int) -> None:
+        """Have so many places for the tokens of a row; what is there stays."""
         struct = self.struct
-        if limit + 2 > struct.T:
-            struct.T = limit + 2
-            self.arrays = {name: np.zeros((struct.k, struct.T), dtype) for name, dtype in (ROWS | FOUND).items()}
+        at = {array.ctypes.data: array for array in self.arrays.values()}  # the library swaps rows with the next ones
+        for name, dtype in (ROWS | FOUND).items():
+            after = np.zeros((struct.k, T), dtype)
+            if struct.T:
+                after[:, : struct.T] = at[getattr(struct, name)]
+            self.arrays[name] = after
+            setattr(struct, name, after.ctypes.data)
+        struct.T = T
+
+    def lengthen_(self) -> bool:
+        """Have more places for tokens, where they are full; return whether they were."""
+        is_full = self.struct.length + 2 > self.struct.T
+        if is_full:
+            self.places_(2 * self.struct.T)
+        return is_full
+
+    def start_(self, bos: int, limit: int, slot: int) -> None:
+        """Begin with a sentence of at most `limit` tokens before EOS, which lies in a slot of the KV cache."""
+        struct = self.struct
         for name, array in self.arrays.items():
             setattr(struct, name, array.ctypes.data)
-        struct.limit, struct.rows = limit, 1
-        struct.length = struct.used = struct.finished = struct.calls = struct.read = 0
+        struct.limit, struct.slot, struct.rows = limit, slot, 1
+        struct.result = struct.length = struct.used = struct.finished = 0
         self.arrays["tokens"][0, 0], self.arrays["score"][0, 0] = bos, 0.0
 
-    def go_on(self, reader: Any, step: ctypes.Structure) -> Result:
-        """Search to the end; with NO_ROOM it is to be called again when reader (kernels/row.py, CompiledReader) and step have more."""
-        return Result(self.search_sentence(self.address, reader.address, ctypes.addressof(step)))
+    @property
+    def result(self) -> Result:
+        """How the search ended; GOES_ON while it has not."""
+        return Result(self.struct.result)
 
     def found(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """Each hypothesis' tokens with EOS, and its sums of log-probabilities; views, in the order in which they were finished."""
         lengths = self.found_length[: self.struct.finished].tolist()
         tokens, score = self.arrays["found_tokens"], self.arrays["found_score"]
         return [(tokens[f, 1 : n + 1], score[f, 1 : n + 1]) for f, n in enumerate(lengths)]
+
+    def tokens(self) -> np.ndarray:
+        """(rows, length) the tokens chosen so far; a view."""
+        first = self.struct.tokens == self.arrays["tokens"].ctypes.data  # the two change places at every step
+        return self.arrays["tokens" if first else "next_tokens"][: self.struct.rows, 1 : self.struct.length + 1]
+
+
+class CompiledBatch:
+    """Sentences that are searched together."""
+
+    def __init__(self) -> None:
+        self.struct = BatchStruct()
+        self.search_sentences = loaded().search_sentences
+        self.keep_([])
+
+    def keep_(self, live: Sequence[CompiledSentence]) -> None:
+        """Search these (B,) from now on."""
+        self.live = live
+        self.addresses = (c_void_p * len(live))(*(sentence.address for sentence in live))
+        self.struct.live, self.struct.sentences = ctypes.addressof(self.addresses), len(live)
+
+    @property
+    def rows(self) -> int:
+        """Rows of all sentences."""
+        return sum(sentence.struct.rows for sentence in self.live)
+
+    def go_on(self, most: int, reader: Any, step: ctypes.Structure) -> Result:
+        """At most so many steps, and none after one that ends a sentence; with NO_ROOM it is to be called again when reader
+        (kernels/row.py, CompiledReader) and step have more."""
+        return Result(self.search_sentences(ctypes.addressof(self.struct), most, reader.address, ctypes.addressof(step)))
+
+    def take_counts(self) -> tuple[int, int]:
+        """Calls of the decoder since the last time, and their rows."""
+        counts = self.struct.calls, self.struct.read
+        self.struct.calls = self.struct.read = 0
+        return counts

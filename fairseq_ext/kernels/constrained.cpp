@@ -10,17 +10,17 @@
 #include "early.hpp"
 #include "ngrams.hpp"
 #include "reader.hpp"
+#include "result.hpp"
 #include "step.hpp"
 
 namespace {
-
-enum Result : int64_t { FOUND, NO_ROOM, NOT_A_NUMBER, GOES_ON };
 
 constexpr int64_t ROOM_STEPS = 4;  // there is too little room where fewer steps' positions are free after compaction
 
 // What the decoder is told of each row, and the selection of each row and live sentence
 struct Lines {
-    std::vector<int64_t> count, place, number, left;
+    std::vector<Line> of_rows;
+    std::vector<int64_t> number, left;
     std::vector<float> before;
     std::vector<char> infeasible;
 };
@@ -28,17 +28,15 @@ struct Lines {
 // (3) the decoder reads each row's last token
 void read(Sentences& s, const Reader& reader, Step& step, Lines& lines) {
     const int64_t n = s.rows();
-    scratch(lines.count, n), scratch(lines.place, n);
+    Line* line = scratch(lines.of_rows, n);
     for (int64_t i = 0; i < s.live; ++i)
         for (int64_t r = s.first[i]; r < s.first[i + 1]; ++r) {
-            const int64_t rank = r - s.first[i];
+            const int64_t position = s.used + r - s.first[i];
             reader.embed(s.tokens[r * s.T + s.length], s.length, reader.x + r * reader.d);
-            s.history[r * s.T + s.length] = static_cast<int32_t>(s.used + rank);
-            lines.count[r] = s.length + 1, lines.place[r] = i * s.W + rank;
+            s.history[r * s.T + s.length] = static_cast<int32_t>(position);
+            line[r] = {s.slot[i], position, s.length + 1, s.history + r * s.T};
         }
-    step.x = reader.x, step.rows = n, step.block = 1, step.sentences = s.live, step.width = s.W, step.before = s.used;
-    step.place = lines.place.data(), step.slot = s.slot, step.mask = nullptr;
-    step.history = s.history, step.history_count = lines.count.data(), step.history_width = s.T;
+    step.x = reader.x, step.rows = n, step.block = 1, step.lines = line;
     decode(reader.layers, &step);
     linear(reader.output, reader.x, n, reader.logits, 0);
     s.used += s.W, s.calls += 1, s.read += n;
@@ -103,27 +101,20 @@ void follow(Sentences& s, const std::vector<Outcome>& outcomes) {
 }
 
 // Drops the positions that are in no live row's history
-void compact(Sentences& s, const Step& step) {
+void compact(Sentences& s, const Reader& reader, const Step& step) {
     int64_t used = 0;
 #pragma omp parallel for schedule(dynamic) reduction(max : used)
     for (int64_t i = 0; i < s.live; ++i) {
-        static thread_local std::vector<int32_t> to;
-        to.assign(s.used, -1);
+        static thread_local std::vector<int32_t> kept, to;
+        kept.clear(), to.assign(s.used, -1);
         for (int64_t r = s.first[i]; r < s.first[i + 1]; ++r)
             for (int64_t t = 0; t < s.length; ++t) to[s.history[r * s.T + t]] = 0;
-        int32_t kept = 0;
-        for (int32_t& position : to)
-            if (position == 0) position = kept++;
+        for (int64_t p = 0; p < s.used; ++p)
+            if (to[p] == 0) to[p] = static_cast<int32_t>(kept.size()), kept.push_back(static_cast<int32_t>(p));
         for (int64_t r = s.first[i]; r < s.first[i + 1]; ++r)
             for (int64_t t = 0; t < s.length; ++t) s.history[r * s.T + t] = to[s.history[r * s.T + t]];
-        for (int64_t block = 0; block < s.layers * 2 * s.heads; ++block) {
-            const int64_t layer = block / (2 * s.heads), value = block / s.heads % 2, head = block % s.heads;
-            const Cache& cache = step.target;
-            float* data = cache.data + layer * cache.layer + value * cache.value + s.slot[i] * cache.sentence + head * cache.head;
-            for (int64_t p = 0; p < s.used; ++p)
-                if (to[p] >= 0 && to[p] != p) std::copy_n(data + p * s.features, s.features, data + to[p] * s.features);
-        }
-        used = std::max<int64_t>(used, kept);
+        keep_positions(reader.layers, &step, s.slot[i], kept.data(), kept.size());
+        used = std::max<int64_t>(used, kept.size());
     }
     s.used = used;
 }
@@ -157,18 +148,18 @@ bool choose_all(Sentences& s, const Reader& reader, Lines& lines, std::vector<Ou
 
 }  // namespace
 
-// Makes so many steps, or fewer where all sentences have ended. NO_ROOM: the KV cache, the reader or the position embeddings need more room;
-// then the call is to be made again
+// Makes so many steps, or fewer where all sentences have ended. NO_ROOM: the KV cache, the reader, the position embeddings or the rows' tokens
+// need more room; then the call is to be made again
 extern "C" int64_t search_constrained(Sentences* sentences, const Reader* reader, Step* step, int64_t steps) {
     Sentences& s = *sentences;
     static thread_local Lines lines;
     static thread_local std::vector<Outcome> outcomes;
     for (int64_t i = 0; i < steps && s.live; ++i) {
         if (s.used + s.W > step->target.positions) {
-            compact(s, *step);
+            compact(s, *reader, *step);
             if (s.used + ROOM_STEPS * s.W > step->target.positions) return NO_ROOM;
         }
-        if (s.length >= reader->room || s.rows() > reader->width) return NO_ROOM;
+        if (s.length + 2 > s.T || s.length >= reader->room || s.rows() > reader->width) return NO_ROOM;
         read(s, *reader, *step, lines);
         if (!choose_all(s, *reader, lines, outcomes)) return NOT_A_NUMBER;
         follow(s, outcomes);

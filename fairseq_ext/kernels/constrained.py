@@ -10,7 +10,6 @@ import ctypes
 from collections.abc import Sequence
 from ctypes import c_double, c_float, c_int64, c_void_p
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -18,22 +17,11 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.kernels.banks import PhrasesStruct
+from fairseq_ext.kernels.beam import FIRST_PLACES, FOUND, ROWS, Result
 from fairseq_ext.kernels.library import loaded
 
 STEPS = 16  # of one call: between two of them signals are handled
-ROOM_STEPS = 4  # there is too little room where a KV cache has none for so many steps
-ROWS = {"tokens": np.int64, "next_tokens": np.int64, "score": np.float32, "next_score": np.float32}
-ROWS |= {"history": np.int32, "next_history": np.int32}
 STATES = ("place", "next_place", "met", "next_met")
-
-
-class Result(IntEnum):
-    """How a call ended."""
-
-    FOUND = 0
-    NO_ROOM = 1  # for the next steps
-    NOT_A_NUMBER = 2
-    GOES_ON = 3
 
 
 @dataclass
@@ -77,7 +65,6 @@ class Settings:
 class SentencesStruct(ctypes.Structure):
     _fields_ = [(name, c_int64) for name in ("k", "m", "min_len", "eos", "pad", "ngram", "T", "even", "others")]
     _fields_ += [("temperature", c_float), ("lacking", c_double), ("cost", c_double)]
-    _fields_ += [(name, c_int64) for name in ("layers", "heads", "features")]
     _fields_ += [(name, c_void_p) for name in ("divisor", "expected", "phrases", "number", "limit", "infeasible")]
     _fields_ += [(name, c_int64) for name in ("length", "live", "W", "used", "ended", "dropped", "full")]
     _fields_ += [(name, c_void_p) for name in ("slot", "first", *ROWS, *STATES, "best")]
@@ -85,13 +72,14 @@ class SentencesStruct(ctypes.Structure):
     _fields_ += [("calls", c_int64), ("read", c_int64)]
 
 
-class CompiledSearch:
-    """One search over N sentences. sentences: their numbers in the pool; limits: most tokens before EOS of each; bos: first target token;
-    shape (L, 2, N, H, positions, h): of the decoder's target keys and values."""
+class CompiledConstrained:
+    """One search over N sentences. sentences: their numbers in the pool; limits: most tokens before EOS of each; bos: first target
+    token."""
 
-    def __init__(self, settings: Settings, banks: Banks, sentences: Sequence[int], limits: Sequence[int], bos: int, shape: Sequence[int]):
-        N, k, T, G = len(sentences), settings.k, max(limits) + 2, banks.start.size(1)
-        F, number = 2 * k, torch.tensor(sentences)
+    def __init__(self, settings: Settings, banks: Banks, sentences: Sequence[int], limits: Sequence[int], bos: int):
+        N, k, G = len(sentences), settings.k, banks.start.size(1)
+        self.most = max(limits) + 2  # places for tokens that a row may need
+        T, F, number = min(self.most, FIRST_PLACES), 2 * k, torch.tensor(sentences)
         place = np.empty((N * k, G), np.int64)
         place[:N] = banks.start[number].numpy()
         self.arrays: dict[str, np.ndarray] = {
@@ -100,23 +88,42 @@ class CompiledSearch:
             **{name: np.empty((N * k, T), dtype) for name, dtype in ROWS.items()},
             "place": place, "next_place": np.empty_like(place), "met": np.zeros_like(place), "next_met": np.empty_like(place),
             "best": np.full((N, settings.nbest), -np.inf), "finished": np.zeros(N, np.int64), "order": np.empty(N, np.int64),
-            "found_length": np.empty((N, F), np.int64), "found_tokens": np.empty((N, F, T), np.int64),
-            "found_score": np.empty((N, F, T), np.float32),
+            "found_length": np.empty((N, F), np.int64), **{name: np.empty((N, F, T), dtype) for name, dtype in FOUND.items()},
         }  # fmt: skip
         assert settings.divisor.dtype == settings.expected.dtype == torch.float32
-        assert settings.divisor.numel() >= T and settings.expected.numel() >= T + banks.highest + settings.estimate.others + 1
+        assert settings.divisor.numel() >= self.most
+        assert settings.expected.numel() >= self.most + banks.highest + settings.estimate.others + 1
         self.arrays["tokens"][:N, 0], self.arrays["score"][:N, 0] = bos, 0.0
         self.kept = banks
         self.struct = SentencesStruct(
             k=k, m=settings.nbest, min_len=settings.min_len, eos=settings.eos, pad=settings.pad, ngram=settings.ngram, T=T, even=banks.even,
             temperature=settings.temperature, **vars(settings.estimate),
-            layers=shape[0], heads=shape[3], features=shape[5], phrases=ctypes.addressof(banks.phrases), live=N, W=1,
+            phrases=ctypes.addressof(banks.phrases), live=N, W=1,
             **{name: array.ctypes.data for name, array in self.arrays.items()},
         )  # fmt: skip
 
     def go_on(self, reader: Any, step: ctypes.Structure) -> Result:
         """Make some steps with reader (kernels/row.py, CompiledReader), whose KV cache step describes."""
         return Result(loaded().search_constrained(ctypes.addressof(self.struct), reader.address, ctypes.addressof(step), STEPS))
+
+    def lengthen_(self) -> bool:
+        """Have more places for the tokens of rows and hypotheses, where they are full; return whether they were."""
+        struct, finished = self.struct, self.arrays["finished"].tolist()
+        if struct.length + 2 <= struct.T:
+            return False
+        T, n = struct.T, int(self.arrays["first"][struct.live])
+        struct.T = min(2 * T, self.most)
+        at = {array.ctypes.data: array for array in self.arrays.values()}  # the library swaps rows with the next ones
+        for name in (*ROWS, *FOUND):
+            before = at[getattr(struct, name)]
+            after = self.arrays[name] = np.empty((*before.shape[:-1], struct.T), before.dtype)
+            if name in FOUND:
+                for sentence, m in enumerate(finished):
+                    after[sentence, :m, :T] = before[sentence, :m]
+            elif not name.startswith("next"):
+                after[:n, :T] = before[:n]
+            setattr(struct, name, after.ctypes.data)
+        return True
 
     def ended(self, since: int) -> list[int]:
         """Which of the N sentences have ended, without the first `since` of them, in the order in which they did."""

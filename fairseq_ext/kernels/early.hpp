@@ -13,7 +13,6 @@ struct Sentences {
     int64_t k, m, min_len, eos, pad, ngram, T, even, others;
     float temperature;
     double lacking, cost;             // of the estimate, with `others`
-    int64_t layers, heads, features;  // of the decoder; features of a head
     const float *divisor, *expected;  // by length: what totals of finished hypotheses, and of estimates, are divided by
     const Phrases* phrases;
     // of each sentence (N,)

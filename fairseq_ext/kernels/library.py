@@ -71,7 +71,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # what each function returns a
     "commit_row": (N, [P]),
     "call_row": (N, [P, P]),
     # beam.cpp
-    "search_sentence": (N, [P, P, P]),
+    "search_sentences": (N, [P, N, P, P]),
     # constrained.cpp
     "search_constrained": (N, [P, P, P, N]),
     # draft.cpp

@@ -1,10 +1,11 @@
-// What row.cpp and beam.cpp read a sentence with.
+// What row.cpp, beam.cpp and constrained.cpp read sentences with.
 #pragma once
 
 #include "norm.hpp"
 
 // of transformer.cpp; what they are given is made in transformer.py
 extern "C" void decode(const void* layers, const void* step);
+extern "C" void keep_positions(const void* layers, const void* step, int64_t slot, const int32_t* kept, int64_t count);
 extern "C" void linear(const void* packed, const float* x, int64_t lines, float* y, int64_t epilogue);
 extern "C" void layer_norm(const void* norm, const float* x, int64_t lines, int64_t d, float* y);
 

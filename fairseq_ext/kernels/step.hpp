@@ -11,6 +11,12 @@ struct Cache {
     int64_t layer, value, sentence, head, positions;
 };
 
+// A line of a step whose sentences have read different numbers of tokens
+struct Line {
+    int64_t slot, position, count;  // its sentence's in the KV cache; where its keys and values go; how many positions it sees
+    const int32_t* history;         // these, ascending, its own the last
+};
+
 struct Step {
     float* x;  // (N, d) embedded tokens; the features when done
     int64_t rows, block, sentences, width, before;  // before: positions in use before this step, which adds width x block
@@ -20,10 +26,7 @@ struct Step {
     int64_t mask_sentence;  // elements from one sentence's mask to the next; 0: they share one
     const float* source_mask;  // (sentences, source positions); null: none is padded
     Cache target, source;  // the KV cache: of self-attention, of cross-attention
-    // instead of a mask: the positions that each line sees, history_count[i] of them, ascending, behind history + i x history_width
-    const int32_t* history;
-    const int64_t* history_count;
-    int64_t history_width;
+    const Line* lines;  // (N,) instead of before, place, slot and mask; null: these say it
 };
 
 }  // namespace

@@ -124,8 +124,13 @@ void decode(const LayerStack* stack_, const Step* step_) {
     static thread_local std::vector<const float*> where, source_where;
     static thread_local PositionLists history, source;
     int64_t slots = step.slot ? *std::max_element(step.slot, step.slot + step.sentences) + 1 : step.sentences;
+    if (step.lines) positions = step.target.positions;
     scratch(sentence, lines), scratch(position, lines), scratch(where, lines), scratch(source_where, slots);
     for (int64_t i = 0; i < lines; ++i) {
+        if (step.lines) {
+            sentence[i] = step.lines[i].slot, position[i] = step.lines[i].position;
+            continue;
+        }
         int64_t place = step.place ? step.place[i / b] : i / b, inside = place % step.width * b + i % b;
         int64_t s = place / step.width;
         sentence[i] = step.slot ? step.slot[s] : s;
@@ -160,7 +165,7 @@ void decode(const LayerStack* stack_, const Step* step_) {
             const float* key = target + sentence_of[i] * step.target.sentence;
             Seen seen{key, key + step.target.value, step.target.head, h, step.width == 1 ? position_of[i] + 1 : positions, nullptr};
             if (step.mask) seen.count = histories->count[i], seen.position = histories->positions.data() + i * positions;
-            if (step.history) seen.count = step.history_count[i], seen.position = step.history + i * step.history_width;
+            if (step.lines) seen.count = step.lines[i].count, seen.position = step.lines[i].history;
             attend(wide + i * 3 * d, seen, heads, h, score, y + i * d);
         });
         multiply(layer.self_out, y, lines, x, ADD);
@@ -181,6 +186,19 @@ void decode(const LayerStack* stack_, const Step* step_) {
         feed_forward(stack, layer, x, lines, y, wide);
     }
     if (stack.final_norm.weight) normalise(stack.final_norm, x, lines, d, x);
+}
+
+// Keeps these positions of a slot's keys and values, in ascending order, as its first
+void keep_positions(const LayerStack* stack, const Step* step, int64_t slot, const int32_t* kept, int64_t count) {
+    const Cache& cache = step->target;
+    const int64_t h = stack->d / stack->heads;
+    for (int64_t l = 0; l < stack->count; ++l)
+        for (int64_t value : {int64_t{0}, cache.value})
+            for (int64_t head = 0; head < stack->heads; ++head) {
+                float* first = cache.data + l * cache.layer + value + slot * cache.sentence + head * cache.head;
+                for (int64_t i = 0; i < count; ++i)
+                    if (kept[i] != i) std::memcpy(first + i * h, first + kept[i] * h, h * sizeof(float));
+            }
 }
 
 }  // extern "C"

@@ -51,7 +51,7 @@ class StepStruct(ctypes.Structure):
     _fields_ = [("x", c_void_p)] + [(name, c_int64) for name in ("rows", "block", "sentences", "width", "before")]
     _fields_ += [("place", c_void_p), ("slot", c_void_p), ("mask", c_void_p), ("mask_sentence", c_int64), ("source_mask", c_void_p)]
     _fields_ += [("target", CacheStruct), ("source", CacheStruct)]
-    _fields_ += [("history", c_void_p), ("history_count", c_void_p), ("history_width", c_int64)]
+    _fields_ += [("lines", c_void_p)]
 
 
 def has_int8() -> bool:

@@ -9,7 +9,10 @@ from __future__ import annotations
 import torch
 
 from fairseq_ext.errors import NotANumber
-from fairseq_ext.kernels.constrained import ROOM_STEPS, Banks, CompiledSearch, Result, Settings
+from fairseq_ext.kernels.beam import Result
+from fairseq_ext.kernels.constrained import Banks, CompiledConstrained, Settings
+from fairseq_ext.kernels.library import library
+from fairseq_ext.search.compiled_search import FIRST_POSITIONS, FIRST_STEPS
 from fairseq_ext.search.finished import OnFinal, hypotheses
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.state import SearchSetup
@@ -20,13 +23,15 @@ class ConstrainedSearch:
 
     def __init__(self, setup: SearchSetup):
         self.setup = setup
+        self.is_compiled = library() is not None  # so far; the decoder tells when it has a sentence
 
     def banks(self, pool: Pool) -> Banks | None:
         """The pool's phrases, where the search is one that kernels/constrained.cpp knows, the decoder left aside; else None."""
         setup = self.setup
         plugs = setup.plugs
         fits = (
-            plugs.stop.estimate is not None
+            self.is_compiled
+            and plugs.stop.estimate is not None
             and plugs.softmax.is_full
             and not plugs.prune
             and not setup.refills
@@ -49,27 +54,26 @@ class ConstrainedSearch:
         if not sentences:
             return True
         setup.decoder.admit(pool.inputs(sentences))
-        reader = setup.decoder.row_reader(several=True)
+        reader = setup.decoder.batch_reader(FIRST_POSITIONS + FIRST_STEPS * setup.spec.k)
+        setup.decoder.set_aside()
         if reader is None:
-            setup.decoder.set_aside()
+            self.is_compiled = False
             return False
         limits = [pool.max_len[s] for s in sentences]
-        search = CompiledSearch(self.settings(max(limits), banks.highest), banks, sentences, limits, pool.bos, reader.shape)
+        search = CompiledConstrained(self.settings(max(limits), banks.highest), banks, sentences, limits, pool.bos)
         state, stats, scoring, given = search.struct, setup.stats, setup.spec.scoring, 0
         stats.encoder_calls += 1
         rows = len(sentences) * setup.spec.k
         result = Result.GOES_ON
-        reader.reserve_sentences_(rows, 0, 1, 0)
         while result != Result.FOUND:
             result = search.go_on(reader.compiled, reader.struct)
-            if result == Result.NO_ROOM:
-                reader.reserve_sentences_(rows, state.used, ROOM_STEPS * state.W, state.length)
+            if result == Result.NO_ROOM and not (search.lengthen_() or reader.make_room_(rows, state.length + 1)):
+                reader.enlarge_(range(len(sentences)), state.used)
             if result == Result.NOT_A_NUMBER:
                 break
             for i in search.ended(given):
                 given += 1
                 answer(sentences[i], hypotheses(search.found(i), scoring))
-        setup.decoder.set_aside()
         stats.count_steps(state.calls, state.read)
         if state.full:
             stats.drop(torch.tensor(state.dropped))

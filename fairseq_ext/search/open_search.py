@@ -75,6 +75,10 @@ class OpenSearch:
         else autograd records every step."""
         return advance_group(self.search) if self.search.groups.groups else []
 
+    def set_aside(self) -> None:
+        """Leave the decoder to another search until the next step."""
+        self.search.groups.set_aside()
+
     def cancel(self, places: Collection[int]) -> None:
         """End sentences without an answer; their rows are free for the next step."""
         self.search.groups.drop(set(places))

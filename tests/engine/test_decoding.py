@@ -7,14 +7,14 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 
 from fairseq_ext import Translator, UsageError
 from fairseq_ext.engine.decoding import Decoding
 from fairseq_ext.engine.jobs import Answer, GlossaryFile, Job, Partial
-from fairseq_ext.engine.one_call import OneCall
 from fairseq_ext.engine.worker import load
+from fairseq_ext.kernels.beam import Result
 from fairseq_ext.kernels.library import library
+from fairseq_ext.search.compiled_search import CompiledSearch
 from fairseq_ext.search.open_search import OpenSearch
 from fairseq_ext.translation import Translation
 
@@ -139,46 +139,57 @@ def test_a_draft_that_has_its_phrases_is_the_answer_and_the_report_names_them():
 
 
 @pytest.mark.skipif(library() is None, reason="there is no compiled library")
-@pytest.mark.parametrize("flags", [{}, {"schedule": "batch"}, {"constraints": "ordered"}, {"beam": 1}], ids=str)
-def test_a_request_that_finds_nobody_is_decoded_in_one_call_where_that_is_short_work(flags, monkeypatch):
+@pytest.mark.parametrize(
+    "flags", [{}, {"schedule": "batch"}, {"constraints": "ordered"}, {"beam": 1}, {"schedule": "stream", "stream_width": 2}], ids=str
+)
+def test_requests_without_constraints_are_decoded_in_compiled_steps_beside_others(flags, monkeypatch):
     shared = []
     admit = OpenSearch.admit
     monkeypatch.setattr(OpenSearch, "admit", lambda self, pool, nbest: shared.append(len(pool)) or admit(self, pool, nbest))
     decoding, translator = load({**FLAGS, **flags}), Translator(**FLAGS | flags)
 
-    def started(*jobs: Job) -> int:
-        """How many of these requests started in the shared search; their answers are right."""
+    def in_loop(*jobs: Job) -> int:
+        """How many of these requests started in the loop's search; their answers are right."""
         shared.clear()
         for each, answer in zip(jobs, answers(decoding, list(jobs)), strict=True):
             same_as_alone(translator, each, answer)
         return sum(shared)
 
-    assert [started(job(line)) for line in LINES[:6]] == [0] * 6
-    assert started(job(LINES[0], nbest=1)) == 0
-    assert started(job(LINES[0]), job(LINES[1]), job(LINES[2])) == 3  # they find each other
-    assert started(job(LINES[0], streams=True)) == 1  # it is watched
+    assert in_loop(*map(job, LINES)) == 0
+    assert in_loop(job(LINES[0], nbest=1), job(LINES[1], streams=True)) == 0
     if flags.get("beam") != 1:
-        assert started(job(LINES[0], constraints=["very"])) == started(job(LINES[0], avoid=["very"])) == 1
-    decoding.one_call.paces.extend([1.0] * 9)  # a slow model
-    assert started(job(LINES[0])) == 1
+        constrained = [job(LINES[0], constraints=["very"]), job(LINES[1], avoid=["very"]), job(LINES[2], prefix=["My"])]
+        assert in_loop(*constrained, *map(job, LINES[3:])) == 3
 
 
-def test_few_requests_are_decoded_in_calls_of_their_own_where_shared_steps_cost_more():
-    """The cost of a step is a + b n; the line is that of least squares over the last steps."""
-    call = OneCall(load(FLAGS).generator.setup)
-    tokens = torch.ones(10, dtype=torch.long)
-    call.paces.extend([0.001] * 9)
-    call.steps.extend([0.001] * 9)  # ten tokens, ten steps, a millisecond each
-    assert call.pays(tokens, 1) and not call.pays(tokens, 2)  # nothing is known of shared steps
-    for turn in range(200):
-        n = 1 + turn % 8
-        call.shared.add(n, 0.0025 + 0.0004 * n + (-1) ** turn * 1e-5)
-    assert [call.shared.of(n) for n in (1, 4, 8, 16)] == pytest.approx([0.0029, 0.0041, 0.0057, 0.0089], rel=0.01)
-    assert [n for n in range(1, 9) if call.pays(tokens, n)] == [1, 2, 3, 4]  # 0.001 n < 0.0025 + 0.0004 n
-    for _ in range(2000):  # the machine has become slower
-        call.shared.add(2, 0.005), call.shared.add(6, 0.009)
-    assert [n for n in range(1, 9) if call.pays(tokens, n)] == [1, 2, 3, 4, 5, 6, 7, 8]
-    assert not call.pays(torch.ones(100, dtype=torch.long), 1)  # 0.1 s in which nobody else is heard
+@pytest.mark.skipif(library() is None, reason="there is no compiled library")
+def test_a_request_that_the_compiled_search_cannot_decode_goes_to_the_loop(monkeypatch):
+    decoding, translator = load(FLAGS), Translator(**FLAGS)
+    taken = []
+    take = CompiledSearch.take
+    monkeypatch.setattr(CompiledSearch, "take", lambda self, place: taken.append(take(self, place)) or taken[-1])
+    decoding.compiled.step = lambda: list(decoding.plain)  # they end at once, with no result
+    jobs = [job(LINES[0], nbest=3), job(LINES[1], nbest=3)]
+    given = answers(decoding, jobs)
+    assert taken == [None, None] and not decoding.plain and len(decoding.compiled) == 0
+    for each, answer in zip(jobs, given, strict=True):
+        same_as_alone(translator, each, answer)
+
+
+@pytest.mark.skipif(library() is None, reason="there is no compiled library")
+def test_what_a_model_cannot_score_is_told_to_the_one_who_asked(monkeypatch):
+    decoding = load(FLAGS)
+    take = CompiledSearch.take
+
+    def broken(self: CompiledSearch, place: int) -> list:
+        if place == 1:
+            self.sentences[place].struct.result = Result.NOT_A_NUMBER
+        return take(self, place)
+
+    monkeypatch.setattr(CompiledSearch, "take", broken)
+    first, error, third = answers(decoding, [job(line) for line in LINES[:3]])
+    assert first.text and third.text
+    assert isinstance(error, UsageError) and str(error).startswith("the model gives NaN at target position ")
 
 
 def test_a_certificate_is_given_to_a_request_that_finds_nobody():

@@ -1,4 +1,5 @@
-"""A sentence that is alone is searched in one compiled call, and gets the loop's hypotheses to the last bit (search/driver.py)."""
+"""The compiled search (search/compiled_search.py) gives the loop's hypotheses to the last bit: to a sentence that is alone, in one call
+(driver.py), and to sentences that come and go."""
 
 import functools
 import os
@@ -9,13 +10,16 @@ import torch
 from models import batch, build, generators, run, same
 
 from fairseq_ext.kernels.library import library
+from fairseq_ext.search.compiled_search import CompiledSearch
 from fairseq_ext.search.driver import BeamSearch
 from fairseq_ext.search.loop import beam_search
+from fairseq_ext.search.pool import Pool
 
 pytestmark = pytest.mark.skipif(library() is None, reason="there is no compiled library")
 CASES = int(os.environ.get("ONE_SENTENCE_CASES", "300"))  # 10,000 take some minutes
 SEED = int(os.environ.get("ONE_SENTENCE_SEED", "3"))
 PLAIN = {"tokens", "positional_scores"}
+COUNTS = ("encoder_calls", "decoder_calls", "decoder_rows", "decoder_positions", "expansions", "target_tokens", "refills")
 
 
 @functools.cache
@@ -24,11 +28,11 @@ def model(architecture: str, seed: int):
 
 
 def both(ours, sample: dict) -> tuple[list, list, bool]:
-    """What the driver and the loop find, and whether the driver has found it in compiled code; the counts of both must be equal."""
+    """What the driver and the loop find, and whether the driver has found it in compiled code; then the counts of both must be equal."""
     driver, searched = ours.driver, []
     assert isinstance(driver, BeamSearch)
     search = driver.search
-    driver.search = lambda *arguments: searched.append(search(*arguments)) or searched[-1]
+    driver.search = lambda *arguments: searched.append(search(*arguments)) or searched[-1]  # the sentences left to the loop
     before = ours.stats.copy()
     alone = run(ours, sample)
     counts, before = ours.stats.since(before), ours.stats.copy()
@@ -39,9 +43,10 @@ def both(ours, sample: dict) -> tuple[list, list, bool]:
         ours.driver = driver
         driver.search = search
     theirs = ours.stats.since(before)
-    for name in ("encoder_calls", "decoder_calls", "decoder_rows", "decoder_positions", "expansions", "target_tokens"):
+    was_compiled = bool(searched) and searched[-1] == []
+    for name in COUNTS if was_compiled else ():
         assert getattr(counts, name) == getattr(theirs, name), name
-    return alone, loop, bool(searched) and searched[-1] is not None
+    return alone, loop, was_compiled
 
 
 def equal_bits(alone: list, loop: list) -> None:
@@ -63,10 +68,56 @@ def test_random_searches_give_the_loops_bits():
             generation["min_len"] = draw.choice([1, 1, 0, draw.randint(1, generation["max_len_b"])])
             generation["nbest"] = draw.randint(1, generation["beam"])
             ours = generators([model(draw.choice(architectures), draw.randint(1, 9))], **generation).ours
-        alone, loop, was_compiled = both(ours, batch([draw.randint(1, 12)], seed=case))
-        equal_bits(alone, loop)
+        lengths = [draw.randint(1, 12) for _ in range(draw.choice([1, 1, 2, 5]))]
+        alone, loop, was_compiled = both(ours, batch(lengths, seed=case))
+        for found, expected in zip(alone, loop, strict=True):
+            equal_bits([found], [expected])
         compiled += was_compiled
     assert compiled > 0.7 * CASES  # the widest beams want more continuations than the small vocabulary has
+
+
+@pytest.mark.parametrize("strategy", [{}, {"int8": True}], ids=str)
+def test_sentences_that_come_and_go_get_the_loops_bits(strategy):
+    """Some are cancelled; slots, the KV cache and its positions grow, and positions that no row needs are given up."""
+    draw, ended, unsuitable = random.Random(SEED), 0, 0
+    for turn in range(12):
+        architecture = draw.choice(["transformer", "transformer-pre-norm", "bart"])
+        settings = dict(beam=draw.choice([1, 2, 5]), max_len_b=draw.choice([10, 40]), no_repeat_ngram_size=draw.choice([0, 2]))
+        ours = generators([model(architecture, draw.randint(1, 9))], strategy=strategy, **settings).ours
+        ours.driver = functools.partial(beam_search, ours.setup)
+        search, expected, waiting, steps = CompiledSearch(ours.setup), {}, list(range(15)), []
+        most = draw.choice([2, 5])
+        while waiting or expected:
+            room = min(most - len(search), len(waiting), draw.choice([0, 1, 3]))
+            if room:
+                samples = [batch([draw.randint(1, 12)], seed=100 * turn + waiting.pop(0)) for _ in range(room)]
+                pool = pool_of([sample["net_input"]["src_tokens"][0] for sample in samples], ours, settings["max_len_b"])
+                for place, sample in zip(search.admit(pool, list(range(room))), samples, strict=True):
+                    expected[place] = sample
+            for place in search.step(draw.choice([1, 1, 7])):
+                found, sample = search.take(place), expected.pop(place)
+                if found is None:
+                    unsuitable += 1
+                    continue
+                ended += 1
+                for h, e in zip(found, run(ours, sample)[0], strict=True):
+                    assert torch.equal(h.tokens, e["tokens"]) and torch.equal(h.positional_scores, e["positional_scores"])
+                    assert h.score == float(e["score"])
+            if expected and draw.random() < 0.05:
+                place = draw.choice(list(expected))
+                search.cancel([place])
+                del expected[place]
+            steps.append(len(expected))
+        assert max(steps) > 1 and len(search) == 0 and search.reader is None
+    assert ended > 100 and ended > 5 * unsuitable
+
+
+def pool_of(sources: list[torch.Tensor], ours, limit: int) -> Pool:
+    """Sentences as a batch of them is padded."""
+    rows = torch.nn.utils.rnn.pad_sequence(sources, batch_first=True, padding_value=ours.pad, padding_side="left")
+    length = rows.ne(ours.pad).sum(1)
+    inputs, ids = {"src_tokens": rows, "src_lengths": length}, torch.arange(len(rows))
+    return Pool(inputs, length, [limit] * len(rows), ids, bos=ours.eos, pad=ours.pad)
 
 
 @pytest.mark.parametrize("beam", [1, 5])
@@ -87,7 +138,7 @@ def test_int8_gives_the_loops_bits():
 
 
 FLAGS: list[dict] = [
-    {"stop": "first"}, {"patience": 2}, {"prune_threshold": 5.0}, {"prune_children": 2}, {"schedule": "stream"},
+    {"stop": "first"}, {"patience": 2}, {"prune_threshold": 5.0}, {"prune_children": 2}, {"schedule": "stream", "stream_rows": 30},
     {"decoder_backend": "fairseq"}, {"softmax": "screened"},
 ]  # fmt: skip
 OTHERS = [(flags, {}) for flags in FLAGS] + [({}, {"unkpen": 0.5})]
@@ -105,11 +156,41 @@ def test_other_searches_go_through_the_loop(strategy, generation):
     assert ours.stats.since(before).sentences == 2
 
 
-def test_several_sentences_and_ensembles_go_through_the_loop():
-    for models, lengths in (([model("transformer", 1)], [5, 3]), ([model("transformer", 1), model("transformer", 2)], [5])):
-        ours = generators(models, beam=3, max_len_b=8).ours
-        run(ours, batch(lengths))
-        assert not both(ours, batch(lengths))[2]
+@pytest.mark.parametrize("width", [2, 5])
+@pytest.mark.parametrize("order", ["fifo", "shortest"])
+def test_streams_give_the_loops_bits_in_the_same_calls(order, width):
+    strategy = {"schedule": "stream", "stream_order": order, "stream_width": width, "refill_threshold": 0.5}
+    draw, compiled = random.Random(SEED), 0
+    for seed in range(8):
+        ours = generators([model("transformer", draw.randint(1, 9))], strategy=strategy, beam=draw.choice([1, 3]), max_len_b=12).ours
+        found, expected, was_compiled = both(ours, batch([draw.randint(1, 12) for _ in range(9)], seed=seed))
+        for some, others in zip(found, expected, strict=True):
+            equal_bits([some], [others])
+        compiled += was_compiled
+        assert ours.stats.refills
+    assert compiled > 4
+
+
+def test_ensembles_go_through_the_loop():
+    ours = generators([model("transformer", 1), model("transformer", 2)], beam=3, max_len_b=8).ours
+    run(ours, batch([5]))
+    assert not both(ours, batch([5]))[2]
+
+
+def test_sentences_that_the_compiled_search_cannot_decode_are_left_to_the_loop(monkeypatch):
+    ours, taken = generators([model("transformer", 1)], beam=3, max_len_b=12).ours, []
+    take = CompiledSearch.take
+
+    def every_second(self: CompiledSearch, place: int) -> list | None:
+        taken.append(place)
+        return take(self, place) if len(taken) % 2 else self.cancel([place])
+
+    monkeypatch.setattr(CompiledSearch, "take", every_second)
+    sample = batch([9, 7, 5, 3, 2])
+    found, expected, was_compiled = both(ours, sample)
+    assert not was_compiled and len(taken) == 5
+    for some, others in zip(found, expected, strict=True):
+        equal_bits([some], [others])
 
 
 def test_nan_is_told_as_by_the_loop():

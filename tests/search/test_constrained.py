@@ -87,10 +87,12 @@ def test_random_batches_give_the_loops_bits(monkeypatch):
         assert compiled == any(c.any_of for c in constraints)
 
 
+@pytest.mark.parametrize("places", [2, 9, 64])
 @pytest.mark.parametrize("beam", [1, 4, 12])
-def test_long_sentences_outgrow_the_cache(beam, monkeypatch):
+def test_long_sentences_outgrow_the_cache_and_the_places_for_tokens(beam, places, monkeypatch):
+    monkeypatch.setattr("fairseq_ext.kernels.constrained.FIRST_PLACES", places)
     draw = random.Random(beam)
-    ours = generators([model("transformer", 3)], {"select": "dba"}, beam=beam, min_len=45, max_len_b=58).ours
+    ours = generators([model("transformer", 3)], {"select": "dba"}, beam=beam, min_len=draw.choice([1, 45]), nbest=beam, max_len_b=58).ours
     sample = batch([9, 5, 3, 1])
     assert both(ours, {**sample, "sentence_constraints": [phrases(draw, 3) for _ in range(4)]}, monkeypatch)
 

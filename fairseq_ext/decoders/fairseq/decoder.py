@@ -79,8 +79,11 @@ class FairseqBackend:
         self.rows += group.rows
         self.width = self.width if self.width == group.width else 0
 
-    def row_reader(self, several: bool = False) -> None:
-        """Return None: there is no quicker way to read a sentence alone, or several."""
+    def row_reader(self) -> None:
+        """Return None: there is no quicker way to read a sentence alone."""
+
+    def batch_reader(self, positions: int) -> None:
+        """Return None: there is no quicker way to read several."""
 
     def part(self, row: Tensor, sentence: Tensor, width: int, sentence_of_row: Tensor) -> Group:
         copies = Group([model.copy() for model in self.models], self.rows, self.width)

@@ -17,6 +17,7 @@ import torch
 from fairseq.models.fairseq_model import BaseFairseqModel
 from torch import Tensor
 
+from fairseq_ext.decoders.transformer.batch_reader import CompiledBatchReader
 from fairseq_ext.decoders.transformer.cuda_graph_cache import MakeGraphs
 from fairseq_ext.decoders.transformer.encoder import FastEncoder, fast_encoder, is_plain_input
 from fairseq_ext.decoders.transformer.key_values import KeyValues
@@ -130,9 +131,13 @@ class TransformerBackend:
             return scores[0]
         return torch.logsumexp(torch.stack(scores), dim=0) - math.log(len(scores))
 
-    def row_reader(self, several: bool = False) -> CompiledRowReader | None:
-        """Return a quicker way to read the only row, where all is compiled; the group is the reader's from then on. several: or rows."""
-        return None if self.need_attention else CompiledRowReader.of(self.weights, self.live, several)
+    def row_reader(self) -> CompiledRowReader | None:
+        """Return a quicker way to read the only row, where all is compiled; the group is the reader's from then on."""
+        return None if self.need_attention else CompiledRowReader.of(self.weights, self.live)
+
+    def batch_reader(self, positions: int) -> CompiledBatchReader | None:
+        """Return a quicker way to read the sentences, where all is compiled; the group is the reader's from then on."""
+        return None if self.need_attention else CompiledBatchReader.of(self.weights, self.live, positions)
 
     def select(self, row: Tensor, sentence: Tensor | None, width: int, sentence_of_row: Tensor) -> None:
         self.live.select_(row, sentence, width, sentence_of_row)
