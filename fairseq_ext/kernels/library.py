@@ -51,6 +51,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # what each function returns a
     "works": (N, []),
     "linear": (None, [P, P, N, P, N]),
     "layer_norm": (None, [P, P, N, N, P]),
+    "keep_positions": (None, [P, P, N, P, N]),
     "encode": (None, [P, P, P, N]),
     "decode": (None, [P, P]),
     # topk.cpp
