@@ -17,6 +17,7 @@ from fairseq_ext.kernels.library import loaded
 
 ROWS = {"tokens": np.int64, "next_tokens": np.int64, "score": np.float32, "next_score": np.float32}
 ROWS |= {"history": np.int32, "next_history": np.int32}
+STEPS = 16  # of one call: between two of them signals are handled
 FIRST_PLACES = 64  # for the tokens of a row, as most sentences are far shorter than their limit
 FOUND = {"found_tokens": np.int64, "found_score": np.float32}
 

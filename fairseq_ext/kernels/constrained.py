@@ -17,10 +17,9 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.kernels.banks import PhrasesStruct
-from fairseq_ext.kernels.beam import FIRST_PLACES, FOUND, ROWS, Result
+from fairseq_ext.kernels.beam import FIRST_PLACES, FOUND, ROWS, STEPS, Result
 from fairseq_ext.kernels.library import loaded
 
-STEPS = 16  # of one call: between two of them signals are handled
 STATES = ("place", "next_place", "met", "next_met")
 
 

@@ -22,7 +22,6 @@ from fairseq_ext.search.open_search import common_prefix
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.state import SearchSetup
 
-TO_THE_END = 2**62  # steps
 FIRST_POSITIONS, FIRST_STEPS = 32, 8  # room for as many tokens in common, and so many of each row
 
 

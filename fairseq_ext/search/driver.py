@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fairseq_ext.search.compiled_search import TO_THE_END, CompiledSearch, is_compiled, is_plain
+from fairseq_ext.kernels.beam import STEPS
+from fairseq_ext.search.compiled_search import CompiledSearch, is_compiled, is_plain
 from fairseq_ext.search.constrained import ConstrainedSearch
 from fairseq_ext.search.finished import OnFinal
 from fairseq_ext.search.loop import beam_search
@@ -57,7 +58,7 @@ class BeamSearch:
                     at |= zip(places, part, strict=True)
             if not search.live:
                 return left
-            most = 1 if schedule(pool, started, len(search.live), search.rows) else TO_THE_END
+            most = 1 if schedule(pool, started, len(search.live), search.rows) else STEPS
             for place in search.step_level(most) if schedule.level else search.step(most):
                 found = search.take(place)
                 if found is None:
