@@ -173,7 +173,7 @@ class Decoding(Intake):
         plain = self.plain.pop(place)
         request = plain.request
         try:
-            found = self.compiled.take(place)
+            found = self.compiled.take(place, request.nbest)
         except NotANumber as error:
             self.events.append((request.number, told(error)))
             return

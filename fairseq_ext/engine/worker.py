@@ -32,7 +32,7 @@ from fairseq_ext.errors import UsageError, explain
 from fairseq_ext.loading.lengths import source_limit
 from fairseq_ext.translator import Translator
 
-WIDTH = 16  # sentences at once where --stream-width does not say
+WIDTH = 32  # sentences at once where --stream-width does not say
 REPORT = 0.25  # seconds between two reports of work
 NOT_HERE = {
     "results_file": "has no place in an engine, whose requests have no numbers",

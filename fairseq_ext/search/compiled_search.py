@@ -139,13 +139,14 @@ class CompiledSearch:
         for slot, struct in enumerate(live):
             struct.slot = slot
 
-    def take(self, place: int) -> list[Hypothesis] | None:
-        """The hypotheses of a sentence that has ended, best first, of equals those that were finished first; its place is free then.
+    def take(self, place: int, most: int | None = None) -> list[Hypothesis] | None:
+        """The hypotheses of a sentence that has ended, best first, of equals those that were finished first, at most so many; its place is
+        free then.
 
         None where some continuations were impossible: the loop knows how to go on from there. Raises NotANumber where the model gives NaN.
         """
         sentence = self.sentences[place]
-        found = hypotheses(sentence.found(), self.setup.spec.scoring) if sentence.result == Result.FOUND else None
+        found = hypotheses(sentence.found(), self.setup.spec.scoring, most) if sentence.result == Result.FOUND else None
         self.cancel([place])
         if sentence.result == Result.NOT_A_NUMBER:
             raise NotANumber(f"the model gives NaN at target position {sentence.struct.length} of the sentence")

@@ -39,18 +39,21 @@ class Hypothesis:
     unmet: tuple[tuple[str, str], ...] = ()  # constraints that it does not meet: text, reason
 
 
-def hypotheses(found: Sequence[tuple[np.ndarray, np.ndarray]], scoring: Scoring) -> list[Hypothesis]:
-    """Return the hypotheses of a compiled search, best first, of equals those that were finished first; scoring without a reward.
+def hypotheses(found: Sequence[tuple[np.ndarray, np.ndarray]], scoring: Scoring, most: int | None = None) -> list[Hypothesis]:
+    """Return the hypotheses of a compiled search, best first, of equals those that were finished first, at most so many; scoring without a
+    reward.
 
     found: of each its tokens (L,) with EOS, and sums of log-probabilities (L,), in the order in which they were finished.
     """
-    out = []
+    scored = []
     for tokens, cumulative in found:
         total = cumulative[-1]
-        score = total / np.float32(len(tokens) ** scoring.lenpen) if scoring.normalize else total
+        scored.append((float(total / np.float32(len(tokens) ** scoring.lenpen) if scoring.normalize else total), tokens, cumulative))
+    out = []
+    for score, tokens, cumulative in sorted(scored, key=lambda each: -each[0])[:most]:
         positional = np.concatenate([cumulative[:1], np.diff(cumulative)])
-        out.append(Hypothesis(torch.from_numpy(tokens.copy()), float(score), torch.from_numpy(positional)))
-    return sorted(out, key=lambda h: -h.score)
+        out.append(Hypothesis(torch.from_numpy(tokens.copy()), score, torch.from_numpy(positional)))
+    return out
 
 
 OnFinal = Callable[[int, list[Hypothesis]], None]  # takes a sentence's pool number and its hypotheses, best first

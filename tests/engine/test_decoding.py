@@ -167,7 +167,7 @@ def test_a_request_that_the_compiled_search_cannot_decode_goes_to_the_loop(monke
     decoding, translator = load(FLAGS), Translator(**FLAGS)
     taken = []
     take = CompiledSearch.take
-    monkeypatch.setattr(CompiledSearch, "take", lambda self, place: taken.append(take(self, place)) or taken[-1])
+    monkeypatch.setattr(CompiledSearch, "take", lambda self, place, most=None: taken.append(take(self, place, most)) or taken[-1])
     decoding.compiled.step = lambda: list(decoding.plain)  # they end at once, with no result
     jobs = [job(LINES[0], nbest=3), job(LINES[1], nbest=3)]
     given = answers(decoding, jobs)
@@ -181,10 +181,10 @@ def test_what_a_model_cannot_score_is_told_to_the_one_who_asked(monkeypatch):
     decoding = load(FLAGS)
     take = CompiledSearch.take
 
-    def broken(self: CompiledSearch, place: int) -> list:
+    def broken(self: CompiledSearch, place: int, most: int | None = None) -> list:
         if place == 1:
             self.sentences[place].struct.result = Result.NOT_A_NUMBER
-        return take(self, place)
+        return take(self, place, most)
 
     monkeypatch.setattr(CompiledSearch, "take", broken)
     first, error, third = answers(decoding, [job(line) for line in LINES[:3]])
