@@ -82,6 +82,10 @@ class Regroupable(Decoder, Protocol):
     joins: bool  # groups whose rows have read equally many tokens can be joined
     joins_any_step: bool  # groups whose rows have read different numbers of tokens can be joined
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether `batch_reader` can read sentences."""
+
     def set_aside(self) -> Any:
         """Return the live rows as a group. The decoder holds no rows afterwards."""
 
@@ -100,8 +104,8 @@ class Regroupable(Decoder, Protocol):
     def row_reader(self) -> RowReader | None:
         """Return a compiled reader of the only sentence, which has one row and owns it from then on; None where there is none."""
 
-    def batch_reader(self, positions: int) -> BatchReader | None:
-        """Return a compiled reader of the sentences that have just been admitted, which it owns from then on; None where there is none.
+    def batch_reader(self, positions: int) -> BatchReader:
+        """Return a compiled reader of the sentences that have just been admitted, which it owns from then on; only where `is_compiled`.
 
         positions: that each has room for at first.
         """

@@ -23,7 +23,7 @@ from fairseq_ext.constraints.draft_first import without_phrases
 from fairseq_ext.engine.intake import Intake, Request, told
 from fairseq_ext.engine.jobs import Partial
 from fairseq_ext.errors import NotANumber
-from fairseq_ext.search.compiled_search import CompiledSearch, is_compiled, is_plain
+from fairseq_ext.search.compiled_search import CompiledSearch, is_plain, knows
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.open_search import OpenSearch
 from fairseq_ext.search.pool import Pool
@@ -62,7 +62,7 @@ class Decoding(Intake):
         setup = self.generator.setup
         plugs = replace(setup.plugs, select=setup.plugs.select.unconstrained(), stop=setup.plugs.stop.unconstrained())
         self.of_plain = replace(setup, plugs=plugs)
-        self.compiles = is_compiled(self.of_plain)
+        self.compiles = setup.decoder.is_compiled and knows(self.of_plain)
         self.alone: deque[Request] = deque()  # that run by themselves, after a step that failed
         self.clear()
 
@@ -138,15 +138,15 @@ class Decoding(Intake):
         self.live |= zip(places, requests, strict=True)
 
     def start_plain(self, requests: list[Request]) -> bool:
-        """Put requests into the compiled search; False where there can be none: no decoder of this model is compiled."""
+        """Put requests into the compiled search; False where the flags force something on every sentence, which it does not know."""
         assert self.compiled is not None
         pool = pool_of(self.translator, [request.tokens for request in requests], [None] * len(requests))
         pool.constraints = None  # an engine that takes constraints gives every sentence some, if empty ones
-        self.search.set_aside()
-        places = self.compiled.admit(pool, list(range(len(requests)))) if is_plain(pool) else None
-        if places is None:
+        if not is_plain(pool):
             self.compiled, self.compiles = None, False
             return False
+        self.search.set_aside()
+        places = self.compiled.admit(pool, list(range(len(requests))))
         for i, (place, number) in enumerate(zip(places, pool.ids.tolist(), strict=True)):
             self.plain[place] = Plain(requests[number], pool, i)
         return True

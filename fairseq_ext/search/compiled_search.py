@@ -15,7 +15,6 @@ import torch
 from fairseq_ext.decoders.protocol import BatchReader
 from fairseq_ext.errors import NotANumber
 from fairseq_ext.kernels.beam import CompiledBatch, CompiledSentence, Result
-from fairseq_ext.kernels.library import library
 from fairseq_ext.search.finished import Hypothesis, hypotheses
 from fairseq_ext.search.log_probs import MANY
 from fairseq_ext.search.open_search import common_prefix
@@ -25,12 +24,11 @@ from fairseq_ext.search.state import SearchSetup
 FIRST_POSITIONS, FIRST_STEPS = 32, 8  # room for as many tokens in common, and so many of each row
 
 
-def is_compiled(setup: SearchSetup) -> bool:
-    """Whether kernels/beam.cpp knows a generator's search, the decoder left aside, which tells when it has a sentence."""
+def knows(setup: SearchSetup) -> bool:
+    """Whether kernels/beam.cpp knows a generator's search, the decoder left aside (`is_compiled`)."""
     plugs, processors = setup.plugs, setup.processors
     return (
-        library() is not None
-        and plugs.select.is_topk
+        plugs.select.is_topk
         and plugs.stop.is_count
         and plugs.softmax.is_full
         and not plugs.prune
@@ -65,8 +63,8 @@ class CompiledSearch:
         return self.batch.rows
 
     @torch.no_grad()
-    def admit(self, pool: Pool, sentences: list[int]) -> list[int] | None:
-        """Start these sentences of a plain pool; return their places. None where the decoder is not compiled: then none is started."""
+    def admit(self, pool: Pool, sentences: list[int]) -> list[int]:
+        """Start these sentences of a plain pool, which may be encoded together; return their places."""
         decoder = self.setup.decoder
         decoder.admit(pool.inputs(sentences))
         slots = self.free(len(sentences), {sentence.struct.slot for sentence in self.live.values()})
@@ -75,8 +73,6 @@ class CompiledSearch:
         else:
             self.reader = decoder.batch_reader(FIRST_POSITIONS + FIRST_STEPS * self.setup.spec.k)
             decoder.set_aside()
-            if self.reader is None:
-                return None
         self.setup.stats.encoder_calls += 1
         places = self.free(len(sentences), self.sentences)
         for sentence, place, slot in zip(sentences, places, slots, strict=True):

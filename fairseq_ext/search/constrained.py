@@ -11,7 +11,6 @@ import torch
 from fairseq_ext.errors import NotANumber
 from fairseq_ext.kernels.beam import Result
 from fairseq_ext.kernels.constrained import Banks, CompiledConstrained, Settings
-from fairseq_ext.kernels.library import library
 from fairseq_ext.search.compiled_search import FIRST_POSITIONS, FIRST_STEPS
 from fairseq_ext.search.finished import OnFinal, hypotheses
 from fairseq_ext.search.pool import Pool
@@ -23,15 +22,13 @@ class ConstrainedSearch:
 
     def __init__(self, setup: SearchSetup):
         self.setup = setup
-        self.is_compiled = library() is not None  # so far; the decoder tells when it has a sentence
 
     def banks(self, pool: Pool) -> Banks | None:
         """The pool's phrases, where the search is one that kernels/constrained.cpp knows, the decoder left aside; else None."""
         setup = self.setup
         plugs = setup.plugs
         fits = (
-            self.is_compiled
-            and plugs.stop.estimate is not None
+            plugs.stop.estimate is not None
             and plugs.softmax.is_full
             and not plugs.prune
             and not setup.refills
@@ -45,20 +42,17 @@ class ConstrainedSearch:
         return plugs.select.banks(pool) if fits else None
 
     @torch.no_grad()
-    def __call__(self, pool: Pool, banks: Banks, answer: OnFinal) -> bool:
-        """Give `answer` each wanted sentence of the pool; return whether the decoder is compiled: else nothing is done.
+    def __call__(self, pool: Pool, banks: Banks, answer: OnFinal) -> None:
+        """Give `answer` each wanted sentence of the pool.
 
         Raises NotANumber where the model gives NaN.
         """
         setup, sentences = self.setup, list(pool.queue(0))
         if not sentences:
-            return True
+            return
         setup.decoder.admit(pool.inputs(sentences))
         reader = setup.decoder.batch_reader(FIRST_POSITIONS + FIRST_STEPS * setup.spec.k)
         setup.decoder.set_aside()
-        if reader is None:
-            self.is_compiled = False
-            return False
         limits = [pool.max_len[s] for s in sentences]
         search = CompiledConstrained(self.settings(max(limits), banks.highest), banks, sentences, limits, pool.bos)
         state, stats, scoring, given = search.struct, setup.stats, setup.spec.scoring, 0
@@ -80,7 +74,6 @@ class ConstrainedSearch:
         if result == Result.NOT_A_NUMBER:
             which = "one of the sentences" if state.live > 1 else "the sentence"
             raise NotANumber(f"the model gives NaN at target position {state.length} of {which}")
-        return True
 
     def settings(self, limit: int, highest: int) -> Settings:
         """What holds for every sentence of a pool whose sentences have at most `limit` tokens before EOS and `highest` required ones."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fairseq_ext.kernels.beam import STEPS
-from fairseq_ext.search.compiled_search import CompiledSearch, is_compiled, is_plain
+from fairseq_ext.search.compiled_search import CompiledSearch, is_plain, knows
 from fairseq_ext.search.constrained import ConstrainedSearch
 from fairseq_ext.search.finished import OnFinal
 from fairseq_ext.search.loop import beam_search
@@ -18,13 +18,14 @@ class BeamSearch:
 
     def __init__(self, setup: SearchSetup):
         self.setup = setup
-        is_known = is_compiled(setup) and setup.plugs.schedule.most_rows is None
+        is_known = knows(setup) and setup.plugs.schedule.most_rows is None
         self.compiled = CompiledSearch(setup) if is_known else None
         self.constrained = ConstrainedSearch(setup)
 
     def __call__(self, pool: Pool, answer: OnFinal) -> None:
         """Decode the sentences of the pool that are wanted; give `answer` each of them as soon as it is final."""
-        if self.compiled is not None and is_plain(pool):
+        is_compiled = self.setup.decoder.is_compiled
+        if self.compiled is not None and is_compiled and is_plain(pool):
             search = self.compiled
             try:
                 left = self.search(search, pool, answer)
@@ -33,7 +34,8 @@ class BeamSearch:
             if not left:
                 return
             pool = replace(pool, wanted=left)
-        elif (banks := self.constrained.banks(pool)) is not None and self.constrained(pool, banks, answer):
+        elif is_compiled and (banks := self.constrained.banks(pool)) is not None:
+            self.constrained(pool, banks, answer)
             return
         beam_search(self.setup, pool, answer)
 
@@ -51,11 +53,7 @@ class BeamSearch:
                     self.setup.stats.refill()
                 started += len(sentences)
                 for part in pool.together(sentences):
-                    places = search.admit(pool, part)
-                    if places is None:
-                        self.compiled = None
-                        return list(pool.queue(0))
-                    at |= zip(places, part, strict=True)
+                    at |= zip(search.admit(pool, part), part, strict=True)
             if not search.live:
                 return left
             most = 1 if schedule(pool, started, len(search.live), search.rows) else STEPS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from fairseq.models.fairseq_model import BaseFairseqModel
@@ -25,6 +26,7 @@ class FairseqBackend:
     """One or several fairseq models as decoders/protocol.py asks: a Regroupable."""
 
     name = "fairseq"
+    is_compiled = False
 
     def __init__(self, models: list[BaseFairseqModel], need_attention: bool = False):
         self.models = [Model(model) for model in models]
@@ -82,8 +84,9 @@ class FairseqBackend:
     def row_reader(self) -> None:
         """Return None: there is no quicker way to read a sentence alone."""
 
-    def batch_reader(self, positions: int) -> None:
-        """Return None: there is no quicker way to read several."""
+    def batch_reader(self, positions: int) -> Any:
+        """There is none, as `is_compiled` says."""
+        raise NotImplementedError
 
     def part(self, row: Tensor, sentence: Tensor, width: int, sentence_of_row: Tensor) -> Group:
         copies = Group([model.copy() for model in self.models], self.rows, self.width)

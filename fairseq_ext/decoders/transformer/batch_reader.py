@@ -31,11 +31,9 @@ class CompiledBatchReader:
         self.point_()
 
     @staticmethod
-    def of(weights: list[Weights], group: RowGroup, positions: int) -> CompiledBatchReader | None:
-        """Return a reader of sentences that have just been admitted, in the slots from 0 on, with room for so many positions; None where
-        something is not compiled."""
-        if not is_compiled_throughout(weights, group):
-            return None
+    def of(weights: list[Weights], group: RowGroup, positions: int) -> CompiledBatchReader:
+        """Return a reader of sentences that have just been admitted, in the slots from 0 on, with room for so many positions."""
+        assert is_compiled_throughout(weights) and not group.cache.positions and group.cache.slot is None
         cache = group.cache.models[0]
         L, two, S, H, capacity, h = cache.target.shape
         if positions > capacity:

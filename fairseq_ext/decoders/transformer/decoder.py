@@ -21,7 +21,7 @@ from fairseq_ext.decoders.transformer.batch_reader import CompiledBatchReader
 from fairseq_ext.decoders.transformer.cuda_graph_cache import MakeGraphs
 from fairseq_ext.decoders.transformer.encoder import FastEncoder, fast_encoder, is_plain_input
 from fairseq_ext.decoders.transformer.key_values import KeyValues
-from fairseq_ext.decoders.transformer.one_row import CompiledRowReader
+from fairseq_ext.decoders.transformer.one_row import CompiledRowReader, is_compiled_throughout
 from fairseq_ext.decoders.transformer.release import release_
 from fairseq_ext.decoders.transformer.rows import RowGroup
 from fairseq_ext.decoders.transformer.step import read_tokens
@@ -58,6 +58,11 @@ class TransformerBackend:
         self.graphs = None if self.make_graphs is None or compiled else self.make_graphs(self.weights)
         self.encoders: list[FastEncoder | None] = [fast_encoder(model, self.int8) for model in self.models]
 
+    def follow_weights(self) -> None:
+        """Take the weights from the models again where they have changed."""
+        if any(part is not None and part.watch.stale() for part in (*self.weights, *self.encoders)):
+            self.read_weights()
+
     def release_(self) -> bool:
         if self.need_attention:
             return False
@@ -74,8 +79,7 @@ class TransformerBackend:
 
     @torch.no_grad()
     def admit(self, inputs: dict[str, Tensor]) -> None:
-        if any(part is not None and part.watch.stale() for part in (*self.weights, *self.encoders)):
-            self.read_weights()
+        self.follow_weights()
         encoded = [self.encode(i, inputs) for i in range(len(self.models))]
         models = [KeyValues.of(w, out, self.may_fold(w)) for w, out in zip(self.weights, encoded, strict=True)]
         compiled = all(self.runs_compiled(weights) for weights in self.weights)
@@ -135,9 +139,15 @@ class TransformerBackend:
         """Return a quicker way to read the only row, where all is compiled; the group is the reader's from then on."""
         return None if self.need_attention else CompiledRowReader.of(self.weights, self.live)
 
-    def batch_reader(self, positions: int) -> CompiledBatchReader | None:
+    @property
+    def is_compiled(self) -> bool:
+        """Whether `batch_reader` can read sentences."""
+        self.follow_weights()
+        return not self.need_attention and is_compiled_throughout(self.weights)
+
+    def batch_reader(self, positions: int) -> CompiledBatchReader:
         """Return a quicker way to read the sentences, where all is compiled; the group is the reader's from then on."""
-        return None if self.need_attention else CompiledBatchReader.of(self.weights, self.live, positions)
+        return CompiledBatchReader.of(self.weights, self.live, positions)
 
     def select(self, row: Tensor, sentence: Tensor | None, width: int, sentence_of_row: Tensor) -> None:
         self.live.select_(row, sentence, width, sentence_of_row)

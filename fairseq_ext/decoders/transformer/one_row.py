@@ -33,7 +33,7 @@ class CompiledRowReader:
     @staticmethod
     def of(weights: list[Weights], group: RowGroup) -> CompiledRowReader | None:
         """Return a reader; None where there is more than one row, or something is not compiled."""
-        is_alone = group.rows == 1 and is_compiled_throughout(weights, group)
+        is_alone = group.rows == 1 and not group.cache.positions and group.cache.slot is None and is_compiled_throughout(weights)
         return CompiledRowReader(weights[0], group.cache.models[0]) if is_alone else None
 
     def reserve_(self, kept: int, w: int) -> None:
@@ -62,9 +62,9 @@ class CompiledRowReader:
         self.struct.target = cache_struct(target)
 
 
-def is_compiled_throughout(weights: list[Weights], group: RowGroup) -> bool:
-    """Whether compiled code can read sentences that have just been admitted: those of one model, with nothing that it does not know."""
-    if len(weights) != 1 or group.cache.positions or group.cache.slot is not None or weights[0].compiled is None:
+def is_compiled_throughout(weights: list[Weights]) -> bool:
+    """Whether compiled code can read sentences by itself: those of one model, with nothing that it does not know."""
+    if len(weights) != 1 or weights[0].compiled is None:
         return False
     model = weights[0]
     return model.positions is not None and not model.project_in and not model.project_out and model.output.is_compiled
