@@ -57,7 +57,7 @@ class ByHand:
 
     def reach(self, line, t: int, C: int) -> float:
         _, score, bank = line
-        return max((score - 1.5 * (C - bank) - 0.1 * (n + 1)) / (t + C - bank + n + 1) for n in range(5))
+        return max((score - 0.3 * (C - bank) - 0.1 * (n + 1)) / (t + C - bank + n + 1) for n in range(5))
 
     def in_turn(self, places: list[int], lines) -> list[int]:
         """One of each bank in turn, from the highest down."""
