@@ -90,6 +90,19 @@ def test_interactive_equals_stock_also_on_empty_lines_and_spaces(tiny):
     assert [line[0] for line in lines(got) if line[0][0] == "H"] == [f"H-{i}" for i in range(5)]
 
 
+@pytest.mark.parametrize("flags", [(), ("--constraints",), ("--schedule", "stream")], ids=str)
+def test_commands_run_where_nothing_is_compiled(tiny, monkeypatch, flags):
+    monkeypatch.setenv("FAIRSEQ_EXT_KERNELS", "off")
+    phrase = "\ten2" if flags == ("--constraints",) else ""
+    same = interactive(tiny, stdin="de1 de2 de3\nde4\n") if not phrase else None
+    got = interactive(tiny, *EXT, *flags, stdin=f"de1 de2 de3{phrase}\nde4\n")
+    assert [line[0] for line in lines(got) if line[0][0] == "H"] == ["H-0", "H-1"]
+    if same is not None:
+        same_lines(same, got)
+    else:
+        assert "en2" in next(line[2] for line in lines(got) if line[0] == "H-0").split()
+
+
 def test_score_works(tiny):
     done = command("fairseq-score", "--sys", tiny / "test.en", "--ref", tiny / "test.en")
     assert "BLEU4 = 100.00" in done.stdout

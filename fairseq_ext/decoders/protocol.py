@@ -59,7 +59,7 @@ class RowReader(Protocol):
 class BatchReader(Protocol):
     """Reads the rows of sentences in slots, compiled throughout."""
 
-    compiled: CompiledReader  # what kernels/beam.cpp reads with
+    compiled: CompiledReader  # what kernels/beam.cpp and constrained.cpp read with
     struct: StepStruct  # where its KV cache lies
 
     @property

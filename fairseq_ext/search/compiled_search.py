@@ -15,6 +15,7 @@ import torch
 from fairseq_ext.decoders.protocol import BatchReader
 from fairseq_ext.errors import NotANumber
 from fairseq_ext.kernels.beam import CompiledBatch, CompiledSentence, Result
+from fairseq_ext.kernels.library import library
 from fairseq_ext.search.finished import Hypothesis, hypotheses
 from fairseq_ext.search.log_probs import MANY
 from fairseq_ext.search.open_search import common_prefix
@@ -28,7 +29,8 @@ def knows(setup: SearchSetup) -> bool:
     """Whether kernels/beam.cpp knows a generator's search, the decoder left aside (`is_compiled`)."""
     plugs, processors = setup.plugs, setup.processors
     return (
-        plugs.select.is_topk
+        library() is not None
+        and plugs.select.is_topk
         and plugs.stop.is_count
         and plugs.softmax.is_full
         and not plugs.prune
