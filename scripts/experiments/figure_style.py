@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,13 @@ def of(name: str, place: int = 0) -> dict[str, Any]:
     known = [key for key in COLOURS if name == key or name.startswith((f"{key} ", f"{key},", f"{key}="))]
     colour = COLOURS[max(known, key=len)] if known else SPARE[place % len(SPARE)]
     return {"color": colour, "marker": MARKERS[place % len(MARKERS)]}
+
+
+def whiskers(intervals: Iterable[tuple[float, float, float]]) -> list[list[float]]:
+    """Error bars of points (value, low, high), as errorbar() takes them: lengths down and up. None is below 0: BLEU of a text that has no
+    match of four words is smoothed, and its interval is not."""
+    points = list(intervals)
+    return [[max(0.0, value - low) for value, low, _ in points], [max(0.0, high - value) for value, _, high in points]]
 
 
 def label_lines(axes: Axes, room: float = 0.3) -> None:

@@ -1,6 +1,8 @@
 """The scripts of scripts/experiments/optimal_ending and scripts/tune_length_reward.py: what they compute, on made-up searches."""
 
 import json
+import re
+import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -8,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sacrebleu
+from conftest import command
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 sys.path[:0] = [str(SCRIPTS), *(str(SCRIPTS / name) for name in ("experiments/optimal_ending", "experiments", "bench"))]
@@ -18,8 +21,10 @@ import sweep as sweep_script  # noqa: E402
 import tables  # noqa: E402
 import tune_length_reward as tune  # noqa: E402
 import write_up  # noqa: E402
-from searches import Measure, Search, Wanted, bounded, measure, normalised, reach, unbounded, wanted_lengths  # noqa: E402
+from figure_style import whiskers  # noqa: E402
+from searches import Measure, Search, Wanted, bounded, measure, normalised, unbounded, wanted_lengths  # noqa: E402
 
+DEMO, DEV, LINES = SCRIPTS.parent / "checkpoints" / "demo", SCRIPTS.parent / "data" / "demo" / "dev", 30
 REFERENCES = ["the old man reads a long book", "a dog runs over the green grass"]
 SHORT = [[-2.0, 3, "the man"], [-4.0, 8, REFERENCES[0]], [-9.0, 12, "the old man reads a long book and then the man"]]
 FOUND = Search("", {"decoder_rows": 10, "decoder_calls": 5}, [6, 6], [SHORT, [[-3.0, 8, REFERENCES[1]], [-2.5, 4, "a dog runs"]]])
@@ -41,7 +46,7 @@ def test_every_score_picks_its_answer_from_one_search(score, first, second):
 
 def test_the_dev_set_tunes_the_smallest_of_the_best_rewards():
     wanted = [Wanted(1.4), Wanted(1.0, 3.6)]  # 8.4 and 9.6 tokens
-    tried = tune.sweep(FOUND, wanted, REFERENCES, 1.0)
+    tried = tune.sweep(lambda r, w: measure(FOUND.answers(bounded(r), w), REFERENCES), wanted, 1.0)
     # the first sentence changes sides at r = 2 / 5, the second at 1 / 8: so .45 is the first of the fine grid that is right in both
     assert tune.best_of(tried) == (0.45, wanted[0])
     assert tried[0.45, wanted[0]].bleu == pytest.approx(100) and tried[0.45, wanted[0]].ratio == 1
@@ -63,6 +68,44 @@ def test_a_setting_that_is_no_better_than_fairseq_is_not_sold_as_a_gain(tmp_path
     assert "BLEU 100.00, with these flags" in said and ("No gain over fairseq" in said) is not gains
 
 
+@pytest.fixture(scope="module")
+def interactive():
+    """BLEU of fairseq-interactive with more flags on the first lines of the demo's dev set, at beam 2."""
+    sources, references = (Path(f"{DEV}.{side}").read_text().split("\n")[:LINES] for side in ("de", "en"))
+    flags = ["-s", "de", "-t", "en", "--bpe", "sentencepiece", "--sentencepiece-model", DEMO / "spm.model", "--cpu", "--beam", 2]
+    flags += ["--buffer-size", LINES, "--batch-size", LINES, "--task", "translation_ext", "--unnormalized", "--stop", "optimal"]
+
+    def bleu(*more) -> float:
+        said = command("fairseq-interactive", DEMO, "--path", DEMO / "checkpoint.pt", *flags, *more, stdin="\n".join(sources) + "\n").stdout
+        found = [line.split("\t")[2] for line in said.splitlines() if line.startswith("D-")]
+        return sacrebleu.corpus_bleu(found, [references]).score
+
+    return bleu
+
+
+def test_each_reward_that_the_script_tries_is_a_search_of_its_own(interactive):
+    """The hypotheses that the search with the largest reward keeps lack answers of smaller ones."""
+    script = [sys.executable, SCRIPTS / "tune_length_reward.py", "--dev", DEV, "--limit", LINES, "--beam", 2, "--max-reward", 1.2]
+    done = subprocess.run([*map(str, script), "--no-line", "--no-stock", "--cpu"], capture_output=True, text=True, check=True)
+    tried = {r: float(bleu) for r, bleu in re.findall(r"^ +(\d\.\d\d) +[\d.]+ x +([\d.]+)", done.stdout, re.MULTILINE)}
+    assert {"0.00", "0.20", "0.40", "0.60", "0.80", "1.00", "1.20"} <= set(tried)
+    assert tried["0.00"] == pytest.approx(interactive(), abs=0.006)
+    *_, best = done.stdout.splitlines()
+    assert max(tried.values()) == pytest.approx(interactive(*best.split()[best.split().index("--prune-bound") :]), abs=0.006)
+
+
+def test_a_sweep_searches_anew_for_each_reward_and_wanted_length(interactive, tmp_path):
+    script = [sys.executable, SCRIPTS / "experiments" / "optimal_ending" / "sweep.py", "--out", tmp_path, "--dev", DEV, "--text", DEV]
+    script += ["--limit", LINES, "--beams", 2, "--rewards", 0, 1.2, "--no-costs", "--cpu"]
+    subprocess.run([*map(str, script)], capture_output=True, text=True, check=True)
+    found = json.loads((tmp_path / "sweep.json").read_text())
+    plain = next(choice for choice in found["choices"] if choice["decoder"] == "optimal, no reward")
+    assert plain["dev"]["bleu"] == pytest.approx(interactive())
+    rewarded = next(choice for choice in found["choices"] if choice["decoder"] == "optimal, bounded reward")
+    ratio = found["ratio"].removesuffix(" x")
+    assert rewarded["dev"]["bleu"] == pytest.approx(interactive("--length-reward", 1.2, "--length-ratio", ratio))
+
+
 class Words:
     """A translator that takes text as it is."""
 
@@ -73,8 +116,6 @@ def test_wanted_lengths_are_the_ratio_of_the_sums_and_the_least_squares_line():
     sources, references = ["a", "a a a", "a a a a a"], ["b b b", "b b b b", "b b b b b"]  # |y| = 2.5 + |x| / 2, and EOS
     assert wanted_lengths(Words(), sources, references) == (Wanted(round(12 / 9, 3)), Wanted(0.5, 3.5))
     assert wanted_lengths(Words(), ["a a"] * 3, references) == (Wanted(2.0), Wanted(2.0))  # no line through one length
-    covering = reach([Wanted(1.2), Wanted(0.5, 3.5)])
-    assert all(covering.of(n) >= wanted.of(n) for n in range(50) for wanted in (Wanted(1.2), Wanted(0.5, 3.5)))
 
 
 def test_flags_of_any_kind_become_keywords():
@@ -137,6 +178,13 @@ def test_an_interval_holds_sacrebleu_of_resampled_sentences():
         assert score == pytest.approx(expected)
     quality = measure([(-1.0, 5, text) for text in texts], references)
     assert quality.low < quality.bleu < quality.high
+
+
+def test_an_error_bar_has_no_length_below_zero():
+    """BLEU is smoothed, its interval is not: without a match of four words the value lies above the interval."""
+    quality = measure([(-1.0, 4, "a dog runs away")] * 2, REFERENCES)
+    assert quality.high < quality.bleu
+    assert whiskers([(quality.bleu, quality.low, quality.high)]) == [[quality.bleu - quality.low], [0.0]]
 
 
 def test_measure_is_sacrebleu():

@@ -9,7 +9,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from figure_style import COLUMN, label_lines, of, panel  # noqa: E402
+from figure_style import COLUMN, label_lines, of, panel, whiskers  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 from matplotlib.ticker import LogLocator, NullFormatter  # noqa: E402
 from tables import pearson  # noqa: E402
@@ -48,7 +48,7 @@ def by_set(runs: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
 
 def spread(found: list[dict[str, Any]]) -> list[list[float]]:
     """From BLEU down and up to the ends of its 95 % interval."""
-    return [[r["bleu"] - r["low"] for r in found], [r["high"] - r["bleu"] for r in found]]
+    return whiskers((r["bleu"], r["low"], r["high"]) for r in found)
 
 
 def figure_5(runs: dict[str, Any]) -> Figure:

@@ -9,7 +9,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from figure_style import COLUMN, FULL, label_lines, of, panel  # noqa: E402
+from figure_style import COLUMN, FULL, label_lines, of, panel, whiskers  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 from tables import label, over_beams  # noqa: E402
@@ -26,7 +26,7 @@ def draw(axes: Axes, sweep: dict[str, Any], lines: list[tuple[str, list[dict]]],
     for i, (name, choices) in enumerate(lines):
         x = [beams.index(c["beam"]) + 0.04 * (i - len(lines) / 2) * (quality == "bleu") for c in choices]
         y = [c["dev"][quality] for c in choices]
-        errors = [[c["dev"]["bleu"] - c["dev"]["low"] for c in choices], [c["dev"]["high"] - c["dev"]["bleu"] for c in choices]]
+        errors = whiskers((c["dev"]["bleu"], c["dev"]["low"], c["dev"]["high"]) for c in choices)
         style = {"linestyle": DASHES.get(choices[0]["decoder"], "-"), **of(name, i)}
         if quality == "bleu":
             axes.errorbar(x, y, yerr=errors, elinewidth=0.6, label=name, **style)

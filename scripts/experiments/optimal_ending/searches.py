@@ -1,9 +1,9 @@
-"""Searches whose finished hypotheses are kept, so that one search answers for every way to score them.
+"""Searches whose finished hypotheses are kept, so that one search answers for several ways to score them.
 
-Neither the beams nor the finished hypotheses of `first`, `shrink` and `count` depend on how finished hypotheses are scored, and those of
-`optimal` with the largest reward and wanted length hold the answers of all smaller ones (the stop step grows with both). So a search is
-run once for each method and beam, and rewards and length penalties are swept over what it found. Of hypotheses of equal length only the
-best can win.
+Neither the beams nor the finished hypotheses of `first`, `shrink` and `count` depend on how finished hypotheses are scored, and they finish
+no more of them than the beam has rows, all of which are kept. So they run once for each beam, and rewards and length penalties are swept
+over what they found. `optimal` finishes more than it keeps, and keeps the best by its own reward: it runs once for each reward and wanted
+length. Of hypotheses of equal length only the best can win.
 """
 
 from __future__ import annotations
@@ -145,12 +145,6 @@ def wanted_lengths(translator: Translator, sources: Iterable[str], references: I
         return ratio, ratio
     slope, intercept = statistics.linear_regression(x, y)
     return ratio, (Wanted(round(slope, 3), round(intercept + 1, 3)) if slope > 0 else ratio)
-
-
-def reach(wanted: Iterable[Wanted]) -> Wanted:
-    """A line that no one of these is above, whatever the source."""
-    lines = list(wanted)
-    return Wanted(max(line.ratio for line in lines), max(0.0, *(line.offset for line in lines)))
 
 
 def reward_flags(r: float, wanted: Wanted) -> dict[str, float]:

@@ -28,7 +28,6 @@ from searches import (
     model_flags,
     normalised,
     quiet,
-    reach,
     read_text,
     reward_flags,
     run_script,
@@ -56,7 +55,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Decoder:
-    """A row of Table 3: one search and the settings by which its answer may be picked."""
+    """A row of Table 3: a way to stop, and the settings by which its answer may be picked."""
 
     name: str
     method: str
@@ -76,6 +75,17 @@ def decoders(rewards: list[float], ratio: Wanted, line: Wanted) -> list[Decoder]
         Decoder("optimal, bounded reward, line", "optimal", [Setting("r", r, bounded(r), line) for r in positive]),
     ]
     return [decoder for decoder in found if decoder.settings]
+
+
+def search_of(method: str, setting: Setting) -> tuple[str, dict[str, Any]]:
+    """The name of the search that a setting picks its answer from, and its flags: of `optimal` one for each reward and wanted length."""
+    if method == "count":
+        return method, {}
+    flags: dict[str, Any] = dict(stop=method, unnormalized=True)
+    if method != "optimal":
+        return method, flags
+    name = f"optimal.r{setting.value:g}" + (f".l{setting.wanted.ratio:g}{setting.wanted.offset:+g}" if setting.value else "")
+    return name, flags | reward_flags(setting.value, setting.wanted)
 
 
 @dataclass
@@ -103,16 +113,6 @@ class Sweep:
         self.ratio, self.line = wanted_lengths(Translator(**self.flags), *self.text["dev"])
         self.decoders = decoders(args.rewards, self.ratio, self.line)
 
-    def methods(self) -> dict[str, dict[str, Any]]:
-        """The flags of each search; `optimal` runs with the largest reward and wanted length."""
-        raw = dict(unnormalized=True)
-        most = reward_flags(max(self.args.rewards), reach([self.ratio, self.line]))
-        return {
-            "count": {},
-            "first": dict(stop="first", **raw),
-            "shrink": dict(stop="shrink", **raw),
-            "optimal": dict(stop="optimal", **raw, **most),
-        }
 
     def search(self, split: str, name: str, beam: int, flags: dict[str, Any], limit: int | None = None) -> Search:
         print(f"{split}, beam {beam}: {name}", file=sys.stderr, flush=True)
@@ -123,18 +123,21 @@ class Sweep:
         """Every decoder at every beam and number."""
         out = []
         for beam in self.args.beams:
-            wide = beam > self.args.baseline_beam
-            methods = {name: flags for name, flags in self.methods().items() if not (wide and name in ("first", "shrink"))}
-            found = {name: self.search(split, name, beam, flags) for name, flags in methods.items()}
+            found: dict[str, Search] = {}
             for decoder in self.decoders:
-                for x in decoder.settings if decoder.method in found else ():
-                    quality = self.quality(split, found[decoder.method], x)
-                    out.append(Choice(decoder.name, decoder.method, beam, x.what, x.value, quality))
+                if beam > self.args.baseline_beam and decoder.method in ("first", "shrink"):
+                    continue
+                for x in decoder.settings:
+                    name, flags = search_of(decoder.method, x)
+                    if name not in found:
+                        found[name] = self.search(split, name, beam, flags)
+                    out.append(Choice(decoder.name, decoder.method, beam, x.what, x.value, self.quality(split, found[name], x)))
         return out
 
     def on_test(self, choice: Choice) -> Measure:
-        found = self.search("test", choice.method, choice.beam, self.methods()[choice.method])
-        return self.quality("test", found, self.setting(choice))
+        setting = self.setting(choice)
+        name, flags = search_of(choice.method, setting)
+        return self.quality("test", self.search("test", name, choice.beam, flags), setting)
 
     def setting(self, choice: Choice) -> Setting:
         return next(x for d in self.decoders if d.name == choice.decoder for x in d.settings if x.value == choice.value)
@@ -152,8 +155,8 @@ class Sweep:
         runs: dict[str, tuple[str, dict[str, Any], Setting]] = {
             "count, normalised scores": ("count", {}, norm),
             "count, raw scores": ("count", {}, plain),  # the same search
-            "first, raw scores": ("first", self.methods()["first"], plain),
-            "shrink, raw scores": ("shrink", self.methods()["shrink"], plain),
+            "first, raw scores": (*search_of("first", plain), plain),
+            "shrink, raw scores": (*search_of("shrink", plain), plain),
             "optimal, raw scores": ("optimal.raw", raw, plain),
             "optimal, raw scores, pruned": ("optimal.raw.pruned", raw | prune, plain),
             name: ("optimal.tuned", rewarded, tuned),
