@@ -3,12 +3,13 @@
     figure, axes = panel()                       a figure as wide as a column of text, FULL for the whole page
     axes.errorbar(..., **of("DBA, k = 5"))        colour and marker of a method, the same in every figure
     label_lines(axes)                            the labels of lines, behind their last points, moved apart where they would touch
+    label_bars(axes, {"rand1": [...]})           the labels of lines that lie all over the figure
     save(figure, OUT / "figure4")                OUT/figure4.svg and OUT/figure4.png
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
+from matplotlib.transforms import Bbox  # noqa: E402
 
 COLUMN, FULL = 5.2, 7.4  # inches
 HEIGHT = 3.4
@@ -96,6 +98,32 @@ def label_lines(axes: Axes, room: float = 0.3) -> None:
             name, place, textcoords="offset points", xytext=(7, 0), va="center", color=line.get_color(),
             fontsize=plt.rcParams["legend.fontsize"], annotation_clip=False,
         )  # fmt: skip
+
+
+Bar = tuple[float, float, float, float]  # x and y of a point, low and high of its error bar
+
+
+def label_bars(axes: Axes, lines: Mapping[str, Sequence[Bar]], size: float = 8) -> None:
+    """Write each line's name where it covers no point, bar or other name: behind its last point, before its first, above a bar or below."""
+    axes.figure.canvas.draw()
+    renderer, pad = axes.figure.canvas.get_renderer(), 4  # points between a name and what it names
+    ends = {name: [axes.transData.transform([(x, low), (x, high)]) for x, _, low, high in bars] for name, bars in lines.items()}
+    taken = [Bbox.from_extents(a[0] - 5, a[1] - 2, b[0] + 5, b[1] + 2) for bars in ends.values() for a, b in bars]
+    for i, (name, bars) in enumerate(lines.items()):
+        (first, *_), last = bars, bars[-1]
+        sides = [((last[0], last[1]), (pad + 3, 0), "left", "center"), ((first[0], first[1]), (-pad - 3, 0), "right", "center")]
+        for x, _, low, high in reversed(bars):
+            sides += [((x, high), (0, pad), "center", "bottom"), ((x, low), (0, -pad), "center", "top")]
+        for place, offset, across, along in sides:
+            text = axes.annotate(
+                name, place, textcoords="offset points", xytext=offset, ha=across, va=along, fontsize=size, color=of(name, i)["color"]
+            )
+            box = text.get_window_extent(renderer)
+            within = axes.bbox.x0 < box.x0 and box.x1 < axes.bbox.x1
+            if (within and not any(box.overlaps(other) for other in taken)) or (place, offset) == sides[-1][:2]:
+                taken.append(box)
+                break
+            text.remove()
 
 
 def apart(heights: Sequence[float], gap: float, low: float, high: float) -> list[float]:

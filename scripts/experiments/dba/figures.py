@@ -9,7 +9,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from figure_style import COLUMN, label_lines, of, panel, whiskers  # noqa: E402
+from figure_style import COLUMN, label_bars, label_lines, of, panel, whiskers  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 from matplotlib.ticker import LogLocator, NullFormatter  # noqa: E402
 from tables import pearson  # noqa: E402
@@ -79,17 +79,20 @@ def figure_7(runs: dict[str, Any]) -> Figure | None:
 
 
 def figure_8(runs: dict[str, Any]) -> Figure:
-    """BLEU against model score; of each set a line over the beams, first and last marked."""
+    """BLEU against model score; of each set a line over the beams, the largest with the largest mark."""
     figure, axes = panel()
+    bars = {}
     for i, (name, found) in enumerate(by_set(runs).items()):
-        sentences = runs["sentences"]
+        sentences, style = runs["sentences"], of(name, i)
         x, y = [r["total"] / sentences for r in found], [r["bleu"] for r in found]
-        axes.errorbar(x, y, yerr=spread(found), elinewidth=0.6, **of(name, i))
-        ends = f"{name}, k = {found[0]['beam']}" + (f" to {found[-1]['beam']}" if len(found) > 1 else "")
-        axes.annotate(ends, (x[-1], y[-1]), textcoords="offset points", xytext=(6, -3), color=of(name, i)["color"], fontsize=7)
-    low, high = axes.get_xlim()
-    axes.set_xlim(low, high + 0.3 * (high - low))
-    axes.set(xlabel="model score, mean sum of log-probabilities", ylabel="BLEU, 95 % interval", title=f"BLEU by model score, {about(runs)}")
+        axes.errorbar(x, y, yerr=spread(found), elinewidth=0.6, **style)
+        axes.scatter(x[-1:], y[-1:], s=50, color=style["color"], marker=style["marker"], zorder=3)
+        bars[name] = [(score, r["bleu"], r["low"], r["high"]) for score, r in zip(x, found, strict=True)]
+    beams = sorted({run["beam"] for run in runs["grid"]})
+    axes.set(xlabel="model score, mean sum of log-probabilities", ylabel="BLEU, 95 % interval")
+    axes.set_title(f"{about(runs)}, beam {beams[0]} to {beams[-1]} (large mark)")
+    axes.margins(x=0.12, y=0.1)
+    label_bars(axes, bars)
     return figure
 
 
