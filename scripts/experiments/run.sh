@@ -72,7 +72,7 @@ experiments() {
         "$run" --out "$out" "${text[@]}" --dev "$DEV" ${PARSING:+--raw "$PARSING"} ${TREES:+--trees "$TREES"} \
             ${LIMIT:+--limit "$LIMIT" --mixed-limit "$LIMIT"} --cpu-time "$@"
         "$PYTHON" "$HERE/streaming/natural.py" --out "$out/natural" "${text[@]}" --limit "${LIMIT:-160}"
-        "$PYTHON" "$HERE/streaming/cost_model.py" --out "$out/cost" "${text[@]}" --limit "${LIMIT:-40}"
+        "$PYTHON" "$HERE/streaming/cost_model.py" --out "$out/cost" "${text[@]}" --limit $((${LIMIT:-60} < 60 ? LIMIT : 60))
         cp "$out"/natural/natural.md "$out"/cost/cost_model.* "$out" ;;
     jacobi)
         "$run" --out "$out" --models "$MODEL" --pairs "$SRC-$TGT" --train "$TRAIN" --text "$TEXT" \

@@ -231,8 +231,8 @@ def test_the_natural_mix_is_counted_and_its_streams_give_what_batches_give(tmp_p
         assert done.returncode == 0, done.stderr
     assert "k2.n2" not in done.stderr.splitlines()
     rows = {row["method"]: row for row in json.loads((tmp_path / "k2.n2.json").read_text())["rows"]}
-    assert len(rows) == 6 and all(row["outputs"].startswith("equal") for row in rows.values() if row["outputs"])
-    fixed = [row for name, row in rows.items() if name.startswith("fixed")]
-    assert len({row["expansions"] for row in fixed}) == 1  # the same hypotheses are extended
+    assert len(rows) == 9 and sum(row["outputs"].startswith("equal") for row in rows.values()) == 6
+    for width in ("default", "fixed"):
+        assert len({row["expansions"] for name, row in rows.items() if name.startswith(width)}) == 1  # the same hypotheses are extended
     assert rows["fixed stream"]["timesteps"] < rows["fixed batches, corpus order"]["timesteps"]
     assert "over variable batches" not in done.stdout  # no times

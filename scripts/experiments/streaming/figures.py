@@ -17,14 +17,15 @@ from tables import folder, read_rows, with_message  # noqa: E402
 LEAST = 3  # steps that a length must have
 
 
-def figure_2(out: Path) -> Figure:
-    """Milliseconds of the steps at each length (median and middle half), their rows, and milliseconds for a hundred rows."""
+def figure_2(out: Path) -> Figure | None:
+    """Milliseconds of the steps at each length (median and middle half), their rows, and milliseconds for a hundred rows; None where no
+    length has enough steps."""
     steps = out / "translation" / "steps.json"
     if not steps.exists():
         raise BenchError(f"{steps} is missing: run translation.py --out {out} first")
     known = [step for step in read_rows(steps) if len(step["seconds"]) >= LEAST]
     if not known:
-        raise BenchError(f"no length has {LEAST} steps: take a longer text")
+        return None
     lengths = [step["length"] for step in known]
     quarters = [[1000 * q for q in statistics.quantiles(step["seconds"], n=4)] for step in known]
     medians, rows = [q[1] for q in quarters], [step["rows"] for step in known]
@@ -44,5 +45,8 @@ def figure_2(out: Path) -> Figure:
 
 if __name__ == "__main__":
     out = folder(__doc__)
-    for file in save(with_message(lambda: figure_2(out)), out / "figure2"):
-        print(file)
+    figure = with_message(lambda: figure_2(out))
+    if figure is None:
+        print(f"no Figure 2: no length has {LEAST} steps, take a longer text", file=sys.stderr)
+    else:
+        print(*save(figure, out / "figure2"), sep="\n")

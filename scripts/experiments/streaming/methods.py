@@ -2,7 +2,8 @@
 
 Timesteps are calls of the decoder; expansions are the live hypotheses that these calls extended, so that fairseq's first step over k copies
 of a sentence's one hypothesis counts as one. The useful share is expansions over rows that went through the decoder. An ensemble counts
-once. FIXED is fairseq's own generator; the others are ours.
+once. FIXED is fairseq's own generator; the others are ours. DEFAULT and DEFAULT-STREAM stop as fairseq does, as a command without --stop;
+compiled code runs their whole search. The others stop as the paper does, in the loop.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ SAME_AS = {  # outputs that must be equal
     "FIXED-STREAM": "FIXED-OURS",
     "VAR-STREAM": "VAR-BATCH",
     "VAR-STR-FIFO": "VAR-BATCH",
+    "DEFAULT-STREAM": "DEFAULT",
 }
 
 
@@ -65,6 +67,13 @@ def methods(s: Setting) -> dict[str, list[str]]:
         "VAR-STREAM": [*beam, *batch, *prune, *stream],
         "VAR-STR-FIFO": [*beam, *batch, *prune, *stream, *fifo],
     }
+
+
+def defaults(s: Setting) -> dict[str, list[str]]:
+    """The flags of batches and streams with fairseq's own stopping criterion."""
+    batch = ["--beam", str(s.k), "--batch-size", str(s.n)]
+    stream = ["--schedule", "stream", "--stream-width", str(s.n), "--refill-threshold", str(s.eps)]
+    return {"DEFAULT": batch, "DEFAULT-STREAM": [*batch, *stream]}
 
 
 @dataclass

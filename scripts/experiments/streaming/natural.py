@@ -2,7 +2,8 @@
 
     python scripts/experiments/streaming/natural.py --out DIR [--model DIR] [--text PREFIX] [--limit 160] [--k 5 20] [--n 16 8]
 
-Fixed width: batches and a stream of n sentences. Variable width (delta 1.5, M 5): batches and a stream of at most n x k rows, so that the
+Default: batches and a stream of n sentences that stop as fairseq does, which compiled code decodes. Fixed width: the same with the paper's
+stopping criterion, in the loop. Variable width (delta 1.5, M 5), in the loop too: batches and a stream of at most n x k rows, so that the
 sentences that pruning has narrowed leave room for others. A stream has the whole text before it, in either order, and gives what batches
 give. fairseq sorts every batch by length, and the lines of a corpus before it makes batches; here it does the latter for `by length` only.
 --count: what the searches do, and no times: for a machine with other work on it. OUT gets natural.md and a file for each k and n, which is
@@ -20,10 +21,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from methods import ROOT, SAME_AS, BenchError, Decoding, Setting, Text, check, compare, machine, made_by, methods, prepare
+from methods import ROOT, SAME_AS, BenchError, Decoding, Setting, Text, check, compare, defaults, machine, made_by, methods, prepare
 
 ORDERS = ("corpus order", "by length")
 METHODS = {  # name -> the method, and the order of its batches
+    **{f"default batches, {order}": ("DEFAULT", order) for order in ORDERS},
+    "default stream": ("DEFAULT-STREAM", ORDERS[1]),
     **{f"fixed batches, {order}": ("FIXED-OURS", order) for order in ORDERS},
     "fixed stream": ("FIXED-STREAM", ORDERS[1]),
     **{f"variable batches, {order}": ("VAR-BATCH", order) for order in ORDERS},
@@ -44,7 +47,7 @@ def decodings(text: Text, k: int, n: int, args: argparse.Namespace) -> dict[str,
     for name, (method, order) in METHODS.items():
         setting = Setting(k, n, args.delta, args.children, args.eps, n * k if method.startswith("VAR") else None)
         fifo = ["--stream-order", "fifo"] if "STREAM" in method else []
-        out[name] = Decoding(name, ["--cpu", *methods(setting)[method], *fifo], text)
+        out[name] = Decoding(name, ["--cpu", *(methods(setting) | defaults(setting))[method], *fifo], text)
         if order == ORDERS[0]:
             in_corpus_order(out[name], n)
     return out
@@ -71,8 +74,8 @@ def measure(text: Text, k: int, n: int, args: argparse.Namespace) -> list[dict[s
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
-    """A line a method: over batches of its own width in either order, and over fixed ones."""
-    over = [f"fixed batches, {order}" for order in ORDERS] + [f"variable batches, {order}" for order in ORDERS]
+    """A line a method: over default batches in either order, and over the sorted batches of either width."""
+    over = [f"default batches, {order}" for order in ORDERS] + [f"{width} batches, {ORDERS[1]}" for width in ("fixed", "variable")]
     timed = bool(rows[0]["seconds"])
     head = ["method", *(["seconds", *(f"over {name}" for name in over)] if timed else [])]
     head += ["calls", "rows a call", "expansions", "BLEU", "n-best"]

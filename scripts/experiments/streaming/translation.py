@@ -15,7 +15,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from methods import ROOT, BenchError, Decoding, Setting, Text, add_timing_arguments, cached, clock_of, measure, methods, prepare, timing
+from methods import (
+    ROOT,
+    BenchError,
+    Decoding,
+    Setting,
+    Text,
+    add_timing_arguments,
+    cached,
+    clock_of,
+    defaults,
+    measure,
+    methods,
+    prepare,
+    timing,
+)
 from mixed_corpus import mix
 
 PARTS = ("grid", "exploration", "steps")
@@ -72,7 +86,7 @@ class Translation:
             for models, members in self.models.items():
                 for k in self.args.beams:
                     s = self.setting(k)
-                    self.group(f"{name}, {models}, k = {k}", text, members, methods(s), s.n)
+                    self.group(f"{name}, {models}, k = {k}", text, members, methods(s) | defaults(s), s.n)
 
     def exploration(self) -> None:
         """Table 5: FIXED, VAR-STREAM, and VAR-STREAM with one of delta, M and eps changed, at the largest beam."""
