@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
+import numpy as np  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 from matplotlib.transforms import Bbox  # noqa: E402
@@ -101,29 +103,45 @@ def label_lines(axes: Axes, room: float = 0.3) -> None:
 
 
 Bar = tuple[float, float, float, float]  # x and y of a point, low and high of its error bar
+Side = tuple[tuple[float, float], tuple[float, float], str, str]  # a place in data, the name's offset in points, its alignment
 
 
-def label_bars(axes: Axes, lines: Mapping[str, Sequence[Bar]], size: float = 8) -> None:
+def put_name(axes: Axes, name: str, sides: Sequence[Side], taken: list[Bbox], colour: str, size: float = 8) -> None:
+    """Write a name at the first side where it covers nothing that is taken, else at the last one, and take its place."""
+    for i, (place, offset, across, along) in enumerate(sides):
+        text = axes.annotate(name, place, textcoords="offset points", xytext=offset, ha=across, va=along, fontsize=size, color=colour)
+        box = text.get_window_extent(axes.figure.canvas.get_renderer())
+        within = axes.bbox.x0 < box.x0 and box.x1 < axes.bbox.x1 and box.y1 < axes.bbox.y1
+        if i == len(sides) - 1 or (within and not any(box.overlaps(other) for other in taken)):
+            taken.append(box)
+            return
+        text.remove()
+
+
+def label_bars(axes: Axes, lines: Mapping[str, Sequence[Bar]]) -> None:
     """Write each line's name where it covers no point, bar or other name: behind its last point, before its first, above a bar or below."""
     axes.figure.canvas.draw()
-    renderer, pad = axes.figure.canvas.get_renderer(), 4  # points between a name and what it names
-    ends = {name: [axes.transData.transform([(x, low), (x, high)]) for x, _, low, high in bars] for name, bars in lines.items()}
-    taken = [Bbox.from_extents(a[0] - 5, a[1] - 2, b[0] + 5, b[1] + 2) for bars in ends.values() for a, b in bars]
+    ends = [[axes.transData.transform((x, y)) for y in (low, high)] for bars in lines.values() for x, _, low, high in bars]
+    taken = [Bbox.from_extents(a[0] - 5, a[1] - 2, b[0] + 5, b[1] + 2) for a, b in ends]
     for i, (name, bars) in enumerate(lines.items()):
-        (first, *_), last = bars, bars[-1]
-        sides = [((last[0], last[1]), (pad + 3, 0), "left", "center"), ((first[0], first[1]), (-pad - 3, 0), "right", "center")]
+        sides: list[Side] = [(bars[-1][:2], (7, 0), "left", "center"), (bars[0][:2], (-7, 0), "right", "center")]
         for x, _, low, high in reversed(bars):
-            sides += [((x, high), (0, pad), "center", "bottom"), ((x, low), (0, -pad), "center", "top")]
-        for place, offset, across, along in sides:
-            text = axes.annotate(
-                name, place, textcoords="offset points", xytext=offset, ha=across, va=along, fontsize=size, color=of(name, i)["color"]
-            )
-            box = text.get_window_extent(renderer)
-            within = axes.bbox.x0 < box.x0 and box.x1 < axes.bbox.x1
-            if (within and not any(box.overlaps(other) for other in taken)) or (place, offset) == sides[-1][:2]:
-                taken.append(box)
-                break
-            text.remove()
+            sides += [((x, high), (0, 4), "center", "bottom"), ((x, low), (0, -4), "center", "top")]
+        put_name(axes, name, sides, taken, of(name, i)["color"])
+
+
+def label_points(axes: Axes, points: Sequence[tuple[str, float, float, str]]) -> None:
+    """Write the name of each point (name, x, y, colour) beside it, where it covers no line of the figure."""
+    axes.figure.canvas.draw()
+    taken: list[Bbox] = []
+    for line in axes.get_lines():
+        for a, b in pairwise(line.get_transform().transform(line.get_xydata())):
+            taken += [Bbox.from_bounds(x - 2, y - 2, 4, 4) for x, y in np.linspace(a, b, 40)]
+    for name, x, y, colour in points:
+        sides: list[Side] = [((x, y), (6, 0), "left", "center"), ((x, y), (-6, 0), "right", "center")]
+        sides += [((x, y), (0, 6), "center", "bottom"), ((x, y), (0, -6), "center", "top")]
+        sides += [((x, y), (dx, dy), "left" if dx > 0 else "right", "center") for dx in (5, -5) for dy in (8, -8)]
+        put_name(axes, name, sides, taken, colour, size=7)
 
 
 def apart(heights: Sequence[float], gap: float, low: float, high: float) -> list[float]:

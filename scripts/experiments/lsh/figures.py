@@ -11,22 +11,19 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from figure_style import of, panel, save  # noqa: E402
+from figure_style import label_points, of, panel, save  # noqa: E402
 
 BEAMS = (12, 6, 3, 1)
 TOPS = (2000, 4000, 6000)
-SIDES = (("right", (-6, -3)), ("left", (5, 4)), ("left", (5, -9)), ("center", (0, -12)))  # of its points that a curve's names stand
 Points = list[tuple[str, str]]  # search, and what its point is called
 
 
-def curve(axes: Any, runs: dict[str, Any], base: str, points: Points, label: str, place: int) -> None:
-    """BLEU of these searches against how many times faster than `base` they are: a line in their order, a name at each point."""
+def curve(axes: Any, runs: dict[str, Any], base: str, points: Points, label: str, place: int) -> list[tuple[str, float, float, str]]:
+    """BLEU of these searches against how many times faster than `base` they are: a line in their order; the points and their names."""
     found = [(runs[base]["seconds"] / runs[name]["seconds"], runs[name]["bleu"], told) for name, told in points if name in runs]
     style = of(label, place)
     axes.plot([x for x, *_ in found], [y for _, y, _ in found], label=label, **style)
-    for x, y, told in found:
-        side, where = SIDES[place]
-        axes.annotate(told, (x, y), textcoords="offset points", xytext=where, ha=side, fontsize=7, color=style["color"])
+    return [(told, x, y, style["color"]) for x, y, told in found]
 
 
 def main() -> None:
@@ -48,12 +45,14 @@ def main() -> None:
     }  # fmt: skip
     for name, curves in figures.items():
         figure, axes = panel()
+        named = []
         for place, (base, points, label) in enumerate(curves):
             if base in runs and any(search in runs for search, _ in points):
-                curve(axes, runs, base, points, label, place)
+                named += curve(axes, runs, base, points, label, place)
         axes.set(xlabel=f"times faster than {'beam 12 with ' * (name == 'figure7')}the full softmax", ylabel="BLEU")
         axes.margins(x=0.18)
         axes.legend(frameon=False)
+        label_points(axes, named)
         for file in save(figure, out / name):
             print(file)
 
