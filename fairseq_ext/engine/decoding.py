@@ -27,7 +27,7 @@ from fairseq_ext.search.compiled_search import CompiledSearch, is_plain, knows
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.open_search import OpenSearch
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.session.pool_of import pool_of
+from fairseq_ext.session.pool_of import pool_of, pool_without_constraints
 from fairseq_ext.translator import Translator
 
 
@@ -46,10 +46,13 @@ class Refill:
 
     places: int  # most sentences at once
     threshold: float  # they start when at most this share of the places is taken
+    steps: int = 4  # between two starts: an encoder call has costs that several sentences share
 
-    def newcomers(self, live: int) -> int:
-        """How many may start beside so many live sentences."""
-        return self.places - live if live <= self.threshold * self.places else 0
+    def newcomers(self, live: int, since: int) -> int:
+        """How many may start beside so many live sentences, so many steps after the last start."""
+        if live and (live > self.threshold * self.places or since < self.steps):
+            return 0
+        return self.places - live
 
 
 class Decoding(Intake):
@@ -64,6 +67,7 @@ class Decoding(Intake):
         self.of_plain = replace(setup, plugs=plugs)
         self.compiles = setup.decoder.is_compiled and knows(self.of_plain)
         self.alone: deque[Request] = deque()  # that run by themselves, after a step that failed
+        self.since = 0  # steps since requests started
         self.clear()
 
     def clear(self) -> None:
@@ -107,6 +111,7 @@ class Decoding(Intake):
                 self.finish(place)
             for place in self.compiled.step() if self.compiled is not None else ():
                 self.finish_plain(place)
+            self.since += 1
             self.tell_prefixes()
         except Exception as error:
             self.fail(newcomers, error)
@@ -115,12 +120,12 @@ class Decoding(Intake):
         """The requests that start now."""
         if self.alone:
             return [] if self.started else [self.alone.popleft()]
-        room = min(self.refill.newcomers(self.started), len(self.waiting)) if self.waiting else 0
+        room = min(self.refill.newcomers(self.started, self.since), len(self.waiting)) if self.waiting else 0
         return [self.waiting.popitem(last=False)[1] for _ in range(room)]
 
     def start(self, requests: list[Request]) -> None:
         """Put these requests into the searches."""
-        now = time.monotonic()
+        now, self.since = time.monotonic(), 0
         for request in requests:
             request.started = request.started or now
         plain = [request for request in requests if request.is_plain]
@@ -140,8 +145,7 @@ class Decoding(Intake):
     def start_plain(self, requests: list[Request]) -> bool:
         """Put requests into the compiled search; False where the flags force something on every sentence, which it does not know."""
         assert self.compiled is not None
-        pool = pool_of(self.translator, [request.tokens for request in requests], [None] * len(requests))
-        pool.constraints = None  # an engine that takes constraints gives every sentence some, if empty ones
+        pool = pool_without_constraints(self.translator, [request.tokens for request in requests])
         if not is_plain(pool):
             self.compiled, self.compiles = None, False
             return False

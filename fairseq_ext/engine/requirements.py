@@ -67,9 +67,9 @@ class Requirements:
         if job.fields:
             found = merge(found, source.of_fields(job.fields, "the request"), source.consistent)
         terms = []
-        text = source.source_text(tokens)
-        words = words_of(text, source.segmenter.takes_pieces)
-        for glossary in [*([] if source.glossary is None else [source.glossary]), *self.named(job)]:
+        glossaries = [*([] if source.glossary is None else [source.glossary]), *self.named(job)]
+        words = words_of(source.source_text(tokens), source.segmenter.takes_pieces) if glossaries else []
+        for glossary in glossaries:
             required = glossary.required(words)
             terms += [Term(each.term.source, each.phrases, spans_of(job.source, words, each.matches), each.cased.mode) for each in required]
             if glossary is not source.glossary:
@@ -122,7 +122,7 @@ class Requirements:
 
     def report(self, job: Job, wanted: SentenceConstraints | None, terms: list[Term], best: Translation) -> list[Constraint]:
         """What became of a request's phrases in its best hypothesis, in the order in which they were given; a place serves one phrase."""
-        if wanted is None:
+        if wanted is None or not (wanted.any_of or wanted.prefix or best.unmet):
             return []
         reasons: dict[str, list[str]] = {}
         for text, reason in best.unmet:

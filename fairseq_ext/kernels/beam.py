@@ -49,6 +49,7 @@ class CompiledSentence:
         self.struct = SentenceStruct(k=k, min_len=min_len, eos=eos, pad=pad, ngram=ngram, temperature=temperature)
         self.address = ctypes.addressof(self.struct)
         self.arrays: dict[str, np.ndarray] = {}
+        self.addresses: dict[str, int] = {}  # of the arrays
         self.found_length = np.zeros(k, np.int64)
         self.struct.found_length = self.found_length.ctypes.data
 
@@ -57,13 +58,13 @@ class CompiledSentence:
     def places_(self, T: int) -> None:
         """Have so many places for the tokens of a row; what is there stays."""
         struct = self.struct
-        at = {array.ctypes.data: array for array in self.arrays.values()}  # the library swaps rows with the next ones
+        at = {self.addresses[name]: array for name, array in self.arrays.items()}  # the library swaps rows with the next ones
         for name, dtype in (ROWS | FOUND).items():
             after = np.zeros((struct.k, T), dtype)
             if struct.T:
                 after[:, : struct.T] = at[getattr(struct, name)]
-            self.arrays[name] = after
-            setattr(struct, name, after.ctypes.data)
+            self.arrays[name], self.addresses[name] = after, after.ctypes.data
+            setattr(struct, name, self.addresses[name])
         struct.T = T
 
     def lengthen_(self) -> bool:
@@ -76,11 +77,16 @@ class CompiledSentence:
     def start_(self, bos: int, limit: int, slot: int) -> None:
         """Begin with a sentence of at most `limit` tokens before EOS, which lies in a slot of the KV cache."""
         struct = self.struct
-        for name, array in self.arrays.items():
-            setattr(struct, name, array.ctypes.data)
+        for name, address in self.addresses.items():
+            setattr(struct, name, address)
         struct.limit, struct.slot, struct.rows = limit, slot, 1
         struct.result = struct.length = struct.used = struct.finished = 0
         self.arrays["tokens"][0, 0], self.arrays["score"][0, 0] = bos, 0.0
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the search has not ended."""
+        return self.struct.result == Result.GOES_ON
 
     @property
     def result(self) -> Result:
@@ -95,7 +101,7 @@ class CompiledSentence:
 
     def tokens(self) -> np.ndarray:
         """(rows, length) the tokens chosen so far; a view."""
-        first = self.struct.tokens == self.arrays["tokens"].ctypes.data  # the two change places at every step
+        first = self.struct.tokens == self.addresses["tokens"]  # the two change places at every step
         return self.arrays["tokens" if first else "next_tokens"][: self.struct.rows, 1 : self.struct.length + 1]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -65,7 +66,8 @@ class LoadedModel:
         line = line if line.strip() else ""
         for step in (self.tokenizer, self.bpe) if line else ():
             line = step.encode(line) if step is not None else line
-        return dictionary.encode_line(line, add_if_not_exist=False).long()
+        # as the dictionary's encode_line, which puts numbers into a tensor one by one
+        return torch.tensor([*map(dictionary.index, line.split()), dictionary.eos()])
 
     def decode(self, text: str) -> str:
         """Plain text from subword text."""
@@ -84,9 +86,13 @@ class LoadedModel:
     def check_length(self, tokens: Tensor, where: str, side: int = 0) -> None:
         """SentenceError for source tokens (L,), or target tokens (side 1), that are more than the model takes."""
         limit = self.max_positions[1] if side else source_limit(self.max_positions)
-        room = None if str(self.task.flags().schedule) == "stream" else self.cfg.dataset.max_tokens
-        if (error := too_long(where, tokens.numel(), limit, room)) is not None:
+        if (error := too_long(where, tokens.numel(), limit, self.batch_limit)) is not None:
             raise error
+
+    @cached_property
+    def batch_limit(self) -> int | None:
+        """--max-tokens, where a sentence has to fit into a batch."""
+        return None if str(self.task.flags().schedule) == "stream" else self.cfg.dataset.max_tokens
 
     def batches(self, tokens: list[Tensor]) -> Iterator[dict[str, Any]]:
         """fairseq's batches of encoded lines, each (L,)."""

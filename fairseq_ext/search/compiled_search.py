@@ -96,7 +96,7 @@ class CompiledSearch:
 
     def keep(self) -> None:
         """Search the sentences that are live."""
-        self.live = {place: sentence for place, sentence in self.sentences.items() if sentence.result == Result.GOES_ON}
+        self.live = {place: sentence for place, sentence in self.sentences.items() if sentence.is_live}
         self.batch.keep_(list(self.live.values()))
 
     def step_level(self, most: int) -> list[int]:
@@ -125,7 +125,7 @@ class CompiledSearch:
         self.setup.stats.count_steps(*self.batch.take_counts())
         if result == Result.GOES_ON:
             return []
-        ended = [place for place, sentence in self.live.items() if sentence.result != Result.GOES_ON]
+        ended = [place for place, sentence in self.live.items() if not sentence.is_live]
         self.keep()
         return ended
 

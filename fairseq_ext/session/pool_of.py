@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from fairseq import utils
 from fairseq.data import RoundRobinZipDatasets
+from fairseq.data.data_utils import collate_tokens
 from torch import Tensor
 
 from fairseq_ext.constraints.sentence import SentenceConstraints
@@ -36,3 +38,16 @@ def pool_of(translator: Any, tokens: Sequence[Tensor], wanted: Sequence[Sentence
     finally:
         generator.take = None
     return caught[0]
+
+
+def pool_without_constraints(translator: Any, tokens: Sequence[Tensor]) -> Pool:
+    """As `pool_of`, of lines without constraints. A task that adds nothing to its lines is not asked, which would take longer than to
+    collate them."""
+    if translator.task.registered != "translation_ext":
+        pool = pool_of(translator, tokens, [None] * len(tokens))
+        pool.constraints = None  # a task that takes constraints gives every sentence some, if empty ones
+        return pool
+    generator = translator.generator
+    source = collate_tokens(list(tokens), generator.spec.pad, left_pad=True)
+    inputs = {"src_tokens": source, "src_lengths": torch.tensor([t.numel() for t in tokens])}
+    return generator.pools.pool({"net_input": utils.move_to_cuda(inputs) if translator.cuda else inputs}, None, None)

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from fairseq_ext import Translator, UsageError
 from fairseq_ext.engine.decoding import Decoding
@@ -16,6 +17,7 @@ from fairseq_ext.kernels.beam import Result
 from fairseq_ext.kernels.library import library
 from fairseq_ext.search.compiled_search import CompiledSearch
 from fairseq_ext.search.open_search import OpenSearch
+from fairseq_ext.session.pool_of import pool_of, pool_without_constraints
 from fairseq_ext.translation import Translation
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +27,7 @@ FLAGS = dict(
     sentencepiece_model=str(MODEL / "spm.model"), cpu=True, beam=5,
 )  # fmt: skip
 LINES = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()[:24]
+SAME = dict.fromkeys(("net_input", "length", "max_len", "ids", "numbered"))  # of a pool: what is compared by itself
 WORDS = "the a house patient employee port very not".split()
 
 
@@ -216,6 +219,34 @@ def test_parallel_decoding_gives_greedy_translations_and_tells_what_is_verified(
     decoding.add(0, job(LINES[0], constraints=["the"]))
     ((_, error),) = decoding.events
     assert str(error).startswith("requests with constraints are refused here: ") and "--decoding" in str(error)
+
+
+def test_newcomers_start_together_after_some_steps(decoding):
+    stats, steps = decoding.generator.stats, decoding.refill.steps
+    before = stats.encoder_calls
+    for number in range(3):  # the first starts at once, the two that come behind it together
+        decoding.add(number, job(LINES[number]))
+        decoding.work()
+    assert stats.encoder_calls == before + 1
+    for _ in range(steps - 3):
+        decoding.work()
+    assert decoding.started == 1 and stats.encoder_calls == before + 1
+    decoding.work()
+    assert decoding.started == 3 and stats.encoder_calls == before + 2
+    while decoding.busy:
+        decoding.work()
+    assert sorted(number for number, _ in decoding.events) == [0, 1, 2]
+    decoding.events = []
+
+
+def test_a_pool_that_is_made_without_the_task_is_the_one_that_the_task_makes(translator):
+    tokens = [translator.encode(line) for line in LINES[:5]]
+    ours, its = pool_without_constraints(translator, tokens), pool_of(translator, tokens, [None] * 5)
+    order = its.ids.tolist()  # fairseq sorts a batch by length
+    assert torch.equal(ours.net_input["src_tokens"][order], its.net_input["src_tokens"])
+    assert torch.equal(ours.length[order], its.length) and [ours.max_len[i] for i in order] == its.max_len
+    assert torch.equal(ours.net_input["src_lengths"][order], its.net_input["src_lengths"])
+    assert ours.ids.tolist() == list(range(5)) and {**vars(ours), **SAME} == {**vars(its), **SAME}
 
 
 def test_a_request_of_parallel_decoding_ends_where_it_is_cancelled():
