@@ -9,6 +9,7 @@ the rounds of (seconds of the one in round i) / (seconds of the other in round i
 A contender runs in this process (`Contender`) or as a complete command (`ProcessContender`).
 """
 
+import compileall
 import gc
 import json
 import math
@@ -21,6 +22,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from equality import Outputs, Verdict, check, same_best
@@ -187,6 +189,12 @@ PEAK_OF_CHILD = (
     "import resource, subprocess, sys; code = subprocess.call(sys.argv[1:], stdout=subprocess.DEVNULL); "
     "print(); print('peak_mib', resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024); sys.exit(code)"
 )
+
+
+def compile_modules(root: Path) -> None:
+    """Compile a checkout's modules to bytecode, as pip does when it installs a package: else a start pays for it, the first one or, where
+    PYTHONDONTWRITEBYTECODE is set, every one."""
+    compileall.compile_dir(root / "fairseq_ext", quiet=1)
 
 
 def report_peak(run: Callable[[], Any]) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from arguments import command_line, run_script, text_arguments
 from ct2 import convert
-from harness import BenchError
+from harness import BenchError, compile_modules
 from report import ROOT
 from text import Text, prepare
 from timed_parts import TIMED_PARTS
@@ -158,6 +158,7 @@ def contenders(args: argparse.Namespace, text: Text, beam: int):
     if args.before:
         roots |= {f"before{more}": (args.before.resolve(), roots[f"ours{more}"][1]) for more in ("", " --int8")}
     for i, (name, (root, more)) in enumerate(roots.items()):
+        compile_modules(root)
         out = text.folder / f"parts-{beam}-{i}.json"
         yield Talk(name, [sys.executable, "-c", COMMAND, str(out), *flags, *more], root, out)
     try:

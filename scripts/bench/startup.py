@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 
 from arguments import command_line, run_script, text_arguments
-from harness import BenchError
+from harness import BenchError, compile_modules
 from report import ROOT
 from text import Text, prepare
 from timed_parts import TIMED_PARTS
@@ -122,6 +122,8 @@ def main(argv: list[str] | None = None) -> int:
 def contenders(args: argparse.Namespace, text: Text, command: str) -> list[Run]:
     """The commands that are compared: stock's, ours, and those of an older copy."""
     roots = {"ours": ROOT} | ({"before": args.before.resolve()} if args.before else {})
+    for root in roots.values():
+        compile_modules(root)
     source = text.folder / f"test.{text.source}-{text.target}.{text.source}"
     if command == "doctor":
         return [Run(name, root, ["-m", "fairseq_ext.doctor"], child=False) for name, root in roots.items()]
