@@ -26,6 +26,7 @@ from fairseq_ext.decoders.transformer.release import release_
 from fairseq_ext.decoders.transformer.rows import RowGroup
 from fairseq_ext.decoders.transformer.step import read_tokens
 from fairseq_ext.decoders.transformer.weights import Weights, read_weights
+from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.kernels.topk import log_softmax_
 
 
@@ -56,7 +57,11 @@ class TransformerBackend:
         self.weights: list[Weights] = [read_weights(model.decoder, self.int8) for model in self.models]
         compiled = any(weights.compiled is not None for weights in self.weights)
         self.graphs = None if self.make_graphs is None or compiled else self.make_graphs(self.weights)
+        if compiled:
+            give_back_memory()  # of the copies from which weights were packed
         self.encoders: list[FastEncoder | None] = [fast_encoder(model, self.int8) for model in self.models]
+        if compiled:
+            give_back_memory()
 
     def follow_weights(self) -> None:
         """Take the weights from the models again where they have changed."""

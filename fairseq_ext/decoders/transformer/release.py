@@ -22,20 +22,26 @@ def release_(model: Any, weights: Weights, encoder: FastEncoder | None) -> bool:
     """Drop the matrices of a model's layers, and of an output layer that is no embedding; return whether it could."""
     if weights.compiled is None or encoder is None or encoder.compiled is None:
         return False
-    for layer in (*weights.layers, *encoder.layers):
-        for part in vars(layer).values():
+    pairs = [*zip(encoder.layers, model.encoder.layers, strict=True), *zip(weights.layers, model.decoder.layers, strict=True)]
+    for ours, theirs in pairs:  # one layer after the other, so that few weights are held twice at a time
+        for part in vars(ours).values():
             if isinstance(part, Linear):
                 part.release_()
-    weights.output.release_()
-    modules = [m for stack in (model.encoder, model.decoder) for layer in stack.layers for m in layer.modules() if isinstance(m, nn.Linear)]
-    for module in [*modules, model.decoder.output_projection]:
-        if not is_embedding(model, module.weight):
-            module.weight = nothing()
-    for layer in model.encoder.layers:
+        for module in theirs.modules():
+            if isinstance(module, nn.Linear):
+                drop_(model, module)
         for name in SECOND_COPIES:
-            if name in layer._parameters:
-                setattr(layer, name, nothing())
+            if name in theirs._parameters:
+                setattr(theirs, name, nothing())
+    weights.output.release_()
+    drop_(model, model.decoder.output_projection)
     return True
+
+
+def drop_(model: Any, module: nn.Linear) -> None:
+    """Drop a linear map's weight, unless it is an embedding's as well."""
+    if not is_embedding(model, module.weight):
+        module.weight = nothing()
 
 
 def nothing() -> nn.Parameter:
