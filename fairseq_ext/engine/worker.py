@@ -29,11 +29,13 @@ from fairseq_ext.engine.jobs import Description
 from fairseq_ext.engine.one_at_a_time import OneAtATime
 from fairseq_ext.engine.requirements import OfRequests, Requirements
 from fairseq_ext.errors import UsageError, explain
+from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.loading.lengths import source_limit
 from fairseq_ext.translator import Translator
 
 WIDTH = 32  # sentences at once where --stream-width does not say
 REPORT = 0.25  # seconds between two reports of work
+EVENTS_BETWEEN_TRIMS = 250  # about so many answers: then the memory that steps leave in pieces goes back to the system
 NOT_HERE = {
     "results_file": "has no place in an engine, whose requests have no numbers",
     "resume": "goes on with a results file, which an engine has none of",
@@ -139,12 +141,13 @@ class Ended(BaseException):
 def serve(pipe: Connection, decoding: Intake) -> None:
     """Work on what the pipe brings, until it is closed or says so."""
     pipe.send(description(decoding))
-    reported, there = time.monotonic(), select.poll()  # made once: Connection.poll makes a selector a call, and this one is a call a step
+    reported, answered = time.monotonic(), 0
+    there = select.poll()  # made once: Connection.poll makes a selector a call, and this one is a call a step
     there.register(pipe, select.POLLIN)
 
     def tell() -> None:
         """Send what has come of requests, and counts of work now and then."""
-        nonlocal reported
+        nonlocal reported, answered
         events, decoding.events = decoding.events, []
         now = time.monotonic()
         if now - reported > REPORT or not decoding.busy:
@@ -152,6 +155,10 @@ def serve(pipe: Connection, decoding: Intake) -> None:
             reported = now
         if events:
             pipe.send(events)
+        answered += len(events)
+        if answered >= EVENTS_BETWEEN_TRIMS:
+            give_back_memory()
+            answered = 0
 
     def hear() -> None:
         """Take in all messages that are there (raises Ended); wait for one where there is nothing to do and nothing to tell."""
