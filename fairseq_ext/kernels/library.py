@@ -47,6 +47,7 @@ P, N, D, F = c_void_p, c_int64, c_double, c_float
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # what each function returns and takes, by file
     # transformer.cpp
     "panel_columns": (N, []),
+    "screen_int8_columns": (N, []),
     "has_int8": (N, []),
     "works": (N, []),
     "linear": (None, [P, P, N, P, N]),

@@ -18,13 +18,14 @@ constexpr float STEP = 0.5f;       // nats by which more words are scored again,
 constexpr int STEPS = 8;           // at most
 constexpr float GRID = 8.0f;       // thresholds a nat
 constexpr float WHOLE = 32512.0f;  // largest of 16 bits whose high byte is one of -127 to 127
-constexpr int TOGETHER_ROWS = ROWS / 2;
+constexpr int SLIM = VECTORS / 2, COLUMNS = SLIM * LANES;  // of a panel here: half of PANEL, so that more lines meet it at once
+constexpr int MOST_ROWS = 5;  // that do: 10 lines times SLIM vectors are 20 of 32 registers
 
 // mirrored by a ctypes structure in screen_int8.py
 struct ScreenInt8 {
-    const int32_t* packed;         // (panels, d / 4, PANEL) four weights each
-    const float* scale;            // (panels x PANEL,) of each word
-    const int32_t* offset;         // (panels x PANEL,) 128 x the sum of the word's weights
+    const int32_t* packed;         // (panels, d / 4, COLUMNS) four weights each
+    const float* scale;            // (panels x COLUMNS,) of each word
+    const int32_t* offset;         // (panels x COLUMNS,) 128 x the sum of the word's weights
     const float *weight, *bias;    // (V, d); (V,) or null
     const int64_t* always;         // (kept,) ids that are scored again in every row
     int64_t kept, V, d, m, more;   // about m words are scored again, up to `more` where they do not do
@@ -35,17 +36,17 @@ struct ScreenInt8 {
 
 // R lines (bytes of 2 states each R = 2, ...) times a panel. The next weights are prefetched where they come from memory
 template <int R, bool FIRST>
-inline void panel_bytes(const int32_t* x, int64_t stride, const int32_t* weight, int64_t fours, ints sums[R][VECTORS]) {
+inline void panel_bytes(const int32_t* x, int64_t stride, const int32_t* weight, int64_t fours, ints sums[R][SLIM]) {
 #if HAS_INT8
     for (int r = 0; r < R; ++r)
-        for (int v = 0; v < VECTORS; ++v) sums[r][v] = ints{};
-    for (int64_t k = 0; k < fours; ++k, weight += PANEL) {
+        for (int v = 0; v < SLIM; ++v) sums[r][v] = ints{};
+    for (int64_t k = 0; k < fours; ++k, weight += COLUMNS) {
         if constexpr (FIRST)
-            for (int64_t b = 0; b < PANEL * 4; b += 64) __builtin_prefetch(reinterpret_cast<const char*>(weight) + AHEAD + b);
-        ints w[VECTORS];
-        for (int v = 0; v < VECTORS; ++v) w[v] = *reinterpret_cast<const loose_ints*>(weight + v * LANES);
+            for (int64_t b = 0; b < COLUMNS * 4; b += 64) __builtin_prefetch(reinterpret_cast<const char*>(weight) + AHEAD + b);
+        ints w[SLIM];
+        for (int v = 0; v < SLIM; ++v) w[v] = *reinterpret_cast<const loose_ints*>(weight + v * LANES);
         for (int r = 0; r < R; ++r)
-            for (int v = 0; v < VECTORS; ++v) sums[r][v] = dot4(sums[r][v], x[r * stride + k], w[v]);
+            for (int v = 0; v < SLIM; ++v) sums[r][v] = dot4(sums[r][v], x[r * stride + k], w[v]);
     }
 #endif
 }
@@ -82,13 +83,13 @@ struct Product {
 
     template <int R, bool FIRST>
     void rows(int64_t panel, int64_t row) const {
-        const int64_t fours = s.d / 4, first = panel * PANEL, columns = std::min<int64_t>(PANEL, s.V - first);
-        ints sums[2 * R][VECTORS];
-        panel_bytes<2 * R, FIRST>(reinterpret_cast<const int32_t*>(lines) + 2 * row * fours, fours, s.packed + panel * fours * PANEL, fours, sums);
+        const int64_t fours = s.d / 4, first = panel * COLUMNS, columns = std::min<int64_t>(COLUMNS, s.V - first);
+        ints sums[2 * R][SLIM];
+        panel_bytes<2 * R, FIRST>(reinterpret_cast<const int32_t*>(lines) + 2 * row * fours, fours, s.packed + panel * fours * COLUMNS, fours, sums);
         for (int r = 0; r < R; ++r) {
             const float times = unit[row + r] / static_cast<float>(s.temperature);
-            alignas(64) float logits[PANEL];
-            for (int v = 0; v < VECTORS; ++v) {
+            alignas(64) float logits[COLUMNS];
+            for (int v = 0; v < SLIM; ++v) {
                 const ints offset = *reinterpret_cast<const loose_ints*>(s.offset + first + v * LANES);
                 const floats high = __builtin_convertvector((ints)(sums[2 * r][v] - offset), floats);
                 const floats low = __builtin_convertvector((ints)(sums[2 * r + 1][v] - offset), floats);
@@ -96,23 +97,29 @@ struct Product {
             }
             if (s.bias)
                 for (int64_t c = 0; c < columns; ++c) logits[c] += s.bias[first + c] / static_cast<float>(s.temperature);
-            for (int64_t c = columns; c < PANEL; ++c) logits[c] = -INFINITY;
+            for (int64_t c = columns; c < COLUMNS; ++c) logits[c] = -INFINITY;
             std::memcpy(y + (row + r) * s.V + first, logits, columns * sizeof(float));
             float highest = logits[0];
-            for (int c = 1; c < PANEL; ++c) highest = std::max(highest, logits[c]);
+            for (int c = 1; c < COLUMNS; ++c) highest = std::max(highest, logits[c]);
             maxima[(row + r) * panels + panel] = highest;
         }
     }
 
+    template <bool FIRST>
+    void group(int64_t panel, int64_t row, int64_t n) const {
+        switch (n) {
+            case 1: return rows<1, FIRST>(panel, row);
+            case 2: return rows<2, FIRST>(panel, row);
+            case 3: return rows<3, FIRST>(panel, row);
+            case 4: return rows<4, FIRST>(panel, row);
+            default: return rows<MOST_ROWS, FIRST>(panel, row);
+        }
+    }
+
     void panel(int64_t at, int64_t n) const {
-        int64_t row = 0;
-        auto rest = [&](auto first) {
-            if (n - row >= TOGETHER_ROWS) return rows<TOGETHER_ROWS, decltype(first)::value>(at, row), void(row += TOGETHER_ROWS);
-            if (n - row == 2) return rows<2, decltype(first)::value>(at, row), void(row += 2);
-            rows<1, decltype(first)::value>(at, row), row += 1;
-        };
-        rest(std::true_type());
-        while (row < n) rest(std::false_type());
+        const int64_t groups = (n + MOST_ROWS - 1) / MOST_ROWS, many = (n + groups - 1) / groups;
+        group<true>(at, 0, many);
+        for (int64_t row = many; row < n; row += many) group<false>(at, row, std::min(many, n - row));
     }
 };
 
@@ -151,9 +158,9 @@ struct Row {
     // The words from `from` up to below `to`, unless that makes too many; the first time those of `always` with them
     bool take(float from, float to, bool first) {
         const size_t before = ids.size();
-        for (int64_t k = 0, panel = 0; k < s.V; k += PANEL, ++panel) {
+        for (int64_t k = 0, panel = 0; k < s.V; k += COLUMNS, ++panel) {
             if (!(maxima[panel] >= from)) continue;
-            for (int64_t i = k; i < std::min<int64_t>(k + PANEL, s.V); ++i)
+            for (int64_t i = k; i < std::min<int64_t>(k + COLUMNS, s.V); ++i)
                 if (line[i] >= from && line[i] < to) ids.push_back(i);
             if (!first && ids.size() > static_cast<size_t>(s.more)) {
                 ids.resize(before);
@@ -243,12 +250,14 @@ struct Row {
 
 extern "C" {
 
+int64_t screen_int8_columns() { return COLUMNS; }
+
 // y (n, V) = log-probabilities of x (n, d); known (n, V), zero before: which of them the full weights gave; ceiling (n,): what no other
 // word's log-probability exceeds; error (n,): bound of what log Z is wrong by
 void screen_int8(const ScreenInt8* s, const float* x, int64_t n, float* y, uint8_t* known, float* ceiling, float* error) {
     static thread_local std::vector<uint8_t> bytes;
     static thread_local std::vector<float> units, losses, highest;
-    const int64_t panels = (s->V + PANEL - 1) / PANEL;
+    const int64_t panels = (s->V + COLUMNS - 1) / COLUMNS;
     uint8_t* lines = scratch(bytes, 2 * n * s->d);
     float *unit = scratch(units, n), *lost = scratch(losses, n), *maxima = scratch(highest, n * panels);
     split(x, n, s->d, lines, unit, lost);

@@ -31,8 +31,9 @@ class ScreenedInt8:
         bounds: the other fields of the structure, as softmax/random_rounding.py names them."""
         assert weight.is_contiguous() and weight.dtype == torch.float32 and always.dtype == torch.long and weight.size(1) % 4 == 0
         assert whole.dtype == torch.int8 and (bias is None or (bias.dtype == torch.float32 and bias.is_contiguous()))
-        packed, offset = packed_bytes(whole)
-        self.packed, scale = packed, panels(scale).contiguous()
+        columns = loaded().screen_int8_columns()
+        packed, offset = packed_bytes(whole, columns)
+        self.packed, scale = packed, panels(scale, columns).contiguous()
         self.kept = (offset, scale, weight, bias, always)
         self.V, self.d = weight.shape
         pointers = [None if part is None else part.data_ptr() for part in (packed, scale, offset, weight, bias, always)]

@@ -60,9 +60,9 @@ def has_int8() -> bool:
     return found is not None and bool(found.has_int8())
 
 
-def panels(weight: Tensor) -> Tensor:
-    """(out, ...) -> (panels, P, ...), filled up with zeros."""
-    P = loaded().panel_columns()
+def panels(weight: Tensor, columns: int | None = None) -> Tensor:
+    """(out, ...) -> (panels, P, ...), filled up with zeros; P: `columns`, or as many as linear maps have."""
+    P = columns or loaded().panel_columns()
     missing = -weight.size(0) % P
     return F.pad(weight, (0, 0) * (weight.dim() - 1) + (0, missing)).unflatten(0, (-1, P))
 
@@ -73,9 +73,10 @@ def quantised(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     return (weight / scale[:, None]).round_().to(torch.int8 if bits == 8 else torch.int16), scale
 
 
-def packed_bytes(weight: Tensor) -> tuple[Tensor, Tensor]:
+def packed_bytes(weight: Tensor, columns: int | None = None) -> tuple[Tensor, Tensor]:
     """Whole numbers of 8 bits (out, in) -> what one instruction multiplies, (panels, in / 4, P, 4), and 128 x each output's sum."""
-    return panels(weight).unflatten(2, (-1, 4)).transpose(1, 2).contiguous(), panels(weight.sum(1, dtype=torch.int32) * 128).contiguous()
+    offset = panels(weight.sum(1, dtype=torch.int32) * 128, columns).contiguous()
+    return panels(weight, columns).unflatten(2, (-1, 4)).transpose(1, 2).contiguous(), offset
 
 
 class PackedLinear:
