@@ -1,19 +1,21 @@
 """Does the server's memory stay flat over a long day, and is every request answered once, with the right text?
 
-    python scripts/bench/serve_memory.py [--requests 100000] [--minutes 600] [--every 5000] [--workers 2] [--beam 2] [--out OUT]
+    python scripts/bench/serve_memory.py [--requests 100000] [--minutes 600] [--every 2500] [--workers 2] [--beam 2] [--out OUT]
 
 Requests of every kind go to `python -m fairseq_ext.serve` with the demo model, `--connections` at a time: records, required phrases, terms
 that no other request has, glossaries that are replaced, n-best lists, event streams (a third of them given up after the first event),
 LibreTranslate's form, and requests that are wrong. Lines of the demo test set are asked for over and over, so that each translation can be
 compared with the offline run's. After every so many requests the memory of the server and of all its processes is read from /proc: the
-proportional set size, in which a page that several processes share counts once. The readings from `--settle` requests on are compared:
-status 1 if one is higher than that at --settle by more than `--allowed` per cent, or if a request has a wrong answer or none.
+proportional set size, in which a page that several processes share counts once. It goes up and down with what is searched at the moment,
+so medians are compared, of the first `--readings` from `--settle` requests on and of the last: status 1 if it grows by more than
+`--allowed` per cent, or if a request has a wrong answer or none.
 """
 
 import argparse
 import asyncio
 import itertools
 import json
+import statistics
 import tempfile
 import time
 from collections import Counter
@@ -153,9 +155,10 @@ def main(argv: list[str] | None = None) -> int:
     text_arguments(parse)
     parse.set_defaults(batch=32)
     parse.add_argument("--requests", type=int, default=100_000, help="(100000)")
-    parse.add_argument("--every", type=int, default=5_000, help="requests from one reading to the next (5000)")
-    parse.add_argument("--settle", type=int, default=20_000, help="requests before the reading that later ones are compared with (20000)")
-    parse.add_argument("--allowed", type=float, default=3.0, help="growth over that reading, in per cent (3)")
+    parse.add_argument("--every", type=int, default=2_500, help="requests from one reading to the next (2500)")
+    parse.add_argument("--settle", type=int, default=20_000, help="requests before the first reading that counts (20000)")
+    parse.add_argument("--readings", type=int, default=5, help="of the first and of the last median (5)")
+    parse.add_argument("--allowed", type=float, default=3.0, help="growth from the first median to the last, in per cent (3)")
     parse.add_argument("--connections", type=int, default=16, help="requests at a time (16)")
     parse.add_argument("--workers", type=int, default=2, help="of one thread each (2)")
     parse.add_argument("--beam", type=int, default=2)
@@ -173,14 +176,17 @@ def main(argv: list[str] | None = None) -> int:
         readings = asyncio.run(traffic.run(server))
         left = httpx.get(f"{server.url}/metrics").text
     at = [mib for requests, mib, _ in readings if requests >= args.settle]
-    if len(at) < 2 and not traffic.bad:
-        raise BenchError(f"no reading at {args.settle} requests and later ones: lower --settle or --every")
-    growth = 100 * (max(at[1:]) / at[0] - 1) if len(at) > 1 else 0.0
+    n = args.readings
+    if len(at) < 2 * n and not traffic.bad:
+        raise BenchError(f"{len(at)} readings from {args.settle} requests on are too few for two medians of {n}: lower --settle or --every")
+    first, last = statistics.median(at[:n] or [0.0]), statistics.median(at[-n:] or [0.0])
+    growth = 100 * (last / first - 1) if first else 0.0
     pending = next(line for line in left.splitlines() if line.startswith("fairseq_ext_pending "))
     kinds = ", ".join(f"{n:,} {kind}" for kind, n in traffic.done.items())
     says = (
         f"{traffic.done.total():,} requests ({kinds}), {len(traffic.bad)} with a wrong answer or none, {pending.split()[1]} left over; "
-        f"highest reading after {args.settle:,} requests: {growth:+.1f}% of the one there (allowed: {args.allowed:g}%). "
+        f"median of the {n} readings from {args.settle:,} requests on: {first:.0f} MiB, of the last {n}: {last:.0f} MiB, {growth:+.1f}% "
+        f"(allowed: {args.allowed:g}%); lowest and highest: {min(at, default=0.0):.0f} and {max(at, default=0.0):.0f} MiB. "
         f"Beam {args.beam}, {args.workers} workers, {args.connections} connections, {len(lines)} lines, "
         f"commit {commit}, {time.strftime('%Y-%m-%d', time.gmtime())}."
     )
