@@ -94,8 +94,9 @@ def label_lines(axes: Axes, room: float = 0.3) -> None:
     ends.sort(key=lambda end: end[3])
     size = plt.rcParams["legend.fontsize"] * axes.figure.dpi / 72
     heights = apart([y for *_, y in ends], GAP * size, *axes.bbox.intervaly)
+    rightmost = max(x for *_, x, _ in ends)
     for (line, name, x, _), y in zip(ends, heights, strict=True):
-        place = back((x, y))
+        place = back((rightmost if rightmost - x < 0.1 * axes.bbox.width else x, y))  # lines side by side: behind the bars of all
         axes.annotate(
             name, place, textcoords="offset points", xytext=(7, 0), va="center", color=line.get_color(),
             fontsize=plt.rcParams["legend.fontsize"], annotation_clip=False,
