@@ -239,7 +239,8 @@ def test_newcomers_start_together_after_some_steps(decoding):
     decoding.events = []
 
 
-def test_a_pool_that_is_made_without_the_task_is_the_one_that_the_task_makes(translator):
+def test_a_pool_that_is_made_without_the_task_is_the_one_that_the_task_makes():
+    translator = Translator(**FLAGS)  # one that has been given phrases makes pools with constraints, if empty ones
     tokens = [translator.encode(line) for line in LINES[:5]]
     ours, its = pool_without_constraints(translator, tokens), pool_of(translator, tokens, [None] * 5)
     order = its.ids.tolist()  # fairseq sorts a batch by length
