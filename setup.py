@@ -67,7 +67,7 @@ setup(
         "cluster": ["ray[serve]", "pyarrow"],
         "terms": ["simplemma>=2"],
         "docs": ["mkdocs-material"],
-        "serve": ["fastapi", "fastapi-offline", "uvicorn", "prometheus-client"],
+        "serve": ["fastapi", "fastapi-offline", "uvicorn", "uvloop", "httptools", "prometheus-client"],
     },
     cmdclass={"build_py": BuildWithStartUp, "editable_wheel": EditableWithStartUp},
 )

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fairseq_ext.constraints.lines import KEYS, TOO_DEEP, fields_of, flaw, json_object
+from fairseq_ext.constraints.lines import KEYS, TOO_DEEP, fields_of, flaw
 from fairseq_ext.engine.jobs import Answer, GlossaryFile
 from fairseq_ext.errors import UsageError, cut
 
@@ -66,17 +66,20 @@ def read_json(body: bytes) -> Any:
     except UnicodeDecodeError as error:
         raise UsageError(f"the body is not valid UTF-8 (byte {error.start + 1}): send it as UTF-8") from None
     try:
-        value = json.loads(text, parse_constant=refuse_constant)
+        value = DECODER.decode(text)
+    except UsageError:
+        raise
     except RecursionError:  # at a depth that depends on how deep this function is called
         raise UsageError(f"the body {TOO_DEEP}") from None
     except ValueError as error:
         raise UsageError(f"the body is not valid JSON ({error}): send an object with the keys {', '.join(NAMES)}, or a list") from None
     if (found := flaw(value)) is not None:
         raise UsageError(f"the body {found}")
-    try:
-        json.dumps(value, ensure_ascii=False).encode("utf-8")
-    except UnicodeEncodeError:
-        raise UsageError("the body has half a character (a lone surrogate): send whole characters") from None
+    if "\\u" in text:  # UTF-8 has no other way to write half a character
+        try:
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+        except UnicodeEncodeError:
+            raise UsageError("the body has half a character (a lone surrogate): send whole characters") from None
     return value
 
 
@@ -85,11 +88,20 @@ def refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
 
 
+def no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these pairs (raises UsageError)."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise UsageError("the request has a key twice: join their values")
+    return found
+
+
+DECODER = json.JSONDecoder(object_pairs_hook=no_key_twice, parse_constant=refuse_constant)
+
+
 def read_records(body: bytes, most: int, glossary: Callable[[str], GlossaryFile]) -> tuple[list[Record], bool]:
     """The records of a body, and whether they came as a list (raises UsageError)."""
     value = read_json(body)
-    if isinstance(value, dict):
-        json_object(body.decode("utf-8"), "the request", NAMES)  # a key given twice
     several = isinstance(value, list)
     records = value if several else [value]
     if len(records) > most:

@@ -34,6 +34,7 @@ KEYS = "source, id, constraints, any_of, avoid, prefix, glossary, nbest, detail"
         (b'{"source": "a", "nbest": -1e999}', "the body has a number that JSON has no form for"),
         (b'{"source": NaN}', "the body is not valid JSON (NaN is no JSON)"),
         (b'{"source": "a", "source": "b"}', "the request has a key twice: join their values"),
+        (b'[{"source": "a", "id": {"b": 1, "b": 2}}]', "the request has a key twice: join their values"),
         (b'"text"', f'the request is "text": send an object with the keys {KEYS}'),
         (b'[{"source": "a"}, 1]', f"record 2 is 1: send an object with the keys {KEYS}"),
         (b'{"text": "a"}', f"the request has the unknown key 'text': the keys are {KEYS}"),
