@@ -1,8 +1,9 @@
 """Requests through beam search, in one process: started as the schedule says, decoded together, answered.
 
-The search is never empty on purpose: at every step, as many requests start as there is room for (--stream-width sentences, or
---stream-rows rows); --refill-threshold waits until few are left, and --schedule batch until none is. Requests without
-constraints are decoded together in compiled steps, where there are such (search/compiled_search.py), all others in those of the loop.
+The search is never empty on purpose: every few steps (`Refill.steps`), or at once where nothing runs, as many requests start as there is
+room for (--stream-width sentences, or --stream-rows rows); --refill-threshold waits until few are left, and --schedule batch until none is.
+Requests without constraints are decoded together in compiled steps, where there are such (search/compiled_search.py), all others in those
+of the loop.
 
 A request whose preparation fails is answered with the error. When a step fails, whatever the reason, all its sentences run again, each
 alone, so that the error goes to the request that is to blame.
@@ -46,7 +47,7 @@ class Refill:
 
     places: int  # most sentences at once
     threshold: float  # they start when at most this share of the places is taken
-    steps: int = 4  # between two starts: an encoder call has costs that several sentences share
+    steps: int = 8  # between two starts: an encoder call has costs that several sentences share
 
     def newcomers(self, live: int, since: int) -> int:
         """How many may start beside so many live sentences, so many steps after the last start."""

@@ -1,4 +1,4 @@
-"""Translation by one model, whose running search takes requests in at any step. Each has its own constraints, glossaries and n-best list.
+"""Translation by one model, whose running search takes requests in. Each has its own constraints, glossaries and n-best list.
 
 An error is an object `{"error": "one sentence"}` with a status that says whose fault it is. A record of a list that cannot be translated
 has its error in its own place and costs no other one its translation.

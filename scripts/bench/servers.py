@@ -2,7 +2,7 @@
 
 | server | |
 | --- | --- |
-| refill | `python -m fairseq_ext.serve`: waiting sentences join the running search at any step |
+| refill | `python -m fairseq_ext.serve`: waiting sentences join the running search |
 | batch | the same with `--schedule batch`: a micro-batch starts when the one before it has ended |
 | one | the same with `--stream-width 1`: one request at a time in each worker |
 | ct2 | CTranslate2 behind FastAPI with micro-batches (serve_ct2.py), `pip install ctranslate2` |

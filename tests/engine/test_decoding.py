@@ -224,8 +224,8 @@ def test_parallel_decoding_gives_greedy_translations_and_tells_what_is_verified(
 def test_newcomers_start_together_after_some_steps(decoding):
     stats, steps = decoding.generator.stats, decoding.refill.steps
     before = stats.encoder_calls
-    for number in range(3):  # the first starts at once, the two that come behind it together
-        decoding.add(number, job(LINES[number]))
+    for number, line in enumerate((" ".join(LINES[:3]), *LINES[:2])):  # the first starts at once, the two that come behind it together
+        decoding.add(number, job(line))
         decoding.work()
     assert stats.encoder_calls == before + 1
     for _ in range(steps - 3):
