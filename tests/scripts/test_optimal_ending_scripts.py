@@ -69,18 +69,20 @@ def test_a_setting_that_is_no_better_than_fairseq_is_not_sold_as_a_gain(tmp_path
 
 
 @pytest.fixture(scope="module")
-def interactive():
-    """BLEU of fairseq-interactive with more flags on the first lines of the demo's dev set, at beam 2."""
+def interactive(tmp_path_factory):
+    """BLEU and decoder rows of fairseq-interactive with more flags on the first lines of the demo's dev set, at beam 2."""
+    stats = tmp_path_factory.mktemp("stats") / "stats.json"
     sources, references = (Path(f"{DEV}.{side}").read_text().split("\n")[:LINES] for side in ("de", "en"))
     flags = ["-s", "de", "-t", "en", "--bpe", "sentencepiece", "--sentencepiece-model", DEMO / "spm.model", "--cpu", "--beam", 2]
     flags += ["--buffer-size", LINES, "--batch-size", LINES, "--task", "translation_ext", "--unnormalized", "--stop", "optimal"]
+    flags += ["--stats-file", stats]
 
-    def bleu(*more) -> float:
+    def run(*more) -> tuple[float, int]:
         said = command("fairseq-interactive", DEMO, "--path", DEMO / "checkpoint.pt", *flags, *more, stdin="\n".join(sources) + "\n").stdout
         found = [line.split("\t")[2] for line in said.splitlines() if line.startswith("D-")]
-        return sacrebleu.corpus_bleu(found, [references]).score
+        return sacrebleu.corpus_bleu(found, [references]).score, json.loads(stats.read_text())["decoder_rows"]
 
-    return bleu
+    return run
 
 
 def test_each_reward_that_the_script_tries_is_a_search_of_its_own(interactive):
@@ -89,21 +91,23 @@ def test_each_reward_that_the_script_tries_is_a_search_of_its_own(interactive):
     done = subprocess.run([*map(str, script), "--no-line", "--no-stock", "--cpu"], capture_output=True, text=True, check=True)
     tried = {r: float(bleu) for r, bleu in re.findall(r"^ +(\d\.\d\d) +[\d.]+ x +([\d.]+)", done.stdout, re.MULTILINE)}
     assert {"0.00", "0.20", "0.40", "0.60", "0.80", "1.00", "1.20"} <= set(tried)
-    assert tried["0.00"] == pytest.approx(interactive(), abs=0.006)
+    assert tried["0.00"] == pytest.approx(interactive()[0], abs=0.006)
     *_, best = done.stdout.splitlines()
-    assert max(tried.values()) == pytest.approx(interactive(*best.split()[best.split().index("--prune-bound") :]), abs=0.006)
+    assert max(tried.values()) == pytest.approx(interactive(*best.split()[best.split().index("--prune-bound") :])[0], abs=0.006)
 
 
-def test_a_sweep_searches_anew_for_each_reward_and_wanted_length(interactive, tmp_path):
+def test_a_sweep_searches_anew_for_each_reward_and_counts_what_a_command_does(interactive, tmp_path):
     script = [sys.executable, SCRIPTS / "experiments" / "optimal_ending" / "sweep.py", "--out", tmp_path, "--dev", DEV, "--text", DEV]
-    script += ["--limit", LINES, "--beams", 2, "--rewards", 0, 1.2, "--no-costs", "--cpu"]
+    script += ["--limit", LINES, "--beams", 2, "--rewards", 0, 1.2, "--cpu"]
     subprocess.run([*map(str, script)], capture_output=True, text=True, check=True)
     found = json.loads((tmp_path / "sweep.json").read_text())
     plain = next(choice for choice in found["choices"] if choice["decoder"] == "optimal, no reward")
-    assert plain["dev"]["bleu"] == pytest.approx(interactive())
+    bleu, rows = interactive()
+    assert plain["dev"]["bleu"] == pytest.approx(bleu)
+    assert found["costs"]["optimal, raw scores"]["2"]["decoder_rows"] == rows  # of a command that prints the best hypothesis alone
     rewarded = next(choice for choice in found["choices"] if choice["decoder"] == "optimal, bounded reward")
     ratio = found["ratio"].removesuffix(" x")
-    assert rewarded["dev"]["bleu"] == pytest.approx(interactive("--length-reward", 1.2, "--length-ratio", ratio))
+    assert rewarded["dev"]["bleu"] == pytest.approx(interactive("--length-reward", 1.2, "--length-ratio", ratio)[0])
 
 
 class Words:

@@ -2,8 +2,8 @@
 
 Neither the beams nor the finished hypotheses of `first`, `shrink` and `count` depend on how finished hypotheses are scored, and they finish
 no more of them than the beam has rows, all of which are kept. So they run once for each beam, and rewards and length penalties are swept
-over what they found. `optimal` finishes more than it keeps, and keeps the best by its own reward: it runs once for each reward and wanted
-length. Of hypotheses of equal length only the best can win.
+over what they found. `optimal` runs once for each reward and wanted length and is asked for its best hypothesis alone, as a command without
+--nbest: a proof of a whole list takes more rows. Of hypotheses of equal length only the best can win.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import statistics
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -152,12 +152,17 @@ def reward_flags(r: float, wanted: Wanted) -> dict[str, float]:
     return dict(length_reward=r, length_ratio=wanted.ratio, length_offset=wanted.offset) if r else {}
 
 
+def asked(beam: int, flags: Mapping[str, Any]) -> int:
+    """How many hypotheses a search is asked for: all of the beam, but of `optimal` the best, since a proof of more takes more rows."""
+    return 1 if flags.get("stop") == "optimal" else beam
+
+
 def search(sources: Sequence[str], **flags: Any) -> Search:
-    """Translate with these flags and keep the best finished hypotheses, as many as the beam: of each length the best."""
+    """Translate with these flags and keep the finished hypotheses that were asked for: of each length the best."""
     quiet()
     translator = Translator(**({"batch_size": BATCH} | flags))
     kept = []
-    for found in translator.translate(sources, nbest=translator.beam):
+    for found in translator.translate(sources, nbest=asked(translator.beam, flags)):
         best: dict[int, tuple[float, int, str]] = {}
         for h in found:
             total, length = sum(h.positional_scores), len(h.positional_scores)
@@ -169,7 +174,7 @@ def search(sources: Sequence[str], **flags: Any) -> Search:
 
 def cached(file: Path, sources: Sequence[str], **flags: Any) -> Search:
     """`search`, unless the file already holds the result of the same search."""
-    key = json.dumps([flags, list(sources)], sort_keys=True)
+    key = json.dumps([flags, asked(0, flags), list(sources)], sort_keys=True)
     if file.exists():
         saved = json.loads(file.read_text(encoding="utf-8"))
         if saved.pop("key") == key:
