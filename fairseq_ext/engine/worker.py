@@ -11,6 +11,7 @@ events (decoding.py), and Work from time to time.
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import select
@@ -217,6 +218,8 @@ def main(fd: int) -> None:
     flags, longest = pickle.loads(receive(control))
     on_cpu = bool(flags.get("cpu")) or not torch.cuda.is_available()
     loaded = loaded_or_error(flags, longest) if on_cpu else None
+    gc.collect()
+    gc.freeze()  # workers share what is there; a collection of theirs would write to all of it, and so copy it
     while True:
         message, fds, _, _ = socket.recv_fds(control, 1, 1)
         if not message:
