@@ -1,7 +1,7 @@
 """How long does a line typed into fairseq-interactive take to its answer: stock fairseq, this project, CTranslate2 called the same way?
 
     python scripts/bench/line.py --model DIR --text PREFIX --limit 300
-    python scripts/bench/line.py --beams 1 5 --before OTHER_CHECKOUT
+    python scripts/bench/line.py --beams 1 5 [--before OTHER_CHECKOUT] [--out OUT]
 
 All contenders run at once, each with a buffer of one line, and each line goes to one after the other: only one of them works at a time, and
 other work on the machine disturbs all alike. Shown are the first answer (from the start of the command), the median and the 95th percentile
@@ -22,7 +22,7 @@ from pathlib import Path
 from arguments import command_line, run_script, text_arguments
 from ct2 import convert
 from harness import BenchError, compile_modules
-from report import ROOT
+from report import ROOT, write_page
 from text import Text, prepare
 from timed_parts import TIMED_PARTS
 
@@ -129,6 +129,7 @@ class Talk:
 
 def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
+    tables = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         text = prepare(folder, args.model, args.text, args.src, args.tgt, args.limit)
@@ -143,7 +144,9 @@ def main(argv: list[str] | None = None) -> int:
                     talk.ask(line)
             for talk in talks:
                 talk.end()
-            print(table(beam, talks), flush=True)
+            tables.append(table(beam, talks))
+            print(tables[-1], flush=True)
+            write_page(args.out, tables)
     return 0
 
 
@@ -192,6 +195,7 @@ def parser() -> argparse.ArgumentParser:
     text_arguments(parse)
     parse.set_defaults(limit=300)
     parse.add_argument("--beams", type=int, nargs="+", default=[5], help="beam sizes (5)")
+    parse.add_argument("--out", type=Path, help="write OUT.md")
     parse.add_argument("--before", type=Path, help="another checkout of this project, to compare with")
     return parse
 

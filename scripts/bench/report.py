@@ -85,10 +85,10 @@ def as_dict(comparison: Comparison) -> dict[str, Any]:
 def write(out: Path, comparisons: list[Comparison], over: list[str] | None = None, note: str = "") -> None:
     """Write OUT.md and OUT.json; called after every comparison, so that an interrupted benchmark keeps what it has."""
     facts = machine()
-    torch = f"torch {facts['torch']}, {facts['cores']} cores of {facts['cpu']}, commit {facts['git_commit'] or 'none'}, {facts['date']}"
     tables = [markdown(comparison, over) for comparison in comparisons]
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.with_name(out.name + ".md").write_text("\n".join([*([note, ""] if note else []), *tables, torch, ""]), encoding="utf-8")
+    lines = [*([note, ""] if note else []), *tables, where_and_when(facts), ""]
+    out.with_name(out.name + ".md").write_text("\n".join(lines), encoding="utf-8")
     everything = {"machine": facts, "note": note, "comparisons": [as_dict(comparison) for comparison in comparisons]}
     out.with_name(out.name + ".json").write_text(as_json(everything) + "\n", encoding="utf-8")
 
@@ -108,6 +108,18 @@ def machine() -> dict[str, Any]:
         "git_commit": git("rev-parse", "--verify", "HEAD"),
         "git_changed": bool(git("status", "--porcelain", "--untracked-files=no")),
     }
+
+
+def where_and_when(facts: dict[str, Any]) -> str:
+    """A line of what `machine` says, under tables."""
+    return f"torch {facts['torch']}, {facts['cores']} cores of {facts['cpu']}, commit {facts['git_commit'] or 'none'}, {facts['date']}"
+
+
+def write_page(out: Path | None, tables: list[str]) -> None:
+    """Write OUT.md, where a path is given: tables, and where and when they were measured."""
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.with_name(out.name + ".md").write_text("\n".join([*tables, where_and_when(machine()), ""]), encoding="utf-8")
 
 
 def cores() -> int:

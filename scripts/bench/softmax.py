@@ -25,7 +25,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from report import machine
+from report import machine, where_and_when
 
 import fairseq_ext  # noqa: F401
 from fairseq_ext.decoders.linear import Linear
@@ -217,9 +217,8 @@ def page(out: list[dict[str, Any]]) -> str:
             lines += ["", f"MiB of the weights, {runs[0]['mib']['weights']:,.0f}; beside them: "]
             lines[-1] += ", ".join(f"{name} {mib:,.0f}" for name, mib in runs[0]["mib"].items() if name != "weights") + "."
         lines.append("")
-    facts, first_run = machine(), out[0]
-    lines.append(f"Medians, taken in turns; threads: {first_run['threads']}, clock: {first_run['clock']}. torch {facts['torch']}, "
-                 f"{facts['cores']} cores of {facts['cpu']}, commit {facts['git_commit'] or 'none'}, {facts['date']}")  # fmt: skip
+    first_run = out[0]
+    lines.append(f"Medians, taken in turns; threads: {first_run['threads']}, clock: {first_run['clock']}. {where_and_when(machine())}")
     return "\n".join([*lines, ""])
 
 

@@ -1,12 +1,12 @@
 """Where does the time of a whole command go, from the start of Python to its end: stock fairseq, this project, and an older copy of it?
 
     python scripts/bench/startup.py --model DIR --text PREFIX --limit 150 --repeats 3
-    python scripts/bench/startup.py --before OTHER_CHECKOUT --commands generate interactive api doctor
+    python scripts/bench/startup.py --before OTHER_CHECKOUT --commands generate interactive api doctor [--out OUT]
 
 Every contender runs as a command of its own, in turns, and its user CPU time is counted, which other work on the machine disturbs little.
 The table's parts are measured in the process by functions of fairseq that are wrapped: importing torch, importing fairseq and the tasks,
 flags and configuration, reading checkpoint and data, making the generator (weights, self-check), decoding, and the rest (printing and
-the end of the process). Start-up is all but decoding.
+the end of the process). Start-up is all but decoding. Beside them: the peak of resident memory.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from arguments import command_line, run_script, text_arguments
 from harness import BenchError, compile_modules
-from report import ROOT
+from report import ROOT, write_page
 from text import Text, prepare
 from timed_parts import TIMED_PARTS
 
@@ -63,7 +63,7 @@ def setup_task(*arguments, **named):
     return task
 tasks.setup_task = setup_task
 wrap(tasks, "setup_task", "checkpoint, data")
-atexit.register(lambda: open(out, "w").write(json.dumps(parts)))
+atexit.register(lambda: open(out, "w").write(json.dumps([parts, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024])))
 if command == "api":
     flags = dict(beam=5, cpu=True, source_lang=sys.argv[2], target_lang=sys.argv[3], path=sys.argv[4], data=sys.argv[1])
     lines = [line.strip() for line in sys.stdin]
@@ -84,6 +84,7 @@ class Run:
         self.child = child
         self.seconds: list[float] = []
         self.parts: list[dict[str, float]] = []
+        self.peak_mib: list[float] = []
 
     def __call__(self, folder: Path) -> None:
         out = folder / "parts.json"
@@ -95,7 +96,8 @@ class Run:
         self.seconds.append(resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before)
         if done.returncode:
             raise BenchError(f"{self.name} ended with code {done.returncode}: {(done.stderr.strip() or '?').splitlines()[-1]}")
-        parts = json.loads(out.read_text()) if self.child else {}
+        parts, peak = json.loads(out.read_text()) if self.child else ({}, None)
+        self.peak_mib += [] if peak is None else [peak]
         parts["rest"] = self.seconds[-1] - sum(parts.values())
         self.parts.append(parts)
 
@@ -107,6 +109,7 @@ class Run:
 
 def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
+    tables = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         text = prepare(folder, args.model, args.text, args.src, args.tgt, args.limit)
@@ -115,7 +118,9 @@ def main(argv: list[str] | None = None) -> int:
             for _ in range(args.repeats):
                 for run in runs:
                     run(folder)
-            print(table(command, runs), flush=True)
+            tables.append(table(command, runs))
+            print(tables[-1], flush=True)
+            write_page(args.out, tables)
     return 0
 
 
@@ -146,6 +151,8 @@ def table(command: str, runs: list[Run]) -> str:
         lines.append(f"| {part} | " + " | ".join(f"{statistics.median(p.get(part, 0.0) for p in run.parts):.2f}" for run in runs) + " |")
     lines.append("| whole | " + " | ".join(f"{statistics.median(run.seconds):.2f}" for run in runs) + " |")
     lines.append("| start-up | " + " | ".join(f"{statistics.median(run.startup):.2f}" for run in runs) + " |")
+    if runs[0].peak_mib:
+        lines.append("| peak MiB | " + " | ".join(f"{statistics.median(run.peak_mib):.0f}" for run in runs) + " |")
     ours = next(run for run in runs if run.name == "ours")
     ratios = [statistics.median(mine / theirs for mine, theirs in zip(ours.startup, run.startup, strict=True)) for run in runs]
     lines.append("| start-up of ours over it | " + " | ".join(f"{ratio:.2f}" for ratio in ratios) + " |")
@@ -157,6 +164,7 @@ def parser() -> argparse.ArgumentParser:
     text_arguments(parse)
     parse.set_defaults(limit=150)
     parse.add_argument("--commands", nargs="+", choices=["generate", "interactive", "api", "doctor"], default=["generate", "interactive"])
+    parse.add_argument("--out", type=Path, help="write OUT.md")
     parse.add_argument("--before", type=Path, help="another checkout of this project, to compare with")
     parse.add_argument("--repeats", type=int, default=3, help="rounds (3)")
     return parse
