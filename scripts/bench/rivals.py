@@ -26,8 +26,8 @@ from arguments import run_script
 from contenders import OURS, load
 from ct2 import convert
 from default_vs_stock import CLOCKS, MODES, TITLES, decode_only, refuse_other_processes
-from harness import Comparison, ProcessContender, compare, fix_threads
-from report import markdown, write
+from harness import Comparison, ProcessContender, compare, compile_modules, fix_threads
+from report import ROOT, markdown, write
 from text import Text, prepare
 
 from fairseq_ext.search.loop import beam_search
@@ -88,6 +88,7 @@ def best_rivals(comparison: Comparison) -> str:
 
 def whole_commands(args: argparse.Namespace, text: Text) -> Comparison:
     """Complete commands at the first beam above 1."""
+    compile_modules(ROOT)
     beam = str(next((b for b in args.beams if b > 1), args.beams[0]))
     flags = [*text.flags, "--cpu", "--beam", beam, "--nbest", beam, *MODES["bulk"]]
     generate = str(Path(sys.executable).with_name("fairseq-generate"))

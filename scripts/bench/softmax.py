@@ -56,10 +56,11 @@ def resident() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def in_turns(ways: Ways, times: int, clock: Callable[[], float]) -> dict[str, float]:
-    """Median milliseconds of each way."""
+def in_turns(ways: Ways, times: int, clock: Callable[[], float], before: Callable[[int], object]) -> dict[str, float]:
+    """Median milliseconds of each way; before: called with the number of each turn."""
     spent: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(times + 1):
+        before(turn)
         for name, way in ways.items():
             start = clock()
             way()
@@ -135,13 +136,18 @@ def one_sentence(rows: int) -> tuple[Beam, Pool]:
     return beam, Pool({}, torch.ones(1, dtype=torch.long), [1], torch.zeros(1, dtype=torch.long), 2)
 
 
-def states(weight: torch.Tensor, rows: int) -> torch.Tensor:
+def states(weight: torch.Tensor, rows: int, turn: int = 0) -> torch.Tensor:
     """Features (rows, d) as those of a trained model: near a word's embedding, so that the word has a probability of about 0.7 and the
-    others share the rest (label smoothing leaves them as much)."""
-    generator = torch.Generator().manual_seed(rows)
+    others share the rest (label smoothing leaves them as much). Every turn has others: of single ones screening scores far more words."""
+    generator = torch.Generator().manual_seed(100 * turn + rows)
     word = weight[torch.randint(weight.size(0), (rows,), generator=generator)]
     x = word / word.norm(dim=1, keepdim=True).square() * (math.log(weight.size(0)) + 1.2)
     return x + 0.7 * torch.randn(x.shape, generator=generator)
+
+
+def renew_(x: torch.Tensor, weight: torch.Tensor, turn: int) -> None:
+    """Put the features of a turn into x (rows, d)."""
+    x.copy_(states(weight, x.size(0), turn))
 
 
 def engines(weight: torch.Tensor, x: torch.Tensor) -> Ways:
@@ -188,7 +194,8 @@ def main() -> None:
             with torch.no_grad():
                 if layer is not None and rows == args.rows[0]:
                     layer.first_use(x)
-                spent = in_turns(engines(weight, x) if layer is None else layer.ways(x), args.times, clock)
+                ways = engines(weight, x) if layer is None else layer.ways(x)
+                spent = in_turns(ways, args.times, clock, functools.partial(renew_, x, weight))
             base = next(iter(spent.values()))
             print(f"{V:7} words {rows:3} rows  " + "  ".join(f"{n} {ms:.2f} ms ({base / ms:.2f}x)" for n, ms in spent.items()), flush=True)
             out.append({"words": V, "rows": rows, "dim": args.dim, "threads": args.threads, "clock": args.clock, "ms": spent})
