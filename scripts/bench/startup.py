@@ -147,7 +147,7 @@ def contenders(args: argparse.Namespace, text: Text, command: str) -> list[Run]:
 def table(command: str, runs: list[Run]) -> str:
     """Medians of user CPU seconds, a row a part, and each contender's start-up over that of ours, round by round."""
     lines = [f"### {command}", "", "| part | " + " | ".join(run.name for run in runs) + " |", "| --- |" + " ---: |" * len(runs)]
-    for part in PARTS:
+    for part in [part for part in PARTS if any(part in parts for run in runs for parts in run.parts)]:
         lines.append(f"| {part} | " + " | ".join(f"{statistics.median(p.get(part, 0.0) for p in run.parts):.2f}" for run in runs) + " |")
     lines.append("| whole | " + " | ".join(f"{statistics.median(run.seconds):.2f}" for run in runs) + " |")
     lines.append("| start-up | " + " | ".join(f"{statistics.median(run.startup):.2f}" for run in runs) + " |")
