@@ -175,19 +175,20 @@ class Decoding(Intake):
     def finish_plain(self, place: int) -> None:
         """Answer a request without constraints whose search is over; one that the compiled search cannot decode goes to the loop."""
         assert self.compiled is not None
-        plain = self.plain.pop(place)
+        plain = self.plain[place]  # until it is answered: a step that fails runs it again
         request = plain.request
         try:
             found = self.compiled.take(place, request.nbest)
         except NotANumber as error:
             self.events.append((request.number, told(error)))
-            return
-        if found is None:
-            request.is_plain = False
-            self.waiting[request.number] = request
-            self.waiting.move_to_end(request.number, last=False)
         else:
-            self.answer(request, self.generator.answer(plain.pool, plain.sentence, found))
+            if found is None:
+                request.is_plain = False
+                self.waiting[request.number] = request
+                self.waiting.move_to_end(request.number, last=False)
+            else:
+                self.answer(request, self.generator.answer(plain.pool, plain.sentence, found))
+        del self.plain[place]
 
     def holds_all(self, request: Request, found: list[Hypothesis]) -> bool:
         """Whether a draft has all that is required of it."""

@@ -195,6 +195,25 @@ def test_what_a_model_cannot_score_is_told_to_the_one_who_asked(monkeypatch):
     assert isinstance(error, UsageError) and str(error).startswith("the model gives NaN at target position ")
 
 
+@pytest.mark.parametrize("beside", [[], LINES[1:3]], ids=["alone", "beside others"])
+@pytest.mark.parametrize("fields", [{}, {"avoid": ["very"]}], ids=str)
+def test_a_translation_that_cannot_be_made_text_is_told_to_the_one_who_asked(fields, beside, monkeypatch):
+    decoding = load(FLAGS)
+    (wrong,) = answers(decoding, [job(LINES[0], **fields)])
+    translation = Translator.translation
+
+    def broken(self: Translator, hypothesis: dict) -> Translation:
+        made = translation(self, hypothesis)
+        if made.text == wrong.text:
+            raise ValueError("invalid literal for int() with base 10: 'madeupword'")  # as the decoder of GPT-2's segmentation says
+        return made
+
+    monkeypatch.setattr(Translator, "translation", broken)
+    error, *others = answers(decoding, [job(line, **fields) for line in [LINES[0], *beside]])
+    assert str(error).startswith("the sentence could not be translated: ValueError: invalid literal")
+    assert all(answer.text for answer in others)
+
+
 def test_a_certificate_is_given_to_a_request_that_finds_nobody():
     decoding = load({**FLAGS, "stop": "optimal", "unnormalized": True})
     (answer,) = answers(decoding, [job(LINES[0])])

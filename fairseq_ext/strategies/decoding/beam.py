@@ -1,4 +1,4 @@
-"""Beam search, fairseq's own driver (`--decoding beam`, the default): search/loop.py, and one_sentence.py for sentences that are alone."""
+"""Beam search, fairseq's own driver (`--decoding beam`, the default): search/driver.py."""
 
 from collections.abc import Callable
 
