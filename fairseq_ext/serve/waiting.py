@@ -36,6 +36,8 @@ async def answers(request: Request, futures: Sequence[Future[Answer]], deadline:
     """The answers, in order, a UsageError where a request cannot be used. Errors: HTTPException 504 at the deadline, Gone, what the engine
     raises."""
     waiting = asyncio.gather(*(asyncio.wrap_future(future) for future in futures), return_exceptions=True)
+    # what comes of those that are cancelled is looked at, else asyncio logs it with every client that hangs up
+    waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
     gone = asyncio.ensure_future(hung_up(request))
     try:
         both: set[asyncio.Future[Any]] = {waiting, gone}
