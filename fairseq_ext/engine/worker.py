@@ -36,7 +36,7 @@ from fairseq_ext.translator import Translator
 
 WIDTH = 32  # sentences at once where --stream-width does not say
 REPORT = 0.25  # seconds between two reports of work
-EVENTS_BETWEEN_TRIMS = 250  # about so many answers: then the memory that steps leave in pieces goes back to the system
+EVENTS_BETWEEN_TRIMS = 100  # about so many answers: then the memory that steps leave in pieces goes back to the system
 NOT_HERE = {
     "results_file": "has no place in an engine, whose requests have no numbers",
     "resume": "goes on with a results file, which an engine has none of",
