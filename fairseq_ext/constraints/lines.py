@@ -55,16 +55,22 @@ def parse_json(line: str, where: str) -> dict[str, Any]:
     return fields_of(value, where)
 
 
+def no_key_twice(where: str) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
+    """What makes an object of its pairs as JSON is read, and raises UsageError for a key given twice; where: of what, for the message."""
+
+    def made(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise UsageError(f"{where} has a key twice: join their values")
+        return found
+
+    return made
+
+
 def json_object(line: str, where: str, keys: Sequence[str] = KEYS) -> dict[str, Any]:
     """The object of a JSON line; UsageError for anything else, and for a key given twice."""
-
-    def no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if len(dict(pairs)) < len(pairs):
-            raise UsageError(f"{where} has a key twice: join their values")
-        return dict(pairs)
-
     try:
-        value = json.loads(line, object_pairs_hook=no_key_twice)
+        value = json.loads(line, object_pairs_hook=no_key_twice(where))
     except UsageError:
         raise
     except (ValueError, RecursionError) as error:

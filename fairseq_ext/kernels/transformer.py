@@ -74,7 +74,8 @@ def quantised(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
 
 
 def packed_bytes(weight: Tensor, columns: int | None = None) -> tuple[Tensor, Tensor]:
-    """Whole numbers of 8 bits (out, in) -> what one instruction multiplies, (panels, in / 4, P, 4), and 128 x each output's sum."""
+    """Whole numbers of 8 bits (out, in) -> what one instruction multiplies, (panels, in / 4, P, 4), and 128 x each
+    output's sum (panels, P); columns: as of `panels`."""
     offset = panels(weight.sum(1, dtype=torch.int32) * 128, columns).contiguous()
     return panels(weight, columns).unflatten(2, (-1, 4)).transpose(1, 2).contiguous(), offset
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fairseq_ext.constraints.lines import KEYS, TOO_DEEP, fields_of, flaw
+from fairseq_ext.constraints.lines import KEYS, TOO_DEEP, fields_of, flaw, no_key_twice
 from fairseq_ext.engine.jobs import Answer, GlossaryFile
 from fairseq_ext.errors import UsageError, cut
 
@@ -88,15 +88,7 @@ def refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
 
 
-def no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of these pairs (raises UsageError)."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise UsageError("the request has a key twice: join their values")
-    return found
-
-
-DECODER = json.JSONDecoder(object_pairs_hook=no_key_twice, parse_constant=refuse_constant)
+DECODER = json.JSONDecoder(object_pairs_hook=no_key_twice("the request"), parse_constant=refuse_constant)
 
 
 def read_records(body: bytes, most: int, glossary: Callable[[str], GlossaryFile]) -> tuple[list[Record], bool]:

@@ -56,6 +56,7 @@ class Service:
         self.check(request.headers)
         self.model()
         body = await read_body(request, self.settings.max_body)
+        # the folder of glossaries is looked for only where a record names one
         return records.read_records(body, self.settings.max_lines, lambda name: self.glossaries.file(name))
 
     async def answered(self, request: Request, requests: Sequence[dict[str, Any]]) -> list[Answer | UsageError]:
