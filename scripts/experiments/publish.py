@@ -13,14 +13,13 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 sys.path += [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "bench")]
 
 from harness import BenchError  # noqa: E402
 from report import ROOT, machine  # noqa: E402
+from signatures import folded, signatures  # noqa: E402
 from write_up import with_message  # noqa: E402
 
 PLACES = re.compile(r"(?<![\w.])(?:~|\.{1,2})?/(?:[\w.@+-]+/)*([\w.@+-]+)")  # /a/b: what is before the last name says nothing to others
@@ -39,17 +38,6 @@ def begin(out: Path) -> None:
         file.write_text(json.dumps(machine(), indent=1), encoding="utf-8")
 
 
-def signatures(value: Any) -> Iterator[str]:
-    """Every "signature" in a JSON value, without paths."""
-    if isinstance(value, dict):
-        if isinstance(value.get("signature"), str) and value["signature"]:
-            yield without_places(value["signature"])
-        value = list(value.values())
-    if isinstance(value, list):
-        for item in value:
-            yield from signatures(item)
-
-
 def how_made(out: Path, command: str) -> str:
     """The paragraphs before the tables. The commit is that of the beginning: later ones may have measured a part only."""
     try:
@@ -57,18 +45,15 @@ def how_made(out: Path, command: str) -> str:
     except OSError as error:
         raise BenchError(f"{out / 'begun.json'} is missing: publish.py begin --out {out} comes before the experiments") from error
     now = machine()
-    found: dict[str, None] = {}
-    for file in sorted(out.rglob("*.json")):
-        found.update(dict.fromkeys(signatures(json.loads(file.read_text(encoding="utf-8")))))
+    results = (json.loads(file.read_text(encoding="utf-8")) for file in sorted(out.rglob("*.json")))
+    found = folded(without_places(name) for result in results for name in signatures(result))
     changed = ", with changes that were not committed" if begun["git_changed"] else ""
     end = f" to {now['date']}" + (f", the last part at {now['git_commit']}" if now["git_commit"] != begun["git_commit"] else "")
     lines = [
         f"Every table here: `{without_places(command)}` on {begun['cores']} cores of {begun['cpu']}; python {begun['python']}, "
         f"torch {begun['torch']}, fairseq {begun['fairseq']}; commit {begun['git_commit'] or 'none'}{changed}; {begun['date']}{end}.",
     ]
-    if found:
-        lines += ["", f"<details><summary>{len(found)} signatures</summary>", "", *(f"- `{name}`" for name in found), "", "</details>"]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *(["", found] if found else [])]) + "\n"
 
 
 def finish(out: Path, paper: str, name: str, into: Path, command: str) -> Path:

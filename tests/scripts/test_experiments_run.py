@@ -12,6 +12,7 @@ RUN = ROOT / "scripts" / "experiments" / "run.sh"
 sys.path[:0] = [str(ROOT / "scripts"), str(RUN.parent)]
 
 import publish  # noqa: E402
+import signatures  # noqa: E402
 from documents import ages, tables  # noqa: E402
 
 
@@ -60,6 +61,33 @@ def test_paths_are_cut_to_their_names():
     assert publish.without_places("run.sh --model /a/b/model --text ../c/x.y --eps 1/6 --path /a/b.pt:/c/d.pt") == (
         "run.sh --model model --text x.y --eps 1/6 --path b.pt:d.pt"
     )
+
+
+def test_what_signatures_share_stands_once_and_beams_share_a_line():
+    made = "fairseq_ext:0.1|select:{}|stop:{}|backend:transformer|beam:{}|lenpen:1|torch:2.13.0"
+    names = [made.format(*each) for each in (("topk", "count", 10), ("dba", "early", 5), ("topk", "count", 5), ("topk", "count", 20))]
+    shown = """<details><summary>{} signatures</summary>
+
+All{} have `fairseq_ext:0.1|backend:transformer|lenpen:1|torch:2.13.0`, and:
+
+- `select:topk|stop:count`, beam 5, 10, 20
+- `select:dba|stop:early`, beam 5
+
+</details>"""
+    assert signatures.folded([*names, names[0]]) == shown.format(4, "")
+    assert signatures.folded([*names, "fairseq"]) == shown.format(5, " but `fairseq`")
+
+
+def test_signatures_that_differ_in_the_beam_alone_in_one_field_more_or_in_all():
+    one, prune = "a:1|beam:5", "a:1|prune:3|beam:5"
+    beams = "<details><summary>2 signatures</summary>\n\nAll have `a:1`, and:\n\n- beam 5, 10\n\n</details>"
+    assert signatures.folded(["a:1|beam:10", one]) == beams
+    more = "<details><summary>2 signatures</summary>\n\nAll have `a:1|beam:5`, and:\n\n- nothing more\n- `prune:3`\n\n</details>"
+    assert signatures.folded([one, prune]) == more
+    apart = "<details><summary>2 signatures</summary>\n\n- `a:1|beam:5`\n- `a:2|beam:6`\n\n</details>"
+    assert signatures.folded([one, "a:2|beam:6"]) == apart
+    assert signatures.folded([one]) == "<details><summary>1 signature</summary>\n\n- `a:1|beam:5`\n\n</details>"
+    assert signatures.folded([]) == ""
 
 
 @pytest.fixture
