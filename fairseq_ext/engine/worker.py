@@ -37,6 +37,7 @@ from fairseq_ext.translator import Translator
 WIDTH = 32  # sentences at once where --stream-width does not say
 REPORT = 0.25  # seconds between two reports of work
 EVENTS_BETWEEN_TRIMS = 100  # about so many answers: then the memory that steps leave in pieces goes back to the system
+IDLE_MS = 1000  # without a request: then too
 NOT_HERE = {
     "results_file": "has no place in an engine, whose requests have no numbers",
     "resume": "goes on with a results file, which an engine has none of",
@@ -158,12 +159,26 @@ def serve(pipe: Connection, decoding: Intake) -> None:
             pipe.send(events)
         answered += len(events)
         if answered >= EVENTS_BETWEEN_TRIMS:
-            give_back_memory()
-            answered = 0
+            tidy()
+
+    def tidy() -> None:
+        """Give back what answers have left. The garbage collector hardly runs by itself (compat/quick.py)."""
+        nonlocal answered
+        gc.collect()
+        give_back_memory()
+        answered = 0
+
+    def is_there() -> bool:
+        """Whether a message is there; where there is nothing to do and nothing to tell, wait for one."""
+        if decoding.busy or decoding.events:
+            return bool(there.poll(0))
+        if answered and not there.poll(IDLE_MS):
+            tidy()
+        return bool(there.poll())
 
     def hear() -> None:
         """Take in all messages that are there (raises Ended); wait for one where there is nothing to do and nothing to tell."""
-        while there.poll(None if not decoding.busy and not decoding.events else 0):
+        while is_there():
             message = pipe.recv()
             if message is None:
                 raise Ended
@@ -220,6 +235,7 @@ def main(fd: int) -> None:
     loaded = loaded_or_error(flags, longest) if on_cpu else None
     gc.collect()
     gc.freeze()  # workers share what is there; a collection of theirs would write to all of it, and so copy it
+    give_back_memory()  # what loading has freed: a worker that used it again would copy it, and it would stay here as well
     while True:
         message, fds, _, _ = socket.recv_fds(control, 1, 1)
         if not message:

@@ -210,10 +210,16 @@ def build() -> Path:
     return target
 
 
+@functools.cache
+def c_library() -> ctypes.CDLL:
+    """The C library of this process. Each object of ctypes for it has types of its own, which only the garbage collector takes away."""
+    return ctypes.CDLL(None)
+
+
 def keep_freed_memory() -> None:
     """Let glibc keep the memory that is freed instead of giving it back: a step's (rows, V) results are tens of MiB, and to be given
     zeroed pages for them again and again costs up to a quarter of the time. Other C libraries are left alone."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    mallopt = getattr(c_library(), "mallopt", None)
     if mallopt is not None:
         mallopt(M_TRIM_THRESHOLD, 1 << 30)
         mallopt(M_MMAP_MAX, 0)
@@ -223,7 +229,7 @@ def give_back_memory() -> None:
     """Let glibc give back the pages that hold nothing. What is kept (see keep_freed_memory) falls to pieces over many sentences: blocks
     of all sizes lie between results that live on, and glibc before 2.38 hardly uses again what its aligned blocks leave over
     (https://sourceware.org/bugzilla/show_bug.cgi?id=14581), so that the process would grow with every batch of large blocks."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    trim = getattr(c_library(), "malloc_trim", None)
     if trim is not None:
         trim(0)
 

@@ -23,6 +23,7 @@ def pool_of(translator: Any, tokens: Sequence[Tensor], wanted: Sequence[Sentence
     if isinstance(dataset, RoundRobinZipDatasets):
         dataset.ordered_indices()  # which it wants to have been asked for first
     batch = dataset.collater([dataset[i] for i in range(len(tokens))])
+    vars(dataset).pop("collater", None)  # subtle: where the task has given it one, they refer to each other and would stay as garbage
     batch = utils.move_to_cuda(batch) if translator.cuda else batch
     numbers = batch["id"].tolist()
     if wanted[0] is not None:

@@ -5,15 +5,15 @@
 Requests of every kind go to `python -m fairseq_ext.serve` with the demo model, `--connections` at a time: records, required phrases, terms
 that no other request has, glossaries that are replaced, n-best lists, event streams (a third of them given up after the first event),
 LibreTranslate's form, and requests that are wrong. Lines of the demo test set are asked for over and over, so that each translation can be
-compared with the offline run's. After every so many requests the memory of the server and of all its processes is read from /proc: the
-proportional set size, in which a page that several processes share counts once. It goes up and down with what is searched at the moment,
-so medians are compared, of the first `--readings` from `--settle` requests on and of the last: status 1 if it grows by more than
-`--allowed` per cent, or if a request has a wrong answer or none.
+compared with the offline run's. After every so many requests none is sent until all have their answers and the workers have given back
+what their steps left in pieces: then the memory of the server and of all its processes is read, which is what it keeps. It is read under
+load as well, in the middle of every round; those readings go up and down with what is searched at the moment. Idle ones are compared, the
+median of the first `--readings` from `--settle` requests on with that of the last: status 1 if memory grows by more than `--allowed` per
+cent, if a request has a wrong answer or none, or if one is still in the server when nobody waits for it.
 """
 
 import argparse
 import asyncio
-import itertools
 import json
 import statistics
 import tempfile
@@ -21,6 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import httpx
 from arguments import command_line, run_script, text_arguments
@@ -29,6 +30,22 @@ from report import git
 from servers import Running, running
 
 KINDS = ("plain",) * 10 + ("phrase", "terms", "kept", "nbest", "stream", "stream", "gone", "libre", "refused", "put")
+HEAD = "| requests | MiB idle | MiB busy | requests/s so far |\n| ---: | ---: | ---: | ---: |"
+IDLE = 2.5  # seconds without a request before a reading: a worker gives memory back after one
+LEFT = 60.0  # seconds in which a request that nobody waits for must have ended
+
+
+class Reading(NamedTuple):
+    """Memory after so many requests."""
+
+    requests: int
+    idle: float  # MiB
+    busy: float  # MiB in the middle of the round before it
+    rate: float  # requests a second so far, the pauses left out
+
+    def row(self) -> str:
+        """A line of the table."""
+        return f"| {self.requests:,} | {self.idle:.1f} | {self.busy:.1f} | {self.rate:.0f} |"
 
 
 class Traffic:
@@ -97,24 +114,49 @@ class Traffic:
                     answers.append(json.loads(event.removeprefix("data: ")))
         return answers[-1].get("text", str(answers[-1]))
 
-    async def run(self, server: Running) -> list[tuple[int, float, float]]:
-        """All requests; (requests, MiB, seconds) after every so many."""
-        readings: list[tuple[int, float, float]] = []
-        numbers, start = itertools.count(), time.monotonic()
+    async def run(self, server: Running) -> list[Reading]:
+        """All requests, in rounds, with a reading after each."""
+        readings: list[Reading] = []
+        seconds, end = 0.0, time.monotonic() + 60 * self.args.minutes
         limits = httpx.Limits(max_connections=self.args.connections)
         async with httpx.AsyncClient(base_url=server.url, timeout=600, limits=limits) as client:
-
-            async def work() -> None:
-                for number in numbers:
-                    if number >= self.args.requests or len(self.bad) > 20 or time.monotonic() - start > 60 * self.args.minutes:
-                        return
-                    await self.ask(client, number)
-                    if self.done.total() % self.args.every == 0:
-                        readings.append((self.done.total(), memory(server.pid), time.monotonic() - start))
-                        print(row(readings[-1]), flush=True)
-
-            await asyncio.gather(*(work() for _ in range(self.args.connections)))
+            while self.done.total() < self.args.requests and len(self.bad) <= 20 and time.monotonic() < end:
+                start, first = time.monotonic(), self.done.total()
+                busy = await self.round(client, server, range(first, min(first + self.args.every, self.args.requests)))
+                seconds += time.monotonic() - start
+                await self.none_is_left(client)
+                await asyncio.sleep(IDLE)
+                readings.append(Reading(self.done.total(), memory(server.pid), busy, self.done.total() / seconds))
+                print(readings[-1].row(), flush=True)
         return readings
+
+    async def round(self, client: httpx.AsyncClient, server: Running, numbers: range) -> float:
+        """Requests of these numbers; MiB when half of them are answered."""
+        left, busy = iter(numbers), 0.0
+
+        async def work() -> None:
+            nonlocal busy
+            for number in left:
+                await self.ask(client, number)
+                if self.done.total() == (numbers.start + numbers.stop) // 2:
+                    busy = memory(server.pid)
+
+        await asyncio.gather(*(work() for _ in range(self.args.connections)))
+        return busy
+
+    async def none_is_left(self, client: httpx.AsyncClient) -> None:
+        """Wait until the server has no request; those that were given up take a moment."""
+        end = time.monotonic() + LEFT
+        while left := pending((await client.get("/metrics")).text):
+            if time.monotonic() > end:
+                self.bad.append(f"{left:.0f} requests are still in the server after {self.done.total()}")
+                return
+            await asyncio.sleep(0.1)
+
+
+def pending(metrics: str) -> float:
+    """How many requests a server has not answered."""
+    return next(float(line.split()[1]) for line in metrics.splitlines() if line.startswith("fairseq_ext_pending "))
 
 
 def processes(pid: int) -> Iterator[int]:
@@ -126,18 +168,30 @@ def processes(pid: int) -> Iterator[int]:
 
 
 def memory(pid: int) -> float:
-    """MiB of a process and all that it has started: the proportional set size."""
-    kib = 0
+    """MiB of a process and all that it has started, each page once, whatever else runs on the machine.
+
+    Anonymous pages, such as those of heaps: their proportional set size, as none but these processes share them. Pages of files, such as
+    libraries: of each file as much as the process has that holds most of it. Their proportional set size would be smaller the more other
+    processes use the same libraries.
+    """
+    kib, of_files = 0, Counter[str]()
     for each in processes(pid):
-        lines = Path(f"/proc/{each}/smaps_rollup").read_text().splitlines()
-        kib += next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-    return kib / 1024
+        rollup = Path(f"/proc/{each}/smaps_rollup").read_text().splitlines()
+        kib += next(int(line.split()[1]) for line in rollup if line.startswith("Pss_Anon:"))
+        of_files |= files_of(each)  # of both the larger
+    return (kib + of_files.total()) / 1024
 
 
-def row(reading: tuple[int, float, float]) -> str:
-    """A line of the table."""
-    requests, mib, seconds = reading
-    return f"| {requests:,} | {mib:.1f} | {requests / seconds:.0f} |"
+def files_of(pid: int) -> Counter[str]:
+    """KiB that a process has in memory of each file, the pages left out that it has written to."""
+    found, path = Counter[str](), ""
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        name, *values = line.split(maxsplit=5)
+        if not name.endswith(":"):  # a mapping: addresses, rights, offset, device, inode and path
+            path = values[4] if len(values) > 4 and values[4].startswith("/") else ""
+        elif path and name in ("Rss:", "Anonymous:"):
+            found[path] += int(values[0]) if name == "Rss:" else -int(values[0])
+    return found
 
 
 def offline(args: argparse.Namespace, lines: list[str]) -> list[str]:
@@ -170,32 +224,31 @@ def main(argv: list[str] | None = None) -> int:
     lines = [line for line in lines if len(line.split()) > 1][: args.limit]
     commit = (git("rev-parse", "--verify", "HEAD") or "none")[:7]
     traffic = Traffic(lines, offline(args, lines), args)
-    head = "| requests | MiB | requests/s so far |\n| ---: | ---: | ---: |"
-    print(head, flush=True)
+    print(HEAD, flush=True)
     with tempfile.TemporaryDirectory() as folder, running(args, "refill", Path(folder)) as server:
         readings = asyncio.run(traffic.run(server))
-        left = httpx.get(f"{server.url}/metrics").text
-    at = [mib for requests, mib, _ in readings if requests >= args.settle]
+    at = [reading for reading in readings if reading.requests >= args.settle]
     n = args.readings
     if len(at) < 2 * n and not traffic.bad:
         raise BenchError(f"{len(at)} readings from {args.settle} requests on are too few for two medians of {n}: lower --settle or --every")
-    first, last = statistics.median(at[:n] or [0.0]), statistics.median(at[-n:] or [0.0])
+    idle, busy = ([getattr(reading, name) for reading in at] or [0.0] for name in ("idle", "busy"))
+    first, last = statistics.median(idle[:n]), statistics.median(idle[-n:])
     growth = 100 * (last / first - 1) if first else 0.0
-    pending = next(line for line in left.splitlines() if line.startswith("fairseq_ext_pending "))
     kinds = ", ".join(f"{n:,} {kind}" for kind, n in traffic.done.items())
     says = (
-        f"{traffic.done.total():,} requests ({kinds}), {len(traffic.bad)} with a wrong answer or none, {pending.split()[1]} left over; "
-        f"median of the {n} readings from {args.settle:,} requests on: {first:.0f} MiB, of the last {n}: {last:.0f} MiB, {growth:+.1f}% "
-        f"(allowed: {args.allowed:g}%); lowest and highest: {min(at, default=0.0):.0f} and {max(at, default=0.0):.0f} MiB. "
+        f"{traffic.done.total():,} requests ({kinds}), {len(traffic.bad)} with a wrong answer or none; "
+        f"median of the {n} idle readings from {args.settle:,} requests on: {first:.0f} MiB, of the last {n}: {last:.0f} MiB, "
+        f"{growth:+.1f}% (allowed: {args.allowed:g}%); busy: {statistics.median(busy[:n]):.0f} and {statistics.median(busy[-n:]):.0f} MiB, "
+        f"from {min(busy):.0f} to {max(busy):.0f}. "
         f"Beam {args.beam}, {args.workers} workers, {args.connections} connections, {len(lines)} lines, "
         f"commit {commit}, {time.strftime('%Y-%m-%d', time.gmtime())}."
     )
     print("\n".join(["", says, *traffic.bad[:10]]), flush=True)
     if args.out:
         args.out.parent.mkdir(parents=True, exist_ok=True)
-        table = "\n".join([head, *map(row, readings)])
+        table = "\n".join([HEAD, *(reading.row() for reading in readings)])
         args.out.with_suffix(".md").write_text(f"{says}\n\n{table}\n", encoding="utf-8")
-    return 0 if growth <= args.allowed and not traffic.bad and float(pending.split()[1]) == 0 else 1
+    return 0 if growth <= args.allowed and not traffic.bad else 1
 
 
 if __name__ == "__main__":

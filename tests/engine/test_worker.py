@@ -1,0 +1,79 @@
+"""A worker's memory: what requests leave behind, and when it goes back to the system."""
+
+import contextlib
+import gc
+import threading
+import time
+from multiprocessing import Pipe
+from pathlib import Path
+
+import pytest
+
+from fairseq_ext.engine import worker
+from fairseq_ext.engine.decoding import Decoding
+from fairseq_ext.engine.jobs import Answer, Job
+from fairseq_ext.kernels.library import give_back_memory
+
+ROOT = Path(__file__).parents[2]
+MODEL = ROOT / "checkpoints" / "demo"
+FLAGS = dict(
+    path=str(MODEL / "checkpoint.pt"), data=str(MODEL), source_lang="de", target_lang="en", bpe="sentencepiece",
+    sentencepiece_model=str(MODEL / "spm.model"), cpu=True, beam=2,
+)  # fmt: skip
+LINES = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()[:6]
+
+
+@pytest.fixture(scope="module")
+def decoding() -> Decoding:
+    return worker.load({**FLAGS, "stream_width": 4})
+
+
+def job(source: str) -> Job:
+    return Job(source, {"constraints": ["the"], "any_of": [], "avoid": [], "prefix": []}, submitted=time.monotonic())
+
+
+def answer_all(decoding: Decoding) -> None:
+    for number, line in enumerate(LINES):
+        decoding.add(number, job(line))
+    while decoding.busy:
+        decoding.work()
+    assert all(isinstance(what, Answer) for _, what in decoding.events)
+    decoding.events = []
+
+
+def test_requests_leave_nothing_for_the_garbage_collector(decoding):
+    """It hardly runs in a worker, so that the circles of a hundred thousand requests are memory that is gone."""
+    answer_all(decoding)
+    gc.collect()
+    gc.disable()
+    try:
+        answer_all(decoding)
+        give_back_memory()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
+def test_a_worker_without_requests_gives_memory_back_once(decoding, monkeypatch):
+    given_back: list[float] = []
+    monkeypatch.setattr(worker, "give_back_memory", lambda: given_back.append(time.monotonic()))
+    monkeypatch.setattr(worker, "IDLE_MS", 200)
+    ours, theirs = Pipe()
+
+    def serve():
+        with contextlib.suppress(worker.Ended):
+            worker.serve(theirs, decoding)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    ours.recv()  # what it has loaded
+    for number in range(2):
+        ours.send(("add", number, job(LINES[0])))
+        while not any(isinstance(what, Answer) for _, what in ours.recv()):
+            pass
+        answered = time.monotonic()
+        time.sleep(1)
+        assert len(given_back) == number + 1 and given_back[-1] - answered > 0.15
+    ours.send(None)
+    thread.join(10)
+    assert not thread.is_alive()
