@@ -78,8 +78,7 @@ def times(runs: dict[str, Any]) -> str:
         rows.append([method, *(f"{1000 * at[n]['seconds']:.0f}" for n in columns)])
     title = "### Figure 4: milliseconds of processor time a sentence by number of constraint tokens, "
     title += f"{runs['timed']}, --prune-finished {runs['time_prune']:g}"
-    many = Counter(runs["tokens"][runs["timed"]])
-    rows.append(["sentences", *(str(many[n]) for n in columns)])
+    rows.append(["sentences", *(str(at[n]["sentences"]) for n in columns)])
     return title + "\n\n" + table(["search", *map(str, columns)], rows)
 
 
