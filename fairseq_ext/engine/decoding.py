@@ -151,8 +151,9 @@ class Decoding(Intake):
             self.compiled, self.compiles = None, False
             return False
         self.search.set_aside()
-        places = self.compiled.admit(pool, list(range(len(requests))))
-        for i, (place, number) in enumerate(zip(places, pool.ids.tolist(), strict=True)):
+        numbers = pool.ids.tolist()
+        places = self.compiled.admit(pool, list(range(len(requests))), [requests[number].nbest for number in numbers])
+        for i, (place, number) in enumerate(zip(places, numbers, strict=True)):
             self.plain[place] = Plain(requests[number], pool, i)
         return True
 
@@ -167,8 +168,7 @@ class Decoding(Intake):
         else:
             if request.wanted is not None:
                 self.search.pool.given[place] = request.wanted  # all of them are reported, a draft's too
-            gap = found[0].ending.gap if found and found[0].ending is not None else None
-            self.answer(request, self.generator.answer(self.search.pool, place, found), gap)
+            self.answer(request, self.generator.answer(self.search.pool, place, found), gap_of(found))
         self.search.leave(place)
         del self.live[place]
 
@@ -187,7 +187,7 @@ class Decoding(Intake):
                 self.waiting[request.number] = request
                 self.waiting.move_to_end(request.number, last=False)
             else:
-                self.answer(request, self.generator.answer(plain.pool, plain.sentence, found))
+                self.answer(request, self.generator.answer(plain.pool, plain.sentence, found), gap_of(found))
         del self.plain[place]
 
     def holds_all(self, request: Request, found: list[Hypothesis]) -> bool:
@@ -220,3 +220,8 @@ class Decoding(Intake):
         else:
             self.alone.extend(request for request in known.values())
         self.clear()
+
+
+def gap_of(found: list[Hypothesis]) -> float | None:
+    """What the certificate of an answer leaves open, in nats; None where there is none."""
+    return found[0].ending.gap if found and found[0].ending is not None else None

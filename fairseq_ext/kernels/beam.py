@@ -6,8 +6,10 @@ Shapes: k beam, T places for the tokens of a row, B sentences that are searched 
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
-from ctypes import c_float, c_int64, c_void_p
+from ctypes import c_double, c_float, c_int64, c_void_p
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
@@ -32,10 +34,48 @@ class Result(IntEnum):
     UNSUITABLE = 4  # fewer continuations are possible than the search wants
 
 
+class StopRule(IntEnum):
+    """Which plug of strategies/stop ends sentences."""
+
+    COUNT = 0
+    RANKED = 1
+    FIRST = 2
+    SHRINK = 3
+    OPTIMAL = 4
+
+
+RULES = ("k", "min_len", "eos", "pad", "ngram", "stop", "variable", "children", "paper", "prune_bound", "normalize")
+
+
+class Rules(ctypes.Structure):
+    """What holds for every sentence; kernels/sentence.hpp says what each field means."""
+
+    _fields_ = [(name, c_int64) for name in RULES] + [("temperature", c_float)]
+    _fields_ += [(name, c_double) for name in ("threshold", "behind_finished", "lenpen", "reward")]
+
+
+@dataclass(frozen=True)
+class PlugRules:
+    """What a plug does in the terms of `Rules`: the fields that it sets, as far as it sets them."""
+
+    stop: StopRule | None = None
+    paper: bool | None = None
+    prune_bound: bool | None = None
+    children: int | None = None
+    threshold: float | None = None
+    behind_finished: float | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """The fields that are set."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
 class SentenceStruct(ctypes.Structure):
-    _fields_ = [(name, c_int64) for name in ("k", "limit", "min_len", "eos", "pad", "ngram", "T")] + [("temperature", c_float)]
-    _fields_ += [(name, c_int64) for name in ("slot", "result", "length", "rows", "used", "finished")]
-    _fields_ += [(name, c_void_p) for name in (*ROWS, "found_length", *FOUND)]
+    _fields_ = [("rules", c_void_p)] + [(name, c_int64) for name in ("limit", "T", "m")]
+    _fields_ += [("wanted", c_double), ("limit_divisor", c_double)]
+    _fields_ += [(name, c_int64) for name in ("slot", "result", "length", "rows", "used", "finished", "waiting", "dropped", "missed")]
+    _fields_ += [("best_total", c_double), ("gap", c_double)]
+    _fields_ += [(name, c_void_p) for name in ("order", "waits", "best", *ROWS, "found_length", *FOUND)]
 
 
 class BatchStruct(ctypes.Structure):
@@ -45,14 +85,16 @@ class BatchStruct(ctypes.Structure):
 class CompiledSentence:
     """The search of one sentence, and after it of another."""
 
-    def __init__(self, k: int, min_len: int, eos: int, pad: int, temperature: float, ngram: int):
-        self.struct = SentenceStruct(k=k, min_len=min_len, eos=eos, pad=pad, ngram=ngram, temperature=temperature)
+    def __init__(self, rules: Rules):
+        self.rules, self.k = rules, rules.k
+        self.struct = SentenceStruct(rules=ctypes.addressof(rules))
         self.address = ctypes.addressof(self.struct)
         self.arrays: dict[str, np.ndarray] = {}
         self.addresses: dict[str, int] = {}  # of the arrays
-        self.found_length = np.zeros(k, np.int64)
-        self.struct.found_length = self.found_length.ctypes.data
-
+        self.kept = {name: np.zeros(self.k, np.int64) for name in ("order", "waits", "found_length")}
+        self.kept["best"] = np.zeros(self.k)
+        for name, array in self.kept.items():
+            setattr(self.struct, name, array.ctypes.data)
         self.places_(FIRST_PLACES)
 
     def places_(self, T: int) -> None:
@@ -60,7 +102,7 @@ class CompiledSentence:
         struct = self.struct
         at = {self.addresses[name]: array for name, array in self.arrays.items()}  # the library swaps rows with the next ones
         for name, dtype in (ROWS | FOUND).items():
-            after = np.zeros((struct.k, T), dtype)
+            after = np.zeros((self.k, T), dtype)
             if struct.T:
                 after[:, : struct.T] = at[getattr(struct, name)]
             self.arrays[name], self.addresses[name] = after, after.ctypes.data
@@ -74,13 +116,19 @@ class CompiledSentence:
             self.places_(2 * self.struct.T)
         return is_full
 
-    def start_(self, bos: int, limit: int, slot: int) -> None:
-        """Begin with a sentence of at most `limit` tokens before EOS, which lies in a slot of the KV cache."""
+    def start_(self, bos: int, limit: int, slot: int, nbest: int, wanted: float, limit_divisor: float) -> None:
+        """Begin with a sentence of at most `limit` tokens before EOS, which lies in a slot of the KV cache.
+
+        nbest: hypotheses that are asked for; wanted: target length that a reward counts up to; limit_divisor: (limit + 1)^lenpen.
+        """
         struct = self.struct
         for name, address in self.addresses.items():
             setattr(struct, name, address)
-        struct.limit, struct.slot, struct.rows = limit, slot, 1
-        struct.result = struct.length = struct.used = struct.finished = 0
+        struct.limit, struct.slot, struct.rows, struct.m = limit, slot, 1, nbest
+        struct.wanted, struct.limit_divisor = wanted, limit_divisor
+        struct.result = struct.length = struct.used = struct.finished = struct.waiting = struct.dropped = struct.missed = 0
+        struct.best_total, struct.gap = -math.inf, 0.0
+        self.kept["best"].fill(-math.inf)
         self.arrays["tokens"][0, 0], self.arrays["score"][0, 0] = bos, 0.0
 
     @property
@@ -94,10 +142,11 @@ class CompiledSentence:
         return Result(self.struct.result)
 
     def found(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Each hypothesis' tokens with EOS, and its sums of log-probabilities; views, in the order in which they were finished."""
-        lengths = self.found_length[: self.struct.finished].tolist()
-        tokens, score = self.arrays["found_tokens"], self.arrays["found_score"]
-        return [(tokens[f, 1 : n + 1], score[f, 1 : n + 1]) for f, n in enumerate(lengths)]
+        """Each answer's tokens with EOS, and its sums of log-probabilities; views, in the order in which they were finished, or, of
+        `--stop ranked` and `optimal`, became answers, or best first."""
+        places = self.kept["order"][: self.struct.finished].tolist()
+        tokens, score, length = self.arrays["found_tokens"], self.arrays["found_score"], self.kept["found_length"].tolist()
+        return [(tokens[f, 1 : length[f] + 1], score[f, 1 : length[f] + 1]) for f in places]
 
     def tokens(self) -> np.ndarray:
         """(rows, length) the tokens chosen so far; a view."""

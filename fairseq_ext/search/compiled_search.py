@@ -1,22 +1,24 @@
 """The compiled twin of the loop (kernels/beam.cpp): sentences are added and cancelled between any two steps, and a step is one call.
 
-The twin runs what most people ask for, on a CPU in float32 or with --int8: beam search of one model, with the full softmax, fairseq's
-selection and stopping criterion, and no logits processor but the length limits and --no-repeat-ngram-size. loop.py is the definition:
-hypotheses are the same, to the last bit.
+The twin runs beam search of one model on a CPU, in float32 or with --int8: with the full softmax, fairseq's selection, every stopping
+criterion but that of required phrases, every pruning, and no logits processor but the length limits and --no-repeat-ngram-size. loop.py is
+the definition: hypotheses are the same, to the last bit.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Container
+import math
+from collections.abc import Collection, Container, Sequence
+from typing import Any
 
 import torch
 
 from fairseq_ext.decoders.protocol import BatchReader
 from fairseq_ext.errors import NotANumber
-from fairseq_ext.kernels.beam import CompiledBatch, CompiledSentence, Result
+from fairseq_ext.kernels.beam import CompiledBatch, CompiledSentence, Result, Rules, StopRule
 from fairseq_ext.kernels.library import library
-from fairseq_ext.search.finished import Hypothesis, hypotheses
+from fairseq_ext.search.finished import Ending, Hypothesis, hypotheses
 from fairseq_ext.search.log_probs import MANY
 from fairseq_ext.search.open_search import common_prefix
 from fairseq_ext.search.pool import Pool
@@ -27,17 +29,30 @@ FIRST_POSITIONS, FIRST_STEPS = 32, 8  # room for as many tokens in common, and s
 
 def knows(setup: SearchSetup) -> bool:
     """Whether kernels/beam.cpp knows a generator's search, the decoder left aside (`is_compiled`)."""
-    plugs, processors = setup.plugs, setup.processors
+    plugs, scoring = setup.plugs, setup.spec.scoring
     return (
         library() is not None
-        and plugs.select.is_topk
-        and plugs.stop.is_count
+        and None not in plugs.rules()
         and plugs.softmax.is_full
-        and not plugs.prune
-        and processors.is_plain
-        and not setup.spec.scoring.reward
+        and setup.processors.is_plain
+        and (scoring.bounded or not scoring.reward)
+        and scoring.lenpen >= 0  # with a lower one the best that a row can reach depends on its length
         and 2 * setup.spec.k <= MANY
     )
+
+
+def rules_of(setup: SearchSetup) -> Rules:
+    """What a search that `knows` accepts does, as kernels/beam.cpp reads it."""
+    spec, plugs, known = setup.spec, setup.plugs, setup.processors
+    fields: dict[str, Any] = {"children": 2 * spec.k, "threshold": math.inf, "behind_finished": math.inf}
+    for rules in plugs.rules():
+        assert rules is not None
+        fields |= rules.fields()
+    return Rules(
+        k=spec.k, min_len=known.min_len, eos=known.eos, pad=known.pad, ngram=known.no_repeat_ngram, variable=plugs.variable,
+        temperature=plugs.softmax.temperature, normalize=spec.scoring.normalize, lenpen=spec.scoring.lenpen, reward=spec.scoring.reward,
+        **fields,
+    )  # fmt: skip
 
 
 def is_plain(pool: Pool) -> bool:
@@ -50,6 +65,9 @@ class CompiledSearch:
 
     def __init__(self, setup: SearchSetup):
         self.setup = setup
+        self.rules = rules_of(setup)
+        self.proves = self.rules.stop == StopRule.OPTIMAL
+        self.drops = bool(setup.plugs.prune or self.rules.prune_bound)
         self.reader: BatchReader | None = None  # None while there are no sentences
         self.sentences: dict[int, CompiledSentence] = {}  # by place, live or ended
         self.live: dict[int, CompiledSentence] = {}
@@ -65,21 +83,25 @@ class CompiledSearch:
         return self.batch.rows
 
     @torch.no_grad()
-    def admit(self, pool: Pool, sentences: list[int]) -> list[int]:
-        """Start these sentences of a plain pool, which may be encoded together; return their places."""
-        decoder = self.setup.decoder
+    def admit(self, pool: Pool, sentences: list[int], nbest: Sequence[int] | None = None) -> list[int]:
+        """Start these sentences of a plain pool, which may be encoded together; return their places. nbest: of each, how many hypotheses
+        are asked for."""
+        decoder, spec = self.setup.decoder, self.setup.spec
         decoder.admit(pool.inputs(sentences))
         slots = self.free(len(sentences), {sentence.struct.slot for sentence in self.live.values()})
         if self.reader is not None:
             self.reader.take_in_(decoder.set_aside(), slots)
         else:
-            self.reader = decoder.batch_reader(FIRST_POSITIONS + FIRST_STEPS * self.setup.spec.k)
+            self.reader = decoder.batch_reader(FIRST_POSITIONS + FIRST_STEPS * spec.k)
             decoder.set_aside()
         self.setup.stats.encoder_calls += 1
         places = self.free(len(sentences), self.sentences)
-        for sentence, place, slot in zip(sentences, places, slots, strict=True):
-            self.sentences[place] = self.spare.pop() if self.spare else self.new()
-            self.sentences[place].start_(pool.bos, pool.max_len[sentence], slot)
+        wanted = spec.scoring.wanted(pool, torch.tensor(sentences)).tolist() if spec.scoring.reward else itertools.repeat(0.0)
+        each = zip(sentences, places, slots, nbest or itertools.repeat(spec.nbest), wanted, strict=False)
+        for sentence, place, slot, n, length in each:
+            self.sentences[place] = self.spare.pop() if self.spare else CompiledSentence(self.rules)
+            limit = pool.max_len[sentence]
+            self.sentences[place].start_(pool.bos, limit, slot, n, length, (limit + 1.0) ** spec.scoring.lenpen)
         self.keep()
         return places
 
@@ -88,27 +110,34 @@ class CompiledSearch:
         """The first n numbers that are not taken."""
         return list(itertools.islice((i for i in itertools.count() if i not in taken), n))
 
-    def new(self) -> CompiledSentence:
-        """Memory for a sentence."""
-        setup = self.setup
-        known, temperature = setup.processors, setup.plugs.softmax.temperature
-        return CompiledSentence(setup.spec.k, known.min_len, known.eos, known.pad, temperature, known.no_repeat_ngram)
-
     def keep(self) -> None:
         """Search the sentences that are live."""
         self.live = {place: sentence for place, sentence in self.sentences.items() if sentence.is_live}
         self.batch.keep_(list(self.live.values()))
 
-    def step_level(self, most: int) -> list[int]:
-        """Add tokens to the rows of the shortest sentences, at most so many, until they are level with the others or one of them ends.
-        Return the places of those that have ended."""
-        lengths = {sentence.struct.length for sentence in self.live.values()}
-        if len(lengths) < 2:
+    def step_some(self, most: int, level: bool, most_rows: int | None) -> list[int]:
+        """Add tokens to rows, at most so many; stop when a sentence ends. Return the places of those that have ended.
+
+        level: to the shortest sentences only, until they are level with the others; most_rows: to no more rows at once, of the sentences
+        that have waited longest, but to those of one sentence at least.
+        """
+        live = self.live
+        lengths = {sentence.struct.length for sentence in live.values()} if level else ()
+        if len(lengths) > 1:
+            shortest, above = sorted(lengths)[:2]
+            live = {place: sentence for place, sentence in live.items() if sentence.struct.length == shortest}
+            most = min(most, above - shortest)
+        if most_rows is not None and len(live) * self.setup.spec.k > most_rows:
+            rows = itertools.accumulate(sentence.struct.rows for sentence in live.values())
+            n = sum(1 for so_far in rows if so_far <= most_rows)
+            live, most = dict(itertools.islice(live.items(), max(1, n))), 1
+            for place in live:  # to the end of the turn
+                self.sentences[place] = self.sentences.pop(place)
+        if len(live) == len(self.live):
             return self.step(most)
-        shortest, above = sorted(lengths)[:2]
-        self.batch.keep_([sentence for sentence in self.live.values() if sentence.struct.length == shortest])
+        self.batch.keep_(list(live.values()))
         try:
-            return self.step(min(most, above - shortest))
+            return self.step(most)
         finally:
             self.keep()
 
@@ -143,8 +172,16 @@ class CompiledSearch:
 
         None where some continuations were impossible: the loop knows how to go on from there. Raises NotANumber where the model gives NaN.
         """
-        sentence = self.sentences[place]
-        found = hypotheses(sentence.found(), self.setup.spec.scoring, most) if sentence.result == Result.FOUND else None
+        sentence, found = self.sentences[place], None
+        state, stats = sentence.struct, self.setup.stats
+        if sentence.result == Result.FOUND:
+            ending = None
+            if self.proves:
+                steps = state.limit - state.length
+                ending = Ending(state.gap, steps, steps * self.rules.k + state.missed)
+            found = hypotheses(sentence.found(), self.setup.spec.scoring, most, state.wanted, ending)
+        if self.drops:
+            stats.drop(torch.tensor(state.dropped))
         self.cancel([place])
         if sentence.result == Result.NOT_A_NUMBER:
             raise NotANumber(f"the model gives NaN at target position {sentence.struct.length} of the sentence")

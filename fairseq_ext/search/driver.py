@@ -18,8 +18,7 @@ class BeamSearch:
 
     def __init__(self, setup: SearchSetup):
         self.setup = setup
-        is_known = knows(setup) and setup.plugs.schedule.most_rows is None
-        self.compiled = CompiledSearch(setup) if is_known else None
+        self.compiled = CompiledSearch(setup) if knows(setup) else None
         self.constrained = ConstrainedSearch(setup)
 
     def __call__(self, pool: Pool, answer: OnFinal) -> None:
@@ -56,8 +55,10 @@ class BeamSearch:
                     at |= zip(search.admit(pool, part), part, strict=True)
             if not search.live:
                 return left
-            most = 1 if schedule(pool, started, len(search.live), search.rows) else STEPS
-            for place in search.step_level(most) if schedule.level else search.step(most):
+            # where rows are counted, any step may make room for a new sentence
+            waits = schedule.most_rows is not None and len(pool.queue(started))
+            most = 1 if waits or schedule(pool, started, len(search.live), search.rows) else STEPS
+            for place in search.step_some(most, schedule.level, schedule.most_rows):
                 found = search.take(place)
                 if found is None:
                     left.append(at[place])

@@ -39,20 +39,29 @@ class Hypothesis:
     unmet: tuple[tuple[str, str], ...] = ()  # constraints that it does not meet: text, reason
 
 
-def hypotheses(found: Sequence[tuple[np.ndarray, np.ndarray]], scoring: Scoring, most: int | None = None) -> list[Hypothesis]:
-    """Return the hypotheses of a compiled search, best first, of equals those that were finished first, at most so many; scoring without a
-    reward.
+def hypotheses(
+    found: Sequence[tuple[np.ndarray, np.ndarray]],
+    scoring: Scoring,
+    most: int | None = None,
+    wanted: float = 0.0,
+    ending: Ending | None = None,
+) -> list[Hypothesis]:
+    """Return the hypotheses of a compiled search, best first, of equals those that come first, at most so many.
 
-    found: of each its tokens (L,) with EOS, and sums of log-probabilities (L,), in the order in which they were finished.
+    found: of each its tokens (L,) with EOS, and sums of log-probabilities (L,); wanted: target length that a bounded reward counts up to.
     """
     scored = []
     for tokens, cumulative in found:
         total = cumulative[-1]
-        scored.append((float(total / np.float32(len(tokens) ** scoring.lenpen) if scoring.normalize else total), tokens, cumulative))
+        if scoring.normalize:
+            total = total / np.float32(len(tokens) ** scoring.lenpen)
+        elif scoring.reward:
+            total = np.float64(total) + scoring.reward * min(wanted, len(tokens))
+        scored.append((float(total), tokens, cumulative))
     out = []
     for score, tokens, cumulative in sorted(scored, key=lambda each: -each[0])[:most]:
         positional = np.concatenate([cumulative[:1], np.diff(cumulative)])
-        out.append(Hypothesis(torch.from_numpy(tokens.copy()), score, torch.from_numpy(positional)))
+        out.append(Hypothesis(torch.from_numpy(tokens.copy()), score, torch.from_numpy(positional), ending=ending))
     return out
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from fairseq_ext.decoders.protocol import Decoder
+from fairseq_ext.kernels.beam import PlugRules
 from fairseq_ext.kernels.constrained import Banks, Estimate
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, StopDecision
@@ -53,7 +54,7 @@ class Softmax(ABC):
 class Select(ABC):
     """Which continuations of a sentence go on (`--select`)."""
 
-    is_topk: bool = False  # the 2k best ones, and nothing else
+    rules: PlugRules | None = None  # what the compiled search (kernels/beam.cpp) does as this plug; None: nothing
     variable: bool = False  # a sentence may continue with fewer rows than the beam
     soft: bool = False  # required phrases are preferred, not forced
 
@@ -84,6 +85,8 @@ class Select(ABC):
 class Prune(ABC):
     """Which candidates are dropped (`--prune-*`)."""
 
+    rules: PlugRules | None = None  # what the compiled search (kernels/beam.cpp) does as this plug; None: nothing
+
     @abstractmethod
     def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished) -> Tensor:
         """(S, c): which candidates stay. Where candidates are in banks (`candidates.group`), drop none for what those of other banks have:
@@ -93,7 +96,7 @@ class Prune(ABC):
 class Stop(ABC):
     """When a sentence is final (`--stop`)."""
 
-    is_count: bool = False  # with k finished hypotheses or at its length limit, and by nothing else
+    rules: PlugRules | None = None  # what the compiled search (kernels/beam.cpp) does as this plug; None: nothing
     variable: bool = False  # a sentence may continue with fewer rows than the beam
     estimate: Estimate | None = None  # by which the compiled search (kernels/constrained.cpp) decides as this plug does; None: it cannot
 
@@ -132,3 +135,7 @@ class Plugs:
     def variable(self) -> bool:
         """Whether sentences may have fewer rows than the beam."""
         return bool(self.prune) or self.select.variable or self.stop.variable
+
+    def rules(self) -> list[PlugRules | None]:
+        """What the compiled search (kernels/beam.cpp) does as those that choose, drop and end; None for each that it cannot replace."""
+        return [self.select.rules, self.stop.rules, *(prune.rules for prune in self.prune)]

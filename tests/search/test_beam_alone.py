@@ -14,12 +14,17 @@ from fairseq_ext.search.compiled_search import CompiledSearch
 from fairseq_ext.search.driver import BeamSearch
 from fairseq_ext.search.loop import beam_search
 from fairseq_ext.search.pool import Pool
+from fairseq_ext.stats import Stats
 
 pytestmark = pytest.mark.skipif(library() is None, reason="there is no compiled library")
 CASES = int(os.environ.get("ONE_SENTENCE_CASES", "300"))  # 10,000 take some minutes
 SEED = int(os.environ.get("ONE_SENTENCE_SEED", "3"))
 PLAIN = {"tokens", "positional_scores"}
-COUNTS = ("encoder_calls", "decoder_calls", "decoder_rows", "decoder_positions", "expansions", "target_tokens", "refills")
+COUNTS = ("decoder_calls", "refills", "encoder_calls", "decoder_rows", "decoder_positions", "expansions", "target_tokens", "dropped_rows")
+ENDINGS: list[dict] = [
+    {}, {"stop": "ranked"}, {"stop": "first"}, {"stop": "shrink"}, {"stop": "optimal"}, {"stop": "optimal", "prune_bound": True},
+    {"stop": "optimal", "stop_expansion": "paper"},
+]  # fmt: skip
 
 
 @functools.cache
@@ -27,8 +32,9 @@ def model(architecture: str, seed: int):
     return build(architecture, seed, dtype=torch.float32)
 
 
-def both(ours, sample: dict) -> tuple[list, list, bool]:
-    """What the driver and the loop find, and whether the driver has found it in compiled code; then the counts of both must be equal."""
+def both(ours, sample: dict, calls: bool = True) -> tuple[list, list, bool]:
+    """What the driver and the loop find, and whether the driver has found it in compiled code; then the counts of both must be equal.
+    calls: those of calls, too."""
     driver, searched = ours.driver, []
     assert isinstance(driver, BeamSearch)
     search = driver.search
@@ -44,13 +50,18 @@ def both(ours, sample: dict) -> tuple[list, list, bool]:
         driver.search = search
     theirs = ours.stats.since(before)
     was_compiled = bool(searched) and searched[-1] == []
-    for name in COUNTS if was_compiled else ():
+    for name in (COUNTS if calls else COUNTS[3:]) if was_compiled else ():
         assert getattr(counts, name) == getattr(theirs, name), name
+    if was_compiled and hasattr(counts, "certificates"):
+        some, others = counts.certificates, theirs.certificates
+        assert (some.proved, some.open, counts.saved) == (others.proved, others.open, theirs.saved)
+        assert some.gap_mean.over == pytest.approx(others.gap_mean.over, abs=1e-9)  # powers are rounded in two ways
     return alone, loop, was_compiled
 
 
-def equal_bits(alone: list, loop: list) -> None:
-    for found, expected in zip(alone[0], loop[0], strict=True):
+def equal_bits(alone: list, loop: list, nbest: int | None = None) -> None:
+    """nbest: how many were asked for, where the loop keeps others too (--stop optimal)."""
+    for found, expected in zip(alone[0], loop[0][:nbest], strict=True):
         assert all(torch.equal(found[name], expected[name]) for name in PLAIN)
         assert float(found["score"]) == float(expected["score"])
 
@@ -67,16 +78,35 @@ def test_random_searches_give_the_loops_bits():
             )  # fmt: skip
             generation["min_len"] = draw.choice([1, 1, 0, draw.randint(1, generation["max_len_b"])])
             generation["nbest"] = draw.randint(1, generation["beam"])
-            ours = generators([model(draw.choice(architectures), draw.randint(1, 9))], **generation).ours
+            strategy = other_width(draw, generation["unnormalized"]) if case % 20 else {}
+            ours = generators([model(draw.choice(architectures), draw.randint(1, 9))], strategy=strategy, **generation).ours
         lengths = [draw.randint(1, 12) for _ in range(draw.choice([1, 1, 2, 5]))]
         alone, loop, was_compiled = both(ours, batch(lengths, seed=case))
         for found, expected in zip(alone, loop, strict=True):
-            equal_bits([found], [expected])
+            equal_bits([found], [expected], generation["nbest"] if strategy.get("stop") == "optimal" else None)
         compiled += was_compiled
     assert compiled > 0.7 * CASES  # the widest beams want more continuations than the small vocabulary has
 
 
-@pytest.mark.parametrize("strategy", [{}, {"int8": True}], ids=str)
+def other_width(draw: random.Random, unnormalized: bool) -> dict:
+    """A stopping criterion, and what prunes beside it."""
+    strategy = dict(draw.choice(ENDINGS))
+    if draw.random() < 0.5:
+        strategy["prune_threshold"] = draw.choice([0.5, 2.5, 10.0])
+    if draw.random() < 0.3:
+        strategy["prune_children"] = draw.choice([1, 2, 3])
+    if draw.random() < 0.3:
+        strategy["prune_finished"] = draw.choice([1.0, 20.0])
+    if unnormalized and draw.random() < 0.7:
+        strategy |= {"length_reward": draw.choice([0.3, 1.2]), "length_ratio": draw.choice([0.7, 1.0])}
+        strategy["length_offset"] = draw.choice([0.0, 2.5])
+    return strategy
+
+
+VARIABLE = [{"stop": "ranked", "prune_threshold": 2.5, "prune_children": 3}, {"stop": "optimal", "prune_bound": True}]
+
+
+@pytest.mark.parametrize("strategy", [{}, {"int8": True}, *VARIABLE], ids=str)
 def test_sentences_that_come_and_go_get_the_loops_bits(strategy):
     """Some are cancelled; slots, the KV cache and its positions grow, and positions that no row needs are given up."""
     draw, ended, unsuitable = random.Random(SEED), 0, 0
@@ -100,7 +130,7 @@ def test_sentences_that_come_and_go_get_the_loops_bits(strategy):
                     unsuitable += 1
                     continue
                 ended += 1
-                for h, e in zip(found, run(ours, sample)[0], strict=True):
+                for h, e in zip(found, run(ours, sample)[0][: len(found)], strict=True):
                     assert torch.equal(h.tokens, e["tokens"]) and torch.equal(h.positional_scores, e["positional_scores"])
                     assert h.score == float(e["score"])
             if expected and draw.random() < 0.05:
@@ -137,11 +167,9 @@ def test_int8_gives_the_loops_bits():
         assert was_compiled
 
 
-FLAGS: list[dict] = [
-    {"stop": "first"}, {"patience": 2}, {"prune_threshold": 5.0}, {"prune_children": 2}, {"schedule": "stream", "stream_rows": 30},
-    {"decoder_backend": "fairseq"}, {"softmax": "screened"},
-]  # fmt: skip
-OTHERS = [(flags, {}) for flags in FLAGS] + [({}, {"unkpen": 0.5})]
+FLAGS: list[dict] = [{"patience": 2}, {"decoder_backend": "fairseq"}, {"softmax": "screened"}]
+UNBOUNDED = ({"length_reward": 0.5, "length_reward_unbounded": True}, {"unnormalized": True})
+OTHERS = [(flags, {}) for flags in FLAGS] + [({}, {"unkpen": 0.5}), ({"stop": "optimal"}, {"lenpen": -0.5}), UNBOUNDED]
 
 
 @pytest.mark.parametrize(("strategy", "generation"), OTHERS, ids=str)
@@ -158,17 +186,34 @@ def test_other_searches_go_through_the_loop(strategy, generation):
 
 @pytest.mark.parametrize("width", [2, 5])
 @pytest.mark.parametrize("order", ["fifo", "shortest"])
-def test_streams_give_the_loops_bits_in_the_same_calls(order, width):
-    strategy = {"schedule": "stream", "stream_order": order, "stream_width": width, "refill_threshold": 0.5}
+@pytest.mark.parametrize("ending", [{}, *VARIABLE], ids=str)
+def test_streams_give_the_loops_bits_in_the_same_calls(order, width, ending):
+    strategy = {"schedule": "stream", "stream_order": order, "stream_width": width, "refill_threshold": 0.5, **ending}
     draw, compiled = random.Random(SEED), 0
     for seed in range(8):
         ours = generators([model("transformer", draw.randint(1, 9))], strategy=strategy, beam=draw.choice([1, 3]), max_len_b=12).ours
         found, expected, was_compiled = both(ours, batch([draw.randint(1, 12) for _ in range(9)], seed=seed))
         for some, others in zip(found, expected, strict=True):
-            equal_bits([some], [others])
+            equal_bits([some], [others], 1 if ending.get("stop") == "optimal" else None)
         compiled += was_compiled
         assert ours.stats.refills
     assert compiled > 4
+
+
+@pytest.mark.parametrize("order", ["fifo", "shortest"])
+@pytest.mark.parametrize("ending", [{}, *VARIABLE], ids=str)
+def test_a_limit_on_rows_holds_and_changes_no_result(order, ending, monkeypatch):
+    strategy = {"schedule": "stream", "stream_order": order, "stream_rows": 10, "refill_threshold": 0.6, **ending}
+    count, widest = Stats.count_steps, []
+    monkeypatch.setattr(Stats, "count_steps", lambda self, calls, rows: widest.append(rows / calls) or count(self, calls, rows))
+    draw, compiled = random.Random(SEED), 0
+    for seed in range(8):
+        ours = generators([model("transformer", draw.randint(1, 9))], strategy=strategy, beam=4, max_len_b=12).ours
+        found, expected, was_compiled = both(ours, batch([draw.randint(1, 12) for _ in range(9)], seed=seed), calls=False)
+        for some, others in zip(found, expected, strict=True):
+            equal_bits([some], [others], 1 if ending.get("stop") == "optimal" else None)
+        compiled += was_compiled
+    assert compiled > 4 and 7 < max(widest) <= 10
 
 
 def test_ensembles_go_through_the_loop():

@@ -14,6 +14,7 @@ from fairseq.dataclass import FairseqDataclass
 from torch import Tensor
 
 from fairseq_ext.errors import UsageError
+from fairseq_ext.kernels.beam import PlugRules
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates
@@ -35,6 +36,7 @@ class PruneFinished(Prune):
 
     def __init__(self, X: float):
         self.X = X
+        self.rules = PlugRules(behind_finished=X)
 
     def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished) -> Tensor:
         best = finished.total[beam.live_index()][:, None]

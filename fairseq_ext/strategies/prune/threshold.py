@@ -15,6 +15,7 @@ from fairseq.dataclass import FairseqDataclass
 from torch import Tensor
 
 from fairseq_ext.errors import UsageError
+from fairseq_ext.kernels.beam import PlugRules
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates
@@ -36,6 +37,7 @@ class PruneThreshold(Prune):
 
     def __init__(self, delta: float):
         self.delta = delta
+        self.rules = PlugRules(threshold=delta)
 
     def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished) -> Tensor:
         score = candidates.score

@@ -42,7 +42,10 @@ def best_of_rows(k: int, beam: Beam, log_probs: LogProbs, children: int | None =
     row_score = row_score + beam.last_score()[:, None]
     score = beam.by_sentence(row_score, -torch.inf).flatten(1)  # (n, per_row) -> (S, width x per_row)
     token = beam.by_sentence(row_token, 0).flatten(1)
-    score, place = score.topk(c, dim=1)
+    if children is None:
+        score, place = score.topk(c, dim=1)
+    else:  # of equals the first, as everywhere else on a CPU
+        score, place = (x[:, :c] for x in score.sort(dim=1, descending=True, stable=True))
     token = token.gather(1, place)
     row = place // per_row
     if beam.counts is not None:  # an empty place points to a row of its own sentence

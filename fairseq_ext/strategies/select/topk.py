@@ -3,6 +3,7 @@
 2k, so that k remain even if k of them end in EOS. k = --beam.
 """
 
+from fairseq_ext.kernels.beam import PlugRules
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates
@@ -19,7 +20,7 @@ class TopK(Select):
         self.k = k
         self.children = children  # most continuations of one row; None: no limit
         self.variable = children is not None
-        self.is_topk = type(self) is TopK and children is None
+        self.rules = PlugRules(children=children) if type(self) is TopK else None
 
     def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
         best = best_of_rows(self.k, beam, log_probs, self.children)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.errors import UsageError
+from fairseq_ext.kernels.beam import PlugRules, StopRule
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, StopDecision
@@ -39,7 +40,7 @@ class Count(Stop):
     def __init__(self, eos: int, patience: int = 1):
         self.eos = eos
         self.patience = patience
-        self.is_count = type(self) is Count and patience == 1
+        self.rules = PlugRules(StopRule.COUNT) if type(self) is Count and patience == 1 else None
 
     def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None) -> StopDecision:
         before = finished.count[beam.live_index()]

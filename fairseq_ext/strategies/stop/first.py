@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from fairseq_ext.kernels.beam import PlugRules, StopRule
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, StopDecision
@@ -13,6 +14,8 @@ from fairseq_ext.strategies.stop._length_reward import LengthFlags, check_length
 
 class First(Stop):
     """Final when the best candidate is complete; that candidate is the answer."""
+
+    rules = PlugRules(StopRule.FIRST)
 
     def __init__(self, eos: int):
         self.eos = eos

@@ -26,6 +26,7 @@ from fairseq.dataclass import ChoiceEnum
 from torch import Tensor
 
 from fairseq_ext.errors import UsageError
+from fairseq_ext.kernels.beam import PlugRules, StopRule
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, StopDecision
@@ -60,6 +61,7 @@ class OptimalEnding(Stop):
         self.paper = paper  # expansion
         self.prune = prune
         self.variable = paper or prune
+        self.rules = PlugRules(StopRule.OPTIMAL, paper=paper, prune_bound=prune)
 
     def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None) -> StopDecision:
         live = beam.live_index()

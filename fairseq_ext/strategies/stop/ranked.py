@@ -7,6 +7,7 @@
 import torch
 from torch import Tensor
 
+from fairseq_ext.kernels.beam import PlugRules, StopRule
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, StopDecision
@@ -21,6 +22,7 @@ class Ranked(Stop):
     finished; until then better ones may push it off. The beam has k places less the answers."""
 
     variable = True
+    rules = PlugRules(StopRule.RANKED)
 
     def __init__(self, k: int, eos: int):
         self.k = k

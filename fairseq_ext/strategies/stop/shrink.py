@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from fairseq_ext.kernels.beam import PlugRules, StopRule
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, StopDecision
@@ -16,6 +17,7 @@ class Shrink(Stop):
     """Every finished hypothesis takes its slot with it; final when no slot is left."""
 
     variable = True
+    rules = PlugRules(StopRule.SHRINK)
 
     def __init__(self, k: int, eos: int):
         self.k = k
