@@ -2,8 +2,8 @@
 
 The search is never empty on purpose: every few steps (`Refill.steps`), or at once where nothing runs, as many requests start as there is
 room for (--stream-width sentences, or --stream-rows rows); --refill-threshold waits until few are left, and --schedule batch until none is.
-Requests without constraints are decoded together in compiled steps, where there are such (search/compiled_search.py), all others in those
-of the loop.
+Requests without constraints, and those with required phrases, are decoded in compiled steps, where there are such (compiled.py), all
+others in those of the loop.
 
 A request whose preparation fails is answered with the error. When a step fails, whatever the reason, all its sentences run again, each
 alone, so that the error goes to the request that is to blame.
@@ -21,24 +21,16 @@ from dataclasses import dataclass, replace
 import torch
 
 from fairseq_ext.constraints.draft_first import without_phrases
+from fairseq_ext.engine.compiled import Compiled, Plain, WithPhrases
 from fairseq_ext.engine.intake import Intake, Request, told
 from fairseq_ext.engine.jobs import Partial
 from fairseq_ext.errors import NotANumber
-from fairseq_ext.search.compiled_search import CompiledSearch, is_plain, knows
+from fairseq_ext.search import compiled_search, constrained
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.open_search import OpenSearch
-from fairseq_ext.search.pool import Pool
-from fairseq_ext.session.pool_of import pool_of, pool_without_constraints
+from fairseq_ext.search.state import SearchSetup
+from fairseq_ext.session.pool_of import pool_of
 from fairseq_ext.translator import Translator
-
-
-@dataclass(frozen=True)
-class Plain:
-    """A request in the compiled search."""
-
-    request: Request
-    pool: Pool  # that it came in
-    sentence: int  # there
 
 
 @dataclass(frozen=True)
@@ -65,8 +57,12 @@ class Decoding(Intake):
         self.device = torch.device("cuda" if translator.cuda else "cpu")
         setup = self.generator.setup
         plugs = replace(setup.plugs, select=setup.plugs.select.unconstrained(), stop=setup.plugs.stop.unconstrained())
-        self.of_plain = replace(setup, plugs=plugs)
-        self.compiles = setup.decoder.is_compiled and knows(self.of_plain)
+        of_plain = replace(setup, plugs=plugs)
+        self.kinds: dict[type[Compiled], SearchSetup] = {}  # the compiled searches that there may be, with what they search by
+        if setup.decoder.is_compiled and compiled_search.knows(of_plain):
+            self.kinds[Plain] = of_plain
+        if setup.decoder.is_compiled and constrained.knows(setup):
+            self.kinds[WithPhrases] = setup
         self.alone: deque[Request] = deque()  # that run by themselves, after a step that failed
         self.since = 0  # steps since requests started
         self.clear()
@@ -75,8 +71,7 @@ class Decoding(Intake):
         """Start with no live requests."""
         self.search = OpenSearch(self.generator.setup, self.refill.places, self.device)
         self.live: dict[int, Request] = {}  # by place
-        self.compiled = CompiledSearch(self.of_plain) if self.compiles else None
-        self.plain: dict[int, Plain] = {}  # by place in the compiled search
+        self.compiled = [kind(self.translator, setup) for kind, setup in self.kinds.items()]
 
     @property
     def busy(self) -> bool:
@@ -86,7 +81,7 @@ class Decoding(Intake):
     @property
     def started(self) -> int:
         """How many requests are being decoded."""
-        return len(self.live) + len(self.plain)
+        return len(self.live) + sum(len(compiled.held) for compiled in self.compiled)
 
     def cancel(self, number: int) -> None:
         """Forget a request; its rows are free at the next step."""
@@ -96,11 +91,7 @@ class Decoding(Intake):
             if request.number == number:
                 del self.live[place]
                 return self.search.cancel([place])
-        for place, plain in self.plain.items():
-            if plain.request.number == number:
-                del self.plain[place]
-                assert self.compiled is not None
-                return self.compiled.cancel([place])
+        any(compiled.cancel(number) for compiled in self.compiled)
 
     def work(self) -> None:
         """Start what may start, and decode one step."""
@@ -110,8 +101,9 @@ class Decoding(Intake):
                 self.start(newcomers)
             for place in self.search.step():
                 self.finish(place)
-            for place in self.compiled.step() if self.compiled is not None else ():
-                self.finish_plain(place)
+            for compiled in self.compiled:
+                for place in compiled.search.step():
+                    self.finish_compiled(compiled, place)
             self.since += 1
             self.tell_prefixes()
         except Exception as error:
@@ -129,11 +121,23 @@ class Decoding(Intake):
         now, self.since = time.monotonic(), 0
         for request in requests:
             request.started = request.started or now
-        plain = [request for request in requests if request.is_plain]
-        if plain and self.compiled is not None and self.start_plain(plain):
-            requests = [request for request in requests if not request.is_plain]
+        for compiled in list(self.compiled):
+            known = [request for request in requests if compiled.knows(request)]
+            if known and self.start_compiled(compiled, known):
+                requests = [request for request in requests if not compiled.knows(request)]
         if requests:
             self.start_in_loop(requests)
+
+    def start_compiled(self, compiled: Compiled, requests: list[Request]) -> bool:
+        """Put requests into a compiled search; False, and no such search any more, where the flags force something on all of them that it
+        does not know."""
+        pool = compiled.pool(requests)
+        self.search.set_aside()
+        is_known = compiled.start(pool, requests)
+        if not is_known:
+            self.compiled.remove(compiled)
+            del self.kinds[type(compiled)]
+        return is_known
 
     def start_in_loop(self, requests: list[Request]) -> None:
         """Put requests into the loop's search."""
@@ -142,20 +146,6 @@ class Decoding(Intake):
         requests = [requests[i] for i in arrivals.ids.tolist()]
         places = self.search.admit(arrivals, [request.nbest for request in requests])
         self.live |= zip(places, requests, strict=True)
-
-    def start_plain(self, requests: list[Request]) -> bool:
-        """Put requests into the compiled search; False where the flags force something on every sentence, which it does not know."""
-        assert self.compiled is not None
-        pool = pool_without_constraints(self.translator, [request.tokens for request in requests])
-        if not is_plain(pool):
-            self.compiled, self.compiles = None, False
-            return False
-        self.search.set_aside()
-        numbers = pool.ids.tolist()
-        places = self.compiled.admit(pool, list(range(len(requests))), [requests[number].nbest for number in numbers])
-        for i, (place, number) in enumerate(zip(places, numbers, strict=True)):
-            self.plain[place] = Plain(requests[number], pool, i)
-        return True
 
     def finish(self, place: int) -> None:
         """Answer a request whose search is over; a draft that misses a phrase starts once more, before all that wait."""
@@ -172,13 +162,12 @@ class Decoding(Intake):
         self.search.leave(place)
         del self.live[place]
 
-    def finish_plain(self, place: int) -> None:
-        """Answer a request without constraints whose search is over; one that the compiled search cannot decode goes to the loop."""
-        assert self.compiled is not None
-        plain = self.plain[place]  # until it is answered: a step that fails runs it again
-        request = plain.request
+    def finish_compiled(self, compiled: Compiled, place: int) -> None:
+        """Answer a request whose compiled search is over; one that it cannot decode goes to the loop."""
+        held = compiled.held[place]  # until it is answered: a step that fails runs it again
+        request = held.request
         try:
-            found = self.compiled.take(place, request.nbest)
+            found = compiled.take(place)
         except NotANumber as error:
             self.events.append((request.number, told(error)))
         else:
@@ -187,8 +176,8 @@ class Decoding(Intake):
                 self.waiting[request.number] = request
                 self.waiting.move_to_end(request.number, last=False)
             else:
-                self.answer(request, self.generator.answer(plain.pool, plain.sentence, found), gap_of(found))
-        del self.plain[place]
+                self.answer(request, self.generator.answer(held.pool, held.sentence, found), gap_of(found))
+        del compiled.held[place]
 
     def holds_all(self, request: Request, found: list[Hypothesis]) -> bool:
         """Whether a draft has all that is required of it."""
@@ -201,9 +190,10 @@ class Decoding(Intake):
         for place, request in self.live.items():
             if request.job.streams and not request.is_draft:
                 self.tell(request, self.search.common_prefix(place))
-        for place, plain in self.plain.items():
-            if plain.request.job.streams and self.compiled is not None:
-                self.tell(plain.request, self.compiled.common_prefix(place))
+        for compiled in self.compiled:
+            for place, held in compiled.held.items():
+                if held.request.job.streams:
+                    self.tell(held.request, compiled.search.common_prefix(place))
 
     def tell(self, request: Request, prefix: list[int]) -> None:
         """Tell that an answer begins with these tokens, where that is more than has been told."""
@@ -214,7 +204,8 @@ class Decoding(Intake):
     def fail(self, newcomers: list[Request], error: Exception) -> None:
         """A step has failed: its sentences run again alone; the one that was alone is to blame."""
         error.__traceback__ = None  # it would keep the step's tensors alive
-        known = {r.number: r for r in [*newcomers, *self.live.values(), *(plain.request for plain in self.plain.values())]}
+        in_compiled = [held.request for compiled in self.compiled for held in compiled.held.values()]
+        known = {request.number: request for request in [*newcomers, *self.live.values(), *in_compiled]}
         if len(known) == 1:
             self.events.append((next(iter(known)), told(error)))
         else:

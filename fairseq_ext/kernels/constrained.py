@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.kernels.banks import PhrasesStruct
-from fairseq_ext.kernels.beam import FIRST_PLACES, FOUND, ROWS, STEPS, Result
+from fairseq_ext.kernels.beam import FIRST_PLACES, FOUND, ROWS, Result
 from fairseq_ext.kernels.library import loaded
 
 STATES = ("place", "next_place", "met", "next_met")
@@ -73,9 +73,11 @@ class SentencesStruct(ctypes.Structure):
 
 class CompiledConstrained:
     """One search over N sentences. sentences: their numbers in the pool; limits: most tokens before EOS of each; bos: first target
-    token."""
+    token; lists: the length of each one's n-best list, at most that of the settings."""
 
-    def __init__(self, settings: Settings, banks: Banks, sentences: Sequence[int], limits: Sequence[int], bos: int):
+    def __init__(
+        self, settings: Settings, banks: Banks, sentences: Sequence[int], limits: Sequence[int], bos: int, lists: Sequence[int]
+    ):
         N, k, G = len(sentences), settings.k, banks.start.size(1)
         self.most = max(limits) + 2  # places for tokens that a row may need
         T, F, number = min(self.most, FIRST_PLACES), 2 * k, torch.tensor(sentences)
@@ -93,6 +95,8 @@ class CompiledConstrained:
         assert settings.divisor.numel() >= self.most
         assert settings.expected.numel() >= self.most + banks.highest + settings.estimate.others + 1
         self.arrays["tokens"][:N, 0], self.arrays["score"][:N, 0] = bos, 0.0
+        for best, n in zip(self.arrays["best"], lists, strict=True):
+            best[: settings.nbest - n] = np.inf  # subtle: so that the last entry of a shorter list is the last column as well
         self.kept = banks
         self.struct = SentencesStruct(
             k=k, m=settings.nbest, min_len=settings.min_len, eos=settings.eos, pad=settings.pad, ngram=settings.ngram, T=T, even=banks.even,
@@ -101,9 +105,15 @@ class CompiledConstrained:
             **{name: array.ctypes.data for name, array in self.arrays.items()},
         )  # fmt: skip
 
-    def go_on(self, reader: Any, step: ctypes.Structure) -> Result:
-        """Make some steps with reader (kernels/row.py, CompiledReader), whose KV cache step describes."""
-        return Result(loaded().search_constrained(ctypes.addressof(self.struct), reader.address, ctypes.addressof(step), STEPS))
+    def go_on(self, reader: Any, step: ctypes.Structure, most: int) -> Result:
+        """Make at most so many steps with reader (kernels/row.py, CompiledReader), whose KV cache step describes."""
+        return Result(loaded().search_constrained(ctypes.addressof(self.struct), reader.address, ctypes.addressof(step), most))
+
+    def take_counts(self) -> tuple[int, int]:
+        """Calls of the decoder since the last time, and their rows."""
+        counts = self.struct.calls, self.struct.read
+        self.struct.calls = self.struct.read = 0
+        return counts
 
     def lengthen_(self) -> bool:
         """Have more places for the tokens of rows and hypotheses, where they are full; return whether they were."""
@@ -112,9 +122,7 @@ class CompiledConstrained:
             return False
         T, n = struct.T, int(self.arrays["first"][struct.live])
         struct.T = min(2 * T, self.most)
-        at = {array.ctypes.data: array for array in self.arrays.values()}  # the library swaps rows with the next ones
-        for name in (*ROWS, *FOUND):
-            before = at[getattr(struct, name)]
+        for name, before in self.present(*ROWS, *FOUND).items():
             after = self.arrays[name] = np.empty((*before.shape[:-1], struct.T), before.dtype)
             if name in FOUND:
                 for sentence, m in enumerate(finished):
@@ -123,6 +131,43 @@ class CompiledConstrained:
                 after[:n, :T] = before[:n]
             setattr(struct, name, after.ctypes.data)
         return True
+
+    def present(self, *names: str) -> dict[str, np.ndarray]:
+        """The arrays that have these names now: the library swaps rows with the next ones."""
+        at = {array.ctypes.data: array for array in self.arrays.values()}
+        return {name: at[getattr(self.struct, name)] for name in names}
+
+    def rows_of(self, sentence: int) -> slice | None:
+        """The rows of the i-th sentence; None where it is not live."""
+        slots = self.arrays["slot"][: self.struct.live].tolist()
+        if sentence not in slots:
+            return None
+        first, behind = self.arrays["first"][slots.index(sentence) :][:2].tolist()
+        return slice(first, behind)
+
+    def tokens(self, sentence: int) -> list[list[int]]:
+        """The tokens chosen so far in each row of the i-th sentence."""
+        rows = self.rows_of(sentence)
+        if rows is None:
+            return []
+        at, length = self.present("tokens", "score"), self.struct.length
+        possible = at["score"][rows, length] > -np.inf
+        return at["tokens"][rows, 1 : length + 1][possible].tolist()
+
+    def drop_(self, sentence: int) -> None:
+        """End the i-th sentence, where it is live; it counts as none that has ended."""
+        rows, struct = self.rows_of(sentence), self.struct
+        if rows is None:
+            return
+        slot, first = self.arrays["slot"], self.arrays["first"]
+        live, n = struct.live, int(first[struct.live])
+        for array in self.present("tokens", "score", "history", "place", "met").values():
+            array[rows.start : n + rows.start - rows.stop] = array[rows.stop : n].copy()
+        i = slot[:live].tolist().index(sentence)
+        sizes = np.delete(np.diff(first[: live + 1]), i)
+        slot[: live - 1] = np.delete(slot[:live], i)
+        first[1:live] = sizes.cumsum()
+        struct.live, struct.W = live - 1, sizes.max(initial=0)
 
     def ended(self, since: int) -> list[int]:
         """Which of the N sentences have ended, without the first `since` of them, in the order in which they did."""

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fairseq_ext import Translator, UsageError
+from fairseq_ext.engine.compiled import WithPhrases
 from fairseq_ext.engine.decoding import Decoding
 from fairseq_ext.engine.jobs import Answer, GlossaryFile, Job, Partial
 from fairseq_ext.engine.worker import load
@@ -28,6 +29,13 @@ FLAGS = dict(
 )  # fmt: skip
 LINES = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()[:24]
 SAME = dict.fromkeys(("net_input", "length", "max_len", "ids", "numbered"))  # of a pool: what is compared by itself
+PHRASES: list[dict] = [
+    {"constraints": ["very"]},
+    {"constraints": ["the", "house"]},
+    {"any_of": [["a", "one"]]},
+    {"constraints": ["port", "the", "patient", "a"]},
+    {"constraints": ["the", "the"]},
+]
 WORDS = "the a house patient employee port very not".split()
 
 
@@ -145,7 +153,7 @@ def test_a_draft_that_has_its_phrases_is_the_answer_and_the_report_names_them():
 @pytest.mark.parametrize(
     "flags", [{}, {"schedule": "batch"}, {"constraints": "ordered"}, {"beam": 1}, {"schedule": "stream", "stream_width": 2}], ids=str
 )
-def test_requests_without_constraints_are_decoded_in_compiled_steps_beside_others(flags, monkeypatch):
+def test_requests_are_decoded_in_compiled_steps_beside_others(flags, monkeypatch):
     shared = []
     admit = OpenSearch.admit
     monkeypatch.setattr(OpenSearch, "admit", lambda self, pool, nbest: shared.append(len(pool)) or admit(self, pool, nbest))
@@ -160,9 +168,41 @@ def test_requests_without_constraints_are_decoded_in_compiled_steps_beside_other
 
     assert in_loop(*map(job, LINES)) == 0
     assert in_loop(job(LINES[0], nbest=1), job(LINES[1], streams=True)) == 0
+    phrases = [job(LINES[i], nbest=1 + i % decoding.generator.spec.k, **fields) for i, fields in enumerate(PHRASES)]
+    assert in_loop(*phrases, job(LINES[8])) == 0
     if flags.get("beam") != 1:
         constrained = [job(LINES[0], constraints=["very"]), job(LINES[1], avoid=["very"]), job(LINES[2], prefix=["My"])]
-        assert in_loop(*constrained, *map(job, LINES[3:])) == 3
+        assert in_loop(*constrained, *map(job, LINES[3:])) == 2
+
+
+@pytest.mark.skipif(library() is None, reason="there is no compiled library")
+def test_requests_with_phrases_get_the_answers_of_the_loop_to_the_last_bit_as_they_come_and_go():
+    decoding = load({**FLAGS, "stream_width": 6})
+    draw = random.Random(7)
+    jobs = [job(draw.choice(LINES), i % 3 == 0, draw.choice([None, 1, 3]), constraints=draw.sample(WORDS, 1 + i % 3)) for i in range(24)]
+    gone = {number: draw.randint(1, 12) for number in range(0, 24, 4)}  # after how many steps
+
+    def found(seed: int) -> dict:
+        arrive, out, steps = random.Random(seed), {}, dict(gone)
+        waiting = list(enumerate(jobs))
+        while waiting or decoding.busy:
+            if waiting and arrive.random() < 0.4:
+                decoding.add(*waiting.pop(0))
+            decoding.work()
+            for number in [number for number in steps if number < 24 - len(waiting)]:
+                steps[number] -= 1
+                if steps[number] == 0:
+                    decoding.cancel(number)
+            out |= {number: what for number, what in decoding.events if isinstance(what, Answer)}
+            decoding.events = []
+        return {number: (answer.hypotheses, answer.constraints) for number, answer in out.items() if number not in gone}
+
+    in_groups = found(1)
+    assert not decoding.compiled[1].held
+    del decoding.kinds[WithPhrases]
+    decoding.clear()
+    in_loop = found(2)
+    assert len(in_loop) == 18 and in_groups == in_loop
 
 
 @pytest.mark.skipif(library() is None, reason="there is no compiled library")
@@ -171,10 +211,11 @@ def test_a_request_that_the_compiled_search_cannot_decode_goes_to_the_loop(monke
     taken = []
     take = CompiledSearch.take
     monkeypatch.setattr(CompiledSearch, "take", lambda self, place, most=None: taken.append(take(self, place, most)) or taken[-1])
-    decoding.compiled.step = lambda: list(decoding.plain)  # they end at once, with no result
+    plain = decoding.compiled[0]
+    plain.search.step = lambda: list(plain.held)  # they end at once, with no result
     jobs = [job(LINES[0], nbest=3), job(LINES[1], nbest=3)]
     given = answers(decoding, jobs)
-    assert taken == [None, None] and not decoding.plain and len(decoding.compiled) == 0
+    assert taken == [None, None] and not plain.held and len(plain.search) == 0
     for each, answer in zip(jobs, given, strict=True):
         same_as_alone(translator, each, answer)
 
