@@ -67,7 +67,10 @@ experiments() {
     shift
     case $paper in
     dba | terminology) "$run" --out "$out" "${text[@]}" "${lines[@]}" "$@" ;;
-    optimal_ending) "$run" --out "$out" "${text[@]}" --dev "$DEV" "${lines[@]}" "$@" ;;
+    optimal_ending)
+        "$run" --out "$out" "${text[@]}" --dev "$DEV" "${lines[@]}" "$@"
+        "$PYTHON" "$HERE/optimal_ending/times.py" --out "$out/times" "${text[@]}" --limit "${LIMIT:-200}"
+        cp "$out/times/times.md" "$out" ;;
     streaming)
         "$run" --out "$out" "${text[@]}" --dev "$DEV" ${PARSING:+--raw "$PARSING"} ${TREES:+--trees "$TREES"} \
             ${LIMIT:+--limit "$LIMIT" --mixed-limit "$LIMIT"} --cpu-time "$@"

@@ -52,7 +52,7 @@ def test_steps_changes_and_the_encoder_are_told_apart():
             self.now += 3
 
     decoder = Decoder()
-    with StepCosts(decoder, lambda: decoder.now) as clocks:
+    with StepCosts(decoder, clock=lambda: decoder.now) as clocks:
         decoder.admit({"src_tokens": torch.zeros(4, 5)})
         for rows in (4, 8, 6):
             decoder.step(torch.zeros(rows, 1))
@@ -75,22 +75,23 @@ def test_views_are_no_launches():
 
 
 def test_tables_predict_and_measure(tmp_path, monkeypatch, capsys):
-    flags = ["--out", str(tmp_path), "--limit", "5", "--n", "2", "--repeats", "1", "--backends", "torch", "lstm"]
+    flags = ["--out", str(tmp_path), "--limit", "5", "--n", "2", "--repeats", "1", "--backends", "torch", "compiled", "lstm"]
     done = subprocess.run([sys.executable, str(HERE / "cost_model.py"), *flags], capture_output=True, text=True)
-    assert done.returncode == 0 and {"torch", "lstm"} <= set(done.stderr.splitlines()), done.stderr
+    assert done.returncode == 0 and {"torch", "compiled", "lstm"} <= set(done.stderr.splitlines()), done.stderr
     text = (tmp_path / "cost_model.md").read_text(encoding="utf-8")
     assert text.strip() == done.stdout.strip() and "Prediction for an H100" in text
     monkeypatch.setattr(sys, "argv", ["cost_model.py", *flags])
     cost_model.main()  # a second run measures nothing
     again = capsys.readouterr()
-    assert again.out.strip() == text.strip() and not {"torch", "lstm"} & set(again.err.splitlines())
-    result = json.loads((tmp_path / "torch.json").read_text(encoding="utf-8"))
-    assert [one["kind"] for one in result["pairs"]] == ["fixed", "variable"]
-    for one in result["pairs"]:
-        assert "equal" in one["outputs"]
-        for search in one["searches"]:
-            assert len(search["steps"]) + len(search["changed"]) == search["calls"] - 1  # the last step has no next one
-            assert sum(rows for rows, *_ in search["steps"] + search["changed"]) < search["rows"]
-            assert all(cells > rows for rows, cells, _ in search["steps"])  # a row sees its source, at least
+    assert again.out.strip() == text.strip() and not {"torch", "compiled", "lstm"} & set(again.err.splitlines())
+    for backend in ("torch", "compiled"):
+        result = json.loads((tmp_path / f"{backend}.json").read_text(encoding="utf-8"))
+        assert [one["kind"] for one in result["pairs"]] == ["fixed", "variable"]
+        for one in result["pairs"]:
+            assert "equal" in one["outputs"]
+            for search in one["searches"]:
+                assert len(search["steps"]) + len(search["changed"]) == search["calls"] - 1  # the last step has no next one
+                assert sum(rows for rows, *_ in search["steps"] + search["changed"]) < search["rows"]
+                assert all(cells > rows for rows, cells, _ in search["steps"])  # a row sees its source, at least
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith(("| torch | fixed", "| lstm | fixed"))]
     assert len(rows) == 2 and all(cells[11].endswith("x") and cells[12].endswith(")") for cells in rows)

@@ -196,3 +196,16 @@ def test_measure_is_sacrebleu():
     assert measure([(-1.0, 7, line) for line in texts], REFERENCES).bleu == pytest.approx(sacrebleu.corpus_bleu(texts, [REFERENCES]).score)
     assert measure([(-1.0, 2, "x")] * 2, REFERENCES).bleu == pytest.approx(sacrebleu.corpus_bleu(["x", "x"], [REFERENCES]).score)
     assert measure([(-1.0, 8, line) for line in REFERENCES], REFERENCES).bleu == pytest.approx(100)
+
+
+def test_times_are_of_searches_that_find_no_worse_scores_with_fewer_rows(tmp_path):
+    script = SCRIPTS / "experiments" / "optimal_ending" / "times.py"
+    flags = ["--out", str(tmp_path), "--limit", "8", "--beams", "3", "--repeats", "2", "--reward", "0.5"]
+    done = subprocess.run([sys.executable, str(script), *flags], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith("| ") and "---" not in line][1:]
+    by_name = {cells[0]: cells for cells in rows}
+    stock, optimal, pruned = (by_name[name] for name in ("fairseq, raw scores", "optimal, raw scores", "optimal, raw scores, pruned"))
+    assert int(pruned[5]) <= int(optimal[5]) < int(by_name["count, raw scores"][5]) < int(stock[5])
+    assert float(stock[6]) - 2e-3 <= float(optimal[6]) == float(pruned[6])
+    assert optimal[8].startswith("8 of 8") and len(rows) == 9 and all(cells[1].endswith(")") for cells in rows)

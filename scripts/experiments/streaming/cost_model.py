@@ -69,7 +69,7 @@ def pair(kind: str, n: int, text: Text, backend: str, args: argparse.Namespace) 
         both.append(Decoding(name, ["--cpu", *flags], text))
     measured = []
     for decoding in both:
-        with StepCosts(decoding.generator.decoder) as clocks:
+        with StepCosts(decoding.generator.decoder, decoding.generator.driver.compiled) as clocks:
             decoding.run()
         measured.append(clocks.measured())
     contenders = [decoding.contender() for decoding in both]

@@ -2,8 +2,8 @@
 
 Timesteps are calls of the decoder; expansions are the live hypotheses that these calls extended, so that fairseq's first step over k copies
 of a sentence's one hypothesis counts as one. The useful share is expansions over rows that went through the decoder. An ensemble counts
-once. FIXED is fairseq's own generator; the others are ours. DEFAULT and DEFAULT-STREAM stop as fairseq does, as a command without --stop;
-compiled code runs their whole search. The others stop as the paper does, in the loop.
+once. FIXED is fairseq's own generator; the others are ours. DEFAULT and DEFAULT-STREAM stop as fairseq does, as a command without --stop,
+the others as the paper does.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python scripts/experiments/streaming/natural.py --out DIR [--model DIR] [--text PREFIX] [--limit 160] [--k 5 20] [--n 16 8]
 
-Default: batches and a stream of n sentences that stop as fairseq does, which compiled code decodes. Fixed width: the same with the paper's
-stopping criterion, in the loop. Variable width (delta 1.5, M 5), in the loop too: batches and a stream of at most n x k rows, so that the
+Default: batches and a stream of n sentences that stop as fairseq does. Fixed width: the same with the paper's stopping criterion. Variable
+width (delta 1.5, M 5): batches and a stream of at most n x k rows, so that the
 sentences that pruning has narrowed leave room for others. A stream has the whole text before it, in either order, and gives what batches
 give. fairseq sorts every batch by length, and the lines of a corpus before it makes batches; here it does the latter for `by length` only.
 --count: what the searches do, and no times: for a machine with other work on it. OUT gets natural.md and a file for each k and n, which is

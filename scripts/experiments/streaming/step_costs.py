@@ -5,7 +5,8 @@ sentences were admitted, set aside or joined after are kept apart: what they tak
 
 A step's cells are its rows x the positions that their attention runs over, of the KV cache and of the source, masked ones included. All
 sentences of a group have as many positions as the one that has most. So a stream, whose sentences are of different ages, has more cells
-for the same rows than batches have, whose sentences start together.
+for the same rows than batches have, whose sentences start together. The compiled search (search/compiled_search.py) makes its steps without
+the decoder's methods; its rows attend to their own tokens and source alone, and the clocks let it make one step a call.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from typing import Any
 
 import numpy as np
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from fairseq_ext.kernels.beam import CompiledBatch, Result
+from fairseq_ext.search.compiled_search import CompiledSearch
 
 CHANGES = ("admit", "set_aside", "join", "resume")
 
@@ -106,10 +110,12 @@ def positions(decoder: Any) -> int:
 
 
 class StepCosts:
-    """Wraps a decoder's methods while a search runs: `with StepCosts(decoder) as found: search()`, then found.measured()."""
+    """Wraps a decoder's methods while a search runs, and a compiled search's: `with StepCosts(decoder, search) as found: decode()`, then
+    found.measured()."""
 
-    def __init__(self, decoder: Any, clock: Callable[[], float] = time.process_time):
-        self.decoder, self.clock = decoder, clock
+    def __init__(self, decoder: Any, search: CompiledSearch | None = None, clock: Callable[[], float] = time.process_time):
+        self.decoder, self.search, self.clock = decoder, search, clock
+        self.source: dict[int, int] = {}  # tokens of the source of each sentence of the search, by its address
         self.events: list[tuple[str, int, float, float]] = []  # what, rows or positions, begin, end
         self.cells: dict[int, int] = {}  # of the steps, by their place among the events
 
@@ -117,12 +123,39 @@ class StepCosts:
         for name in ("step", *CHANGES):
             if hasattr(self.decoder, name):
                 setattr(self.decoder, name, self.timed(name, getattr(self.decoder, name)))
+        if self.search is not None:
+            self.search.admit = self.measured_sources(self.search, self.search.admit)  # type: ignore[method-assign]
+            self.search.batch.go_on = self.one_step(self.search.batch, self.search.batch.go_on)  # type: ignore[method-assign]
         return self
 
     def __exit__(self, *_: object) -> None:
         self.events.append(("end", 0, self.clock(), self.clock()))
         for name in ("step", *CHANGES):
             self.decoder.__dict__.pop(name, None)
+        if self.search is not None:
+            del self.search.admit, self.search.batch.go_on
+
+    def measured_sources(self, search: CompiledSearch, admit: Callable) -> Callable:
+        def call(pool: Any, sentences: list[int], *arguments: Any) -> list[int]:
+            places = admit(pool, sentences, *arguments)
+            for place, tokens in zip(places, pool.length[sentences].tolist(), strict=True):
+                self.source[search.sentences[place].address] = tokens
+            return places
+
+        return call
+
+    def one_step(self, batch: CompiledBatch, go_on: Callable) -> Callable:
+        def call(most: int, *arguments: Any) -> Result:
+            live = [(sentence.struct, self.source[sentence.address]) for sentence in batch.live]
+            cells = sum(state.rows * (state.length + 1 + source) for state, source in live)
+            rows, begin = batch.rows, self.clock()
+            result = go_on(1, *arguments)
+            if result != Result.NO_ROOM:
+                self.cells[len(self.events)] = cells
+                self.events.append(("step", rows, begin, self.clock()))
+            return result
+
+        return call
 
     def timed(self, name: str, method: Callable) -> Callable:
         def call(*arguments: Any, **named: Any) -> Any:
