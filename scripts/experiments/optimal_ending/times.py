@@ -1,7 +1,7 @@
 """What ending a search costs in seconds: the stopping criteria in turns on one text, with decoder rows and the best score found.
 
-    python scripts/experiments/optimal_ending/times.py --out DIR [--model DIR] [--text PREFIX] [--limit 200] [--beams 5 20] [--batch-size 64]
-        [--reward R --ratio RATIO --offset OFFSET]
+    python scripts/experiments/optimal_ending/times.py --out DIR [--model DIR] [--text PREFIX] [--limit 200] [--beams 5 20]
+        [--batch-size 64] [--reward R --ratio RATIO --offset OFFSET]
 
 All searches are asked for their best hypothesis. Seconds are processor time of one thread; a ratio compares two searches of one round.
 Stock is fairseq's own generator. OUT gets times.md.
@@ -18,7 +18,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "streaming"))
 
-from methods import ROOT, BenchError, Decoding, Text, compare, machine, made_by, prepare  # noqa: E402
+from methods import BenchError, Decoding, Text, add_text_arguments, compare, machine, made_by, prepare  # noqa: E402
 
 DEFAULT = "count, raw scores"
 
@@ -76,11 +76,7 @@ def speed_up(others: list[float], ours: list[float]) -> str:
 
 def main() -> None:
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
-    parse.add_argument("--model", type=Path, default=ROOT / "checkpoints" / "demo", help="folder with checkpoint.pt, dict.*.txt, spm.model")
-    parse.add_argument("--text", default=str(ROOT / "data" / "demo" / "test"), help="prefix of the two text files (the demo test set)")
-    parse.add_argument("--src", default="de", help="source language and suffix (de)")
-    parse.add_argument("--tgt", default="en", help="target language and suffix (en)")
-    parse.add_argument("--limit", type=int, default=200, help="first lines of the text (200)")
+    add_text_arguments(parse, 200)
     parse.add_argument("--beams", type=int, nargs="+", default=[5, 20], help="(5 20)")
     parse.add_argument("--batch-size", type=int, default=64, help="sentences (64)")
     parse.add_argument("--reward", type=float, default=0.0, help="--length-reward of one more search (none)")

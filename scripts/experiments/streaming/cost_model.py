@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from cost_tables import backend_tables, draw, fitted, gpu_table
-from methods import ROOT, BenchError, Decoding, Setting, Text, compare, machine, made_by, methods, prepare
+from methods import BenchError, Decoding, Setting, Text, add_text_arguments, compare, machine, made_by, methods, prepare
 from step_costs import Launches, StepCosts
 
 BACKENDS: dict[str, list[str]] = {
@@ -144,11 +144,7 @@ def results(backend: str, args: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
-    parse.add_argument("--model", type=Path, default=ROOT / "checkpoints" / "demo", help="folder with checkpoint.pt, dict.*.txt, spm.model")
-    parse.add_argument("--text", default=str(ROOT / "data" / "demo" / "test"), help="prefix of the two text files (the demo test set)")
-    parse.add_argument("--src", default="de", help="source language and suffix (de)")
-    parse.add_argument("--tgt", default="en", help="target language and suffix (en)")
-    parse.add_argument("--limit", type=int, default=40, help="first lines of the text (40)")
+    add_text_arguments(parse, 40)
     parse.add_argument("--backends", nargs="+", choices=BACKENDS, default=list(BACKENDS), help="(all)")
     parse.add_argument("--n", type=int, nargs="+", default=[4, 16], help="sentences of a batch (4 16)")
     parse.add_argument("--k", type=int, default=5, help="beam (5)")

@@ -167,6 +167,14 @@ def measure(
     return out
 
 
+def add_text_arguments(parse: argparse.ArgumentParser, limit: int) -> None:
+    parse.add_argument("--model", type=Path, default=ROOT / "checkpoints" / "demo", help="folder with checkpoint.pt, dict.*.txt, spm.model")
+    parse.add_argument("--text", default=str(ROOT / "data" / "demo" / "test"), help="prefix of the two text files (the demo test set)")
+    parse.add_argument("--src", default="de", help="source language and suffix (de)")
+    parse.add_argument("--tgt", default="en", help="target language and suffix (en)")
+    parse.add_argument("--limit", type=int, default=limit, help=f"first lines of the text ({limit})")
+
+
 def add_timing_arguments(parse: argparse.ArgumentParser) -> None:
     parse.add_argument("--repeats", type=int, default=3, help="timed rounds (3)")
     parse.add_argument("--warmup", type=int, default=0, help="rounds before them (0)")

@@ -21,7 +21,21 @@ import time
 from pathlib import Path
 from typing import Any
 
-from methods import ROOT, SAME_AS, BenchError, Decoding, Setting, Text, check, compare, defaults, machine, made_by, methods, prepare
+from methods import (
+    SAME_AS,
+    BenchError,
+    Decoding,
+    Setting,
+    Text,
+    add_text_arguments,
+    check,
+    compare,
+    defaults,
+    machine,
+    made_by,
+    methods,
+    prepare,
+)
 
 ORDERS = ("corpus order", "by length")
 METHODS = {  # name -> the method, and the order of its batches
@@ -97,11 +111,7 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
 
 def main() -> None:
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
-    parse.add_argument("--model", type=Path, default=ROOT / "checkpoints" / "demo", help="folder with checkpoint.pt, dict.*.txt, spm.model")
-    parse.add_argument("--text", default=str(ROOT / "data" / "demo" / "test"), help="prefix of the two text files (the demo test set)")
-    parse.add_argument("--src", default="de", help="source language and suffix (de)")
-    parse.add_argument("--tgt", default="en", help="target language and suffix (en)")
-    parse.add_argument("--limit", type=int, default=160, help="first lines of the text (160)")
+    add_text_arguments(parse, 160)
     parse.add_argument("--k", type=int, nargs="+", default=[5, 20], help="beams (5 20)")
     parse.add_argument("--n", type=int, nargs="+", default=[16, 8], help="sentences of a batch, for each k (16 8)")
     parse.add_argument("--eps", type=float, default=1 / 2, help="--refill-threshold (1/2)")
