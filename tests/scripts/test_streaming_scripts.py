@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,16 @@ def test_steps_are_timed_by_length():
     for length, rows in ((1, 2), (2, 8), (1, 3), (2, 7), (3, 5)):
         decoder.step(torch.zeros(rows, length))
     assert clock.times() == [(1, ([2, 3], [1.0, 3.0])), (2, ([7], [4.0]))]
+
+
+def test_steps_of_the_compiled_search_are_timed(tmp_path):
+    text = methods.prepare(tmp_path, ROOT / "checkpoints" / "demo", str(ROOT / "data" / "demo" / "test"), "de", "en", 6)
+    flags = methods.methods(methods.Setting(3, 2, 1.5, 3))["VAR-STREAM"]
+    decoding = methods.Decoding("VAR-STREAM", ["--cpu", *flags], text)
+    clock = translation.StepClock(decoding.generator.decoder, time.process_time, decoding.generator.driver.compiled)
+    decoding.run()
+    assert len(clock.begun) == decoding.timesteps and sum(rows for _, rows, _ in clock.begun) == decoding.rows
+    assert all(seconds > 0 for _, (_, found) in clock.times() for seconds in found)
 
 
 def test_rows_that_are_there_are_not_made_again(tmp_path):

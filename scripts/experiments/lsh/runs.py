@@ -11,6 +11,7 @@ import argparse
 import json
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import sacrebleu
 import torch
 
 import fairseq_ext
+from fairseq_ext.search.loop import beam_search
 from fairseq_ext.softmax import shortlist_stats as softmax_stats
 
 BEAM, PAPER_BEAM = 5, 12
@@ -97,6 +99,9 @@ def search(args: argparse.Namespace, flags: dict[str, Any], every: int) -> dict[
     found = translator.translate(source)
     seconds = time.thread_time() - start
     counts = translator.stats.since(before).as_dict()
+    if not parts.seconds["decoder layers"]:  # compiled code, which has no parts to be timed, ran the whole search: the loop has
+        translator.generator.driver = partial(beam_search, translator.generator.setup)
+        translator.translate(source)
     out = {"seconds": seconds, "parts": dict(parts.seconds), "sentences": len(source), "calls": counts["decoder_calls"]}
     out["bleu"] = sacrebleu.corpus_bleu([nbest[0].text for nbest in found], [target], tokenize="none", force=True).score
     out["signature"] = translator.signature

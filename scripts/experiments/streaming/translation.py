@@ -32,6 +32,9 @@ from methods import (
 )
 from mixed_corpus import mix
 
+from fairseq_ext.kernels.beam import Result
+from fairseq_ext.search.compiled_search import CompiledSearch
+
 PARTS = ("grid", "exploration", "steps")
 EXPLORED = {"delta": (0.5, 2.5), "M": (3, 10), "eps": (1 / 12, 1 / 4)}  # Table 5: one at a time
 
@@ -106,7 +109,7 @@ class Translation:
 
         def make() -> list[dict]:
             decoding = Decoding("VAR-STREAM", flags, text)
-            clock = StepClock(decoding.generator.decoder, clock_of(self.args))
+            clock = StepClock(decoding.generator.decoder, clock_of(self.args), decoding.generator.driver.compiled)
             decoding.run()
             return [dict(length=length, rows=sum(rows) / len(rows), seconds=seconds) for length, (rows, seconds) in clock.times()]
 
@@ -114,9 +117,9 @@ class Translation:
 
 
 class StepClock:
-    """The time from one decoder step to the next."""
+    """The time from one decoder step to the next; search: the compiled one, which makes its steps without the decoder's methods."""
 
-    def __init__(self, decoder: Any, clock: Callable[[], float]):
+    def __init__(self, decoder: Any, clock: Callable[[], float], search: CompiledSearch | None = None):
         self.begun: list[tuple[int, int, float]] = []  # tokens read before, rows, when
         step = decoder.step
 
@@ -125,6 +128,17 @@ class StepClock:
             return step(tokens, *args, **kwargs)
 
         decoder.step = timed
+        if search is not None:
+            batch, go_on = search.batch, search.batch.go_on
+
+            def one_step(most: int, *arguments: Any) -> Result:
+                begun = batch.live[0].struct.length + 1, batch.rows, clock()  # all have equally many tokens
+                result = go_on(1, *arguments)
+                if result != Result.NO_ROOM:
+                    self.begun.append(begun)
+                return result
+
+            batch.go_on = one_step  # type: ignore[method-assign]
 
     def times(self) -> list[tuple[int, tuple[list[int], list[float]]]]:
         """For every number of tokens read before: the rows and the seconds of its steps, those before other sentences' left out."""
