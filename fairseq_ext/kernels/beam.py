@@ -141,10 +141,12 @@ class CompiledSentence:
         """How the search ended; GOES_ON while it has not."""
         return Result(self.struct.result)
 
-    def found(self) -> list[tuple[np.ndarray, np.ndarray]]:
+    def found(self, waiting: bool = False) -> list[tuple[np.ndarray, np.ndarray]]:
         """Each answer's tokens with EOS, and its sums of log-probabilities; views, in the order in which they were finished, or, of
-        `--stop ranked` and `optimal`, became answers, or best first."""
+        `--stop ranked` and `optimal`, became answers, or best first. waiting: also those that may yet become answers (`ranked`)."""
         places = self.kept["order"][: self.struct.finished].tolist()
+        if waiting:
+            places += self.kept["waits"][: self.struct.waiting].tolist()
         tokens, score, length = self.arrays["found_tokens"], self.arrays["found_score"], self.kept["found_length"].tolist()
         return [(tokens[f, 1 : length[f] + 1], score[f, 1 : length[f] + 1]) for f in places]
 

@@ -203,4 +203,4 @@ class CompiledSearch:
     def common_prefix(self, place: int) -> list[int]:
         """The tokens that every hypothesis of a live sentence begins with, so that its answer does."""
         sentence = self.sentences[place]
-        return common_prefix([*sentence.tokens().tolist(), *(tokens.tolist() for tokens, _ in sentence.found())])
+        return common_prefix([*sentence.tokens().tolist(), *(tokens.tolist() for tokens, _ in sentence.found(waiting=True))])
