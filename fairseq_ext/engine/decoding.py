@@ -99,6 +99,7 @@ class Decoding(Intake):
         try:
             if newcomers:
                 self.start(newcomers)
+                newcomers = []  # a search has each of them now
             for place in self.search.step():
                 self.finish(place)
             for compiled in self.compiled:

@@ -255,6 +255,23 @@ def test_a_translation_that_cannot_be_made_text_is_told_to_the_one_who_asked(fie
     assert all(answer.text for answer in others)
 
 
+@pytest.mark.skipif(library() is None, reason="there is no compiled library")
+def test_a_request_that_is_given_up_in_a_step_that_then_fails_is_answered_once():
+    decoding = load(FLAGS)
+    plain, phrases = decoding.compiled
+
+    def broken() -> list[int]:
+        raise RuntimeError("out of order")
+
+    plain.search.step, phrases.search.step = lambda: list(plain.held), broken  # the first one ends with no result: it is for the loop
+    decoding.add(0, job(LINES[0]))
+    decoding.add(1, job(LINES[1], constraints=["very"]))
+    while decoding.busy:
+        decoding.work()
+    assert sorted(number for number, _ in decoding.events) == [0, 1]
+    assert all(isinstance(answer, Answer) for _, answer in decoding.events)
+
+
 def test_a_certificate_is_given_to_a_request_that_finds_nobody():
     decoding = load({**FLAGS, "stop": "optimal", "unnormalized": True})
     (answer,) = answers(decoding, [job(LINES[0])])
