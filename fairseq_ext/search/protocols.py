@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
@@ -51,10 +52,23 @@ class Softmax(ABC):
         return found
 
 
-class Select(ABC):
+class Replaceable:
+    """A plug that the compiled search (kernels/beam.cpp) may do without."""
+
+    @property
+    def rules(self) -> PlugRules | None:
+        """What the compiled search does as this plug; None: nothing."""
+        return None
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        if "rules" not in vars(cls):
+            cls.rules = Replaceable.rules  # type: ignore[method-assign]  # whoever derives from a plug does something else
+
+
+class Select(Replaceable, ABC):
     """Which continuations of a sentence go on (`--select`)."""
 
-    rules: PlugRules | None = None  # what the compiled search (kernels/beam.cpp) does as this plug; None: nothing
     variable: bool = False  # a sentence may continue with fewer rows than the beam
     soft: bool = False  # required phrases are preferred, not forced
 
@@ -82,10 +96,8 @@ class Select(ABC):
         """The best continuations of each sentence, best first."""
 
 
-class Prune(ABC):
+class Prune(Replaceable, ABC):
     """Which candidates are dropped (`--prune-*`)."""
-
-    rules: PlugRules | None = None  # what the compiled search (kernels/beam.cpp) does as this plug; None: nothing
 
     @abstractmethod
     def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished) -> Tensor:
@@ -93,10 +105,9 @@ class Prune(ABC):
         a sentence that loses a bank may lose its required phrases."""
 
 
-class Stop(ABC):
+class Stop(Replaceable, ABC):
     """When a sentence is final (`--stop`)."""
 
-    rules: PlugRules | None = None  # what the compiled search (kernels/beam.cpp) does as this plug; None: nothing
     variable: bool = False  # a sentence may continue with fewer rows than the beam
     estimate: Estimate | None = None  # by which the compiled search (kernels/constrained.cpp) decides as this plug does; None: it cannot
 

@@ -15,6 +15,11 @@ from fairseq_ext.search.driver import BeamSearch
 from fairseq_ext.search.loop import beam_search
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.stats import Stats
+from fairseq_ext.strategies.select.topk import TopK
+from fairseq_ext.strategies.stop.count import Count
+from fairseq_ext.strategies.stop.first import First
+from fairseq_ext.strategies.stop.ranked import Ranked
+from fairseq_ext.strategies.stop.shrink import Shrink
 
 pytestmark = pytest.mark.skipif(library() is None, reason="there is no compiled library")
 CASES = int(os.environ.get("ONE_SENTENCE_CASES", "300"))  # 10,000 take some minutes
@@ -218,6 +223,12 @@ def test_a_limit_on_rows_holds_and_changes_no_result(order, ending, monkeypatch)
             equal_bits([some], [others], 1 if ending.get("stop") == "optimal" else None)
         compiled += was_compiled
     assert compiled > 4 and 7 < max(widest) <= 10
+
+
+@pytest.mark.parametrize(("kind", "arguments"), [(TopK, (5,)), (Count, (2,)), (First, (2,)), (Shrink, (5, 2)), (Ranked, (5, 2))], ids=str)
+def test_who_derives_from_a_strategy_is_asked_itself(kind, arguments):
+    derived = type("Mine", (kind,), {"__call__": kind.__call__})
+    assert kind(*arguments).rules is not None and derived(*arguments).rules is None
 
 
 def test_ensembles_go_through_the_loop():

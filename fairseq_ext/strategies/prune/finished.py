@@ -36,7 +36,10 @@ class PruneFinished(Prune):
 
     def __init__(self, X: float):
         self.X = X
-        self.rules = PlugRules(behind_finished=X)
+
+    @property
+    def rules(self) -> PlugRules | None:
+        return PlugRules(behind_finished=self.X)
 
     def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished) -> Tensor:
         best = finished.total[beam.live_index()][:, None]

@@ -37,7 +37,10 @@ class PruneThreshold(Prune):
 
     def __init__(self, delta: float):
         self.delta = delta
-        self.rules = PlugRules(threshold=delta)
+
+    @property
+    def rules(self) -> PlugRules | None:
+        return PlugRules(threshold=self.delta)
 
     def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished) -> Tensor:
         score = candidates.score

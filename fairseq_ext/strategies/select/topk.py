@@ -20,7 +20,10 @@ class TopK(Select):
         self.k = k
         self.children = children  # most continuations of one row; None: no limit
         self.variable = children is not None
-        self.rules = PlugRules(children=children) if type(self) is TopK else None
+
+    @property
+    def rules(self) -> PlugRules | None:
+        return PlugRules(children=self.children)
 
     def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
         best = best_of_rows(self.k, beam, log_probs, self.children)

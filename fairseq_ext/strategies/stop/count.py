@@ -40,7 +40,10 @@ class Count(Stop):
     def __init__(self, eos: int, patience: int = 1):
         self.eos = eos
         self.patience = patience
-        self.rules = PlugRules(StopRule.COUNT) if type(self) is Count and patience == 1 else None
+
+    @property
+    def rules(self) -> PlugRules | None:
+        return PlugRules(StopRule.COUNT) if self.patience == 1 else None
 
     def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None) -> StopDecision:
         before = finished.count[beam.live_index()]

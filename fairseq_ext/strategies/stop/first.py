@@ -15,10 +15,12 @@ from fairseq_ext.strategies.stop._length_reward import LengthFlags, check_length
 class First(Stop):
     """Final when the best candidate is complete; that candidate is the answer."""
 
-    rules = PlugRules(StopRule.FIRST)
-
     def __init__(self, eos: int):
         self.eos = eos
+
+    @property
+    def rules(self) -> PlugRules | None:
+        return PlugRules(StopRule.FIRST)
 
     def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None) -> StopDecision:
         ends, goes_on = candidates.ends_and_goes_on(self.eos)

@@ -61,7 +61,10 @@ class OptimalEnding(Stop):
         self.paper = paper  # expansion
         self.prune = prune
         self.variable = paper or prune
-        self.rules = PlugRules(StopRule.OPTIMAL, paper=paper, prune_bound=prune)
+
+    @property
+    def rules(self) -> PlugRules | None:
+        return PlugRules(StopRule.OPTIMAL, paper=self.paper, prune_bound=self.prune)
 
     def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None) -> StopDecision:
         live = beam.live_index()

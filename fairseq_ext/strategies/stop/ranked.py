@@ -22,7 +22,6 @@ class Ranked(Stop):
     finished; until then better ones may push it off. The beam has k places less the answers."""
 
     variable = True
-    rules = PlugRules(StopRule.RANKED)
 
     def __init__(self, k: int, eos: int):
         self.k = k
@@ -45,6 +44,10 @@ class Ranked(Stop):
 
     def answers(self, sentence: int) -> list[int]:
         return [number for number in self.answer[sentence].tolist() if number >= 0]
+
+    @property
+    def rules(self) -> PlugRules | None:
+        return PlugRules(StopRule.RANKED)
 
     def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None) -> StopDecision:
         live, k = beam.live_index(), self.k

@@ -17,11 +17,14 @@ class Shrink(Stop):
     """Every finished hypothesis takes its slot with it; final when no slot is left."""
 
     variable = True
-    rules = PlugRules(StopRule.SHRINK)
 
     def __init__(self, k: int, eos: int):
         self.k = k
         self.eos = eos
+
+    @property
+    def rules(self) -> PlugRules | None:
+        return PlugRules(StopRule.SHRINK)
 
     def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None) -> StopDecision:
         ends, goes_on = candidates.ends_and_goes_on(self.eos)
