@@ -103,6 +103,35 @@ def test_commands_run_where_nothing_is_compiled(tiny, monkeypatch, flags):
         assert "en2" in next(line[2] for line in lines(got) if line[0] == "H-0").split()
 
 
+REWARD = ("--length-reward", 0.5, "--length-ratio", 0.9, "--length-offset", 1)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--stop", "ranked", "--prune-threshold", 1.5, "--prune-children", 3, "--schedule", "stream", "--stream-rows", 20),
+        ("--stop", "optimal", "--unnormalized", "--prune-bound", "--nbest", 2),
+        ("--stop", "shrink", "--unnormalized", *REWARD, "--prune-finished", 3),
+    ],
+    ids=lambda flags: flags[1],
+)
+def test_stops_and_pruning_give_in_compiled_code_what_they_give_in_the_loop(flags, tmp_path):
+    demo = Path(__file__).resolve().parents[1] / "checkpoints" / "demo"
+    text = (demo.parents[1] / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines(keepends=True)[:12]
+    segmentation = ("--bpe", "sentencepiece", "--sentencepiece-model", demo / "spm.model", "--buffer-size", 12, "--batch-size", 6)
+    found, counts = {}, {}
+    for kernels in ("", "off"):
+        stats = tmp_path / f"stats{kernels}.json"
+        found[kernels] = command(
+            "fairseq-interactive", demo, "--path", demo / "checkpoint.pt", "-s", "de", "-t", "en", *segmentation, "--beam", 5, "--cpu",
+            *EXT, *flags, "--stats-file", stats, stdin="".join(text), FAIRSEQ_EXT_KERNELS=kernels,
+        )  # fmt: skip
+        counts[kernels] = json.loads(stats.read_text(encoding="utf-8"))
+    same_lines(found["off"], found[""])
+    for name in ("decoder_rows", "expansions", "dropped_rows", "target_tokens"):
+        assert counts[""][name] == counts["off"][name] > 0, name
+
+
 def test_score_works(tiny):
     done = command("fairseq-score", "--sys", tiny / "test.en", "--ref", tiny / "test.en")
     assert "BLEU4 = 100.00" in done.stdout

@@ -130,8 +130,8 @@ class Decoding(Intake):
             self.start_in_loop(requests)
 
     def start_compiled(self, compiled: Compiled, requests: list[Request]) -> bool:
-        """Put requests into a compiled search; False, and no such search any more, where the flags force something on all of them that it
-        does not know."""
+        """Put requests into a compiled search. False where the flags force something on every sentence that the search does not know; then
+        it is not asked again."""
         pool = compiled.pool(requests)
         self.search.set_aside()
         is_known = compiled.start(pool, requests)

@@ -56,7 +56,7 @@ class Rules(ctypes.Structure):
 
 @dataclass(frozen=True)
 class PlugRules:
-    """What a plug does in the terms of `Rules`: the fields that it sets, as far as it sets them."""
+    """What a plug does, as fields of `Rules`; None: the plug does not set the field."""
 
     stop: StopRule | None = None
     paper: bool | None = None

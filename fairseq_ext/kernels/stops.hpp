@@ -163,8 +163,8 @@ bool optimal(Sentence& s, const Candidates& all, Places& stays) {
 }
 
 bool decide(Sentence& s, const Candidates& all, Places& stays) {
-    static bool (*const rules[])(Sentence&, const Candidates&, Places&) = {count, ranked, first, shrink, optimal};
-    return rules[s.rules->stop](s, all, stays) || stays.empty() || all.at_limit;
+    static bool (*const stops[])(Sentence&, const Candidates&, Places&) = {count, ranked, first, shrink, optimal};
+    return stops[s.rules->stop](s, all, stays) || stays.empty() || all.at_limit;
 }
 
 }  // namespace

@@ -53,11 +53,11 @@ class Softmax(ABC):
 
 
 class Replaceable:
-    """A plug that the compiled search (kernels/beam.cpp) may do without."""
+    """A plug that the compiled search (kernels/beam.cpp) may stand in for."""
 
     @property
     def rules(self) -> PlugRules | None:
-        """What the compiled search does as this plug; None: nothing."""
+        """What the compiled search does in its place; None: it cannot stand in for this plug."""
         return None
 
     def __init_subclass__(cls, **named: Any) -> None:
