@@ -14,20 +14,26 @@ from sacrebleu.metrics import BLEU
 
 RESAMPLES = 1000
 SEED = 12345
-PER_SENTENCE = BLEU(effective_order=True)  # silences a warning, and leaves the counts as they are
+DEFAULT_TOKENS = "13a"  # sacrebleu's
 Counts = np.ndarray  # (N, 10): sacrebleu's of each sentence: matching n-grams, n-grams, n = 1..4; length of output and reference
 
 
+@lru_cache
+def metric(tokenize: str) -> BLEU:
+    """sacrebleu's BLEU of sentences; effective_order silences a warning, and leaves the counts as they are."""
+    return BLEU(effective_order=True, tokenize=tokenize)
+
+
 @lru_cache(maxsize=1 << 18)
-def matches(text: str, reference: str) -> tuple[int, ...]:
+def matches(text: str, reference: str, tokenize: str) -> tuple[int, ...]:
     """sacrebleu's counts of one sentence: n-grams that match, n-grams, length of text and reference."""
-    found = PER_SENTENCE.sentence_score(text, [reference])
+    found = metric(tokenize).sentence_score(text, [reference])
     return (*found.counts, *found.totals, found.sys_len, found.ref_len)
 
 
-def counts_of(texts: Iterable[str], references: Iterable[str]) -> Counts:
-    """sacrebleu's counts of each line (N, 10)."""
-    return np.array([matches(text, reference) for text, reference in zip(texts, references, strict=True)])
+def counts_of(texts: Iterable[str], references: Iterable[str], tokenize: str = DEFAULT_TOKENS) -> Counts:
+    """sacrebleu's counts of each line (N, 10); tokenize: the name of its tokenizer, `none` for lines of words."""
+    return np.array([matches(text, reference, tokenize) for text, reference in zip(texts, references, strict=True)])
 
 
 def bleu(counts: Counts) -> np.ndarray:

@@ -11,7 +11,8 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from figure_style import label_points, of, panel, save  # noqa: E402
+from figure_style import label_points, of, panel, save, whiskers  # noqa: E402
+from tables import scored  # noqa: E402
 
 BEAMS = (12, 6, 3, 1)
 TOPS = (2000, 4000, 6000)
@@ -19,11 +20,14 @@ Points = list[tuple[str, str]]  # search, and what its point is called
 
 
 def curve(axes: Any, runs: dict[str, Any], base: str, points: Points, label: str, place: int) -> list[tuple[str, float, float, str]]:
-    """BLEU of these searches against how many times faster than `base` they are: a line in their order; the points and their names."""
-    found = [(runs[base]["seconds"] / runs[name]["seconds"], runs[name]["bleu"], told) for name, told in points if name in runs]
+    """BLEU of these searches with its interval against how many times faster than `base` they are: a line in their order; the points and
+    their names."""
+    found = [(runs[base]["seconds"] / runs[name]["seconds"], runs[name], told) for name, told in points if name in runs]
     style = of(label, place)
-    axes.plot([x for x, *_ in found], [y for _, y, _ in found], label=label, **style)
-    return [(told, x, y, style["color"]) for x, y, told in found]
+    heights = [run["bleu"] for _, run, _ in found]
+    bars = whiskers((run["bleu"], *run["interval"]) for _, run, _ in found)
+    axes.errorbar([x for x, *_ in found], heights, bars, label=label, elinewidth=0.6, **style)
+    return [(told, x, run["bleu"], style["color"]) for x, run, told in found]
 
 
 def main() -> None:
@@ -31,6 +35,7 @@ def main() -> None:
     parse.add_argument("--out", type=Path, required=True)
     out = parse.parse_args().out
     runs = json.loads((out / "runs.json").read_text(encoding="utf-8"))
+    scored(runs)
     widest = f"full beam={BEAMS[0]}"
     figures: dict[str, list[tuple[str, Points, str]]] = {
         "figure6": [

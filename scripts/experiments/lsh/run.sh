@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Regenerates Tables 1, 4, 7, 8 and Figures 6, 7, 8 of Shi, Xu and Knight 2019 (--softmax lsh): tables.md and figures in OUT.
 #
-#   scripts/experiments/lsh/run.sh --raw DIR [--work runs/lsh] [--out runs/lsh] [RUN ARGUMENTS, such as --sentences 60 --few 8]
+#   scripts/experiments/lsh/run.sh --raw DIR [--work runs/lsh] [--out runs/lsh] [RUN ARGUMENTS, such as --sentences 100 --few 20]
 #
 # --raw holds Multi30k's text (train, val, test_2016_flickr in en, de, fr, cs). The first run trains the model (train.sh) and learns
 # the lexical table (scripts/lexical_table.py, which needs eflomal); WORK keeps both. PYTHON= names another interpreter.

@@ -1,10 +1,11 @@
 """Run the searches behind the paper's tables and figures, one sentence at a time.
 
-    python scripts/experiments/lsh/runs.py --model DIR --out DIR [--sentences 100] [--few 20]
+    python scripts/experiments/lsh/runs.py --model DIR --out DIR [--sentences 1000] [--few 200] [--rounds 2]
 
-DIR of --model is what train.sh made, with `lexicon` from scripts/lexical_table.py. Each search becomes a file of OUT/searches; those
-that are there are not repeated. Times are CPU seconds of the one thread that decodes, which other work on the machine lengthens less
-than it does the clock; ratios compare searches of one run.
+DIR of --model is what train.sh made, with `lexicon` from scripts/lexical_table.py. The searches take turns: in each round every search
+translates the next share of the sentences, so that a change of the machine's speed meets all of them. Each share of a search becomes a
+file of OUT/searches; those that are there are not repeated. Times are CPU seconds of the one thread that decodes, which other work on the
+machine lengthens less than it does the clock.
 """
 
 import argparse
@@ -15,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import sacrebleu
 import torch
 
 import fairseq_ext
@@ -80,18 +80,19 @@ class Timed:
         return getattr(self.inner, name)
 
 
-def search(args: argparse.Namespace, flags: dict[str, Any], every: int) -> dict[str, Any]:
-    """Translate every so many lines of the test set."""
+def search(args: argparse.Namespace, flags: dict[str, Any], chosen: slice) -> dict[str, Any]:
+    """Translate these lines of the test set."""
     texts = []
     for side in ("src", "tgt"):
         with (args.model / f"test.{side}").open(encoding="utf-8") as lines:
-            texts.append([line.rstrip("\n") for line in lines][::every])
+            texts.append([line.rstrip("\n") for line in lines][chosen])
     source, target = texts
     model = str(args.model / "checkpoint.pt")
     translator = fairseq_ext.Translator(
         model, str(args.model), source_lang="src", target_lang="tgt", cpu=True, batch_size=1, **(dict(beam=BEAM) | flags)
     )
-    if flags["softmax"] not in ("full", "screened"):
+    is_shortlist = flags["softmax"] not in ("full", "screened")
+    if is_shortlist:
         translator.generator.plugs.softmax.measured.every = 0  # recall is measured in a run of its own
     translator.translate(source[:2])
     parts = Parts(translator.generator)
@@ -102,15 +103,31 @@ def search(args: argparse.Namespace, flags: dict[str, Any], every: int) -> dict[
     if not parts.seconds["decoder layers"]:  # compiled code, which has no parts to be timed, ran the whole search: the loop has
         translator.generator.driver = partial(beam_search, translator.generator.setup)
         translator.translate(source)
-    out = {"seconds": seconds, "parts": dict(parts.seconds), "sentences": len(source), "calls": counts["decoder_calls"]}
-    out["bleu"] = sacrebleu.corpus_bleu([nbest[0].text for nbest in found], [target], tokenize="none", force=True).score
-    out["signature"] = translator.signature
-    out["softmax"] = counts.get("softmax", {})
-    out["texts"] = [nbest[0].text for nbest in found]
-    if flags["softmax"] not in ("full", "screened"):
+    softmax = counts.get("softmax", {})
+    out = {"seconds": seconds, "parts": dict(parts.seconds), "calls": counts["decoder_calls"], "signature": translator.signature}
+    out |= {"words": softmax.get("vocab_mean", 0.0) * counts["decoder_calls"], "stages": softmax.get("seconds", {})}
+    out |= {"texts": [nbest[0].text for nbest in found], "references": target}
+    if is_shortlist:
         translator.generator.plugs.softmax.inner.measured.every = 1
         translator.translate(source[:: max(1, len(source) // 15)])
-        out["recall"] = {key: translator.stats.as_dict()["softmax"].get(key) for key in ("recall_at_k", "recall_at_1", "recall_rows")}
+        recall = translator.stats.as_dict()["softmax"]
+        out["recall"] = [recall["recall_rows"], *(recall["recall_rows"] * recall[key] for key in ("recall_at_1", "recall_at_k"))]
+    return out
+
+
+def together(shares: list[dict[str, Any]]) -> dict[str, Any]:
+    """The results of a search's shares as those of one search, with the seconds of each share."""
+    out: dict[str, Any] = {"rounds": [share["seconds"] for share in shares], "signature": shares[0]["signature"]}
+    for key in ("seconds", "calls", "words"):
+        out[key] = sum(share[key] for share in shares)
+    for key in ("parts", "stages"):
+        out[key] = {name: sum(share[key][name] or 0.0 for share in shares) for name in shares[0][key]}
+    for key in ("texts", "references"):
+        out[key] = [line for share in shares for line in share[key]]
+    if "recall" in shares[0]:
+        rows, at_1, at_k = (sum(share["recall"][i] for share in shares) for i in range(3))
+        out["recall"] = {"rows": rows, "at_1": at_1 / rows, "at_k": at_k / rows}
+    out["sentences"] = len(out["texts"])
     return out
 
 
@@ -118,23 +135,30 @@ def main() -> None:
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     parse.add_argument("--model", type=Path, required=True)
     parse.add_argument("--out", type=Path, required=True)
-    parse.add_argument("--sentences", type=int, default=100, help="of the 3,000 of the test set, spread evenly (100)")
-    parse.add_argument("--few", type=int, default=20, help="sentences for beams above 12 (20)")
+    parse.add_argument("--sentences", type=int, default=1000, help="of the test set, spread evenly (1000)")
+    parse.add_argument("--few", type=int, default=200, help="sentences for beams above 12, at most --sentences (200)")
+    parse.add_argument("--rounds", type=int, default=2, help="in turns, each over its share of the sentences (2)")
     args = parse.parse_args()
     torch.set_num_threads(1)
     softmax_stats.CLOCK = time.CLOCK_THREAD_CPUTIME_ID
     (args.out / "searches").mkdir(parents=True, exist_ok=True)
-    found = {}
-    for label, (flags, which) in settings().items():
-        file = args.out / "searches" / f"{label.replace(' ', '_')}.json"
-        if not file.exists():
-            print(label, file=sys.stderr, flush=True)
-            if flags["softmax"] == "lexical":
-                flags = flags | dict(shortlist_file=str(args.model / "lexicon"))
-            every = max(1, 3000 // (args.sentences if which == "many" else args.few))
-            result = search(args, flags, every) | {"flags": {k: v for k, v in flags.items() if k != "shortlist_file"}}
-            file.write_text(json.dumps(result, ensure_ascii=False), encoding="utf-8")
-        found[label] = json.loads(file.read_text(encoding="utf-8"))
+    with (args.model / "test.src").open(encoding="utf-8") as lines:
+        available = sum(1 for _ in lines)
+    shares: dict[str, list[dict[str, Any]]] = {label: [] for label in settings()}
+    for turn in range(args.rounds):
+        for label, (flags, which) in settings().items():
+            file = args.out / "searches" / f"{label.replace(' ', '_')}.{turn + 1}of{args.rounds}.json"
+            if not file.exists():
+                print(f"{label}, round {turn + 1} of {args.rounds}", file=sys.stderr, flush=True)
+                if flags["softmax"] == "lexical":
+                    flags = flags | dict(shortlist_file=str(args.model / "lexicon"))
+                wanted = args.sentences if which == "many" else min(args.few, args.sentences)
+                every = max(1, available // wanted)
+                share = search(args, flags, slice(turn * every, None, args.rounds * every))
+                share["flags"] = {key: value for key, value in flags.items() if key != "shortlist_file"}
+                file.write_text(json.dumps(share, ensure_ascii=False), encoding="utf-8")
+            shares[label].append(json.loads(file.read_text(encoding="utf-8")))
+    found = {label: together(of_search) | {"flags": of_search[0]["flags"]} for label, of_search in shares.items()}
     (args.out / "runs.json").write_text(json.dumps(found, indent=1, ensure_ascii=False), encoding="utf-8")
 
 

@@ -1,12 +1,20 @@
 """tables.md from OUT/runs.json: Tables 1, 4, 7 and 8 of Shi, Xu and Knight 2018 on this model, and all searches.
 
 python scripts/experiments/lsh/tables.py --out DIR
+
+BLEU is that of lines of words (sacrebleu, tokenize none), with the interval of a bootstrap over sentences. A loss is taken on the same
+resamples as the full softmax.
 """
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from intervals import RESAMPLES, bleu, counts_of, half, interval, resampled  # noqa: E402
 
 BEST = "lsh T=6000 t=2"
 PARTS = ("source side", "decoder layers", "softmax", "beam expansion", "hidden states reorder")
@@ -17,12 +25,34 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def ratio(runs: dict[str, Any], base: str, other: str, part: str | None = None) -> str:
-    """How many times faster the other is, each by its own decoder calls where a part is asked for."""
-    a, b = runs[base], runs[other]
-    if part is None:
-        return f"{a['seconds'] / b['seconds']:.2f}"
-    return f"{a['parts'][part] / a['calls'] / (b['parts'][part] / b['calls']):.2f}"
+def ratio(runs: dict[str, Any], base: str, other: str) -> str:
+    """How many times faster the other is over all sentences, and the range of the rounds."""
+    rounds = [a / b for a, b in zip(runs[base]["rounds"], runs[other]["rounds"], strict=True)]
+    return f"{runs[base]['seconds'] / runs[other]['seconds']:.2f} ({min(rounds):.2f}-{max(rounds):.2f})"
+
+
+def part_ratio(runs: dict[str, Any], base: str, other: str, part: str) -> str:
+    """How many times faster a part of the other is, each by its own decoder calls."""
+    a, b = (runs[name]["parts"][part] / runs[name]["calls"] for name in (base, other))
+    return f"{a / b:.2f}"
+
+
+def scored(runs: dict[str, Any]) -> None:
+    """Give every search its `bleu` with the `interval` around it, and the resamples."""
+    for run in runs.values():
+        counts = counts_of(run["texts"], run["references"], "none")
+        run["bleu"], run["resampled"] = float(bleu(counts.sum(0))), resampled(counts)
+        run["interval"] = interval(run["resampled"])
+
+
+def quality(run: dict[str, Any]) -> str:
+    return f"{run['bleu']:.2f} {half(*run['interval'])}"
+
+
+def loss(full: dict[str, Any], run: dict[str, Any]) -> str:
+    """BLEU of the full softmax less that of the search."""
+    low, high = interval(full["resampled"] - run["resampled"])
+    return f"{full['bleu'] - run['bleu']:+.2f} ({low:+.2f} to {high:+.2f})"
 
 
 def main() -> None:
@@ -30,26 +60,29 @@ def main() -> None:
     parse.add_argument("--out", type=Path, required=True)
     out = parse.parse_args().out
     runs = json.loads((out / "runs.json").read_text(encoding="utf-8"))
+    scored(runs)
     full, best = runs["full"], runs[BEST]
     flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in best["flags"].items())
     text = [
-        f"One sentence at a time, beam 5 unless told, {full['sentences']} sentences; CPU seconds of one thread. LSH: `{flags}`. "
+        f"One sentence at a time, beam 5 unless told, {full['sentences']} sentences; CPU seconds of one thread, in turns: "
+        f"{len(full['rounds'])} rounds, each over its share of the sentences; a ratio is that of all, with the range of the rounds. "
+        f"BLEU with half of its 95 % interval, bootstrap of {RESAMPLES:,} resamples; losses with theirs. LSH: `{flags}`. "
         "Compiled code runs the whole search of the full softmax; its parts are those of the same search in the loop.",
         "## Table 1: time breakdown",
     ]
     rows = [["total", f"{full['seconds']:.2f}", f"{best['seconds']:.2f}", ratio(runs, "full", BEST)]]
     rows += [[p, f"{full['parts'][p]:.2f}", f"{best['parts'][p]:.2f}", f"{full['parts'][p] / best['parts'][p]:.2f}"] for p in PARTS]
-    rows += [["words scored", "all", f"{best['softmax']['vocab_mean']:.0f}", ""]]
-    rows += [["BLEU", f"{full['bleu']:.2f}", f"{best['bleu']:.2f}", ""]]
+    rows += [["words scored", "all", f"{best['words'] / best['calls']:.0f}", ""]]
+    rows += [["BLEU", quality(full), quality(best), ""]]
     text.append(table(["part", "full", "LSH", "speed-up"], rows))
     text.append("## Table 4: stages of the LSH softmax, milliseconds a call")
-    stages = best["softmax"]["seconds"]
+    stages = best["stages"]
     total = sum(stages.values())
     text.append(
         table(["stage", "ms", "share"], [[s, f"{1e3 * v / best['calls']:.3f}", f"{100 * v / total:.0f} %"] for s, v in stages.items()])
     )
     text.append("## Table 7: speed-up and loss")
-    rows = [[name, ratio(runs, "full", name, "softmax"), ratio(runs, "full", name), f"{full['bleu'] - run['bleu']:+.2f}"]
+    rows = [[name, part_ratio(runs, "full", name, "softmax"), ratio(runs, "full", name), loss(full, run)]
             for name, run in runs.items() if "beam=" not in name and name != "full"]  # fmt: skip
     text.append(table(["search", "softmax", "overall", "BLEU loss"], rows))
     text.append("## Table 8: larger beams")
@@ -57,18 +90,16 @@ def main() -> None:
     for beam in (12, 24, 36, 48):
         a, b = f"full beam={beam}", f"lsh beam={beam}"
         if a in runs and b in runs:
-            loss = runs[a]["bleu"] - runs[b]["bleu"]
-            rows.append([str(beam), str(runs[a]["sentences"]), ratio(runs, a, b), f"{loss:+.2f}"])
+            rows.append([str(beam), str(runs[a]["sentences"]), ratio(runs, a, b), loss(runs[a], runs[b])])
     text.append(table(["beam", "sentences", "speed-up", "BLEU loss"], rows))
     text.append("## All searches")
     rows = []
     for name, run in runs.items():
-        recall = run.get("recall", {})
-        words = run["softmax"].get("vocab_mean")
-        rows.append([name, f"{run['bleu']:.2f}", f"{run['seconds']:.2f}", f"{1e3 * run['parts']['softmax'] / run['calls']:.2f}",
-                     f"{words:.0f}" if words else "all",
-                     *(f"{recall[k]:.4f}" if recall.get(k) is not None else "" for k in ("recall_at_1", "recall_at_k"))])  # fmt: skip
-    text.append(table(["search", "BLEU", "seconds", "softmax, ms a call", "words", "recall at 1", "recall at k"], rows))
+        recall = [f"{run['recall'][k]:.4f}" for k in ("at_1", "at_k")] if "recall" in run else ["", ""]
+        words = f"{run['words'] / run['calls']:.0f}" if run["words"] else "all"
+        softmax = f"{1e3 * run['parts']['softmax'] / run['calls']:.2f}"
+        rows.append([name, str(run["sentences"]), quality(run), f"{run['seconds']:.2f}", softmax, words, *recall])
+    text.append(table(["search", "sentences", "BLEU", "seconds", "softmax, ms a call", "words", "recall at 1", "recall at k"], rows))
     (out / "tables.md").write_text("\n\n".join(text) + "\n", encoding="utf-8")
 
 

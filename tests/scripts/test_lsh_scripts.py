@@ -1,0 +1,70 @@
+"""scripts/experiments/lsh: shares of a search put together, tables with intervals and figures from them."""
+
+import importlib.util
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sacrebleu
+
+LSH = Path(__file__).resolve().parents[2] / "scripts" / "experiments" / "lsh"
+
+
+def module(name: str):
+    """A script of the folder, under a name of its own: other papers' folders have tables.py too."""
+    spec = importlib.util.spec_from_file_location(f"lsh_{name}", LSH / f"{name}.py")
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+RUNS = module("runs")
+REFERENCES = [" ".join(random.Random(i).choices("ein Mann Hund läuft über rotes Gras . , und".split(), k=9)) for i in range(40)]
+
+
+def share(lines: slice, seconds: float, errors: int) -> dict:
+    """What one round of a search leaves behind: every `errors`-th line lacks a word."""
+    references = REFERENCES[lines]
+    texts = [" ".join(line.split()[1:]) if i % errors == 0 else line for i, line in enumerate(references)]
+    parts = {"source side": 0.1, "decoder layers": 0.4, "softmax": seconds - 1, "beam expansion": 0.2, "hidden states reorder": 0.1}
+    found = {"seconds": seconds, "parts": parts, "calls": 10, "signature": "s", "words": 300.0, "stages": {"hash": 0.1, "probe": None}}
+    return found | {"texts": texts, "references": references, "recall": [5, 4.0, 3.0]}
+
+
+def test_shares_of_a_search_become_one():
+    whole = RUNS.together([share(slice(0, None, 2), 2.0, 2), share(slice(1, None, 2), 3.0, 2)])
+    assert whole["rounds"] == [2.0, 3.0] and whole["seconds"] == 5.0 and whole["sentences"] == 40
+    assert whole["calls"] == 20 and whole["parts"]["softmax"] == 3.0 and whole["stages"] == {"hash": 0.2, "probe": 0.0}
+    assert sorted(whole["references"]) == sorted(REFERENCES) and whole["recall"] == {"rows": 10, "at_1": 0.8, "at_k": 0.6}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """runs.json of three searches, of which two are as good as the references allow: every second line with an error, every fifth."""
+    found = {}
+    for name, seconds, errors in (("full", 4.0, 5), ("lsh T=6000 t=2", 2.0, 2), ("screened", 3.0, 5)):
+        shares = [share(slice(i, None, 2), seconds * (1 + 0.5 * i * (name == "full")), errors) for i in range(2)]
+        found[name] = RUNS.together(shares) | {"flags": {"softmax": "lsh"}}
+    (tmp_path / "runs.json").write_text(json.dumps(found))
+    return tmp_path
+
+
+def test_tables_have_bleu_with_intervals_and_ratios_with_rounds(folder):
+    subprocess.run([sys.executable, str(LSH / "tables.py"), "--out", str(folder)], check=True)
+    text = (folder / "tables.md").read_text()
+    runs = json.loads((folder / "runs.json").read_text())
+    bleu = {name: sacrebleu.corpus_bleu(run["texts"], [run["references"]], tokenize="none", force=True).score for name, run in runs.items()}
+    row = next(line for line in text.splitlines() if line.startswith("| lsh T=6000 t=2 | ") and "to" in line)
+    assert "| 2.50 (2.00-3.00) |" in row and f"| {bleu['full'] - bleu['lsh T=6000 t=2']:+.2f} (+" in row  # better outside chance
+    assert "| +0.00 (+0.00 to +0.00) |" in next(line for line in text.splitlines() if line.startswith("| screened | ") and "to" in line)
+    assert f"| full | 40 | {bleu['full']:.2f} ±" in text and "| 0.8000 | 0.6000 |" in text
+
+
+def test_figures_are_drawn_from_what_is_there(folder):
+    subprocess.run([sys.executable, str(LSH / "figures.py"), "--out", str(folder)], check=True)
+    for name in ("figure6", "figure7", "figure8"):
+        assert (folder / f"{name}.svg").stat().st_size > 1000 and (folder / f"{name}.png").exists()
+    assert "T = 6,000, t = 2" in (folder / "figure6.svg").read_text()
