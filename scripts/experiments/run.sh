@@ -22,7 +22,8 @@ HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 ROOT=$(cd "$HERE/../.." && pwd)
 PAPERS=(dba optimal_ending streaming jacobi terminology lsh)
 MODEL='' TEXT='' ONLY='' LIMIT='' SRC=de TGT=en DEV='' TRAIN='' LSH='' PARSING='' TREES='' OUT='' NAME='' INTO=$ROOT
-COMMAND="run.sh $*"
+COMMAND=run.sh
+for word in "$@"; do [[ $word != *\ * ]] || word="'$word'"; COMMAND+=" $word"; done
 die() { echo "run.sh: $*" >&2; exit 2; }
 while (($#)); do
     case $1 in

@@ -61,6 +61,9 @@ def test_paths_are_cut_to_their_names():
     assert publish.without_places("run.sh --model /a/b/model --text ../c/x.y --eps 1/6 --path /a/b.pt:/c/d.pt") == (
         "run.sh --model model --text x.y --eps 1/6 --path b.pt:d.pt"
     )
+    assert publish.without_places("run.sh --text /a/b --out /c/d --name n --into .. -- --only 'window, copy'") == (
+        "run.sh --text b --name n -- --only 'window, copy'"
+    )
 
 
 def test_what_signatures_share_stands_once_and_beams_share_a_line():

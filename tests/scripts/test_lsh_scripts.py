@@ -68,3 +68,27 @@ def test_figures_are_drawn_from_what_is_there(folder):
     for name in ("figure6", "figure7", "figure8"):
         assert (folder / f"{name}.svg").stat().st_size > 1000 and (folder / f"{name}.png").exists()
     assert "T = 6,000, t = 2" in (folder / "figure6.svg").read_text()
+
+
+def test_sentences_are_spread_over_the_text():
+    assert RUNS.spread(4, 8) == [0, 2, 4, 6] and RUNS.spread(3, 8) == [0, 2, 5] and RUNS.spread(5, 5) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["--sentences", "0"], "--sentences wants 1 or more, not 0"),
+        (["--rounds", "-1"], "--rounds wants 1 or more, not -1"),
+        (["--rounds", "9", "--few", "8"], "--rounds 9 leaves rounds without a sentence: --sentences is 1000 and --few 8"),
+        (["--sentences", "4", "--few", "2", "--rounds", "2"], "--sentences 4 is more than the 3 lines of"),
+        (["--few", "2", "--rounds", "2"], "lexicon is missing"),
+    ],
+)
+def test_what_cannot_be_run_is_said_in_one_sentence(arguments, said, tmp_path):
+    for name in ("checkpoint.pt", "test.src", "test.tgt", "lexicon"):
+        (tmp_path / name).write_text("a\n" * 3)
+    if "missing" in said:
+        (tmp_path / "lexicon").unlink()
+    command = [sys.executable, str(LSH / "runs.py"), "--model", str(tmp_path), "--out", str(tmp_path / "out"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and said in done.stderr.splitlines()[-1] and not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""Figures 6, 7 and 8 from OUT/runs.json: BLEU against speed of Shi, Xu and Knight 2019 on this model.
+"""Figures 6, 7 and 8 from OUT/runs.json: BLEU against speed of Shi, Xu and Knight 2018 on this model.
 
 python scripts/experiments/lsh/figures.py --out DIR       writes DIR/figure6, figure7 and figure8, as SVG and PNG
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Regenerates Tables 1, 4, 7, 8 and Figures 6, 7, 8 of Shi, Xu and Knight 2019 (--softmax lsh): tables.md and figures in OUT.
+# Regenerates Tables 1, 4, 7, 8 and Figures 6, 7, 8 of Shi, Xu and Knight 2018 (--softmax lsh): tables.md and figures in OUT.
 #
 #   scripts/experiments/lsh/run.sh --raw DIR [--work runs/lsh] [--out runs/lsh] [RUN ARGUMENTS, such as --sentences 100 --few 20]
 #

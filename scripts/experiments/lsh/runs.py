@@ -1,11 +1,11 @@
 """Run the searches behind the paper's tables and figures, one sentence at a time.
 
-    python scripts/experiments/lsh/runs.py --model DIR --out DIR [--sentences 1000] [--few 200] [--rounds 2]
+    python scripts/experiments/lsh/runs.py --model DIR --out DIR [--sentences 1000] [--few 200] [--rounds 6]
 
 DIR of --model is what train.sh made, with `lexicon` from scripts/lexical_table.py. The searches take turns: in each round every search
-translates the next share of the sentences, so that a change of the machine's speed meets all of them. Each share of a search becomes a
-file of OUT/searches; those that are there are not repeated. Times are CPU seconds of the one thread that decodes, which other work on the
-machine lengthens less than it does the clock.
+translates the next share of the sentences, and every other round goes through the searches backwards, so that a machine that becomes
+steadily slower or faster does so for all of them. Each share of a search becomes a file of OUT/searches; those that are there are not
+repeated. Times are CPU seconds of the one thread that decodes, which other work on the machine lengthens less than it does the clock.
 """
 
 import argparse
@@ -80,12 +80,18 @@ class Timed:
         return getattr(self.inner, name)
 
 
-def search(args: argparse.Namespace, flags: dict[str, Any], chosen: slice) -> dict[str, Any]:
+def spread(wanted: int, available: int) -> list[int]:
+    """So many places of that many, at equal distances."""
+    return [i * available // wanted for i in range(wanted)]
+
+
+def search(args: argparse.Namespace, flags: dict[str, Any], chosen: list[int]) -> dict[str, Any]:
     """Translate these lines of the test set."""
     texts = []
     for side in ("src", "tgt"):
         with (args.model / f"test.{side}").open(encoding="utf-8") as lines:
-            texts.append([line.rstrip("\n") for line in lines][chosen])
+            whole = [line.rstrip("\n") for line in lines]
+            texts.append([whole[i] for i in chosen])
     source, target = texts
     model = str(args.model / "checkpoint.pt")
     translator = fairseq_ext.Translator(
@@ -137,24 +143,33 @@ def main() -> None:
     parse.add_argument("--out", type=Path, required=True)
     parse.add_argument("--sentences", type=int, default=1000, help="of the test set, spread evenly (1000)")
     parse.add_argument("--few", type=int, default=200, help="sentences for beams above 12, at most --sentences (200)")
-    parse.add_argument("--rounds", type=int, default=2, help="in turns, each over its share of the sentences (2)")
+    parse.add_argument("--rounds", type=int, default=6, help="in turns, each over its share of the sentences (6)")
     args = parse.parse_args()
+    for name in ("sentences", "few", "rounds"):
+        if getattr(args, name) < 1:
+            parse.error(f"--{name} wants 1 or more, not {getattr(args, name)}")
+    if args.rounds > min(args.few, args.sentences):
+        parse.error(f"--rounds {args.rounds} leaves rounds without a sentence: --sentences is {args.sentences} and --few {args.few}")
+    for name in ("checkpoint.pt", "test.src", "test.tgt", "lexicon"):
+        if not (args.model / name).exists():
+            parse.error(f"{args.model / name} is missing: train.sh and scripts/lexical_table.py make the folder of --model")
+    with (args.model / "test.src").open(encoding="utf-8") as lines:
+        available = sum(1 for _ in lines)
+    if args.sentences > available:
+        parse.error(f"--sentences {args.sentences} is more than the {available} lines of {args.model / 'test.src'}")
     torch.set_num_threads(1)
     softmax_stats.CLOCK = time.CLOCK_THREAD_CPUTIME_ID
     (args.out / "searches").mkdir(parents=True, exist_ok=True)
-    with (args.model / "test.src").open(encoding="utf-8") as lines:
-        available = sum(1 for _ in lines)
     shares: dict[str, list[dict[str, Any]]] = {label: [] for label in settings()}
     for turn in range(args.rounds):
-        for label, (flags, which) in settings().items():
-            file = args.out / "searches" / f"{label.replace(' ', '_')}.{turn + 1}of{args.rounds}.json"
+        for label, (flags, which) in list(settings().items())[:: -1 if turn % 2 else 1]:
+            wanted = args.sentences if which == "many" else min(args.few, args.sentences)
+            file = args.out / "searches" / f"{label.replace(' ', '_')}.{turn + 1}of{args.rounds}.{wanted}of{available}.json"
             if not file.exists():
                 print(f"{label}, round {turn + 1} of {args.rounds}", file=sys.stderr, flush=True)
                 if flags["softmax"] == "lexical":
                     flags = flags | dict(shortlist_file=str(args.model / "lexicon"))
-                wanted = args.sentences if which == "many" else min(args.few, args.sentences)
-                every = max(1, available // wanted)
-                share = search(args, flags, slice(turn * every, None, args.rounds * every))
+                share = search(args, flags, spread(wanted, available)[turn :: args.rounds])
                 share["flags"] = {key: value for key, value in flags.items() if key != "shortlist_file"}
                 file.write_text(json.dumps(share, ensure_ascii=False), encoding="utf-8")
             shares[label].append(json.loads(file.read_text(encoding="utf-8")))

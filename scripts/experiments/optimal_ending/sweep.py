@@ -113,7 +113,6 @@ class Sweep:
         self.ratio, self.line = wanted_lengths(Translator(**self.flags), *self.text["dev"])
         self.decoders = decoders(args.rewards, self.ratio, self.line)
 
-
     def search(self, split: str, name: str, beam: int, flags: dict[str, Any], limit: int | None = None) -> Search:
         print(f"{split}, beam {beam}: {name}", file=sys.stderr, flush=True)
         path = self.args.out / "searches" / f"{split}.{name}.beam{beam}.json"
