@@ -1,10 +1,11 @@
 """The one style sheet of all figures: width of a column of text, a colour for each method, labels at the lines, SVG and PNG.
 
-    figure, axes = panel()                       a figure as wide as a column of text, FULL for the whole page
-    axes.errorbar(..., **of("DBA, k = 5"))        colour and marker of a method, the same in every figure
-    label_lines(axes)                            the labels of lines, behind their last points, moved apart where they would touch
-    label_bars(axes, {"rand1": [...]})           the labels of lines that lie all over the figure
-    save(figure, OUT / "figure4")                OUT/figure4.svg and OUT/figure4.png
+figure, axes = panel()                       a figure as wide as a column of text, FULL for the whole page
+axes.errorbar(..., **of("DBA, k = 5"))        colour and marker of a method, the same in every figure
+level(axes, 1.0)                             a thin line at 1.0
+label_lines(axes)                            the labels of lines, behind their last points, moved apart where they would touch
+label_bars(axes, {"rand1": [...]})           the labels of lines that lie all over the figure
+save(figure, OUT / "figure4")                OUT/figure4.svg and OUT/figure4.png
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 import numpy as np  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
+from matplotlib.collections import LineCollection  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 from matplotlib.transforms import Bbox  # noqa: E402
 
@@ -27,7 +29,7 @@ COLUMN, FULL = 5.2, 7.4  # inches
 HEIGHT = 3.4
 GAP = 1.25  # lines of text between the baselines of two labels
 # Okabe and Ito's colours, which readers with colour blindness tell apart; black is fairseq itself
-BLACK, GREY = "#000000", "#767676"
+BLACK, GREY, NAVY = "#000000", "#767676", "#00407A"
 BLUE, ORANGE, GREEN, RED, SKY, PURPLE, YELLOW = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#B8A800"
 COLOURS = {
     # searches
@@ -42,6 +44,7 @@ COLOURS = {
     "PJ": SKY, "PGJ": ORANGE, "HGJ": GREEN, "window": BLUE,
     # softmaxes
     "LSH": BLUE, "lsh": BLUE, "TOP": ORANGE, "top": ORANGE, "lexical": GREEN, "screened": RED, "BEAM + LSH": BLUE,
+    "T = 2,000": SKY, "T = 4,000": BLUE, "T = 6,000": NAVY,
     # backends of the cost model
     "torch": ORANGE, "compiled": BLUE, "int8": GREEN, "lstm": PURPLE,
 }  # fmt: skip
@@ -73,6 +76,12 @@ def whiskers(intervals: Iterable[tuple[float, float, float]]) -> list[list[float
     match of four words is smoothed, and its interval is not."""
     points = list(intervals)
     return [[max(0.0, value - low) for value, low, _ in points], [max(0.0, high - value) for value, _, high in points]]
+
+
+def level(axes: Axes, y: float) -> None:
+    """A thin line at this height, as far as the points go, so that it strikes no name behind them."""
+    bounds = axes.dataLim
+    axes.hlines(y, bounds.x0, bounds.x1, color=BLACK, linewidth=0.8, zorder=1)
 
 
 def label_lines(axes: Axes, room: float = 0.3) -> None:
@@ -108,15 +117,22 @@ Side = tuple[tuple[float, float], tuple[float, float], str, str]  # a place in d
 
 
 def put_name(axes: Axes, name: str, sides: Sequence[Side], taken: list[Bbox], colour: str, size: float = 8) -> None:
-    """Write a name at the first side where it covers nothing that is taken, else at the last one, and take its place."""
-    for i, (place, offset, across, along) in enumerate(sides):
+    """Write a name at the first side where it covers nothing that is taken, else where it covers least, and take its place."""
+    tried = []
+    for place, offset, across, along in sides:
         text = axes.annotate(name, place, textcoords="offset points", xytext=offset, ha=across, va=along, fontsize=size, color=colour)
         box = text.get_window_extent(axes.figure.canvas.get_renderer())
         within = axes.bbox.x0 < box.x0 and box.x1 < axes.bbox.x1 and box.y1 < axes.bbox.y1
-        if i == len(sides) - 1 or (within and not any(box.overlaps(other) for other in taken)):
-            taken.append(box)
-            return
-        text.remove()
+        tried.append((sum(box.overlaps(other) for other in taken) if within else len(taken) + 1, box, text))
+        text.set_visible(False)
+        if not tried[-1][0]:
+            break
+    _, box, chosen = min(tried, key=lambda each: each[0])
+    taken.append(box)
+    for *_, text in tried:
+        if text is not chosen:
+            text.remove()
+    chosen.set_visible(True)
 
 
 def label_bars(axes: Axes, lines: Mapping[str, Sequence[Bar]]) -> None:
@@ -132,16 +148,18 @@ def label_bars(axes: Axes, lines: Mapping[str, Sequence[Bar]]) -> None:
 
 
 def label_points(axes: Axes, points: Sequence[tuple[str, float, float, str]]) -> None:
-    """Write the name of each point (name, x, y, colour) beside it, where it covers no line of the figure."""
+    """Write the name of each point (name, x, y, colour) beside it, where it covers no line or bar of the figure."""
     axes.figure.canvas.draw()
     taken: list[Bbox] = []
-    for line in axes.get_lines():
-        for a, b in pairwise(line.get_transform().transform(line.get_xydata())):
+    paths = [line.get_xydata() for line in axes.get_lines()]
+    paths += [segment for bars in axes.collections if isinstance(bars, LineCollection) for segment in bars.get_segments()]
+    for path in paths:
+        for a, b in pairwise(axes.transData.transform(path)):
             taken += [Bbox.from_bounds(x - 2, y - 2, 4, 4) for x, y in np.linspace(a, b, 40)]
     for name, x, y, colour in points:
         sides: list[Side] = [((x, y), (6, 0), "left", "center"), ((x, y), (-6, 0), "right", "center")]
         sides += [((x, y), (0, 6), "center", "bottom"), ((x, y), (0, -6), "center", "top")]
-        sides += [((x, y), (dx, dy), "left" if dx > 0 else "right", "center") for dx in (5, -5) for dy in (8, -8)]
+        sides += [((x, y), (dx, dy), "left" if dx > 0 else "right", "center") for dy in (8, -8, 18, -18) for dx in (5, -5)]
         put_name(axes, name, sides, taken, colour, size=7)
 
 

@@ -70,7 +70,7 @@ experiments() {
     dba | terminology) "$run" --out "$out" "${text[@]}" "${lines[@]}" "$@" ;;
     optimal_ending)
         "$run" --out "$out" "${text[@]}" --dev "$DEV" "${lines[@]}" "$@"
-        "$PYTHON" "$HERE/optimal_ending/times.py" --out "$out/times" "${text[@]}" --limit "${LIMIT:-200}"
+        "$PYTHON" "$HERE/optimal_ending/times.py" --out "$out/times" "${text[@]}" --limit "${LIMIT:-200}" --sweep "$out/sweep.json"
         cp "$out/times/times.md" "$out" ;;
     streaming)
         "$run" --out "$out" "${text[@]}" --dev "$DEV" ${PARSING:+--raw "$PARSING"} ${TREES:+--trees "$TREES"} \

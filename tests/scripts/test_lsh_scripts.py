@@ -67,7 +67,7 @@ def test_figures_are_drawn_from_what_is_there(folder):
     subprocess.run([sys.executable, str(LSH / "figures.py"), "--out", str(folder)], check=True)
     for name in ("figure6", "figure7", "figure8"):
         assert (folder / f"{name}.svg").stat().st_size > 1000 and (folder / f"{name}.png").exists()
-    assert "T = 6,000, t = 2" in (folder / "figure6.svg").read_text()
+    assert "LSH, t = 2" in (folder / "figure6.svg").read_text()
 
 
 def test_sentences_are_spread_over_the_text():

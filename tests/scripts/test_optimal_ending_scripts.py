@@ -200,7 +200,10 @@ def test_measure_is_sacrebleu():
 
 def test_times_are_of_searches_that_find_no_worse_scores_with_fewer_rows(tmp_path):
     script = SCRIPTS / "experiments" / "optimal_ending" / "times.py"
-    flags = ["--out", str(tmp_path), "--limit", "8", "--beams", "3", "--repeats", "2", "--reward", "0.5"]
+    best = [{"method": "optimal", "decoder": f"optimal, {name}", "value": r, "dev": {"bleu": bleu}}
+            for name, r, bleu in (("no reward", 0.0, 9), ("bounded reward", 0.3, 7), ("bounded reward, line", 0.5, 8))]  # fmt: skip
+    (tmp_path / "sweep.json").write_text(json.dumps({"best": best, "ratio": "0.9 x", "line": "1.2 x - 1.5"}))
+    flags = ["--out", str(tmp_path), "--limit", "8", "--beams", "3", "--repeats", "2", "--sweep", str(tmp_path / "sweep.json")]
     done = subprocess.run([sys.executable, str(script), *flags], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith("| ") and "---" not in line][1:]
@@ -208,4 +211,7 @@ def test_times_are_of_searches_that_find_no_worse_scores_with_fewer_rows(tmp_pat
     stock, optimal, pruned = (by_name[name] for name in ("fairseq, raw scores", "optimal, raw scores", "optimal, raw scores, pruned"))
     assert int(pruned[5]) <= int(optimal[5]) < int(by_name["count, raw scores"][5]) < int(stock[5])
     assert float(stock[6]) - 2e-3 <= float(optimal[6]) == float(pruned[6])
+    assert by_name["count, normalised scores"][2] == by_name["count, raw scores"][2] == "1.00x (1.00-1.00)" != stock[2]
+    asked = [row["signature"] for row in json.loads((tmp_path / "times.json").read_text()) if row["search"] == "optimal, r = 0.5, pruned"]
+    assert "length_reward=0.5,length_ratio=1.2,length_offset=-1.5" in asked[0]
     assert optimal[8].startswith("8 of 8") and len(rows) == 9 and all(cells[1].endswith(")") for cells in rows)

@@ -18,7 +18,7 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from figure_style import FULL, label_lines, of, panel, save  # noqa: E402
+from figure_style import FULL, label_lines, level, of, panel, save  # noqa: E402
 from intervals import RESAMPLES, SEED, interval  # noqa: E402
 from write_up import table  # noqa: E402
 
@@ -80,7 +80,7 @@ def draw(result: dict[str, Any], file: Path) -> list[Path]:
         places = [j + 0.03 * (i - len(found) / 2) for j in range(len(names))]
         line = {"linestyle": DRAWN.get(method, "-"), "label": method, "elinewidth": 0.8, **of(method, i)}
         axes.errorbar(places, middle, yerr=[middle - low, high - middle], **line)
-    axes.axhline(1.0, color="black", linewidth=0.8)
+    level(axes, 1.0)
     axes.set_xticks(range(len(names)), names)
     axes.set(xlabel="tokens of greedy's output", ylabel="times faster than greedy, 95 % interval")
     about = result["about"]

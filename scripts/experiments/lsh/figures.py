@@ -12,6 +12,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from figure_style import label_points, of, panel, save, whiskers  # noqa: E402
+from intervals import interval  # noqa: E402
 from tables import scored  # noqa: E402
 
 BEAMS = (12, 6, 3, 1)
@@ -20,14 +21,17 @@ Points = list[tuple[str, str]]  # search, and what its point is called
 
 
 def curve(axes: Any, runs: dict[str, Any], base: str, points: Points, label: str, place: int) -> list[tuple[str, float, float, str]]:
-    """BLEU of these searches with its interval against how many times faster than `base` they are: a line in their order; the points and
-    their names."""
+    """BLEU of these searches less that of `base`, with the interval of the difference, against how many times faster than `base` they are,
+    with the range of the rounds: a line in their order; the points and their names."""
     found = [(runs[base]["seconds"] / runs[name]["seconds"], runs[name], told) for name, told in points if name in runs]
-    style = of(label, place)
-    heights = [run["bleu"] for _, run, _ in found]
-    bars = whiskers((run["bleu"], *run["interval"]) for _, run, _ in found)
-    axes.errorbar([x for x, *_ in found], heights, bars, label=label, elinewidth=0.6, **style)
-    return [(told, x, run["bleu"], style["color"]) for x, run, told in found]
+    rounds = [[a / b for a, b in zip(runs[base]["rounds"], run["rounds"], strict=True)] for _, run, _ in found]
+    style = {**of(label, place), "linestyle": ("-", "--", ":")[place] if label.startswith("T = ") else "-"}
+    heights = [run["bleu"] - runs[base]["bleu"] for _, run, _ in found]
+    intervals = [interval(run["resampled"] - runs[base]["resampled"]) for _, run, _ in found]
+    up = whiskers((y, *each) for y, each in zip(heights, intervals, strict=True))
+    across = whiskers((x, min(each), max(each)) for (x, *_), each in zip(found, rounds, strict=True))
+    axes.errorbar([x for x, *_ in found], heights, up, across, label=label, elinewidth=0.6, **style)
+    return [(told, x, y, style["color"]) for (x, _, told), y in zip(found, heights, strict=True)]
 
 
 def main() -> None:
@@ -39,10 +43,11 @@ def main() -> None:
     widest = f"full beam={BEAMS[0]}"
     figures: dict[str, list[tuple[str, Points, str]]] = {
         "figure6": [
-            ("full", [(f"lsh T={T} t=2", f"T = {T:,}, t = 2") for T in TOPS], "LSH"),
+            ("full", [(f"lsh T={T} t=2", f"T = {T:,}") for T in TOPS], "LSH, t = 2"),
             ("full", [(f"top T={T}", f"{T:,}") for T in (*TOPS, 8000)], "TOP"),
             ("full", [(f"lexical N={N}", f"N = {N}") for N in (5, 20, 50)], "lexical"),
-            ("full", [("full", "full"), ("screened", "screened")], "full, screened"),
+            ("full", [("full", "")], "full"),
+            ("full", [("screened", "")], "screened"),
         ],
         "figure7": [(widest, [(f"{kind} beam={b}", f"k = {b}") for b in BEAMS], label)
                     for kind, label in (("full", "BEAM"), ("lsh", "BEAM + LSH"))],
@@ -54,7 +59,12 @@ def main() -> None:
         for place, (base, points, label) in enumerate(curves):
             if base in runs and any(search in runs for search, _ in points):
                 named += curve(axes, runs, base, points, label, place)
-        axes.set(xlabel=f"times faster than {'beam 12 with ' * (name == 'figure7')}the full softmax", ylabel="BLEU")
+        beam = "beam 12 with " * (name == "figure7")
+        axes.set(
+            xlabel=f"times faster than {beam}the full softmax, range of the rounds",
+            ylabel="BLEU difference, 95 % interval",
+        )
+        axes.set_title(f"{next(iter(runs.values()))['sentences']:,} sentences, one at a time" + ", beam 5" * (name != "figure7"))
         axes.margins(x=0.18)
         axes.legend(frameon=False)
         label_points(axes, named)

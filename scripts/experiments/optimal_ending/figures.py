@@ -9,7 +9,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from figure_style import COLUMN, FULL, label_lines, of, panel, whiskers  # noqa: E402
+from figure_style import COLUMN, FULL, label_lines, level, of, panel, whiskers  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 from tables import label, over_beams  # noqa: E402
@@ -21,10 +21,11 @@ DASHES = {"optimal, no reward": ":", "optimal, bounded reward": "--", "shrink, l
 
 
 def draw(axes: Axes, sweep: dict[str, Any], lines: list[tuple[str, list[dict]]], quality: str, label: str) -> None:
-    """One line a decoder over the beams, which stand at equal distances because they grow by factors; BLEU with its 95 % interval."""
+    """One line a decoder over the beams, which stand at equal distances because they grow by factors, and apart; BLEU with its 95 %
+    interval."""
     beams = sorted({c["beam"] for c in sweep["choices"]})
     for i, (name, choices) in enumerate(lines):
-        x = [beams.index(c["beam"]) + 0.04 * (i - len(lines) / 2) * (quality == "bleu") for c in choices]
+        x = [beams.index(c["beam"]) + 0.04 * (i - len(lines) / 2) for c in choices]
         y = [c["dev"][quality] for c in choices]
         errors = whiskers((c["dev"]["bleu"], c["dev"]["low"], c["dev"]["high"]) for c in choices)
         style = {"linestyle": DASHES.get(choices[0]["decoder"], "-"), **of(name, i)}
@@ -35,6 +36,7 @@ def draw(axes: Axes, sweep: dict[str, Any], lines: list[tuple[str, list[dict]]],
     axes.set_xticks(range(len(beams)), [str(b) for b in beams])
     axes.set_xlabel("beam")
     axes.set_ylabel(label)
+    axes.margins(y=0.08)
 
 
 def figure_1(sweep: dict[str, Any]) -> Figure:
@@ -51,7 +53,7 @@ def figure_2(sweep: dict[str, Any]) -> Figure:
     figure, (above, below) = panel(2, 1, width=FULL, height=6.4, sharex=True)
     draw(above, sweep, lines, "bleu", "BLEU, 95 % interval")
     draw(below, sweep, lines, "ratio", "length of output / of reference")
-    below.axhline(1, color="black", linewidth=0.8, linestyle=":")
+    level(below, 1.0)
     above.set_xlabel("")
     above.set_title(f"{sweep['dev']}, {sweep['sentences']['dev']} sentences")
     for axes in (above, below):

@@ -1,7 +1,7 @@
 """What ending a search costs in seconds: the stopping criteria in turns on one text, with decoder rows and the best score found.
 
     python scripts/experiments/optimal_ending/times.py --out DIR [--model DIR] [--text PREFIX] [--limit 200] [--beams 5 20]
-        [--batch-size 64] [--reward R --ratio RATIO --offset OFFSET]
+        [--batch-size 64] [--reward R --ratio RATIO --offset OFFSET | --sweep sweep.json]
 
 All searches are asked for their best hypothesis. Seconds are processor time of one thread; a ratio compares two searches of one round.
 Stock is fairseq's own generator. OUT gets times.md.
@@ -10,6 +10,9 @@ Stock is fairseq's own generator. OUT gets times.md.
 from __future__ import annotations
 
 import argparse
+import json
+import re
+import statistics
 import sys
 import tempfile
 import time
@@ -20,7 +23,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "streaming"))
 
 from methods import BenchError, Decoding, Text, add_text_arguments, compare, machine, made_by, prepare  # noqa: E402
 
-DEFAULT = "count, raw scores"
+COUNTS = ("count, raw scores", "count, normalised scores")
 
 
 def methods(args: argparse.Namespace) -> dict[str, list[str]]:
@@ -28,7 +31,7 @@ def methods(args: argparse.Namespace) -> dict[str, list[str]]:
     raw = ["--unnormalized"]
     out = {
         "fairseq, raw scores": raw,
-        DEFAULT: raw,
+        COUNTS[0]: raw,
         "first, raw scores": [*raw, "--stop", "first"],
         "shrink, raw scores": [*raw, "--stop", "shrink"],
         "optimal, raw scores": [*raw, "--stop", "optimal"],
@@ -37,29 +40,42 @@ def methods(args: argparse.Namespace) -> dict[str, list[str]]:
     if args.reward:
         shape = ["--length-reward", str(args.reward), "--length-ratio", str(args.ratio), "--length-offset", str(args.offset)]
         out[f"optimal, r = {args.reward:g}, pruned"] = [*raw, "--stop", "optimal", "--prune-bound", *shape]
-    out["count, normalised scores"] = []
+    out[COUNTS[1]] = []
     out["optimal, normalised scores, pruned"] = ["--stop", "optimal", "--prune-bound", "--max-len-a", "1.5", "--max-len-b", "5"]
     return out
 
 
-def table(text: Text, beam: int, args: argparse.Namespace) -> list[str]:
-    """A line of each method."""
+def table(text: Text, beam: int, args: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
+    """A line of each method, and the methods' signatures."""
     common = ["--cpu", "--beam", str(beam), "--batch-size", str(args.batch_size)]
     found = {name: Decoding(name, [*common, *flags], text, stock=name.startswith("fairseq")) for name, flags in methods(args).items()}
     done = compare([d.contender() for d in found.values()], args.repeats, warmup=0, threads=1, clock=time.process_time)
-    lines = ["| search | seconds | over count | over fairseq | decoder calls | rows | mean log-probability | BLEU | proved |"]
+    lines = ["| search | seconds | over count, same scores | over fairseq | decoder calls | rows | mean log-probability | BLEU | proved |"]
     lines.append("|---|" + "---:|" * 8)
     for name, decoding in found.items():
         seconds = sorted(done[name].seconds)
-        over = [speed_up(done[other].seconds, done[name].seconds) for other in (DEFAULT, next(iter(found)))]
+        others = COUNTS["normalised" in name], next(iter(found))
+        over = [speed_up(done[other].seconds, done[name].seconds) for other in others]
         best = [max(hypotheses, key=lambda h: h[1]) for hypotheses in decoding.outputs]
         score = sum(total(hypothesis, "unnormalized" in " ".join(decoding.flags)) for hypothesis in best) / len(best)
         proofs = getattr(getattr(decoding.generator, "stats", None), "certificates", None)
         told = f"{proofs.proved // args.repeats} of {(proofs.proved + proofs.open) // args.repeats}" if proofs else ""
-        cells = [name, f"{seconds[len(seconds) // 2]:.2f} ({seconds[0]:.2f}-{seconds[-1]:.2f})", *over, f"{decoding.timesteps:,}"]
+        cells = [name, f"{statistics.median(seconds):.2f} ({seconds[0]:.2f}-{seconds[-1]:.2f})", *over, f"{decoding.timesteps:,}"]
         cells += [f"{decoding.rows:,}", "" if "r = " in name else f"{score:.3f}", f"{text.bleu(decoding.outputs):.2f}", told]
         lines.append("| " + " | ".join(cells) + " |")
-    return lines
+    return lines, {name: decoding.signature for name, decoding in found.items()}
+
+
+def tuned(sweep: Path) -> tuple[float, float, float]:
+    """Reward, ratio and offset of the sweep's best search with a bounded reward; no reward if it has none."""
+    facts = json.loads(sweep.read_text(encoding="utf-8"))
+    rewarded = [choice for choice in facts["best"] if choice["method"] == "optimal" and choice["value"]]
+    if not rewarded:
+        return 0.0, 1.0, 0.0
+    best = max(rewarded, key=lambda choice: choice["dev"]["bleu"])
+    wanted = facts["line" if best["decoder"].endswith("line") else "ratio"]  # "0.8 x - 2", what `Wanted` is called
+    ratio, *offset = re.findall(r"-?[\d.]+", wanted.replace("- ", "-"))
+    return best["value"], float(ratio), float(offset[0]) if offset else 0.0
 
 
 def total(hypothesis: tuple[Any, float], is_raw: bool) -> float:
@@ -82,20 +98,27 @@ def main() -> None:
     parse.add_argument("--reward", type=float, default=0.0, help="--length-reward of one more search (none)")
     parse.add_argument("--ratio", type=float, default=1.0, help="its --length-ratio (1)")
     parse.add_argument("--offset", type=float, default=0.0, help="its --length-offset (0)")
+    parse.add_argument("--sweep", type=Path, help="sweep.json of sweep.py: the three of its best search with a reward")
     parse.add_argument("--repeats", type=int, default=2, help="timed rounds (2)")
     parse.add_argument("--out", type=Path, required=True, help="folder for the results")
     args = parse.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
+    if args.sweep:
+        args.reward, args.ratio, args.offset = tuned(args.sweep)
     lines: list[str] = []
+    signatures: list[dict[str, str]] = []
     with tempfile.TemporaryDirectory() as folder:
         text = prepare(Path(folder), args.model, args.text, args.src, args.tgt, args.limit)
         for beam in args.beams:
             print(f"beam {beam}", file=sys.stderr, flush=True)
-            lines += [f"### Time at beam {beam}", "", *table(text, beam, args), ""]
+            of_beam, names = table(text, beam, args)
+            lines += [f"### Time at beam {beam}", "", *of_beam, ""]
+            signatures += [{"search": name, "signature": signature} for name, signature in names.items()]
     rounds = f"{args.repeats} round{'s' * (args.repeats != 1)} in turns"
     about = f"Model {args.model.name}, first {len(text.references)} lines of {Path(args.text).name}, batches of {args.batch_size}; "
     lines += [about + f"processor time of one thread, {rounds}; " + made_by(machine()), ""]
     made = "\n".join(lines)
+    (args.out / "times.json").write_text(json.dumps(signatures, indent=1), encoding="utf-8")
     (args.out / "times.md").write_text(made, encoding="utf-8")
     print(made)
 

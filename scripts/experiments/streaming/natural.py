@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import sys
 import tempfile
 import time
@@ -99,7 +100,7 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
         cells = [row["method"]]
         if timed:
             s = sorted(row["seconds"])
-            cells.append(f"{s[len(s) // 2]:.2f} ({s[0]:.2f}-{s[-1]:.2f})")
+            cells.append(f"{statistics.median(s):.2f} ({s[0]:.2f}-{s[-1]:.2f})")
             for name in over:
                 ratios = sorted(a / b for a, b in zip(by_name[name]["seconds"], row["seconds"], strict=True))
                 cells.append(f"{sum(ratios) / len(ratios):.2f}x ({ratios[0]:.2f}-{ratios[-1]:.2f})")
