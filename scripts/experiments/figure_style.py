@@ -38,6 +38,9 @@ COLOURS = {
     # constraints
     "DBA": BLUE, "GBS": ORANGE, "CBS": PURPLE, "rand1": SKY, "rand2": BLUE, "rand3": GREEN, "rand4": YELLOW,
     "phr2": ORANGE, "phr3": RED, "phr4": PURPLE,
+    # terminology
+    "paper": SKY, "dba": BLUE, "end": GREEN, "draft": ORANGE, "draft end": RED, "bonus": PURPLE, "bonus 4 draft end": YELLOW, "gbs": ORANGE,
+    "cbs": PURPLE,
     # stop decisions
     "count": BLACK, "first": ORANGE, "shrink": PURPLE, "optimal": BLUE,
     # parallel decoding
@@ -49,7 +52,7 @@ COLOURS = {
     "torch": ORANGE, "compiled": BLUE, "int8": GREEN, "lstm": PURPLE,
 }  # fmt: skip
 SPARE = (RED, GREEN, PURPLE, SKY, YELLOW, ORANGE, GREY)  # for names that are not above, in the order in which they come
-MARKERS = "osD^vXP<>"
+MARKERS = "osD^vXP<>*h"
 SHEET = {
     "font.size": 9, "axes.titlesize": 9, "axes.labelsize": 9, "xtick.labelsize": 8, "ytick.labelsize": 8, "legend.fontsize": 8,
     "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#dddddd", "grid.linewidth": 0.6,

@@ -9,11 +9,11 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from figure_style import MARKERS, panel  # noqa: E402
+from figure_style import FULL, of, panel  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 from write_up import draw_figures  # noqa: E402
 
-COLUMNS = 3
+COLUMNS = 2
 
 
 def success(runs: dict[str, Any]) -> Figure:
@@ -22,20 +22,19 @@ def success(runs: dict[str, Any]) -> Figure:
     methods = list(dict.fromkeys(run["method"] for run in runs["rows"]))
     columns = min(COLUMNS, len(sets))
     lines = -(-len(sets) // columns)
-    figure, grid = panel(lines, columns, width=3 * columns + 1.6, height=2.8 * lines, squeeze=False)
+    figure, grid = panel(lines, columns, width=FULL, height=2.3 * lines + 1, squeeze=False)
     for axes in grid.flat[len(sets) :]:
         axes.set_axis_off()
     for axes, name in zip(grid.flat, sets, strict=False):
         for i, method in enumerate(methods):
             found = [run for run in runs["rows"] if (run["set"], run["method"]) == (name, method)]
             points = [(run["chrf2pp"], 100 * run["term_success_words"]) for run in found]
-            style = {"color": f"C{i % 10}", "marker": MARKERS[i % len(MARKERS)]}
-            axes.plot([x for x, _ in points], [y for _, y in points], linestyle="none", label=method, **style)
+            axes.plot([x for x, _ in points], [y for _, y in points], linestyle="none", label=method, alpha=0.8, **of(method, i))
         axes.set_title(name)
         axes.set_xlabel("chrF2++")
         axes.set_ylabel("terms met as words, %")
     handles, labels = grid[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right upper", fontsize="small")
+    figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
     figure.suptitle(f"{runs['text']}, {runs['sentences']} sentences, beam {runs['beam']}")
     return figure
 
