@@ -15,8 +15,8 @@
 #   --out DIR         keeps what is done: a run that was stopped goes on (runs/experiments/NAME)
 #   --name NAME       of the results (the names of model and text, and N); --into ROOT: the checkout that gets them (this one)
 #
-# Papers whose text or model is missing are left out with a sentence; --only refuses them. `python scripts/docs.py --write` then fills the
-# pages. A folder of --out keeps its first commit: delete it to measure changed code anew. PYTHON= names another interpreter.
+# Papers whose text or model is missing are left out with a sentence; --only refuses them. The tables go into docs/results of that checkout.
+# A folder of --out keeps its first commit: delete it to measure changed code anew. PYTHON= names another interpreter.
 set -euo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 ROOT=$(cd "$HERE/../.." && pwd)
@@ -101,3 +101,4 @@ for paper in ${ONLY:-"${PAPERS[@]}"}; do
     experiments "$paper" "$@" >&2
     "$PYTHON" "$HERE/publish.py" finish --out "$OUT/$paper" --paper "$paper" --name "$NAME" --into "$INTO" --command "$COMMAND"
 done
+[[ ! -f $INTO/scripts/docs.py ]] || "$PYTHON" "$INTO/scripts/docs.py" --write --quick >&2

@@ -27,6 +27,8 @@ DEMO = ["--model", ROOT / "checkpoints" / "demo", "--text", ROOT / "data" / "dem
 def test_one_paper_is_run_and_published(tmp_path):
     small = ["--beams", "2", "--table-beam", "2", "--gbs", "1", "--prune", "3", "--least", "1", "--most", "1"]
     wanted = [*DEMO, "--only", "dba", "--limit", "3", "--out", tmp_path / "out", "--name", "tiny", "--into", tmp_path, "--", *small]
+    (tmp_path / "scripts").mkdir()  # of the checkout that gets the results: its documents are filled
+    (tmp_path / "scripts" / "docs.py").write_text("import sys\nopen(__file__.replace('docs.py', 'told'), 'w').write(str(sys.argv[1:]))\n")
     for _ in range(2):  # the second run finds everything done, and the page has one section still
         done = run(*wanted)
         assert done.returncode == 0, done.stderr
@@ -36,6 +38,7 @@ def test_one_paper_is_run_and_published(tmp_path):
     page = (tmp_path / "docs/results/dba.md").read_text()
     assert page.count("<!-- generated: age scripts/experiments/dba/results/tiny/tables.md -->") == 1 and page.count("## tiny") == 1
     assert (tmp_path / "scripts/experiments/dba/results/tiny/figure4.png").exists()
+    assert (tmp_path / "scripts" / "told").read_text() == "['--write', '--quick']"
     searches = sorted(done.stderr.split())
     assert not any(word.startswith("rand1.beam") for word in searches)  # nothing was searched again
 

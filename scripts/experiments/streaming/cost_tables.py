@@ -9,7 +9,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from figure_style import FULL, of, panel, save  # noqa: E402
+from figure_style import FULL, label_points, of, panel, save  # noqa: E402
 from step_costs import Line, Measured, Plane  # noqa: E402
 
 FIGURES = """bandwidth: NVIDIA's data sheet of the H100 SXM; launch: time of a short kernel in a stream that does not wait, as NVIDIA's
@@ -81,8 +81,8 @@ def fitted(result: dict[str, Any]) -> Fitted:
 def backend_tables(found: dict[str, Fitted]) -> list[str]:
     """The fits, then every width predicted beside measured."""
     fits = [
-        "| backend | a, ms a step | b, µs a row | rows for 2a | R² | steps | a change, ms: batches | stream | with cells: a, ms | b, µs "
-        "| c, ns | R² |",
+        "| backend | a, ms a step | b, µs a row | rows that cost a | R² | steps | a change, ms: batches | stream | with cells: a, ms "
+        "| b, µs | c, ns | R² |",
         "|---|" + "---:|" * 11,
     ]
     gains = [
@@ -92,7 +92,7 @@ def backend_tables(found: dict[str, Fitted]) -> list[str]:
     ]
     for backend, lines in found.items():
         step = lines.step
-        even = f"{step.a / step.b:.0f}" if step.b > 0 else "-"
+        even = f"{step.a / step.b:.0f}" if step.a > 0 and step.b > 0 else "-"
         cells = [
             f"{1e3 * step.a:.2f}",
             f"{1e6 * step.b:.1f}",
@@ -139,6 +139,7 @@ def draw(found: dict[str, Fitted], file: Path) -> list[Path]:
     """FILE.svg and .png: the measured steps with each backend's line, and every width's gain, predicted beside measured."""
     figure, (left, right) = panel(1, 2, width=FULL)
     widest = 0.0
+    named: list[tuple[str, float, float, str]] = []
     for place, (backend, lines) in enumerate(found.items()):
         style = of(backend, place)
         points = [point for measured in lines.points for point in measured.steps]
@@ -156,7 +157,7 @@ def draw(found: dict[str, Fitted], file: Path) -> list[Path]:
             filled = style["color"] if w.kind == "variable" else "white"
             point = {"linestyle": "none", "markerfacecolor": filled, "elinewidth": 0.8, **style}
             right.errorbar(w.by_cells, middle, yerr=[[middle - low], [high - middle]], **point)
-            right.annotate(f"{w.n}", (w.by_cells, middle), textcoords="offset points", xytext=(4, 3), fontsize=7, color=style["color"])
+            named.append((f"{w.n}", w.by_cells, middle, style["color"]))
     seconds = sorted(1e3 * s for lines in found.values() for measured in lines.points for *_, s in measured.steps)
     most = 1.3 * seconds[int(0.99 * (len(seconds) - 1))]  # a few steps that waited for something else are above
     left.set(xlabel="rows of the step", ylabel="ms", title="Steps, and a + b x rows", ylim=(0, most))
@@ -164,5 +165,7 @@ def draw(found: dict[str, Fitted], file: Path) -> list[Path]:
     ends = [min(right.get_xlim()[0], right.get_ylim()[0]), max(right.get_xlim()[1], right.get_ylim()[1])]
     right.plot(ends, ends, color="black", linewidth=0.8, linestyle=":")
     right.axhline(1.0, color="black", linewidth=0.6)
-    right.set(xlabel="predicted from the lines", ylabel="measured", title="Stream over batches; hollow: fixed width", aspect="equal")
+    right.set(xlabel="predicted from the lines", ylabel="measured", aspect="equal")
+    right.set_title("Stream over batches of so many sentences; hollow: fixed width")
+    label_points(right, named)
     return save(figure, file)
