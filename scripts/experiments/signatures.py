@@ -19,9 +19,9 @@ def folded(names: Iterable[str]) -> str:
     """A folded paragraph with the signatures, each once, in their order; "" where there are none.
 
     A signature is `name:value` fields between bars. Fields that all of them have stand in the first line. A name without bars is
-    another program's and has none.
+    another program's and has none. Flags in brackets behind a signature are left out.
     """
-    found = list(dict.fromkeys(names))
+    found = list(dict.fromkeys(name.partition(" (")[0] for name in names))
     if not found:
         return ""
     others = [f"`{name}`" for name in found if "|" not in name]

@@ -80,7 +80,7 @@ All{} have `fairseq_ext:0.1|backend:transformer|lenpen:1|torch:2.13.0`, and:
 - `select:dba|stop:early`, beam 5
 
 </details>"""
-    assert signatures.folded([*names, names[0]]) == shown.format(4, "")
+    assert signatures.folded([*names, f"{names[0]} (--beam 10)"]) == shown.format(4, "")
     assert signatures.folded([*names, "fairseq"]) == shown.format(5, " but `fairseq`")
 
 

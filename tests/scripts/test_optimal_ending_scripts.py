@@ -152,7 +152,7 @@ def test_best_settings_prefer_the_smaller_beam_and_tables_show_them(tmp_path):
     assert [c.decoder for c in best] == [d.name for d in decoders]
     assert [c.beam for c in best] == [5, 5, 5, 5, 5, 5, 10]
     for choice in best:
-        choice.test = quality
+        choice.test, choice.over_stock = quality, (0.5, -0.2, 1.1)
     stats = {"decoder_rows": 60, "decoder_calls": 9, "bleu": 30.0, "model_score": -5.0}
     stats |= {"certificates": {"proved": 3, "open": 1, "gap_mean": 0.5}}
     result = {
@@ -167,8 +167,16 @@ def test_best_settings_prefer_the_smaller_beam_and_tables_show_them(tmp_path):
     text = tables.markdown(write_up.read_results(tmp_path, "sweep.py"))
     assert "| BLEU | 30.00 | 30.00 |" in text and "| best b | 5 | 5 |" in text
     assert "l = 0.9 x (dev)" in text and "l = 0.7 x + 3 (dev)" in text and "| best b | 5 | 10 |" in text
-    assert "| optimal, bounded reward, line, r = 1 | 10 | 31.00 ±1.25 | 30.00 ±1.50 | 0.950 | 0.900 |" in text
+    assert "| optimal, bounded reward, line, r = 1 | 10 | 31.00 ±1.25 | 30.00 ±1.50 | +0.50 (-0.20 to +1.10) | 0.950 | 0.900 |" in text
     assert "| optimal | 0.600 | 9 | -5.000 | 30.00 | 3 of 4 |" in text  # 60 of 84 + 4 x (5 - 1) rows
+
+
+def test_a_difference_is_taken_on_the_same_resamples():
+    right = [(-1.0, 6, line) for line in REFERENCES]
+    wrong = [right[0], (-1.0, 3, "a dog runs")]
+    middle, low, high = searches.difference(wrong, right, REFERENCES)
+    assert middle == pytest.approx(measure(wrong, REFERENCES).bleu - 100) and low <= middle < 0 == high  # no loss where the first is drawn twice
+    assert searches.difference(right, right, REFERENCES) == (0, 0, 0)
 
 
 def test_an_interval_holds_sacrebleu_of_resampled_sentences():

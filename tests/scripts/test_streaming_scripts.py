@@ -178,7 +178,7 @@ def test_tables_show_medians_and_ratios_round_by_round(tmp_path):
 
 def test_the_figure_is_drawn(tmp_path):
     (tmp_path / "translation").mkdir()
-    steps = [{"length": n, "rows": 10.0, "seconds": [0.01, 0.02, 0.03]} for n in range(1, 4)]
+    steps = [{"length": n, "rows": [10, 10, 20], "seconds": [0.01, 0.02, 0.03]} for n in range(1, 4)]
     (tmp_path / "translation" / "steps.json").write_text(json.dumps({"rows": steps}), encoding="utf-8")
     done = subprocess.run([sys.executable, str(HERE / "figures.py"), "--out", str(tmp_path)], capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith("figure2.png") and (tmp_path / "figure2.png").stat().st_size > 1000

@@ -79,6 +79,10 @@ class Search:
         return [max(found, key=lambda h: score(h[0], h[1], wanted.of(n))) for found, n in pairs]
 
 
+Answers = Sequence[tuple[float, int, str]]  # one a sentence: sum of log-probabilities, tokens, text
+Difference = tuple[float, float, float]  # of BLEU, and its interval
+
+
 @dataclass
 class Measure:
     """Quality of one answer a sentence."""
@@ -90,12 +94,19 @@ class Measure:
     high: float = 0.0
 
 
-def measure(answers: Sequence[tuple[float, int, str]], references: Sequence[str]) -> Measure:
+def measure(answers: Answers, references: Sequence[str]) -> Measure:
     """sacrebleu's corpus BLEU. A sweep asks for many sets of answers that differ in few sentences, so counts are kept by sentence."""
     counts = counts_of([text for *_, text in answers], references)
     *grams, sys_len, ref_len = (int(column) for column in counts.sum(0))
     bleu = BLEU.compute_bleu(grams[:4], grams[4:], sys_len, ref_len, smooth_method="exp")
     return Measure(bleu.score, sys_len / ref_len, sum(total for total, *_ in answers) / len(answers), *interval(resampled(counts)))
+
+
+def difference(answers: Answers, others: Answers, references: Sequence[str]) -> Difference:
+    """BLEU less that of the other answers, with the 95 % interval of the difference on the same resamples."""
+    of_both = [measure(each, references).bleu for each in (answers, others)]
+    ours, theirs = (resampled(counts_of([text for *_, text in each], references)) for each in (answers, others))
+    return of_both[0] - of_both[1], *interval(ours - theirs)
 
 
 def read_text(prefix: str, source: str, target: str, limit: int | None = None) -> tuple[list[str], list[str]]:

@@ -57,8 +57,10 @@ def table_3(sweep: dict[str, Any]) -> str:
     rows = []
     for c in sweep["best"]:
         scores = [with_interval(c[split]) for split in ("dev", "test")] + [f"{c[split]['ratio']:.3f}" for split in ("dev", "test")]
-        rows.append([label(c), str(c["beam"]), *scores])
-    head = ["decoder", "b", "BLEU dev", "BLEU test", "length ratio dev", "length ratio test"]
+        middle, low, high = c["over_stock"]
+        paired = f"{middle:+.2f} ({low:+.2f} to {high:+.2f})" if c is not sweep["best"][0] else ""
+        rows.append([label(c), str(c["beam"]), *scores[:2], paired, *scores[2:]])
+    head = ["decoder", "b", "BLEU dev", "BLEU test", "test, over fairseq (count)", "length ratio dev", "length ratio test"]
     return "### Table 3: BLEU at the best settings from dev\n\n" + table(head, rows)
 
 
@@ -96,7 +98,7 @@ def markdown(sweep: dict[str, Any]) -> str:
         f"Model {sweep['model']}; dev {sweep['dev']} ({sentences['dev']} sentences), test {sweep['test']} ({sentences['test']}); "
         f"{'-'.join(sweep['languages'])}; wanted length l = {sweep['ratio']} or {sweep['line']} "
         "(target subwords by source subwords x, dev; the second is the least-squares line, EOS counted). "
-        f"BLEU ± half of its 95 % interval, bootstrap of 1,000 resamples. {made_by(facts)}\n"
+        f"BLEU ± half of its 95 % interval, bootstrap of 1,000 resamples; differences on the same resamples. {made_by(facts)}\n"
     )
     return "\n".join([note, table_2(sweep), table_3(sweep), falls(sweep), *([costs(sweep)] if sweep["costs"] else [])])
 

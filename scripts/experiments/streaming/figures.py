@@ -18,8 +18,8 @@ LEAST = 3  # steps that a length must have
 
 
 def figure_2(out: Path) -> Figure | None:
-    """Milliseconds of the steps at each length (median and middle half), the median for a hundred rows, and the rows; None where no length
-    has enough steps."""
+    """Milliseconds of the steps at each length and for a hundred rows (medians and middle halves), and the rows; None where no length has
+    enough steps."""
     steps = out / "translation" / "steps.json"
     if not steps.exists():
         raise BenchError(f"{steps} is missing: run translation.py --out {out} first")
@@ -27,15 +27,16 @@ def figure_2(out: Path) -> Figure | None:
     if not known:
         return None
     lengths = [step["length"] for step in known]
-    quarters = [[1000 * q for q in statistics.quantiles(step["seconds"], n=4)] for step in known]
-    medians, rows = [q[1] for q in quarters], [step["rows"] for step in known]
+    per_100 = [[100 * s / r for s, r in zip(step["seconds"], step["rows"], strict=True)] for step in known]
     figure, (time, each, count) = panel(3, 1, height=5.4, sharex=True)
-    time.fill_between(lengths, [q[0] for q in quarters], [q[2] for q in quarters], color=ORANGE, alpha=0.25, linewidth=0)
-    time.plot(lengths, medians, color=ORANGE)
+    for axes, seconds in ((time, [step["seconds"] for step in known]), (each, per_100)):
+        quarters = [[1000 * q for q in statistics.quantiles(of_length, n=4)] for of_length in seconds]
+        axes.fill_between(lengths, [q[0] for q in quarters], [q[2] for q in quarters], color=ORANGE, alpha=0.25, linewidth=0)
+        axes.plot(lengths, [q[1] for q in quarters], color=ORANGE)
     time.set_ylabel("ms a step")
     time.set_title("VAR-STREAM: median and middle half of the steps at each length")
-    each.plot(lengths, [100 * median / mean for median, mean in zip(medians, rows, strict=True)], color=ORANGE)
     each.set_ylabel("ms for 100 rows")
+    rows = [statistics.fmean(step["rows"]) for step in known]
     count.plot(lengths, rows, color=ORANGE)
     count.set(ylabel="rows a step, mean", xlabel="tokens decoded before the step")
     for axes in (time, each, count):

@@ -111,7 +111,7 @@ class Translation:
             decoding = Decoding("VAR-STREAM", flags, text)
             clock = StepClock(decoding.generator.decoder, clock_of(self.args), decoding.generator.driver.compiled)
             decoding.run()
-            return [dict(length=length, rows=sum(rows) / len(rows), seconds=seconds) for length, (rows, seconds) in clock.times()]
+            return [dict(length=length, rows=rows, seconds=seconds) for length, (rows, seconds) in clock.times()]
 
         cached(self.args.out / "translation" / "steps.json", [self.key(text, []), flags], make)
 
