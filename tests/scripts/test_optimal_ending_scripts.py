@@ -175,7 +175,7 @@ def test_a_difference_is_taken_on_the_same_resamples():
     right = [(-1.0, 6, line) for line in REFERENCES]
     wrong = [right[0], (-1.0, 3, "a dog runs")]
     middle, low, high = searches.difference(wrong, right, REFERENCES)
-    assert middle == pytest.approx(measure(wrong, REFERENCES).bleu - 100) and low <= middle < 0 == high  # no loss where the first is drawn twice
+    assert middle == pytest.approx(measure(wrong, REFERENCES).bleu - 100) and low <= middle < 0 == high  # 0: the first, twice
     assert searches.difference(right, right, REFERENCES) == (0, 0, 0)
 
 
