@@ -40,7 +40,7 @@ from searches import (
 from fairseq_ext.translator import Translator
 
 REWARDS = [0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5]
-LENPENS = [0.0, 0.5, 0.8, 1.0, 1.2, 1.5, 2.0]
+LENPENS = [0.0, 0.5, 0.8, 1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0]
 A, B = 1.5, 5  # length limit of the certificate for normalised scores, which is the looser the longer a hypothesis may become
 
 
