@@ -129,7 +129,8 @@ def compare(
     bleu: Callable[[Outputs], float] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Comparison:
-    """Measure memory where a command for it is given, then run the contenders in turn for `warmup` untimed and `repeats` timed rounds.
+    """Measure memory where a command for it is given, then run the contenders in turn, every other round backwards, for `warmup` untimed
+    and `repeats` timed rounds.
 
     Outputs are checked after every run against the reference's (the first contender's) first outputs.
     A contender that must be exact and is not leaves the race at once.
@@ -147,7 +148,7 @@ def compare(
             result.peak_mib = peak_memory(result.contender.memory_command)
     reference: Outputs = []
     for turn in range(warmup + repeats):
-        for result in results:
+        for result in results[:: -1 if turn % 2 else 1]:  # what a drift of the machine gives to one end, it takes from it in the next
             if result.refused:
                 continue
             gc.collect()
