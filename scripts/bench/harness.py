@@ -148,7 +148,7 @@ def compare(
             result.peak_mib = peak_memory(result.contender.memory_command)
     reference: Outputs = []
     for turn in range(warmup + repeats):
-        for result in results[:: -1 if turn % 2 else 1]:  # what a drift of the machine gives to one end, it takes from it in the next
+        for result in results[:: -1 if turn % 2 else 1]:  # cancels a steady drift of the machine
             if result.refused:
                 continue
             gc.collect()

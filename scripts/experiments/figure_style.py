@@ -1,11 +1,11 @@
 """The one style sheet of all figures: width of a column of text, a colour for each method, labels at the lines, SVG and PNG.
 
-figure, axes = panel()                       a figure as wide as a column of text, FULL for the whole page
-axes.errorbar(..., **of("DBA, k = 5"))        colour and marker of a method, the same in every figure
-level(axes, 1.0)                             a thin line at 1.0
-label_lines(axes)                            the labels of lines, behind their last points, moved apart where they would touch
-label_bars(axes, {"rand1": [...]})           the labels of lines that lie all over the figure
-save(figure, OUT / "figure4")                OUT/figure4.svg and OUT/figure4.png
+    figure, axes = panel()                       a figure as wide as a column of text, FULL for the whole page
+    axes.errorbar(..., **of("DBA, k = 5"))        colour and marker of a method, the same in every figure
+    level(axes, 1.0)                             a thin line at 1.0
+    label_lines(axes)                            the labels of lines, behind their last points, moved apart where they would touch
+    label_bars(axes, {"rand1": [...]})           the labels of lines that lie all over the figure
+    save(figure, OUT / "figure4")                OUT/figure4.svg and OUT/figure4.png
 """
 
 from __future__ import annotations

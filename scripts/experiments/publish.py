@@ -22,7 +22,7 @@ from report import ROOT, machine  # noqa: E402
 from signatures import folded, signatures  # noqa: E402
 from write_up import with_message  # noqa: E402
 
-OWN_FOLDERS = re.compile(r" --(?:out|into) \S+")
+OWN_FOLDERS = re.compile(r" --(?:out|into) (?:'[^']*'|\S+)")
 PLACES = re.compile(r"(?<![\w.])(?:~|\.{1,2})?/(?:[\w.@+-]+/)*([\w.@+-]+)")  # /a/b: what is before the last name says nothing to others
 
 
@@ -51,8 +51,8 @@ def how_made(out: Path, command: str) -> str:
     changed = ", with changes that were not committed" if begun["git_changed"] else ""
     end = f" to {now['date']}" + (f", the last part at {now['git_commit']}" if now["git_commit"] != begun["git_commit"] else "")
     lines = [
-        f"Every table here: `{without_places(command)}` on {begun['cores']} cores of {begun['cpu']}; python {begun['python']}, "
-        f"torch {begun['torch']}, fairseq {begun['fairseq']}; commit {begun['git_commit'] or 'none'}{changed}; {begun['date']}{end}.",
+        f"Every table here: `{without_places(command)}` on {begun['cores']} core{'s' * (begun['cores'] != 1)} of {begun['cpu']}; "
+        f"python {begun['python']}, torch {begun['torch']}, fairseq {begun['fairseq']}; commit {begun['git_commit'] or 'none'}{changed}; {begun['date']}{end}.",
     ]
     return "\n".join([*lines, *(["", found] if found else [])]) + "\n"
 

@@ -64,7 +64,7 @@ def test_paths_are_cut_to_their_names():
     assert publish.without_places("run.sh --model /a/b/model --text ../c/x.y --eps 1/6 --path /a/b.pt:/c/d.pt") == (
         "run.sh --model model --text x.y --eps 1/6 --path b.pt:d.pt"
     )
-    assert publish.without_places("run.sh --text /a/b --out /c/d --name n --into .. -- --only 'window, copy'") == (
+    assert publish.without_places("run.sh --text /a/b --out '/c d/e' --name n --into .. -- --only 'window, copy'") == (
         "run.sh --text b --name n -- --only 'window, copy'"
     )
 

@@ -17,15 +17,16 @@ from tables import scored  # noqa: E402
 
 BEAMS = (12, 6, 3, 1)
 TOPS = (2000, 4000, 6000)
+DASHES = {"T = 4,000": "--", "T = 6,000": ":"}  # lines of one method
 Points = list[tuple[str, str]]  # search, and what its point is called
 
 
 def curve(axes: Any, runs: dict[str, Any], base: str, points: Points, label: str, place: int) -> list[tuple[str, float, float, str]]:
-    """BLEU of these searches less that of `base`, with the interval of the difference, against how many times faster than `base` they are,
-    with the range of the rounds: a line in their order; the points and their names."""
+    """Draw a line through these searches: BLEU less that of `base`, with the interval of the difference, against how many times faster than
+    `base` they are, with the range of the rounds. Return each point's name, place and colour."""
     found = [(runs[base]["seconds"] / runs[name]["seconds"], runs[name], told) for name, told in points if name in runs]
     rounds = [[a / b for a, b in zip(runs[base]["rounds"], run["rounds"], strict=True)] for _, run, _ in found]
-    style = {**of(label, place), "linestyle": ("-", "--", ":")[place] if label.startswith("T = ") else "-"}
+    style = {"linestyle": DASHES.get(label, "-"), **of(label, place)}
     heights = [run["bleu"] - runs[base]["bleu"] for _, run, _ in found]
     intervals = [interval(run["resampled"] - runs[base]["resampled"]) for _, run, _ in found]
     up = whiskers((y, *each) for y, each in zip(heights, intervals, strict=True))
