@@ -52,7 +52,8 @@ def how_made(out: Path, command: str) -> str:
     end = f" to {now['date']}" + (f", the last part at {now['git_commit']}" if now["git_commit"] != begun["git_commit"] else "")
     lines = [
         f"Every table here: `{without_places(command)}` on {begun['cores']} core{'s' * (begun['cores'] != 1)} of {begun['cpu']}; "
-        f"python {begun['python']}, torch {begun['torch']}, fairseq {begun['fairseq']}; commit {begun['git_commit'] or 'none'}{changed}; {begun['date']}{end}.",
+        f"python {begun['python']}, torch {begun['torch']}, fairseq {begun['fairseq']}; "
+        f"commit {begun['git_commit'] or 'none'}{changed}; {begun['date']}{end}.",
     ]
     return "\n".join([*lines, *(["", found] if found else [])]) + "\n"
 

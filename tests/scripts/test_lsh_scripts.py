@@ -79,8 +79,9 @@ def test_sentences_are_spread_over_the_text():
     [
         (["--sentences", "0"], "--sentences wants 1 or more, not 0"),
         (["--rounds", "-1"], "--rounds wants 1 or more, not -1"),
-        (["--rounds", "9", "--few", "8"], "--rounds 9 leaves rounds without a sentence: --sentences is 1000 and --few 8"),
-        (["--sentences", "4", "--few", "2", "--rounds", "2"], "--sentences 4 is more than the 3 lines of"),
+        (["--few", "0"], "--few wants 1 or more, not 0"),
+        (["--rounds", "3", "--few", "2"], "--rounds 3 leaves rounds without a sentence: of 3 lines, --sentences takes 3 and --few 2"),
+        (["--rounds", "4"], "--rounds 4 leaves rounds without a sentence: of 3 lines, --sentences takes 3 and --few 3"),
         (["--few", "2", "--rounds", "2"], "lexicon is missing"),
     ],
 )

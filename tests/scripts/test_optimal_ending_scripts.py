@@ -105,6 +105,9 @@ def test_a_sweep_searches_anew_for_each_reward_and_counts_what_a_command_does(in
     bleu, rows = interactive()
     assert plain["dev"]["bleu"] == pytest.approx(bleu)
     assert found["costs"]["optimal, raw scores"]["2"]["decoder_rows"] == rows  # of a command that prints the best hypothesis alone
+    assert set(found["tuned"]) == {"reward", "ratio", "offset"}
+    assert any(f"r = {found['tuned']['reward']:g}," in name for name in found["costs"])
+    assert [choice["over_stock"] for choice in found["best"] if choice["method"] == "count"] == [[0, 0, 0]]
     rewarded = next(choice for choice in found["choices"] if choice["decoder"] == "optimal, bounded reward")
     ratio = found["ratio"].removesuffix(" x")
     assert rewarded["dev"]["bleu"] == pytest.approx(interactive("--length-reward", 1.2, "--length-ratio", ratio)[0])
@@ -208,9 +211,8 @@ def test_measure_is_sacrebleu():
 
 def test_times_are_of_searches_that_find_no_worse_scores_with_fewer_rows(tmp_path):
     script = SCRIPTS / "experiments" / "optimal_ending" / "times.py"
-    best = [{"method": "optimal", "decoder": f"optimal, {name}", "value": r, "dev": {"bleu": bleu}}
-            for name, r, bleu in (("no reward", 0.0, 9), ("bounded reward", 0.3, 7), ("bounded reward, line", 0.5, 8))]  # fmt: skip
-    (tmp_path / "sweep.json").write_text(json.dumps({"best": best, "ratio": "0.9 x", "line": "1.2 x - 1.5"}))
+    tuned = {"reward": 0.5, "ratio": 1.2, "offset": -1.5}
+    (tmp_path / "sweep.json").write_text(json.dumps({"tuned": tuned}))
     flags = ["--out", str(tmp_path), "--limit", "8", "--beams", "3", "--repeats", "2", "--sweep", str(tmp_path / "sweep.json")]
     done = subprocess.run([sys.executable, str(script), *flags], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -23,6 +23,7 @@ from fairseq_ext.search.loop import beam_search
 from fairseq_ext.softmax import shortlist_stats as softmax_stats
 
 BEAM, PAPER_BEAM = 5, 12
+ROUNDS = 6
 BEST = dict(softmax="lsh", lsh_k=16, lsh_u=3, lsh_bands=100, lsh_hits=2, lsh_top=6000)
 FULL: dict[str, Any] = dict(softmax="full")
 
@@ -141,35 +142,36 @@ def main() -> None:
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     parse.add_argument("--model", type=Path, required=True)
     parse.add_argument("--out", type=Path, required=True)
-    parse.add_argument("--sentences", type=int, default=1000, help="of the test set, spread evenly (1000)")
+    parse.add_argument("--sentences", type=int, default=1000, help="of the test set, spread evenly; at most all (1000)")
     parse.add_argument("--few", type=int, default=200, help="sentences for beams above 12, at most --sentences (200)")
-    parse.add_argument("--rounds", type=int, default=6, help="in turns, each over its share of the sentences (6)")
+    parse.add_argument("--rounds", type=int, help="in turns, each over its share of the sentences (6, or fewer where sentences are)")
     args = parse.parse_args()
     for name in ("sentences", "few", "rounds"):
-        if getattr(args, name) < 1:
-            parse.error(f"--{name} wants 1 or more, not {getattr(args, name)}")
-    if args.rounds > min(args.few, args.sentences):
-        parse.error(f"--rounds {args.rounds} leaves rounds without a sentence: --sentences is {args.sentences} and --few {args.few}")
+        if (given := getattr(args, name)) is not None and given < 1:
+            parse.error(f"--{name} wants 1 or more, not {given}")
     for name in ("checkpoint.pt", "test.src", "test.tgt", "lexicon"):
         if not (args.model / name).exists():
             parse.error(f"{args.model / name} is missing: train.sh and scripts/lexical_table.py make the folder of --model")
     with (args.model / "test.src").open(encoding="utf-8") as lines:
         available = sum(1 for _ in lines)
-    if args.sentences > available:
-        parse.error(f"--sentences {args.sentences} is more than the {available} lines of {args.model / 'test.src'}")
+    many = min(args.sentences, available)
+    few = min(args.few, many)
+    rounds = args.rounds or min(ROUNDS, few)
+    if rounds > few:
+        parse.error(f"--rounds {rounds} leaves rounds without a sentence: of {available} lines, --sentences takes {many} and --few {few}")
     torch.set_num_threads(1)
     softmax_stats.CLOCK = time.CLOCK_THREAD_CPUTIME_ID
     (args.out / "searches").mkdir(parents=True, exist_ok=True)
     shares: dict[str, list[dict[str, Any]]] = {label: [] for label in settings()}
-    for turn in range(args.rounds):
+    for turn in range(rounds):
         for label, (flags, which) in list(settings().items())[:: -1 if turn % 2 else 1]:
-            wanted = args.sentences if which == "many" else min(args.few, args.sentences)
-            file = args.out / "searches" / f"{label.replace(' ', '_')}.{turn + 1}of{args.rounds}.{wanted}of{available}.json"
+            wanted = many if which == "many" else few
+            file = args.out / "searches" / f"{label.replace(' ', '_')}.{turn + 1}of{rounds}.{wanted}of{available}.json"
             if not file.exists():
-                print(f"{label}, round {turn + 1} of {args.rounds}", file=sys.stderr, flush=True)
+                print(f"{label}, round {turn + 1} of {rounds}", file=sys.stderr, flush=True)
                 if flags["softmax"] == "lexical":
                     flags = flags | dict(shortlist_file=str(args.model / "lexicon"))
-                share = search(args, flags, spread(wanted, available)[turn :: args.rounds])
+                share = search(args, flags, spread(wanted, available)[turn :: rounds])
                 share["flags"] = {key: value for key, value in flags.items() if key != "shortlist_file"}
                 file.write_text(json.dumps(share, ensure_ascii=False), encoding="utf-8")
             shares[label].append(json.loads(file.read_text(encoding="utf-8")))

@@ -16,6 +16,8 @@ from typing import Any
 
 from searches import (
     ROOT,
+    Answers,
+    Difference,
     Measure,
     Score,
     Search,
@@ -100,7 +102,7 @@ class Choice:
     value: float
     dev: Measure
     test: Measure | None = None
-    over_stock: tuple[float, float, float] | None = None  # BLEU on test less that of fairseq's decoder, and its 95 % interval
+    over_stock: Difference | None = None  # BLEU on test less that of fairseq's decoder, and its 95 % interval
 
 
 class Sweep:
@@ -135,7 +137,7 @@ class Sweep:
                     out.append(Choice(decoder.name, decoder.method, beam, x.what, x.value, self.quality(split, found[name], x)))
         return out
 
-    def on_test(self, choice: Choice) -> list[tuple[float, int, str]]:
+    def on_test(self, choice: Choice) -> Answers:
         """What the choice answers on the test set."""
         setting = self.setting(choice)
         name, flags = search_of(choice.method, setting)
@@ -207,13 +209,14 @@ def main() -> None:
     for choice, of_choice in zip(best, answers, strict=True):
         choice.test = measure(of_choice, references)
         choice.over_stock = difference(of_choice, answers[0], references)
-    tuned = max((choice for choice in best if choice.method == "optimal"), key=lambda choice: choice.dev.bleu)
+    tuned = sweep.setting(max((choice for choice in best if choice.method == "optimal"), key=lambda choice: choice.dev.bleu))
     result = {
         "model": args.model.name, "dev": Path(args.dev).name, "test": Path(args.text).name, "languages": [args.src, args.tgt],
         "sentences": {split: len(sources) for split, (sources, _) in sweep.text.items()},
-        "ratio": str(sweep.ratio), "line": str(sweep.line), "cost_sentences": len(sweep.text["dev"][0][: args.cost_limit]),
+        "ratio": str(sweep.ratio), "line": str(sweep.line), "tuned": {"reward": tuned.value, **asdict(tuned.wanted)},
+        "cost_sentences": len(sweep.text["dev"][0][: args.cost_limit]),
         "choices": [asdict(choice) for choice in choices], "best": [asdict(choice) for choice in best],
-        "costs": {} if args.no_costs else sweep.costs(sweep.setting(tuned)), "machine": machine(),
+        "costs": {} if args.no_costs else sweep.costs(tuned), "machine": machine(),
     }  # fmt: skip
     with tempfile.NamedTemporaryFile("w", dir=args.out, delete=False, encoding="utf-8") as part:
         json.dump(result, part, indent=1)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import statistics
 import sys
 import tempfile
@@ -66,18 +65,6 @@ def table(text: Text, beam: int, args: argparse.Namespace) -> tuple[list[str], d
     return lines, {name: decoding.signature for name, decoding in found.items()}
 
 
-def tuned(sweep: Path) -> tuple[float, float, float]:
-    """Reward, ratio and offset of the sweep's best search with a bounded reward; no reward if it has none."""
-    facts = json.loads(sweep.read_text(encoding="utf-8"))
-    rewarded = [choice for choice in facts["best"] if choice["method"] == "optimal" and choice["value"]]
-    if not rewarded:
-        return 0.0, 1.0, 0.0
-    best = max(rewarded, key=lambda choice: choice["dev"]["bleu"])
-    wanted = facts["line" if best["decoder"].endswith("line") else "ratio"]  # "0.8 x - 2", what `Wanted` is called
-    ratio, *offset = re.findall(r"-?[\d.]+", wanted.replace("- ", "-"))
-    return best["value"], float(ratio), float(offset[0]) if offset else 0.0
-
-
 def total(hypothesis: tuple[Any, float], is_raw: bool) -> float:
     """The sum of log-probabilities of a hypothesis: its tokens and score."""
     tokens, score = hypothesis
@@ -98,13 +85,13 @@ def main() -> None:
     parse.add_argument("--reward", type=float, default=0.0, help="--length-reward of one more search (none)")
     parse.add_argument("--ratio", type=float, default=1.0, help="its --length-ratio (1)")
     parse.add_argument("--offset", type=float, default=0.0, help="its --length-offset (0)")
-    parse.add_argument("--sweep", type=Path, help="sweep.json of sweep.py: the three of its best search with a reward")
+    parse.add_argument("--sweep", type=Path, help="sweep.json of sweep.py: reward, ratio and offset that it tuned")
     parse.add_argument("--repeats", type=int, default=2, help="timed rounds (2)")
     parse.add_argument("--out", type=Path, required=True, help="folder for the results")
     args = parse.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     if args.sweep:
-        args.reward, args.ratio, args.offset = tuned(args.sweep)
+        vars(args).update(json.loads(args.sweep.read_text(encoding="utf-8"))["tuned"])
     lines: list[str] = []
     signatures: list[dict[str, str]] = []
     with tempfile.TemporaryDirectory() as folder:
