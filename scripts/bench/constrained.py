@@ -37,6 +37,7 @@ from contenders import OURS
 from counted import TIMES, Counted, Row, after_the_best, print_tables, race, ratios, searching
 from extract import MORE_SETS, SETS, extract
 from harness import BenchError, Spread, fix_threads
+from report import named
 from text import Text, prepare
 
 SEARCHES = {
@@ -185,7 +186,7 @@ class Bench:
                 made = partial(Searches.of, text, flags, phrases, self.file(name, phrases), self.pieces())
                 cells.measure(name, beam, lambda made=made: run(made()))
                 print(f"{part}: {name}, beam {beam}", file=sys.stderr, flush=True)
-        about = f"{Path(args.text).name}, {len(text.references)} sentences"
+        about = f"{named(args.text)}, {len(text.references)} sentences"
         title = f"fairseq's own constrained search against DBA: {part}, {about}"
         bleu = [("bleu", *cells.table(f"fairseq's own constrained search against DBA: BLEU, {about}", "bleu"))] if part == "quality" else []
         return [(part, *cells.table(title)), *bleu]

@@ -110,6 +110,11 @@ def machine() -> dict[str, Any]:
     }
 
 
+def named(path: str | Path) -> str:
+    """The last two names of a path: "europarl/test" tells more than "test", and nothing of whose machine it was."""
+    return "/".join(Path(path).absolute().parts[-2:])
+
+
 def where_and_when(facts: dict[str, Any]) -> str:
     """A line of what `machine` says, under tables."""
     return f"torch {facts['torch']}, {facts['cores']} cores of {facts['cpu']}, commit {facts['git_commit'] or 'none'}, {facts['date']}"

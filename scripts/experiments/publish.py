@@ -23,11 +23,11 @@ from signatures import folded, signatures  # noqa: E402
 from write_up import with_message  # noqa: E402
 
 OWN_FOLDERS = re.compile(r" --(?:out|into) (?:'[^']*'|\S+)")
-PLACES = re.compile(r"(?<![\w.])(?:~|\.{1,2})?/(?:[\w.@+-]+/)*([\w.@+-]+)")  # /a/b: what is before the last name says nothing to others
+PLACES = re.compile(r"(?<![\w.])(?:~|\.{1,2})?/(?:[\w.@+-]+/)*?((?:[\w.@+-]+/)?[\w.@+-]+)(?![\w.@+/-])")  # the rest says nothing to others
 
 
 def without_places(text: str) -> str:
-    """The text with paths that start at / or . cut to their last names, and without the folders that only tell where things are kept."""
+    """The text with paths that start at / or . cut to their last two names, without the folders that only tell where things are kept."""
     return PLACES.sub(r"\1", OWN_FOLDERS.sub("", text))
 
 

@@ -3,11 +3,12 @@
 #
 #   scripts/experiments/run.sh --model DIR --text PREFIX [--only PAPER] [--limit N] [--src de] [--tgt en] [--dev PREFIX] [--train PREFIX]
 #                              [--lsh DIR] [--parsing DIR] [--trees DIR] [--out DIR] [--name NAME] [--into ROOT]
-#                              [-- ARGUMENTS OF THE PAPER'S run.sh]
+#                              [-- ARGUMENTS OF THE PAPER'S run.sh, or of scripts/bench/constrained.py]
 #
 #   --model DIR       checkpoint.pt, dict.*.txt and, for SentencePiece, spm.model
 #   --text PREFIX     what is translated: PREFIX.de and PREFIX.en; --limit N: its first lines only
-#   --only PAPER      dba, jacobi, lsh, optimal_ending, streaming or terminology; arguments after -- need it
+#   --only PAPER      constrained (fairseq's own constrained search beside DBA), dba, jacobi, lsh, optimal_ending, streaming or terminology;
+#                     arguments after -- need it
 #   --dev PREFIX      for tuned rewards and streaming's Table 5 (dev or val beside the text)
 #   --train PREFIX    for jacobi's draft tables (train beside the text)
 #   --lsh DIR         Multi30k's text, from which LSH's own model of many words is trained; or the folder of the trained one
@@ -20,7 +21,7 @@
 set -euo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 ROOT=$(cd "$HERE/../.." && pwd)
-PAPERS=(dba optimal_ending streaming jacobi terminology lsh)
+PAPERS=(dba constrained optimal_ending streaming jacobi terminology lsh)
 MODEL='' TEXT='' ONLY='' LIMIT='' SRC=de TGT=en DEV='' TRAIN='' LSH='' PARSING='' TREES='' OUT='' NAME='' INTO=$ROOT
 COMMAND=run.sh
 for word in "$@"; do [[ $word != *\ * ]] || word="'$word'"; COMMAND+=" $word"; done
@@ -68,6 +69,9 @@ experiments() {
     shift
     case $paper in
     dba | terminology) "$run" --out "$out" "${text[@]}" "${lines[@]}" "$@" ;;
+    constrained) # fairseq's own search beside DBA
+        "$PYTHON" "$ROOT/scripts/bench/constrained.py" --out "$out/parts/quality" --parts quality --threads 1 "${text[@]}" "${lines[@]}" "$@"
+        cp "$out/parts/quality.md" "$out/tables.md" ;;
     optimal_ending)
         "$run" --out "$out" "${text[@]}" --dev "$DEV" "${lines[@]}" "$@"
         "$PYTHON" "$HERE/optimal_ending/times.py" --out "$out/times" "${text[@]}" --limit "${LIMIT:-200}" --sweep "$out/sweep.json"

@@ -43,6 +43,18 @@ def test_one_paper_is_run_and_published(tmp_path):
     assert not any(word.startswith("rand1.beam") for word in searches)  # nothing was searched again
 
 
+def test_fairseqs_constrained_search_is_run_beside_ours(tmp_path):
+    small = ["--only", "constrained", "--limit", "3", "--out", tmp_path / "out", "--name", "tiny", "--into", tmp_path]
+    done = run(*DEMO, *small, "--", "--stock-sets", "rand1", "--beams", "2")
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "scripts/experiments/constrained/results/tiny/tables.md").read_text()
+    for part in ("quality", "BLEU"):
+        _, _, table = text.partition(f"fairseq's own constrained search against DBA: {part}, demo/test, 3 sentences")
+        assert "| rand1 | 2 |" in table
+    page = (tmp_path / "docs/results/constrained.md").read_text()
+    assert "<!-- generated: results scripts/experiments/constrained/results/tiny/tables.md -->" in page
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -60,12 +72,12 @@ def test_what_cannot_work_is_refused_in_a_sentence(arguments, said):
     assert done.returncode == 2 and said in done.stderr and len(done.stderr.splitlines()) == 1
 
 
-def test_paths_are_cut_to_their_names():
-    assert publish.without_places("run.sh --model /a/b/model --text ../c/x.y --eps 1/6 --path /a/b.pt:/c/d.pt") == (
-        "run.sh --model model --text x.y --eps 1/6 --path b.pt:d.pt"
+def test_paths_are_cut_to_their_last_two_names():
+    assert publish.without_places("run.sh --model /a/b/model --text ../c/x.y --eps 1/6 --path /a/b.pt:/e/c/d.pt:/f") == (
+        "run.sh --model b/model --text c/x.y --eps 1/6 --path a/b.pt:c/d.pt:f"
     )
     assert publish.without_places("run.sh --text /a/b --out '/c d/e' --name n --into .. -- --only 'window, copy'") == (
-        "run.sh --text b --name n -- --only 'window, copy'"
+        "run.sh --text a/b --name n -- --only 'window, copy'"
     )
 
 

@@ -20,7 +20,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[1] / "optimal_ending"))  # behind this folder: both have tables.py, figures.py
 
 from extract import MORE_SETS, SETS, extract
-from searches import Measure, command_line, machine, measure, model_flags, quiet, read_text, run_script, text_arguments
+from searches import Measure, command_line, machine, measure, model_flags, named, quiet, read_text, run_script, text_arguments
 
 from fairseq_ext.translator import Translator
 
@@ -152,7 +152,7 @@ def main() -> None:
     grid = [runs.corpus(name, beam)[1] for name in ("none", *args.sets) for beam in dict.fromkeys([*args.beams, args.table_beam])]
     pruned = [runs.corpus(name, args.table_beam, prune)[1] for name in ("none", *args.sets) for prune in args.prune]
     result = {
-        "model": args.model.name, "text": Path(args.text).name, "languages": [args.src, args.tgt], "sentences": len(runs.sources),
+        "model": named(args.model), "text": named(args.text), "languages": [args.src, args.tgt], "sentences": len(runs.sources),
         "seed": args.seed, "table_beam": args.table_beam, "time_prune": args.time_prune, "batch_size": args.batch_size, "grid": grid,
         "pruned": pruned, "tokens": {name: runs.tokens(name) for name in args.sets}, "times": runs.times(), "timed": TIMED,
         "placed": PLACED, "placement": runs.placement(runs.corpus(PLACED, args.table_beam)[0]) if PLACED in args.sets else [],

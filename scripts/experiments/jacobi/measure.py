@@ -20,6 +20,7 @@ sys.path.insert(0, str(HERE.parents[1] / "bench"))
 
 from contenders import OURS, load, read  # noqa: E402
 from harness import BenchError, Contender, compare  # noqa: E402
+from report import named  # noqa: E402
 from text import Text, prepare  # noqa: E402
 
 STOCK = "fairseq greedy"
@@ -147,7 +148,7 @@ def main() -> None:
             "each": decodings[one.contender.name].sentences(args.repeats) if args.batch == 1 and args.threads == 1 else None,
             "speed": {over: None if s is None else [s.median, s.low, s.high] for over, s in speed.items()},
         }
-    about = {"model": args.model.name, "text": Path(args.text).name, "pair": f"{args.src}-{args.tgt}", "sentences": result.sentences}
+    about = {"model": named(args.model), "text": named(args.text), "pair": f"{args.src}-{args.tgt}", "sentences": result.sentences}
     decoder = decodings[GREEDY].loaded.models[0]
     shape = decoder.decoder.layers[0]
     size = {"encoder": len(decoder.encoder.layers), "decoder": len(decoder.decoder.layers), "d": shape.embed_dim}

@@ -25,7 +25,7 @@ logging.getLogger("fairseq").setLevel(logging.WARNING)  # it talks while it is i
 from arguments import command_line, run_script, text_arguments  # noqa: E402, F401  for the scripts beside this one
 from harness import BenchError  # noqa: E402
 from intervals import counts_of, interval, resampled  # noqa: E402
-from report import ROOT, machine  # noqa: E402, F401  for the scripts beside this one
+from report import ROOT, machine, named  # noqa: E402, F401  for the scripts beside this one
 from sacrebleu.metrics import BLEU  # noqa: E402
 
 import fairseq_ext  # noqa: E402, F401

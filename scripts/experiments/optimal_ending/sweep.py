@@ -29,6 +29,7 @@ from searches import (
     machine,
     measure,
     model_flags,
+    named,
     normalised,
     quiet,
     read_text,
@@ -211,7 +212,7 @@ def main() -> None:
         choice.over_stock = difference(of_choice, answers[0], references)
     tuned = sweep.setting(max((choice for choice in best if choice.method == "optimal"), key=lambda choice: choice.dev.bleu))
     result = {
-        "model": args.model.name, "dev": Path(args.dev).name, "test": Path(args.text).name, "languages": [args.src, args.tgt],
+        "model": named(args.model), "dev": named(args.dev), "test": named(args.text), "languages": [args.src, args.tgt],
         "sentences": {split: len(sources) for split, (sources, _) in sweep.text.items()},
         "ratio": str(sweep.ratio), "line": str(sweep.line), "tuned": {"reward": tuned.value, **asdict(tuned.wanted)},
         "cost_sentences": len(sweep.text["dev"][0][: args.cost_limit]),

@@ -20,7 +20,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "streaming"))
 
-from methods import BenchError, Decoding, Text, add_text_arguments, compare, machine, made_by, prepare  # noqa: E402
+from methods import BenchError, Decoding, Text, add_text_arguments, compare, machine, made_by, named, prepare  # noqa: E402
 
 COUNTS = ("count, raw scores", "count, normalised scores")
 
@@ -102,7 +102,7 @@ def main() -> None:
             lines += [f"### Time at beam {beam}", "", *of_beam, ""]
             signatures += [{"search": name, "signature": signature} for name, signature in names.items()]
     rounds = f"{args.repeats} round{'s' * (args.repeats != 1)} in turns"
-    about = f"Model {args.model.name}, first {len(text.references)} lines of {Path(args.text).name}, batches of {args.batch_size}; "
+    about = f"Model {named(args.model)}, first {len(text.references)} lines of {named(args.text)}, batches of {args.batch_size}; "
     lines += [about + f"processor time of one thread, {rounds}; " + made_by(machine()), ""]
     made = "\n".join(lines)
     (args.out / "times.json").write_text(json.dumps(signatures, indent=1), encoding="utf-8")

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from cost_tables import backend_tables, draw, fitted, gpu_table
-from methods import BenchError, Decoding, Setting, Text, add_text_arguments, compare, machine, made_by, methods, prepare
+from methods import BenchError, Decoding, Setting, Text, add_text_arguments, compare, machine, made_by, methods, named, prepare
 from step_costs import Launches, StepCosts
 
 BACKENDS: dict[str, list[str]] = {
@@ -163,7 +163,7 @@ def main() -> None:
         return
     found = {backend: results(backend, args) for backend in args.backends}
     facts = next(iter(found.values()))["machine"]
-    about = f"Model {args.model.name}, first {args.limit} lines of {Path(args.text).name}, k = {args.k}, processor time of one thread, "
+    about = f"Model {named(args.model)}, first {args.limit} lines of {named(args.text)}, k = {args.k}, processor time of one thread, "
     lines_of = {backend: fitted(result) for backend, result in found.items()}
     lines = [about + f"{args.repeats} round(s); {made_by(facts)}", "", *backend_tables(lines_of)]
     if "torch" in found:

@@ -24,7 +24,7 @@ sys.path += [str(Path(__file__).resolve().parents[2] / "bench"), str(Path(__file
 from contenders import OURS, decode, load, make_generator, read  # noqa: E402
 from equality import Outputs, check  # noqa: E402
 from harness import BenchError, Contender, compare  # noqa: E402, F401
-from report import ROOT, cores, machine  # noqa: E402
+from report import ROOT, cores, machine, named  # noqa: E402, F401
 from text import Text, prepare  # noqa: E402, F401
 from write_up import made_by  # noqa: E402
 

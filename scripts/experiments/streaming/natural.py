@@ -35,6 +35,7 @@ from methods import (
     machine,
     made_by,
     methods,
+    named,
     prepare,
 )
 
@@ -142,7 +143,7 @@ def main() -> None:
                 os.replace(part, file)
             rounds = len(saved["rows"][0]["seconds"])
             timed = f"processor time of one thread, {rounds} round{'s' * (rounds != 1)} in turns; " if rounds else ""
-            about = f"Model {args.model.name}, first {len(text.references)} lines of {Path(args.text).name}; "
+            about = f"Model {named(args.model)}, first {len(text.references)} lines of {named(args.text)}; "
             lines += [f"### Beam {k}, {n} sentences", "", *table(saved["rows"]), "", about + timed + made_by(saved["machine"]), ""]
     made = "\n".join(lines)
     (args.out / "natural.md").write_text(made, encoding="utf-8")

@@ -27,6 +27,7 @@ from methods import (
     defaults,
     measure,
     methods,
+    named,
     prepare,
     timing,
 )
@@ -65,7 +66,7 @@ class Translation:
 
     def about(self, text: Text, members: list[Path], n: int) -> str:
         args = self.args
-        models = f"{args.model.name} and {len(members)} more" if members else args.model.name
+        models = f"{named(args.model)} and {len(members)} more" if members else named(args.model)
         return f"{models}, {len(text.references)} lines, n = {n}, {timing(args)}"
 
     def group(self, name: str, text: Text, members: list[Path], wanted: dict[str, list[str]], n: int) -> None:

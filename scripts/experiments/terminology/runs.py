@@ -30,7 +30,7 @@ sys.path[:0] = [str(HERE.parents[1] / "bench"), str(HERE.parent / "optimal_endin
 from against_stock import stock_constrained  # noqa: E402
 from attention_gate import LEAST, gated_translator  # noqa: E402
 from extract import MORE_SETS, SETS, extract  # noqa: E402
-from searches import command_line, machine, model_flags, quiet, read_text, run_script, text_arguments  # noqa: E402
+from searches import command_line, machine, model_flags, named, quiet, read_text, run_script, text_arguments  # noqa: E402
 from text import prepare  # noqa: E402
 
 from fairseq_ext.terms.formats.files import Files  # noqa: E402
@@ -184,7 +184,7 @@ class Runs:
     def write(self, rows: list[dict[str, Any]]) -> None:
         """DIR/runs.json."""
         args = self.args
-        about = {"model": args.model.name, "text": Path(args.text).name, "languages": [args.src, args.tgt], "seed": args.seed}
+        about = {"model": named(args.model), "text": named(args.text), "languages": [args.src, args.tgt], "seed": args.seed}
         about |= {"sentences": len(self.sources), "beam": args.beam, "draws": args.draws, "machine": machine()}
         (args.out / "runs.part").write_text(json.dumps(about | {"rows": rows}, indent=1), encoding="utf-8")
         os.replace(args.out / "runs.part", args.out / "runs.json")
