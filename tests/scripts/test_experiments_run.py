@@ -1,6 +1,7 @@
 """scripts/experiments/run.sh and publish.py, and what scripts/docs.py says of results that are older than their code."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -25,7 +26,7 @@ DEMO = ["--model", ROOT / "checkpoints" / "demo", "--text", ROOT / "data" / "dem
 
 
 def test_one_paper_is_run_and_published(tmp_path):
-    small = ["--beams", "2", "--table-beam", "2", "--gbs", "1", "--prune", "3", "--least", "1", "--most", "1"]
+    small = ["--beams", "2", "--table-beam", "2", "--gbs", "1", "--prune", "3", "--least", "1", "--most", "1", "--rounds", "2"]
     wanted = [*DEMO, "--only", "dba", "--limit", "3", "--out", tmp_path / "out", "--name", "tiny", "--into", tmp_path, "--", *small]
     (tmp_path / "scripts").mkdir()  # of the checkout that gets the results: its documents are filled
     (tmp_path / "scripts" / "docs.py").write_text("import sys\nopen(__file__.replace('docs.py', 'told'), 'w').write(str(sys.argv[1:]))\n")
@@ -34,6 +35,7 @@ def test_one_paper_is_run_and_published(tmp_path):
         assert done.returncode == 0, done.stderr
     text = (tmp_path / "scripts/experiments/dba/results/tiny/tables.md").read_text()
     assert "| rand1 |" in text and "fairseq 0.12.2" in text and "python 3." in text and "signatures" in text and "--limit 3" in text
+    assert re.search(r"^\| DBA, k = 2 \| \d+ \(\d+-\d+\)", text, re.MULTILINE) and "Median of 2 round(s)" in text
     assert str(tmp_path) not in text and str(ROOT) not in text
     page = (tmp_path / "docs/results/dba.md").read_text()
     assert page.count("<!-- generated: age scripts/experiments/dba/results/tiny/tables.md -->") == 1 and page.count("## tiny") == 1

@@ -23,13 +23,15 @@ def about(runs: dict[str, Any]) -> str:
 
 
 def figure_4(runs: dict[str, Any]) -> Figure | None:
-    """Time against the number of constraint tokens."""
+    """Time against the number of constraint tokens, with the range of the rounds."""
     if not runs["times"]:
         return None
     figure, axes = panel()
     for i, method in enumerate(dict.fromkeys(time["method"] for time in runs["times"])):
-        points = [(time["tokens"], 1000 * time["seconds"]) for time in runs["times"] if time["method"] == method]
-        axes.plot(*zip(*points, strict=True), LINES[method[:3]], label=method, **of(method, i))
+        found = [time for time in runs["times"] if time["method"] == method]
+        bars = whiskers(tuple(1000 * time[key] for key in ("seconds", "low", "high")) for time in found)
+        places, heights = [time["tokens"] for time in found], [1000 * time["seconds"] for time in found]
+        axes.errorbar(places, heights, yerr=bars, linestyle=LINES[method[:3]], label=method, elinewidth=0.8, **of(method, i))
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:g}")

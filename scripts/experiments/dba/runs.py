@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "optimal_ending"))  # behind this folder: both have tables.py, figures.py
@@ -91,7 +92,10 @@ class Runs:
         return run, facts | {"given": counts["given"], "met": counts["met"]}
 
     def times(self) -> list[dict[str, Any]]:
-        """Figure 4: seconds a sentence by number of constraint tokens. Sentences with equally many are decoded together."""
+        """Figure 4: seconds a sentence by number of constraint tokens. Sentences with equally many are decoded together.
+
+        Methods take turns in --rounds rounds, every other one backwards; "low" and "high" are the fastest and the slowest round's.
+        """
         by_tokens: dict[int, list[int]] = {}
         for i, count in enumerate(self.tokens(TIMED) if TIMED in self.sets else ()):
             if len(self.sets[TIMED][i]) == SETS[TIMED][0]:
@@ -99,16 +103,20 @@ class Runs:
         methods: dict[str, dict[str, Any]] = {f"DBA, k = {k}": dict(beam=k) for k in self.args.beams}
         methods |= {f"GBS, b = {b}": dict(select="gbs", gbs_base=b) for b in self.args.gbs}
         methods |= {f"CBS, k = {self.args.beams[0]}": dict(select="cbs", beam=self.args.beams[0])}
+        timed = {count: found[: self.args.most] for count, found in sorted(by_tokens.items()) if len(found) >= self.args.least}
+        searches = [(count, method) for count in timed for method in methods]
+        rounds: dict[tuple[int, str], list[Run]] = {search: [] for search in searches}
+        for n in range(self.args.rounds):
+            for count, method in reversed(searches) if n % 2 else searches:
+                label = f"time.{method.lower().replace(' = ', '').replace(', ', '.')}.tokens{count}.round{n + 1}"
+                flags = methods[method] | {"prune_finished": self.args.time_prune}
+                rounds[count, method].append(self.search(label, timed[count], self.sets[TIMED], **flags))
         out = []
-        for count, sentences in sorted(by_tokens.items()):
-            if len(sentences) < self.args.least:
-                continue
-            sentences = sentences[: self.args.most]
-            for method, flags in methods.items():
-                label = f"time.{method.lower().replace(' = ', '').replace(', ', '.')}.tokens{count}"
-                run = self.search(label, sentences, self.sets[TIMED], **flags, prune_finished=self.args.time_prune)
-                facts = dict(method=method, tokens=count, sentences=len(sentences), seconds=run.seconds / len(sentences))
-                out.append(facts | {"rows": run.stats["decoder_rows"] / len(sentences)})
+        for (count, method), found in rounds.items():
+            taken = [run.seconds / len(timed[count]) for run in found]
+            facts = dict(method=method, tokens=count, sentences=len(timed[count]), rounds=len(found))
+            facts |= dict(seconds=median(taken), low=min(taken), high=max(taken))
+            out.append(facts | {"rows": found[0].stats["decoder_rows"] / len(timed[count])})
         return out
 
     def placement(self, run: Run) -> list[tuple[float, float]]:
@@ -144,6 +152,7 @@ def main() -> None:
     parse.add_argument("--time-prune", type=float, default=20.0, help="threshold for Figure 4 (20, as the paper's)")
     parse.add_argument("--least", type=int, default=5, help="sentences that a number of tokens must have to be timed (5)")
     parse.add_argument("--most", type=int, default=50, help="sentences timed for each number of tokens (50)")
+    parse.add_argument("--rounds", type=int, default=3, help="of these, by turns (3)")
     parse.add_argument("--batch-size", type=int, default=64, help="sentences (64)")
     parse.add_argument("--cpu", action="store_true", help="no GPU even if there is one")
     parse.add_argument("--out", type=Path, required=True, help="folder for searches and results")
