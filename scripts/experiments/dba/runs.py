@@ -21,7 +21,20 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[1] / "optimal_ending"))  # behind this folder: both have tables.py, figures.py
 
 from extract import MORE_SETS, SETS, extract
-from searches import Measure, command_line, machine, measure, model_flags, named, quiet, read_text, run_script, text_arguments
+from searches import (
+    Difference,
+    Measure,
+    command_line,
+    difference,
+    machine,
+    measure,
+    model_flags,
+    named,
+    quiet,
+    read_text,
+    run_script,
+    text_arguments,
+)
 
 from fairseq_ext.translator import Translator
 
@@ -80,16 +93,34 @@ class Runs:
         os.replace(part, file)
         return run
 
+    def whole(self, label: str, name: str, beam: int, prune: float | None) -> Run:
+        """The search over the whole text with these words."""
+        return self.search(label, range(len(self.sources)), self.sets.get(name), beam=beam, prune_finished=prune)
+
+    def unpruned(self, name: str, beam: int) -> Run:
+        return self.whole(f"{name}.beam{beam}", name, beam, None)
+
     def corpus(self, name: str, beam: int, prune: float | None = None) -> tuple[Run, dict[str, Any]]:
         """One set ("none": no constraints) over the whole text."""
-        label = f"{name}.beam{beam}" + ("" if prune is None else f".prune{prune:g}")
-        run = self.search(label, range(len(self.sources)), self.sets.get(name), beam=beam, prune_finished=prune)
+        run = self.unpruned(name, beam) if prune is None else self.whole(f"{name}.beam{beam}.prune{prune:g}", name, beam, prune)
         quality: Measure = measure(run.best, self.references)
         counts = run.stats.get("constraints", {"given": 0, "met": 0})
         facts = dict(set=name, beam=beam, prune=prune, total=sum(t for t, *_ in run.best), ratio=quality.ratio)
         facts |= dict(bleu=quality.bleu, low=quality.low, high=quality.high)
         facts |= {"seconds": run.seconds} | {key: run.stats[key] for key in ("decoder_rows", "decoder_calls")}
-        return run, facts | {"given": counts["given"], "met": counts["met"]}
+        return run, facts | {"given": counts["given"], "met": counts["met"], "over": self.differences(run, name, beam, prune)}
+
+    def differences(self, run: Run, name: str, beam: int, prune: float | None) -> dict[str, Difference]:
+        """BLEU over that of other searches, with the 95 % interval on the same resamples: without pruning; without words, with a word
+        fewer, or at Table 3's beam."""
+        if prune is not None:
+            others = {"off": (name, beam)}
+        else:
+            others = {"beam": (name, self.args.table_beam)} if beam != self.args.table_beam else {}
+            if name != "none":
+                others |= {"none": ("none", beam), "fewer": (f"{name[:-1]}{int(name[-1]) - 1}", beam)}
+        known = {kind: other for kind, other in others.items() if other[0] in ("none", *self.sets)}
+        return {kind: difference(run.best, self.unpruned(*other).best, self.references) for kind, other in known.items()}
 
     def times(self) -> list[dict[str, Any]]:
         """Figure 4: seconds a sentence by number of constraint tokens. Sentences with equally many are decoded together.

@@ -67,6 +67,23 @@ def search(runs: dict[str, Any]) -> str:
     return "### BLEU and model score (sum of log-probabilities)\n\n" + table(head, rows)
 
 
+def differences(runs: dict[str, Any]) -> str:
+    """What words, beams and pruning add to BLEU, each beside its search without them."""
+    beam = runs["table_beam"]
+    words = [[r["set"], str(r["beam"]), *(shown(r["over"].get(kind)) for kind in ("none", "fewer", "beam"))] for r in runs["grid"]]
+    pruned = [[r["set"], f"{r['prune']:g}", shown(r["over"]["off"])] for r in runs["pruned"]]
+    parts = ["### Differences of BLEU on the same resamples, with 95 % intervals", ""]
+    parts.append(table(["set", "beam", "over no words", "over one word fewer", f"over beam {beam}"], words))
+    if pruned:
+        parts.append(table(["set", f"--prune-finished, beam {beam}", "over off"], pruned))
+    return "\n".join(parts)
+
+
+def shown(over: list[float] | None) -> str:
+    """A difference and its interval."""
+    return f"{over[0]:+.2f} ({over[1]:+.2f} to {over[2]:+.2f})" if over else ""
+
+
 def times(runs: dict[str, Any]) -> str:
     """Figure 4 in numbers; nothing where nothing was timed."""
     if not runs["times"]:
@@ -104,7 +121,7 @@ def markdown(runs: dict[str, Any]) -> str:
         f"extraction seed {runs['seed']}, batches of {runs['batch_size']}. "
         f"BLEU ± half of its 95 % interval, bootstrap of 1,000 resamples. {facts['torch_threads']} threads, {made_by(facts)}\n"
     )
-    parts = [note, table_2(runs), table_3(runs), search(runs), times(runs), placement(runs)]
+    parts = [note, table_2(runs), table_3(runs), search(runs), differences(runs), times(runs), placement(runs)]
     return "\n".join(part for part in parts if part)
 
 
