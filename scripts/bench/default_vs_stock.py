@@ -27,7 +27,7 @@ from arguments import command_line, run_script, text_arguments, timing_arguments
 from contenders import ours, stock, stock_set_beam_size
 from ct2 import ctranslate2
 from harness import BenchError, Comparison, Contender, compare, fix_threads, report_peak
-from report import markdown, write
+from report import markdown, named, write
 from text import Text, prepare
 
 CHANGING = {"--int8", "--no-repeat-ngram-size"}
@@ -74,7 +74,7 @@ def decode_only(args: argparse.Namespace, text: dict[str, Text], clock: Callable
             comparisons.append(compare(contenders, args.repeats, threads=args.threads, title=title, bleu=text[mode].bleu, clock=clock))
             print(markdown(comparisons[-1], args.over), flush=True)
             if args.out:
-                note = f"Model {args.model.name}, text {Path(args.text).name}.{args.src}, clock: {args.clock}."
+                note = f"Model {named(args.model)}, text {named(args.text)}.{args.src}, clock: {args.clock}."
                 write(args.out, comparisons, args.over, note)
     return comparisons
 

@@ -27,7 +27,7 @@ from contenders import OURS, load
 from ct2 import convert
 from default_vs_stock import CLOCKS, MODES, TITLES, decode_only, refuse_other_processes
 from harness import Comparison, ProcessContender, compare, compile_modules, fix_threads
-from report import ROOT, markdown, write
+from report import ROOT, markdown, named, write
 from text import Text, prepare
 
 from fairseq_ext.search.loop import beam_search
@@ -62,7 +62,7 @@ def main(argv: list[str] | None = None) -> int:
         if "bulk" in text and args.whole:
             comparisons.append(whole_commands(args, text["bulk"]))
             print(markdown(comparisons[-1], args.over), flush=True)
-        notes = [f"Model {args.model.name}, text {Path(args.text).name}.{args.src}, clock: {args.clock}."]
+        notes = [f"Model {named(args.model)}, text {named(args.text)}.{args.src}, clock: {args.clock}."]
         notes += [best_rivals(comparison) for comparison in comparisons]
         print("\n".join(notes[1:]), flush=True)
         for mode in args.modes:

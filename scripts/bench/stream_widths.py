@@ -20,7 +20,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "experiments" / "strea
 
 from harness import BenchError, compare
 from methods import Decoding, Setting, methods
-from report import ROOT, write
+from report import ROOT, named, write
 from text import Text, prepare
 
 SINGLE = 20  # words up to which a line is one sentence
@@ -113,7 +113,7 @@ def main() -> int:
                 print(lines[-1], flush=True)
     if args.out:
         clock = "processor time" if args.workers == 1 else f"{args.workers} workers, by the clock"
-        note = f"Model {args.model.name}, {args.lines} lines of {Path(args.text).name}.{args.src}, k = {args.k}, {clock}.\n\n"
+        note = f"Model {named(args.model)}, {args.lines} lines of {named(args.text)}.{args.src}, k = {args.k}, {clock}.\n\n"
         write(args.out, comparisons, None, note + "\n".join(lines) + "\n")
     return 1 if any(done.refused for done in comparisons) else 0
 

@@ -21,7 +21,7 @@ from arguments import command_line, run_script, text_arguments, timing_arguments
 from harness import Comparison, compare
 from methods import Decoding, Setting, clock_of, methods
 from mixed_corpus import mix
-from report import markdown, write
+from report import markdown, named, write
 from text import Text, prepare
 
 USEFUL = 0.9  # share of rows that hold live hypotheses
@@ -106,7 +106,7 @@ def main() -> int:
             verdicts.append(f"- {claim.title}: {verdict(claim, done, fast)}")
             print(markdown(done), verdicts[-1], sep="\n", flush=True)
             if args.out:
-                note = f"Model {args.model.name}, text {Path(args.text).name}.{args.src}.\n\n{''.join(verdicts)}"
+                note = f"Model {named(args.model)}, text {named(args.text)}.{args.src}.\n\n{''.join(verdicts)}"
                 write(args.out, comparisons, None, note)
     return 1 if any(done.refused for done in comparisons) else 0
 
