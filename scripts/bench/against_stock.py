@@ -8,10 +8,15 @@ from contenders import batches, contender, load, read
 from counted import Counted
 from equality import SCORE_TOLERANCE, Outputs
 from fairseq.token_generation_constraints import pack_constraints
+from harness import BenchError
 from text import Text
 
 SHARE = 0.02  # of the sentences: by how much those that score worse may outnumber those that score better
 SPEED = 5.0  # times as fast as fairseq's own
+
+
+class StockFailed(BenchError):
+    """fairseq's own search ended with an error."""
 
 
 def stock_constrained(
@@ -19,7 +24,8 @@ def stock_constrained(
 ) -> Counted:
     """fairseq's `--constraints unordered` over batches that carry the phrases of each sentence, as fairseq-interactive makes them.
 
-    pieces: a phrase as symbols of the target dictionary.
+    pieces: a phrase as symbols of the target dictionary. Its run raises StockFailed where fairseq's search does not end: one that comes to
+    the length limit with words unmet stops at an assertion.
     """
     flags = [*flags, "--constraints", "unordered"]
     loaded = load([*text.flags, *flags])
@@ -33,7 +39,14 @@ def stock_constrained(
         counted.outputs = read(decoded)
         return counted.outputs
 
-    counted.contender.read = keep
+    def run() -> list:
+        try:
+            return decode_all()
+        except AssertionError as error:
+            raise StockFailed(f"fairseq's constrained search ended with AssertionError: {error}") from error
+
+    decode_all = counted.contender.run
+    counted.contender.run, counted.contender.read = run, keep
     return counted
 
 

@@ -13,7 +13,9 @@ constant: the same sentences with one constraint token and with ten or more. int
 that phrases count as whole words (constrained_default.py).
 quality, speed: fairseq's own constrained search against DBA on rand1..rand4 and phr2..phr4, at each of --beams: mean scores of the best
 hypotheses, sentences with a better and with a worse one; how many times as fast (constrained_stock.py). With --out a finished cell is kept
-in OUT.cells and not measured again: an interrupted run goes on, and --stock-sets and --beams make short pieces of a long one.
+in OUT.cells and not measured again: an interrupted run goes on, and --stock-sets and --beams make short pieces of a long one. A cell at
+which fairseq's search fails is named above the table: one that reaches its length limit with words unmet ends in an assertion, and
+--max-len-b raises the limit of all.
 """
 
 import argparse
@@ -177,16 +179,18 @@ class Bench:
         """The tables of a part, each with the name of its columns, of the cells that this and earlier runs have measured."""
         args = self.args
         key = [args.model.name, Path(args.text).name, args.src, args.tgt, len(text.references), args.seed, args.max_tokens]
+        key += [] if args.max_len_b is None else [f"max_len_b {args.max_len_b}"]
         key += [args.repeats, args.threads] if part == "speed" else ["intervals"]
         cells = Cells.read(part, key, None if args.out is None else args.out.with_name(f"{args.out.name}.cells"))
+        limit = [] if args.max_len_b is None else ["--max-len-b", str(args.max_len_b)]
         for beam in args.beams:
             for name in args.stock_sets:
-                flags = ["--cpu", "--beam", str(beam), "--max-tokens", str(args.max_tokens)]
+                flags = ["--cpu", "--beam", str(beam), "--max-tokens", str(args.max_tokens), *limit]
                 phrases = extract(text.references, name, args.seed, self.usable())
                 made = partial(Searches.of, text, flags, phrases, self.file(name, phrases), self.pieces())
                 cells.measure(name, beam, lambda made=made: run(made()))
                 print(f"{part}: {name}, beam {beam}", file=sys.stderr, flush=True)
-        about = f"{named(args.text)}, {len(text.references)} sentences"
+        about = f"{named(args.text)}, {len(text.references)} sentences{', ' if limit else ''}{' '.join(limit)}"
         title = f"fairseq's own constrained search against DBA: {part}, {about}"
         bleu = [("bleu", *cells.table(f"fairseq's own constrained search against DBA: BLEU, {about}", "bleu"))] if part == "quality" else []
         return [(part, *cells.table(title)), *bleu]
@@ -224,6 +228,7 @@ def main() -> None:
     parse.add_argument("--interactive-sets", nargs="+", choices=SETS, default=["rand1", "rand3"])
     parse.add_argument("--stock-sets", nargs="+", choices=MORE_SETS, default=list(MORE_SETS))
     parse.add_argument("--beams", type=int, nargs="+", default=[5, 10, 20], help="of the parts quality and speed (5 10 20)")
+    parse.add_argument("--max-len-b", type=int, help="length limit of all searches of these parts (fairseq's 200)")
     parse.add_argument("--speed-limit", type=int, help="sentences of the part speed (--limit)")
     parts = [part for part in HEADS if part != "bleu"]  # that comes with quality
     parse.add_argument("--parts", nargs="+", choices=parts, default=["sets", "constant", "interactive"])

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from against_stock import SPEED, compare_scores, stock_constrained
+from against_stock import SPEED, StockFailed, compare_scores, stock_constrained
 from counted import Counted, Row, searching
 from extract import MORE_SETS
 from harness import Spread, compare
@@ -128,7 +128,7 @@ def difference(over: Sequence[float]) -> str:
 
 @dataclass
 class Cells:
-    """The measured cells of a part, kept in a folder where there is one; what it holds is not measured again.
+    """The measured cells of a part, kept in a folder where there is one; what it holds is not measured again, nor what fairseq failed at.
 
     key: what the figures depend on beside set and beam; cells of another key are left alone and not shown.
     """
@@ -152,7 +152,11 @@ class Cells:
         """Measure a cell unless it is there."""
         if (name, beam) in self.found:
             return
-        cell = {"key": self.key, "set": name, "beam": beam, "machine": machine(), "facts": run()}
+        try:
+            facts = run()
+        except StockFailed as error:
+            facts = {"failed": str(error)}
+        cell = {"key": self.key, "set": name, "beam": beam, "machine": machine(), "facts": facts}
         self.found[name, beam] = cell
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -167,7 +171,10 @@ class Cells:
         dates = sorted(cell["machine"]["date"] for _, cell in cells)
         facts = cells[0][1]["machine"]
         about = f"torch {facts['torch']}, {facts['cores']} cores of {facts['cpu']}, {commits}, {dates[0]} to {dates[-1]}."
-        if self.part == "speed":
+        failed = {place: cell["facts"]["failed"] for place, cell in cells if "failed" in cell["facts"]}
+        about += "".join(f" Without {name} at beam {beam}: {reason}." for (name, beam), reason in failed.items())
+        cells = [(place, cell) for place, cell in cells if place not in failed]
+        if self.part == "speed" and cells:
             load = max(cell["facts"]["load"] for _, cell in cells)
             about += f" Highest load average: {load:.1f}."
         return f"{title}\n\n{about}", [row(part or self.part, *place, cell["facts"]) for place, cell in cells]

@@ -56,6 +56,11 @@ def test_fairseqs_constrained_search_is_run_beside_ours(tmp_path):
         assert "| rand1 | 2 |" in table
     page = (tmp_path / "docs/results/constrained.md").read_text()
     assert "<!-- generated: results scripts/experiments/constrained/results/tiny/tables.md -->" in page
+    done = run(*DEMO, *small, "--", "--stock-sets", "rand4", "--beams", "2", "--max-len-b", "2")  # too short for four words
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "scripts/experiments/constrained/results/tiny/tables.md").read_text()
+    assert "demo/test, 3 sentences, --max-len-b 2" in text
+    assert "Without rand4 at beam 2: fairseq's constrained search ended with AssertionError: 2 < 2." in text
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ sys.path[:0] = [str(SCRIPTS / name) for name in ("experiments/terminology", "exp
 
 import attention_gate  # noqa: E402
 import make_glossary  # noqa: E402
-from against_stock import compare_scores  # noqa: E402
+from against_stock import StockFailed, compare_scores  # noqa: E402
 from constrained_stock import Cells, against, row  # noqa: E402
 from make_glossary import Model1, Words, entries  # noqa: E402
 
@@ -75,14 +75,19 @@ def test_a_cell_is_measured_once_and_its_row_says_who_wins(tmp_path):
     def measured(answer: dict):
         return lambda: times.append(1) or answer
 
+    def fails() -> dict:
+        raise StockFailed("it stopped")
+
     cells = Cells.read("quality", ["text"], tmp_path / "cells")
     cells.measure("rand2", 10, measured(facts(3, 1, 6.0)))
     cells.measure("rand1", 5, measured(facts(0, 2, 4.0)))
+    cells.measure("rand4", 5, fails)
     again = Cells.read("quality", ["text"], tmp_path / "cells")
+    again.measure("rand4", 5, measured(facts(9, 0, 9.0)))
     again.measure("rand1", 5, measured(facts(9, 0, 9.0)))
     assert len(times) == 2 and not Cells.read("quality", ["another text"], tmp_path / "cells").found
     title, rows = again.table("title")
-    assert title.startswith("title\n\n") and "commit " in title
+    assert title.startswith("title\n\n") and "commit " in title and title.endswith(" Without rand4 at beam 5: it stopped.")
     assert [line[:2] for line in rows] == [["rand1", "5"], ["rand2", "10"]] and [line[7] for line in rows] == ["no", "yes"]
     assert [row("speed", "rand1", 5, facts(0, 0, fast))[3] for fast in (4.99, 5.0)] == ["no", "yes"]
 
