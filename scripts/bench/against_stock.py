@@ -1,5 +1,6 @@
 """fairseq's own constrained search as a contender, and how the hypotheses of two searches compare by their scores."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -24,8 +25,8 @@ def stock_constrained(
 ) -> Counted:
     """fairseq's `--constraints unordered` over batches that carry the phrases of each sentence, as fairseq-interactive makes them.
 
-    pieces: a phrase as symbols of the target dictionary. Its run raises StockFailed where fairseq's search does not end: one that comes to
-    the length limit with words unmet stops at an assertion.
+    pieces: a phrase as symbols of the target dictionary. The contender's run raises StockFailed where fairseq's search stops at an
+    assertion, as it does when a batch comes to the length limit with words unmet.
     """
     flags = [*flags, "--constraints", "unordered"]
     loaded = load([*text.flags, *flags])
@@ -43,7 +44,9 @@ def stock_constrained(
         try:
             return decode_all()
         except AssertionError as error:
-            raise StockFailed(f"fairseq's constrained search ended with AssertionError: {error}") from error
+            step = re.fullmatch(r"(\d+) < \1", str(error))
+            why = f"its length limit (step {step[1]}) with words unmet" if step else f"an assertion ({error})"
+            raise StockFailed(f"fairseq's constrained search stopped at {why}") from error
 
     decode_all = counted.contender.run
     counted.contender.run, counted.contender.read = run, keep

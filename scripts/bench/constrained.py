@@ -13,9 +13,9 @@ constant: the same sentences with one constraint token and with ten or more. int
 that phrases count as whole words (constrained_default.py).
 quality, speed: fairseq's own constrained search against DBA on rand1..rand4 and phr2..phr4, at each of --beams: mean scores of the best
 hypotheses, sentences with a better and with a worse one; how many times as fast (constrained_stock.py). With --out a finished cell is kept
-in OUT.cells and not measured again: an interrupted run goes on, and --stock-sets and --beams make short pieces of a long one. A cell at
-which fairseq's search fails is named above the table: one that reaches its length limit with words unmet ends in an assertion, and
---max-len-b raises the limit of all.
+in OUT.cells and not measured again: an interrupted run goes on, and --stock-sets and --beams make short pieces of a long one. fairseq's
+search stops at an assertion when a batch comes to the length limit with words unmet. Such a cell is named above the table; a larger
+--max-len-b holds for all searches.
 """
 
 import argparse
@@ -178,7 +178,8 @@ class Bench:
     def against_stock(self, part: str, text: Text, run: Callable[[Searches], dict]) -> list[tuple[str, str, list[Row]]]:
         """The tables of a part, each with the name of its columns, of the cells that this and earlier runs have measured."""
         args = self.args
-        key = [args.model.name, Path(args.text).name, args.src, args.tgt, len(text.references), args.seed, args.max_tokens]
+        size = (args.model / "checkpoint.pt").stat().st_size
+        key = [named(args.model), size, named(args.text), args.src, args.tgt, len(text.references), args.seed, args.max_tokens]
         key += [] if args.max_len_b is None else [f"max_len_b {args.max_len_b}"]
         key += [args.repeats, args.threads] if part == "speed" else ["intervals"]
         cells = Cells.read(part, key, None if args.out is None else args.out.with_name(f"{args.out.name}.cells"))
@@ -189,8 +190,9 @@ class Bench:
                 phrases = extract(text.references, name, args.seed, self.usable())
                 made = partial(Searches.of, text, flags, phrases, self.file(name, phrases), self.pieces())
                 cells.measure(name, beam, lambda made=made: run(made()))
-                print(f"{part}: {name}, beam {beam}", file=sys.stderr, flush=True)
-        about = f"{named(args.text)}, {len(text.references)} sentences{', ' if limit else ''}{' '.join(limit)}"
+                failed = f": {cells.failed[name, beam]}" if (name, beam) in cells.failed else ""
+                print(f"{part}: {name}, beam {beam}{failed}", file=sys.stderr, flush=True)
+        about = f"{named(args.model)}, {named(args.text)}, {len(text.references)} sentences{', ' if limit else ''}{' '.join(limit)}"
         title = f"fairseq's own constrained search against DBA: {part}, {about}"
         bleu = [("bleu", *cells.table(f"fairseq's own constrained search against DBA: BLEU, {about}", "bleu"))] if part == "quality" else []
         return [(part, *cells.table(title)), *bleu]
@@ -228,7 +230,7 @@ def main() -> None:
     parse.add_argument("--interactive-sets", nargs="+", choices=SETS, default=["rand1", "rand3"])
     parse.add_argument("--stock-sets", nargs="+", choices=MORE_SETS, default=list(MORE_SETS))
     parse.add_argument("--beams", type=int, nargs="+", default=[5, 10, 20], help="of the parts quality and speed (5 10 20)")
-    parse.add_argument("--max-len-b", type=int, help="length limit of all searches of these parts (fairseq's 200)")
+    parse.add_argument("--max-len-b", type=int, help="--max-len-b of fairseq and DBA in the parts quality and speed (200)")
     parse.add_argument("--speed-limit", type=int, help="sentences of the part speed (--limit)")
     parts = [part for part in HEADS if part != "bleu"]  # that comes with quality
     parse.add_argument("--parts", nargs="+", choices=parts, default=["sets", "constant", "interactive"])

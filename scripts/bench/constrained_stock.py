@@ -8,16 +8,17 @@ fairseq meets phrases inside words too, so the two compare under --constraint-bo
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from against_stock import SPEED, StockFailed, compare_scores, stock_constrained
 from counted import Counted, Row, searching
 from extract import MORE_SETS
-from harness import Spread, compare
+from harness import BenchError, Spread, compare
 from intervals import bleu, counts_of, half, interval, resampled
 from report import machine
 from text import Text
@@ -67,7 +68,7 @@ def quality(searches: Searches, text: Text) -> dict[str, Any]:
         scores = compare_scores(each.outputs, searches.theirs.outputs)
         facts |= {"mean": scores.mean_of_other, "sentences": scores.sentences}
         facts[name] = {"rows": each.stats["rows"] / rows, "mean": scores.mean, "better": scores.better, "worse": scores.worse}
-        facts[name] |= {"accepted": scores.accepted, **measured[name]}
+        facts[name] |= {"accepted": scores.accepted, "signature": each.contender.signature, **measured[name]}
     return facts
 
 
@@ -128,21 +129,23 @@ def difference(over: Sequence[float]) -> str:
 
 @dataclass
 class Cells:
-    """The measured cells of a part, kept in a folder where there is one; what it holds is not measured again, nor what fairseq failed at.
+    """The measured cells of a part, kept in a folder where there is one; what it holds is not measured again.
 
-    key: what the figures depend on beside set and beam; cells of another key are left alone and not shown.
+    key: what the figures depend on beside set and beam; cells of another key are left alone and not shown. failed: why fairseq's search
+    has no figures for a set and a beam; it is not kept, so the next run tries again.
     """
 
     part: str
     key: list[Any]
     folder: Path | None
     found: dict[tuple[str, int], dict[str, Any]]
+    failed: dict[tuple[str, int], str] = field(default_factory=dict)
 
     @classmethod
     def read(cls, part: str, key: list[Any], folder: Path | None) -> Cells:
         """The cells that an earlier run has measured."""
         cells = cls(part, key, folder, {})
-        for file in sorted(folder.glob(f"*.{part}.json")) if folder is not None else ():
+        for file in sorted(folder.glob(f"*.{part}.*.json")) if folder is not None else ():
             saved = json.loads(file.read_text(encoding="utf-8"))
             if saved["key"] == key:
                 cells.found[saved["set"], saved["beam"]] = saved
@@ -155,26 +158,28 @@ class Cells:
         try:
             facts = run()
         except StockFailed as error:
-            facts = {"failed": str(error)}
+            self.failed[name, beam] = str(error)
+            return
         cell = {"key": self.key, "set": name, "beam": beam, "machine": machine(), "facts": facts}
         self.found[name, beam] = cell
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
-            file = self.folder / f"{name}.{beam}.{self.part}.json"
+            key = hashlib.sha256(json.dumps(self.key).encode()).hexdigest()[:8]
+            file = self.folder / f"{name}.{beam}.{self.part}.{key}.json"
             file.write_text(json.dumps(cell, indent=1) + "\n", encoding="utf-8")
 
     def table(self, title: str, part: str | None = None) -> tuple[str, list[Row]]:
-        """Title, with what made the cells, and rows, by beam; part: whose columns (the cells' own)."""
+        """Title, with what made the cells, and rows, by beam; part: whose columns (the cells' own). BenchError where there is no cell."""
+        if not self.found:
+            raise BenchError("; ".join(f"{name} at beam {beam}: {reason}" for (name, beam), reason in self.failed.items()))
         cells = sorted(self.found.items(), key=lambda item: (item[0][1], list(MORE_SETS).index(item[0][0])))
         made = dict.fromkeys((cell["machine"]["git_commit"], cell["machine"]["git_changed"]) for _, cell in cells)
         commits = ", ".join(f"commit {commit}{' with changes' if changed else ''}" for commit, changed in made)
         dates = sorted(cell["machine"]["date"] for _, cell in cells)
         facts = cells[0][1]["machine"]
         about = f"torch {facts['torch']}, {facts['cores']} cores of {facts['cpu']}, {commits}, {dates[0]} to {dates[-1]}."
-        failed = {place: cell["facts"]["failed"] for place, cell in cells if "failed" in cell["facts"]}
-        about += "".join(f" Without {name} at beam {beam}: {reason}." for (name, beam), reason in failed.items())
-        cells = [(place, cell) for place, cell in cells if place not in failed]
-        if self.part == "speed" and cells:
+        about += "".join(f" Without {name} at beam {beam}: {reason}." for (name, beam), reason in self.failed.items())
+        if self.part == "speed":
             load = max(cell["facts"]["load"] for _, cell in cells)
             about += f" Highest load average: {load:.1f}."
         return f"{title}\n\n{about}", [row(part or self.part, *place, cell["facts"]) for place, cell in cells]

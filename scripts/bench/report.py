@@ -5,6 +5,7 @@ import os
 import platform
 import subprocess
 import time
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from harness import Comparison, Result, Spread, as_json
 
 ROOT = Path(__file__).resolve().parents[2]
+CODE = ("fairseq_ext", "scripts", ":!scripts/**/results/**")  # what a measurement depends on
 
 
 def markdown(comparison: Comparison, over: list[str] | None = None) -> str:
@@ -106,13 +108,19 @@ def machine() -> dict[str, Any]:
         "torch_threads": torch.get_num_threads(),
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "git_commit": git("rev-parse", "--verify", "HEAD"),
-        "git_changed": bool(git("status", "--porcelain", "--untracked-files=no")),
+        "git_changed": bool(git("status", "--porcelain", "--untracked-files=no", "--", *CODE)),
     }
 
 
 def named(path: str | Path) -> str:
-    """The last two names of a path: "europarl/test" tells more than "test", and nothing of whose machine it was."""
-    return "/".join(Path(path).absolute().parts[-2:])
+    """The last two names of a path, for tables: "europarl/test" tells more than "test"."""
+    return last_two(Path(os.path.abspath(path)).parts[1:])
+
+
+def last_two(names: Sequence[str]) -> str:
+    """The last two names of an absolute path, joined by /. A home folder is not among them, because it has its user's name."""
+    home = {"home": 2, "Users": 2, "root": 1}.get(names[0], 0) if names else 0
+    return "/".join(names[home:][-2:])
 
 
 def where_and_when(facts: dict[str, Any]) -> str:

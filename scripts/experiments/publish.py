@@ -18,17 +18,27 @@ from pathlib import Path
 sys.path += [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "bench")]
 
 from harness import BenchError  # noqa: E402
-from report import ROOT, machine  # noqa: E402
+from report import ROOT, last_two, machine  # noqa: E402
 from signatures import folded, signatures  # noqa: E402
 from write_up import with_message  # noqa: E402
 
 OWN_FOLDERS = re.compile(r" --(?:out|into) (?:'[^']*'|\S+)")
-PLACES = re.compile(r"(?<![\w.])(?:~|\.{1,2})?/(?:[\w.@+-]+/)*?((?:[\w.@+-]+/)?[\w.@+-]+)(?![\w.@+/-])")  # the rest says nothing to others
+# a URL; a quoted path, which may have spaces; a path
+PLACES = re.compile(r"\w+://[^\s'\"`]*|'(?:~[\w.-]*|\.{1,2})?/[^']*'|(?<![\w./])(?:~[\w.-]*|\.{1,2})?/[^\s'\"`,:]*")
 
 
 def without_places(text: str) -> str:
-    """The text with paths that start at / or . cut to their last two names, without the folders that only tell where things are kept."""
-    return PLACES.sub(r"\1", OWN_FOLDERS.sub("", text))
+    """The text without --out and --into, and with paths that begin with /, . or ~ cut to their last two names; URLs stay."""
+    return PLACES.sub(lambda found: cut(found[0]), OWN_FOLDERS.sub("", text))
+
+
+def cut(place: str) -> str:
+    """What PLACES matches, cut: a path or, in quotes, several paths with : between them."""
+    if "://" in place:
+        return place
+    if place.startswith("'"):
+        return "'" + ":".join(map(cut, place[1:-1].split(":"))) + "'"
+    return last_two([name for name in place.split("/") if name not in ("", ".", "..") and not name.startswith("~")]) or place
 
 
 def begin(out: Path) -> None:
@@ -50,6 +60,7 @@ def how_made(out: Path, command: str) -> str:
     found = folded(without_places(name) for result in results for name in signatures(result))
     changed = ", with changes that were not committed" if begun["git_changed"] else ""
     end = f" to {now['date']}" + (f", the last part at {now['git_commit']}" if now["git_commit"] != begun["git_commit"] else "")
+    end += ", with changes that were not committed" if now["git_changed"] and not begun["git_changed"] else ""
     lines = [
         f"Every table here: `{without_places(command)}` on {begun['cores']} core{'s' * (begun['cores'] != 1)} of {begun['cpu']}; "
         f"python {begun['python']}, torch {begun['torch']}, fairseq {begun['fairseq']}; "

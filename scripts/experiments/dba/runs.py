@@ -94,10 +94,11 @@ class Runs:
         return run
 
     def whole(self, label: str, name: str, beam: int, prune: float | None) -> Run:
-        """The search over the whole text with these words."""
+        """The search over the whole text with this set of words ("none": without), beam and --prune-finished."""
         return self.search(label, range(len(self.sources)), self.sets.get(name), beam=beam, prune_finished=prune)
 
     def unpruned(self, name: str, beam: int) -> Run:
+        """The same without --prune-finished."""
         return self.whole(f"{name}.beam{beam}", name, beam, None)
 
     def corpus(self, name: str, beam: int, prune: float | None = None) -> tuple[Run, dict[str, Any]]:
@@ -111,8 +112,8 @@ class Runs:
         return run, facts | {"given": counts["given"], "met": counts["met"], "over": self.differences(run, name, beam, prune)}
 
     def differences(self, run: Run, name: str, beam: int, prune: float | None) -> dict[str, Difference]:
-        """BLEU over that of other searches, with the 95 % interval on the same resamples: without pruning; without words, with a word
-        fewer, or at Table 3's beam."""
+        """BLEU less that of other searches, with the 95 % interval on the same resamples. Of a pruned search: "off", without pruning. Of
+        others: "none", without words; "fewer", the set with a word fewer; "beam", at --table-beam."""
         if prune is not None:
             others = {"off": (name, beam)}
         else:
@@ -183,11 +184,13 @@ def main() -> None:
     parse.add_argument("--time-prune", type=float, default=20.0, help="threshold for Figure 4 (20, as the paper's)")
     parse.add_argument("--least", type=int, default=5, help="sentences that a number of tokens must have to be timed (5)")
     parse.add_argument("--most", type=int, default=50, help="sentences timed for each number of tokens (50)")
-    parse.add_argument("--rounds", type=int, default=3, help="of these, by turns (3)")
+    parse.add_argument("--rounds", type=int, default=3, help="timed rounds of Figure 4 (3)")
     parse.add_argument("--batch-size", type=int, default=64, help="sentences (64)")
     parse.add_argument("--cpu", action="store_true", help="no GPU even if there is one")
     parse.add_argument("--out", type=Path, required=True, help="folder for searches and results")
     args = parse.parse_args()
+    if args.rounds < 1:
+        parse.error("--rounds wants 1 or more")
     runs = Runs(args)
     grid = [runs.corpus(name, beam)[1] for name in ("none", *args.sets) for beam in dict.fromkeys([*args.beams, args.table_beam])]
     pruned = [runs.corpus(name, args.table_beam, prune)[1] for name in ("none", *args.sets) for prune in args.prune]

@@ -68,12 +68,13 @@ def search(runs: dict[str, Any]) -> str:
 
 
 def differences(runs: dict[str, Any]) -> str:
-    """What words, beams and pruning add to BLEU, each beside its search without them."""
+    """BLEU less that of the search without words, with a word fewer, at the table's beam, and without pruning."""
     beam = runs["table_beam"]
     words = [[r["set"], str(r["beam"]), *(shown(r["over"].get(kind)) for kind in ("none", "fewer", "beam"))] for r in runs["grid"]]
     pruned = [[r["set"], f"{r['prune']:g}", shown(r["over"]["off"])] for r in runs["pruned"]]
     parts = ["### Differences of BLEU on the same resamples, with 95 % intervals", ""]
-    parts.append(table(["set", "beam", "over no words", "over one word fewer", f"over beam {beam}"], words))
+    parts += ["Each set is drawn anew: the words of rand2 are not those of rand3.", ""]
+    parts.append(table(["set", "beam", "over no words", "over the set with one word fewer", f"over beam {beam}"], words))
     if pruned:
         parts.append(table(["set", f"--prune-finished, beam {beam}", "over off"], pruned))
     return "\n".join(parts)
