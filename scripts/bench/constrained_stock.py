@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ from intervals import bleu, counts_of, half, interval, resampled
 from report import machine
 from text import Text
 
+FILE = re.compile(r",constraints_file=[^|,]*")  # in a signature: which words, not how they are searched
 INSIDE = ["--constraint-boundary", "none"]  # phrases count inside words too, as fairseq counts them
 HEADS = {
     "quality": ["set", "beam", "rows", "mean score", "fairseq's mean", "better", "worse", "accepted"]
@@ -68,7 +70,7 @@ def quality(searches: Searches, text: Text) -> dict[str, Any]:
         scores = compare_scores(each.outputs, searches.theirs.outputs)
         facts |= {"mean": scores.mean_of_other, "sentences": scores.sentences}
         facts[name] = {"rows": each.stats["rows"] / rows, "mean": scores.mean, "better": scores.better, "worse": scores.worse}
-        facts[name] |= {"accepted": scores.accepted, "signature": each.contender.signature, **measured[name]}
+        facts[name] |= {"accepted": scores.accepted, "signature": FILE.sub("", each.contender.signature), **measured[name]}
     return facts
 
 

@@ -24,7 +24,7 @@ from write_up import with_message  # noqa: E402
 
 OWN_FOLDERS = re.compile(r" --(?:out|into) (?:'[^']*'|\S+)")
 # a URL; a quoted path, which may have spaces; a path
-PLACES = re.compile(r"\w+://[^\s'\"`]*|'(?:~[\w.-]*|\.{1,2})?/[^']*'|(?<![\w./])(?:~[\w.-]*|\.{1,2})?/[^\s'\"`,:]*")
+PLACES = re.compile(r"\w+://[^\s'\"`]*|'(?:~[\w.-]*|\.{1,2})?/[^']*'|(?<![\w./])(?:~[\w.-]*|\.{1,2})?/[^\s'\"`,:|]*")
 
 
 def without_places(text: str) -> str:
