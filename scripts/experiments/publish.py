@@ -26,6 +26,8 @@ OWN_FOLDERS = re.compile(r" --(?:out|into) (?:'[^']*'|\S+)")
 # a URL; a quoted path, which may have spaces; a path
 PLACES = re.compile(r"\w+://[^\s'\"`]*|'(?:~[\w.-]*|\.{1,2})?/[^']*'|(?<![\w./])(?:~[\w.-]*|\.{1,2})?/[^\s'\"`,:|]*")
 
+FOLDERS = re.compile(r"(?<==)/[^|,]*/(?=[^|,/]+)")  # of a file in a signature, often a random name
+
 
 def without_places(text: str) -> str:
     """The text without --out and --into, and with paths that begin with /, . or ~ cut to their last two names; URLs stay."""
@@ -57,7 +59,7 @@ def how_made(out: Path, command: str) -> str:
         raise BenchError(f"{out / 'begun.json'} is missing: publish.py begin --out {out} comes before the experiments") from error
     now = machine()
     results = (json.loads(file.read_text(encoding="utf-8")) for file in sorted(out.rglob("*.json")))
-    found = folded(without_places(name) for result in results for name in signatures(result))
+    found = folded(FOLDERS.sub("", name) for result in results for name in signatures(result))
     changed = ", with changes that were not committed" if begun["git_changed"] else ""
     end = f" to {now['date']}" + (f", the last part at {now['git_commit']}" if now["git_commit"] != begun["git_commit"] else "")
     end += ", with changes that were not committed" if now["git_changed"] and not begun["git_changed"] else ""
