@@ -23,6 +23,7 @@ import numpy as np  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.collections import LineCollection  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
+from matplotlib.lines import Line2D  # noqa: E402
 from matplotlib.transforms import Bbox  # noqa: E402
 
 COLUMN, FULL = 5.2, 7.4  # inches
@@ -119,8 +120,8 @@ Bar = tuple[float, float, float, float]  # x and y of a point, low and high of i
 Side = tuple[tuple[float, float], tuple[float, float], str, str]  # a place in data, the name's offset in points, its alignment
 
 
-def put_name(axes: Axes, name: str, sides: Sequence[Side], taken: list[Bbox], colour: str, size: float = 8) -> None:
-    """Write a name at the first side where it covers nothing that is taken, else where it covers least, and take its place."""
+def put_name(axes: Axes, name: str, sides: Sequence[Side], taken: list[Bbox], colour: str, size: float = 8) -> Bbox:
+    """Write a name at the first side where it covers nothing that is taken, else where it covers least, and take its place (pixels)."""
     tried = []
     for place, offset, across, along in sides:
         text = axes.annotate(name, place, textcoords="offset points", xytext=offset, ha=across, va=along, fontsize=size, color=colour)
@@ -136,6 +137,7 @@ def put_name(axes: Axes, name: str, sides: Sequence[Side], taken: list[Bbox], co
         if text is not chosen:
             text.remove()
     chosen.set_visible(True)
+    return box
 
 
 def label_bars(axes: Axes, lines: Mapping[str, Sequence[Bar]]) -> None:
@@ -151,7 +153,8 @@ def label_bars(axes: Axes, lines: Mapping[str, Sequence[Bar]]) -> None:
 
 
 def label_points(axes: Axes, points: Sequence[tuple[str, float, float, str]]) -> None:
-    """Write the name of each point (name, x, y, colour) beside it, where it covers no line or bar of the figure."""
+    """Write the name of each point (name, x, y, colour) beside it, where it covers no line or bar of the figure; a thin line leads from a
+    point to a name that found no place beside it."""
     axes.figure.canvas.draw()
     taken: list[Bbox] = []
     paths = [line.get_xydata() for line in axes.get_lines()]
@@ -163,7 +166,12 @@ def label_points(axes: Axes, points: Sequence[tuple[str, float, float, str]]) ->
         sides: list[Side] = [((x, y), (6, 0), "left", "center"), ((x, y), (-6, 0), "right", "center")]
         sides += [((x, y), (0, 6), "center", "bottom"), ((x, y), (0, -6), "center", "top")]
         sides += [((x, y), (dx, dy), "left" if dx > 0 else "right", "center") for dy in (8, -8, 18, -18) for dx in (5, -5)]
-        put_name(axes, name, sides, taken, colour, size=7)
+        box = put_name(axes, name, sides, taken, colour, size=7)
+        point = axes.transData.transform((x, y))
+        nearest = np.clip(point, box.min, box.max)
+        if np.hypot(*(nearest - point)) > 9 * axes.figure.dpi / 72:
+            ends = axes.transData.inverted().transform([point, nearest])
+            axes.add_line(Line2D(*ends.T, color=colour, linewidth=0.5))
 
 
 def apart(heights: Sequence[float], gap: float, low: float, high: float) -> list[float]:

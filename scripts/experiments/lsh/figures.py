@@ -23,7 +23,7 @@ Points = list[tuple[str, str]]  # search, and what its point is called
 
 def curve(axes: Any, runs: dict[str, Any], base: str, points: Points, label: str, place: int) -> list[tuple[str, float, float, str]]:
     """Draw a line through these searches: BLEU less that of `base`, with the interval of the difference, against how many times faster than
-    `base` they are, with the range of the rounds. Return each point's name, place and colour."""
+    `base` they are, with the range of the rounds. Return each point's name, place and colour; the line's name stands before its first."""
     found = [(runs[base]["seconds"] / runs[name]["seconds"], runs[name], told) for name, told in points if name in runs]
     rounds = [[a / b for a, b in zip(runs[base]["rounds"], run["rounds"], strict=True)] for _, run, _ in found]
     style = {"linestyle": DASHES.get(label, "-"), **of(label, place)}
@@ -32,7 +32,8 @@ def curve(axes: Any, runs: dict[str, Any], base: str, points: Points, label: str
     up = whiskers((y, *each) for y, each in zip(heights, intervals, strict=True))
     across = whiskers((x, min(each), max(each)) for (x, *_), each in zip(found, rounds, strict=True))
     axes.errorbar([x for x, *_ in found], heights, up, across, label=label, elinewidth=0.6, **style)
-    return [(told, x, y, style["color"]) for (x, _, told), y in zip(found, heights, strict=True)]
+    names = [told if i or told == label else f"{label}, {told}" for i, (*_, told) in enumerate(found)]
+    return [(name, x, y, style["color"]) for name, (x, *_), y in zip(names, found, heights, strict=True)]
 
 
 def main() -> None:
@@ -47,8 +48,8 @@ def main() -> None:
             ("full", [(f"lsh T={T} t=2", f"T = {T:,}") for T in TOPS], "LSH, t = 2"),
             ("full", [(f"top T={T}", f"{T:,}") for T in (*TOPS, 8000)], "TOP"),
             ("full", [(f"lexical N={N}", f"N = {N}") for N in (5, 20, 50)], "lexical"),
-            ("full", [("full", "")], "full"),
-            ("full", [("screened", "")], "screened"),
+            ("full", [("full", "full")], "full"),
+            ("full", [("screened", "screened")], "screened"),
         ],
         "figure7": [(widest, [(f"{kind} beam={b}", f"k = {b}") for b in BEAMS], label)
                     for kind, label in (("full", "BEAM"), ("lsh", "BEAM + LSH"))],
@@ -67,7 +68,6 @@ def main() -> None:
         )
         axes.set_title(f"{next(iter(runs.values()))['sentences']:,} sentences, one at a time" + ", beam 5" * (name != "figure7"))
         axes.margins(x=0.18)
-        axes.legend(frameon=False)
         label_points(axes, named)
         for file in save(figure, out / name):
             print(file)
