@@ -13,10 +13,10 @@ PAPER = {  # Table 6, Opus on a desktop CPU, de-en: time, iterations
     "PGJ b=3": (1.19, 1.07),
     "HGJ b=3": (1.19, 1.06),
 }
-ABOUT = """Every method gives greedy's output, sentence for sentence (a beam does not). `iterations` is greedy's calls over the method's, each call
-counted; PJ's and HGJ's lengths are 1.25 x source tokens, never the reference's. `our greedy` is the same driver with single tokens.
-`previous output` is a second run over the same text; `output of an edited source` has as drafts the translations of the text without
-the middle word of each line."""
+ABOUT = """Every method gives greedy's output, sentence for sentence (a beam does not). `iterations` is greedy's calls over the
+method's, each call counted; PJ's and HGJ's lengths are 1.25 x source tokens, never the reference's. `our greedy` is the same driver
+with single tokens. `previous output` is a second run over the same text; `output of an edited source` has as drafts the translations of
+the text without the middle word of each line."""
 STOCK, GREEDY = "fairseq greedy", "our greedy"
 
 
