@@ -15,7 +15,8 @@
 #   --lsh DIR         Multi30k's text, from which LSH's own model of many words is trained; or the folder of the trained one
 #   --parsing DIR     atis and geo, for streaming's semantic parsing; --trees DIR: {train,dev,test}.trees, for its syntactic parsing
 #   --out DIR         keeps what is done: a run that was stopped goes on (runs/experiments/NAME)
-#   --name NAME       of the results (the names of model and text with their folders', and N); --into ROOT: the checkout that gets them (this one)
+#   --name NAME       of the results (the names of model and text with their folders', and N)
+#   --into ROOT       the checkout that gets the results (this one)
 #
 # Papers whose text or model is missing are left out with a sentence; --only refuses them. The tables go into docs/results of that checkout.
 # A folder of --out keeps its first commit: delete it to measure changed code anew. PYTHON= names another interpreter.
@@ -50,7 +51,7 @@ beside=$(dirname "$TEXT")
 for name in dev val; do [[ -n $DEV ]] || ! both "$beside/$name" || DEV=$beside/$name; done
 [[ -n $TRAIN ]] || ! both "$beside/train" || TRAIN=$beside/train
 for prefix in ${DEV:+"$DEV"} ${TRAIN:+"$TRAIN"}; do both "$prefix" || die "$prefix.$SRC or $prefix.$TGT is missing"; done
-place() { local path; path=$(cd "$(dirname "$1")" && pwd)/$(basename "$1"); echo "$(basename "$(dirname "$path")").$(basename "$path")"; }
+place() { local path; path=$(realpath -m "$1"); echo "$(basename "$(dirname "$path")").$(basename "$path")"; }
 NAME=${NAME:-$(place "$MODEL").$(place "$TEXT")${LIMIT:+.$LIMIT}}
 OUT=${OUT:-$ROOT/runs/experiments/$NAME}
 export PYTHON=${PYTHON:-$(if [[ -x $ROOT/.venv/bin/python ]]; then echo "$ROOT/.venv/bin/python"; else echo python3; fi)}

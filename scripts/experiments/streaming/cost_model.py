@@ -127,7 +127,7 @@ def measure_backend(backend: str, args: argparse.Namespace) -> None:
 def key(args: argparse.Namespace) -> list[Any]:
     """What a file of results must have been made with."""
     kept = ("text", "src", "tgt", "limit", "n", "k", "delta", "children", "eps", "repeats")
-    return [args.model.name, (args.model / "checkpoint.pt").stat().st_size, *(getattr(args, name) for name in kept)]
+    return [named(args.model), (args.model / "checkpoint.pt").stat().st_size, *(getattr(args, name) for name in kept)]
 
 
 def results(backend: str, args: argparse.Namespace) -> dict[str, Any]:

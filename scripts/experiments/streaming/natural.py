@@ -133,7 +133,7 @@ def main() -> None:
         for k, n in zip(args.k, args.n, strict=True):
             file = args.out / f"k{k}.n{n}.json"
             size = (args.model / "checkpoint.pt").stat().st_size
-            key = [args.model.name, size, Path(args.text).name, *(getattr(args, name) for name in kept)]
+            key = [named(args.model), size, named(args.text), *(getattr(args, name) for name in kept)]
             saved = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"key": None}
             if saved["key"] != key:
                 print(file.stem, file=sys.stderr, flush=True)

@@ -62,7 +62,7 @@ class Translation:
     def key(self, text: Text, members: list[Path]) -> list[Any]:
         args = self.args
         size = (args.model / "checkpoint.pt").stat().st_size
-        return [args.model.name, size, [(path.name, path.stat().st_size) for path in members], text.references, timing(args)]
+        return [named(args.model), size, [(path.name, path.stat().st_size) for path in members], text.references, timing(args)]
 
     def about(self, text: Text, members: list[Path], n: int) -> str:
         args = self.args
