@@ -10,7 +10,7 @@ import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
 from fairseq_ext.capabilities import Part
-from fairseq_ext.constraints.flags import choose_strategies, constrained, is_ordered
+from fairseq_ext.constraints.flags import choose_strategies, constrained, is_ordered, places_terms
 from fairseq_ext.digests import short_name_of_weights
 from fairseq_ext.registry import DEFAULT, POINTS, PRUNERS, STRATEGIES, all_strategies, changed, choice, names_of
 from fairseq_ext.search.scoring import Scoring
@@ -153,6 +153,8 @@ def signature(flags: Any, generation: Any, backend: str) -> str:
     search = stock_search(generation)
     if constrained(flags, generation) and not search:
         parts.append(f"constraints:{'ordered' if is_ordered(flags, generation) else 'unordered'}")
+    if places_terms(flags, generation) and not search:
+        parts.append("glossary:align")
     if search:
         parts.append(f"search:fairseq {search}")
     return "|".join([*parts, f"backend:{backend}"])

@@ -10,9 +10,12 @@ from typing import Any
 from fairseq_ext.config import Context
 from fairseq_ext.constraints.draft_first import DraftFirst, Driver
 from fairseq_ext.constraints.report import Meets
+from fairseq_ext.constraints.target_text import TargetText
 from fairseq_ext.decoders.fairseq.uncached import UncachedBackend
 from fairseq_ext.decoders.protocol import Regroupable
 from fairseq_ext.errors import UsageError
+from fairseq_ext.placement.align import SEARCHED, GlossaryPlacement
+from fairseq_ext.placement.forced_decoding import ForcedDecoding
 from fairseq_ext.registry import DEFAULT, OUTSIDE, PRUNERS, STRATEGIES, changed, choice, refills
 from fairseq_ext.search.logits_processors import LogitsProcessors
 from fairseq_ext.search.pool import Pool
@@ -36,8 +39,10 @@ def setup_of(flags: Any, context: Context, decoder: Regroupable, processors: Log
 
 
 def may_read_models(flags: Any) -> bool:
-    """Whether a strategy may run the models' own modules: --lsh-normalise exact does, and those outside the package may."""
-    return choice(flags, "softmax") != DEFAULT["softmax"] or OUTSIDE in os.environ
+    """Whether a strategy may run the models' own modules: --lsh-normalise exact and --glossary-placement align do, and those
+    outside the package may."""
+    places = flags.glossary and str(flags.glossary_placement) != "free"
+    return bool(places) or choice(flags, "softmax") != DEFAULT["softmax"] or OUTSIDE in os.environ
 
 
 def reads_blocks(flags: Any, context: Context, decoder: Regroupable) -> Regroupable:
@@ -54,11 +59,19 @@ def reads_blocks(flags: Any, context: Context, decoder: Regroupable) -> Regroupa
     return UncachedBackend(context.models)
 
 
-def driver_of(flags: Any, context: Context, setup: SearchSetup, meets: Callable[[Pool], Meets], decoded: Callable[[str], str]) -> Driver:
-    """The driver that --decoding names, in those of --constraint-draft-first and --ddg-dir. meets: how it is counted which constraints a
-    hypothesis of a pool meets; decoded: target symbols as text."""
+def driver_of(
+    flags: Any, context: Context, setup: SearchSetup, meets: Callable[[Pool], Meets], decoded: Callable[[str], str],
+    text: Callable[[], TargetText] | None,
+) -> Driver:  # fmt: skip
+    """The driver that --decoding names, in those of --glossary-placement, --constraint-draft-first and --ddg-dir. meets: how it is counted
+    which constraints a hypothesis of a pool meets; decoded: target symbols as text; text: how the target side is read, where terms are
+    placed."""
     make = build("decoding", flags, context)
     driver = make(setup)
+    if text is not None:
+        score = ForcedDecoding(context.models, setup.spec.pad, getattr(flags, "left_pad_source", True), context.stats)
+        english = str(getattr(flags, "target_lang", None) or "").lower().startswith("en")
+        driver = GlossaryPlacement(make(free_setup(setup)), driver, score, setup.spec, text, meets, english)
     if flags.constraint_draft_first:
         driver = DraftFirst(make(draft_setup(flags, context, setup)), driver, flags.constraint_bonus is not None, meets, context.stats)
     if flags.ddg_dir is None:
@@ -66,6 +79,12 @@ def driver_of(flags: Any, context: Context, setup: SearchSetup, meets: Callable[
     from fairseq_ext.viz.writer import GraphWriter  # needs matplotlib, and is a command of its own
 
     return GraphWriter(driver, flags.ddg_dir, choice(flags, "decoding"), context.source_dictionary, context.dictionary, decoded)
+
+
+def free_setup(setup: SearchSetup) -> SearchSetup:
+    """What makes the drafts of --glossary-placement align: the search without phrases, its lists long enough to choose from."""
+    plugs = replace(setup.plugs, select=setup.plugs.select.unconstrained(), stop=setup.plugs.stop.unconstrained())
+    return replace(setup, plugs=plugs, spec=replace(setup.spec, nbest=min(setup.spec.k, max(setup.spec.nbest, SEARCHED))))
 
 
 def draft_setup(flags: Any, context: Context, setup: SearchSetup) -> SearchSetup:

@@ -613,6 +613,10 @@ class Flags(StockFlags, total=False):
     # how --glossary finds terms in sources: as written, in any case, or in any form of the words (default:
     # surface)
     glossary_match: Literal["casefold", "lemma", "surface"] | None
+    # where a term of --glossary stands: in the place of the words that translate its source term (align), or
+    # wherever the search puts it (free) (default: align with --select dba where --bpe or --tokenizer is given
+    # and no other flag needs the search's own hypotheses, else free)
+    glossary_placement: Literal["align", "free"] | None
     # a term of --glossary that a source has n times is required once, or n times (each) (default: once)
     glossary_repeat: Literal["each", "once"] | None
     # write which terms of --glossary fired, and their forms, to this JSONL file (default: none)

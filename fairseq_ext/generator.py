@@ -16,7 +16,7 @@ from fairseq.data import Dictionary
 from fairseq.sequence_generator import EnsembleModelWithAlignment, SequenceGenerator
 
 from fairseq_ext import config
-from fairseq_ext.constraints.flags import is_ordered
+from fairseq_ext.constraints.flags import is_ordered, places_terms
 from fairseq_ext.constraints.in_text import InText
 from fairseq_ext.constraints.report import Asked, Meets, report_constraints
 from fairseq_ext.constraints.segmenter import Segmenter
@@ -88,7 +88,8 @@ class BeamSearchGenerator(SequenceGenerator):
             stats=self.stats,
         )  # fmt: skip
         self.setup = setup_of(flags, self.context, self.made_decoder, self.processors())
-        self.driver = driver_of(flags, self.context, self.setup, self.meets, self.decoded)
+        text = self.reading if places_terms(flags, generation) else None
+        self.driver = driver_of(flags, self.context, self.setup, self.meets, self.decoded, text)
         self.pools = Pools(flags, self.spec, is_ordered(flags, generation), source, tgt_dict)
         self.results: ResultsFile | None = None  # where results go as they are found
         self.target_text = TargetText(lambda: Segmenter(tgt_dict), self.symbols_to_strip_from_output, "none")  # a task knows more
@@ -194,6 +195,10 @@ class BeamSearchGenerator(SequenceGenerator):
         constraints = pool.constraints[sentence] if pool.constraints is not None else None
         prefix = pool.prefix[sentence] if pool.prefix is not None else None
         return checksum(pool.source(sentence), constraints, None if prefix is None else prefix[prefix != self.pad])
+
+    def reading(self) -> TargetText:
+        """How the target side is read."""
+        return self.target_text
 
     def decoded(self, pieces: str) -> str:
         """The dictionary's symbols, parted by spaces, as text."""

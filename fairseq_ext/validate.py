@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairseq_ext.capabilities import Part, refusal
-from fairseq_ext.constraints.flags import check_bonus, constraint_flag, select_flag, ways
+from fairseq_ext.constraints.flags import check_bonus, constraint_flag, places_terms, select_flag, ways
 from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import DEFAULT, Strategy, all_strategies, changed, chosen, in_use, load_strategies
 from fairseq_ext.session import cpu_workers
@@ -93,6 +93,12 @@ OPTIONS = (
     Option("--retain-dropout", stock("retain_dropout"), denies=frozenset({"repeatable calls"})),
     Option("--print-alignment", stock("print_alignment", None), needs=frozenset({"attention", "source sentence"})),
     Option("--glossary", lambda flags, generation: bool(flags.glossary), needs=frozenset({"source sentence"})),
+    Option(
+        "--glossary-placement align",
+        places_terms,
+        needs=frozenset({"own loop", "beam", "repeatable calls"}),
+        denies=frozenset({"attention"}),
+    ),
     Option("--draft copy", lambda flags, generation: str(flags.draft) == "copy", needs=frozenset({"source tokens"})),
     Option("--draft ngram", lambda flags, generation: str(flags.draft) == "ngram", needs=frozenset({"source tokens"})),
     Option("--ddg-dir", lambda flags, generation: bool(flags.ddg_dir), needs=frozenset({"source tokens"})),

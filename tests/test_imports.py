@@ -31,7 +31,7 @@ ALLOWED = {
     "tasks": "capabilities config constraints decoders.refused generator kernels loading.languages session validate",
     "generator": "config constraints decoders drivers errors search session.pools session.checkpoint "
     "session.progress session.results_file stats",
-    "drivers": "config constraints decoders.fairseq.uncached decoders.protocol errors registry search viz.writer",
+    "drivers": "config constraints decoders.fairseq.uncached decoders.protocol errors placement registry search viz.writer",
     "session": "compat.invalid_bytes config constraints digests errors files generator kernels leaving loading.lengths loading.raw_text "
     "parallel registry search.pool search.spec stats",
     "config": "capabilities constraints digests registry search stats validate version",
@@ -43,6 +43,7 @@ ALLOWED = {
     # drivers -> decoders, through a protocol
     "parallel": "array_file counters decoders.protocol errors files kernels search stats",
     "search": "constraints.boundaries constraints.sentence constraints.sentence_end decoders.protocol errors kernels stats",
+    "placement": "constraints search stats terms",
     "constraints": "counters errors files search.finished search.log_probs search.pool stats terms",
     "decoders": "errors kernels",
     # what all may import

@@ -12,9 +12,10 @@ How text becomes tokens: segmenter.py.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from unicodedata import normalize
 
 from fairseq.data import Dictionary
 from torch import Tensor
@@ -31,14 +32,16 @@ from fairseq_ext.constraints.sentence import (
     MAX_TOKENS,
     Cased,
     SentenceConstraints,
+    SourceTerm,
     banned_in_tokens,
     size,
     within_limits,
     without_conflicts,
 )
+from fairseq_ext.constraints.token_spans import overlapping, token_spans
 from fairseq_ext.errors import UsageError, counted
 from fairseq_ext.files import Lines
-from fairseq_ext.terms.words import words_of
+from fairseq_ext.terms.words import starts_of, words_of
 
 logger = logging.getLogger("fairseq_ext")
 
@@ -80,6 +83,7 @@ class ConstraintSource:
         self.common = SentenceConstraints((), (), tuple(banned), tuple(banned.values())) if banned else EMPTY
         self.glossary = Glossary(glossary, self.segmenter) if glossary else None
         self.named = bool(constraints_file or avoid_file or glossary)
+        self.locates_terms = False  # whether a sentence's constraints say where its source terms stand
         if avoid_file and not banned:
             logger.warning("--avoid-file %s has no phrases, so nothing is banned", avoid_file)
 
@@ -108,7 +112,8 @@ class ConstraintSource:
                 )
             found = self.of_line(self.lines[number], self.lines.where(number))
         if self.glossary is not None:
-            found = self.with_terms(found, self.required(self.source_text(source_tokens)))
+            text = self.source_text(source_tokens)
+            found = self.with_terms(found, self.required(text), source_tokens)
         return self.consistent(found)
 
     def consistent(self, found: SentenceConstraints) -> SentenceConstraints:
@@ -167,11 +172,15 @@ class ConstraintSource:
         """In which case a constraint's phrases count, and how the search spells that."""
         return Cased(case, tuple(dict.fromkeys(form for text in texts for form in self.segmenter.spellings(text, case))))
 
-    def with_terms(self, given: SentenceConstraints, required: Sequence[Required]) -> SentenceConstraints:
-        """The glossary terms of a source added. One that the line itself asks for already is left out; where the limits are
+    def with_terms(
+        self, given: SentenceConstraints, required: Sequence[Required], source: Tensor | Sequence[int] = ()
+    ) -> SentenceConstraints:
+        """The glossary terms of a source (tokens (L,)) added. One that the line itself asks for already is left out; where the limits are
         reached, further terms are unmet: a long line is no reason to stop a corpus."""
         own = {frozenset(alternatives) for alternatives in given.any_of}
         any_of, text, cased, unmet = list(given.any_of), list(given.text), list(given.cases), list(given.unmet)
+        terms = list(given.terms)
+        tokens_of = self.tokens_of_words(source) if self.locates_terms and required and len(source) else None
         for each in required:
             if frozenset(each.phrases) in own:
                 continue
@@ -181,10 +190,24 @@ class ConstraintSource:
             any_of.append(each.phrases)
             text.append(each.term.text)
             cased.append(each.cased)
+            if tokens_of is not None:
+                mentions = tuple(tuple(tokens_of(match.start, match.end)) for match in each.matches)
+                terms.append(SourceTerm(each.phrases, tuple(each.term.targets), mentions))
         if len(any_of) == len(given.any_of) and len(unmet) == len(given.unmet):
             return given
         exact = all(each.mode == "exact" for each in cased)
-        return replace(given, any_of=tuple(any_of), text=tuple(text), unmet=tuple(unmet), cased=() if exact else tuple(cased))
+        return replace(
+            given, any_of=tuple(any_of), text=tuple(text), unmet=tuple(unmet), cased=() if exact else tuple(cased), terms=tuple(terms)
+        )
+
+    def tokens_of_words(self, tokens: Tensor | Sequence[int]) -> Callable[[int, int], list[int]]:
+        """A function from words [start, end) of a source, as `required` counts them, to the places of their tokens; tokens (L,)."""
+        pad = self.source.pad()
+        spans = token_spans([token for token in map(int, tokens) if token != pad], self.source_text)
+        text = normalize("NFKC", self.source_text(tokens))
+        words = words_of(text, self.segmenter.takes_pieces)
+        starts = starts_of(text, words)
+        return lambda start, end: overlapping(spans, starts[start], starts[end - 1] + len(words[end - 1]))
 
     def source_text(self, tokens: Tensor | Sequence[int]) -> str:
         """A source sentence, recovered from its tokens (L,); its pieces where the command undoes no segmentation."""

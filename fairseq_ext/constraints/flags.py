@@ -15,7 +15,8 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.files import Lines
 from fairseq_ext.terms.glossary_files import Languages
 
-GLOSSARY = {"glossary_match": "surface", "glossary_repeat": "once", "glossary_report": None}  # defaults of flags that need --glossary
+# defaults of flags that need --glossary
+GLOSSARY = {"glossary_match": "surface", "glossary_repeat": "once", "glossary_placement": None, "glossary_report": None}
 # defaults of flags that need phrases, and of those among them that need required ones
 REQUIRED = {"constraint_case": None, "constraint_bonus": None, "constraint_draft_first": False, "dba_allocation": "even"}
 PHRASES = {"constraint_boundary": None, "constraint_end": False, "avoid_case": "any"} | REQUIRED
@@ -49,6 +50,14 @@ class ConstraintFlags(FairseqDataclass):
     glossary_repeat: ChoiceEnum(["once", "each"]) = field(  # type: ignore[valid-type]
         default="once",
         metadata={"help": "a term of --glossary that a source has n times is required once, or n times (each) (default: once)"},
+    )
+    glossary_placement: Optional[ChoiceEnum(["align", "free"])] = field(  # type: ignore[valid-type]  # noqa: UP045
+        default=None,
+        metadata={
+            "help": "where a term of --glossary stands: in the place of the words that translate its source term (align), or wherever the "
+            "search puts it (free) (default: align with --select dba where --bpe or --tokenizer is given and no other flag needs the "
+            "search's own hypotheses, else free)"
+        },
     )
     constraint_boundary: Optional[ChoiceEnum(["word", "prefix", "none"])] = field(  # type: ignore[valid-type]  # noqa: UP045
         default=None,
@@ -87,6 +96,15 @@ class ConstraintFlags(FairseqDataclass):
             "(default: off)"
         },
     )
+
+
+def places_terms(flags: Any, generation: Any) -> bool:
+    """Whether terms of the glossary are written in the place of what translates their source terms."""
+    if not flags.glossary or flags.glossary_placement is not None:
+        return bool(flags.glossary) and str(flags.glossary_placement) == "align"
+    is_shaped = flags.constraint_bonus is not None or flags.constraint_draft_first or flags.constraint_end
+    others = ("print_alignment", "lm_path", "retain_dropout", "no_repeat_ngram_size")
+    return str(flags.select) == "dba" and not is_shaped and not any(getattr(generation, name, None) for name in others)
 
 
 def check_glossary(flags: Any, of_requests: bool = False) -> None:

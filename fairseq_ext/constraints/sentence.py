@@ -32,6 +32,15 @@ EXACT = Cased()
 
 
 @dataclass(frozen=True)
+class SourceTerm:
+    """A glossary term that a source holds, for --glossary-placement align (placement/align.py)."""
+
+    phrases: tuple[Phrase, ...]  # those of its constraint, by which that is found
+    targets: tuple[str, ...]  # its target forms, as text
+    mentions: tuple[tuple[int, ...], ...]  # the source tokens of each mention, by their places
+
+
+@dataclass(frozen=True)
 class SentenceConstraints:
     """The constraints of one sentence. A phrase is in a hypothesis when its text stands there as words (in_text.py), or, where the
     target's words are not known, when its tokens stand there side by side."""
@@ -44,6 +53,7 @@ class SentenceConstraints:
     unmet: tuple[tuple[str, str], ...] = ()  # constraints that were dropped: text, reason
     prefix_text: str = ""
     cased: tuple[Cased, ...] = ()  # of each constraint; (): all exact
+    terms: tuple[SourceTerm, ...] = ()  # where the source terms of its glossary constraints stand, where that is known
 
     @property
     def cases(self) -> tuple[Cased, ...]:
@@ -83,6 +93,7 @@ def merge(
         a.unmet + b.unmet,
         prefix[1],
         a.cases + b.cases if a.cased or b.cased else (),
+        a.terms + b.terms,
     )
     return within_limits((consistent or without_conflicts)(both), "a sentence")
 

@@ -142,6 +142,7 @@ class Sentences:
             boundaries = None if self.target_text is None else self.target_text.boundaries
             matching = Matching(case_of(flags), str(flags.avoid_case), boundaries)
             self.source = ConstraintSource(*files, self.segmenter, self.source_dictionary, matching)
+            self.source.locates_terms = str(flags.glossary_placement) != "free" and not self.segmenter.takes_pieces
             try:
                 self.source.check_lines()
             except UsageError as error:  # told once more when its sentence comes

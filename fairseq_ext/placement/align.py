@@ -1,0 +1,229 @@
+"""`--glossary-placement align`: a glossary term stands where the translation of its source term would have stood.
+
+A sentence is translated without its terms (the draft). The words that translate its source terms are found
+(prediction_difference.py) and the terms written in their place (term_in_text.py), in the draft and in hypotheses that score nearly as
+well; the text that is the best by the model, both with the model's own words and with the terms, is the answer. So what the decoder
+reads before and behind a term is what it understands, and a term that the model has never seen derails nothing. A term that the draft
+has already is left as it is. Where no hypothesis has a word for a term, or what comes out breaks another constraint, the sentence is
+searched again with its terms forced (--select dba).
+
+Scores are the model's for the final text.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from unicodedata import normalize
+
+import torch
+
+from fairseq_ext.constraints.draft_first import Driver
+from fairseq_ext.constraints.report import Meets
+from fairseq_ext.constraints.sentence import SentenceConstraints, SourceTerm, banned_in_tokens
+from fairseq_ext.constraints.target_text import TargetText
+from fairseq_ext.constraints.token_spans import token_spans
+from fairseq_ext.placement.forced_decoding import ForcedDecoding
+from fairseq_ext.placement.prediction_difference import AlignedWord, aligned_words, without, word_spans
+from fairseq_ext.placement.term_in_text import put, widened
+from fairseq_ext.search.finished import Hypothesis, OnFinal
+from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.spec import SearchSpec
+
+TOGETHER = 128  # sentences whose hypotheses are scored in one call
+CANDIDATES, NEAR = 3, 0.03  # hypotheses that compete with the best, and how far their scores may lie below its
+SEARCHED = 5  # hypotheses that are searched for a word where the best has none
+FORMS = 6  # most combinations of target forms of a hypothesis
+TRUST = 0.1  # weight of the score with terms beside that of the draft
+
+
+@dataclass(eq=False)
+class Candidate:
+    """A hypothesis of the draft, and what becomes of it."""
+
+    draft: Hypothesis
+    text: str  # in NFKC
+    held: list[bool]  # whether it has each term already
+    words: list[AlignedWord | None] | None = None  # of each mention; None: not aligned yet
+    final: Hypothesis | None = None  # with its terms
+    value: float = -float("inf")
+
+    def place(self, term: SourceTerm, first: int) -> AlignedWord | None:
+        """The word of a term whose mentions are numbered from `first`: of the first mention that has one."""
+        assert self.words is not None
+        of_term = self.words[first : first + len(term.mentions)]
+        return next((word for word in of_term if word is not None and word.is_confident), None)
+
+
+@dataclass(eq=False)
+class Sentence:
+    """A sentence of the pool and its candidates, best draft first."""
+
+    number: int
+    constraints: SentenceConstraints
+    candidates: list[Candidate]
+    mentions: list[tuple[int, ...]] = field(default_factory=list)
+
+    def places(self, candidate: Candidate) -> list[tuple[SourceTerm, AlignedWord | None]]:
+        """The terms that a candidate lacks, and the word of each."""
+        firsts = itertools.accumulate((len(term.mentions) for term in self.constraints.terms), initial=0)
+        each = zip(self.constraints.terms, candidate.held, firsts, strict=False)
+        return [(term, candidate.place(term, first)) for term, is_held, first in each if not is_held]
+
+    def is_complete(self, candidate: Candidate) -> bool:
+        """Whether a candidate has each term, or a word in whose place it can stand."""
+        return candidate.words is not None and all(word is not None for _, word in self.places(candidate))
+
+
+class GlossaryPlacement:
+    """A driver of three. draft: searches first, where a sentence has terms alone; forced: where it has other phrases too, and what
+    placement could not serve. score: forced decoding by the models; text: how the target side is read, which the command says after the
+    generator is built; meets: how it is counted which constraints a hypothesis of a pool meets; english: the target language."""
+
+    def __init__(
+        self, draft: Driver, forced: Driver, score: ForcedDecoding, spec: SearchSpec, text: Callable[[], TargetText],
+        meets: Callable[[Pool], Meets], english: bool,
+    ):  # fmt: skip
+        self.draft, self.forced, self.score, self.spec = draft, forced, score, spec
+        self.target_text, self.meets, self.english = text, meets, english
+
+    @property
+    def text(self) -> TargetText:
+        """How the target side is read."""
+        return self.target_text()
+
+    def __call__(self, pool: Pool, answer: OnFinal) -> None:
+        """Give `answer` each sentence's hypotheses."""
+        given = pool.constraints
+        if given is None or not any(each.terms for each in given):
+            return self.forced(pool, answer)
+        waiting: list[Sentence] = []
+        left: list[int] = []
+
+        def settle() -> None:
+            for sentence, found in zip(waiting, self.placed(pool, waiting), strict=True):
+                if found is None:
+                    left.append(sentence.number)
+                else:
+                    answer(sentence.number, found)
+            waiting.clear()
+
+        def keep(number: int, found: list[Hypothesis]) -> None:
+            if not given[number].terms or not found:
+                return answer(number, found)
+            candidates = [self.candidate(pool, given[number], h) for h in found]
+            mentions = [mention for term in given[number].terms for mention in term.mentions]
+            waiting.append(Sentence(number, given[number], candidates, mentions))
+            if len(waiting) == TOGETHER:
+                settle()
+
+        others = [without_terms(each) for each in given]
+        is_free = all(each.is_free for each in others)
+        (self.draft if is_free else self.forced)(replace(pool, constraints=None if is_free else others), keep)
+        settle()
+        if left:
+            self.forced(replace(pool, wanted=sorted(left)), answer)
+
+    def candidate(self, pool: Pool, constraints: SentenceConstraints, draft: Hypothesis) -> Candidate:
+        """A hypothesis with its text, and which of the sentence's terms it has."""
+        is_met: dict[tuple, list[bool]] = {}
+        met = self.meets(pool)(draft.tokens.tolist(), constraints, pool.ordered)
+        for phrases, is_there in zip(constraints.any_of, met, strict=True):
+            is_met.setdefault(phrases, []).append(is_there)
+        held = [is_met[term.phrases].pop(0) if is_met.get(term.phrases) else True for term in constraints.terms]
+        return Candidate(draft, normalize("NFKC", self.text.text(draft.tokens)).rstrip(), held)
+
+    def placed(self, pool: Pool, sentences: Sequence[Sentence]) -> list[list[Hypothesis] | None]:
+        """The hypotheses of each sentence with its terms, best first; None for a sentence that placement cannot serve."""
+        self.align(pool, [(sentence, sentence.candidates[:1]) for sentence in sentences])
+        lacking = [s for s in sentences if not s.is_complete(s.candidates[0])]
+        self.align(pool, [(sentence, sentence.candidates[1:SEARCHED]) for sentence in lacking])
+        listed = [s for s in sentences if self.spec.nbest > 1]
+        self.align(pool, [(s, [c for c in s.candidates[: self.spec.nbest] if c.words is None]) for s in listed])
+        jobs = [(sentence, candidate, tokens) for sentence in sentences for candidate, tokens in self.written(pool, sentence)]
+        scores = self.score([(pool.source(s.number).tolist(), tokens) for s, _, tokens in jobs], pool.bos)
+        for (sentence, candidate, tokens), each in zip(jobs, scores, strict=True):
+            total = each.sum()
+            wanted = self.spec.scoring.wanted(pool, torch.tensor([sentence.number], device=pool.length.device)).cpu()[0]
+            value = candidate.draft.score + TRUST * float(total) / len(tokens)
+            if value > candidate.value:
+                score = float(self.spec.scoring(total, len(tokens), wanted))
+                candidate.final = replace(candidate.draft, tokens=torch.tensor(tokens), score=score, positional_scores=each)
+                candidate.value = value
+        return [self.chosen(pool, sentence) for sentence in sentences]
+
+    def align(self, pool: Pool, given: Sequence[tuple[Sentence, Sequence[Candidate]]]) -> None:
+        """Find the words of all mentions in these candidates."""
+        jobs = [(s, c, mention) for s, candidates in given for c in candidates for mention in s.mentions]
+        pairs = [(without(pool.source(s.number).tolist(), mention), c.draft.tokens.tolist()) for s, c, mention in jobs]
+        scores = iter(self.score(pairs, pool.bos))
+        for sentence, candidates in given:
+            for candidate in candidates:
+                before = candidate.draft.positional_scores.cpu()
+                drops = [before - next(scores) for _ in sentence.mentions]
+                spans = token_spans(candidate.draft.tokens.tolist(), self.text.text)
+                candidate.words = aligned_words(candidate.text, spans, drops)
+
+    def written(self, pool: Pool, sentence: Sentence) -> list[tuple[Candidate, list[int]]]:
+        """The candidates that have a word for each term, as tokens with the terms in place, once for each combination of forms."""
+        best = sentence.candidates[0]
+        complete = [c for c in sentence.candidates if sentence.is_complete(c)]
+        if best in complete:
+            near = [c for c in sentence.candidates[1:CANDIDATES] if best.draft.score - c.draft.score < NEAR and c not in complete]
+            complete += [c for c in near if sentence.is_complete(following(c, best))]
+        lead = 0 if pool.lead is None else pool.lead[sentence.number]
+        out = []
+        for candidate in complete:
+            places = sentence.places(candidate)
+            spans = [word.span for _, word in places if word is not None]
+            forms = itertools.islice(itertools.product(*(term.targets for term, _ in places)), FORMS)
+            for chosen in forms:
+                wide = [widened(candidate.text, span, form, spans) for span, form in zip(spans, chosen, strict=True)]
+                text = put(candidate.text, list(zip(wide, chosen, strict=True)), self.english)
+                tokens = self.tokens(text)
+                if len(tokens) + lead <= pool.max_len[sentence.number]:
+                    out.append((candidate, [*candidate.draft.tokens[:lead].tolist(), *tokens, self.spec.eos]))
+        return out
+
+    def tokens(self, text: str) -> list[int]:
+        """A text as target tokens, without EOS."""
+        segmenter = self.text.segmenter()
+        return [segmenter.dictionary.index(piece) for piece in segmenter.pieces(text)]
+
+    def chosen(self, pool: Pool, sentence: Sentence) -> list[Hypothesis] | None:
+        """The hypotheses with their terms that meet all constraints, best first."""
+        banned = banned_in_tokens(sentence.constraints) if sentence.constraints.banned else lambda tokens: None
+        meets = self.meets(pool)
+        out = []
+        for candidate in sorted(sentence.candidates, key=lambda each: -each.value):
+            if candidate.final is None:
+                continue
+            tokens = candidate.final.tokens.tolist()
+            is_known = self.spec.unk not in tokens and banned(tuple(tokens)) is None
+            if is_known and all(meets(tokens, sentence.constraints, pool.ordered)):
+                out.append(replace(candidate.final, tokens=candidate.final.tokens.to(pool.length.device)))
+        return out or None
+
+
+def following(candidate: Candidate, best: Candidate) -> Candidate:
+    """The candidate with the places of the best draft, by its words: of a word that stands there more than once, the nearest counts."""
+    spans = word_spans(candidate.text)
+    candidate.words = []
+    for word in best.words or ():
+        same = [] if word is None else [s for s in spans if candidate.text[slice(*s)] == best.text[slice(*word.span)]]
+        nearest = min(same, key=lambda span: abs(span[0] - word.span[0]), default=None) if word is not None else None
+        candidate.words.append(None if nearest is None or word is None else AlignedWord(nearest, word.drop))
+        spans = [span for span in spans if span != nearest]
+    return candidate
+
+
+def without_terms(constraints: SentenceConstraints) -> SentenceConstraints:
+    """The same without what its source terms require."""
+    of_terms = [term.phrases for term in constraints.terms]
+    kept = [phrases not in of_terms for phrases in constraints.any_of]
+
+    def left(values: tuple) -> tuple:
+        return tuple(itertools.compress(values, kept)) if values else ()
+
+    return replace(constraints, any_of=left(constraints.any_of), text=left(constraints.text), cased=left(constraints.cased), terms=())

@@ -1,0 +1,45 @@
+"""Writes a term where another word stood: in its case, with the English article that fits it."""
+
+from __future__ import annotations
+
+import regex
+
+from fairseq_ext.constraints.pieces import capitalised, folded
+from fairseq_ext.constraints.places import Span
+from fairseq_ext.terms.words import starts_of, words_of
+
+ARTICLE = regex.compile(r"(?<!\w)(a|an)(?= $)", regex.IGNORECASE)
+SOUNDS_AS_VOWEL = regex.compile(r"(?i)[aeio]|u(?!ni|se|su|ti|ro|r[aeio])|h(?:our|onest|onou?r|eir)")
+SOUNDS_AS_CONSONANT = regex.compile(r"(?i)eu|ewe|one?(?!\w)|once")
+
+
+def widened(text: str, span: Span, term: str, taken: list[Span]) -> Span:
+    """The span with the neighbouring words that the term itself contains ("electric guitar" for the term "six-string guitar")."""
+    words, own = words_of(text), {folded(word) for word in words_of(term)}
+    spans = [(start, start + len(word)) for start, word in zip(starts_of(text, words), words, strict=True)]
+    start, end = span
+    for first, behind in [*reversed([each for each in spans if each[1] <= start]), *[each for each in spans if each[0] >= end]]:
+        is_free = all(behind <= other[0] or first >= other[1] for other in taken if other != span)
+        is_near = text[behind:start].isspace() if behind <= start else text[end:first].isspace()
+        if is_near and is_free and folded(text[first:behind]) in own:
+            start, end = min(start, first), max(end, behind)
+    return start, end
+
+
+def put(text: str, terms: list[tuple[Span, str]], english: bool) -> str:
+    """The text with each term in the place of its span; a term takes the capital of a word that starts the text. english: "a" becomes "an"
+    before a vowel, and back."""
+    for (start, end), term in sorted(terms, reverse=True):
+        before = text[:start]
+        if not before and text[:1].isupper():
+            term = capitalised(term)
+        if english and (article := ARTICLE.search(before)):
+            before = before[: article.start()] + fitting(article[1], term) + " "
+        text = before + term + text[end:]
+    return text
+
+
+def fitting(article: str, word: str) -> str:
+    """The form of the article, "a" or "an", that stands before a word."""
+    is_vowel = SOUNDS_AS_VOWEL.match(word) and not SOUNDS_AS_CONSONANT.match(word)
+    return article[0] + ("n" if is_vowel else "")

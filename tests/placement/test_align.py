@@ -1,0 +1,165 @@
+"""`--glossary-placement align`: a term stands where the translation of its source term stood, and the report says what is there."""
+
+import json
+import re
+from pathlib import Path
+
+import models
+import pytest
+import torch
+from fairseq.sequence_scorer import SequenceScorer
+from forked import interactive
+
+from fairseq_ext import Translator, UsageError
+from fairseq_ext.placement.forced_decoding import ForcedDecoding
+from fairseq_ext.placement.term_in_text import fitting, put, widened
+from fairseq_ext.stats import Stats
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = ROOT / "checkpoints" / "demo"
+SEGMENTED = {"bpe": "sentencepiece", "sentencepiece_model": str(MODEL / "spm.model")}
+SOURCES = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()[:60]
+
+
+def translator(**flags) -> Translator:
+    return Translator(str(MODEL / "checkpoint.pt"), str(MODEL), source_lang="de", target_lang="en", cpu=True, **SEGMENTED | flags)
+
+
+@pytest.fixture(scope="module")
+def drafts() -> list[str]:
+    return [hypotheses[0].text for hypotheses in translator(beam=4).translate(SOURCES)]
+
+
+# ---- the text
+
+
+@pytest.mark.parametrize(
+    ("article", "words"),
+    [("a", "bandage unit university European one-way house ewe"), ("an", "automobile edifice hour honest heir umbrella uncle onion X")],
+)
+def test_the_english_article_follows_the_sound(article, words):
+    for word in words.split()[: 8 if article == "an" else None]:
+        assert fitting("a", word) == fitting("an", word) == article, word
+
+
+def test_a_term_takes_the_place_the_capital_and_the_article():
+    assert put("A car is in front of a car.", [((2, 5), "automobile"), ((23, 26), "edifice")], True) == (
+        "An automobile is in front of an edifice."
+    )
+    assert put("Men wait.", [((0, 3), "gentlemen")], True) == "Gentlemen wait."
+    assert put("Ein Haus", [((4, 8), "Auto")], False) == "Ein Auto"
+
+
+def test_a_neighbour_that_the_term_holds_itself_goes_with_the_word():
+    text = "plays an electric guitar and a guitar"
+    assert text[slice(*widened(text, (9, 17), "six-string guitar", [(9, 17)]))] == "electric guitar"
+    assert text[slice(*widened(text, (9, 17), "six-string guitar", [(9, 17), (18, 24)]))] == "electric"
+
+
+# ---- the scores
+
+
+@pytest.mark.parametrize("architectures", [["transformer"], ["transformer", "transformer-tied"], ["lstm"], ["fconv"]])
+def test_forced_decoding_equals_fairseqs_scorer(architectures):
+    """Pairs of all lengths in one call, two of one source, against each pair alone."""
+    built = [models.build(name, seed) for seed, name in enumerate(architectures, 1)]
+    dictionary = models.dictionary()
+    sample = models.batch([3, 7, 5])
+    rows = [row[row != dictionary.pad()] for row in sample["net_input"]["src_tokens"]]
+    generator = torch.Generator().manual_seed(3)
+    targets = [[*torch.randint(4, models.WORDS, (n,), generator=generator).tolist(), dictionary.eos()] for n in (4, 1, 6, 3)]
+    pairs = [(rows[i].tolist(), target) for i, target in zip((0, 1, 2, 1), targets, strict=True)]
+    found = ForcedDecoding(built, dictionary.pad(), True, Stats())(pairs, dictionary.eos())
+    for (source, target), scores in zip(pairs, found, strict=True):
+        alone = {
+            "id": torch.tensor([0]),
+            "ntokens": len(target),
+            "net_input": {
+                "src_tokens": torch.tensor([source]),
+                "src_lengths": torch.tensor([len(source)]),
+                "prev_output_tokens": torch.tensor([[dictionary.eos(), *target[:-1]]]),
+            },
+            "target": torch.tensor([target]),
+        }
+        expected = SequenceScorer(dictionary).generate(built, alone)[0][0]["positional_scores"]
+        torch.testing.assert_close(scores.double(), expected.double(), rtol=0, atol=1e-5)
+
+
+# ---- the search
+
+
+def test_the_words_that_a_lexicon_names_are_replaced(drafts, tmp_path):
+    """A glossary of words of the drafts: source words with the translation that the draft has, once each, from the demo's own glossary,
+    and a target that the model would never choose. Where the draft has the word, the output is the draft with that word replaced."""
+    lexicon = [line.split("\t") for line in (ROOT / "data/demo/glossary.tech.tsv").read_text(encoding="utf-8").splitlines()]
+    lexicon = [(source, target) for source, target in lexicon if "|" not in target and source.isalpha()]
+    chosen: dict[str, str] = {}
+    cases = []
+    for i, (source, draft) in enumerate(zip(SOURCES, drafts, strict=True)):
+        for german, english in lexicon:
+            once = re.findall(rf"\b{german}\b", source), re.findall(rf"\b{english}\b", draft)
+            if all(len(found) == 1 for found in once) and len(source.split()) > 4:
+                chosen[german] = english
+                cases.append((i, german, english))
+    assert len(cases) >= 10
+    glossary = tmp_path / "terms.tsv"
+    glossary.write_text("".join(f"{german}\tmoonlight\n" for german in chosen), encoding="utf-8")
+    found = translator(beam=4, glossary=str(glossary)).translate([SOURCES[i] for i, *_ in cases])
+    hits = 0
+    for (i, german, english), hypotheses in zip(cases, found, strict=True):
+        others = [other for other in chosen if other != german and re.search(rf"\b{other}\b", SOURCES[i])]
+        hits += bool(others) or hypotheses[0].text.lower() == re.sub(rf"\b{english}\b", "moonlight", drafts[i]).lower()
+        assert "moonlight" in hypotheses[0].text.lower()
+    assert hits >= 0.9 * len(cases), (hits, len(cases))
+
+
+def test_scores_are_the_models_for_the_final_text(tmp_path):
+    glossary = tmp_path / "terms.tsv"
+    glossary.write_text("Verband\tmoonlight\n", encoding="utf-8")
+    source = "Der Verband wird morgen geprüft."
+    placing = translator(beam=4, nbest=3, glossary=str(glossary))
+    for hypothesis in placing.translate([source])[0]:
+        assert "moonlight" in hypothesis.text
+        scored = placing.score([source], [hypothesis.text])[0]
+        assert hypothesis.tokens == scored.tokens
+        assert hypothesis.score == pytest.approx(scored.score, abs=1e-4)
+
+
+def test_sentences_without_a_term_and_terms_that_the_draft_has_change_nothing(drafts, tmp_path):
+    glossary = tmp_path / "terms.tsv"
+    word = max(drafts[0].strip(".?!").split(), key=len).strip(",")
+    first = max(SOURCES[0].strip(".?!").split(), key=len).strip(",")
+    glossary.write_text(f"{first}\t{word}\nNirgendwo\tnowhere\n", encoding="utf-8")
+    placing = translator(beam=4, glossary=str(glossary))
+    assert [hypotheses[0].text for hypotheses in placing.translate(SOURCES[:20])] == drafts[:20]
+
+
+def test_through_the_command_beside_streams_banned_and_other_required_words(tmp_path):
+    (tmp_path / "terms.tsv").write_text("Verband\tmoonlight|moonlights\n", encoding="utf-8")
+    (tmp_path / "banned.txt").write_text("association\n", encoding="utf-8")
+    (tmp_path / "in.de").write_text("Der Verband wird morgen geprüft.\nDie Akte ist neu.\n\nZwei Akten.\n", encoding="utf-8")
+    given = [MODEL, "--path", MODEL / "checkpoint.pt", "-s", "de", "-t", "en", "--cpu", "--bpe", "sentencepiece", "--sentencepiece-model",
+             MODEL / "spm.model", "--task", "translation_ext", "--input", tmp_path / "in.de", "--buffer-size", "4"]  # fmt: skip
+    stats = tmp_path / "stats.json"
+    outputs = []
+    for flags in ([], ["--batch-size", "1"], ["--schedule", "stream"], ["--avoid-file", tmp_path / "banned.txt"]):
+        status, out, log = interactive(*given, "--glossary", tmp_path / "terms.tsv", "--stats-file", stats, *flags)
+        assert status == 0, log
+        assert "glossary:align" in json.loads(stats.read_text())["signature"]
+        assert json.loads(stats.read_text())["constraints"]["met"] == 1
+        outputs.append(re.findall(r"^D-\d+\t\S+\t(.*)$", out, re.MULTILINE))
+    assert outputs[0] == outputs[1] == outputs[2]
+    assert "moonlight" in outputs[3][0]
+    (tmp_path / "words.tsv").write_text("tomorrow\nnew\n\n\n", encoding="utf-8")
+    status, out, log = interactive(*given, "--glossary", tmp_path / "terms.tsv", "--constraints-file", tmp_path / "words.tsv")
+    best = re.findall(r"^D-0\t\S+\t(.*)$", out, re.MULTILINE)[0]
+    assert status == 0 and "moonlight" in best and "tomorrow" in best
+
+
+def test_flags_that_need_the_searchs_own_hypotheses_refuse_it(tmp_path):
+    (tmp_path / "terms.tsv").write_text("Verband\tbandage\n", encoding="utf-8")
+    with pytest.raises(UsageError, match="--glossary-placement align"):
+        translator(glossary=str(tmp_path / "terms.tsv"), glossary_placement="align", print_alignment="hard")
+    assert "glossary:align" not in translator(glossary=str(tmp_path / "terms.tsv"), print_alignment="hard").signature
+    with pytest.raises(UsageError, match="needs a glossary"):
+        translator(glossary_placement="free")
