@@ -60,6 +60,10 @@ EVERYWHERE = (
         "repairs.avoid_fused_encoder_layer", ("fairseq.modules.transformer_layer",),
     ),
     Patch(
+        "fairseq.data.iterators.CountingIterator.__init__", "fairseq always asks for pinned memory, and torch warns where there is no GPU",
+        "repairs.pin_no_memory", ("fairseq.data.iterators",),
+    ),
+    Patch(
         "logging.basicConfig, while two tasks of fairseq run that call it", "import fairseq_ext sets up no log in another program",
         "repairs.set_up_no_log", ("fairseq.tasks.text_to_speech", "fairseq.tasks.frm_text_to_speech"), True,
     ),

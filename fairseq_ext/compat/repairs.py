@@ -63,16 +63,29 @@ def avoid_fused_encoder_layer(transformer_layer: ModuleType) -> None:
     layer.__init__ = initialise
 
 
+def pin_no_memory(iterators: ModuleType) -> None:
+    """Have fairseq's batches ask for pinned memory only where there is a GPU: torch warns elsewhere."""
+    stock = iterators.CountingIterator.__init__
+
+    @functools.wraps(stock)
+    def initialise(self, iterable, *args, **kwargs):
+        loader = getattr(iterable, "_iterable", iterable)  # behind a buffer
+        if getattr(loader, "pin_memory", False):
+            loader.pin_memory = iterators.torch.cuda.is_available()
+        stock(self, iterable, *args, **kwargs)
+
+    iterators.CountingIterator.__init__ = initialise
+
+
 def silence_notices() -> None:
-    """Ignore what hydra 1.3 and torch say at every start about the way fairseq calls them, so that `python -W error` can run it, too, and
-    fairseq's advice to install a package that only training to speak would use."""
+    """Ignore what hydra 1.3 says about the way fairseq calls it (where compose.py gives up), what Ray says of its future, and fairseq's
+    advice to install a package that only training to speak would use."""
     for message in (
         r"\s*The version_base parameter is not specified",
         r"hydra\.experimental\.(initialize|compose)\(\) is no longer experimental",
         r"In 'config': Usage of deprecated keyword in package header",
         r"\s*'config' is validated against ConfigStore schema",
         r"\s*The strict flag in the compose API is deprecated",
-        r"'pin_memory' argument is set as true but no accelerator is found",
     ):
         warnings.filterwarnings("ignore", message=message, category=UserWarning)
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"ray\..*")

@@ -87,7 +87,7 @@ class Interactive(BadSentences):
         if self.carries_numbers:
             src_tokens, constraints = self.number(src_tokens, constraints)
         n = len(src_tokens)
-        if self.flags().draft_file:
+        if self.draft_file:
             good = {tuple(tokens.tolist()): i for i, tokens in enumerate(src_tokens) if i not in self.refused_here}
             self.draft_line |= {tokens: self.draft_lines_read + i for tokens, i in good.items()}
             self.draft_lines_read += n
