@@ -99,6 +99,16 @@ def test_a_closed_output_is_one_sentence_and_no_success(commands, name):
     ]
 
 
+@pytest.mark.parametrize("name", ["interactive", "terms"])
+def test_a_mistake_shows_its_traceback_where_it_is_asked_for(commands, name, tmp_path):
+    main, argv, _ = commands[name]
+    argv = [str(tmp_path / "absent") if word.endswith((".pt", ".tsv")) else word for word in argv]
+    quiet, loud = Child(main, argv).wait(), Child(main, [*argv, "--verbose"]).wait()
+    said = [line for line in quiet.stderr.splitlines() if line.startswith("error: ")]
+    assert (quiet.status, loud.status, len(said)) == (1, 1, 1) and "Traceback" not in quiet.stderr
+    assert "Traceback (most recent call last):\n" in loud.stderr and loud.stderr.endswith(f"{said[0]}\n")
+
+
 def test_a_closed_input_is_one_sentence_unless_another_is_named(commands, tmp_path):
     main, argv, _ = commands["interactive"]
     done = Child(without("stdin", main), argv).wait()
