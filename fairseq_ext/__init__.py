@@ -6,26 +6,39 @@ files in constraints/. Without a flag fairseq's own beam search runs, in one loo
 (search/loop.py, search/protocols.py). `python -m fairseq_ext` prints every strategy with its paper and file, and every flag.
 """
 
-import sys
+from fairseq_ext.compat import own_process  # it imports nothing
 
-from fairseq_ext import compat as compat  # first: lets fairseq itself be imported
-from fairseq_ext.errors import SentenceError as SentenceError
-from fairseq_ext.errors import UsageError as UsageError
-from fairseq_ext.leaving import install_hook, interrupts_raise, watch_output
-from fairseq_ext.version import __version__ as __version__
-
-install_hook()
-if any(arg.startswith("fairseq_ext") or arg.endswith("_ext") for arg in sys.orig_argv):  # a command of ours, or one with our task
-    watch_output()
-# python -m fairseq_ext.terms works on text alone and starts without fairseq and torch; python -m fairseq_ext.doctor says what is missing
-if not {"fairseq_ext.terms", "fairseq_ext.doctor"} & set(sys.orig_argv):
+TYPE_CHECKING = False
+if TYPE_CHECKING:
     from fairseq_ext.engine.engine import Engine as Engine
+    from fairseq_ext.errors import SentenceError as SentenceError
+    from fairseq_ext.errors import UsageError as UsageError
     from fairseq_ext.tasks import extend as extend
     from fairseq_ext.translation import Translation as Translation
     from fairseq_ext.translator import Translator as Translator
+    from fairseq_ext.version import __version__ as __version__
 
-interrupts_raise()
-if {"-h", "--help"} & set(sys.argv[1:]) and any(arg.endswith("_ext") for arg in sys.argv):
-    from fairseq_ext.__main__ import print_flags
+LATER = {  # the module of each name, which is imported when somebody asks for it
+    "Engine": "engine.engine", "SentenceError": "errors", "Translation": "translation", "Translator": "translator", "UsageError": "errors",
+    "__version__": "version", "extend": "tasks",
+}  # fmt: skip
+__all__ = [*LATER]  # noqa: PLE0604
 
-    print_flags()
+
+def __getattr__(name: str) -> object:
+    if name not in LATER:
+        raise AttributeError(f"module 'fairseq_ext' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f"fairseq_ext.{LATER[name]}"), name)
+
+
+if own_process.command():
+    own_process.own_this_process()
+if own_process.registers_tasks():
+    from fairseq_ext.compat import startup as startup  # before fairseq, which it prepares
+    from fairseq_ext.tasks import extend as extend
+if own_process.owned and not own_process.decodes_alone():
+    from fairseq_ext.leaving import interrupts_raise
+
+    interrupts_raise()

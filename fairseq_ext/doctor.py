@@ -1,6 +1,7 @@
 """`python -m fairseq_ext.doctor`: a line for each thing that fairseq_ext needs, and for each that fails what to do about it.
 
-Ends with exit code 1 when a required item fails. An item marked `note` is worth knowing and stops nothing. Nothing but the standard
+Behind them a line for each change of other packages that is in force in its process, with the reason (compat/patches.py). Ends with exit
+code 1 when a required item fails. An item marked `note` is worth knowing and stops nothing. Nothing but the standard
 library is imported before an item asks for it, so `python fairseq_ext/doctor.py` also runs where half of the packages are missing.
 """
 
@@ -16,8 +17,8 @@ from typing import NamedTuple
 PACKAGE = Path(__file__).resolve().parent
 if __name__ == "__main__" and sys.path and Path(sys.path[0]).resolve() == PACKAGE:
     sys.path[0] = str(PACKAGE.parent)  # started as a file: its folder must not be searched for modules
-    sys.orig_argv.append("fairseq_ext.doctor")  # which keeps the package from importing everything
 
+from fairseq_ext.compat import startup  # noqa: E402
 from fairseq_ext.compat.probes import (  # noqa: E402
     CLUSTER_PROBE,
     HOOK_PROBE,
@@ -207,6 +208,9 @@ def main() -> int:
         if item.ahead:
             start_ahead(*item.ahead)
     good = [examine(item) for item in ITEMS]
+    patches = startup.beside("patches")
+    for patch in patches.in_force:
+        print(f"patch {patch.what}: {patch.why}{' (in commands alone)' if patch in patches.COMMANDS + patches.QUICK else ''}")
     failed = good.count(False)
     items = "1 required item" if failed == 1 else f"{failed} required items"
     print(f"{items} failed; mend the first one first" if failed else "all that is required works")

@@ -91,7 +91,7 @@ def report_and_leave(kind: type[BaseException], error: BaseException, trace) -> 
 
 def install_hook() -> None:
     """Use `report_and_leave` for uncaught errors, unless somebody else has installed a hook."""
-    if sys.excepthook is sys.__excepthook__ or hasattr(sys.excepthook, "until_ready"):
+    if sys.excepthook is sys.__excepthook__:
         sys.excepthook = report_and_leave
 
 

@@ -21,6 +21,7 @@ from fairseq.tasks.translation import TranslationTask
 
 from fairseq_ext import config, validate
 from fairseq_ext.capabilities import Part
+from fairseq_ext.compat.own_process import decodes_alone
 from fairseq_ext.constraints.flags import boundary_mode, check_glossary, check_phrases, constrained, expect_phrases
 from fairseq_ext.constraints.target_text import TargetText
 from fairseq_ext.decoders.refused import refuse_architecture
@@ -29,7 +30,7 @@ from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.loading.languages import name_languages_
 from fairseq_ext.session.batches import Batches
 from fairseq_ext.session.checkpoint import checkpoint_of, longest_source, shows_bar
-from fairseq_ext.session.command import Command, owns_process
+from fairseq_ext.session.command import Command
 from fairseq_ext.session.dictionaries import warn_of_other_words
 from fairseq_ext.session.outputs import check_outputs
 from fairseq_ext.session.stock_settings import check_stock_settings
@@ -67,7 +68,7 @@ class Extended(Batches, BuildsGenerators):
         """The stock task; its languages may also be told by the dictionaries and the checkpoint (raises UsageError)."""
         check_stock_settings(cfg)
         check_outputs(cfg)
-        if owns_process():
+        if decodes_alone():
             gc.freeze()  # what is imported stays
         if issubclass(cls, TranslationTask):
             name_languages_(cfg, checkpoint_of(cfg))
@@ -101,7 +102,7 @@ class Extended(Batches, BuildsGenerators):
         kind = BeamSearchGenerator
         if getattr(args, "print_alignment", None):
             kind, extra["print_alignment"] = AlignedBeamSearchGenerator, str(args.print_alignment)
-        if owns_process():
+        if decodes_alone():
             gc.collect()  # what reading the checkpoint leaves behind holds all of its weights
             give_back_memory()
         generator = self.build_ours(models, args, kind, extra, prefix_allowed_tokens_fn)
@@ -115,7 +116,7 @@ class Extended(Batches, BuildsGenerators):
         generator.show_bar = shows_bar(flags)
         self.command.use(generator, models)
         # a command does nothing but decode, and a compiled encoder reads all of this task's batches
-        if self.registered == "translation_ext" and owns_process() and generator.release_models():
+        if self.registered == "translation_ext" and decodes_alone() and generator.release_models():
             give_back_memory()
         return generator
 

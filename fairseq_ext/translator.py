@@ -61,6 +61,7 @@ class Translator(LoadedModel):
     ) -> None:
         self.cfg = configuration([str(data), "--path", str(path), "--task", task, *as_arguments(flags)])
         generation = self.cfg.generation
+        self.aligns = generation.print_alignment == "hard"
         self.beam, self.nbest = hypotheses(None, None, (generation.beam, generation.nbest))  # of calls that name none
         self.lock = threading.RLock()  # held while a call uses task, generator or models
         super().__init__(self.cfg)
@@ -248,8 +249,7 @@ class Translator(LoadedModel):
         """From fairseq's dictionary to text."""
         text = self.generator.target_text.pieces(hypothesis["tokens"])
         alignment = hypothesis["alignment"]
-        wanted = self.cfg.generation.print_alignment == "hard" and alignment is not None
-        pairs = [tuple(pair) for pair in alignment] if wanted else None
+        pairs = [tuple(pair) for pair in alignment] if self.aligns and alignment is not None else None
         return Translation(
             text=self.decode(text),
             tokens=text.split(),

@@ -1,5 +1,6 @@
 """What all tests share: the --device option, a fairseq whose softmax keeps double precision, and a tiny checkpoint for the commands."""
 
+import importlib.metadata
 import os
 import random
 import subprocess
@@ -45,6 +46,18 @@ def double_precision_softmax():
         patch.setattr(utils, "softmax", lambda x, dim, onnx_trace=False: F.softmax(x, dim=dim, dtype=at_least_float(x)))
         patch.setattr(utils, "log_softmax", lambda x, dim, onnx_trace=False: F.log_softmax(x, dim=dim, dtype=at_least_float(x)))
         yield
+
+
+@pytest.fixture(scope="session")
+def hostile(tmp_path_factory) -> Path:
+    """A folder with a file for every module of the standard library and of the installed packages: it is not to be run, and leaves NAME.run
+    where it is."""
+    folder = tmp_path_factory.mktemp("hostile")
+    installed = set(importlib.metadata.packages_distributions())
+    for name in sys.stdlib_module_names - {*sys.builtin_module_names} | installed - {"fairseq_ext"}:
+        if name.isidentifier():
+            (folder / f"{name}.py").write_text(f"open({str(folder / f'{name}.run')!r}, 'w').close()\nraise ImportError('hostile')\n")
+    return folder
 
 
 # ---- the commands

@@ -21,6 +21,7 @@ from fairseq_cli.generate import cli_main
 from fairseq_cli.interactive import cli_main as interactive_main
 
 from fairseq_ext import leaving
+from fairseq_ext.compat import own_process
 
 COMMANDS = {"fairseq-generate": cli_main, "fairseq-interactive": interactive_main}
 LONGEST = 120  # seconds of a command, after which it is stopped
@@ -71,7 +72,7 @@ class Child:
             logging.getLogger(name).setLevel(logging.NOTSET)
         atexit._clear()  # those of the parent
         atexit.register(multiprocessing.util._exit_function)  # ends the processes that read batches, as in every Python
-        leaving.watch_output()
+        own_process.own_this_process()
         status = 1
         try:
             status = int(run() or 0)  # type: ignore[call-overload]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_ext import doctor
-from fairseq_ext.compat import probes
+from fairseq_ext.compat import patches, probes
 
 
 @pytest.fixture
@@ -18,15 +18,21 @@ def quick(monkeypatch):
     monkeypatch.setattr(doctor, "ITEMS", items)
 
 
-def test_doctor_passes_here_and_decodes(tmp_path):
-    done = subprocess.run([sys.executable, "-m", "fairseq_ext.doctor"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+def test_doctor_passes_here_and_decodes(hostile):
+    done = subprocess.run([sys.executable, "-m", "fairseq_ext.doctor"], cwd=hostile, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert not list(hostile.glob("*.run"))
     assert "tensorboardX" not in done.stdout + done.stderr
     found = {line[6:].split(":")[0]: line[:4].strip() for line in done.stdout.splitlines() if line[:4].strip() in ("ok", "note", "FAIL")}
     assert list(found) == [item.name for item in doctor.ITEMS]
     assert "FAIL" not in found.values()
     assert found["tiny decode"] == "ok"
     assert f"--user-dir {Path(doctor.__file__).parent}" in done.stdout
+    told = [line for line in done.stdout.splitlines() if line.startswith("patch ")]
+    for patch in patches.EVERYWHERE + patches.COMMANDS:
+        if patch.change not in ("repairs.set_up_no_log", "repairs.give_numpy_long"):  # of a guest; of numpy 2
+            assert any(line.startswith(f"patch {patch.what}: {patch.why}") for line in told), patch.what
+    assert sum(line.endswith(" (in commands alone)") for line in told) == len(patches.COMMANDS + patches.QUICK) - 1  # a log of fairseq_cli
 
 
 def test_another_fairseq_is_a_failing_item_with_its_cure(quick, monkeypatch, capsys):

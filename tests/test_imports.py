@@ -16,26 +16,26 @@ PACKAGE = Path(__file__).parents[1] / "fairseq_ext"
 # A search, of either driver, sees a decoder only through decoders/protocol.py.
 ALLOWED = {
     # doors
-    "__init__": "__main__ compat engine errors leaving tasks translation translator version",
+    "__init__": "compat engine errors leaving tasks translation translator version",
     "__main__": "errors registry tasks",
-    "compat": "tasks",
-    "corpus": "constraints counters digests errors files loading stats translator",
+    "compat": "child tasks",
+    "corpus": "child constraints counters digests errors files loading stats translator",
     "doctor": "compat leaving",
-    "serve": "constraints corpus.cluster engine errors files loading.arguments loading.model_folder tasks translator viz",
-    "engine": "constraints errors kernels.library loading.lengths parallel search session.pool_of terms translator",
+    "serve": "child constraints corpus.cluster engine errors files loading.arguments loading.model_folder tasks translator viz",
+    "engine": "child constraints errors kernels.library loading.lengths parallel search session.pool_of terms translator",
     "terms": "errors files",
     "translator": "constraints errors flags loading session.bad_sentences session.cpu_workers "
     "session.generators session.teacher_forcing stats translation",
     "viz": "errors files parallel search session.pool_of translator",
     # tasks -> config, generator
-    "tasks": "capabilities config constraints decoders.refused generator kernels loading.languages session validate",
+    "tasks": "capabilities compat.own_process config constraints decoders.refused generator kernels loading.languages session validate",
     "generator": "config constraints decoders drivers errors search session.pools session.checkpoint "
     "session.progress session.results_file stats",
     "drivers": "config constraints decoders.fairseq.uncached decoders.protocol errors placement registry search viz.writer",
-    "session": "compat.invalid_bytes config constraints digests errors files generator kernels leaving loading.lengths loading.raw_text "
-    "parallel registry search.pool search.spec stats",
+    "session": "compat.invalid_bytes compat.own_process compat.startup config constraints digests errors files generator kernels leaving "
+    "loading.lengths loading.raw_text parallel registry search.pool search.spec stats",
     "config": "capabilities constraints digests registry search stats validate version",
-    "loading": "constraints.boundaries errors",
+    "loading": "compat.startup constraints.boundaries errors",
     "validate": "capabilities constraints.flags errors registry session.cpu_workers",
     # strategies -> drivers, kernels
     "strategies": "constraints counters decoders.protocol digests errors files kernels parallel registry search softmax stats",
@@ -50,6 +50,7 @@ ALLOWED = {
     "kernels": "files",
     "registry": "capabilities errors",
     "capabilities": "",
+    "child": "",
     "array_file": "errors files",
     "leaving": "errors",
     "digests": "",

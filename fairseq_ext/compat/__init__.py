@@ -1,3 +1,1 @@
-"""What lets stock fairseq 0.12.2 run on current Python and torch: see startup.py. Importing this package is enough."""
-
-from fairseq_ext.compat import startup as startup
+"""Whose process this is (own_process.py), what is changed of other packages in it (patches.py), and when (startup.py)."""

@@ -5,34 +5,54 @@ startup.py loads this file by its path, while fairseq is being imported. torch i
 
 import argparse
 import collections
+import contextlib
 import enum
 import importlib
 import os
 import pickle
 import re
 import sys
+import threading
+from collections.abc import Iterator
 from types import ModuleType
 
 ALLOW = "FAIRSEQ_EXT_ALLOW_GLOBALS"
 SAFE_TORCH = (2, 6)  # the first whose torch.load runs no code unless told to (CVE-2025-32434 is of those before)
+reading = threading.RLock()
 
 
-def allow_checkpoint_globals() -> None:
-    """Register the few classes that real fairseq checkpoints hold with torch's code-free loader."""
-    import torch
-
-    if not hasattr(torch.serialization, "add_safe_globals"):
-        return
-    allowed: list = [argparse.Namespace, collections.OrderedDict]
+def plain_classes() -> list:
+    """The few classes that real fairseq checkpoints hold, fairseq's own enums among them, and those that the user trusts."""
     import numpy
+    from fairseq.dataclass import constants
 
     core = getattr(numpy, "_core", None) or numpy.core
-    allowed += [numpy.dtype, core.multiarray.scalar, (core.multiarray.scalar, "numpy.core.multiarray.scalar")]
-    allowed += [type(numpy.dtype(kind)) for kind in ("float32", "float64", "int32", "int64", "bool")]
+    found: list = [argparse.Namespace, collections.OrderedDict]
+    found += [numpy.dtype, core.multiarray.scalar, (core.multiarray.scalar, "numpy.core.multiarray.scalar")]
+    found += [type(numpy.dtype(kind)) for kind in ("float32", "float64", "int32", "int64", "bool")]
+    found += [v for v in vars(constants).values() if isinstance(v, type) and issubclass(v, enum.Enum)]
     for name in filter(None, os.environ.get(ALLOW, "").split(",")):
         module, _, attribute = name.strip().rpartition(".")
-        allowed.append(getattr(importlib.import_module(module), attribute))
-    torch.serialization.add_safe_globals(allowed)
+        found.append(getattr(importlib.import_module(module), attribute))
+    return found
+
+
+@contextlib.contextmanager
+def safe() -> Iterator[None]:
+    """Let torch's code-free loader read those classes for as long as the context lasts. One thread at a time: torch has one list."""
+    import torch
+
+    with reading:
+        known = torch.serialization.get_safe_globals()
+        with torch.serialization.safe_globals([each for each in plain_classes() if each not in known]):
+            yield
+
+
+def allow_plain_classes(module: ModuleType) -> None:
+    """Let the functions of fairseq that read checkpoints read those classes."""
+    for name in ("load_checkpoint_to_cpu", "load_ema_from_checkpoint", "_broadcast_object_slow"):
+        if hasattr(module, name):
+            setattr(module, name, safe()(getattr(module, name)))
 
 
 def explain_refused_checkpoints(checkpoint_utils: ModuleType) -> None:
@@ -71,18 +91,3 @@ def build_plain_transformers(checkpoint_utils: ModuleType) -> None:
         return stock(state)
 
     checkpoint_utils._upgrade_state_dict = upgrade  # type: ignore[attr-defined]
-
-
-def prepare_loading(checkpoint_utils: ModuleType) -> None:
-    """What is done to fairseq's loading of checkpoints."""
-    explain_refused_checkpoints(checkpoint_utils)
-    build_plain_transformers(checkpoint_utils)
-
-
-def allow_fairseq_enums(constants: ModuleType) -> None:
-    """Register fairseq's own enums (older checkpoints hold them in their configuration)."""
-    import torch
-
-    if hasattr(torch.serialization, "add_safe_globals"):
-        kinds: list = [v for v in vars(constants).values() if isinstance(v, type) and issubclass(v, enum.Enum)]
-        torch.serialization.add_safe_globals(kinds)

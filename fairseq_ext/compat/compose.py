@@ -8,9 +8,10 @@ _internal/config_loader_impl.py). Where that fails, hydra itself composes, and t
 startup.py loads this module by its path, while fairseq is being imported.
 """
 
+import contextlib
 import os
 import re
-from collections.abc import Callable
+import sys
 from types import ModuleType
 
 WORDS = {"null": None, "True": True, "False": False}
@@ -62,10 +63,8 @@ def compose(overrides: list[str]):
     return cfg
 
 
-def replace_compose(utils: ModuleType, before_hydra: Callable[[], None]) -> None:
-    """Let fairseq.dataclass.utils compose here. before_hydra: called before hydra composes after all."""
-    import contextlib
-
+def replace_compose(utils: ModuleType) -> None:
+    """Let fairseq.dataclass.utils compose here."""
     stock = utils.compose
     folder = os.path.join(os.path.dirname(os.path.dirname(utils.__file__ or "")), "config")
 
@@ -75,7 +74,8 @@ def replace_compose(utils: ModuleType, before_hydra: Callable[[], None]) -> None
         except Exception:  # whatever is wrong with a setting, hydra finds and tells
             from hydra import initialize_config_dir
 
-            before_hydra()
+            if lazy := sys.modules.get("fairseq_ext.compat.lazy"):
+                lazy.run_all()
             with initialize_config_dir(config_dir=folder):
                 return stock(config_name, overrides=overrides, strict=strict)
 

@@ -6,7 +6,7 @@ dictionaries that know which names the files behind them register (`names_in` re
 files that register it, a look-up of a name that none registers runs all, and so does everything that asks for all entries. So the
 registries are whole for whoever reads them.
 
-This module imports the standard library only: startup.py loads it by its path while fairseq is being imported.
+startup.py imports this module while fairseq is being imported, so it imports the standard library only.
 """
 
 import importlib.abc
@@ -206,8 +206,13 @@ class Names(KeysView):
         return f"dict_keys({list(self)})"
 
 
+def replace_registries(module: ModuleType) -> None:
+    """Make the registries of fairseq.models, fairseq.tasks or fairseq.registry lazy, once the module has run."""
+    (replace_set_up if module.__name__ == "fairseq.registry" else replace_dictionaries)(module)
+
+
 def replace_dictionaries(module: ModuleType) -> None:
-    """Make the registries of fairseq.models or fairseq.tasks lazy, once the package has run."""
+    """Make the dictionaries of a package's module lazy."""
     names, kind = (MODEL_DICTIONARIES, "model") if module.__name__ == "fairseq.models" else (TASK_DICTIONARIES, "task")
     for name in names:
         setattr(module, name, Registry(kind, getattr(module, name), name == "TASK_REGISTRY"))

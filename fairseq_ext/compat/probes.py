@@ -9,8 +9,9 @@ import functools
 import os
 import signal
 import subprocess
-import sys
 import tempfile
+
+from fairseq_ext import child
 
 LONGEST = 300  # seconds that a probe may take
 
@@ -18,12 +19,13 @@ HOOK_PROBE = "import sys; sys.exit(not any(type(f).__name__ in ('FairseqExtStart
 
 CLUSTER_PROBE = "import gc; gc.disable(); import pyarrow, ray; import os; os._exit(0)"
 
-# subtle: its arguments are those of a command, since that is what starts quickly (startup.py)
+# subtle: its arguments are those of a command, since that is what starts quickly (own_process.py)
 USER_DIR_PROBE = """
 import argparse, os, sys
+sys.orig_argv = sys.argv = ["fairseq-generate", *sys.argv[1:]]
+from fairseq import options
 from fairseq.tasks import TASK_REGISTRY
-from fairseq.utils import import_user_module
-import_user_module(argparse.Namespace(user_dir=sys.argv[sys.argv.index("--user-dir") + 1]))
+options.utils.import_user_module(argparse.Namespace(user_dir=sys.argv[sys.argv.index("--user-dir") + 1]))
 if "translation_ext" not in TASK_REGISTRY:
     sys.exit("it registers no task translation_ext")
 os._exit(0)  # to look through all modules once more at the end takes as long as to import half of them
@@ -50,7 +52,7 @@ under_way: dict[tuple[str, ...], subprocess.Popen[str]] = {}  # by code and argu
 def start(code: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
     """Start code in a fresh Python, away from the working directory."""
     return subprocess.Popen(
-        [sys.executable, "-c", code, *arguments], cwd=os.path.abspath(os.sep), env={**os.environ, **environment}, stdin=subprocess.DEVNULL,
+        child.python("-c", code, *arguments), cwd=os.path.abspath(os.sep), env={**os.environ, **environment}, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What makes fairseq start quickly for this package's tasks; startup.py loads this file by its path, while fairseq is being imported."""
+"""What makes commands start quickly, beside lazy.py and compose.py; startup.py imports this file while fairseq is being imported."""
 
 import argparse
 import atexit
@@ -7,9 +7,6 @@ import logging
 import os
 import sys
 from types import ModuleType
-
-import _fairseq_ext_compose as compose  # type: ignore[import-not-found]  # startup.py has loaded both
-import _fairseq_ext_lazy as lazy  # type: ignore[import-not-found]
 
 PLAIN = {bool, int, float, type(None)}
 FEW_COLLECTIONS = (200_000, 50, 100)  # of the garbage collector, for gc.set_threshold
@@ -39,13 +36,7 @@ def leave_out_default_model(options: ModuleType) -> None:
     options.parse_args_and_arch = parse_args_and_arch  # type: ignore[attr-defined]
 
 
-def compose_quickly(utils: ModuleType) -> None:
-    """Let fairseq compose its configuration without hydra's parser, and read it without ceremony."""
-    compose.replace_compose(utils, lazy.run_all)
-    read_plain_values()
-
-
-def read_plain_values() -> None:
+def read_plain_values(utils: ModuleType) -> None:
     """Give a plain value of a configuration at once: omegaconf takes 40 us, and fairseq-interactive asks 23 times for each line.
 
     Plain are numbers, truth values, None, groups that are there, and strings without interpolation. Whatever else, omegaconf gives.
@@ -53,8 +44,6 @@ def read_plain_values() -> None:
     from omegaconf import DictConfig, ValueNode
 
     stock = DictConfig.__getattr__
-    if stock.__name__ == "plain_value":
-        return
 
     def plain_value(self, key: str):
         content = self.__dict__.get("_content")
@@ -70,22 +59,14 @@ def read_plain_values() -> None:
     DictConfig.__getattr__ = plain_value  # type: ignore[method-assign]
 
 
-def prepare_tasks(tasks: ModuleType) -> None:
-    """Make the tasks lazy, and send a command's log to standard error, as it goes in stock: there a task that few use says so when it is
-    imported, before the command would choose standard output."""
-    lazy.replace_dictionaries(tasks)
-    if "fairseq_cli" in sys.modules:
+def log_as_stock(tasks: ModuleType) -> bool:
+    """Send the log of a command of fairseq's to standard error, as it goes in stock: there a task that few use says so when it is imported,
+    before the command would choose standard output."""
+    of_fairseq = "fairseq_cli" in sys.modules
+    if of_fairseq:
         logging.basicConfig(
             format="%(asctime)s | %(levelname)s | %(name)s | %(message)s",
             datefmt="%Y-%m-%d %H:%M:%S",
             level=os.environ.get("LOGLEVEL", "INFO").upper(),
         )
-
-
-AFTER_IMPORT = {
-    "fairseq.dataclass.utils": compose_quickly,
-    "fairseq.models": lazy.replace_dictionaries,
-    "fairseq.options": leave_out_default_model,
-    "fairseq.registry": lazy.replace_set_up,
-    "fairseq.tasks": prepare_tasks,
-}
+    return of_fairseq

@@ -1,59 +1,117 @@
 """Repairs of fairseq 0.12.2 for current Python, torch, numpy and hydra.
 
-startup.py loads this file by its path, while fairseq is being imported, and says which module of fairseq each is for.
+startup.py loads this file by its path, while fairseq is being imported; patches.py says which module of fairseq each is for.
 """
 
+import contextlib
 import dataclasses
+import functools
 import logging
 import sys
+import threading
 import types
 import warnings
+from collections.abc import Iterator
 from types import ModuleType
 
+stock_get_field = dataclasses._get_field  # type: ignore[attr-defined]
+importing, counting = 0, threading.Lock()  # modules of fairseq that are being imported
 
-def allow_dataclass_defaults() -> None:
-    """Accept a fairseq dataclass instance as the default of a field.
+
+@contextlib.contextmanager
+def dataclass_defaults(*module: ModuleType) -> Iterator[None]:
+    """Accept a fairseq dataclass instance as the default of a field, for as long as the context lasts.
 
     Python >= 3.11 takes "has no __hash__" for "is mutable" and refuses such a default. fairseq reads the default itself (not a
     factory), so the instance stays the default and its class is given identity hashing, which Python 3.10 never asked for.
     """
-    if sys.version_info < (3, 11) or getattr(dataclasses._get_field, "allows_dataclass_defaults", False):  # type: ignore[attr-defined]
-        return
-    stock = dataclasses._get_field  # type: ignore[attr-defined]
+    global importing
+    with counting:
+        importing += 1
+        if importing == 1 and sys.version_info >= (3, 11):
+            dataclasses._get_field = get_field  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        with counting:
+            importing -= 1
+            if importing == 0:
+                dataclasses._get_field = stock_get_field  # type: ignore[attr-defined]
 
-    def get_field(cls, name, annotation, kw_only):  # the signature of dataclasses._get_field
-        default = getattr(cls, name, dataclasses.MISSING)
-        value = default.default if isinstance(default, dataclasses.Field) else default
-        kind = type(value)
-        if kind.__hash__ is None and any(base.__name__ == "FairseqDataclass" for base in kind.__mro__):
-            kind.__hash__ = object.__hash__
-        return stock(cls, name, annotation, kw_only)
 
-    get_field.allows_dataclass_defaults = True  # type: ignore[attr-defined]
-    dataclasses._get_field = get_field  # type: ignore[attr-defined]
+def get_field(cls, name, annotation, *more):
+    """As dataclasses._get_field, which it calls."""
+    default = getattr(cls, name, dataclasses.MISSING)
+    value = default.default if isinstance(default, dataclasses.Field) else default
+    kind = type(value)
+    if kind.__hash__ is None and any(base.__name__ == "FairseqDataclass" for base in kind.__mro__):
+        kind.__hash__ = object.__hash__
+    return stock_get_field(cls, name, annotation, *more)
 
 
 def avoid_fused_encoder_layer(transformer_layer: ModuleType) -> None:
     """Keep fairseq from torch's fused encoder layer, which it calls without the mask type that torch >= 2 asks for: a checkpoint
     of a post-norm Transformer would fail on every padded batch. fairseq's own layers beside it compute the same."""
-    never = property(lambda self: False, lambda self, value: None)
-    transformer_layer.TransformerEncoderLayerBase.can_use_fastpath = never  # type: ignore[attr-defined]
+    layer = transformer_layer.TransformerEncoderLayerBase
+    stock = layer.__init__
+
+    @functools.wraps(stock)
+    def initialise(self, *args, **kwargs):
+        stock(self, *args, **kwargs)
+        self.can_use_fastpath = False
+
+    layer.__init__ = initialise
+
+
+def pin_no_memory(iterators: ModuleType) -> None:
+    """Have fairseq's batches ask for pinned memory only where there is a GPU: torch warns elsewhere."""
+    stock = iterators.CountingIterator.__init__
+
+    @functools.wraps(stock)
+    def initialise(self, iterable, *args, **kwargs):
+        loader = getattr(iterable, "_iterable", iterable)  # behind a buffer
+        if getattr(loader, "pin_memory", False):
+            loader.pin_memory = iterators.torch.cuda.is_available()
+        stock(self, iterable, *args, **kwargs)
+
+    iterators.CountingIterator.__init__ = initialise
 
 
 def silence_notices() -> None:
-    """Ignore what hydra 1.3 and torch say at every start about the way fairseq calls them, so that `python -W error` can run it, too, and
-    fairseq's advice to install a package that only training to speak would use."""
+    """Ignore what hydra 1.3 says about the way fairseq calls it (where compose.py gives up), what Ray says of its future, and fairseq's
+    advice to install a package that only training to speak would use."""
     for message in (
         r"\s*The version_base parameter is not specified",
         r"hydra\.experimental\.(initialize|compose)\(\) is no longer experimental",
         r"In 'config': Usage of deprecated keyword in package header",
         r"\s*'config' is validated against ConfigStore schema",
         r"\s*The strict flag in the compose API is deprecated",
-        r"'pin_memory' argument is set as true but no accelerator is found",
     ):
         warnings.filterwarnings("ignore", message=message, category=UserWarning)
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"ray\..*")
     speech = logging.getLogger("fairseq.tasks.text_to_speech")
     speech.addFilter(lambda record: "tensorboardX" not in record.getMessage())
+
+
+def set_up_no_log(module: ModuleType) -> contextlib.AbstractContextManager | bool:
+    """Keep a module of fairseq from setting up the log of a program that imports our package, by a context; a program that imports fairseq
+    first, or one of its commands, has what stock does."""
+    return without_log(vars(module)) if "fairseq_ext" in sys.modules and "fairseq_cli" not in sys.modules else False
+
+
+@contextlib.contextmanager
+def without_log(caller: dict) -> Iterator[None]:
+    stock = logging.basicConfig
+
+    def basic_config(**settings) -> None:
+        if sys._getframe(1).f_globals is not caller:
+            stock(**settings)
+
+    logging.basicConfig = basic_config
+    try:
+        yield
+    finally:
+        logging.basicConfig = stock
 
 
 def give_arguments(module: ModuleType) -> None:
@@ -61,9 +119,11 @@ def give_arguments(module: ModuleType) -> None:
     module.TranslationFromPretrainedBARTTask.args = property(lambda self: self.cfg)  # type: ignore[attr-defined]
 
 
-def give_numpy_long(module: ModuleType) -> None:
-    """Give a module of fairseq a numpy with `compat.long`, which numpy 2 no longer has."""
+def give_numpy_long(module: ModuleType) -> bool:
+    """Give a module of fairseq a numpy with `compat.long`, which numpy 2 no longer has; whether it lacks it."""
     numpy = module.np
-    if not hasattr(numpy, "compat"):
+    lacks = not hasattr(numpy, "compat")
+    if lacks:
         module.np = types.ModuleType("numpy")  # type: ignore[attr-defined]
         module.np.__dict__.update(vars(numpy), compat=types.SimpleNamespace(long=int))  # type: ignore[attr-defined]
+    return lacks

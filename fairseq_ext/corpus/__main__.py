@@ -10,7 +10,7 @@ from typing import Any
 from fairseq_ext.corpus import cluster
 from fairseq_ext.corpus.job import SUFFIXES, Job
 from fairseq_ext.corpus.run import translate
-from fairseq_ext.errors import UsageError, counted, cut
+from fairseq_ext.errors import UsageError, counted, cut, report
 from fairseq_ext.loading.arguments import as_keywords
 
 EXIT_CODES = """
@@ -138,7 +138,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         done = translate(job_of(sys.argv[1:] if argv is None else argv))
     except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
+        report(type(error), error, error.__traceback__)
         return 1
     except KeyboardInterrupt:
         print("interrupted: the same command goes on from what is finished", file=sys.stderr)

@@ -6,10 +6,10 @@ import contextlib
 import logging
 import os
 import socket
-import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fairseq_ext.child import PACKAGES
 from fairseq_ext.errors import UsageError, counted, cut
 
 if TYPE_CHECKING:
@@ -46,14 +46,13 @@ def connection(address: str | None, cpus: int, object_store: int, dashboard: boo
     """
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
-    warnings.filterwarnings("ignore", category=FutureWarning, module=r"ray\..*")
     try:
         import ray
     except ImportError as error:
         raise UsageError(f"this needs Ray ({error}): pip install 'fairseq_ext[cluster]', or pip install ray pyarrow") from error
     own = not ray.is_initialized()
     if own:
-        quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+        quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False, "job_config": job()}
         if address:
             host, _, port = address.rpartition(":")
             try:
@@ -80,6 +79,15 @@ def connection(address: str | None, cpus: int, object_store: int, dashboard: boo
     finally:
         if own:
             ray.shutdown()
+
+
+def job() -> Any:
+    """Ray's settings of a run: workers search the working folder for modules only where this package lies there."""
+    from ray.job_config import JobConfig
+
+    found = JobConfig()
+    found._client_job = os.getcwd() != PACKAGES  # it keeps Ray from adding the working folder
+    return found
 
 
 def room(job: Job, resources: dict[str, float]) -> Workers:

@@ -7,14 +7,12 @@ import os
 import pickle
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
-PACKAGES = Path(__file__).parents[2]  # the folder that this package lies in
+from fairseq_ext import child
 
 
 class Nursery:
@@ -48,10 +46,9 @@ class Nursery:
         """Start the process; it loads the model meanwhile."""
         self.stop()
         self.control, theirs = socket.socketpair()
-        path = os.pathsep.join([str(PACKAGES), *filter(None, [os.environ.get("PYTHONPATH")])])
         # one thread a worker; and a process that has started others cannot be forked
-        environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", "fairseq_ext.engine.worker", str(theirs.fileno())]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        command = child.python("fairseq_ext.engine.worker", str(theirs.fileno()))
         self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL)
         theirs.close()
         content = pickle.dumps((self.flags, self.longest))

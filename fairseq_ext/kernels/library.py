@@ -182,7 +182,7 @@ def compile_library(command: list[str], target: Path) -> None:
         if done.returncode:
             said = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[-200:])
             raise RuntimeError(f"{called} could not compile {names} ({said.strip()})")
-        tried = subprocess.run([sys.executable, "-c", TRY, str(made)], capture_output=True, check=False)
+        tried = subprocess.run([sys.executable, "-I", "-c", TRY, str(made)], capture_output=True, check=False)
         if tried.returncode:
             raise RuntimeError(f"what {called} made of {names} does not work on this processor (status {tried.returncode})")
         content = made.read_bytes()

@@ -30,6 +30,9 @@ class LoadedModel:
 
     def __init__(self, cfg: Any):
         self.cfg = cfg
+        # plain values, since a look into fairseq's configuration takes 10 us
+        self.max_tokens = cfg.dataset.max_tokens
+        self.max_sentences = cfg.dataset.batch_size or (None if self.max_tokens else 64)
         self.cuda = torch.cuda.is_available() and not cfg.common.cpu
         if cfg.common.seed is not None and not cfg.generation.no_seed_provided:
             utils.set_torch_seed(cfg.common.seed)
@@ -92,14 +95,14 @@ class LoadedModel:
     @cached_property
     def batch_limit(self) -> int | None:
         """--max-tokens, where a sentence has to fit into a batch."""
-        return None if str(self.task.flags().schedule) == "stream" else self.cfg.dataset.max_tokens
+        return None if str(self.task.flags().schedule) == "stream" else self.max_tokens
 
     def batches(self, tokens: list[Tensor]) -> Iterator[dict[str, Any]]:
         """fairseq's batches of encoded lines, each (L,)."""
         dataset = self.task.build_dataset_for_inference(tokens, [t.numel() for t in tokens])
         return self.task.get_batch_iterator(
             dataset=dataset,
-            max_tokens=self.cfg.dataset.max_tokens,
-            max_sentences=self.cfg.dataset.batch_size or (None if self.cfg.dataset.max_tokens else 64),
+            max_tokens=self.max_tokens,
+            max_sentences=self.max_sentences,
             max_positions=self.max_positions,
         ).next_epoch_itr(shuffle=False)

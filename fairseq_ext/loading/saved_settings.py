@@ -10,6 +10,8 @@ import torch
 from fairseq import checkpoint_utils
 from omegaconf import DictConfig, OmegaConf
 
+from fairseq_ext.compat import startup
+
 
 def plain(settings: Any) -> dict[str, Any]:
     """A group of settings as a dictionary, in whichever form it is saved; {} for none."""
@@ -26,7 +28,8 @@ def saved_settings(path: str) -> dict[str, dict[str, Any]]:
     Errors: OSError for a file that is no checkpoint.
     """
     try:
-        state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        with startup.beside("checkpoints").safe():
+            state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
     except FileNotFoundError:
         raise
     except Exception:  # older files cannot be mapped; what is wrong with others is told here

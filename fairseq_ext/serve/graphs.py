@@ -7,36 +7,29 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import multiprocessing
+import subprocess
+import sys
 import tempfile
-import threading
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from fairseq.dataclass.configs import GenerationConfig
 
+from fairseq_ext import child
+from fairseq_ext.errors import UsageError
 from fairseq_ext.tasks import Flags
 from fairseq_ext.translator import Translator
 from fairseq_ext.viz.draw import picture
 from fairseq_ext.viz.of_hypothesis import graph_of
 
 JACOBI: dict[str, Any] = {"beam": 1, "decoding": "jacobi", "draft": "pad", "cpu": True}  # as in the paper
-drawing: tuple[Translator, Path] | None = None  # in the process that draws
 
 
-def load(flags: dict[str, Any]) -> None:
-    """Load the model in the process that draws."""
-    global drawing
-    folder = Path(tempfile.mkdtemp(prefix="fairseq_ext-graphs-"))
-    drawing = (Translator(**flags, **JACOBI, ddg_dir=str(folder)), folder)
-
-
-def draw(source: str, tokens: list[str] | None) -> str:
-    """The SVG of a graph (raises UsageError); tokens: of the hypothesis, None for the greedy translation."""
-    assert drawing is not None
-    translator, folder = drawing
+def draw(translator: Translator, folder: Path, source: str, tokens: list[str] | None) -> str:
+    """The SVG of a graph (raises UsageError); tokens: of the hypothesis, None for the greedy translation. folder: the translator's."""
     if tokens is None:
         translator.translate([source])
     else:
@@ -48,34 +41,66 @@ def draw(source: str, tokens: list[str] | None) -> str:
     return svg
 
 
+def main(fd: int) -> None:
+    """The process that draws: it answers each (source, tokens) with an SVG or a UsageError, until the server is gone."""
+    pipe = Connection(fd)
+    flags = pipe.recv()
+    translator = Translator(**flags, **JACOBI)
+    while True:
+        try:
+            asked = pipe.recv()
+        except EOFError:
+            return
+        try:
+            pipe.send(draw(translator, Path(flags["ddg_dir"]), *asked))
+        except UsageError as error:
+            pipe.send(error)
+
+
 class Graphs:
     """The process that draws. flags: the engine's; those that choose a search are left out."""
 
     def __init__(self, flags: dict[str, Any]):
         names = {field.name for kind in (Flags, GenerationConfig) for field in dataclasses.fields(kind)}
         self.flags = {name: value for name, value in flags.items() if name not in names and name not in JACOBI}
-        self.process: ProcessPoolExecutor | None = None
-        self.lock = threading.Lock()
+        self.process: subprocess.Popen | None = None
+        self.pipe: Connection | None = None
+        self.folder: tempfile.TemporaryDirectory | None = None
+        self.thread = ThreadPoolExecutor(1)  # one graph at a time
 
-    def start(self) -> ProcessPoolExecutor:
-        """The process, started where there is none."""
-        with self.lock:
+    def ask(self, source: str, tokens: list[str] | None) -> str:
+        """As `draw`, by the process, which is started where there is none."""
+        try:
             if self.process is None:
-                context = multiprocessing.get_context("spawn")
-                self.process = ProcessPoolExecutor(1, context, initializer=load, initargs=(self.flags,))
-            return self.process
+                self.folder = tempfile.TemporaryDirectory(prefix="fairseq_ext-graphs-")
+                self.pipe, theirs = Pipe()
+                command = child.python(__name__, str(theirs.fileno()))
+                self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+                theirs.close()
+                self.pipe.send({**self.flags, "ddg_dir": self.folder.name})
+            assert self.pipe is not None
+            self.pipe.send((source, tokens))
+            answer = self.pipe.recv()
+        except (EOFError, OSError):
+            self.stop()
+            raise RuntimeError("the graph could not be drawn: its process has died") from None
+        if isinstance(answer, UsageError):
+            raise answer
+        return answer
 
     async def svg(self, source: str, tokens: list[str] | None = None) -> str:
         """As `draw`. Errors: UsageError, RuntimeError where the process has died."""
-        try:
-            return await asyncio.wrap_future(self.start().submit(draw, source, tokens))
-        except BrokenProcessPool:
-            self.stop()
-            raise RuntimeError("the graph could not be drawn: its process has died") from None
+        return await asyncio.wrap_future(self.thread.submit(self.ask, source, tokens))
 
     def stop(self) -> None:
         """End the process."""
-        with self.lock:
-            process, self.process = self.process, None
+        process, self.process = self.process, None
         if process is not None:
-            process.shutdown(wait=False, cancel_futures=True)
+            process.kill()
+            process.wait()
+        if self.folder is not None:
+            self.folder.cleanup()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_ext.errors import UsageError, report
@@ -21,14 +19,7 @@ if TYPE_CHECKING:
     from fairseq_ext.stats import Stats
 
 logger = logging.getLogger("fairseq_ext")
-SCRIPTS = (("fairseq_cli", "generate.py"), ("fairseq_cli", "interactive.py"))  # what python -m runs
 SENTENCES_BETWEEN_TRIMS = 4_000  # after so many the memory that is kept for the next step goes back to the system, which costs some 50 ms
-
-
-def owns_process() -> bool:
-    """Whether this process runs fairseq-generate or fairseq-interactive and nothing else."""
-    path = Path(sys.argv[0])
-    return path.name in ("fairseq-generate", "fairseq-interactive") or (path.parent.name, path.name) in SCRIPTS
 
 
 class Command:

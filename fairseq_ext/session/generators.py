@@ -28,6 +28,7 @@ class Generators:
 
     def __init__(self, task: Any, models: list, generation: Any, first: Any):
         self.task, self.models, self.generation = task, models, generation
+        self.results_file = task.flags().results_file
         self.of_flags = (generation.beam, generation.nbest)
         self.current = first
         self.made = {self.of_flags: first}
@@ -40,12 +41,11 @@ class Generators:
         """
         width, length = hypotheses(beam, nbest, self.of_flags)
         usual, longest = self.of_flags
-        results_file = self.task.flags().results_file
-        if results_file and width != usual:
+        if self.results_file and width != usual:
             raise UsageError("results_file holds the results of one search, and another beam is another search: leave one of the two out")
         if self.current.runs_stock_loop and width != usual:
             raise UsageError("beam is fixed where fairseq's own loop runs (sampling, diverse_beam_groups): make another Translator")
-        key = width, longest if results_file else max(length, min(longest, width))
+        key = width, longest if self.results_file else max(length, min(longest, width))
         if key not in self.made:
             if len(self.made) > KEPT:
                 del self.made[next(other for other in self.made if other != self.of_flags)]

@@ -5,7 +5,6 @@ fairseq-interactive reads a buffer of lines, makes batches of it and prints when
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_ext.compat.invalid_bytes import COMMAND, is_loaded, keep_invalid_bytes
+from fairseq_ext.compat import own_process, startup
+from fairseq_ext.compat.invalid_bytes import COMMAND, is_loaded
 from fairseq_ext.constraints.flags import check_phrases
 from fairseq_ext.constraints.packed import pack
 from fairseq_ext.constraints.sentence import EMPTY
@@ -49,8 +49,8 @@ class Interactive(BadSentences):
         super().use_flags(flags, constrained)
         if sys.stdin is None and is_loaded(COMMAND) and setting(flags, "interactive", "input") == "-":
             raise UsageError("standard input is closed: give lines there, or name a file by --input")
-        keep_invalid_bytes()
-        logging.getLogger("fairseq_cli.interactive").addFilter(holds_here)
+        if own_process.owned == COMMAND:
+            startup.make(startup.beside("patches").INVALID_BYTES)
 
     def get_interactive_tokens_and_lengths(self, lines, encode_fn):
         """A buffer's lines as tokens. One that cannot be used is empty; under --strict it and those behind it are left out."""
@@ -87,7 +87,7 @@ class Interactive(BadSentences):
         if self.carries_numbers:
             src_tokens, constraints = self.number(src_tokens, constraints)
         n = len(src_tokens)
-        if self.flags().draft_file:
+        if self.draft_file:
             good = {tuple(tokens.tolist()): i for i, tokens in enumerate(src_tokens) if i not in self.refused_here}
             self.draft_line |= {tokens: self.draft_lines_read + i for tokens, i in good.items()}
             self.draft_lines_read += n
@@ -180,8 +180,3 @@ def with_constraints(collater: Callable[[list], dict], constraints: Tensor, samp
     """A batch of a data set, and its sentences' packed constraints; constraints (N, W): of all sentences, by number."""
     batch = collater(samples)
     return {**batch, "constraints": constraints[batch["id"]]} if batch else batch
-
-
-def holds_here(record: logging.LogRecord) -> bool:
-    """Whether a line of fairseq-interactive's log is true: our phrases are segmented for the target side, and need no shared vocabulary."""
-    return "assumes a shared subword vocabulary" not in str(record.msg)

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 
 from fairseq_ext import leaving
+from fairseq_ext.compat import own_process
 from fairseq_ext.errors import report
 
 
@@ -28,7 +29,7 @@ class ProcessEnd:
         self.functions.append(function)
 
     def run(self) -> None:
-        """Call them, then leave with the highest status, unless an error ends the process, which has told its own. A function that raises
+        """Call them. A command then leaves with the highest status, unless an error ends it, which has told its own. A function that raises
         an error, which is told, counts as status 1."""
         if self.process != os.getpid():
             return
@@ -39,7 +40,7 @@ class ProcessEnd:
             except Exception as error:
                 report(type(error), error, error.__traceback__)
                 status = max(status, 1)
-        if status and not leaving.under_way:
+        if status and own_process.owned and not leaving.under_way:
             leaving.leave(status)
 
 

@@ -12,7 +12,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 
-from fairseq_ext.errors import UsageError, counted
+from fairseq_ext.errors import UsageError, counted, report
 from fairseq_ext.files import Lines
 from fairseq_ext.terms.expand import expand
 from fairseq_ext.terms.formats import hypotheses, own, text, wmt21, wmt23, wmt25
@@ -119,7 +119,7 @@ def main(argv: list[str] | None = None) -> int:
         args.run(args)
         sys.stdout.flush()
     except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
+        report(type(error), error, error.__traceback__)
         return 1
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to flush at exit

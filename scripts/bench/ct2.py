@@ -17,6 +17,8 @@ from equality import Outputs
 from harness import BenchError, Contender
 from text import Text
 
+from fairseq_ext.compat import startup
+
 SUPPORTED = ("float32", "int8")
 
 
@@ -29,10 +31,9 @@ def convert(text: Text) -> Path:
         from ctranslate2.converters import FairseqConverter
     except ImportError as error:
         raise BenchError("CTranslate2 is not installed: pip install ctranslate2") from error
-    # the converter loads with weights_only; fairseq_ext.compat has told torch which plain classes fairseq checkpoints hold
     converter = FairseqConverter(str(text.model / "checkpoint.pt"), str(text.folder), text.source, text.target)
     try:
-        with quiet():
+        with quiet(), startup.beside("checkpoints").safe():  # the converter loads with weights_only
             return Path(converter.convert(str(folder)))
     except (ValueError, RuntimeError, KeyError, TypeError, pickle.UnpicklingError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -32,6 +32,8 @@ CHILD = (
 import atexit, json, os, resource, sys
 used = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_utime
 command, out = sys.argv.pop(1), sys.argv.pop(1)
+if command != "api":  # whose process this is shows in these
+    sys.argv[0], sys.orig_argv = "fairseq-" + command, sys.argv
 
 import importlib.util
 if importlib.util.find_spec("fairseq_cli"):  # as a command does: this wakes the start-up file

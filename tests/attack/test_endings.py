@@ -14,7 +14,6 @@ from fairseq_cli.generate import cli_main as generate_main
 from fairseq_cli.interactive import cli_main as interactive_main
 from forked import Child
 
-import fairseq_ext
 from fairseq_ext import compat, leaving
 from fairseq_ext.corpus import run
 from fairseq_ext.corpus.__main__ import main as corpus_main
@@ -98,6 +97,16 @@ def test_a_closed_output_is_one_sentence_and_no_success(commands, name):
     assert [line for line in done.stderr.splitlines() if line.startswith("error: ")] == [
         "error: standard output is closed, and translations are printed there: send it to a file"
     ]
+
+
+@pytest.mark.parametrize("name", ["interactive", "terms"])
+def test_a_mistake_shows_its_traceback_where_it_is_asked_for(commands, name, tmp_path):
+    main, argv, _ = commands[name]
+    argv = [str(tmp_path / "absent") if word.endswith((".pt", ".tsv")) else word for word in argv]
+    quiet, loud = Child(main, argv).wait(), Child(main, [*argv, "--verbose"]).wait()
+    said = [line for line in quiet.stderr.splitlines() if line.startswith("error: ")]
+    assert (quiet.status, loud.status, len(said)) == (1, 1, 1) and "Traceback" not in quiet.stderr
+    assert "Traceback (most recent call last):\n" in loud.stderr and loud.stderr.endswith(f"{said[0]}\n")
 
 
 def test_a_closed_input_is_one_sentence_unless_another_is_named(commands, tmp_path):
@@ -205,13 +214,14 @@ runpy.{f"run_module({argv[1]!r}, run_name='__main__')" if module else f"run_path
 
 def test_ctrl_c_raises_once_the_package_is_there(tmp_path):
     """A command of ours that has started writes its statistics and says how it goes on: it is not ended by the start-up file any more."""
+    words = ["-m", "fairseq_ext.terms", "expand", "--glossary", "opened.tsv", "--lang", "en", "--text", "t"]
     lines = ["import os, signal, sys", "signal.signal(signal.SIGINT, signal.SIG_DFL)",  # ignored where the tests run in the background
-             "os.execv(sys.executable, [sys.executable, '-m', 'fairseq_ext_program'])"]  # fmt: skip
-    path = os.pathsep.join([str(tmp_path), str(Path(fairseq_ext.__file__).parents[1])])
-    environment = {**os.environ, "PYTHONPATH": path}
-    (tmp_path / "fairseq_ext_program.py").write_text(
-        "import atexit, signal, fairseq_ext\natexit.register(print, 'at the end')\nsignal.raise_signal(signal.SIGINT)\n"
+             f"os.execv(sys.executable, [sys.executable, *{words!r}])"]  # fmt: skip
+    (tmp_path / "sitecustomize.py").write_text(
+        "import atexit, signal, sys\natexit.register(print, 'at the end')\n"
+        "sys.addaudithook(lambda event, args: event == 'open' and str(args[0]) == 'opened.tsv' and signal.raise_signal(signal.SIGINT))\n"
     )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, timeout=100, env=environment)
     assert (done.returncode, done.stdout) == (130, "at the end\n"), done.stderr
 

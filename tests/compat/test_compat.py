@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import os
+import pickle
 import subprocess
 import sys
 from argparse import Namespace
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from fairseq import checkpoint_utils
+from fairseq import checkpoint_utils, options
 from fairseq.models.transformer import TransformerModel
 from models import batch, build, dictionary, generators, run, same
 
@@ -83,18 +84,27 @@ def test_only_fairseqs_dataclasses_are_let_through():
             dataclasses.make_dataclass("Holder", [("value", object, dataclasses.field(default=default))])
 
 
-def test_a_fairseq_dataclass_stays_the_default_itself():
-    """fairseq reads `.default`; a default_factory would give hydra MISSING."""
-    from fairseq.dataclass import FairseqDataclass
-
-    @dataclasses.dataclass
-    class Inner(FairseqDataclass):
-        number: int = 1
-
-    inner = Inner()
-    Outer = dataclasses.make_dataclass("Outer", [("inner", Inner, dataclasses.field(default=inner))], bases=(FairseqDataclass,))
-    assert Outer().inner is inner
-    assert dataclasses.fields(Outer)[-1].default is inner
+def test_a_fairseq_dataclass_stays_the_default_itself(tmp_path):
+    """fairseq reads `.default`; a default_factory would give hydra MISSING. So it is in fairseq and in a --user-dir, and nowhere else."""
+    code = """
+import dataclasses
+from fairseq.dataclass import FairseqDataclass
+@dataclasses.dataclass
+class Inner(FairseqDataclass):
+    number: int = 1
+inner = Inner()
+Outer = dataclasses.make_dataclass("Outer", [("inner", Inner, dataclasses.field(default=inner))], bases=(FairseqDataclass,))
+"""
+    (tmp_path / "with_defaults").mkdir()
+    (tmp_path / "with_defaults" / "__init__.py").write_text(code)
+    stock = dataclasses._get_field
+    options.utils.import_user_module(Namespace(user_dir=str(tmp_path / "with_defaults")))
+    theirs = sys.modules["with_defaults"]
+    assert theirs.Outer().inner is theirs.inner and dataclasses.fields(theirs.Outer)[-1].default is theirs.inner
+    assert dataclasses._get_field is stock and stock.__module__ == "dataclasses"
+    if CURRENT:
+        with pytest.raises(ValueError, match="mutable default"):
+            exec(code, {"__name__": "elsewhere"})
 
 
 # ---- checkpoints
@@ -107,12 +117,21 @@ class Foreign:
         return (exec, (f"open({self.mark!r}, 'w').close()",))
 
 
+# what fairseq wants of every checkpoint beside its settings and weights
+HISTORY = {"optimizer_history": [{"num_updates": 1, "lr_scheduler_state": {}}], "extra_state": {"train_iterator": {"epoch": 1}}}
+
+
 def test_a_checkpoint_of_plain_containers_loads(tmp_path):
     import numpy
 
     path = str(tmp_path / "plain.pt")
-    torch.save({"args": Namespace(arch="transformer", lr=[numpy.float64(0.1)]), "model": {"w": torch.ones(2)}}, path)
-    loaded = torch.load(path)
+    settings = Namespace(arch="transformer", task="translation", lr=[numpy.float64(0.1)], max_positions=9)
+    torch.save({"args": settings, "model": {"w": torch.ones(2)}, **HISTORY}, path)
+    before = torch.serialization.get_safe_globals()
+    loaded = checkpoint_utils.load_checkpoint_to_cpu(path)
+    assert torch.serialization.get_safe_globals() == before
+    with pytest.raises(pickle.UnpicklingError, match="argparse.Namespace"):  # torch is what it was for everybody else
+        torch.load(path)
     assert loaded["args"].arch == "transformer" and loaded["model"]["w"].sum() == 2
 
 
@@ -129,13 +148,14 @@ def test_a_foreign_class_is_named_and_loads_with_the_opt_in(tmp_path):
     (tmp_path / "theirs.py").write_text("class Settings:\n    lr = 0.1\n")
     path = str(tmp_path / "theirs.pt")
     load = f"from fairseq import checkpoint_utils; checkpoint_utils.load_checkpoint_to_cpu({path!r})"
-    save = f"import theirs, torch; torch.save({{'args': None, 'cfg': None, 'extra': theirs.Settings(), 'model': {{}}}}, {path!r})"
+    held = f"'args': None, 'cfg': None, 'extra': theirs.Settings(), 'model': {{}}, **{HISTORY}"
+    save = f"import theirs, torch; torch.save({{{held}}}, {path!r})"
     assert python(save, PYTHONPATH=str(tmp_path)).returncode == 0
     refused = python(load, PYTHONPATH=str(tmp_path))
     assert refused.returncode != 0
     last = refused.stderr.strip().splitlines()[-1]
     assert "theirs.pt holds theirs.Settings" in last and "FAIRSEQ_EXT_ALLOW_GLOBALS=theirs.Settings" in last
-    load = f"import fairseq, torch; print(torch.load({path!r})['extra'].lr)"
+    load = f"from fairseq import checkpoint_utils; print(checkpoint_utils.load_checkpoint_to_cpu({path!r})['extra'].lr)"
     allowed = python(load, PYTHONPATH=str(tmp_path), FAIRSEQ_EXT_ALLOW_GLOBALS="theirs.Settings")
     assert allowed.stdout.endswith("0.1\n"), allowed.stderr
 

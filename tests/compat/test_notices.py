@@ -21,7 +21,7 @@ def leave(status):
     raise SystemExit(status)
 
 def live(name):
-    sys.argv = sys.orig_argv = [name, "--help"]
+    sys.argv, sys.orig_argv = ["-m", "--help"], ["python", "-m", name, "--help"]
     sys.stdout = open(os.devnull, "w")
     end, os._exit = os._exit, leave  # some entries end at once
     try:

@@ -28,7 +28,7 @@ def told(value):
 """
 NAMES = "json.dump({name: {k: told(v) for k, v in entries.items()} for name, entries in found.items()}, sys.stdout)"
 LOOK_UPS = """
-lazy = sys.modules["_fairseq_ext_lazy"]
+lazy = sys.modules["fairseq_ext.compat.lazy"]
 at_start = len(lazy.waiting)
 names = json.load(sys.stdin)
 assert found["ARCH_MODEL_REGISTRY"]["lstm_wiseman_iwslt_de_en"].__name__ == "LSTMModel" and "fairseq.models.lstm" not in lazy.waiting
@@ -57,13 +57,13 @@ def test_registries_hold_what_stock_fairseq_registers():
     """Every name of stock's, with the same class, in a process where hardly any of fairseq's files have run."""
     stock = python(ALL + NAMES)
     assert len(json.loads(stock)["ARCH_MODEL_REGISTRY"]) > 100
-    quick = "import sys; sys.argv = ['fairseq-generate', '--task', 'translation_ext']\n" + ALL + LOOK_UPS
+    quick = "import sys; sys.argv = sys.orig_argv = ['fairseq-generate', '--task', 'translation_ext']\n" + ALL + LOOK_UPS
     assert int(python(quick, stock)) > 80  # files that had not run
 
 
 def test_stock_tasks_start_as_they_always_do():
-    said = python("import sys; sys.argv = ['fairseq-generate', '--task', 'translation']; import fairseq_cli.generate, gc\n"
-                  "print('_fairseq_ext_lazy' in sys.modules, '_fairseq_ext_compose' in sys.modules, gc.get_threshold()[0])")  # fmt: skip
+    said = python("import sys; sys.argv = sys.orig_argv = ['fairseq-generate', '--task', 'translation']; import fairseq_cli.generate, gc\n"
+                  "print('fairseq_ext' in sys.modules, 'fairseq_ext.compat.lazy' in sys.modules, gc.get_threshold()[0])")  # fmt: skip
     plain = subprocess.run([sys.executable, "-I", "-S", "-c", "import gc; print(gc.get_threshold()[0])"], capture_output=True, text=True)
     assert said.splitlines()[-1] == f"False False {plain.stdout.strip()}"  # 700, or 2000 since Python 3.13
 
@@ -112,7 +112,8 @@ def test_a_value_is_read_as_hydras_grammar_reads_it(text):
 
 def test_a_setting_that_does_not_fit_gets_hydras_error_as_before():
     said = subprocess.run(
-        [sys.executable, "-c", "import sys; sys.argv = ['x', '--task', 'translation_ext']; from argparse import Namespace\n"
+        [sys.executable, "-c", "import sys; sys.argv = sys.orig_argv = ['fairseq-generate', '--task', 'translation_ext']\n"
+         "from argparse import Namespace\n"
          "from fairseq.dataclass.utils import convert_namespace_to_omegaconf as convert\n"
          "convert(Namespace(tokenizer='moses', source_lang='de', target_lang=None))"],
         capture_output=True, text=True, timeout=120, check=False,

@@ -149,13 +149,14 @@ def test_statistics_of_one_and_of_two_workers_are_those_of_all_units(started, tm
         assert manifest["totals"]["stats"]["constraints"] == manifest["shards"]["a"]["stats"]["constraints"] == of_two["constraints"]
 
 
-def test_a_killed_run_is_started_again(started, alone, tmp_path):
+def test_a_killed_run_is_started_again(started, alone, tmp_path, hostile):
+    """And neither it nor its workers run a file of the folder in which it was started."""
     lines = source_lines(0, 120)
     inputs = [write_text(tmp_path / "a.txt", lines[:20]), write_text(tmp_path / "b.txt", lines[20:])]
     out = tmp_path / "out"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     words = command(inputs, out, "--object-store", "100")
-    driver = subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    driver = subprocess.Popen(words, cwd=hostile, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     until = time.monotonic() + 120
     while driver.poll() is None and len(parts(out)) < 2 and time.monotonic() < until:
         time.sleep(0.02)
@@ -165,6 +166,7 @@ def test_a_killed_run_is_started_again(started, alone, tmp_path):
     driver.kill()
     assert driver.wait() == -signal.SIGKILL, driver.stderr.read().decode()
     driver.stderr.close()
+    assert not list(hostile.glob("*.run"))
     kept = len(parts(out)) * 10 + 20 * (out / "a.jsonl").exists()
     assert kept and not (out / "b.jsonl").exists()
     # the second run is this process

@@ -7,9 +7,9 @@ import torch
 from models import batch, build, generators, run, same
 from test_cli import EXT, generate, lines, same_lines
 
+from fairseq_ext.compat import own_process
 from fairseq_ext.kernels.library import library
 from fairseq_ext.kernels.transformer import has_int8
-from fairseq_ext.session.command import owns_process
 
 needs_library = pytest.mark.skipif(library() is None, reason="there is no C++ compiler")
 
@@ -52,16 +52,26 @@ def test_what_may_read_the_modules_keeps_them(dtype, flags, strategies, monkeypa
     assert not ours.release_models() and matrices(model) == before
 
 
-@pytest.mark.parametrize(
-    ("program", "is_one"),
-    [
-        ("/usr/bin/fairseq-generate", True), ("fairseq-interactive", True), ("lib/fairseq_cli/generate.py", True), ("fairseq-train", False),
-        ("generate.py", False), ("", False),
-    ],
-)  # fmt: skip
-def test_programs_that_do_nothing_but_decode(program, is_one, monkeypatch):
-    monkeypatch.setattr(sys, "argv", [program, "--task", "translation_ext"])
-    assert owns_process() == is_one
+WORDS = ["--task", "translation_ext"]
+PROGRAMS = [  # what python was started with, and the command that it is
+    (["/usr/bin/fairseq-generate", *WORDS], "fairseq_cli.generate"), (["fairseq-interactive", *WORDS], "fairseq_cli.interactive"),
+    (["lib/fairseq_cli/generate.py", *WORDS], "fairseq_cli.generate"), (["-m", "fairseq_cli.generate", *WORDS], "fairseq_cli.generate"),
+    (["fairseq-generate", "--task", "translation"], ""), (["fairseq-train", *WORDS], ""), (["generate.py", *WORDS], ""), ([""], ""),
+    (["-m", "fairseq_ext.corpus", "translate"], "fairseq_ext.corpus"), (["-m", "fairseq_ext"], "fairseq_ext"),
+    (["-m", "fairseq_extras"], ""), (["fairseq_ext.py"], ""), (["-m", "pytest", "fairseq_ext.corpus"], ""),
+    (["-c", "import fairseq_ext", "fairseq-generate", *WORDS], ""), (["fairseq_ext/doctor.py"], "fairseq_ext.doctor"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "module"), PROGRAMS, ids=lambda value: " ".join(value) if isinstance(value, list) else "")
+def test_a_process_is_a_commands_own_or_somebody_elses(words, module, monkeypatch):
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-u", *words])
+    monkeypatch.setattr(sys, "argv", [words[0], *words[2:]] if words[0] in ("-m", "-c") else words)
+    assert own_process.command() == module
+    monkeypatch.setattr(own_process, "owned", module)
+    assert own_process.decodes_alone() == module.startswith("fairseq_cli.")
+    monkeypatch.setattr(sys, "argv", ["fairseq-generate", "data", *WORDS])  # a program that calls fairseq-generate's main function
+    assert not own_process.command()
 
 
 def test_a_command_gives_stocks_lines_from_weights_held_once(tiny):

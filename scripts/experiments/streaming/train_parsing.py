@@ -104,10 +104,9 @@ def average(files: list[Path], into: Path) -> None:
     """Give the checkpoint `into` the mean of the weights of `files`, in its own precision."""
     import torch
 
-    import fairseq_ext  # noqa: F401  lets torch read the checkpoint
-
-    kept = torch.load(into, map_location="cpu")
-    weights = [torch.load(file, map_location="cpu")["model"] for file in files]
+    with torch.serialization.safe_globals([argparse.Namespace]):
+        kept = torch.load(into, map_location="cpu")
+        weights = [torch.load(file, map_location="cpu")["model"] for file in files]
     for name, value in kept["model"].items():
         kept["model"][name] = torch.stack([w[name].double() for w in weights]).mean(0).to(value.dtype)
     part = into.with_suffix(".part")

@@ -1,0 +1,79 @@
+"""Whose process this is. A command's own: `python -m fairseq_ext...`, or fairseq-generate or fairseq-interactive with a task of ours.
+
+In every other program this package is a guest, which changes nothing of the process: hooks, signals, garbage collection, warnings, search
+path.
+
+startup.py loads this file by its path, while fairseq is being imported, and `fairseq_ext/__init__.py` imports it first. It imports nothing
+that Python has not loaded at its start: a file of the working folder could be taken for it.
+"""
+
+import os
+import sys
+
+COMMANDS = {"fairseq-generate": "fairseq_cli.generate", "fairseq-interactive": "fairseq_cli.interactive"}
+LIGHT = ("fairseq_ext.terms", "fairseq_ext.doctor", "fairseq_ext.kernels")  # commands that start without fairseq and torch
+owned = ""  # the command's module, once this process is its own
+
+
+def program() -> str:
+    """The file or the module that Python was started with; empty where there is none, or where somebody has changed sys.argv since."""
+    place = len(sys.orig_argv) - len(sys.argv)
+    untouched = place >= 0 and sys.argv[:1] != ["-c"] and sys.orig_argv[place + 1 :] == sys.argv[1:]
+    return sys.orig_argv[place] if untouched else ""
+
+
+def named_task(arguments: list[str]) -> str:
+    """The task that a command's arguments name, the last where they name several; empty where they name none."""
+    named = ""
+    for i, argument in enumerate(arguments):
+        if argument == "--task" and i + 1 < len(arguments):
+            named = arguments[i + 1]
+        elif argument.startswith("--task="):
+            named = argument.partition("=")[2]
+    return named
+
+
+def names_our_task() -> bool:
+    """Whether the program's arguments name a task of ours."""
+    return named_task(sys.argv).endswith("_ext")
+
+
+def command() -> str:
+    """The module of the command that this process was started for, with -m or as a file; empty for a program of somebody else."""
+    as_module = sys.argv[:1] == ["-m"]  # until Python has found the module
+    *_, folder, file = ["", *os.path.abspath(program()).split(os.sep)]
+    module = program() if as_module else COMMANDS.get(file, f"{folder}.{file.removesuffix('.py')}")
+    if module in COMMANDS.values():
+        return module if names_our_task() else ""
+    return module if module == "fairseq_ext.doctor" or (as_module and module.partition(".")[0] == "fairseq_ext") else ""
+
+
+def decodes_alone() -> bool:
+    """Whether this process runs fairseq-generate or fairseq-interactive and nothing else."""
+    return owned in COMMANDS.values()
+
+
+def registers_tasks() -> bool:
+    """Whether the package's import is to register its tasks: fairseq's commands ask for them later (startup.py)."""
+    return not decodes_alone() and owned not in LIGHT
+
+
+def own_this_process() -> None:
+    """Make this process a command's own: how it ends, what it says of errors, Ctrl-C, and a quick start (patches.py has the list).
+
+    `fairseq_ext/__init__.py` calls it for a command, and nobody else. --verbose, which every command takes, shows tracebacks.
+    """
+    global owned
+    if owned:
+        return
+    from fairseq_ext import child
+
+    owned = command() or "?"
+    if not (decodes_alone() and os.path.isdir("fairseq_cli")):  # fairseq itself is run from its source folder
+        sys.path[:] = child.search_path()
+    if "--verbose" in sys.argv:
+        sys.argv.remove("--verbose")
+        os.environ["FAIRSEQ_EXT_TRACEBACK"] = "1"
+    from fairseq_ext.compat import startup
+
+    startup.register().own_process()

@@ -1,0 +1,117 @@
+"""Every change that this package makes to another: fairseq, hydra, omegaconf, torch, Python's own library. `python -m fairseq_ext.doctor`
+lists those in force.
+
+What stands in EVERYWHERE is what stock fairseq 0.12.2 needs on current Python, torch, numpy and hydra, and what keeps a checkpoint from
+running code; any program that imports fairseq has it. What stands in COMMANDS is made in the process of a command alone (own_process.py).
+
+startup.py loads this file by its path, while fairseq is being imported, and makes the changes.
+"""
+
+import sys
+from typing import NamedTuple
+
+
+class Patch(NamedTuple):
+    what: str  # is changed
+    why: str
+    change: str  # the function that does it, in a file beside this one or in a module of the package; it gives False where nothing needs it
+    modules: tuple[str, ...] = ()  # of fairseq, which the function is given; without any it is called once
+    early: bool = False  # before the module runs, and what the function gives is a context for that; else after it has run
+
+
+ALL = ("fairseq.",)  # every module of fairseq
+EVERYWHERE = (
+    Patch(
+        "eval in the modules of fairseq", "a checkpoint's settings are read as literals and run no code",
+        "literals.replace_eval", ALL, True,
+    ),
+    *[Patch(
+        "dataclasses._get_field, while a module of fairseq or a --user-dir is imported",
+        "Python 3.11 refuses dataclass instances as defaults, which fairseq's configuration has",
+        "repairs.dataclass_defaults", ALL, True,
+    )][: sys.version_info >= (3, 11)],
+    Patch(
+        "initialize and compose in fairseq.dataclass.utils",
+        "hydra 1.3 warns five times of the way fairseq calls it, and takes 0.8 s for what takes 0.05 s here",
+        "compose.replace_compose", ("fairseq.dataclass.utils",),
+    ),
+    Patch(
+        "torch's safe globals, while fairseq.checkpoint_utils and fairseq.distributed.utils read",
+        "torch 2.6 refuses the plain classes that fairseq's checkpoints hold",
+        "checkpoints.allow_plain_classes", ("fairseq.checkpoint_utils", "fairseq.distributed.utils"),
+    ),
+    Patch(
+        "load_checkpoint_to_cpu in fairseq.checkpoint_utils", "a checkpoint that is refused is told in one sentence, with the way out",
+        "checkpoints.explain_refused_checkpoints", ("fairseq.checkpoint_utils",),
+    ),
+    Patch(
+        "_upgrade_state_dict in fairseq.checkpoint_utils",
+        "our tasks build architectures that are a plain Transformer under a name of their own",
+        "checkpoints.build_plain_transformers", ("fairseq.checkpoint_utils",),
+    ),
+    Patch(
+        "import_user_module in fairseq.utils",
+        "a command that names an *_ext task finds it, with any --user-dir or none",
+        "startup.register_named_tasks", ("fairseq.options",),
+    ),
+    Patch(
+        "fairseq.modules.transformer_layer.TransformerEncoderLayerBase.__init__",
+        "fairseq calls torch's fused encoder layer without the mask type that torch 2 asks for, and fails on padded batches",
+        "repairs.avoid_fused_encoder_layer", ("fairseq.modules.transformer_layer",),
+    ),
+    Patch(
+        "fairseq.data.iterators.CountingIterator.__init__", "fairseq always asks for pinned memory, and torch warns where there is no GPU",
+        "repairs.pin_no_memory", ("fairseq.data.iterators",),
+    ),
+    Patch(
+        "logging.basicConfig, while two tasks of fairseq run that call it", "import fairseq_ext sets up no log in another program",
+        "repairs.set_up_no_log", ("fairseq.tasks.text_to_speech", "fairseq.tasks.frm_text_to_speech"), True,
+    ),
+    Patch(
+        "TranslationFromPretrainedBARTTask.args", "mBART's task reads it, and fairseq 0.12.2 no longer sets it",
+        "repairs.give_arguments", ("fairseq.tasks.translation_from_pretrained_bart",),
+    ),
+    Patch(
+        "numpy's name in two data sets of fairseq", "they use numpy.compat, which numpy 2 lacks",
+        "repairs.give_numpy_long", ("fairseq.data.token_block_dataset", "fairseq.data.language_pair_dataset"),
+    ),
+)  # fmt: skip
+COMMANDS = (
+    Patch("sys.excepthook", "known mistakes end in one sentence, Ctrl-C quietly", "fairseq_ext.leaving.install_hook"),
+    Patch(
+        "logging.Handler.handleError, an exit handler, standard error where it is closed",
+        "output that nobody takes ends a command with its own status",
+        "fairseq_ext.leaving.watch_output",
+    ),
+    Patch(
+        "warnings.filters, and a log filter of fairseq.tasks.text_to_speech", "what hydra, torch, Ray and fairseq say of fairseq's age",
+        "repairs.silence_notices",
+    ),
+)  # fmt: skip
+QUICK = (  # not for --help, which lists names in the order in which fairseq's files register them
+    Patch(
+        "the garbage collector's thresholds, an exit handler", "a million objects that stay are not looked through again and again",
+        "fairseq_ext.compat.quick.spare_collections",
+    ),
+    Patch(
+        "omegaconf.DictConfig.__getattr__", "plain values are given at once: omegaconf takes 40 us, and a line asks 23 times",
+        "fairseq_ext.compat.quick.read_plain_values", ("fairseq.dataclass.utils",),
+    ),
+    Patch(
+        "the registries of fairseq.models, fairseq.tasks and fairseq.registry", "fairseq's files run when they are needed",
+        "fairseq_ext.compat.lazy.replace_registries", ("fairseq.models", "fairseq.registry", "fairseq.tasks"),
+    ),
+    Patch(
+        "parse_args_and_arch in fairseq.options", "the default model of fairseq-generate, which is for speech, is not imported",
+        "fairseq_ext.compat.quick.leave_out_default_model", ("fairseq.options",),
+    ),
+    Patch(
+        "logging.basicConfig", "a command's log goes to standard error, as in stock",
+        "fairseq_ext.compat.quick.log_as_stock", ("fairseq.tasks",),
+    ),
+)  # fmt: skip
+INVALID_BYTES = Patch(
+    "sys.stdin, fileinput and a log filter in fairseq_cli.interactive", "invalid UTF-8 is its line's fault and not the session's",
+    "fairseq_ext.compat.invalid_bytes.keep_invalid_bytes",
+)  # fmt: skip
+in_force: list[Patch] = []

@@ -1,0 +1,106 @@
+"""fairseq_ext in somebody else's process: an import changes nothing, and what goes wrong there ends as in any Python."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+DEMO = HERE.parents[1] / "checkpoints" / "demo"
+
+
+@pytest.fixture(scope="module")
+def program(hostile, tmp_path_factory) -> dict:
+    """What program.py found, started in a folder of modules that nobody means to run, and how it ended."""
+    folder = tmp_path_factory.mktemp("program")
+    words = [sys.executable, "-I", str(HERE / "program.py"), str(folder), str(DEMO)]
+    done = subprocess.run(words, cwd=hostile, capture_output=True, text=True, timeout=120)
+    assert done.stdout, done.stderr
+    return {**json.loads(done.stdout), "status": done.returncode, "stderr": done.stderr, "files": {path.name for path in folder.iterdir()}}
+
+
+def test_an_import_changes_nothing(program):
+    assert program["changed by import fairseq_ext"] == []
+    assert program["changed by import fairseq"] == ["log"]  # fairseq's own doing: two of its tasks call logging.basicConfig
+    assert program["changed by an Engine"] == []
+
+
+@pytest.mark.parametrize(
+    ("end", "last"),
+    [
+        ("a size mismatch", "ValueError: size mismatch in my own matrix code"),
+        ("a file that is not there", "FileNotFoundError: [Errno 2] No such file or directory: '/tmp/nope.json'"),
+        (
+            "text that is not ASCII",
+            "UnicodeEncodeError: 'ascii' codec can't encode character '\\xe9' in position 0: ordinal not in range(128)",
+        ),
+    ],
+)
+def test_an_error_of_the_programs_has_its_traceback(program, end, last):
+    done = program["ends"][end]
+    assert done["status"] == 1 and done["stderr"].startswith("Traceback (most recent call last):\n")
+    assert done["stderr"].splitlines()[-1] == last and "error: " not in done["stderr"]
+
+
+def test_a_thread_of_the_programs_finishes_its_work_after_an_error(program):
+    assert "work of a thread" in program["files"]
+
+
+def test_another_hook_stays_whether_it_was_set_before_or_after(program):
+    """Before: it is among what an import does not change."""
+    assert program["ends"]["their hook, set later"] == {"status": 1, "stderr": "their hook: mine\n"}
+
+
+def test_a_translator_raises_and_an_engine_answers(program):
+    kind, said = program["raised"]["set()"]
+    assert kind == "OSError" and said.startswith("Model file not found: ")
+    assert program["raised"]["{'beam'}"][0] == "UsageError"
+    assert program["translation"].startswith("\u2581The ")
+
+
+def test_the_program_ends_with_its_own_status_and_its_exit_handlers_run(program):
+    assert program["status"] == 7 and "at exit" in program["files"]
+
+
+def test_nothing_of_the_working_folder_was_run(program, hostile):
+    assert not list(hostile.glob("*.run"))
+
+
+IN_A_THREAD = f"""
+import sys, threading
+sys.path.append({str(HERE)!r})
+from state import changed, state
+before = state()
+def load():
+    import fairseq_ext
+    assert fairseq_ext.Translator
+thread = threading.Thread(target=load)
+thread.start()
+thread.join()
+assert "fairseq_ext.tasks" in sys.modules
+"""
+
+
+def test_nothing_changes_under_pytest_and_in_a_thread(tmp_path):
+    body = "".join(f"    {line}\n" for line in IN_A_THREAD.splitlines())
+    (tmp_path / "test_theirs.py").write_text(f"def test_theirs():\n{body}    assert changed(before) == []\n")
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_theirs.py"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout
+
+
+def test_nothing_changes_in_a_notebook(tmp_path, monkeypatch):
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
+    (tmp_path / "kernels" / "here").mkdir(parents=True)
+    start = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    (tmp_path / "kernels" / "here" / "kernel.json").write_text(json.dumps({"argv": start, "display_name": "here", "language": "python"}))
+    cells = [IN_A_THREAD, "print(changed(before))", 'raise ValueError("size mismatch in my own matrix code")']
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    with pytest.raises(nbclient.exceptions.CellExecutionError) as failed:
+        nbclient.NotebookClient(notebook, kernel_name="here", timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    assert notebook.cells[1].outputs[0]["text"] == "[]\n"
+    assert failed.value.ename == "ValueError" and "Traceback" in notebook.cells[2].outputs[0]["traceback"][1]
