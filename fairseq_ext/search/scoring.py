@@ -28,8 +28,8 @@ class Scoring:
     bounded: bool = True  # False: every target token is rewarded
 
     def wanted(self, pool: Pool, sentence: Tensor) -> Tensor:
-        """(S,) target length of each sentence that the reward counts up to, in double precision whatever the model's."""
-        return (pool.length[sentence] - 1).double() * self.ratio + self.offset
+        """(S,) target length of each sentence that the reward counts up to, at least 0, in double precision whatever the model's."""
+        return ((pool.length[sentence] - 1).double() * self.ratio + self.offset).clamp(min=0)
 
     def __call__(self, total: Tensor, length: int | Tensor, wanted: Tensor) -> Tensor:
         """Score of finished hypotheses: total (any shape), all of this length, or of lengths that broadcast against it."""

@@ -46,17 +46,17 @@ class ConstrainedBeam(GridBeam):
                 f"a sentence has {most} constraints and --select cbs needs a bank for each subset: "
                 f"use at most {MAX_CONSTRAINTS}, or --select dba"
             )
-        return 2**most * int(phrases.longest.max())
+        return int((2 ** (phrases.need > 0).sum(1) * phrases.longest).max())
 
     def order(
         self, phrases: PhraseTable, table: Tables, place: Tensor, count: Tensor, bank: Tensor, score: Tensor
     ) -> tuple[Tensor, Tensor]:
-        stages = int(phrases.longest.max())
+        stages = phrases.longest[:, None]  # (S, 1) of each sentence alone, so that no sentence's banks depend on those beside it
         met = (count >= phrases.need[:, None]) & (phrases.need[:, None] > 0)  # (S, c, G)
         subset = (met.long() << torch.arange(met.size(2), device=met.device)).sum(-1)  # (S, c)
-        partial = (bank - (count * phrases.size[:, None]).sum(-1)).clamp(max=stages - 1)
+        partial = (bank - (count * phrases.size[:, None]).sum(-1)).clamp(min=0).minimum(stages - 1)
         slots = torch.full((bank.size(0), self.states(phrases)), self.k, device=bank.device)
-        top = (2 ** (phrases.need > 0).sum(1) - 1) * stages
+        top = (2 ** (phrases.need > 0).sum(1) - 1) * phrases.longest
         return self.admitted_only(slots, table, subset * stages + partial, score, top)
 
 

@@ -1,6 +1,7 @@
 """The baselines with fixed slots: neutral without constraints, everything met with them, and as large as they are said to be."""
 
 import random
+from pathlib import Path
 
 import pytest
 from models import alone, batch, build, generators, run, same
@@ -9,7 +10,7 @@ from strategies.select.test_dba_models import LENGTHS, constrained, random_phras
 from strategies.select.test_dba_models import wanted as phrases
 from table_model import random_table
 
-from fairseq_ext import UsageError
+from fairseq_ext import Translator, UsageError
 from fairseq_ext.constraints.sentence import met
 from fairseq_ext.strategies.select.cbs import ConstrainedBeam
 from fairseq_ext.strategies.select.gbs import GridBeam
@@ -42,12 +43,14 @@ def test_sentences_without_constraints_are_plain_beam_search_beside_others(selec
             same(stock[i : i + 1], got[i : i + 1])
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("stop", ["early", "count"])
+@pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("select", ["dba", *SELECTS])
-def test_the_early_end_of_a_sentence_does_not_depend_on_its_batch(select, seed):
+def test_a_sentence_does_not_depend_on_its_batch(select, seed, stop):
+    """Beside sentences whose phrases are longer or shorter than its own."""
     draw = random.Random(seed)
-    constraints = [phrases(*random_phrases(draw, *n)) for n in ([], [1], [2, 1], [1, 1], [3], [1, 2])]
-    pair = generators([build("transformer", seed).double()], {"select": select, "stop": "early"}, beam=2 + seed % 3, max_len_b=14)
+    constraints = [phrases(*random_phrases(draw, *n)) for n in ([], [1], [2, 1], [1, 1], [4], [1, 2])]
+    pair = generators([build("transformer", seed).double()], {"select": select, "stop": stop}, beam=2 + seed % 3, max_len_b=14)
     sample = batch([4, 2, 5, 3, 0, 6], seed)
     together = run(pair.ours, constrained(sample, constraints))
     for i, c in enumerate(constraints):
@@ -93,3 +96,21 @@ def test_more_phrases_than_cbs_has_banks_for_are_refused():
 def test_a_base_beam_of_nothing_is_refused():
     with pytest.raises(UsageError, match="--gbs-base 0"):
         generators([build("transformer")], {"select": "gbs", "gbs_base": 0}, beam=2)
+
+
+@pytest.mark.parametrize("select", ["dba", *SELECTS])
+def test_a_translation_does_not_depend_on_the_phrases_beside_it(select):
+    """Whole words, which have pieces of several lengths; under cbs the third sentence had other banks beside the others than alone."""
+    demo = Path(__file__).resolve().parents[3] / "checkpoints" / "demo"
+    source = (demo.parents[1] / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()
+    numbers = [812, 82, 780, 267, 37]
+    required = [[], ["overheating"], ["inspector has", "uploaded a"], [], ["The"]]
+    found = {}
+    for size in (1, 5):
+        translator = Translator(
+            str(demo / "checkpoint.pt"), str(demo), source_lang="de", target_lang="en", cpu=True, beam=3, bpe="sentencepiece",
+            sentencepiece_model=str(demo / "spm.model"), select=select, batch_size=size,
+        )  # fmt: skip
+        lists = translator.translate([source[i] for i in numbers], constraints=required)
+        found[size] = [[hypothesis.text for hypothesis in nbest] for nbest in lists]
+    assert found[1] == found[5]

@@ -80,3 +80,12 @@ def test_refused_in_one_sentence_that_names_the_flag(flag):
 def test_a_positive_unk_penalty_and_a_language_model_without_a_certificate_pass():
     validate(Flags(stop="optimal"), GenerationConfig(unkpen=1.0))
     validate(Flags(stop="shrink"), GenerationConfig(unkpen=-1.0, lm_path="lm.pt"))
+
+
+def test_a_wanted_length_below_nothing_rewards_nothing():
+    """--length-offset -20 wants fewer tokens than none: scores are then those without a reward, as stock has them."""
+    reward = {"length_reward": 0.7, "length_ratio": 1.0, "length_offset": -20.0, "stop": "optimal"}
+    sample, flags = batch([4, 2, 0]), {"beam": 4, "unnormalized": True, "max_len_b": 12}
+    rewarded = run(generators([build("transformer")], reward, **flags).ours, sample)
+    plain = run(generators([build("transformer")], {"stop": "optimal"}, **flags).ours, sample)
+    same(plain, rewarded)
