@@ -567,8 +567,9 @@ class Flags(StockFlags, total=False):
     # prefer required phrases by so many nats for each of their tokens, instead of forcing them (default: they
     # are forced)
     constraint_bonus: float | None
-    # where a required phrase counts: as whole words; from the start of a word, a suffix may follow (prefix);
-    # or inside words as well (none) (default: word where the target's segmentation is known, else none)
+    # where a required or banned phrase counts: as whole words; from the start of a word, a suffix may follow
+    # (prefix: a banned phrase then bans the words that begin with it); or inside words as well (none)
+    # (default: word where the target's segmentation is known, else none)
     constraint_boundary: Literal["none", "prefix", "word"] | None
     # in which case a required phrase counts: as written; with a capital too where it starts the translation
     # (initial); or any (default: initial for --glossary, else exact)

@@ -62,8 +62,9 @@ class ConstraintFlags(FairseqDataclass):
     constraint_boundary: Optional[ChoiceEnum(["word", "prefix", "none"])] = field(  # type: ignore[valid-type]  # noqa: UP045
         default=None,
         metadata={
-            "help": "where a required phrase counts: as whole words; from the start of a word, a suffix may follow (prefix); or inside "
-            "words as well (none) (default: word where the target's segmentation is known, else none)"
+            "help": "where a required or banned phrase counts: as whole words; from the start of a word, a suffix may follow (prefix: a "
+            "banned phrase then bans the words that begin with it); or inside words as well (none) (default: word where the target's "
+            "segmentation is known, else none)"
         },
     )
     constraint_case: Optional[ChoiceEnum(["exact", "initial", "any"])] = field(  # type: ignore[valid-type]  # noqa: UP045

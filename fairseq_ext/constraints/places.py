@@ -1,8 +1,8 @@
-"""Where the phrases of a translation stand, each in a place of its own.
+"""Where the phrases of a translation stand, by the definition that counts them as met (sentence.py, `met_in_turn`).
 
-A place serves one phrase. Two phrases may want the same one, as "dog" and "dog or hound" do; as many get a place as can, where each
-place stands in the way of one other at most. This is maximum matching in a bipartite graph by augmenting paths (J. E. Hopcroft and
-R. M. Karp, SIAM Journal on Computing 2(4), 1973, Section 2), with the difference that places overlap.
+The same phrase, asked for twice, needs two places; different phrases may share words ("young man" holds "man" too). As many as can get a
+place of their own, where each place stands in the way of one other at most. This is maximum matching in a bipartite graph by augmenting
+paths (J. E. Hopcroft and R. M. Karp, SIAM Journal on Computing 2(4), 1973, Section 2), with the difference that places overlap.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ class Text(NamedTuple):
 
 
 def assigned(text: Text, wanted: Sequence[Wanted]) -> list[Place | None]:
-    """A place for each phrase, None for one that has none or only such as serve another.
+    """A place for each phrase, None for one that has none or only such as serve an equal one.
 
+    As many phrases as can have a place of their own; the others share words with different ones.
     Forms as they are written go before those in another case, where a phrase allows one; a phrase that finds its places taken has another
     one move to a place that is free.
     """
@@ -59,6 +60,12 @@ def assigned(text: Text, wanted: Sequence[Wanted]) -> list[Place | None]:
         for i in range(len(wanted)):
             if i not in seats:
                 seat(i, options, seats, set(), [])
+    kinds = [(frozenset(each.forms), each.case) for each in wanted]
+    for i, of_phrase in enumerate(options):
+        equal = [seats[j][1] for j in seats if j != i and kinds[j] == kinds[i]]
+        shared = [place for place in of_phrase if not any(overlap(place[1], span) for span in equal)]
+        if i not in seats and shared:
+            seats[i] = shared[0]
     return [seats.get(i) for i in range(len(wanted))]
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fairseq_ext.constraints.glossary import Required, Term
 from fairseq_ext.constraints.glossary_report import GlossaryReport, forms_used
-from fairseq_ext.constraints.sentence import Cased
+from fairseq_ext.constraints.sentence import Cased, SentenceConstraints, met
 from fairseq_ext.terms.matcher import Match
 
 
@@ -26,11 +26,11 @@ def required(targets: str, *words: int, case: str = "exact", term: str = "T", li
         # 0123456789
         ("a dog ran", ["dog"], [("dog", 2, 5)]),
         ("a hotdog, a dog.", ["dog"], [("dog", 12, 15)]),  # not inside a word
-        ("dog dog", ["dog", "dog"], [("dog", 0, 3), ("dog", 4, 7)]),  # a place serves one term
+        ("dog dog", ["dog", "dog"], [("dog", 0, 3), ("dog", 4, 7)]),  # a place serves one of equal terms
         ("one dog", ["dog", "dog"], [("dog", 4, 7), None]),
-        ("New York", ["New York", "York"], [("New York", 0, 8), None]),  # nor do places overlap
+        ("New York", ["New York", "York"], [("New York", 0, 8), ("York", 4, 8)]),  # different ones share words
         ("York New York", ["New York", "York"], [("New York", 5, 13), ("York", 0, 4)]),
-        ("New York", ["York", "New York"], [("York", 4, 8), None]),
+        ("New York", ["York", "New York"], [("York", 4, 8), ("New York", 0, 8)]),
         ("a puppy, a dog", ["puppy|dog", "puppy"], [("dog", 11, 14), ("puppy", 2, 7)]),  # the first one makes room
         ("cub puppy dog", ["puppy|dog", "cub|puppy", "cub"], [("dog", 10, 13), ("puppy", 4, 9), ("cub", 0, 3)]),
         ("a bitch", ["dog"], [None]),
@@ -61,19 +61,22 @@ def test_what_counts_inside_words():
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=5), st.lists(st.sets(st.sampled_from("abc"), min_size=1), max_size=4))
-def test_as_many_terms_have_a_place_as_can(words, terms):
+def test_the_report_counts_as_the_statistics_and_shares_words_only_where_it_must(words, terms):
+    """A term counts as met by containment, equal ones by disjoint words (sentence.py, `met`); as many as can have a word of their own."""
     translation = " ".join(words)
     found = forms_used(translation, [required("|".join(sorted(each))) for each in terms], segmented=False)
+    constraints = SentenceConstraints(tuple(tuple((ord(form),) for form in sorted(each)) for each in terms), ("",) * len(terms))
+    assert sum(at is not None for _, at in found) == sum(met([ord(word) for word in words], constraints, False))
     most = max(
         sum(place is not None for place in places)
         for places in itertools.product([None, *range(len(words))], repeat=len(terms))
         if all(place is None or words[place] in each for place, each in zip(places, terms, strict=True))
         and all(places.count(place) == 1 for place in places if place is not None)
     )
-    taken = [at for _, at in found if at is not None]
-    assert len(taken) == len(set(taken)) == most
+    assert len({at for _, at in found if at is not None}) == most
     for (form, at), each in zip(found, terms, strict=True):
         assert at is None or (form in each and translation[slice(*at)] == form)
+        assert at is None or [other for other, place in zip(terms, found, strict=True) if place[1] == at].count(each) == 1
 
 
 def test_a_line_of_the_report(tmp_path):

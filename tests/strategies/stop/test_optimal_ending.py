@@ -80,11 +80,12 @@ def test_answer_and_n_best_list_equal_the_whole_run(rule, paper, k):
 @pytest.mark.parametrize("offset", [-2.5, 1.5])
 @pytest.mark.parametrize("prune", [False, True])
 def test_an_offset_moves_the_wanted_length(offset, prune, k):
+    """Down to nothing: fewer tokens than none cannot be wanted."""
     rule = reward(0.9, RATIO, offset)
     found = optimal(k, rule, prune=prune)
     for i, (steps, longest, wanted) in enumerate(sentences(k)):
-        agree(ranked(steps, rule, wanted + offset)[:1], found.lists[i][:1])
-        assert found.step[i] == certificate_step(steps, rule, longest, wanted + offset)
+        agree(ranked(steps, rule, max(0.0, wanted + offset))[:1], found.lists[i][:1])
+        assert found.step[i] == certificate_step(steps, rule, longest, max(0.0, wanted + offset))
     assert found.step != optimal(k, reward(0.9)).step
 
 
