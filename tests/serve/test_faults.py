@@ -130,9 +130,9 @@ def test_every_known_hash_is_compared(monkeypatch, tmp_path):
 
 
 def test_the_deadline_frees_the_rows(serving, engine, lines):
-    with serving(deadline=0.05) as client:
+    with serving(deadline=0.01) as client:
         response = client.post("/v1/translate", json=[{"source": " ".join(lines[:4])}] * 40)
-        assert response.status_code == 504 and response.json()["error"].startswith("the translation took more than 0.05 seconds")
+        assert response.status_code == 504 and response.json()["error"].startswith("the translation took more than 0.01 seconds")
         with client.stream("POST", "/v1/translate/stream", json={"source": " ".join(lines[:6])}) as stream:
             assert "event: error" in stream.read().decode()
     assert nothing_pending(engine)
