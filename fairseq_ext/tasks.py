@@ -22,14 +22,14 @@ from fairseq.tasks.translation import TranslationTask
 from fairseq_ext import config, validate
 from fairseq_ext.capabilities import Part
 from fairseq_ext.compat.own_process import decodes_alone
-from fairseq_ext.constraints.flags import boundary_mode, check_glossary, check_phrases, constrained, expect_phrases
+from fairseq_ext.constraints.flags import boundary_mode, check_glossary, check_phrases, choose_placement, constrained, expect_phrases
 from fairseq_ext.constraints.target_text import TargetText
 from fairseq_ext.decoders.refused import refuse_architecture
 from fairseq_ext.generator import AlignedBeamSearchGenerator, BeamSearchGenerator
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.loading.languages import name_languages_
 from fairseq_ext.session.batches import Batches
-from fairseq_ext.session.checkpoint import checkpoint_of, longest_source, shows_bar
+from fairseq_ext.session.checkpoint import checkpoint_of, longest_source, segments_text, shows_bar
 from fairseq_ext.session.command import Command
 from fairseq_ext.session.dictionaries import warn_of_other_words
 from fairseq_ext.session.outputs import check_outputs
@@ -94,6 +94,7 @@ class Extended(Batches, BuildsGenerators):
             validate.refuse_stock_search(shaping, args)
         check_glossary(flags, self.glossaries_of_calls)
         config.complete_flags(flags, args, Part(f"--task {self.registered}", denies=self.lacks))
+        choose_placement(flags, args, segments_text(flags), self.glossaries_of_calls)
         if self.translates_corpus:
             check_phrases(flags, self.typed, True)
         self.use_flags(flags, constrained(flags, args) and not validate.stock_search(args))

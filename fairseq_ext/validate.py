@@ -96,8 +96,7 @@ OPTIONS = (
     Option(
         "--glossary-placement align",
         places_terms,
-        needs=frozenset({"own loop", "beam", "repeatable calls"}),
-        denies=frozenset({"attention"}),
+        needs=frozenset({"own loop", "beam"}),
     ),
     Option("--draft copy", lambda flags, generation: str(flags.draft) == "copy", needs=frozenset({"source tokens"})),
     Option("--draft ngram", lambda flags, generation: str(flags.draft) == "ngram", needs=frozenset({"source tokens"})),

@@ -20,7 +20,9 @@ from unicodedata import normalize
 import torch
 
 from fairseq_ext.constraints.draft_first import Driver
-from fairseq_ext.constraints.report import Meets
+from fairseq_ext.constraints.in_text import banned_in_texts
+from fairseq_ext.constraints.phrase import Phrase
+from fairseq_ext.constraints.report import Meets, met_with_prefix
 from fairseq_ext.constraints.sentence import SentenceConstraints, SourceTerm, banned_in_tokens
 from fairseq_ext.constraints.target_text import TargetText
 from fairseq_ext.constraints.token_spans import token_spans
@@ -43,7 +45,8 @@ class Candidate:
     """A hypothesis of the draft, and what becomes of it."""
 
     draft: Hypothesis
-    text: str  # in NFKC
+    tokens: list[int]  # what follows the tokens that the command forces (a language, a prompt)
+    text: str  # of these, in NFKC
     held: list[bool]  # whether it has each term already
     words: list[AlignedWord | None] | None = None  # of each mention; None: not aligned yet
     final: Hypothesis | None = None  # with its terms
@@ -112,7 +115,7 @@ class GlossaryPlacement:
         def keep(number: int, found: list[Hypothesis]) -> None:
             if not given[number].terms or not found:
                 return answer(number, found)
-            candidates = [self.candidate(pool, given[number], h) for h in found]
+            candidates = [self.candidate(pool, given[number], h, lead_of(pool, number)) for h in found]
             mentions = [mention for term in given[number].terms for mention in term.mentions]
             waiting.append(Sentence(number, given[number], candidates, mentions))
             if len(waiting) == TOGETHER:
@@ -125,14 +128,15 @@ class GlossaryPlacement:
         if left:
             self.forced(replace(pool, wanted=sorted(left)), answer)
 
-    def candidate(self, pool: Pool, constraints: SentenceConstraints, draft: Hypothesis) -> Candidate:
-        """A hypothesis with its text, and which of the sentence's terms it has."""
+    def candidate(self, pool: Pool, constraints: SentenceConstraints, draft: Hypothesis, lead: int) -> Candidate:
+        """A hypothesis with its text behind `lead` forced tokens, and which of the sentence's terms it has."""
         is_met: dict[tuple, list[bool]] = {}
         met = self.meets(pool)(draft.tokens.tolist(), constraints, pool.ordered)
         for phrases, is_there in zip(constraints.any_of, met, strict=True):
             is_met.setdefault(phrases, []).append(is_there)
         held = [is_met[term.phrases].pop(0) if is_met.get(term.phrases) else True for term in constraints.terms]
-        return Candidate(draft, normalize("NFKC", self.text.text(draft.tokens)).rstrip(), held)
+        tokens = draft.tokens[lead:].tolist()
+        return Candidate(draft, tokens, normalize("NFKC", self.text.text(tokens)).rstrip(), held)
 
     def placed(self, pool: Pool, sentences: Sequence[Sentence]) -> list[list[Hypothesis] | None]:
         """The hypotheses of each sentence with its terms, best first; None for a sentence that placement cannot serve."""
@@ -161,8 +165,9 @@ class GlossaryPlacement:
         for sentence, candidates in given:
             for candidate in candidates:
                 before = candidate.draft.positional_scores.cpu()
-                drops = [before - next(scores) for _ in sentence.mentions]
-                spans = token_spans(candidate.draft.tokens.tolist(), self.text.text)
+                lead = len(before) - len(candidate.tokens)
+                drops = [(before - next(scores))[lead:] for _ in sentence.mentions]
+                spans = token_spans(candidate.tokens, self.text.text)
                 candidate.words = aligned_words(candidate.text, spans, drops)
 
     def written(self, pool: Pool, sentence: Sentence) -> list[tuple[Candidate, list[int]]]:
@@ -172,7 +177,7 @@ class GlossaryPlacement:
         if best in complete:
             near = [c for c in sentence.candidates[1:CANDIDATES] if best.draft.score - c.draft.score < NEAR and c not in complete]
             complete += [c for c in near if sentence.is_complete(following(c, best))]
-        lead = 0 if pool.lead is None else pool.lead[sentence.number]
+        lead, limit = lead_of(pool, sentence.number), pool.max_len[sentence.number]
         out = []
         for candidate in complete:
             places = sentence.places(candidate)
@@ -182,7 +187,7 @@ class GlossaryPlacement:
                 wide = [widened(candidate.text, span, form, spans) for span, form in zip(spans, chosen, strict=True)]
                 text = put(candidate.text, list(zip(wide, chosen, strict=True)), self.english)
                 tokens = self.tokens(text)
-                if len(tokens) + lead <= pool.max_len[sentence.number]:
+                if self.spec.min_len <= len(tokens) + lead <= limit:
                     out.append((candidate, [*candidate.draft.tokens[:lead].tolist(), *tokens, self.spec.eos]))
         return out
 
@@ -193,17 +198,28 @@ class GlossaryPlacement:
 
     def chosen(self, pool: Pool, sentence: Sentence) -> list[Hypothesis] | None:
         """The hypotheses with their terms that meet all constraints, best first."""
-        banned = banned_in_tokens(sentence.constraints) if sentence.constraints.banned else lambda tokens: None
-        meets = self.meets(pool)
+        constraints, lead, meets = sentence.constraints, lead_of(pool, sentence.number), self.meets(pool)
+        banned = self.banned_in(pool)(constraints) if constraints.banned else lambda tokens: None
         out = []
         for candidate in sorted(sentence.candidates, key=lambda each: -each.value):
             if candidate.final is None:
                 continue
             tokens = candidate.final.tokens.tolist()
-            is_known = self.spec.unk not in tokens and banned(tuple(tokens)) is None
-            if is_known and all(meets(tokens, sentence.constraints, pool.ordered)):
+            is_allowed = self.spec.unk not in tokens and banned(tuple(tokens[:-1])) is None
+            if is_allowed and all(met_with_prefix(tokens, constraints, pool.ordered, meets, lead)):
                 out.append(replace(candidate.final, tokens=candidate.final.tokens.to(pool.length.device)))
         return out or None
+
+    def banned_in(self, pool: Pool) -> Callable[[SentenceConstraints], Callable[[Phrase], str | None]]:
+        """How a banned phrase is found in tokens: as the search finds it."""
+        if pool.boundaries is None:
+            return banned_in_tokens
+        return banned_in_texts(pool.boundaries, "any" if pool.banned_in_any_case else "exact")
+
+
+def lead_of(pool: Pool, sentence: int) -> int:
+    """How many tokens the command forces at the start of a sentence."""
+    return 0 if pool.lead is None else pool.lead[sentence]
 
 
 def following(candidate: Candidate, best: Candidate) -> Candidate:

@@ -8,19 +8,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from fairseq.data import Dictionary
 from torch import Tensor
 
 from fairseq_ext.stats import Stats
 
 Pair = tuple[Sequence[int], Sequence[int]]  # source and target tokens, EOS included in both
-TOKENS = 6000  # target tokens of one call, padding included
+TOKENS = 6000  # most target tokens of one call, padding included
+SCORES = 50_000_000  # most log-probabilities of one call, target tokens x vocabulary: 200 MB
 
 
 class ForcedDecoding:
-    """Scores pairs by the models, an ensemble by its mean probability, as fairseq's SequenceScorer does."""
+    """Scores pairs by the models, an ensemble by its mean probability, as fairseq's SequenceScorer does. dictionary: of the target."""
 
-    def __init__(self, models: Sequence, pad: int, left_pad: bool, stats: Stats):
-        self.models, self.pad, self.left_pad, self.stats = models, pad, left_pad, stats
+    def __init__(self, models: Sequence, dictionary: Dictionary, left_pad: bool, stats: Stats):
+        self.models, self.pad, self.left_pad, self.stats = models, dictionary.pad(), left_pad, stats
+        self.tokens = min(TOKENS, SCORES // len(dictionary))
         self.device = next(models[0].parameters()).device
 
     @torch.no_grad()
@@ -33,7 +36,7 @@ class ForcedDecoding:
             widest, count = 0, 0
             for count, i in enumerate(order, 1):
                 widest = max(widest, len(pairs[i][1]))
-                if widest * (count + 1) > TOKENS:
+                if widest * (count + 1) > self.tokens:
                     break
             for i, scores in zip(order[:count], self.batch([pairs[i] for i in order[:count]], bos), strict=True):
                 out[i] = scores
@@ -58,8 +61,7 @@ class ForcedDecoding:
             total = chosen if total is None else torch.logaddexp(total, chosen)
         assert total is not None
         self.stats.encoder_calls += 1
-        self.stats.decoder_calls += 1
-        self.stats.decoder_rows += len(pairs)
+        self.stats.count_step(*target.shape)
         total = (total - torch.tensor(float(len(self.models))).log().to(total.device)).cpu()
         return [row[: len(t)] for row, (_, t) in zip(total, pairs, strict=True)]
 

@@ -25,6 +25,13 @@ def setting(settings: DictConfig | Namespace, group: str, name: str) -> Any:
     return getattr(settings, name, None)  # a Namespace of fairseq's holds what its command was given
 
 
+def segments_text(settings: DictConfig | Namespace) -> bool:
+    """Whether the command names a --bpe or a --tokenizer, which it builds later."""
+    if isinstance(settings, DictConfig):
+        return any(setting(settings, group, "_name") for group in ("bpe", "tokenizer"))
+    return any(getattr(settings, group, None) for group in ("bpe", "tokenizer"))
+
+
 def checkpoint_of(settings: DictConfig | Namespace) -> str | None:
     """The first file that --path names; None where a task's settings name none that is there."""
     path = setting(settings, "common_eval", "path")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fairseq_ext.constraints.boundaries import kind_of
 from fairseq_ext.constraints.files import ConstraintSource, Matching
-from fairseq_ext.constraints.flags import case_of, glossary_options
+from fairseq_ext.constraints.flags import case_of, glossary_options, places_terms
 from fairseq_ext.constraints.glossary_report import GlossaryReport
 from fairseq_ext.constraints.packed import from_packed, keys_of
 from fairseq_ext.constraints.phrase import Phrase
@@ -142,7 +142,7 @@ class Sentences:
             boundaries = None if self.target_text is None else self.target_text.boundaries
             matching = Matching(case_of(flags), str(flags.avoid_case), boundaries)
             self.source = ConstraintSource(*files, self.segmenter, self.source_dictionary, matching)
-            self.source.locates_terms = str(flags.glossary_placement) != "free" and not self.segmenter.takes_pieces
+            self.source.locates_terms = places_terms(flags) and not self.segmenter.takes_pieces
             try:
                 self.source.check_lines()
             except UsageError as error:  # told once more when its sentence comes

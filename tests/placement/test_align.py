@@ -7,8 +7,9 @@ from pathlib import Path
 import models
 import pytest
 import torch
+from demo_text import raw_demo
 from fairseq.sequence_scorer import SequenceScorer
-from forked import interactive
+from forked import generate, interactive
 
 from fairseq_ext import Translator, UsageError
 from fairseq_ext.placement.forced_decoding import ForcedDecoding
@@ -69,7 +70,7 @@ def test_forced_decoding_equals_fairseqs_scorer(architectures):
     generator = torch.Generator().manual_seed(3)
     targets = [[*torch.randint(4, models.WORDS, (n,), generator=generator).tolist(), dictionary.eos()] for n in (4, 1, 6, 3)]
     pairs = [(rows[i].tolist(), target) for i, target in zip((0, 1, 2, 1), targets, strict=True)]
-    found = ForcedDecoding(built, dictionary.pad(), True, Stats())(pairs, dictionary.eos())
+    found = ForcedDecoding(built, dictionary, True, Stats())(pairs, dictionary.eos())
     for (source, target), scores in zip(pairs, found, strict=True):
         alone = {
             "id": torch.tensor([0]),
@@ -156,10 +157,54 @@ def test_through_the_command_beside_streams_banned_and_other_required_words(tmp_
     assert status == 0 and "moonlight" in best and "tomorrow" in best
 
 
+def test_what_is_forced_at_the_start_stays_and_what_is_banned_does_not_arise(tmp_path):
+    """A term is not written into a prefix, and a banned phrase that the term would complete is not completed, in whatever case."""
+    (tmp_path / "terms.tsv").write_text("Verband\tmoonlight\n", encoding="utf-8")
+    placing, source = translator(beam=4, glossary=str(tmp_path / "terms.tsv")), ["Der Verband wird morgen geprüft."]
+    plain = placing.translate(source)[0][0].text
+    assert plain.startswith("The moonlight is")
+    kept = placing.translate(source, prefixes=["The association"])[0][0]
+    assert kept.text.startswith("The association") and "moonlight" in kept.text and not kept.unmet
+    for phrase in ("the moonlight", "moonlight is"):
+        found = placing.translate(source, avoid=[phrase])[0][0].text
+        assert "moonlight" in found.lower() and phrase.lower() not in found.lower()
+
+
+def test_a_prefix_of_the_data_set_is_not_written_twice(tmp_path):
+    """--prefix-size forces the first pieces of each reference, which are then no part of the text that is written anew."""
+    (tmp_path / "terms.tsv").write_text("Klinik\tmoonlight\nKollegin\tmoonlight\nNetz\tmoonlight\n", encoding="utf-8")
+    (tmp_path / "raw").mkdir()
+    where = [raw_demo(tmp_path / "raw", 12), "--path", MODEL / "checkpoint.pt", "--dataset-impl", "raw", "--cpu", "-s", "de", "-t", "en"]
+    how = ["--bpe", "sentencepiece", "--sentencepiece-model", MODEL / "spm.model", "--task", "translation_ext", "--prefix-size", "3"]
+    status, out, log = generate(*where, *how, "--glossary", tmp_path / "terms.tsv")
+    assert status == 0 and "moonlight" in out, log
+    lines = dict(re.findall(r"^([TD]-\d+)\t(?:-\S+\t)?(.*)$", out, re.MULTILINE))
+    placed = [n for n in range(12) if "moonlight" in lines[f"D-{n}"]]
+    assert len(placed) == 3
+    for n in placed:
+        start = lines[f"T-{n}"].split()[0]
+        assert lines[f"D-{n}"].startswith(f"{start} ") and lines[f"D-{n}"].count(start) == 1, lines[f"D-{n}"]
+
+
+def test_without_segmentation_terms_are_free_and_the_signature_says_so(tmp_path):
+    (tmp_path / "terms.tsv").write_text("▁Akte\t▁record\n", encoding="utf-8")
+    given = [MODEL, "--path", MODEL / "checkpoint.pt", "-s", "de", "-t", "en", "--cpu", "--task", "translation_ext"]
+    given += ["--glossary", tmp_path / "terms.tsv", "--stats-file", tmp_path / "stats.json"]
+    status, out, log = interactive(*given, stdin="▁Die ▁Akte ▁ist ▁neu .\n".encode())
+    assert status == 0 and "▁record" in out, log
+    assert "glossary:align" not in json.loads((tmp_path / "stats.json").read_text())["signature"]
+    status, _, log = interactive(*given, "--glossary-placement", "align", stdin=b"")
+    assert status != 0 and "--glossary-placement align needs to know what words are: add --bpe or --tokenizer" in log
+
+
 def test_flags_that_need_the_searchs_own_hypotheses_refuse_it(tmp_path):
     (tmp_path / "terms.tsv").write_text("Verband\tbandage\n", encoding="utf-8")
     with pytest.raises(UsageError, match="--glossary-placement align"):
         translator(glossary=str(tmp_path / "terms.tsv"), glossary_placement="align", print_alignment="hard")
     assert "glossary:align" not in translator(glossary=str(tmp_path / "terms.tsv"), print_alignment="hard").signature
+    for flags in ({"no_repeat_ngram_size": 3}, {"select": "gbs"}, {"constraint_end": True}):
+        with pytest.raises(UsageError, match="--glossary-placement align writes terms behind the search"):
+            translator(glossary=str(tmp_path / "terms.tsv"), glossary_placement="align", **flags)
+        assert "glossary:align" not in translator(glossary=str(tmp_path / "terms.tsv"), **flags).signature
     with pytest.raises(UsageError, match="needs a glossary"):
         translator(glossary_placement="free")
