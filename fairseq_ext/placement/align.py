@@ -1,11 +1,11 @@
 """`--glossary-placement align`: a glossary term stands where the translation of its source term would have stood.
 
-A sentence is translated without its terms (the draft). The words that translate its source terms are found
-(prediction_difference.py) and the terms written in their place (term_in_text.py), in the draft and in hypotheses that score nearly as
-well; the text that is the best by the model, both with the model's own words and with the terms, is the answer. So what the decoder
-reads before and behind a term is what it understands, and a term that the model has never seen derails nothing. A term that the draft
-has already is left as it is. Where no hypothesis has a word for a term, or what comes out breaks another constraint, the sentence is
-searched again with its terms forced (--select dba).
+A sentence is translated without its terms (the draft). The words that translate its source terms are found (word_alignment.py) and the
+terms written in their place (term_in_text.py), in the draft and in hypotheses that score nearly as well; the text that is the best by the
+model, both with the model's own words and with the terms, is the answer. So what the decoder reads before and behind a term is what it
+understands, and a term that the model has never seen derails nothing. A term that the draft has already is left as it is. Where no
+hypothesis has a word for a term, or what comes out breaks another constraint, the sentence is searched again with its terms forced
+(--select dba).
 
 Scores are the model's for the final text.
 """
@@ -18,24 +18,26 @@ from dataclasses import dataclass, field, replace
 from unicodedata import normalize
 
 import torch
+from torch import Tensor
 
 from fairseq_ext.constraints.draft_first import Driver
 from fairseq_ext.constraints.in_text import banned_in_texts
 from fairseq_ext.constraints.phrase import Phrase
+from fairseq_ext.constraints.places import Span
 from fairseq_ext.constraints.report import Meets, met_with_prefix
 from fairseq_ext.constraints.sentence import SentenceConstraints, SourceTerm, banned_in_tokens
 from fairseq_ext.constraints.target_text import TargetText
 from fairseq_ext.constraints.token_spans import token_spans
-from fairseq_ext.placement.forced_decoding import ForcedDecoding
-from fairseq_ext.placement.prediction_difference import AlignedWord, aligned_words, without, word_spans
+from fairseq_ext.placement.forced_decoding import ForcedDecoding, Sources
 from fairseq_ext.placement.term_in_text import put, widened
+from fairseq_ext.placement.word_alignment import WordAlignment, without
 from fairseq_ext.search.finished import Hypothesis, OnFinal
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.spec import SearchSpec
 
 TOGETHER = 128  # sentences whose hypotheses are scored in one call
-CANDIDATES, NEAR = 3, 0.03  # hypotheses that compete with the best, and how far their scores may lie below its
-SEARCHED = 5  # hypotheses that are searched for a word where the best has none
+CANDIDATES, NEAR = 3, 0.02  # hypotheses that compete, and how far their scores may lie below the best
+SEARCHED = 5  # hypotheses that are searched for a word where those have none
 FORMS = 6  # most combinations of target forms of a hypothesis
 TRUST = 0.1  # weight of the score with terms beside that of the draft
 
@@ -48,15 +50,14 @@ class Candidate:
     tokens: list[int]  # what follows the tokens that the command forces (a language, a prompt)
     text: str  # of these, in NFKC
     held: list[bool]  # whether it has each term already
-    words: list[AlignedWord | None] | None = None  # of each mention; None: not aligned yet
+    words: WordAlignment | None = None  # of each mention; None: not aligned yet
     final: Hypothesis | None = None  # with its terms
     value: float = -float("inf")
 
-    def place(self, term: SourceTerm, first: int) -> AlignedWord | None:
+    def place(self, term: SourceTerm, first: int) -> Span | None:
         """The word of a term whose mentions are numbered from `first`: of the first mention that has one."""
         assert self.words is not None
-        of_term = self.words[first : first + len(term.mentions)]
-        return next((word for word in of_term if word is not None and word.is_confident), None)
+        return next(filter(None, self.words.found[first : first + len(term.mentions)]), None)
 
 
 @dataclass(eq=False)
@@ -64,15 +65,20 @@ class Sentence:
     """A sentence of the pool and its candidates, best draft first."""
 
     number: int
+    place: int  # among the sentences that are served together
     constraints: SentenceConstraints
     candidates: list[Candidate]
     mentions: list[tuple[int, ...]] = field(default_factory=list)
 
-    def places(self, candidate: Candidate) -> list[tuple[SourceTerm, AlignedWord | None]]:
+    def places(self, candidate: Candidate) -> list[tuple[SourceTerm, Span | None]]:
         """The terms that a candidate lacks, and the word of each."""
         firsts = itertools.accumulate((len(term.mentions) for term in self.constraints.terms), initial=0)
         each = zip(self.constraints.terms, candidate.held, firsts, strict=False)
         return [(term, candidate.place(term, first)) for term, is_held, first in each if not is_held]
+
+    def competes(self, place: int) -> bool:
+        """Whether the candidate at this place scores nearly as well as the best."""
+        return place < CANDIDATES and self.candidates[0].draft.score - self.candidates[place].draft.score < NEAR
 
     def is_complete(self, candidate: Candidate) -> bool:
         """Whether a candidate has each term, or a word in whose place it can stand."""
@@ -117,14 +123,15 @@ class GlossaryPlacement:
                 return answer(number, found)
             candidates = [self.candidate(pool, given[number], h, lead_of(pool, number)) for h in found]
             mentions = [mention for term in given[number].terms for mention in term.mentions]
-            waiting.append(Sentence(number, given[number], candidates, mentions))
+            waiting.append(Sentence(number, len(waiting), given[number], candidates, mentions))
             if len(waiting) == TOGETHER:
                 settle()
 
         others = [without_terms(each) for each in given]
         is_free = all(each.is_free for each in others)
         (self.draft if is_free else self.forced)(replace(pool, constraints=None if is_free else others), keep)
-        settle()
+        if waiting:
+            settle()
         if left:
             self.forced(replace(pool, wanted=sorted(left)), answer)
 
@@ -140,13 +147,13 @@ class GlossaryPlacement:
 
     def placed(self, pool: Pool, sentences: Sequence[Sentence]) -> list[list[Hypothesis] | None]:
         """The hypotheses of each sentence with its terms, best first; None for a sentence that placement cannot serve."""
-        self.align(pool, [(sentence, sentence.candidates[:1]) for sentence in sentences])
-        lacking = [s for s in sentences if not s.is_complete(s.candidates[0])]
-        self.align(pool, [(sentence, sentence.candidates[1:SEARCHED]) for sentence in lacking])
-        listed = [s for s in sentences if self.spec.nbest > 1]
-        self.align(pool, [(s, [c for c in s.candidates[: self.spec.nbest] if c.words is None]) for s in listed])
+        sources = self.score.encode([pool.source(sentence.number).tolist() for sentence in sentences])
+        competing = [(s, c) for s in sentences for i, c in enumerate(s.candidates) if i < self.spec.nbest or s.competes(i)]
+        self.align(pool, sources, competing)
+        lacking = [s for s in sentences if not any(map(s.is_complete, s.candidates))]
+        self.align(pool, sources, [(s, c) for s in lacking for c in s.candidates[:SEARCHED] if c.words is None])
         jobs = [(sentence, candidate, tokens) for sentence in sentences for candidate, tokens in self.written(pool, sentence)]
-        scores = self.score([(pool.source(s.number).tolist(), tokens) for s, _, tokens in jobs], pool.bos)
+        scores = self.score.log_probs(sources, [(s.place, tokens) for s, _, tokens in jobs], pool.bos)
         for (sentence, candidate, tokens), each in zip(jobs, scores, strict=True):
             total = each.sum()
             wanted = self.spec.scoring.wanted(pool, torch.tensor([sentence.number], device=pool.length.device)).cpu()[0]
@@ -157,31 +164,38 @@ class GlossaryPlacement:
                 candidate.value = value
         return [self.chosen(pool, sentence) for sentence in sentences]
 
-    def align(self, pool: Pool, given: Sequence[tuple[Sentence, Sequence[Candidate]]]) -> None:
-        """Find the words of all mentions in these candidates."""
-        jobs = [(s, c, mention) for s, candidates in given for c in candidates for mention in s.mentions]
-        pairs = [(without(pool.source(s.number).tolist(), mention), c.draft.tokens.tolist()) for s, c, mention in jobs]
-        scores = iter(self.score(pairs, pool.bos))
-        for sentence, candidates in given:
-            for candidate in candidates:
-                before = candidate.draft.positional_scores.cpu()
-                lead = len(before) - len(candidate.tokens)
-                drops = [(before - next(scores))[lead:] for _ in sentence.mentions]
-                spans = token_spans(candidate.tokens, self.text.text)
-                candidate.words = aligned_words(candidate.text, spans, drops)
+    def align(self, pool: Pool, sources: Sources, given: Sequence[tuple[Sentence, Candidate]]) -> None:
+        """Find the words of all mentions in these candidates: by attention; where that finds none in the best draft, or the models have
+        none, by prediction difference."""
+        targets = [candidate.draft.tokens.tolist() for _, candidate in given]
+        pairs = [(sentence.place, target) for (sentence, _), target in zip(given, targets, strict=True)]
+        attention = self.score.attention(sources, pairs, pool.bos) if self.score.attends else [None] * len(given)
+        jobs = []
+        for (sentence, candidate), target, weights in zip(given, targets, attention, strict=True):
+            spans, lead = token_spans(candidate.tokens, self.text.text), len(target) - len(candidate.tokens)
+            words = candidate.words = WordAlignment(candidate.text, spans, len(sentence.mentions))
+            if weights is not None:
+                words.attend_([weights[lead:, list(mention)].sum(1) for mention in sentence.mentions])
+            if weights is None or candidate is sentence.candidates[0]:
+                jobs += [(sentence, candidate, mention, target) for mention in words.unsure]
+        if not jobs:
+            return
+        lacking = self.score.encode([without(pool.source(s.number).tolist(), s.mentions[mention]) for s, _, mention, _ in jobs])
+        scores = self.score.log_probs(lacking, [(i, target) for i, (*_, target) in enumerate(jobs)], pool.bos)
+        drops: dict[Candidate, dict[int, Tensor]] = {}
+        for (_, candidate, mention, _), each in zip(jobs, scores, strict=True):
+            drops.setdefault(candidate, {})[mention] = (candidate.draft.positional_scores.cpu() - each)[-len(candidate.tokens) :]
+        for candidate, of_mention in drops.items():
+            assert candidate.words is not None
+            candidate.words.differ_(of_mention)
 
     def written(self, pool: Pool, sentence: Sentence) -> list[tuple[Candidate, list[int]]]:
         """The candidates that have a word for each term, as tokens with the terms in place, once for each combination of forms."""
-        best = sentence.candidates[0]
-        complete = [c for c in sentence.candidates if sentence.is_complete(c)]
-        if best in complete:
-            near = [c for c in sentence.candidates[1:CANDIDATES] if best.draft.score - c.draft.score < NEAR and c not in complete]
-            complete += [c for c in near if sentence.is_complete(following(c, best))]
         lead, limit = lead_of(pool, sentence.number), pool.max_len[sentence.number]
         out = []
-        for candidate in complete:
+        for candidate in filter(sentence.is_complete, sentence.candidates):
             places = sentence.places(candidate)
-            spans = [word.span for _, word in places if word is not None]
+            spans = [word for _, word in places if word is not None]
             forms = itertools.islice(itertools.product(*(term.targets for term, _ in places)), FORMS)
             for chosen in forms:
                 wide = [widened(candidate.text, span, form, spans) for span, form in zip(spans, chosen, strict=True)]
@@ -220,18 +234,6 @@ class GlossaryPlacement:
 def lead_of(pool: Pool, sentence: int) -> int:
     """How many tokens the command forces at the start of a sentence."""
     return 0 if pool.lead is None else pool.lead[sentence]
-
-
-def following(candidate: Candidate, best: Candidate) -> Candidate:
-    """The candidate with the places of the best draft, by its words: of a word that stands there more than once, the nearest counts."""
-    spans = word_spans(candidate.text)
-    candidate.words = []
-    for word in best.words or ():
-        same = [] if word is None else [s for s in spans if candidate.text[slice(*s)] == best.text[slice(*word.span)]]
-        nearest = min(same, key=lambda span: abs(span[0] - word.span[0]), default=None) if word is not None else None
-        candidate.words.append(None if nearest is None or word is None else AlignedWord(nearest, word.drop))
-        spans = [span for span in spans if span != nearest]
-    return candidate
 
 
 def without_terms(constraints: SentenceConstraints) -> SentenceConstraints:

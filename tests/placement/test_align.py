@@ -69,9 +69,11 @@ def test_forced_decoding_equals_fairseqs_scorer(architectures):
     rows = [row[row != dictionary.pad()] for row in sample["net_input"]["src_tokens"]]
     generator = torch.Generator().manual_seed(3)
     targets = [[*torch.randint(4, models.WORDS, (n,), generator=generator).tolist(), dictionary.eos()] for n in (4, 1, 6, 3)]
-    pairs = [(rows[i].tolist(), target) for i, target in zip((0, 1, 2, 1), targets, strict=True)]
-    found = ForcedDecoding(built, dictionary, True, Stats())(pairs, dictionary.eos())
-    for (source, target), scores in zip(pairs, found, strict=True):
+    pairs = list(zip((0, 1, 2, 1), targets, strict=True))
+    scorer = ForcedDecoding(built, dictionary, True, Stats())
+    found = scorer.log_probs(scorer.encode([row.tolist() for row in rows]), pairs, dictionary.eos())
+    for (number, target), scores in zip(pairs, found, strict=True):
+        source = rows[number].tolist()
         alone = {
             "id": torch.tensor([0]),
             "ntokens": len(target),
@@ -84,6 +86,28 @@ def test_forced_decoding_equals_fairseqs_scorer(architectures):
         }
         expected = SequenceScorer(dictionary).generate(built, alone)[0][0]["positional_scores"]
         torch.testing.assert_close(scores.double(), expected.double(), rtol=0, atol=1e-5)
+
+
+def test_attention_is_fairseqs_of_all_layers_on_average():
+    """Sources of several lengths in one call, against each alone, a layer at a time; no hook stays behind."""
+    built = [models.build("transformer", seed) for seed in (1, 2)]
+    dictionary = models.dictionary()
+    eos = dictionary.eos()
+    sources = [row[row != dictionary.pad()] for row in models.batch([3, 7, 5])["net_input"]["src_tokens"]]
+    pairs = [(1, [5, 6, eos]), (0, [7, eos]), (1, [8, 9, 10, 11, eos])]
+    scorer = ForcedDecoding(built, dictionary, True, Stats())
+    assert scorer.attends and not ForcedDecoding([models.build("lstm", 1)], dictionary, True, Stats()).attends
+    found = scorer.attention(scorer.encode([source.tolist() for source in sources]), pairs, eos)
+    for (number, target), weights in zip(pairs, found, strict=True):
+        expected = []
+        for model in built:
+            encoded = model.encoder(sources[number][None], src_lengths=torch.tensor([len(sources[number])]))
+            for layer in range(len(model.decoder.layers)):
+                given = torch.tensor([[eos, *target[:-1]]])
+                _, extra = model.decoder.extract_features(given, encoder_out=encoded, alignment_layer=layer)
+                expected.append(extra["attn"][0][0])
+        torch.testing.assert_close(weights, torch.stack(expected).mean(0), rtol=0, atol=1e-5)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for model in built for module in model.modules())
 
 
 # ---- the search

@@ -1,0 +1,70 @@
+"""Which word of a translation a source term has become.
+
+Attention: the word whose prediction attends to the term, by the cross-attention of all layers and heads on average: no layer is to be
+chosen. Where that is not sure, or the model has none, prediction difference:
+
+    X. Li, G. Li, L. Liu, M. Meng and S. Shi. On the Word Alignment from Neural Machine Translation. ACL 2019.
+    https://aclanthology.org/P19-1124/     Section 4.2, without their sampling: the source word is left out.
+
+The word whose log-probability falls most without the term in the source is its translation. A drop below `DROP` says that the
+translation has no word for the term, or one that the other words give away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from fairseq_ext.constraints.places import Span
+from fairseq_ext.constraints.token_spans import overlapping
+from fairseq_ext.terms.words import is_word, starts_of, words_of
+
+ATTENDED = 0.25  # least attention to a term's tokens, of 1
+DROP = 0.5  # nats
+
+
+class WordAlignment:
+    """The words of a translation that stand for mentions of source terms, no word for two.
+
+    text: in NFKC; spans: characters of each token; mentions: how many.
+    """
+
+    def __init__(self, text: str, spans: Sequence[Span], mentions: int):
+        self.words = word_spans(text)
+        self.tokens = [overlapping(spans, *word) for word in self.words]
+        self.found: list[Span | None] = [None] * mentions
+
+    @property
+    def unsure(self) -> list[int]:
+        """The mentions that have no word."""
+        return [mention for mention, word in enumerate(self.found) if word is None]
+
+    def attend_(self, attention: Sequence[Tensor]) -> None:
+        """Find words by the attention (L,) to each mention's tokens."""
+        scores = {m: [float(weights[of].mean()) if of else 0.0 for of in self.tokens] for m, weights in enumerate(attention)}
+        self.take_(scores, ATTENDED)
+
+    def differ_(self, drops: dict[int, Tensor]) -> None:
+        """Find words by how far each token's log-probability falls without a mention (L,)."""
+        self.take_({m: [float(drop[of].sum()) if of else 0.0 for of in self.tokens] for m, drop in drops.items()}, DROP)
+
+    def take_(self, scores: dict[int, list[float]], least: float) -> None:
+        """Give these mentions the free words that score best for them, if that is enough. The surest mention chooses first."""
+        for mention in sorted(scores, key=lambda mention: -max(scores[mention], default=0.0)):
+            free = [word for word, span in enumerate(self.words) if span not in self.found]
+            best = max(free, key=scores[mention].__getitem__, default=None)
+            if best is not None and scores[mention][best] >= least:
+                self.found[mention] = self.words[best]
+
+
+def word_spans(text: str) -> list[Span]:
+    """Where the words of a text in NFKC stand, punctuation left out."""
+    words = words_of(text)
+    return [(start, start + len(word)) for start, word in zip(starts_of(text, words), words, strict=True) if is_word(word)]
+
+
+def without(source: Sequence[int], places: Sequence[int]) -> list[int]:
+    """A source without the tokens at these places."""
+    left_out = set(places)
+    return [token for place, token in enumerate(source) if place not in left_out]
