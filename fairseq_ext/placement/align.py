@@ -4,8 +4,8 @@ A sentence is translated without its terms (the draft). The words that translate
 terms written in their place (term_in_text.py), in the draft and in hypotheses that score nearly as well; the text that is the best by the
 model, both with the model's own words and with the terms, is the answer. So what the decoder reads before and behind a term is what it
 understands, and a term that the model has never seen derails nothing. A term that the draft has already is left as it is. Where no
-hypothesis has a word for a term, or what comes out breaks another constraint, the sentence is searched again with its terms forced
-(--select dba).
+hypothesis has a word for a term, the term is inserted where it is the most likely. Where what comes out breaks another constraint, the
+sentence is searched again with its terms forced (--select dba).
 
 Scores are the model's for the final text.
 """
@@ -30,7 +30,7 @@ from fairseq_ext.constraints.target_text import TargetText
 from fairseq_ext.constraints.token_spans import token_spans
 from fairseq_ext.placement.forced_decoding import ForcedDecoding, Sources
 from fairseq_ext.placement.term_in_text import put, widened
-from fairseq_ext.placement.word_alignment import WordAlignment, without
+from fairseq_ext.placement.word_alignment import WordAlignment, without, word_spans
 from fairseq_ext.search.finished import Hypothesis, OnFinal
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.spec import SearchSpec
@@ -51,13 +51,14 @@ class Candidate:
     text: str  # of these, in NFKC
     held: list[bool]  # whether it has each term already
     words: WordAlignment | None = None  # of each mention; None: not aligned yet
+    inserted: dict[SourceTerm, Span] = field(default_factory=dict)  # where terms go that have no word: an empty span
     final: Hypothesis | None = None  # with its terms
     value: float = -float("inf")
 
     def place(self, term: SourceTerm, first: int) -> Span | None:
         """The word of a term whose mentions are numbered from `first`: of the first mention that has one."""
         assert self.words is not None
-        return next(filter(None, self.words.found[first : first + len(term.mentions)]), None)
+        return next(filter(None, self.words.found[first : first + len(term.mentions)]), self.inserted.get(term))
 
 
 @dataclass(eq=False)
@@ -152,6 +153,7 @@ class GlossaryPlacement:
         self.align(pool, sources, competing)
         lacking = [s for s in sentences if not any(map(s.is_complete, s.candidates))]
         self.align(pool, sources, [(s, c) for s in lacking for c in s.candidates[:SEARCHED] if c.words is None])
+        self.insert(pool, sources, [s for s in lacking if not any(map(s.is_complete, s.candidates))])
         jobs = [(sentence, candidate, tokens) for sentence in sentences for candidate, tokens in self.written(pool, sentence)]
         scores = self.score.log_probs(sources, [(s.place, tokens) for s, _, tokens in jobs], pool.bos)
         for (sentence, candidate, tokens), each in zip(jobs, scores, strict=True):
@@ -189,9 +191,25 @@ class GlossaryPlacement:
             assert candidate.words is not None
             candidate.words.differ_(of_mention)
 
+    def insert(self, pool: Pool, sources: Sources, sentences: Sequence[Sentence]) -> None:
+        """Find a place for the terms that have no word in the best draft: behind the word where they are the most likely."""
+        jobs = []
+        for sentence in sentences:
+            best = sentence.candidates[0]
+            for term in [term for term, word in sentence.places(best) if word is None]:
+                for _, end in word_spans(best.text):
+                    text = put(best.text, [((end, end), term.targets[0])], self.english)
+                    jobs.append((sentence, term, (end, end), self.behind_lead(best, text)))
+        scores = self.score.log_probs(sources, [(sentence.place, tokens) for sentence, *_, tokens in jobs], pool.bos)
+        means: dict[tuple[Sentence, SourceTerm], float] = {}
+        for (sentence, term, span, _), each in zip(jobs, scores, strict=True):
+            if float(each.mean()) > means.get((sentence, term), -float("inf")):
+                means[sentence, term] = float(each.mean())
+                sentence.candidates[0].inserted[term] = span
+
     def written(self, pool: Pool, sentence: Sentence) -> list[tuple[Candidate, list[int]]]:
         """The candidates that have a word for each term, as tokens with the terms in place, once for each combination of forms."""
-        lead, limit = lead_of(pool, sentence.number), pool.max_len[sentence.number]
+        limit = pool.max_len[sentence.number]
         out = []
         for candidate in filter(sentence.is_complete, sentence.candidates):
             places = sentence.places(candidate)
@@ -200,15 +218,15 @@ class GlossaryPlacement:
             for chosen in forms:
                 wide = [widened(candidate.text, span, form, spans) for span, form in zip(spans, chosen, strict=True)]
                 text = put(candidate.text, list(zip(wide, chosen, strict=True)), self.english)
-                tokens = self.tokens(text)
-                if self.spec.min_len <= len(tokens) + lead <= limit:
-                    out.append((candidate, [*candidate.draft.tokens[:lead].tolist(), *tokens, self.spec.eos]))
+                tokens = self.behind_lead(candidate, text)
+                if self.spec.min_len < len(tokens) <= limit + 1:
+                    out.append((candidate, tokens))
         return out
 
-    def tokens(self, text: str) -> list[int]:
-        """A text as target tokens, without EOS."""
-        segmenter = self.text.segmenter()
-        return [segmenter.dictionary.index(piece) for piece in segmenter.pieces(text)]
+    def behind_lead(self, candidate: Candidate, text: str) -> list[int]:
+        """A text as target tokens, behind the tokens that the command forces."""
+        segmenter, lead = self.text.segmenter(), len(candidate.draft.tokens) - len(candidate.tokens)
+        return [*candidate.draft.tokens[:lead].tolist(), *map(segmenter.dictionary.index, segmenter.pieces(text)), self.spec.eos]
 
     def chosen(self, pool: Pool, sentence: Sentence) -> list[Hypothesis] | None:
         """The hypotheses with their terms that meet all constraints, best first."""

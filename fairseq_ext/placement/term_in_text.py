@@ -27,13 +27,14 @@ def widened(text: str, span: Span, term: str, taken: list[Span]) -> Span:
 
 
 def put(text: str, terms: list[tuple[Span, str]], english: bool) -> str:
-    """The text with each term in the place of its span; a term takes the capital of a word that starts the text. english: "a" becomes "an"
-    before a vowel, and back."""
+    """The text with each term in the place of its span, or behind the word that an empty span follows. A term takes the capital of a word
+    that starts the text. english: "a" becomes "an" before a vowel, and back."""
     for (start, end), term in sorted(terms, reverse=True):
-        before = text[:start]
+        before = text[:start] if start < end else text[:start] + " "
         if not before and text[:1].isupper():
             term = capitalised(term)
-        if english and (article := ARTICLE.search(before)):
+        article = ARTICLE.search(before) if english else None
+        if article is not None and not any(first <= article.start() < behind for (first, behind), _ in terms):
             before = before[: article.start()] + fitting(article[1], term) + " "
         text = before + term + text[end:]
     return text
