@@ -3,6 +3,7 @@
 | file | what is in it |
 | --- | --- |
 | engine.py | what users call: requests and futures |
+| callbacks.py | where the functions run that users pass in |
 | dispatch.py | the queue, and which worker gets what |
 | processes.py | starting and hearing worker processes |
 | worker.py | what runs in them |

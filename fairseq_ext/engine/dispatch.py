@@ -7,10 +7,10 @@ themselves, so that the one that killed it is found.
 from __future__ import annotations
 
 from collections import OrderedDict
-from concurrent.futures import Future
 
 from fairseq_ext.engine.processes import Worker
 from fairseq_ext.engine.tickets import Ticket
+from fairseq_ext.errors import UsageError
 
 AHEAD = 1.25  # times as many requests as a worker decodes at once are with it
 
@@ -44,7 +44,11 @@ class Dispatch:
         worker.requests[ticket.number] = ticket
         worker.load += ticket.size
         ticket.worker = worker
-        worker.send(("add", ticket.number, ticket.job))
+        try:
+            worker.send(("add", ticket.number, ticket.job))
+        except Exception as error:
+            self.take(ticket)
+            ticket.tell(UsageError(f"the request cannot be sent to a process ({error}): give text and numbers"))
 
     def take(self, ticket: Ticket) -> None:
         """Take a request out of wherever it is."""
@@ -66,8 +70,8 @@ class Dispatch:
             worker.send(("cancel", number))
         return True
 
-    def retry(self, worker: Worker) -> list[Future]:
-        """The requests of a worker that is gone are suspects; the futures of those that were in two such workers, which are taken out."""
+    def retry(self, worker: Worker) -> list[Ticket]:
+        """The requests of a worker that is gone are suspects; those that were in two such workers are taken out and returned."""
         given_up = []
         for ticket in list(worker.requests.values()):
             self.take(ticket)
@@ -75,7 +79,7 @@ class Dispatch:
             if ticket.deaths < 2:
                 self.suspects[ticket.number] = ticket
             else:
-                given_up.append(ticket.future)
+                given_up.append(ticket)
         return given_up
 
     def clear(self) -> list[Ticket]:

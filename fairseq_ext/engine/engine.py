@@ -20,13 +20,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from fairseq_ext.constraints.lines import fields_of
+from fairseq_ext.engine.callbacks import Threads
 from fairseq_ext.engine.dispatch import Dispatch
 from fairseq_ext.engine.jobs import Answer, Description, GlossaryFile, Job, Partial, Work, fields_or_none
 from fairseq_ext.engine.processes import Nursery, Worker
-from fairseq_ext.engine.tickets import Busy, Closed, Pace, Ticket, WorkerDied, resolve
+from fairseq_ext.engine.tickets import Busy, Closed, Pace, Ticket, WorkerDied
 from fairseq_ext.errors import UsageError
 
 PAUSE = 0.5  # seconds before a worker is replaced that has not answered any request
@@ -52,6 +54,7 @@ class Engine:
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self.requests = Dispatch()
+        self.callbacks = Threads()
         self.number = 0
         self.closed = False
         self.failed: Exception | None = None  # why there is no model
@@ -91,8 +94,9 @@ class Engine:
         """A future of the translation of one sentence. Cancelling it frees its rows at the next step.
 
         constraints, any_of, avoid, prefix: as in a line of a JSONL constraints file. glossaries: files; terms: source term to target
-        term (or a|b), for this request. nbest: hypotheses, at most the beam. on_partial: called, in a thread of the engine's, with what has
-        become certain of the translation.
+        term (or a|b), for this request. nbest: hypotheses, at most the beam. on_partial: called with what has become certain of the
+        translation. It and the future's callbacks run one after another in a thread beside the engine's; what on_partial raises is the
+        future's error, and a slow one misses partial results.
         Errors: Busy where the queue is full, Closed, UsageError for phrases in a wrong form; the future has those that need the model.
         """
         given = {"constraints": list(constraints), "any_of": [list(x) for x in any_of], "avoid": list(avoid)}
@@ -108,10 +112,8 @@ class Engine:
             if self.max_queue is not None and len(self.waiting) >= self.max_queue:
                 raise Busy(len(self.waiting), self.pace.until_half(len(self.waiting)))
             self.number += 1
-            number, ticket = self.number, Ticket(self.number, job, on_partial)
-            # subtle: a future keeps its callbacks, so that one that knew the ticket would make a circle for the garbage collector
-            ticket.future.add_done_callback(lambda future: self.forget(number) if future.cancelled() else None)
-            self.requests.waiting[number] = ticket
+            ticket = Ticket(self.number, job, on_partial, partial(self.forget, self.number), self.callbacks)
+            self.requests.waiting[ticket.number] = ticket
             self.requests.give_out()
         return ticket.future
 
@@ -147,7 +149,7 @@ class Engine:
             worker.close()
         self.nursery.stop()
         for ticket in left:
-            resolve(ticket.future, Closed("the engine was closed before the request was answered"))
+            ticket.tell(Closed("the engine was closed before the request was answered"))
 
     def __enter__(self) -> Engine:
         return self
@@ -183,7 +185,7 @@ class Engine:
         return Worker(self.nursery, self.heard, self.lost)
 
     def forget(self, number: int) -> None:
-        """A future was cancelled."""
+        """Nobody waits for a request any more."""
         with self.changed:
             if self.requests.cancel(number):
                 self.changed.notify_all()
@@ -202,25 +204,24 @@ class Engine:
                 self.changed.notify_all()
                 self.requests.give_out()
             return
-        settled: list[tuple[Future, Any]] = []
-        with self.changed:
-            for number, what in message:
-                if isinstance(what, Work):
-                    self.done.add(what)
-                elif (ticket := worker.requests.get(number)) is not None:
-                    if isinstance(what, Partial):
-                        assert ticket.on_partial is not None
-                        ticket.on_partial(what)
-                    else:
-                        worker.fresh = False
-                        self.requests.take(ticket)
-                        self.pace.one_is_done()
-                        settled.append((ticket.future, what))
-            if settled:
-                self.changed.notify_all()
-                self.requests.give_out()
-        for future, what in settled:
-            resolve(future, what)
+        told: list[tuple[Ticket, Any]] = []
+        try:
+            with self.changed:
+                for number, what in message:
+                    if isinstance(what, Work):
+                        self.done.add(what)
+                    elif (ticket := worker.requests.get(number)) is not None:
+                        told.append((ticket, what))
+                        if not isinstance(what, Partial):
+                            worker.fresh = False
+                            self.requests.take(ticket)
+                            self.pace.one_is_done()
+                if told:
+                    self.changed.notify_all()
+                    self.requests.give_out()
+        finally:  # those that have been taken out are told, whatever went wrong
+            for ticket, what in told:
+                ticket.tell(what)
 
     def fail(self, error: Exception) -> None:
         """There is no model: every request has this error."""
@@ -229,7 +230,7 @@ class Engine:
             left = self.requests.clear()
             self.changed.notify_all()
         for ticket in left:
-            resolve(ticket.future, error)
+            ticket.tell(error)
 
     def lost(self, worker: Worker) -> None:
         """A worker is gone, in its thread: its requests run again, and another worker takes its place."""
@@ -242,8 +243,8 @@ class Engine:
             self.restarts += 1
             self.changed.notify_all()
             self.requests.give_out()
-        for future in given_up:
-            resolve(future, WorkerDied("the sentence could not be translated: two worker processes died over it"))
+        for ticket in given_up:
+            ticket.tell(WorkerDied("the sentence could not be translated: two worker processes died over it"))
         if self.stillborn >= TRIES * len(self.requests.workers):
             self.fail(UsageError(
                 "the processes that load the model ended before it was loaded: "
@@ -252,6 +253,16 @@ class Engine:
             return
         if worker.fresh:
             time.sleep(PAUSE)
+        for attempt in range(TRIES):
+            try:
+                return self.replace(worker)
+            except Exception as error:  # the system gives no process, no memory or no thread
+                why = f"{type(error).__name__}: {error}"
+                time.sleep(PAUSE * attempt)
+        self.fail(UsageError(f"no process that translates can be started ({why}): end others, or allow more processes and open files"))
+
+    def replace(self, worker: Worker) -> None:
+        """Start a worker in the place of one that is gone."""
         with self.changed:
             workers = self.requests.workers
             if worker in workers:

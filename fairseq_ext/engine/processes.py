@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import pickle
@@ -13,6 +14,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from fairseq_ext import child
+
+logger = logging.getLogger("fairseq_ext")
 
 
 class Nursery:
@@ -87,8 +90,11 @@ class Worker:
         try:
             while True:
                 self.heard(self, self.pipe.recv())
-        except (EOFError, OSError, pickle.UnpicklingError):
-            self.close()
+        except (EOFError, OSError):
+            pass
+        except BaseException:  # a message that cannot be read, or a fault of this package's own: whoever waits must hear of it
+            logger.exception("a worker of the engine cannot be heard any more, and is replaced")
+        self.close()
         self.lost(self)
 
     def send(self, message: Any) -> None:

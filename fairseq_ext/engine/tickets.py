@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
+from fairseq_ext.engine.callbacks import Calls, Reply, Threads
 from fairseq_ext.engine.jobs import Answer, Job, Partial
 from fairseq_ext.engine.processes import Worker
 
@@ -46,20 +47,46 @@ class Pace:
 
 
 class Ticket:
-    """A request in the engine."""
+    """A request in the engine. cancel: takes it out of the engine."""
 
-    def __init__(self, number: int, job: Job, on_partial: Callable[[Partial], None] | None):
-        self.number, self.job, self.on_partial = number, job, on_partial
-        self.future: Future[Answer] = Future()
+    def __init__(self, number: int, job: Job, on_partial: Callable[[Partial], None] | None, cancel: Callable[[], None], threads: Threads):
+        self.number, self.job, self.on_partial, self.cancel = number, job, on_partial, cancel
+        self.calls = Calls(threads)
+        self.future: Future[Answer] = Reply(self.calls, cancel)
+        self.latest: Partial | None = None  # that on_partial has not been told
         self.deaths = 0  # of workers that had it
         self.worker: Worker | None = None
         self.size = 20 + len(job.source)
+
+    def tell(self, what: Partial | Answer | BaseException) -> None:
+        """Say what has come of it. No code of the user's runs here."""
+        if isinstance(what, Partial):
+            with self.calls.lock:
+                known, self.latest = self.latest, what
+            if known is None:  # else a call for it waits
+                self.calls.add(self.tell_latest)
+        elif self.on_partial is not None:
+            self.calls.add(lambda: resolve(self.future, what))  # behind what it has been told
+        else:
+            resolve(self.future, what)
+
+    def tell_latest(self) -> None:
+        """Call the user's function with what is certain now; what that raises is the request's error."""
+        with self.calls.lock:
+            part, self.latest = self.latest, None
+        if part is None or self.on_partial is None or self.future.done():
+            return
+        try:
+            self.on_partial(part)
+        except BaseException as error:
+            resolve(self.future, error)
+            self.cancel()
 
 
 def resolve(future: Future, what: Any) -> None:
     """Give a future its answer or error, unless it was cancelled meanwhile."""
     try:
-        if isinstance(what, Exception):
+        if isinstance(what, BaseException):
             future.set_exception(what)
         else:
             future.set_result(what)

@@ -1,0 +1,182 @@
+"""Code of users in an engine: what it raises is its own request's, what it waits for delays nobody else, and no listener dies of it."""
+
+import os
+import signal
+import threading
+import time
+from concurrent.futures import wait
+
+import pytest
+from test_decoding import FLAGS, LINES
+from test_engine import workers_of
+
+from fairseq_ext import Engine, Translator, UsageError
+from fairseq_ext.engine.callbacks import Threads
+from fairseq_ext.engine.jobs import Partial
+
+PATIENCE = 120  # seconds for anything, on a machine that does much else
+SOURCE = " ".join(LINES[:4])
+STREAMED = {"source": SOURCE, "prefix": "The"}  # so that something is certain at once
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with Engine(**FLAGS, stream_width=4) as made:
+        made.wait(PATIENCE)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[str]:
+    return [found[0].text for found in Translator(**FLAGS).translate(LINES[:8])]
+
+
+def answers(engine: Engine, lines: list[str]) -> list[str]:
+    return [future.result(PATIENCE).text for future in [engine.submit(line) for line in lines]]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no screen"), SystemExit(3)])
+def test_what_a_callback_raises_is_the_error_of_its_own_request(engine, expected, error):
+    def raising(part: Partial) -> None:
+        raise error
+
+    restarts = engine.restarts
+    wrong = engine.submit(**STREAMED, on_partial=raising)
+    assert answers(engine, LINES[:8]) == expected
+    with pytest.raises(type(error)) as found:
+        wrong.result(PATIENCE)
+    assert found.value is error
+    assert answers(engine, LINES[:8]) == expected
+    assert engine.ready and engine.pending == 0 and engine.restarts == restarts
+
+
+def test_callbacks_that_wait_delay_nobody_and_are_called_in_order(engine, expected):
+    """More of them than the engine decodes at once; each is in a callback until all others are answered."""
+    go, heard = threading.Event(), []
+
+    def waiting(part: Partial) -> None:
+        heard.append(part)
+        assert go.wait(PATIENCE)
+
+    slow = [engine.submit(**STREAMED, on_partial=waiting) for _ in range(6)]
+    held = [engine.submit(line) for line in LINES[:6]]
+    order: list[str] = []
+    for future in held:
+        future.add_done_callback(lambda _: go.wait(PATIENCE))
+    held[0].add_done_callback(lambda _: order.append("second"))
+    held[0].add_done_callback(lambda _: order.append("third"))
+    assert answers(engine, LINES[:8]) == expected
+    assert [future.result(PATIENCE).text for future in held] == expected[:6], "a future is done before its callbacks are called"
+    assert len(heard) == 6 and not order and not any(future.done() for future in slow)
+    go.set()
+    assert len({future.result(PATIENCE).text for future in slow}) == 1
+    until(lambda: len(order) == 2)
+    assert order == ["second", "third"] and engine.pending == 0
+
+
+def test_a_callback_may_ask_the_engine(engine, expected):
+    """It holds no lock, and the thread that hears the worker is free."""
+    asked: list[str] = []
+    future = engine.submit(**STREAMED, on_partial=lambda part: asked.extend(answers(engine, LINES[:1])) if not asked else None)
+    assert future.result(PATIENCE).text and asked == expected[:1]
+
+
+def test_a_done_callback_that_raises_costs_nobody_anything(engine, expected, caplog):
+    def leaving(future) -> None:
+        raise SystemExit(1)
+
+    futures = [engine.submit(line) for line in LINES[:8]]
+    for future in futures:
+        future.add_done_callback(leaving)
+    assert [future.result(PATIENCE).text for future in futures] == answers(engine, LINES[:8]) == expected
+    until(lambda: "has failed" in caplog.text)
+
+
+def test_partial_results_end_with_the_future(engine):
+    heard: list[Partial] = []
+    future = engine.submit(**STREAMED, on_partial=lambda part: (heard.append(part), future.cancel()))
+    with pytest.raises((Exception, BaseException)):
+        future.result(PATIENCE)
+    until(lambda: engine.pending == 0)
+    assert len(heard) == 1
+
+
+def test_a_listener_that_fails_reports_its_worker_as_lost(engine, expected, caplog, monkeypatch):
+    """Whatever the reason: here, a message that cannot be dealt with."""
+    restarts, failed = engine.restarts, []
+
+    def once(work) -> None:
+        if not failed:
+            failed.append(work)
+            raise KeyError("a fault of ours")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.done, "add", once, raising=False)
+        futures = [engine.submit(line) for line in LINES[:8]]
+        assert [future.result(PATIENCE).text for future in futures] == expected
+    until(lambda: engine.restarts == restarts + 1 and engine.ready)
+    assert "a worker of the engine cannot be heard any more, and is replaced" in caplog.text and "a fault of ours" in caplog.text
+
+
+@pytest.mark.parametrize("failures", [2, 100])
+def test_a_worker_that_cannot_be_started_is_tried_again(expected, monkeypatch, failures):
+    """Then every request has the error: none waits for ever."""
+    monkeypatch.setattr("fairseq_ext.engine.engine.PAUSE", 0.01)
+    with Engine(**FLAGS, stream_width=4) as engine:
+        assert answers(engine, LINES[:1]) == expected[:1]
+        start, left = engine.start_worker, list(range(failures))
+
+        def failing():
+            if left:
+                left.pop()
+                raise OSError("too many processes")
+            return start()
+
+        monkeypatch.setattr(engine, "start_worker", failing)
+        os.kill(workers_of(engine)[0], signal.SIGKILL)
+        if failures == 2:
+            assert answers(engine, LINES[:8]) == expected
+        else:
+            with pytest.raises(UsageError, match="no process that translates can be started .OSError: too many processes."):
+                engine.submit(LINES[0]).result(PATIENCE)
+
+
+def test_a_request_that_cannot_be_sent_has_an_error_and_others_an_answer(engine, expected):
+    wrong = engine.submit(LINES[0], terms={"Patient": lambda: "patient"})
+    with pytest.raises(UsageError, match="the request cannot be sent to a process"):
+        wrong.result(PATIENCE)
+    assert answers(engine, LINES[:8]) == expected and engine.pending == 0
+
+
+def test_threads_are_shared_and_end(monkeypatch):
+    monkeypatch.setattr("fairseq_ext.engine.callbacks.IDLE", 0.2)
+    threads, names, gate = Threads(), set(), threading.Event()
+
+    def note() -> None:
+        names.add(threading.current_thread().ident)
+
+    for _ in range(20):
+        threads.run(note)
+        until(lambda: len(threads.idle) == 1)
+    assert len(names) == 1
+    started = threading.active_count()
+    for _ in range(5):
+        threads.run(gate.wait)
+    assert threading.active_count() == started + 4
+    gate.set()
+    until(lambda: not threads.idle and threading.active_count() == started - 1)
+    monkeypatch.setattr(threading.Thread, "start", lambda self: (_ for _ in ()).throw(RuntimeError("can't start new thread")))
+    threads.run(note)
+    assert threading.get_ident() in names
+
+
+def until(condition, seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_waiting_for_futures_is_as_ever(engine):
+    done, left = wait([engine.submit(line) for line in LINES[:4]], PATIENCE)
+    assert len(done) == 4 and not left
