@@ -14,8 +14,10 @@ import uvicorn
 
 from fairseq_ext import Engine
 from fairseq_ext.serve.app import Server
+from fairseq_ext.serve.connections import most_connections, protocol
 from fairseq_ext.serve.settings import Settings
 
+JSON, TSV = ({"Content-Type": kind} for kind in ("application/json", "text/tab-separated-values"))
 ROOT = Path(__file__).parents[1]
 MODEL = ROOT / "checkpoints" / "demo"
 FLAGS = dict(
@@ -24,13 +26,20 @@ FLAGS = dict(
 )  # fmt: skip
 
 
+def head(path: str, body: bytes, host: str = "localhost") -> bytes:
+    """The header of a request for a raw socket."""
+    return f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+
+
 @contextlib.contextmanager
 def listening(engine: Engine, settings: Settings) -> Iterator[httpx.Client]:
     """A client of a server over this engine, which stays when the server goes."""
     server = Server(engine, settings)
     server.engine = engine
     sock = socket.create_server(("127.0.0.1", 0))
-    running = uvicorn.Server(uvicorn.Config(server.app, log_level="error", lifespan="off", timeout_graceful_shutdown=2))
+    of_connections = protocol(settings.max_connections or most_connections(), settings.read_timeout)
+    config = uvicorn.Config(server.app, log_level="error", lifespan="off", timeout_graceful_shutdown=2, http=of_connections)
+    running = uvicorn.Server(config)
     thread = threading.Thread(target=running.run, kwargs={"sockets": [sock]}, daemon=True)
     thread.start()
     while not running.started:

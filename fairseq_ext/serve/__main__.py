@@ -46,15 +46,28 @@ def parser(name: str = "python -m fairseq_ext.serve") -> ArgumentParser:
     add("--max-line-tokens", type=int, metavar="N", help="most source tokens of a sentence (default: as many as the model takes)")
     add("--max-queue", type=int, default=default.max_queue, metavar="N", help=f"most sentences that wait (default: {default.max_queue})")
     add("--deadline", type=float, default=default.deadline, metavar="SECONDS", help=f"most for a request (default: {default.deadline:g})")
+    add("--allowed-hosts", type=names, default=(), metavar="NAMES",
+        help="names that the server answers to beside localhost and --host, joined by commas (default: none; with --api-keys: any)")
+    add("--max-connections", type=int, metavar="N", help="most connections at once (default: 1000, or as the limit of open files allows)")
+    add("--read-timeout", type=float, default=default.read_timeout, metavar="SECONDS",
+        help=f"for the header of a request, and for its body (default: {default.read_timeout:g})")
+    add("--keep-alive", type=int, default=default.keep_alive, metavar="SECONDS",
+        help=f"for which an idle connection is kept (default: {default.keep_alive:g})")
     add("--grace", type=float, default=default.grace, metavar="SECONDS", help=f"for open requests at SIGTERM (default: {default.grace:g})")
     return parse
+
+
+def names(text: str) -> tuple[str, ...]:
+    """The names of a list with commas."""
+    return tuple(filter(None, (name.strip() for name in text.split(","))))
 
 
 def settings_of(args: Any) -> Settings:
     """The server's own flags (raises UsageError)."""
     from fairseq_ext.serve.guard import Keys, is_loopback
 
-    for name in ("max_body", "max_lines", "max_line_tokens", "max_queue", "deadline", "cpu_workers"):
+    above_0 = ("max_body", "max_lines", "max_line_tokens", "max_queue", "deadline", "cpu_workers", "max_connections", "read_timeout")
+    for name in (*above_0, "keep_alive"):
         value = getattr(args, name)
         if value is not None and not value > 0:
             raise UsageError(f"--{name.replace('_', '-')} {value:g} allows nothing: use a number above 0")
@@ -65,7 +78,7 @@ def settings_of(args: Any) -> Settings:
     Keys(args.api_keys)
     return Settings(
         args.host, args.port, args.api_keys, args.glossary_folder, args.max_body, args.max_lines, args.max_line_tokens, args.max_queue,
-        args.deadline, args.grace,
+        args.deadline, args.grace, args.allowed_hosts, args.max_connections, args.read_timeout, args.keep_alive,
     )  # fmt: skip
 
 
@@ -105,12 +118,14 @@ def serve(engine: Engine, settings: Settings) -> int:
     import uvicorn
 
     from fairseq_ext.serve.app import Server
+    from fairseq_ext.serve.connections import most_connections, protocol
 
     application = Server(engine, settings)
     sock = listening(settings)
     config = uvicorn.Config(
-        application.app, log_level="warning", access_log=False, timeout_graceful_shutdown=int(settings.grace + 0.5), lifespan="on"
-    )
+        application.app, log_level="warning", access_log=False, timeout_graceful_shutdown=int(settings.grace + 0.5), lifespan="on",
+        http=protocol(settings.max_connections or most_connections(), settings.read_timeout), timeout_keep_alive=settings.keep_alive,
+    )  # fmt: skip
 
     class Uvicorn(uvicorn.Server):
         @contextlib.contextmanager
@@ -156,9 +171,9 @@ def main(argv: list[str] | None = None) -> int:
     """The exit code."""
     try:
         args, others = parser().parse_known_args(argv)
+        needed("fastapi", "fastapi_offline", "prometheus_client", "uvicorn")
         settings = settings_of(args)
         flags = flags_of(args, others)
-        needed("fastapi", "fastapi_offline", "prometheus_client", "uvicorn")
         engine = Engine(**flags, cpu_workers=args.cpu_workers, max_queue=args.max_queue, longest=args.max_line_tokens)
         try:
             return serve(engine, settings)

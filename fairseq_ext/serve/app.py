@@ -26,6 +26,7 @@ from fairseq_ext.serve.guard import read_body
 from fairseq_ext.serve.metrics import Counted
 from fairseq_ext.serve.protocol import AnyEngine
 from fairseq_ext.serve.refusals import ERRORS, REFUSED, refusal
+from fairseq_ext.serve.same_site import SameSite
 from fairseq_ext.serve.service import Service
 from fairseq_ext.serve.settings import Settings
 from fairseq_ext.serve.waiting import Stream
@@ -65,7 +66,8 @@ class Server(Service):
     def add_routes(self) -> None:
         """All routes; what a route does is the method of its name."""
         app = self.app
-        app.add_middleware(Counted, requests=self.metrics.requests)
+        app.add_middleware(SameSite, hosts=self.settings.hosts)
+        app.add_middleware(Counted, requests=self.metrics.requests, is_closing=lambda: self.closing)
         for kind in REFUSED:
             app.add_exception_handler(kind, self.refused)
         record = {"oneOf": [records.RECORD, {"type": "array", "items": records.RECORD}]}
@@ -101,9 +103,10 @@ class Server(Service):
 
     async def stream(self, request: Request) -> Any:
         """Translate a record while it is watched: server-sent events `partial` {text, tokens}, then `answer`, or `error`."""
-        (record, *_), several = await self.read(request)
+        given, several = await self.read(request)
         if several:
             raise UsageError("a stream has one record: send an object, not a list")
+        (record,) = given
         stream = Stream(self.engine, record.request, self.settings.deadline)
 
         def shown(answer: Answer) -> dict[str, Any]:
@@ -115,7 +118,9 @@ class Server(Service):
 
     async def libretranslate(self, request: Request) -> Any:
         """Translate a text: LibreTranslate's API."""
-        body = await read_body(request, self.settings.max_body)
+        if self.keys.given(request.headers):
+            self.check(request.headers)
+        body = await read_body(request, self.settings)
         asked = libretranslate.read(body, request.headers.get("content-type", ""), self.model(), self.settings.max_lines)
         self.keys.check(request.headers, asked.key)
         found = await self.answered(request, asked.lines())
@@ -133,7 +138,7 @@ class Server(Service):
         translation. The first one takes the time to load the model."""
         self.check(request.headers)
         self.model()
-        source, tokens = records.read_graph(await read_body(request, self.settings.max_body))
+        source, tokens = records.read_graph(await read_body(request, self.settings))
         try:
             svg = await asyncio.wait_for(self.graphs.svg(source, tokens), self.settings.deadline)
         except asyncio.TimeoutError:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
+import time
 from pathlib import Path
 
 from fairseq_ext.engine.jobs import GlossaryFile
@@ -11,6 +13,7 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.files import replace
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+STALE = 3600.0  # seconds
 
 
 class Missing(UsageError):
@@ -22,6 +25,10 @@ class Glossaries:
 
     def __init__(self, folder: Path):
         self.folder = folder
+        for left in folder.glob(".*.tsv"):  # of a PUT that was killed
+            with contextlib.suppress(OSError):
+                if time.time() - left.stat().st_mtime > STALE:
+                    left.unlink()
         self.digests: dict[str, tuple[tuple[int, int, int], str]] = {}  # of files whose inode, size and time are known
 
     def path(self, name: str) -> Path:

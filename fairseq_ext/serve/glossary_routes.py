@@ -44,7 +44,7 @@ class GlossaryRoutes:
         """Keep a glossary, one term a line: source term, tab, target term (or a|b). It replaces the one of this name."""
         self.service.check(request.headers)
         self.service.glossaries.path(name)
-        body = await read_body(request, self.service.settings.max_body)
+        body = await read_body(request, self.service.settings)
         folder = self.service.glossaries.folder
         folder.mkdir(parents=True, exist_ok=True)
         # subtle: in this folder, which workers on other machines see as well; one of them knows what the model can write

@@ -22,6 +22,7 @@ from starlette.requests import ClientDisconnect
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import Lines
+from fairseq_ext.serve.settings import Settings
 
 
 class Keys:
@@ -38,10 +39,15 @@ class Keys:
         found = [hmac.compare_digest(given, known) for known in self.hashes]
         return any(found)
 
+    @staticmethod
+    def given(headers: Mapping[str, str]) -> str | None:
+        """The key of a request's headers."""
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        return (bearer.strip() if scheme.lower() == "bearer" else None) or headers.get("x-api-key")
+
     def check(self, headers: Mapping[str, str], also: str | None = None) -> None:
         """HTTPException 401 for a request without a key, 403 for a wrong one. also: a key that came elsewhere."""
-        scheme, _, bearer = headers.get("authorization", "").partition(" ")
-        key = (bearer.strip() if scheme.lower() == "bearer" else None) or headers.get("x-api-key") or also
+        key = self.given(headers) or also
         if self.admit(key):
             return
         if not key:
@@ -76,12 +82,22 @@ def is_loopback(host: str) -> bool:
 LINGER = 1.0  # seconds for which the rest of a body that is too large is read and dropped
 
 
-async def read_body(request: Request, most: int) -> bytes:
-    """The body of a request; HTTPException 413 for one of more than `most` bytes.
+async def read_body(request: Request, settings: Settings) -> bytes:
+    """The body of a request; HTTPException 408 for one that takes longer than `read_timeout`, 413 for one of more than `max_body` bytes.
 
-    Its rest is not kept: for `LINGER` seconds it is read and dropped, so that a client that is still sending reads the answer and not
-    "connection reset"; then the connection is closed.
+    Of the latter the rest is not kept: for `LINGER` seconds it is read and dropped, so that a client that is still sending reads the
+    answer and not "connection reset"; then the connection is closed.
     """
+    try:
+        return await asyncio.wait_for(whole_body(request, settings.max_body), settings.read_timeout)
+    except (TimeoutError, asyncio.TimeoutError):
+        raise HTTPException(
+            408, f"the body has not come within {settings.read_timeout:g} seconds: send less at once", {"Connection": "close"}
+        ) from None
+
+
+async def whole_body(request: Request, most: int) -> bytes:
+    """The same without a limit of time."""
     announced = request.headers.get("content-length", "")
     parts = request.stream()
     body = bytearray()

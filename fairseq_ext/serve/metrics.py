@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
@@ -53,10 +53,13 @@ class Metrics:
 
 
 class Counted:
-    """An application whose requests are counted by route and status. Plain ASGI, as FastAPI's middleware starts a task a request."""
+    """An application whose requests are counted by route and status. Plain ASGI, as FastAPI's middleware starts a task a request.
 
-    def __init__(self, app: ASGIApp, requests: Counter):
-        self.app, self.requests = app, requests
+    is_closing: whether the server ends; then each response says that the connection does.
+    """
+
+    def __init__(self, app: ASGIApp, requests: Counter, is_closing: Callable[[], bool]):
+        self.app, self.requests, self.is_closing = app, requests, is_closing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -66,6 +69,8 @@ class Counted:
         async def noted(message: Message) -> None:
             nonlocal status
             status = message.get("status", status)
+            if message["type"] == "http.response.start" and self.is_closing():
+                message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
             await send(message)
 
         try:

@@ -111,11 +111,11 @@ def main(argv: list[str] | None = None) -> int:
     """The exit code."""
     try:
         args, others = arguments().parse_known_args(argv)
+        needed("fastapi", "fastapi_offline", "prometheus_client", "uvicorn")
         settings, flags = settings_of(args), flags_of(args, others)
         most = args.replicas if args.max_replicas is None else args.max_replicas
         if not 1 <= args.replicas <= most:
             raise UsageError(f"--replicas {args.replicas} to --max-replicas {most} is no range: use 1 or more, and the larger number last")
-        needed("fastapi", "fastapi_offline", "prometheus_client", "uvicorn")
         try:
             import ray.serve  # noqa: F401
         except ImportError as error:

@@ -5,16 +5,18 @@ from __future__ import annotations
 from fastapi import Response
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.requests import ClientDisconnect
 
 from fairseq_ext.engine.tickets import Busy, Closed, WorkerDied
 from fairseq_ext.errors import UsageError
 from fairseq_ext.serve.glossaries import Missing
 from fairseq_ext.serve.waiting import Gone
 
-REFUSED = (StarletteHTTPException, UsageError, Busy, Closed, WorkerDied, Gone, RuntimeError)
+REFUSED = (StarletteHTTPException, UsageError, Busy, Closed, WorkerDied, Gone, ClientDisconnect, RuntimeError)
 GONE = 499  # nobody reads the answer; the status that proxies log
 ERRORS = {code: {"description": what} for code, what in {
-    400: "the request cannot be used", 401: "a key is missing", 403: "the key is wrong", 413: "the body is too large",
+    400: "the request cannot be used", 401: "a key is missing", 403: "the key, the host or the origin is wrong",
+    408: "the body has not come in time", 413: "the body is too large", 415: "the Content-Type is missing or wrong",
     429: "the queue is full; Retry-After says when to ask again", 503: "no model is loaded, or the server is closing",
     504: "the deadline has passed",
 }.items()}  # fmt: skip
@@ -25,7 +27,7 @@ def refusal(error: Exception) -> Response:
     headers: dict[str, str] = {}
     if isinstance(error, StarletteHTTPException):
         status, sentence, headers = error.status_code, str(error.detail), dict(error.headers or {})
-    elif isinstance(error, Gone):
+    elif isinstance(error, (Gone, ClientDisconnect)):
         status, sentence = GONE, "the client has hung up"
     elif isinstance(error, UsageError):
         status, sentence = 404 if isinstance(error, Missing) else 400, str(error)

@@ -55,7 +55,7 @@ class Service:
         """The records of a request that may ask."""
         self.check(request.headers)
         self.model()
-        body = await read_body(request, self.settings.max_body)
+        body = await read_body(request, self.settings)
         # the folder of glossaries is looked for only where a record names one
         return records.read_records(body, self.settings.max_lines, lambda name: self.glossaries.file(name))
 

@@ -21,6 +21,15 @@ class Settings:
     max_queue: int = 1000  # requests that wait
     deadline: float = 60.0  # seconds from a request's arrival to its answer
     grace: float = 10.0  # seconds for running requests after SIGTERM
+    allowed_hosts: tuple[str, ...] = ()  # names that the server answers to, beside loopback's and `host`
+    max_connections: int | None = None  # None: as the limit of open files allows
+    read_timeout: float = 20.0  # seconds for a request's header, and for its body
+    keep_alive: int = 75  # seconds for which an idle connection stays: longer than clients keep theirs, so that they close first
+
+    @property
+    def hosts(self) -> tuple[str, ...] | None:
+        """Names that the server answers to; None for any, where keys guard it."""
+        return (self.host, *self.allowed_hosts) if self.api_keys is None or self.allowed_hosts else None
 
 
 def default_folder() -> Path:

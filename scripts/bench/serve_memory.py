@@ -31,6 +31,7 @@ from servers import Running, running
 
 KINDS = ("plain",) * 10 + ("phrase", "terms", "kept", "nbest", "stream", "stream", "gone", "libre", "refused", "put")
 HEAD = "| requests | MiB idle | MiB busy | requests/s so far |\n| ---: | ---: | ---: | ---: |"
+JSON, TSV = ({"Content-Type": kind} for kind in ("application/json", "text/tab-separated-values"))
 IDLE = 2.5  # seconds without a request before a reading: a worker gives memory back after one
 LEFT = 60.0  # seconds in which a request that nobody waits for must have ended
 
@@ -97,11 +98,12 @@ class Traffic:
         return None if answer.status_code in (200, 404) else answer.text  # before the first one is put
 
     async def put(self, client: httpx.AsyncClient, line: str, number: int) -> str | None:
-        answer = await client.put("/v1/glossaries/day", content=f"Patient\tpatient\nWort{number}\thouse\n")
+        answer = await client.put("/v1/glossaries/day", content=f"Patient\tpatient\nWort{number}\thouse\n", headers=TSV)
         return None if answer.status_code in (200, 201) else answer.text
 
     async def refused(self, client: httpx.AsyncClient, line: str, number: int) -> str | None:
-        answer = await client.post("/v1/translate", content=b'{"source": ' if number % 40 < 20 else json.dumps({"source": number}).encode())
+        body = b'{"source": ' if number % 40 < 20 else json.dumps({"source": number}).encode()
+        answer = await client.post("/v1/translate", content=body, headers=JSON)
         return None if answer.status_code == 400 else answer.text
 
     async def stream(self, client: httpx.AsyncClient, line: str, give_up: bool) -> str | None:

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from forked import forked
 from libretranslatepy import LibreTranslateAPI
-from serving import FLAGS, ROOT
+from serving import FLAGS, ROOT, TSV
 
 from fairseq_ext.serve.__main__ import main
 
@@ -56,7 +56,7 @@ def test_it_says_where_it_listens_and_ends_at_sigterm_when_what_runs_is_answered
         one = client.post("/v1/translate", json={"source": SOURCE}).json()
         assert one["certificate"] == {"proved": True, "gap": 0.0}
         assert "tokens and the limit is 60: " in client.post("/v1/translate", json={"source": "Ja , " * 60}).json()["error"]
-        assert client.put("/v1/glossaries/clinic", content="patient\temployee\n").status_code == 201
+        assert client.put("/v1/glossaries/clinic", content="patient\temployee\n", headers=TSV).status_code == 201
         for glossary in ("clinic", {"patient": "employee"}):
             twice = client.post("/v1/translate", json={"source": "Der Patient sieht den Patient.", "glossary": glossary}).json()
             assert twice["text"].split().count("employee") == 2 and "employee" not in one["text"], twice

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 import sentencepiece
-from serving import FLAGS
+from serving import FLAGS, JSON, TSV, head
 
 from fairseq_ext.serve.guard import Keys
 from fairseq_ext.serve.libretranslate import PROPERTIES
@@ -54,16 +54,16 @@ KEYS = "source, id, constraints, any_of, avoid, prefix, glossary, nbest, detail"
     ids=lambda value: value[:40] if isinstance(value, bytes) else None,
 )
 def test_wrong_requests_get_one_sentence(client, body, sentence):
-    response = client.post("/v1/translate", content=body)
+    response = client.post("/v1/translate", content=body, headers=JSON)
     assert response.status_code == 400
     assert response.json()["error"].startswith(sentence)
 
 
 def test_a_body_that_is_too_large_is_not_read_to_its_end(client):
     line = json.dumps({"source": "x" * (1 << 20)}).encode()
-    response = client.post("/v1/translate", content=line)
+    response = client.post("/v1/translate", content=line, headers=JSON)
     assert response.status_code == 413 and response.json()["error"] == "the body has more than 65536 bytes: send less at once"
-    chunks = client.post("/v1/translate", content=(b"x" * 8192 for _ in range(64)))  # without a length
+    chunks = client.post("/v1/translate", content=(b"x" * 8192 for _ in range(64)), headers=JSON)  # without a length
     assert chunks.status_code == 413
 
     def endless():
@@ -73,7 +73,7 @@ def test_a_body_that_is_too_large_is_not_read_to_its_end(client):
 
     begin = time.monotonic()
     try:
-        assert client.post("/v1/translate", content=endless()).status_code == 413
+        assert client.post("/v1/translate", content=endless(), headers=JSON).status_code == 413
     except httpx.TransportError:  # the server has hung up
         pass
     assert time.monotonic() - begin < 60
@@ -110,8 +110,8 @@ def test_keys(serving, tmp_path, lines):
         assert client.post("/translate", json={**asked, "api_key": "right"}).status_code == 200
         for path in ("/metrics", "/v1/glossaries", "/v1/model", "/v1/glossaries/x"):
             assert client.get(path).status_code == 401
-        assert client.put("/v1/glossaries/x", content="a\tb\n").status_code == 401
-        assert client.delete("/v1/glossaries/x").status_code == 401
+        assert client.put("/v1/glossaries/x", content="a\tb\n", headers=TSV).status_code == 401
+        assert client.delete("/v1/glossaries/x", headers=TSV).status_code == 401
         assert client.post("/v1/translate/stream", json=body).status_code == 401
         for path in ("/health", "/ready", "/", "/docs", "/languages"):
             assert client.get(path).status_code == 200
@@ -140,28 +140,25 @@ def test_the_deadline_frees_the_rows(serving, engine, lines):
 
 def test_a_client_that_hangs_up_is_cancelled(client, engine, lines):
     body = json.dumps([{"source": " ".join(lines[:4])}] * 60).encode()
-    head = f"POST /v1/translate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     with socket.create_connection((client.base_url.host, client.base_url.port)) as raw:
-        raw.sendall(head + body)
+        raw.sendall(head("/v1/translate", body) + body)
         assert until(lambda: engine.pending > 0)
     assert nothing_pending(engine)
 
 
 def test_a_client_that_hangs_up_in_the_middle_of_a_stream_is_cancelled(client, engine, lines):
     body = json.dumps({"source": " ".join(lines[:8]), "prefix": "The patient"}).encode()
-    head = f"POST /v1/translate/stream HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     with socket.create_connection((client.base_url.host, client.base_url.port)) as raw:
-        raw.sendall(head + body)
+        raw.sendall(head("/v1/translate/stream", body) + body)
         assert raw.recv(1 << 12)  # it has begun
     assert nothing_pending(engine)
 
 
 def test_a_client_that_reads_slowly_holds_up_nobody(client, engine, lines):
     body = json.dumps([{"source": line, "detail": True, "nbest": 5} for line in lines * 5]).encode()
-    head = f"POST /v1/translate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     with socket.create_connection((client.base_url.host, client.base_url.port)) as raw:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        raw.sendall(head + body)
+        raw.sendall(head("/v1/translate", body) + body)
         assert client.post("/v1/translate", json={"source": SOURCE}).json()["text"]
         assert nothing_pending(engine)
         raw.settimeout(60)

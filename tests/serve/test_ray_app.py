@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 from forked import forked
-from serving import FLAGS, ROOT
+from serving import FLAGS, ROOT, TSV
 
 from fairseq_ext import Translator
 from fairseq_ext.engine.jobs import Answer, Work
@@ -113,7 +113,7 @@ def test_the_api_is_the_same(url, expected):
         assert found[0]["text"] == expected[line]
         assert found[1] == {"id": 2, "error": "nbest is 3 and the beam is 2: ask for 1 to 2 hypotheses"}
         assert client.post("/translate", json={"q": line, "source": "de", "target": "en"}).json() == {"translatedText": expected[line]}
-        assert client.put("/v1/glossaries/clinic", content="Patient\temployee\n").status_code == 201
+        assert client.put("/v1/glossaries/clinic", content="Patient\temployee\n", headers=TSV).status_code == 201
         named = client.post("/v1/translate", json={"source": "Der Patient hat einen Port.", "glossary": "clinic"}).json()
         assert "employee" in named["text"] and client.get("/v1/glossaries").json() == {"glossaries": ["clinic"]}
         metrics = client.get("/metrics").text

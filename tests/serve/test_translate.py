@@ -4,7 +4,7 @@ import json
 
 import pytest
 from libretranslatepy import LibreTranslateAPI
-from serving import FLAGS
+from serving import FLAGS, TSV
 
 from fairseq_ext import Translator
 
@@ -102,26 +102,26 @@ def test_libretranslate_in_json_with_lists_and_alternatives(client, translator, 
 def test_glossaries_are_kept_replaced_and_forgotten(client, settings):
     path = "/v1/glossaries/clinic"
     assert client.get(path).status_code == 404
-    assert client.put(path, content="Patient\thouse\n").status_code == 201
+    assert client.put(path, content="Patient\thouse\n", headers=TSV).status_code == 201
     assert client.get(path).content == b"Patient\thouse\n" and client.get("/v1/glossaries").json() == {"glossaries": ["clinic"]}
     record = {"source": SOURCE, "glossary": "clinic"}
     (constraint,) = client.post("/v1/translate", json=record).json()["constraints"]
     assert constraint["term"] == "Patient" and constraint["met"] and constraint["source_spans"] == [[4, 11]]
-    assert client.put(path, content="Patient\temployee\n").status_code == 200
+    assert client.put(path, content="Patient\temployee\n", headers=TSV).status_code == 200
     text = client.post("/v1/translate", json=record).json()["text"]
     assert "employee" in text and "house" not in text
     both = client.post("/v1/translate", json={**record, "glossary": {"Port": "house"}}).json()
     assert [c["phrase"] for c in both["constraints"]] == ["house"]
-    refused = client.put(path, content="Patient\t漢\n")
+    refused = client.put(path, content="Patient\t漢\n", headers=TSV)
     assert refused.status_code == 400 and "line 1 of glossary 'clinic'" in refused.json()["error"]
-    assert client.put(path, content="no tab here\n").status_code == 400
+    assert client.put(path, content="no tab here\n", headers=TSV).status_code == 400
     assert client.get(path).content == b"Patient\temployee\n", "what is refused replaces nothing"
     assert [file.name for file in settings.glossary_folder.iterdir()] == ["clinic.tsv"]
-    assert client.delete(path).status_code == 204 and client.delete(path).status_code == 404
+    assert client.delete(path, headers=TSV).status_code == 204 and client.delete(path, headers=TSV).status_code == 404
     gone = client.post("/v1/translate", json=record)
     assert gone.status_code == 404 and gone.json()["error"].startswith("there is no glossary 'clinic': put it first")
     for name in ("..", ".hidden", "a%2Fb", "x" * 65):
-        assert client.put(f"/v1/glossaries/{name}", content="a\tb\n").status_code in (400, 404, 405)
+        assert client.put(f"/v1/glossaries/{name}", content="a\tb\n", headers=TSV).status_code in (400, 404, 405)
 
 
 def test_the_documentation_has_examples_that_work(client):
@@ -135,8 +135,8 @@ def test_the_documentation_has_examples_that_work(client):
                 assert "error" not in response.text
                 tried += 1
     example = paths["/v1/glossaries/{name}"]["put"]["requestBody"]["content"]["text/tab-separated-values"]["example"]
-    assert client.put("/v1/glossaries/example", content=example).status_code == 201
-    assert client.delete("/v1/glossaries/example").status_code == 204
+    assert client.put("/v1/glossaries/example", content=example, headers=TSV).status_code == 201
+    assert client.delete("/v1/glossaries/example", headers=TSV).status_code == 204
     assert tried >= 7 and client.get("/docs").status_code == 200
 
 

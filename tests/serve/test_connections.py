@@ -1,0 +1,178 @@
+"""Who is let in, and for how long: names, origins, headers that no form sends, slow clients, many of them, and the end of a server."""
+
+import http.client
+import os
+import re
+import signal
+import socket
+import threading
+import time
+
+import httpx
+import pytest
+from serving import JSON, TSV, head
+from test_command import SOURCE, started  # noqa: F401  (a fixture)
+from test_faults import until
+
+from fairseq_ext.serve.glossaries import Glossaries
+
+BODY = {"source": SOURCE}
+
+
+def raw(client: httpx.Client) -> socket.socket:
+    return socket.create_connection((client.base_url.host, client.base_url.port), timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("name", "origin", "status"),
+    [
+        ("localhost:8000", None, 200), ("127.0.0.1", "http://localhost:3000", 200), ("[::1]:80", None, 200), ("LOCALHOST.", None, 200),
+        ("evil.example", None, 403), ("127.0.0.1.evil.example", None, 403), ("", None, 403), ("[", None, 403),
+        ("localhost", "http://evil.example", 403), ("localhost", "null", 403),
+    ],
+)  # fmt: skip
+def test_without_keys_the_server_answers_under_its_own_names_and_to_its_own_pages(client, name, origin, status):
+    headers = {"Host": name} | ({} if origin is None else {"Origin": origin})
+    found = client.get("/health", headers=headers)
+    assert found.status_code == status, found.text
+    if status == 403:
+        assert found.json()["error"].endswith("is not this server's: use its own, or add --allowed-hosts")
+
+
+def test_more_names_are_allowed_by_a_flag_and_keys_guard_any(serving, tmp_path):
+    with serving(allowed_hosts=("mt.example",)) as client:
+        assert client.get("/health", headers={"Host": "mt.example:443", "Origin": "https://mt.example"}).status_code == 200
+        assert client.get("/health", headers={"Host": "evil.example"}).status_code == 403
+    (tmp_path / "keys").write_text("0" * 64 + "\n", encoding="utf-8")
+    with serving(api_keys=str(tmp_path / "keys")) as client:
+        assert client.get("/health", headers={"Host": "any.example", "Origin": "null"}).status_code == 200
+
+
+def test_what_a_form_could_have_sent_changes_nothing(client):
+    for kind in (None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
+        headers = {} if kind is None else {"Content-Type": kind}
+        for path in ("/v1/translate", "/v1/translate/stream", "/v1/graph"):
+            refused = client.post(path, content=b'{"source": "Ja."}', headers=headers)
+            assert (refused.status_code, refused.json()["error"][:16]) == (415, "the body is JSON")
+        refused = client.put("/v1/glossaries/formed", content=b"Ja\tyes\n", headers=headers)
+        assert refused.status_code == 415 and "a header that no form sends" in refused.json()["error"]
+        assert client.delete("/v1/glossaries/formed", headers=headers).status_code == 415
+    assert client.get("/v1/glossaries").json()["glossaries"] == []
+    assert client.put("/v1/glossaries/formed", content=b"Ja\tyes\n", headers={"X-Requested-With": "curl"}).status_code == 201
+    assert client.delete("/v1/glossaries/formed", headers=TSV).status_code == 204
+
+
+def test_a_client_that_hangs_up_inside_its_body_is_cancelled_and_no_fault(client, caplog):
+    counted = lambda status: len(re.findall(rf'requests_total{{.*status="{status}"', client.get("/metrics").text))  # noqa: E731
+    for path in ("/v1/translate", "/v1/translate/stream", "/v1/graph", "/translate"):
+        with raw(client) as sock:
+            sock.sendall(head(path, b"x" * 1000) + b"{")
+            time.sleep(0.05)
+    with raw(client) as sock:
+        sock.sendall(head("/v1/glossaries/x", b"x" * 1000).replace(b"POST", b"PUT") + b"a\t")
+        time.sleep(0.05)
+    assert until(lambda: counted(499) == 5) and counted(500) == 0, client.get("/metrics").text
+    assert "Traceback" not in caplog.text
+
+
+def test_a_stream_of_no_record_is_told_in_our_form(client):
+    found = client.post("/v1/translate/stream", content=b"[]", headers=JSON)
+    assert (found.status_code, found.json()) == (400, {"error": "a stream has one record: send an object, not a list"})
+
+
+def test_keys_are_read_before_the_body(serving, tmp_path):
+    (tmp_path / "keys").write_text("0" * 64 + "\n", encoding="utf-8")
+    with serving(api_keys=str(tmp_path / "keys")) as client:
+        for path in ("/v1/translate", "/v1/translate/stream", "/v1/graph", "/translate"):
+            with raw(client) as sock:
+                sock.sendall(head(path, b"x" * 1000).replace(b"\r\n\r\n", b"\r\nX-API-Key: wrong\r\n\r\n"))  # and no body
+                assert sock.recv(1000).startswith(b"HTTP/1.1 403 ")
+
+
+def test_slow_clients_are_told_and_hung_up(serving):
+    with serving(read_timeout=0.3) as client:
+        with raw(client) as sock:
+            sock.sendall(head("/v1/translate", b"x" * 1000) + b"{")
+            answer = sock.recv(1000)
+            assert answer.startswith(b"HTTP/1.1 408 ") and b"the body has not come within 0.3 seconds" in answer + sock.recv(1000)
+        for sent in (b"", b"GET /health HTTP/1.1\r\nHost: local"):
+            with raw(client) as sock:
+                sock.sendall(sent)
+                answer = b"".join(iter(lambda: sock.recv(1000), b""))  # until it is closed
+                assert answer.startswith(b"HTTP/1.1 408 ") and b"the request has not come within 0.3 seconds" in answer
+        with raw(client) as sock:  # the second request of a connection, too
+            sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert sock.recv(1000).startswith(b"HTTP/1.1 200 ")
+            sock.sendall(b"GET /hea")
+            assert b"HTTP/1.1 408 " in b"".join(iter(lambda: sock.recv(1000), b""))
+
+
+def test_connections_that_ask_nothing_make_room(serving):
+    with serving(max_connections=4) as client:
+        held = [raw(client) for _ in range(12)]
+        for sock in held:
+            sock.sendall(b"GET /health HTTP/1.1\r\nHost: local")
+        assert client.post("/v1/translate", json=BODY).json()["text"]
+        working = [raw(client) for _ in range(4)]  # all places are taken by requests whose body is still to come
+        for sock in working:
+            sock.sendall(head("/v1/translate", b"x" * 1000) + b"{")
+        time.sleep(0.1)
+        with raw(client) as sock:
+            sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert sock.recv(1000).startswith(b"HTTP/1.1 503 ")
+        for sock in held + working:
+            sock.close()
+        assert until(lambda: client.get("/health").status_code == 200)
+
+
+def test_a_file_that_a_killed_put_has_left_is_removed(tmp_path):
+    for name, age in ((".left.tsv", 7200), (".new.tsv", 0), ("kept.tsv", 7200)):
+        (tmp_path / name).write_text("a\tb\n", encoding="utf-8")
+        os.utime(tmp_path / name, (time.time() - age,) * 2)
+    Glossaries(tmp_path)
+    assert sorted(file.name for file in tmp_path.iterdir()) == [".new.tsv", "kept.tsv"]
+
+
+def test_few_open_files_are_enough_and_no_request_is_lost_at_the_end(started, monkeypatch):  # noqa: F811
+    """300 unfinished headers lock nobody out; at SIGTERM every request on a connection that is kept gets an answer."""
+    import resource
+
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, files[1]))
+    try:
+        process, url, _ = started()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, files)
+    host, port = url.removeprefix("http://").split(":")
+    held = [socket.create_connection((host, int(port))) for _ in range(300)]
+    for sock in held:
+        sock.sendall(b"POST /v1/translate HTTP/1.1\r\nHost: local")
+    assert httpx.post(f"{url}/v1/translate", json=BODY, timeout=60).json()["text"]
+    for sock in held:
+        sock.close()
+    statuses: list[int] = []
+    failures: list[Exception] = []
+
+    def ask() -> None:
+        connection = http.client.HTTPConnection(host, int(port), timeout=60)
+        try:
+            closes = False
+            while not closes:
+                connection.request("POST", "/v1/translate", b'{"source": "Ja."}', JSON)
+                response = connection.getresponse()
+                closes = response.getheader("Connection") == "close"
+                response.read()
+                statuses.append(response.status)
+                time.sleep(0.05)
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=ask) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    assert until(lambda: len(statuses) > 100 or failures)
+    process.send_signal(signal.SIGTERM)
+    for thread in threads:
+        thread.join(60)
+    assert not failures and set(statuses) <= {200, 503}, (failures, set(statuses))
+    assert process.wait(60) == 0
