@@ -161,6 +161,17 @@ def test_sentences_without_a_term_and_terms_that_the_draft_has_change_nothing(dr
     assert [hypotheses[0].text for hypotheses in placing.translate(SOURCES[:20])] == drafts[:20]
 
 
+def test_a_term_that_no_word_translates_is_inserted_and_the_draft_stays(drafts, tmp_path, monkeypatch):
+    glossary = tmp_path / "terms.tsv"
+    first = [max(source.strip(".?!").split(), key=len).strip(",") for source in SOURCES[:8]]
+    glossary.write_text("".join(f"{word}\tmoonlight\n" for word in dict.fromkeys(first)), encoding="utf-8")
+    monkeypatch.setattr("fairseq_ext.placement.word_alignment.ATTENDED", 2.0)  # no word is ever found
+    monkeypatch.setattr("fairseq_ext.placement.word_alignment.DROP", 1e9)
+    found = [hypotheses[0] for hypotheses in translator(beam=4, glossary=str(glossary)).translate(SOURCES[:8])]
+    for hypothesis, draft in zip(found, drafts, strict=False):
+        assert not hypothesis.unmet and hypothesis.text.replace(" moonlight", "").replace(" an ", " a ") == draft.replace(" an ", " a ")
+
+
 def test_through_the_command_beside_streams_banned_and_other_required_words(tmp_path):
     (tmp_path / "terms.tsv").write_text("Verband\tmoonlight|moonlights\n", encoding="utf-8")
     (tmp_path / "banned.txt").write_text("association\n", encoding="utf-8")
