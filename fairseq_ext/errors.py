@@ -151,6 +151,8 @@ def explain(error: BaseException) -> str | None:
         where = f" ({found[1]}: {found[2]} in the checkpoint, {found[3]} here)" if found else ""
         fits = f"the checkpoint does not fit the dictionaries in the data directory{where}"
         return f"{fits}: use the dictionaries it was trained with, and its --langs"
+    if isinstance(error, UnicodeEncodeError) and not error.encoding.lower().replace("-", "").startswith("utf8"):
+        return f"the output is written in {error.encoding}, which has no {error.object[error.start]!r}: set PYTHONIOENCODING=utf-8"
     if isinstance(error, UnicodeError):
         return f"the input is not valid UTF-8 ({text}): convert it first, for example with iconv -f latin1 -t utf-8"
     if "is invalid" in text and "max_positions" in text:

@@ -23,6 +23,8 @@ SIZES = (
         (FileNotFoundError("Dataset not found: test (d)"), "test (d): binarise that subset"),
         (RuntimeError(SIZES), "the checkpoint does not fit the dictionaries in the data directory (encoder.embed_tokens.weight: "),
         (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"), "the input is not valid UTF-8 ("),
+        (UnicodeEncodeError("latin-1", "漢", 0, 1, "no"), "the output is written in latin-1, which has no '漢': set "),
+        (UnicodeEncodeError("utf-8", "\udcff", 0, 1, "surrogates"), "the input is not valid UTF-8 ("),
         (Exception("Size of sample #0 is invalid (=51) since max_positions=(40, 40), skip it with --x"), "Size of sample #0 is invalid"),
         (OSError("m.pt is not a checkpoint that torch can read: cut"), "m.pt is not a checkpoint"),
         (ValueError("something else"), None),

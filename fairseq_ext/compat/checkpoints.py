@@ -33,7 +33,12 @@ def plain_classes() -> list:
     found += [v for v in vars(constants).values() if isinstance(v, type) and issubclass(v, enum.Enum)]
     for name in filter(None, os.environ.get(ALLOW, "").split(",")):
         module, _, attribute = name.strip().rpartition(".")
-        found.append(getattr(importlib.import_module(module), attribute))
+        try:
+            found.append(getattr(importlib.import_module(module), attribute))
+        except (ImportError, AttributeError, ValueError) as error:
+            from fairseq_ext.errors import UsageError
+
+            raise UsageError(f"{ALLOW} names {name}, which cannot be imported ({error}): correct it, or leave it out") from None
     return found
 
 
@@ -67,7 +72,8 @@ def explain_refused_checkpoints(checkpoint_utils: ModuleType) -> None:
         except (OSError, MemoryError):
             raise
         except Exception as error:  # the unpickler fails in any way on a file of another kind
-            if isinstance(error, RuntimeError) and "PytorchStreamReader" not in str(error) or type(error).__name__ == "UsageError":
+            is_other = isinstance(error, RuntimeError) and not re.search("PytorchStreamReader|weights_only", str(error))
+            if is_other or type(error).__name__ == "UsageError":
                 raise
             found = re.search(r"GLOBAL ([\w.]+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
             if not found:
@@ -82,12 +88,33 @@ def explain_refused_checkpoints(checkpoint_utils: ModuleType) -> None:
 
 
 def build_plain_transformers(checkpoint_utils: ModuleType) -> None:
-    """Let our tasks build architectures that only have another name than fairseq's Transformer (loading/plain_transformer.py)."""
-    stock = checkpoint_utils._upgrade_state_dict
+    """Let our tasks build architectures that only have another name than fairseq's Transformer (loading/plain_transformer.py), and tell in
+    a sentence why one cannot be built (loading/checkpoint_parts.py)."""
+    stock, load = checkpoint_utils._upgrade_state_dict, checkpoint_utils.load_model_ensemble_and_task
+    ours = threading.local()
+
+    def load_model_ensemble_and_task(filenames, arg_overrides=None, task=None, *args, **kwargs):
+        if not type(task).__module__.startswith("fairseq_ext."):
+            return load(filenames, arg_overrides, task, *args, **kwargs)
+        from fairseq_ext.errors import explain
+        from fairseq_ext.loading.checkpoint_parts import unbuilt
+
+        ours.loads = True
+        try:
+            return load(filenames, arg_overrides, task, *args, **kwargs)
+        except Exception as error:
+            if explain(error) is not None:
+                raise
+            raise unbuilt(filenames, error) from error
+        finally:
+            ours.loads = False
 
     def upgrade(state):
+        if getattr(ours, "loads", False):
+            importlib.import_module("fairseq_ext.loading.checkpoint_parts").check_(state)
         if "fairseq_ext.tasks" in sys.modules:
             importlib.import_module("fairseq_ext.loading.plain_transformer").build_as_plain_(state)
         return stock(state)
 
     checkpoint_utils._upgrade_state_dict = upgrade  # type: ignore[attr-defined]
+    checkpoint_utils.load_model_ensemble_and_task = load_model_ensemble_and_task  # type: ignore[attr-defined]

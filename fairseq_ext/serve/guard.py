@@ -14,7 +14,7 @@ import hmac
 import ipaddress
 import re
 import secrets
-import sys
+from argparse import ArgumentParser
 from collections.abc import AsyncIterator, Mapping
 
 from fastapi import HTTPException, Request
@@ -120,5 +120,7 @@ async def drop(parts: AsyncIterator[bytes]) -> None:
 
 
 if __name__ == "__main__":
-    key = secrets.token_urlsafe(32)
-    print(f"key:  {key}\nline: {hashlib.sha256(key.encode()).hexdigest()} {' '.join(sys.argv[1:])}".rstrip())
+    parse = ArgumentParser("python -m fairseq_ext.serve.guard", description="Make a key; print it, and its line for --api-keys.")
+    parse.add_argument("name", nargs="*", help="whose key it is (default: nobody's)")
+    name, key = " ".join(parse.parse_args().name), secrets.token_urlsafe(32)
+    print(f"key:  {key}\nline: {hashlib.sha256(key.encode()).hexdigest()} {name}".rstrip())

@@ -139,6 +139,45 @@ def with_weight(value: float):
     return change
 
 
+def with_parts(**parts):
+    def change(state: dict) -> None:
+        state.update(parts)
+
+    return change
+
+
+def with_settings(**settings):
+    def change(state: dict) -> None:
+        vars(state["cfg"]["model"]).update(settings)
+
+    return change
+
+
+def with_kind(weight):
+    def change(state: dict) -> None:
+        state["model"]["decoder.layers.0.fc1.weight"] = weight(state["model"]["decoder.layers.0.fc1.weight"])
+
+    return change
+
+
+DAMAGED = {
+    "no weights": (with_parts(model=None), 'has no weights ("model")'),
+    "settings as text": (with_parts(cfg="x"), "no model can be built of {model} ("),
+    "arguments as text": (with_parts(args="x"), 'has str in the place of "args"'),
+    "the task's state as a list": (with_parts(task_state=[1]), 'has list in the place of "task_state"'),
+    "a sparse weight": (with_kind(torch.Tensor.to_sparse), "without its numbers, or in a sparse form"),
+    "a weight of no numbers": (with_kind(lambda weight: weight.to("meta")), "without its numbers, or in a sparse form"),
+    "a weight of text": (with_kind(lambda weight: "x"), "has str in the place of the weight decoder.layers.0.fc1.weight"),
+    "no heads": (with_settings(decoder_attention_heads=0), "no model can be built of {model} (ZeroDivisionError: "),
+    "heads that do not divide": (with_settings(decoder_attention_heads=7), "no model can be built of {model} (AssertionError: "),
+    "no width": (with_settings(encoder_embed_dim=0), "no model can be built of {model} ("),
+    "layers as text": (with_settings(decoder_layers="x"), "no model can be built of {model} ("),
+    "a million layers": (with_settings(decoder_layers=10**6), "has decoder_layers=1000000, and 0 to 1000 are allowed"),
+    "positions below 0": (with_settings(max_source_positions=-1), "has max_source_positions=-1, and 0 to 1000000 are allowed"),
+    "endless positions": (with_settings(max_target_positions=2**62), "has max_target_positions=4611686018427387904, and 0 to"),
+    "an unknown activation": (with_settings(activation_fn="x"), "no model can be built of {model} ("),
+    "layers to keep": (with_settings(encoder_layers_to_keep="0,99"), "no model can be built of {model} ("),
+}
 CHECKPOINTS = {
     "a weight is missing": (without, "the checkpoint's weights are not those of its architecture (it lacks decoder.layers.0.fc1.weight)"),
     "a weight too many": (with_more, "(it has decoder.more)"),
@@ -223,18 +262,33 @@ def test_no_limit_of_tokens_is_none_as_in_fairseq(files):
         assert done.status == typed.status == 0 and "E-" not in done.stderr + typed.stderr and "H-0" in typed.stdout
 
 
-@pytest.mark.parametrize("name", CHECKPOINTS)
+@pytest.mark.parametrize("name", CHECKPOINTS | DAMAGED)
 def test_wrong_checkpoints_get_one_sentence(name, files, tmp_path):
-    change, sentence = CHECKPOINTS[name]
+    change, sentence = (CHECKPOINTS | DAMAGED)[name]
     state = copy.deepcopy(torch.load(files["model"], weights_only=False))
     change(state)
     torch.save(state, tmp_path / "wrong.pt")
-    assert sentence in refused(filled(RIGHT, files | {"model": tmp_path / "wrong.pt"}))
+    said = refused(filled(RIGHT, files | {"model": tmp_path / "wrong.pt"}))
+    assert sentence.replace("{model}", str(tmp_path / "wrong.pt")) in said and len(said) < 500
+
+
+def test_a_checkpoint_opens_no_other_file(files, tmp_path):
+    """Embeddings that its training began with are among its weights."""
+    (tmp_path / "outside").mkdir()  # to open it would be an error
+    state = copy.deepcopy(torch.load(files["model"], weights_only=False))
+    state["cfg"]["model"].encoder_embed_path = state["cfg"]["model"].decoder_embed_path = str(tmp_path / "outside")
+    torch.save(state, tmp_path / "model.pt")
+    done = generate(*filled(RIGHT, files | {"model": tmp_path / "model.pt"}))
+    assert done.status == 0 and "H-0" in done.stdout, done.stderr
 
 
 def test_what_is_no_checkpoint_gets_one_sentence(files, tmp_path):
     torch.save(torch.ones(3), tmp_path / "tensor.pt")
     assert "holds a tensor instead of a model" in refused(filled(RIGHT, files | {"model": tmp_path / "tensor.pt"}))
+    for name, content in (("nul.pt", b"\0" * 4096), ("text.pt", b"x"), ("empty.pt", b"")):
+        (tmp_path / name).write_bytes(content)
+        said = refused(filled(RIGHT, files | {"model": tmp_path / name}))
+        assert f"{tmp_path / name} is not a checkpoint that fairseq can read" in said and "weights_only" not in said
     assert "is a folder, and a file is needed" in refused(filled(RIGHT, files | {"model": tmp_path}))
     assert "no model is named: add --path" in refused(filled([RIGHT[0], *RIGHT[3:]], files))
 
@@ -282,3 +336,8 @@ def test_phrases_may_be_typed_where_the_command_names_a_file(files):
     flags = ["--avoid-file", "{banned}", "--constraint-case", "any"]
     done = interactive(*filled([*RIGHT, "-s", "de", "-t", "en", *flags], files), stdin=b"de1\ten5\n")
     assert done.status == 0 and "en5" in next(line for line in done.stdout.splitlines() if line.startswith("H-0")).split()
+
+
+def test_a_class_to_trust_that_is_none_gets_one_sentence(files, monkeypatch):
+    monkeypatch.setenv("FAIRSEQ_EXT_ALLOW_GLOBALS", "nosuch.thing")
+    assert "FAIRSEQ_EXT_ALLOW_GLOBALS names nosuch.thing, which cannot be imported (" in refused(filled(RIGHT, files))

@@ -120,3 +120,5 @@ def test_a_key_is_made_with_the_line_for_its_file():
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     key, line = (text.split()[1:] for text in done.stdout.splitlines())
     assert line == [hashlib.sha256(key[0].encode()).hexdigest(), "me"] and len(key[0]) > 40
+    asked = subprocess.run([*command[:-1], "--help"], capture_output=True, text=True, env=environment)
+    assert asked.returncode == 0 and asked.stdout.startswith("usage: ") and "key:" not in asked.stdout

@@ -1,0 +1,55 @@
+"""What a checkpoint must hold before a model is built of it: a damaged one takes neither hours nor all memory, and opens no other file."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+
+from fairseq_ext.errors import UsageError, cut
+from fairseq_ext.loading.saved_settings import plain
+
+MOST = {"_layers": 1000, "_heads": 1000, "_dim": 100_000, "_positions": 1_000_000}  # of settings whose names end so
+FILES = ("encoder_embed_path", "decoder_embed_path", "load_pretrained_encoder_from", "load_pretrained_decoder_from")
+
+
+def check_(state: Any) -> None:
+    """UsageError for what is no checkpoint of a model; files that its training began with are forgotten, in place."""
+    if not isinstance(state, Mapping):
+        return  # which fairseq tells
+    weights = state.get("model")
+    if not isinstance(weights, Mapping):
+        raise wrong('has no weights ("model")')
+    for name, weight in weights.items():
+        if not isinstance(weight, torch.Tensor):
+            raise wrong(f"has {type(weight).__name__} in the place of the weight {name}")
+        if weight.is_meta or weight.layout is not torch.strided:
+            raise wrong(f"has the weight {name} without its numbers, or in a sparse form")
+    for name, kinds in (("args", (Namespace,)), ("cfg", (Mapping, DictConfig)), ("task_state", (Mapping,))):
+        if state.get(name) is not None and not isinstance(state[name], kinds):
+            raise wrong(f'has {type(state[name]).__name__} in the place of "{name}"')
+    groups = state.get("cfg")
+    holder = state["args"] if state.get("args") is not None else None if groups is None else groups.get("model")
+    for name, value in plain(holder).items():
+        most = next((most for ending, most in MOST.items() if name.endswith(ending)), None)
+        if most is not None and isinstance(value, int) and not 0 <= value <= most:
+            raise wrong(f"has {name}={value}, and 0 to {most} are allowed")
+        if name in FILES and value:
+            if isinstance(holder, Namespace):
+                setattr(holder, name, None)
+            else:
+                holder[name] = None  # type: ignore[index]
+
+
+def wrong(what: str) -> UsageError:
+    """The error for a checkpoint."""
+    return UsageError(f"the checkpoint {what}: it is damaged, or of another kind; name one as fairseq-train has saved it")
+
+
+def unbuilt(paths: Any, error: Exception) -> UsageError:
+    """The error where no model could be built of a checkpoint, for whatever reason."""
+    why = cut(str(error) or "no reason is given")
+    return UsageError(f"no model can be built of {', '.join(paths)} ({type(error).__name__}: {why}): it is damaged, or of another fairseq")
