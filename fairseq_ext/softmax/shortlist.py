@@ -34,9 +34,7 @@ SHAPES = 256  # a gathered part is filled up to a multiple of so many words
 
 def required_words(pool: Pool) -> Tensor:
     """(N, R) ids that each sentence's prefix and constraints need, padded with -1."""
-    wanted = [set(ids) for ids in pool.required or [()] * len(pool)]
-    if pool.prefix is not None:
-        wanted = [w | set(row) for w, row in zip(wanted, pool.prefix.tolist(), strict=True)]
+    wanted = [{*ids, *pool.forced(i)} for i, ids in enumerate(pool.required or [()] * len(pool))]
     width = max(map(len, wanted), default=0)
     rows = [[*sorted(w), *[-1] * (width - len(w))] for w in wanted]
     return torch.tensor(rows, dtype=torch.long, device=pool.length.device).view(len(pool), width)

@@ -115,7 +115,7 @@ class OutputLayer:
 
     def ways(self, x: torch.Tensor) -> Ways:
         beam, pool = one_sentence(x.size(0))
-        hits = self.lsh.hits([x]).amax(0)
+        hits = self.lsh.hits(x).amax(0)
         self.lsh.t = min(range(1, 12), key=lambda t: abs(int((hits >= t).sum()) - self.near))
         eight = {} if self.eight is None else {
             "screened, 8 bits": lambda: ScreenedLogProbs(self.screened, self.decoder, x, self.eight).topk(BEST),

@@ -111,9 +111,9 @@ class LSH(ShortlistSoftmax):
             if self.compiled is not None:
                 self.finder = lsh_compiled.Finder(self.index, self.in_base, int(self.has_bias))
 
-    def hits(self, features: list[Tensor]) -> Tensor:
-        """L (n, V) of Eq. 9: how many bands each word shares with each row's state."""
-        x, index = features[0], self.index
+    def hits(self, x: Tensor) -> Tensor:
+        """L (n, V) of Eq. 9: how many bands each word shares with each row's state x (n, d)."""
+        index = self.index
         with self.measured.stage("hash"):
             if self.has_bias:
                 x = torch.cat([x, x.new_ones(x.size(0), 1)], dim=1)
@@ -125,17 +125,26 @@ class LSH(ShortlistSoftmax):
                 start, length = self.kernels.lookup_direct(codes, index.offsets)
             return self.kernels.count_hits(start, length, index.words, index.V)
 
+    def states(self, features: list[Tensor], beam: Beam, pool: Pool) -> Tensor:
+        """The states (n, d) that shortlists are found for: the first of its sentence for a placeholder row (score -inf), of which it
+        depends on the batch what it holds."""
+        if pool.prefix is None and pool.constraints is None:
+            return features[0]
+        row = torch.arange(beam.rows, device=beam.device)
+        return features[0][torch.where(beam.last_score() > -torch.inf, row, beam.first_row()[beam.sentence_of_row()])]
+
     def words(self, features: list[Tensor], beam: Beam, pool: Pool) -> Tensor:
-        hits = self.hits(features)  # (n, V)
+        hits = self.hits(self.states(features, beam, pool))  # (n, V)
         with self.measured.stage("compact"):
             return beam.by_sentence(hits, 0).amax(1) >= self.t
 
     def found(self, features: list[Tensor], beam: Beam, pool: Pool, always: Tensor | None) -> Tensor | None:
+        states = self.states(features, beam, pool)
         if self.compiled is not None:
-            ids = self.finder(features[0], self.t, always, shortlist_stats.CLOCK)
+            ids = self.finder(states, self.t, always, shortlist_stats.CLOCK)
             self.measured.spent(("hash", "lookup", "compact"), self.finder.seconds)
             return ids
-        hits = self.hits(features)
+        hits = self.hits(states)
         with self.measured.stage("compact"):
             return self.kernels.compact(hits, self.t, always, self.in_base)
 

@@ -76,17 +76,20 @@ def test_lexical_lists_hold_the_translations_of_their_sentence(table, backend):
         same(run(generator, alone(sample, i)), [nbest])
 
 
+LSH = {"softmax": "lsh", "lsh_k": 4, "lsh_bands": 20, "lsh_share": "sentence"}
+LISTS: dict[str, dict] = {
+    "lexical": {"softmax": "lexical", "shortlist_top": 20, "shortlist_share": "sentence"},
+    "top": {"softmax": "top", "shortlist_top": 50, "shortlist_share": "sentence"},
+    "lsh, few words": LSH | {"lsh_u": 2, "lsh_hits": 3, "lsh_top": 8},
+    "lsh, often all words": LSH | {"lsh_u": 1, "lsh_hits": 1, "lsh_top": 30},
+}
+
+
 @pytest.mark.skipif(not has_int8(), reason="this processor has no 8-bit products")
-@pytest.mark.parametrize("listed", ["lexical", "top", "lsh, few words", "lsh, often all words"])
+@pytest.mark.parametrize("listed", LISTS)
 def test_int8_lists_of_each_sentence_do_not_depend_on_the_batch(table, listed):
     """A sentence alone, and beside others: the same hypotheses, scores to float32's rounding."""
-    flags = {
-        "lexical": {"softmax": "lexical", "shortlist_top": 20, "shortlist_file": table, "shortlist_share": "sentence"},
-        "top": {"softmax": "top", "shortlist_top": 50, "shortlist_share": "sentence"},
-        "lsh, few words": {"softmax": "lsh", "lsh_k": 4, "lsh_u": 2, "lsh_hits": 3, "lsh_top": 8, "lsh_share": "sentence"},
-        "lsh, often all words": {"softmax": "lsh", "lsh_k": 4, "lsh_u": 1, "lsh_hits": 1, "lsh_top": 30, "lsh_share": "sentence"},
-    }[listed]
-    flags |= {"lsh_bands": 20} if listed.startswith("lsh") else {}
+    flags = LISTS[listed] | ({"shortlist_file": table} if listed == "lexical" else {})
     generator = generators(
         [build("transformer", words=WORDS, dtype=torch.float32)], flags | {"int8": True}, words=WORDS, beam=4, max_len_b=10
     ).ours
@@ -96,6 +99,19 @@ def test_int8_lists_of_each_sentence_do_not_depend_on_the_batch(table, listed):
         assert [h["tokens"].tolist() for h in nbest] == [h["tokens"].tolist() for h in by_itself]
         for h, other in zip(nbest, by_itself, strict=True):
             torch.testing.assert_close(h["positional_scores"], other["positional_scores"], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("listed", LISTS)
+def test_lists_behind_prefixes_of_several_lengths_do_not_depend_on_the_batch(table, listed, tmp_path):
+    """Neither the padding behind shorter prefixes nor the rows of a beam that a prefix leaves empty bring words to a list."""
+    (tmp_path / "counts").write_text("".join(f"w{i} 9\n" for i in range(WORDS)))  # pad is none of the most frequent
+    flags = LISTS[listed] | {"shortlist_counts": str(tmp_path / "counts")} | ({"shortlist_file": table} if listed == "lexical" else {})
+    generator = ours(flags).ours
+    sample, pad = batch(LENGTHS, words=WORDS), dictionary().pad()
+    prefixes = torch.tensor([[10, 11, 12], [13, pad, pad], [14, 15, pad], [pad, pad, pad], [16, 17, 18]])
+    for i, nbest in enumerate(run(generator, sample, prefix_tokens=prefixes)):
+        own = prefixes[i][prefixes[i] != pad]
+        same(run(generator, alone(sample, i), prefix_tokens=own[None] if own.numel() else None), [nbest])
 
 
 def test_a_lexical_list_of_a_batch_is_the_union_of_its_sentences(table):
