@@ -46,7 +46,7 @@ def parser(name: str = "python -m fairseq_ext.serve") -> ArgumentParser:
     add("--max-line-tokens", type=int, metavar="N", help="most source tokens of a sentence (default: as many as the model takes)")
     add("--max-queue", type=int, default=default.max_queue, metavar="N", help=f"most sentences that wait (default: {default.max_queue})")
     add("--deadline", type=float, default=default.deadline, metavar="SECONDS", help=f"most for a request (default: {default.deadline:g})")
-    add("--allowed-hosts", type=names, default=(), metavar="NAMES",
+    add("--allowed-hosts", type=names, metavar="NAMES",
         help="names that the server answers to beside localhost and --host, joined by commas (default: none; with --api-keys: any)")
     add("--max-connections", type=int, metavar="N", help="most connections at once (default: 1000, or as the limit of open files allows)")
     add("--read-timeout", type=float, default=default.read_timeout, metavar="SECONDS",
@@ -78,7 +78,7 @@ def settings_of(args: Any) -> Settings:
     Keys(args.api_keys)
     return Settings(
         args.host, args.port, args.api_keys, args.glossary_folder, args.max_body, args.max_lines, args.max_line_tokens, args.max_queue,
-        args.deadline, args.grace, args.allowed_hosts, args.max_connections, args.read_timeout, args.keep_alive,
+        args.deadline, args.grace, args.allowed_hosts or (), args.max_connections, args.read_timeout, args.keep_alive,
     )  # fmt: skip
 
 
