@@ -36,9 +36,8 @@ def plain_classes() -> list:
         try:
             found.append(getattr(importlib.import_module(module), attribute))
         except (ImportError, AttributeError, ValueError) as error:
-            from fairseq_ext.errors import UsageError
-
-            raise UsageError(f"{ALLOW} names {name}, which cannot be imported ({error}): correct it, or leave it out") from None
+            usage = importlib.import_module("fairseq_ext.errors").UsageError
+            raise usage(f"{ALLOW} names {name}, which cannot be imported ({error}): correct it, or leave it out") from None
     return found
 
 
@@ -96,16 +95,13 @@ def build_plain_transformers(checkpoint_utils: ModuleType) -> None:
     def load_model_ensemble_and_task(filenames, arg_overrides=None, task=None, *args, **kwargs):
         if not type(task).__module__.startswith("fairseq_ext."):
             return load(filenames, arg_overrides, task, *args, **kwargs)
-        from fairseq_ext.errors import explain
-        from fairseq_ext.loading.checkpoint_parts import unbuilt
-
         ours.loads = True
         try:
             return load(filenames, arg_overrides, task, *args, **kwargs)
         except Exception as error:
-            if explain(error) is not None:
+            if importlib.import_module("fairseq_ext.errors").explain(error) is not None:
                 raise
-            raise unbuilt(filenames, error) from error
+            raise importlib.import_module("fairseq_ext.loading.checkpoint_parts").unbuilt(filenames, error) from error
         finally:
             ours.loads = False
 
