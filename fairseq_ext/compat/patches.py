@@ -45,8 +45,8 @@ EVERYWHERE = (
         "checkpoints.explain_refused_checkpoints", ("fairseq.checkpoint_utils",),
     ),
     Patch(
-        "_upgrade_state_dict in fairseq.checkpoint_utils",
-        "our tasks build architectures that are a plain Transformer under a name of their own",
+        "_upgrade_state_dict and load_model_ensemble_and_task in fairseq.checkpoint_utils",
+        "our tasks build architectures that are a plain Transformer under a name of their own, and tell why a model cannot be built",
         "checkpoints.build_plain_transformers", ("fairseq.checkpoint_utils",),
     ),
     Patch(

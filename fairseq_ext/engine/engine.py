@@ -15,6 +15,7 @@ a request that has been in two workers that died is answered with the error.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -31,6 +32,7 @@ from fairseq_ext.engine.processes import Nursery, Worker
 from fairseq_ext.engine.tickets import Busy, Closed, Pace, Ticket, WorkerDied
 from fairseq_ext.errors import UsageError
 
+logger = logging.getLogger("fairseq_ext")
 PAUSE = 0.5  # seconds before a worker is replaced that has not answered any request
 TRIES = 3  # workers in a row that end before their model is loaded, before there is no model
 
@@ -253,12 +255,16 @@ class Engine:
             return
         if worker.fresh:
             time.sleep(PAUSE)
+        why = ""
         for attempt in range(TRIES):
             try:
                 return self.replace(worker)
             except Exception as error:  # the system gives no process, no memory or no thread
                 why = f"{type(error).__name__}: {error}"
                 time.sleep(PAUSE * attempt)
+        if self.ready:  # the other workers go on
+            logger.error("a worker of the engine is gone, and no other can be started in its place (%s)", why)
+            return
         self.fail(UsageError(f"no process that translates can be started ({why}): end others, or allow more processes and open files"))
 
     def replace(self, worker: Worker) -> None:

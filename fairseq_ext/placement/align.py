@@ -66,7 +66,7 @@ class Sentence:
     """A sentence of the pool and its candidates, best draft first."""
 
     number: int
-    place: int  # among the sentences that are served together
+    source: int  # its number among the encoded sources
     constraints: SentenceConstraints
     candidates: list[Candidate]
     mentions: list[tuple[int, ...]] = field(default_factory=list)
@@ -155,7 +155,7 @@ class GlossaryPlacement:
         self.align(pool, sources, [(s, c) for s in lacking for c in s.candidates[:SEARCHED] if c.words is None])
         self.insert(pool, sources, [s for s in lacking if not any(map(s.is_complete, s.candidates))])
         jobs = [(sentence, candidate, tokens) for sentence in sentences for candidate, tokens in self.written(pool, sentence)]
-        scores = self.score.log_probs(sources, [(s.place, tokens) for s, _, tokens in jobs], pool.bos)
+        scores = self.score.log_probs(sources, [(s.source, tokens) for s, _, tokens in jobs], pool.bos)
         for (sentence, candidate, tokens), each in zip(jobs, scores, strict=True):
             total = each.sum()
             wanted = self.spec.scoring.wanted(pool, torch.tensor([sentence.number], device=pool.length.device)).cpu()[0]
@@ -170,7 +170,7 @@ class GlossaryPlacement:
         """Find the words of all mentions in these candidates: by attention; where that finds none in the best draft, or the models have
         none, by prediction difference."""
         targets = [candidate.draft.tokens.tolist() for _, candidate in given]
-        pairs = [(sentence.place, target) for (sentence, _), target in zip(given, targets, strict=True)]
+        pairs = [(sentence.source, target) for (sentence, _), target in zip(given, targets, strict=True)]
         attention = self.score.attention(sources, pairs, pool.bos) if self.score.attends else [None] * len(given)
         jobs = []
         for (sentence, candidate), target, weights in zip(given, targets, attention, strict=True):
@@ -182,8 +182,8 @@ class GlossaryPlacement:
                 jobs += [(sentence, candidate, mention, target) for mention in words.unsure]
         if not jobs:
             return
-        lacking = self.score.encode([without(pool.source(s.number).tolist(), s.mentions[mention]) for s, _, mention, _ in jobs])
-        scores = self.score.log_probs(lacking, [(i, target) for i, (*_, target) in enumerate(jobs)], pool.bos)
+        shortened = self.score.encode([without(pool.source(s.number).tolist(), s.mentions[mention]) for s, _, mention, _ in jobs])
+        scores = self.score.log_probs(shortened, [(i, target) for i, (*_, target) in enumerate(jobs)], pool.bos)
         drops: dict[Candidate, dict[int, Tensor]] = {}
         for (_, candidate, mention, _), each in zip(jobs, scores, strict=True):
             drops.setdefault(candidate, {})[mention] = (candidate.draft.positional_scores.cpu() - each)[-len(candidate.tokens) :]
@@ -200,7 +200,7 @@ class GlossaryPlacement:
                 for _, end in word_spans(best.text):
                     text = put(best.text, [((end, end), term.targets[0])], self.english)
                     jobs.append((sentence, term, (end, end), self.behind_lead(best, text)))
-        scores = self.score.log_probs(sources, [(sentence.place, tokens) for sentence, *_, tokens in jobs], pool.bos)
+        scores = self.score.log_probs(sources, [(sentence.source, tokens) for sentence, *_, tokens in jobs], pool.bos)
         means: dict[tuple[Sentence, SourceTerm], float] = {}
         for (sentence, term, span, _), each in zip(jobs, scores, strict=True):
             if float(each.mean()) > means.get((sentence, term), -float("inf")):

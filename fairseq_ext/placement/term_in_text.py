@@ -14,7 +14,10 @@ SOUNDS_AS_CONSONANT = regex.compile(r"(?i)eu|ewe|one?(?!\w)|once")
 
 
 def widened(text: str, span: Span, term: str, taken: list[Span]) -> Span:
-    """The span with the neighbouring words that the term itself contains ("electric guitar" for the term "six-string guitar")."""
+    """The span with the neighbouring words that the term itself contains ("electric guitar" for the term "six-string guitar"). An empty
+    span, where a term is inserted, takes none in."""
+    if span[0] == span[1]:
+        return span
     words, own = words_of(text), {folded(word) for word in words_of(term)}
     spans = [(start, start + len(word)) for start, word in zip(starts_of(text, words), words, strict=True)]
     start, end = span

@@ -50,9 +50,9 @@ def parser(name: str = "python -m fairseq_ext.serve") -> ArgumentParser:
         help="names that the server answers to beside localhost and --host, joined by commas (default: none; with --api-keys: any)")
     add("--max-connections", type=int, metavar="N", help="most connections at once (default: 1000, or as the limit of open files allows)")
     add("--read-timeout", type=float, default=default.read_timeout, metavar="SECONDS",
-        help=f"for the header of a request, and for its body (default: {default.read_timeout:g})")
+        help=f"most for the header of a request, and for its body (default: {default.read_timeout:g})")
     add("--keep-alive", type=int, default=default.keep_alive, metavar="SECONDS",
-        help=f"for which an idle connection is kept (default: {default.keep_alive:g})")
+        help=f"an idle connection is closed after so long (default: {default.keep_alive})")
     add("--grace", type=float, default=default.grace, metavar="SECONDS", help=f"for open requests at SIGTERM (default: {default.grace:g})")
     return parse
 

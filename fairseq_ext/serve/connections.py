@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import time
 from typing import Any
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
@@ -25,8 +26,8 @@ def most_connections() -> int:
     return MOST if allowed == resource.RLIM_INFINITY else max(1, min(MOST, allowed - KEPT_BACK))
 
 
-def plain(status: str, sentence: str, more: str = "") -> bytes:
-    """A response without an application."""
+def response(status: str, sentence: str, more: str = "") -> bytes:
+    """A response that no application gives."""
     body = f'{{"error":"{sentence}"}}'
     headers = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n{more}"
     return f"HTTP/1.1 {status}\r\n{headers}\r\n{body}".encode()
@@ -38,13 +39,13 @@ def protocol(most: int, read_timeout: float) -> type[asyncio.Protocol]:
     class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            self.since = self.loop.time()
+            self.since = time.monotonic()  # not the loop's time, which is of milliseconds: several connections would share it
             self.patience: Any = None
             if len(self.connections) > most:
                 others = (other for other in self.connections if other.waits and other is not self)
                 idle = min(others, key=lambda other: other.since, default=None)
                 if idle is None:
-                    transport.write(plain("503 Service Unavailable", "all connections are in use: ask again", "Retry-After: 2\r\n"))
+                    transport.write(response("503 Service Unavailable", "all connections are in use: ask again", "Retry-After: 2\r\n"))
                     return transport.close()
                 idle.transport.abort()
                 self.connections.discard(idle)
@@ -67,12 +68,12 @@ def protocol(most: int, read_timeout: float) -> type[asyncio.Protocol]:
             if not self.waits and self.patience is not None:
                 self.patience.cancel()
                 self.patience = None
-            self.since = self.loop.time()
+            self.since = time.monotonic()
 
         def late(self) -> None:
             self.patience = None
             if self.waits and not self.transport.is_closing():
-                self.transport.write(plain("408 Request Timeout", f"the request has not come within {read_timeout:g} seconds"))
+                self.transport.write(response("408 Request Timeout", f"the request has not come within {read_timeout:g} seconds"))
                 self.transport.close()
 
         def connection_lost(self, exc: Exception | None) -> None:

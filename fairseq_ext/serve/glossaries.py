@@ -13,7 +13,7 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.files import replace
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-STALE = 3600.0  # seconds
+STALE = 3600.0  # seconds after which a file that a PUT was writing is nobody's
 
 
 class Missing(UsageError):

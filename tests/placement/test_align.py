@@ -57,6 +57,8 @@ def test_a_neighbour_that_the_term_holds_itself_goes_with_the_word():
     text = "plays an electric guitar and a guitar"
     assert text[slice(*widened(text, (9, 17), "six-string guitar", [(9, 17)]))] == "electric guitar"
     assert text[slice(*widened(text, (9, 17), "six-string guitar", [(9, 17), (18, 24)]))] == "electric"
+    inserted = widened(text, (17, 17), "six-string guitar", [(17, 17)])
+    assert put(text, [(inserted, "six-string guitar")], True) == "plays an electric six-string guitar guitar and a guitar"
 
 
 # ---- the scores

@@ -136,6 +136,24 @@ def test_a_file_that_a_killed_put_has_left_is_removed(tmp_path):
     assert sorted(file.name for file in tmp_path.iterdir()) == [".new.tsv", "kept.tsv"]
 
 
+def test_the_limits_as_they_are_typed(started):  # noqa: F811
+    flags = ["--allowed-hosts", "mt.example, b.example", "--read-timeout", "0.5", "--keep-alive", "1", "--max-connections", "2"]
+    _, url, _ = started(*flags)
+    host, port = url.removeprefix("http://").split(":")
+    unfinished, idle, third = (socket.create_connection((host, int(port)), timeout=60) for _ in range(3))
+    assert unfinished.recv(1000) == b"", "the third connection takes the place of the one that has waited longest"
+    begun = time.monotonic()
+    idle.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert idle.recv(1000).startswith(b"HTTP/1.1 200 ")
+    third.sendall(b"GET /health HTTP/1.1\r\n")
+    assert third.recv(1000).startswith(b"HTTP/1.1 408 ")
+    while idle.recv(1000):
+        pass
+    assert 0.9 < time.monotonic() - begun < 30
+    statuses = [httpx.get(f"{url}/health", headers={"Host": name}).status_code for name in ("mt.example", "b.example", "evil.example")]
+    assert statuses == [200, 200, 403]
+
+
 def test_few_open_files_are_enough_and_no_request_is_lost_at_the_end(started, monkeypatch):  # noqa: F811
     """300 unfinished headers lock nobody out; at SIGTERM every request on a connection that is kept gets an answer."""
     import resource
