@@ -93,7 +93,8 @@ class Worker:
         except (EOFError, OSError):
             pass
         except BaseException:  # a message that cannot be read, or a fault of this package's own: whoever waits must hear of it
-            logger.exception("a worker of the engine cannot be heard any more, and is replaced")
+            if not self.pipe.closed:  # else `close` has taken it away from under the reading
+                logger.exception("a worker of the engine cannot be heard any more, and is replaced")
         self.close()
         self.lost(self)
 

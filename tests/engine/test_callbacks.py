@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from concurrent.futures import wait
+from types import SimpleNamespace
 
 import pytest
 from test_decoding import FLAGS, LINES
@@ -14,6 +15,7 @@ from fairseq_ext import Engine, Translator, UsageError
 from fairseq_ext.engine.callbacks import Threads
 from fairseq_ext.engine.engine import TRIES
 from fairseq_ext.engine.jobs import Partial
+from fairseq_ext.engine.processes import Worker
 
 PATIENCE = 120  # seconds for anything, on a machine that does much else
 SOURCE = " ".join(LINES[:4])
@@ -117,6 +119,25 @@ def test_a_listener_that_fails_reports_its_worker_as_lost(engine, expected, capl
         assert [future.result(PATIENCE).text for future in futures] == expected
     until(lambda: engine.restarts == restarts + 1 and engine.ready)
     assert "a worker of the engine cannot be heard any more, and is replaced" in caplog.text and "a fault of ours" in caplog.text
+
+
+def test_a_pipe_that_is_closed_in_the_reading_is_no_fault(caplog):
+    """`close` in another thread leaves the reading without a handle."""
+
+    class Pipe:
+        closed = False
+
+        def recv(self):
+            self.closed = True
+            raise TypeError("'NoneType' object cannot be interpreted as an integer")
+
+        def close(self):
+            pass
+
+    lost: list[Worker] = []
+    worker = Worker(SimpleNamespace(worker=Pipe), lambda *message: None, lost.append)
+    worker.thread.join(PATIENCE)
+    assert lost == [worker] and not caplog.text
 
 
 @pytest.mark.parametrize(("failures", "workers"), [(2, 1), (100, 1), (100, 2)])
