@@ -159,10 +159,9 @@ def load_outside(file: Path) -> None:
     name = f"fairseq_ext_outside_{file.stem}"
     if name in sys.modules:
         return
-    if not file.is_file():
-        raise UsageError(f"{OUTSIDE} names {file}, which is no file: correct the path")
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None and spec.loader is not None
+    spec = importlib.util.spec_from_file_location(name, file) if file.is_file() else None
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{OUTSIDE} names {file}, which is no file of Python code (.py): correct the path")
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
