@@ -15,6 +15,12 @@ import sys
 LONGEST = 80  # characters of what a message quotes, paths excepted
 LONGEST_PATH = 4096  # characters; what is longer is no path
 QUOTED = re.compile(r"(?<!\w)'([^'\n]{81,})'(?!\w)")
+DAMAGED_DATA = re.compile(  # what fairseq, numpy and torch say of a binarised data set, also out of a process that reads batches
+    r"Index file doesn't match|(?:offset must be non-negative|buffer is smaller than requested)[^\n]*\s*$|index out of range in self\s*$"
+)
+UNREADABLE = (
+    "OverrideParseException", "InterpolationKeyError", "InterpolationResolutionError", "UnsupportedInterpolationType", "GrammarParseError",
+)  # fmt: skip
 ENDLESS = re.compile(r"\d{81,}|[^\s/]{256,}")  # a number, and what no file can have as its name
 
 
@@ -99,6 +105,8 @@ def explain(error: BaseException) -> str | None:
         return "the checkpoint's architecture is none that fairseq knows: name the --user-dir that registers it"
     if "Incorrect dictionary format" in text:
         return f"the dictionary has a line that is not 'token count' ({cut(text.rpartition(': ')[2])}): make it with fairseq-preprocess"
+    if "Incorrect encoding detected in " in text:
+        return f"the dictionary {text.partition(' in ')[2].partition(',')[0]} is not valid UTF-8: make it with fairseq-preprocess"
     if "Duplicate word found when loading Dictionary" in text:
         return f"the dictionary has a word twice ({cut(text.partition(': ')[2].partition('.')[0])}): make it with fairseq-preprocess"
     if "DiverseBeamSearch requires --beam to be divisible" in text:
@@ -135,6 +143,8 @@ def explain(error: BaseException) -> str | None:
         return f"{named} is a folder, and a file is needed: name the file in it"
     if isinstance(error, FileNotFoundError) and error.filename == "":
         return "a file is given without a name: name one, or leave its flag out"
+    if isinstance(error, FileNotFoundError) and error.filename == "@@ ":  # what fairseq takes --replace-unk alone for
+        return "--replace-unk needs the file of an alignment dictionary: name one, or write '' behind it to copy source words"
     if isinstance(error, FileNotFoundError) and error.filename and "dict." not in text:
         return f"{error.filename} does not exist: correct the path"
     if isinstance(error, FileNotFoundError) and os.path.basename(str(error.filename)) == "dict.txt":
@@ -159,8 +169,15 @@ def explain(error: BaseException) -> str | None:
         return f"{text.rstrip('.')}; or shorten that sentence"
     if "--share-all-embeddings requires a joined dictionary" in text:
         return "the model shares its embeddings, but the data directory's two dictionaries differ: use the ones it was trained with"
-    if isinstance(error, AssertionError) and text.startswith("--"):
+    if isinstance(error, (AssertionError, ValueError)) and text.startswith("--"):
         return f"{text} (a check of fairseq's own)"
+    if DAMAGED_DATA.search(text) and isinstance(error, (AssertionError, ValueError, IndexError)):
+        return (
+            f"the data set cannot be read ({cut(text.splitlines()[-1])}): it is damaged, or of another --dataset-impl or dictionary; "
+            "make it again with fairseq-preprocess"
+        )
+    if type(error).__module__ in ("hydra.errors", "omegaconf.errors") and type(error).__name__ in UNREADABLE:
+        return f"a flag's value is read as more than text ({cut(text)}): leave ${{ and backslashes out of it"
     if "Cannot load model parameters from checkpoint" in text:
         return f"{text}: name the architecture's --user-dir, or use the dictionaries it was trained with"
     return None

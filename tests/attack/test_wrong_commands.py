@@ -101,6 +101,9 @@ WRONG = {
     "a long name of a model": (["--path", "x" * 5000], "Model file not found: " + "x" * 77 + "..."),
     "a segmentation of no settings": (["--bpe", "characters"], "--bpe characters is one that fairseq 0.12 cannot set up: use another"),
     "no user's code": (["--user-dir", "{folder}/none"], "--user-dir {folder}/none does not exist: correct the path"),
+    "a backslash": (["--retain-dropout-modules", "\\"], "a flag's value is read as more than text (LexerNoViableAltException: "),
+    "a place-holder": (["--quantization-config-path", "${{x}}"], "a flag's value is read as more than text (Interpolation key 'x'"),
+    "another form": (["--dataset-impl", "cached"], "the data set cannot be read (Index file doesn't match expected format. "),
     "unknown task": (["--task", "translation_exta_ext"], "is none of fairseq_ext's tasks: use "),
 }  # fmt: skip
 # refused by argparse, with status 2
@@ -176,6 +179,8 @@ DAMAGED = {
     "positions below 0": (with_settings(max_source_positions=-1), "has max_source_positions=-1, and 0 to 1000000 are allowed"),
     "endless positions": (with_settings(max_target_positions=2**62), "has max_target_positions=4611686018427387904, and 0 to"),
     "an unknown activation": (with_settings(activation_fn="x"), "no model can be built of {model} ("),
+    "dropout as text": (with_settings(attention_dropout="x"), "has attention_dropout='x', and a number or a truth value is needed"),
+    "no truth value": (with_settings(decoder_normalize_before={"a": 1}), "has decoder_normalize_before={'a': 1}, and a number"),
     "layers to keep": (with_settings(encoder_layers_to_keep="0,99"), "no model can be built of {model} ("),
 }
 CHECKPOINTS = {
@@ -300,6 +305,45 @@ def test_wrong_dictionaries_get_one_sentence(name, files, tmp_path):
     path = tmp_path / "data" / "dict.en.txt"
     path.write_text("\n".join(change(path.read_text().splitlines())) + "\n")
     assert sentence in refused(filled(RIGHT, files | {"data": tmp_path / "data"}))
+
+
+def test_a_dictionary_of_other_bytes_is_named(files, tmp_path):
+    shutil.copytree(files["data"], tmp_path / "data")
+    (tmp_path / "data" / "dict.en.txt").write_bytes(b"h\xfcgel 3\n")
+    said = refused(filled(RIGHT, files | {"data": tmp_path / "data"}))
+    assert f"the dictionary {tmp_path / 'data' / 'dict.en.txt'} is not valid UTF-8" in said
+
+
+def cut_short(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+def of_other_words(data: bytes) -> bytes:
+    return b"\xff\x7f" * (len(data) // 2)
+
+
+@pytest.mark.parametrize("readers", [0, 1])
+@pytest.mark.parametrize(("file", "change"), [("de.idx", cut_short), ("de.bin", cut_short), ("de.bin", of_other_words)])
+def test_damaged_data_sets_get_one_sentence(files, tmp_path, readers, file, change):
+    """The index is read at the start, the words in each batch, also in a process of their own."""
+    shutil.copytree(files["data"], tmp_path / "data")
+    path = tmp_path / "data" / f"test.de-en.{file}"
+    path.write_bytes(change(path.read_bytes()))
+    said = refused(filled([*RIGHT, "--num-workers", readers], files | {"data": tmp_path / "data"}))
+    assert said.startswith("error: the data set cannot be read (") and said.endswith("make it again with fairseq-preprocess"), said
+
+
+TYPED = {
+    "unknown words of no file": (["--replace-unk"], "--replace-unk needs the file of an alignment dictionary: name one"),
+    "half a pipeline": (["--pipeline-model-parallel", "--distributed-num-procs", 7], "--pipeline-balance is currently required for"),
+}
+
+
+@pytest.mark.parametrize("name", TYPED)
+def test_wrong_flags_of_interactive_get_one_sentence(name, files):
+    arguments, sentence = TYPED[name]
+    done = interactive(*filled([*RIGHT, "-s", "de", "-t", "en", *arguments], files), stdin=b"de1\n")
+    assert done.status == 1 and f"error: {sentence}" in done.stderr and "Traceback" not in done.stderr and "H-" not in done.stdout
 
 
 def test_missing_data_gets_one_sentence(files, tmp_path):
