@@ -161,7 +161,7 @@ def load_outside(file: Path) -> None:
         return
     spec = importlib.util.spec_from_file_location(name, file) if file.is_file() else None
     if spec is None or spec.loader is None:
-        raise UsageError(f"{OUTSIDE} names {file}, which is no file of Python code (.py): correct the path")
+        raise UsageError(f"{OUTSIDE} names {file}, which is not a Python file (.py): correct the path")
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)

@@ -57,10 +57,10 @@ def flags(**given) -> Namespace:
     return Namespace(**{**{f.name: f.default for f in fields(task("translation_ext").cfg)}, **MADE_UP, **given})
 
 
-def test_what_is_no_file_of_code_is_no_strategy(tmp_path):
+def test_a_strategy_is_a_python_file(tmp_path):
     (tmp_path / "notes.txt").write_text("x")
     for file in (tmp_path / "notes.txt", tmp_path / "none.py", tmp_path):
-        with pytest.raises(UsageError, match=r"FAIRSEQ_EXT_STRATEGIES names .*, which is no file of Python code \(.py\): correct the path"):
+        with pytest.raises(UsageError, match=r"FAIRSEQ_EXT_STRATEGIES names .*, which is not a Python file \(.py\): correct the path"):
             registry.load_outside(file)
 
 

@@ -36,8 +36,8 @@ def plain_classes() -> list:
         try:
             found.append(getattr(importlib.import_module(module), attribute))
         except (ImportError, AttributeError, ValueError) as error:
-            usage = importlib.import_module("fairseq_ext.errors").UsageError
-            raise usage(f"{ALLOW} names {name}, which cannot be imported ({error}): correct it, or leave it out") from None
+            UsageError = importlib.import_module("fairseq_ext.errors").UsageError
+            raise UsageError(f"{ALLOW} names {name}, which cannot be imported ({error}): correct it, or leave it out") from None
     return found
 
 

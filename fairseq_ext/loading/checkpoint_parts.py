@@ -55,5 +55,7 @@ def wrong(what: str) -> UsageError:
 def unbuilt(paths: Any, error: Exception) -> UsageError:
     """The error where no model could be built of a checkpoint, for whatever reason."""
     why = cut(str(error) or "no reason is given")
-    reason = f"({type(error).__name__}: {why}): it is damaged, or of another version of fairseq; name one that fairseq 0.12 has saved"
-    return UsageError(f"no model can be built of {', '.join(paths)} {reason}")
+    return UsageError(
+        f"no model can be built of {', '.join(paths)} ({type(error).__name__}: {why}): "
+        "it is damaged, or of another version of fairseq; name one that fairseq 0.12 has saved"
+    )
