@@ -54,7 +54,8 @@ def cut(text: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """A message whose quotations are cut, paths excepted: what stands in quotation marks, and what has no end."""
+    """A message on one line whose quotations are cut, paths excepted: what stands in quotation marks, and what has no end."""
+    text = "\\n".join(text.splitlines())
     short = QUOTED.sub(lambda quoted: quoted[0] if is_path(quoted[1]) else f"'{cut(quoted[1])}'", text)
     return ENDLESS.sub(lambda endless: cut(endless[0]), short)
 

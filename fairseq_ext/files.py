@@ -23,6 +23,7 @@ import numpy as np
 from fairseq_ext.errors import UsageError, counted
 
 BLOCK = 1 << 24  # bytes searched for line ends at once
+LONGEST_PIPE = 1 << 28  # bytes read of what is no file
 PART = ".part"  # ends the name of a file that is being written; a killed process leaves it
 
 
@@ -41,9 +42,11 @@ class Lines:
             with open(path, "rb") as file:
                 status = os.fstat(file.fileno())
                 mappable = stat.S_ISREG(status.st_mode) and status.st_size > 0  # pipes and empty files are not
-                self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if mappable else file.read()
+                self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if mappable else file.read(LONGEST_PIPE + 1)
         except OSError as error:
             raise UsageError(f"{flag}: cannot read {path} ({error.strerror}): name a file that exists and is readable") from None
+        if not mappable and len(self.data) > LONGEST_PIPE:
+            raise UsageError(f"{flag}: {path} has no end within {LONGEST_PIPE >> 20} MiB, and is no file: write its lines to a file")
         found = [np.flatnonzero(np.frombuffer(self.data[i : i + BLOCK], np.uint8) == 10) + i for i in range(0, len(self.data), BLOCK)]
         open_end = [np.array([len(self.data)])] if len(self.data) and self.data[-1] != 10 else []
         self.ends = np.concatenate([np.zeros(0, np.int64), *found, *open_end])  # (lines,)

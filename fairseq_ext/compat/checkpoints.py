@@ -8,6 +8,7 @@ import collections
 import contextlib
 import enum
 import importlib
+import mmap
 import os
 import pickle
 import re
@@ -18,6 +19,7 @@ from types import ModuleType
 
 ALLOW = "FAIRSEQ_EXT_ALLOW_GLOBALS"
 SAFE_TORCH = (2, 6)  # the first whose torch.load runs no code unless told to (CVE-2025-32434 is of those before)
+CALL = b"\nbytearray\n"
 reading = threading.RLock()
 
 
@@ -67,6 +69,8 @@ def explain_refused_checkpoints(checkpoint_utils: ModuleType) -> None:
         if tuple(int(part) for part in re.findall(r"\d+", checkpoint_utils.torch.__version__)[:2]) < SAFE_TORCH:
             raise OSError(f"torch {checkpoint_utils.torch.__version__} runs code from checkpoints: install torch 2.6 or later")
         try:
+            if os.path.isfile(path):
+                refuse_any_length(path)
             return stock(path, *args, **kwargs)
         except (OSError, MemoryError):
             raise
@@ -84,6 +88,17 @@ def explain_refused_checkpoints(checkpoint_utils: ModuleType) -> None:
             ) from error
 
     checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu  # type: ignore[attr-defined]
+
+
+def refuse_any_length(path: str) -> None:
+    """OSError for a pickle that calls bytearray: torch's loader lets it, and by its argument a few bytes of a file take all memory."""
+    import torch
+
+    with open(path, "rb") as file:
+        packed = file.read(4) == b"PK\3\4"  # an archive, whose weights stand apart from the pickle
+        with contextlib.closing(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)) as data:
+            if (torch._C.PyTorchFileReader(path).get_record("data.pkl") if packed else data).find(CALL) >= 0:
+                raise OSError(f"{path} is not a checkpoint that fairseq can read: its pickle calls bytearray, which can take all memory")
 
 
 def build_plain_transformers(checkpoint_utils: ModuleType) -> None:

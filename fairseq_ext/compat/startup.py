@@ -52,7 +52,7 @@ def register_named_tasks(options: ModuleType) -> None:
             importlib.import_module("fairseq_ext.tasks")
         else:
             if given is not None and own.names_our_task():
-                refuse_taken_name(given)
+                refuse_wrong_folder(given)
             with beside("repairs").dataclass_defaults():
                 stock(args)
         if own.names_our_task():
@@ -82,9 +82,15 @@ def refuse_two(folders: list[str]) -> None:
     )
 
 
-def refuse_taken_name(folder: str) -> None:
-    """Refuse a user directory under whose name Python knows another module: it would be taken for that (raises UsageError)."""
+def refuse_wrong_folder(folder: str) -> None:
+    """Refuse what is no user directory, and one under whose name Python knows another module: it would be taken for that (UsageError)."""
     path = os.path.abspath(folder)
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise importlib.import_module("fairseq_ext.errors").UsageError(f"--user-dir {folder} is a file: name the folder that it lies in")
+    if "." in os.path.basename(path):
+        raise importlib.import_module("fairseq_ext.errors").UsageError(
+            f"--user-dir {folder} cannot be imported, for there is a dot in its name: rename the folder"
+        )
     known = sys.modules.get(os.path.basename(path))
     if known is not None and os.path.isdir(path) and path not in map(os.path.abspath, getattr(known, "__path__", ())):
         raise importlib.import_module("fairseq_ext.errors").UsageError(

@@ -34,7 +34,8 @@ def check_(state: Any) -> None:
             raise wrong(f'has {type(state[name]).__name__} in the place of "{name}"')
     groups = state.get("cfg")
     holder = state["args"] if state.get("args") is not None else None if groups is None else groups.get("model")
-    for name, value in plain(holder).items():
+    settings = plain(holder)
+    for name, value in settings.items():
         most = next((most for ending, most in MOST.items() if name.endswith(ending)), None)
         if most is not None and isinstance(value, int) and not 0 <= value <= most:
             raise wrong(f"has {name}={value}, and 0 to {most} are allowed")
@@ -45,6 +46,17 @@ def check_(state: Any) -> None:
                 setattr(holder, name, None)
             else:
                 holder[name] = None  # type: ignore[index]
+    refuse_oversize(settings, 16 * sum(weight.numel() for weight in weights.values()))
+
+
+def refuse_oversize(settings: Mapping[str, Any], room: int) -> None:
+    """UsageError for settings of a model that would hold more than `room` numbers, from the products that its matrices have."""
+    for side in ("encoder", "decoder"):
+        layers, width, inner = (settings.get(f"{side}_{name}") for name in ("layers", "embed_dim", "ffn_embed_dim"))
+        if isinstance(layers, int) and isinstance(width, int):
+            inner = max(width, inner) if isinstance(inner, int) else width
+            if layers * width * inner > room:
+                raise wrong(f"has far fewer weights than {layers} layers of width {width} and {inner} in its {side}")
 
 
 def wrong(what: str) -> UsageError:

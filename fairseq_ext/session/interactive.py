@@ -59,6 +59,8 @@ class Interactive(BadSentences):
         self.talks = True
         if self.alignment == "soft":
             raise UsageError("--print-alignment soft is what fairseq-generate alone prints: use hard, or leave it out")
+        if setting(self.flags(), "generation", "score_reference"):
+            raise UsageError("--score-reference scores the translations of a data set, and lines have none: use fairseq-generate")
         if self.held is not None:
             held, self.held = self.held, None
             raise held

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 from types import MappingProxyType
 from typing import Any
 
@@ -85,7 +86,14 @@ class Sentences:
         return self.tokenizer_used
 
     def build_bpe(self, args):
-        self.bpe_used = super().build_bpe(args)  # type: ignore[misc]
+        try:
+            self.bpe_used = super().build_bpe(args)  # type: ignore[misc]
+        except (RuntimeError, OSError) as error:  # of SentencePiece's own reader
+            if not (path := getattr(args, "sentencepiece_model", None)) or isinstance(error, FileNotFoundError) or not os.path.exists(path):
+                raise
+            raise UsageError(
+                f"--sentencepiece-model {path} cannot be read ({cut(str(error))}): it is damaged or of another kind; copy it again"
+            ) from None
         if self.bpe_used is None and self.corpus_size and not self.undoes_bpe:
             tell_segmented_output(self.target_dictionary, self.data_folder)
         return self.bpe_used

@@ -19,6 +19,7 @@ RANGES: dict[tuple[str, str], tuple[int, int, str]] = {
     ("dataset", "batch_size"): (-1, LARGEST, "number of sentences"),
     ("dataset", "max_tokens"): (-1, LARGEST, "number of tokens"),
     ("dataset", "required_batch_size_multiple"): (1, LARGEST, "number of sentences"),
+    ("checkpoint", "checkpoint_shard_count"): (1, 10_000, "number of files"),
     ("dataset", "required_seq_len_multiple"): (1, LARGEST, "number of tokens"),
     ("dataset", "data_buffer_size"): (-1, LARGEST, "number of batches"),
     ("interactive", "buffer_size"): (0, LARGEST, "number of lines"),

@@ -57,6 +57,11 @@ WRONG = {
     "no multiple": (["--required-batch-size-multiple", 0], "--required-batch-size-multiple 0 is no number of sentences"),
     "no multiple of tokens": (["--required-seq-len-multiple", 0], "--required-seq-len-multiple 0 is no number of tokens"),
     "no interval": (["--log-interval", 0], "--log-interval 0 is no number of batches"),
+    "no shards": (["--checkpoint-shard-count", 0], "--checkpoint-shard-count 0 is no number of files: use 1 to"),
+    "a user directory that is a file": (["--user-dir", "{file}"], "is a file: name the folder that it lies in"),
+    "a user directory with a dot": (["--user-dir", "{dotted}"], "cannot be imported, for there is a dot in its name"),
+    "no end": (["--avoid-file", "/dev/zero"], "--avoid-file: /dev/zero has no end within 256 MiB"),
+    "a name of two lines": (["--avoid-file", "a\nb"], "--avoid-file: cannot read a\\nb (No such file or directory)"),
     "no world": (["--distributed-world-size", 0], "--distributed-world-size 0 is no number of processes"),
     "a beam of 300 digits": (["--beam", "9" * 300], "--beam " + "9" * 77 + "... is no number of hypotheses"),
     "half an override": (["--model-overrides", "[1"], "--model-overrides is no dictionary of values ([1)"),
@@ -176,6 +181,10 @@ DAMAGED = {
     "no width": (with_settings(encoder_embed_dim=0), "no model can be built of {model} ("),
     "layers as text": (with_settings(decoder_layers="x"), "no model can be built of {model} ("),
     "a million layers": (with_settings(decoder_layers=10**6), "has decoder_layers=1000000, and 0 to 1000 are allowed"),
+    "layers too wide": (
+        with_settings(decoder_layers=1000, decoder_embed_dim=10_000, decoder_ffn_embed_dim=10_000),
+        "has far fewer weights than 1000 layers of width 10000 and 10000 in its decoder",
+    ),
     "positions below 0": (with_settings(max_source_positions=-1), "has max_source_positions=-1, and 0 to 1000000 are allowed"),
     "endless positions": (with_settings(max_target_positions=2**62), "has max_target_positions=4611686018427387904, and 0 to"),
     "an unknown activation": (with_settings(activation_fn="x"), "no model can be built of {model} ("),
@@ -201,13 +210,14 @@ DICTIONARIES = {
 def files(tiny, tmp_path_factory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("wrong")
     (folder / "file").write_text("x")
+    (folder / "dotted.too").mkdir()
     (folder / "empty").write_text("")
     texts = {"phrases": "en1\n" * 11, "banned": "en2\n", "glossary": "de1\ten1\n"}
     texts |= {"long": "en1 " * 100_000 + "\n", "letters": "abcdefg " * 12_500 + "\n"}
     for name, text in texts.items():
         (folder / name).write_text(text)
     named = {name: folder / name for name in ("file", "empty", *texts)}
-    return named | {"data": tiny / "data", "model": tiny / "model.pt", "folder": folder}
+    return named | {"data": tiny / "data", "model": tiny / "model.pt", "folder": folder, "dotted": folder / "dotted.too"}
 
 
 def refused(arguments: list) -> str:
@@ -253,6 +263,12 @@ def test_a_segmentation_that_is_not_installed_gets_one_sentence(files, monkeypat
     assert said == "error: --bpe or --tokenizer needs fastBPE, which is not installed: pip install fastBPE"
 
 
+@pytest.mark.parametrize("name", ["empty", "file", "model", "folder"])
+def test_what_is_no_sentencepiece_model_gets_one_sentence(name, files):
+    said = refused(filled([*RIGHT, "--bpe", "sentencepiece", "--sentencepiece-model", f"{{{name}}}"], files))
+    assert f"--sentencepiece-model {files[name]} cannot be read (" in said
+
+
 def test_the_moses_tokenizer_without_languages_gets_one_sentence(files):
     assert "--tokenizer moses needs the languages: add --source-lang and --target-lang" in refused(
         filled([*RIGHT, "--tokenizer", "moses"], files)
@@ -294,6 +310,11 @@ def test_what_is_no_checkpoint_gets_one_sentence(files, tmp_path):
         (tmp_path / name).write_bytes(content)
         said = refused(filled(RIGHT, files | {"model": tmp_path / name}))
         assert f"{tmp_path / name} is not a checkpoint that fairseq can read" in said and "weights_only" not in said
+    for zipped in (True, False):
+        torch.save({"model": bytearray(10)}, tmp_path / "bytes.pt", _use_new_zipfile_serialization=zipped)
+        content = (tmp_path / "bytes.pt").read_bytes()
+        assert b"bytearray" in content
+        assert "its pickle calls bytearray" in refused(filled(RIGHT, files | {"model": tmp_path / "bytes.pt"}))
     assert "is a folder, and a file is needed" in refused(filled(RIGHT, files | {"model": tmp_path}))
     assert "no model is named: add --path" in refused(filled([RIGHT[0], *RIGHT[3:]], files))
 
@@ -346,12 +367,22 @@ def test_wrong_flags_of_interactive_get_one_sentence(name, files):
     assert done.status == 1 and f"error: {sentence}" in done.stderr and "Traceback" not in done.stderr and "H-" not in done.stdout
 
 
+def test_lines_have_no_references_to_score(files):
+    done = interactive(*filled([*RIGHT, "-s", "de", "-t", "en", "--score-reference"], files), stdin=b"de1\n")
+    assert done.status == 1 and "error: --score-reference scores the translations of a data set" in done.stderr
+
+
 def test_missing_data_gets_one_sentence(files, tmp_path):
     assert "does not exist: correct the path" in refused(filled(RIGHT, files | {"data": tmp_path / "none"}))
     shutil.copytree(files["data"], tmp_path / "data")
     (tmp_path / "data" / "dict.en.txt").unlink()
     assert "no dictionary at" in refused(filled(RIGHT, files | {"data": tmp_path / "data"}))
     (tmp_path / "data" / "dict.en.txt").mkdir()
+    for zipped in (True, False):
+        torch.save({"model": bytearray(10)}, tmp_path / "bytes.pt", _use_new_zipfile_serialization=zipped)
+        content = (tmp_path / "bytes.pt").read_bytes()
+        assert b"bytearray" in content
+        assert "its pickle calls bytearray" in refused(filled(RIGHT, files | {"model": tmp_path / "bytes.pt"}))
     assert "is a folder, and a file is needed" in refused(filled(RIGHT, files | {"data": tmp_path / "data"}))
 
 
