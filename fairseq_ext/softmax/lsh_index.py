@@ -1,8 +1,7 @@
-"""The index of LSH softmax: the vocabulary's band codes in tables, kept in a file beside the checkpoint.
+"""The index of LSH softmax: the vocabulary's band codes in tables, kept in a file of the user's cache folder.
 
 The file's name tells K, u, W, the seed and the table; its key is a digest of the weights and of those. An index whose key differs
 is built anew and replaces the file, as is one that is damaged: every number that a lookup indexes by is checked when the file is read.
-Where the checkpoint's folder cannot be written, the user's cache folder is used.
 """
 
 from __future__ import annotations
@@ -105,11 +104,10 @@ def codes_of(parameters: Parameters) -> int:
     return 1 << (parameters.u * bits_of(parameters.K))
 
 
-def folders(checkpoint: str | None) -> list[Path]:
-    """Where an index may be kept, best first; none without a checkpoint."""
-    if checkpoint is None:
-        return []
-    return [Path(checkpoint).resolve().parent, cache_folder()]
+def place_of(checkpoint: str, parameters: Parameters) -> Path:
+    """The file of a checkpoint's index: checkpoints of other folders may have the same name."""
+    path = Path(checkpoint).resolve()
+    return cache_folder() / f"{hashlib.sha256(bytes(path.parent)).hexdigest()[:16]}.{path.name}.{parameters.name}.npz"
 
 
 def load_or_build(
@@ -117,17 +115,14 @@ def load_or_build(
 ) -> Index:
     """The index of these weights, from its file if that holds it; dictionary: fingerprint of the words, remembered beside it."""
     key = key_of(weight, bias, parameters)
-    files = [folder / f"{Path(checkpoint or '').name}.{parameters.name}.npz" for folder in folders(checkpoint)]
-    files[1:] = [file.with_name(f"{key}.{file.name}") for file in files[1:]]  # other checkpoints may have the same name there
-    for file in files:
-        index = read(file, key, parameters, *padded_shape(weight, bias), dictionary)
-        if index is not None:
-            return index.to(weight.device)
+    file = None if checkpoint is None else place_of(checkpoint, parameters)
+    if file is not None and (index := read(file, key, parameters, *padded_shape(weight, bias), dictionary)) is not None:
+        return index.to(weight.device)
     start = time.perf_counter()
     index = build(weight, bias, parameters, kernels)
     seconds = time.perf_counter() - start
-    place = next((file for file in files if write(index, key, file, dictionary)), None)
-    logger.info("LSH index of %d words built in %.1f s, %s", index.V, seconds, f"kept in {place}" if place else "not kept")
+    kept = file is not None and write(index, key, file, dictionary)
+    logger.info("LSH index of %d words built in %.1f s, %s", index.V, seconds, f"kept in {file}" if kept else "not kept")
     return index
 
 

@@ -1,7 +1,6 @@
 """--softmax lsh on models: what it must equal, how its lists grow and shrink, its index on disk, and what it refuses."""
 
 import logging
-import os
 import resource
 import signal
 from pathlib import Path
@@ -237,25 +236,34 @@ def built(monkeypatch) -> list:
     return calls
 
 
+@pytest.fixture
+def cache(tmp_path, monkeypatch) -> Path:
+    """The cache folder of a user who has none yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "fairseq_ext"
+
+
 @pytest.mark.parametrize("table", ["direct", "cuckoo"])
-def test_an_index_is_kept_beside_the_checkpoint_and_built_anew_for_other_weights(table, tmp_path, built):
+def test_an_index_is_kept_in_the_cache_folder_and_built_anew_for_other_weights(table, tmp_path, cache, built):
     checkpoint, parameters = str(tmp_path / "model.pt"), Parameters(4, 2, 6, 1, table)
     first = lsh_index.load_or_build(weights(1), None, parameters, checkpoint)
-    [file] = tmp_path.iterdir()
-    assert file.name == f"model.pt.lsh-4-2-6-1-{table}.npz"
+    [file] = cache.iterdir()
+    assert file.name.endswith(f".model.pt.lsh-4-2-6-1-{table}.npz") and [*tmp_path.iterdir()] == [tmp_path / "cache"]
     again = lsh_index.load_or_build(weights(1), None, parameters, checkpoint)
     assert len(built) == 1 and torch.equal(first.words, again.words) and (table == "direct") == (again.cuckoo is None)
     lsh_index.load_or_build(weights(2), None, parameters, checkpoint)
     lsh_index.load_or_build(weights(2), torch.ones(50), parameters, checkpoint)
-    assert len(built) == 3 and len(list(tmp_path.iterdir())) == 1
+    assert len(built) == 3 and len(list(cache.iterdir())) == 1
     lsh_index.load_or_build(weights(2), torch.ones(50), Parameters(4, 2, 7, 1, table), checkpoint)
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(cache.iterdir())) == 2
+    lsh_index.load_or_build(weights(3), None, parameters, str(tmp_path / "other" / "model.pt"))
+    assert len(list(cache.iterdir())) == 3
 
 
-def test_a_damaged_index_is_replaced(tmp_path, built, caplog):
+def test_a_damaged_index_is_replaced(tmp_path, cache, built, caplog):
     checkpoint = str(tmp_path / "model.pt")
     lsh_index.load_or_build(weights(1), None, PARAMETERS, checkpoint)
-    next(tmp_path.iterdir()).write_bytes(b"nothing of the kind")
+    next(cache.iterdir()).write_bytes(b"nothing of the kind")
     lsh_index.load_or_build(weights(1), None, PARAMETERS, checkpoint)
     assert len(built) == 2 and "is built anew, because it cannot be read" in caplog.text
     lsh_index.load_or_build(weights(1), None, PARAMETERS, checkpoint)
@@ -275,11 +283,11 @@ def test_a_damaged_index_is_replaced(tmp_path, built, caplog):
         ("cuckoo", "hashes", (0, 0), -7),
     ],
 )
-def test_an_index_whose_numbers_lead_out_of_it_is_replaced(tmp_path, built, caplog, table, name, place, value):
+def test_an_index_whose_numbers_lead_out_of_it_is_replaced(tmp_path, cache, built, caplog, table, name, place, value):
     """The digest is right: whoever writes a file can make one."""
     checkpoint, parameters = str(tmp_path / "model.pt"), Parameters(4, 2, 6, 1, table)
     lsh_index.load_or_build(weights(1), None, parameters, checkpoint)
-    [file] = tmp_path.iterdir()
+    [file] = cache.iterdir()
     layout = (lsh_index.FORMAT, lsh_index.VERSION, lsh_index.LAYOUTS[table])
     made_from, arrays = array_file.load(file, *layout)
     arrays[name][place] = value
@@ -288,7 +296,7 @@ def test_an_index_whose_numbers_lead_out_of_it_is_replaced(tmp_path, built, capl
     assert len(built) == 2 and "is built anew, because it" in caplog.text and int(again.words.max()) < 50
 
 
-def test_an_index_remembers_the_dictionary_and_tells_when_another_one_is_used(tmp_path, built, caplog):
+def test_an_index_remembers_the_dictionary_and_tells_when_another_one_is_used(tmp_path, cache, built, caplog):
     checkpoint = str(tmp_path / "model.pt")
     for words in ("50 words, a", "50 words, a", ""):
         lsh_index.load_or_build(weights(1), None, PARAMETERS, checkpoint, dictionary=words)
@@ -298,13 +306,12 @@ def test_an_index_remembers_the_dictionary_and_tells_when_another_one_is_used(tm
     assert len(built) == 1
 
 
-def test_where_the_checkpoint_cannot_be_written_beside_the_cache_folder_is_used(tmp_path, built, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_an_index_that_cannot_be_kept_is_used(tmp_path, built, monkeypatch, caplog):
     (tmp_path / "file").write_text("")  # no folder: nothing can be kept in it, whoever asks
-    checkpoint = str(tmp_path / "file" / "model.pt")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     for _ in range(2):
-        lsh_index.load_or_build(weights(1), None, PARAMETERS, checkpoint)
-    assert len(built) == 1 and len(list(Path(os.environ["XDG_CACHE_HOME"], "fairseq_ext").iterdir())) == 1
+        assert lsh_index.load_or_build(weights(1), None, PARAMETERS, str(tmp_path / "model.pt")).V == 50
+    assert len(built) == 2
 
 
 # ---- refusals
