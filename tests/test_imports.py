@@ -47,7 +47,7 @@ ALLOWED = {
     "constraints": "counters errors files search.finished search.log_probs search.pool stats terms",
     "decoders": "errors kernels",
     # what all may import
-    "kernels": "files",
+    "kernels": "compat.own_process files",
     "registry": "capabilities errors",
     "capabilities": "",
     "child": "",

@@ -31,6 +31,7 @@ from ctypes import c_double, c_float, c_int64, c_void_p
 from pathlib import Path
 from typing import Any
 
+from fairseq_ext.compat import own_process
 from fairseq_ext.files import cache_folder, replace, untrusted
 
 logger = logging.getLogger("fairseq_ext")
@@ -191,6 +192,14 @@ def compile_library(command: list[str], target: Path) -> None:
         replace(target.with_suffix(DIGEST), [hashlib.sha256(content).hexdigest().encode(), b"\n"])
 
 
+def say(line: str) -> None:
+    """Tell why nothing happens for a while: on standard error in a command of ours, in the log of somebody else's program."""
+    if own_process.owned and sys.stderr is not None:
+        print(line, file=sys.stderr, flush=True)
+    else:
+        logger.info(line)
+
+
 def build() -> Path:
     """The compiled library, verified; made if it is not there. Errors: RuntimeError in one sentence."""
     command = compiler()
@@ -204,6 +213,7 @@ def build() -> Path:
             if not is_verified(target):  # another process may have built it meanwhile
                 if target.exists():
                     logger.info("%s is not what was built there: it is built anew", target)
+                say("compiling the decoder step, once on this machine: about 15 s")
                 compile_library(command, target)
     except OSError as error:
         raise RuntimeError(f"{cache_folder()} cannot be written ({error.strerror})") from error

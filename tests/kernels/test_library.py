@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from fairseq_ext.compat import own_process
 from fairseq_ext.files import untrusted
 from fairseq_ext.kernels import library as building
 
@@ -75,12 +76,14 @@ def planted(folder: Path, mark: Path) -> bytes:
 
 
 @needs_compiler
-def test_a_built_library_is_private_and_used_again(small, caplog):
+def test_a_built_library_is_private_and_used_again(small, caplog, capsys, monkeypatch):
+    monkeypatch.setattr(own_process, "owned", "fairseq_cli.generate")
     with caplog.at_level(logging.INFO, "fairseq_ext"):
         assert load().works() == 1
+        assert capsys.readouterr().err == "compiling the decoder step, once on this machine: about 15 s\n"
         first = building.build().stat().st_mtime_ns
         assert load().works() == 1 and building.build().stat().st_mtime_ns == first
-    assert not caplog.records
+    assert not caplog.records and not capsys.readouterr().err
     assert stat.S_IMODE(small.stat().st_mode) == 0o700
     assert sorted(path.suffix for path in small.iterdir()) == [".sha256", ".so"]
 
@@ -105,7 +108,7 @@ def test_anything_else_than_what_was_built_is_built_anew(small, tmp_path, caplog
     with caplog.at_level(logging.INFO, "fairseq_ext"):
         assert load().works() == 1
     assert library.read_bytes() == content and not mark.exists()
-    assert [record.message for record in caplog.records] == [f"{library} is not what was built there: it is built anew"]
+    assert [line for line in caplog.messages if "compiling" not in line] == [f"{library} is not what was built there: it is built anew"]
 
 
 @needs_compiler
@@ -129,7 +132,7 @@ def test_a_cache_below_a_folder_that_others_can_write_to_is_not_used(small, capl
     with caplog.at_level(logging.INFO, "fairseq_ext"):
         elsewhere = building.build()
     assert elsewhere.parent != library.parent and untrusted(elsewhere) is None
-    assert f"{small.parent} is writable by other users" in caplog.text and len(caplog.records) == 1
+    assert f"{small.parent} is writable by other users" in caplog.text
     shutil.rmtree(elsewhere.parent)
 
 
