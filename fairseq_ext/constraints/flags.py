@@ -101,16 +101,16 @@ class ConstraintFlags(FairseqDataclass):
 
 def places_terms(flags: Any, generation: Any = None) -> bool:
     """Whether terms of the glossary are written in the place of what translates their source terms, once `choose_placement` has run."""
-    return bool(flags.glossary) and str(flags.glossary_placement) == "align"
+    return str(flags.glossary_placement) == "align"
 
 
-def choose_placement(flags: Any, generation: Any, segmented: bool, in_engine: bool) -> None:
+def choose_placement(flags: Any, generation: Any, segmented: bool, of_requests: bool) -> None:
     """Name the placement of the glossary's terms where the command names none. segmented: --bpe or --tokenizer says what words are;
-    in_engine: the search is that of Engine and the server.
+    of_requests: glossaries come with requests.
 
     Errors: UsageError for --glossary-placement align beside what it would not keep to.
     """
-    if not flags.glossary or str(flags.glossary_placement) == "free":
+    if not (flags.glossary or of_requests) or str(flags.glossary_placement) == "free":
         return
     own = {"--constraint-bonus": flags.constraint_bonus is not None, "--constraint-draft-first": flags.constraint_draft_first,
            "--constraint-end": flags.constraint_end, f"--select {flags.select}": str(flags.select) != "dba"}  # fmt: skip
@@ -118,13 +118,11 @@ def choose_placement(flags: Any, generation: Any, segmented: bool, in_engine: bo
     stock = {"--" + name.replace("_", "-"): bool(getattr(generation, name, None)) for name in names}
     against = next((flag for flag, is_on in (own | stock).items() if is_on), None)
     if flags.glossary_placement is None:
-        flags.glossary_placement = "align" if segmented and not in_engine and against is None else "free"
+        flags.glossary_placement = "align" if segmented and against is None else "free"
     elif against is not None:
         raise UsageError(f"--glossary-placement align writes terms behind the search, in which {against} works: leave one of the two out")
     elif not segmented:
         raise UsageError("--glossary-placement align needs to know what words are: add --bpe or --tokenizer, or use free in its place")
-    elif in_engine:
-        raise UsageError("--glossary-placement align is for fairseq's commands and Translator, not for Engine and the server: leave it out")
 
 
 def check_glossary(flags: Any, of_requests: bool = False) -> None:

@@ -92,10 +92,11 @@ class Plain(Compiled[CompiledSearch]):
         return pool_without_constraints(self.translator, [request.tokens for request in requests])
 
     def admit(self, pool: Pool, requests: Sequence[Request]) -> list[int] | None:
-        return self.search.admit(pool, list(range(len(requests))), [request.nbest for request in requests]) if is_plain(pool) else None
+        sentences, hypotheses = list(range(len(requests))), [request.hypotheses for request in requests]
+        return self.search.admit(pool, sentences, hypotheses) if is_plain(pool) else None
 
     def take(self, place: int) -> list[Hypothesis] | None:
-        return self.search.take(place, self.held[place].request.nbest)
+        return self.search.take(place, self.held[place].request.hypotheses)
 
 
 class WithPhrases(Compiled[OpenConstrained]):
@@ -106,15 +107,15 @@ class WithPhrases(Compiled[OpenConstrained]):
         return OpenConstrained(setup)
 
     def knows(self, request: Request) -> bool:
-        wanted = request.wanted
-        return wanted is not None and bool(wanted.any_of) and not (wanted.banned or wanted.prefix or request.is_draft)
+        sought = request.sought
+        return sought is not None and bool(sought.any_of) and not (sought.banned or sought.prefix)
 
     def pool(self, requests: Sequence[Request]) -> Pool:
-        return pool_of(self.translator, [request.tokens for request in requests], [request.wanted for request in requests])
+        return pool_of(self.translator, [request.tokens for request in requests], [request.sought for request in requests])
 
     def admit(self, pool: Pool, requests: Sequence[Request]) -> list[int] | None:
         banks = banks_of(self.search.setup, pool)
-        return None if banks is None else self.search.admit(pool, banks, [request.nbest for request in requests])
+        return None if banks is None else self.search.admit(pool, banks, [request.hypotheses for request in requests])
 
     def take(self, place: int) -> list[Hypothesis] | None:
         return self.search.take(place)

@@ -8,8 +8,8 @@ others in those of the loop.
 A request whose preparation fails is answered with the error. When a step fails, whatever the reason, all its sentences run again, each
 alone, so that the error goes to the request that is to blame.
 
-With --constraint-draft-first a request is searched without its required phrases; where the draft misses one, it starts once more, with
-them.
+With --constraint-draft-first a request is searched without its required phrases, and with --glossary-placement align without its glossary
+terms, which are then written into the draft. Where the draft lacks a phrase after that, the request starts once more, with all of them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from fairseq_ext.constraints.draft_first import without_phrases
 from fairseq_ext.engine.compiled import Compiled, Plain, WithPhrases
 from fairseq_ext.engine.intake import Intake, Request, told
 from fairseq_ext.engine.jobs import Partial
 from fairseq_ext.errors import NotANumber
+from fairseq_ext.placement.align import GlossaryPlacement
 from fairseq_ext.search import compiled_search, constrained
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.open_search import OpenSearch
+from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.state import SearchSetup
 from fairseq_ext.session.pool_of import pool_of
 from fairseq_ext.translator import Translator
@@ -55,7 +56,8 @@ class Decoding(Intake):
         super().__init__(translator, refill.places)
         self.refill = refill
         self.device = torch.device("cuda" if translator.cuda else "cpu")
-        setup = self.generator.setup
+        setup, driver = self.generator.setup, self.generator.driver
+        self.placement = driver if isinstance(driver, GlossaryPlacement) else None
         plugs = replace(setup.plugs, select=setup.plugs.select.unconstrained(), stop=setup.plugs.stop.unconstrained())
         of_plain = replace(setup, plugs=plugs)
         self.kinds: dict[type[Compiled], SearchSetup] = {}  # the compiled searches that there may be, with what they search by
@@ -142,24 +144,14 @@ class Decoding(Intake):
 
     def start_in_loop(self, requests: list[Request]) -> None:
         """Put requests into the loop's search."""
-        drafts = [without_phrases(r.wanted) if r.is_draft and r.wanted is not None else r.wanted for r in requests]
-        arrivals = pool_of(self.translator, [request.tokens for request in requests], drafts)
+        arrivals = pool_of(self.translator, [request.tokens for request in requests], [request.sought for request in requests])
         requests = [requests[i] for i in arrivals.ids.tolist()]
-        places = self.search.admit(arrivals, [request.nbest for request in requests])
+        places = self.search.admit(arrivals, [request.hypotheses for request in requests])
         self.live |= zip(places, requests, strict=True)
 
     def finish(self, place: int) -> None:
-        """Answer a request whose search is over; a draft that misses a phrase starts once more, before all that wait."""
-        request, found = self.live[place], self.search.take(place)
-        misses = request.is_draft and not self.holds_all(request, found)
-        if misses:
-            request.is_draft = False
-            self.waiting[request.number] = request
-            self.waiting.move_to_end(request.number, last=False)
-        else:
-            if request.wanted is not None:
-                self.search.pool.given[place] = request.wanted  # all of them are reported, a draft's too
-            self.answer(request, self.generator.answer(self.search.pool, place, found), gap_of(found))
+        """Answer a request whose search is over."""
+        self.settle(self.live[place], self.search.pool, place, self.search.take(place))
         self.search.leave(place)
         del self.live[place]
 
@@ -173,18 +165,35 @@ class Decoding(Intake):
             self.events.append((request.number, told(error)))
         else:
             if found is None:
-                request.is_plain = False
-                self.waiting[request.number] = request
-                self.waiting.move_to_end(request.number, last=False)
+                self.search_again(request)
             else:
-                self.answer(request, self.generator.answer(held.pool, held.sentence, found), gap_of(found))
+                self.settle(request, held.pool, held.sentence, found)
         del compiled.held[place]
 
-    def holds_all(self, request: Request, found: list[Hypothesis]) -> bool:
-        """Whether a draft has all that is required of it."""
+    def settle(self, request: Request, pool: Pool, sentence: int, found: list[Hypothesis]) -> None:
+        """Answer a request with what the search has found; a draft that lacks phrases is searched once more, with them."""
+        if request.is_draft:
+            pool, sentence = pool_of(self.translator, [request.tokens], [request.wanted]), 0
+            complete = self.completed(request, pool, found)
+            if complete is None:
+                request.sought, request.hypotheses = request.wanted, request.nbest
+                return self.search_again(request)
+            found = complete
+        self.answer(request, self.generator.answer(pool, sentence, found), gap_of(found))
+
+    def completed(self, request: Request, pool: Pool, drafts: list[Hypothesis]) -> list[Hypothesis] | None:
+        """A draft's hypotheses with all that is required, best first; None where they lack something. pool: of the request alone."""
+        if self.placement is not None:
+            return self.placement.placed(pool, [self.placement.sentence(pool, 0, drafts, request.nbest)])[0] if drafts else drafts
         assert request.wanted is not None
-        meets = self.generator.meets(self.search.pool)
-        return bool(found) and all(meets(found[0].tokens.tolist(), request.wanted, self.search.pool.ordered))
+        has_all = drafts and all(self.generator.meets(pool)(drafts[0].tokens.tolist(), request.wanted, pool.ordered))
+        return drafts if has_all else None
+
+    def search_again(self, request: Request) -> None:
+        """Start a request once more in the loop or with its phrases, before all that wait."""
+        request.is_plain = False
+        self.waiting[request.number] = request
+        self.waiting.move_to_end(request.number, last=False)
 
     def tell_prefixes(self) -> None:
         """Tell what has become certain of the requests that stream; nothing is of a draft."""
@@ -193,7 +202,7 @@ class Decoding(Intake):
                 self.tell(request, self.search.common_prefix(place))
         for compiled in self.compiled:
             for place, held in compiled.held.items():
-                if held.request.job.streams:
+                if held.request.job.streams and not held.request.is_draft:
                     self.tell(held.request, compiled.search.common_prefix(place))
 
     def tell(self, request: Request, prefix: list[int]) -> None:

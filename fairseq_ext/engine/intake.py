@@ -10,11 +10,13 @@ from typing import Any
 
 from torch import Tensor
 
+from fairseq_ext.constraints.draft_first import without_phrases
 from fairseq_ext.constraints.report import ConstraintCounts
 from fairseq_ext.constraints.sentence import SentenceConstraints
 from fairseq_ext.engine.jobs import Answer, Job, Work
 from fairseq_ext.engine.requirements import Requirements, Term
 from fairseq_ext.errors import UsageError, explain
+from fairseq_ext.placement.align import SEARCHED, without_terms
 from fairseq_ext.translator import Translation, Translator
 
 Event = tuple[int, Any]  # the number of a request, and a Partial, an Answer or an Exception
@@ -31,10 +33,16 @@ class Request:
     nbest: int
     wanted: SentenceConstraints | None
     terms: list[Term]
-    is_plain: bool  # it has no constraints, and the compiled search has not given it up
+    sought: SentenceConstraints | None  # what the search obeys: less than is wanted, while a draft is searched
+    hypotheses: int  # that the search keeps
+    is_plain: bool  # the search has no constraints, and the compiled one has not given it up
     started: float = 0.0  # time.monotonic()
     told: int = 0  # tokens of the prefix that has been told
-    is_draft: bool = False  # it is searched without its required phrases (--constraint-draft-first)
+
+    @property
+    def is_draft(self) -> bool:
+        """Whether phrases that are wanted are left out of the search (--constraint-draft-first, --glossary-placement align)."""
+        return self.sought is not self.wanted
 
 
 class Intake(ABC):
@@ -89,9 +97,12 @@ class Intake(ABC):
         if self.longest is not None and tokens.numel() > self.longest:
             raise UsageError(f"the source has {tokens.numel()} tokens and the limit is {self.longest}: shorten or split it")
         wanted, terms = self.requirements.of(job, tokens)
-        is_draft = bool(translator.task.flags().constraint_draft_first and wanted is not None and wanted.any_of)
-        is_plain = wanted is None or wanted.is_free
-        return Request(number, job, tokens, nbest, wanted, terms, is_plain, is_draft=is_draft)
+        sought, hypotheses = wanted, nbest
+        if wanted is not None and wanted.terms:
+            sought, hypotheses = without_terms(wanted), min(spec.k, max(nbest, SEARCHED))
+        elif wanted is not None and wanted.any_of and translator.task.flags().constraint_draft_first:
+            sought = without_phrases(wanted)
+        return Request(number, job, tokens, nbest, wanted, terms, sought, hypotheses, sought is None or sought.is_free)
 
     def answer(self, request: Request, found: list[dict[str, Any]], gap: float | None = None) -> None:
         """Answer a request with its hypotheses, as the generator has them, best first."""

@@ -73,7 +73,7 @@ class Requirements:
             required = glossary.required(words)
             terms += [Term(each.term.source, each.phrases, spans_of(job.source, words, each.matches), each.cased.mode) for each in required]
             if glossary is not source.glossary:
-                found = source.with_terms(found, required)
+                found = source.with_terms(found, required, tokens)
         return source.consistent(found), terms
 
     def named(self, job: Job) -> list[Glossary]:

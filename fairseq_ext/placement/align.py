@@ -69,6 +69,7 @@ class Sentence:
     source: int  # its number among the encoded sources
     constraints: SentenceConstraints
     candidates: list[Candidate]
+    nbest: int
     mentions: list[tuple[int, ...]] = field(default_factory=list)
 
     def places(self, candidate: Candidate) -> list[tuple[SourceTerm, Span | None]]:
@@ -122,9 +123,7 @@ class GlossaryPlacement:
         def keep(number: int, found: list[Hypothesis]) -> None:
             if not given[number].terms or not found:
                 return answer(number, found)
-            candidates = [self.candidate(pool, given[number], h, lead_of(pool, number)) for h in found]
-            mentions = [mention for term in given[number].terms for mention in term.mentions]
-            waiting.append(Sentence(number, len(waiting), given[number], candidates, mentions))
+            waiting.append(self.sentence(pool, number, found, self.spec.nbest, len(waiting)))
             if len(waiting) == TOGETHER:
                 settle()
 
@@ -135,6 +134,13 @@ class GlossaryPlacement:
             settle()
         if left:
             self.forced(replace(pool, wanted=sorted(left)), answer)
+
+    def sentence(self, pool: Pool, number: int, drafts: Sequence[Hypothesis], nbest: int, source: int = 0) -> Sentence:
+        """A sentence of the pool and its drafts, best first; source: its number among those that are placed together."""
+        assert pool.constraints is not None
+        constraints = pool.constraints[number]
+        candidates = [self.candidate(pool, constraints, draft, lead_of(pool, number)) for draft in drafts]
+        return Sentence(number, source, constraints, candidates, nbest, [m for term in constraints.terms for m in term.mentions])
 
     def candidate(self, pool: Pool, constraints: SentenceConstraints, draft: Hypothesis, lead: int) -> Candidate:
         """A hypothesis with its text behind `lead` forced tokens, and which of the sentence's terms it has."""
@@ -149,7 +155,7 @@ class GlossaryPlacement:
     def placed(self, pool: Pool, sentences: Sequence[Sentence]) -> list[list[Hypothesis] | None]:
         """The hypotheses of each sentence with its terms, best first; None for a sentence that placement cannot serve."""
         sources = self.score.encode([pool.source(sentence.number).tolist() for sentence in sentences])
-        competing = [(s, c) for s in sentences for i, c in enumerate(s.candidates) if i < self.spec.nbest or s.competes(i)]
+        competing = [(s, c) for s in sentences for i, c in enumerate(s.candidates) if i < s.nbest or s.competes(i)]
         self.align(pool, sources, competing)
         lacking = [s for s in sentences if not any(map(s.is_complete, s.candidates))]
         self.align(pool, sources, [(s, c) for s in lacking for c in s.candidates[:SEARCHED] if c.words is None])
@@ -162,7 +168,7 @@ class GlossaryPlacement:
             value = candidate.draft.score + TRUST * float(total) / len(tokens)
             if value > candidate.value:
                 score = float(self.spec.scoring(total, len(tokens), wanted))
-                candidate.final = replace(candidate.draft, tokens=torch.tensor(tokens), score=score, positional_scores=each)
+                candidate.final = replace(candidate.draft, tokens=torch.tensor(tokens), score=score, positional_scores=each, ending=None)
                 candidate.value = value
         return [self.chosen(pool, sentence) for sentence in sentences]
 

@@ -4,6 +4,7 @@ import hashlib
 import random
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,24 @@ def same_as_alone(translator: Translator, each: Job, answer: Answer) -> None:
     assert [h.tokens for h in answer.hypotheses] == [h.tokens for h in expected]
     assert [h.text for h in answer.hypotheses] == [h.text for h in expected]
     assert [h.score for h in answer.hypotheses] == pytest.approx([h.score for h in expected], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "flags", [{}, {"glossary_placement": "free"}, {"decoder_backend": "fairseq"}, {"length_reward": 1.0, "unnormalized": True}]
+)
+def test_terms_stand_where_they_do_offline(flags, tmp_path):
+    """The glossary of a request against --glossary, beside other phrases, as requests come together."""
+    terms = (("der", "moonlight"), ("Haus", "edifice"), ("ein", "some|any"), ("nicht", "moonlights"))
+    (tmp_path / "terms.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in terms))
+    offline = Translator(**FLAGS, **flags, glossary=str(tmp_path / "terms.tsv"))
+    decoding = load({**FLAGS, **flags, "stream_width": 6})
+    draw = random.Random(5)
+    jobs = [replace(random_job(draw), source=source, terms=terms) for source in LINES]
+    found = answers(decoding, jobs)
+    for each, answer in zip(jobs, found, strict=True):
+        same_as_alone(offline, each, answer)
+    reports = [constraint for answer in found for constraint in answer.constraints if constraint.term]
+    assert len(reports) > 10 and all(report.spans for report in reports if report.met)
 
 
 def random_job(draw: random.Random) -> Job:
