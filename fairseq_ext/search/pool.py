@@ -115,21 +115,20 @@ class Pool:
 
 
 class OfPool(Generic[T]):
-    """What a plug makes once for a pool: kept as long as the pool lives, made anew when its sentences have changed."""
+    """What a plug makes once for each pool: kept as long as the pool lives, made anew when its sentences have changed.
+
+    subtle: live rows of a pool refer to what was made for it, so that it must outlast calls with other pools.
+    """
 
     def __init__(self, make: Callable[[Pool], T]):
         self.make = make
-        self.forget()
-
-    def forget(self, gone: weakref.ref[Pool] | None = None) -> None:
-        """Drop what was made."""
-        self.pool: weakref.ref[Pool] | None = None
-        self.state = (0, 0)  # the pool's length and version
-        self.value: T | None = None
+        self.made: weakref.WeakKeyDictionary[Pool, tuple[tuple[int, int], T]] = weakref.WeakKeyDictionary()  # (length, version), value
 
     def __call__(self, pool: Pool) -> T:
         state = (len(pool), pool.version)
-        if self.pool is None or self.pool() is not pool or self.state != state:
-            self.forget()  # first, so that two of them never lie in memory together
-            self.value, self.state, self.pool = self.make(pool), state, weakref.ref(pool, self.forget)
-        return self.value  # type: ignore[return-value]
+        kept = self.made.get(pool)
+        if kept is None or kept[0] != state:
+            kept = None
+            self.made.pop(pool, None)  # first, so that two of them never lie in memory together
+            kept = self.made[pool] = (state, self.make(pool))
+        return kept[1]

@@ -158,6 +158,29 @@ def test_flags_of_constrained_search_give_what_they_give_offline(flags):
         same_as_alone(translator, each, last[number])
 
 
+def test_phrases_of_live_requests_outlast_others_that_leave_and_start(translator):
+    """In the loop (banned phrases), one request leaves while the next one runs; then one starts in compiled steps, with phrases too."""
+    decoding = load({**FLAGS, "stream_width": 4})
+    short = job("Ja.", prefix=["My"], constraints=["port"])
+    long = job(max(LINES, key=len), constraints=["very not very not", "patient the patient", "employee", "port"], avoid=["house"])
+    decoding.add(0, short)
+    decoding.work()  # else the longer one would have the first place
+    decoding.add(1, long)
+    done: dict = {}
+
+    def go_on(number: int) -> None:
+        while number not in done:
+            decoding.work()
+            done.update((n, what) for n, what in decoding.events if not isinstance(what, Partial))
+            decoding.events = []
+
+    go_on(0)
+    assert 1 not in done
+    decoding.add(2, job("Nein.", constraints=["employee"]))
+    go_on(1)
+    same_as_alone(translator, long, done[1])
+
+
 def test_a_draft_that_has_its_phrases_is_the_answer_and_the_report_names_them():
     decoding = load({**FLAGS, "stream_width": 2, "constraint_draft_first": True})
     (plain,) = answers(decoding, [job("Der Patient hat einen Port.")])
