@@ -144,26 +144,30 @@ class ConstraintSource:
         starts = list(dict.fromkeys(" ".join(text.split()[text.split()[0] == bos :]) for text in starts))
         if len(starts) > 1:
             raise UsageError(f"{where} has two target prefixes, '{starts[0]}' and '{starts[1]}': give one")
-        alternatives = [[text] for text in plain] + fields["any_of"]
-        any_of = (dict.fromkeys(form for text in texts for form in self.segmenter.phrases(text, where)) for texts in alternatives)
+        given = [[text] for text in plain] + fields["any_of"]
+        forms, lacks = zip(*(self.segmenter.alternatives(texts, where) for texts in given), strict=True) if given else ((), ())
+        alternatives = [texts for texts, found in zip(given, forms, strict=True) if found]
         banned = {form: text for phrase in fields["avoid"] for form, text in self.banned_forms(phrase, where).items()}
         if banned:
             banned = dict(zip(self.common.banned, self.common.banned_text, strict=True)) | banned
         found = SentenceConstraints(
-            any_of=tuple(tuple(forms) for forms in any_of),
+            any_of=tuple(filter(None, forms)),
             text=tuple("|".join(texts) for texts in alternatives),
             banned=tuple(banned) or self.common.banned,
             banned_text=tuple(banned.values()) or self.common.banned_text,
             prefix=self.segmenter.phrases(starts[0], where, leads=[""])[0] if starts else (),
             prefix_text=starts[0] if starts else "",
+            unmet=tuple(("|".join(texts), reason) for texts, reason, found in zip(given, lacks, forms, strict=True) if not found),
             cased=tuple(self.cased(texts, self.matching.required) for texts in alternatives) if self.matching.required != "exact" else (),
         )
         return within_limits(found, where)
 
     def banned_forms(self, text: str, where: str) -> dict[Phrase, str]:
-        """The forms of a banned phrase; UsageError for one that is longer than any translation."""
+        """The forms of a banned phrase, none where the dictionary cannot write it. Errors: UsageError where no translation is as long."""
         text = text.strip()
-        found = self.segmenter.phrases(text, where)
+        found, _ = self.segmenter.alternatives([text], where)
+        if not found:
+            return {}
         if len(found[0]) > MAX_TOKENS:
             raise UsageError(f"{where} has a banned phrase of {len(found[0])} tokens and {MAX_TOKENS} are allowed: shorten it")
         return dict.fromkeys((*found, *self.segmenter.spellings(text, self.matching.banned)), text)
@@ -184,6 +188,9 @@ class ConstraintSource:
         for each in required:
             if frozenset(each.phrases) in own:
                 continue
+            if not each.phrases:
+                unmet.append((each.term.text, each.term.lacks))
+                continue
             if len(any_of) == MAX_CONSTRAINTS or size([*any_of, each.phrases]) > MAX_TOKENS:
                 unmet.append((each.term.text, f"more than {MAX_CONSTRAINTS} phrases or {MAX_TOKENS} tokens in the sentence"))
                 continue
@@ -192,7 +199,7 @@ class ConstraintSource:
             cased.append(each.cased)
             if tokens_of is not None:
                 mentions = tuple(tuple(tokens_of(match.start, match.end)) for match in each.matches)
-                terms.append(SourceTerm(each.phrases, tuple(each.term.targets), mentions))
+                terms.append(SourceTerm(each.phrases, each.term.writable, mentions))
         if len(any_of) == len(given.any_of) and len(unmet) == len(given.unmet):
             return given
         exact = all(each.mode == "exact" for each in cased)

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from fairseq_ext.constraints.phrase import Phrase
+from fairseq_ext.constraints.phrase import Phrase, Unwritable
 from fairseq_ext.constraints.segmenter import Segmenter
 from fairseq_ext.constraints.sentence import EXACT, Cased
 from fairseq_ext.errors import UsageError, counted
@@ -48,7 +48,9 @@ class Term:
     source: str  # as the file first has it
     line: int  # where
     targets: dict[str, int] = field(default_factory=dict)  # as the file has them, with their lines
-    forms: tuple[Phrase, ...] | None = None  # their tokens, once they were asked for
+    forms: tuple[Phrase, ...] | None = None  # their tokens, once they were asked for; none where the dictionary cannot write them
+    writable: tuple[str, ...] = ()  # the targets that it can write
+    lacks: str = ""  # why it can write none
     cased: Cased = EXACT  # the same in the case of the options
 
     @property
@@ -117,9 +119,10 @@ class Glossary:
             self.terms[number].targets.setdefault(target, entry.line)
 
     def check_targets(self, entries: Sequence[Entry], errors: Errors) -> None:
-        """Report targets that the dictionary cannot write. Lines are looked at one by one only where words that no line before them had
-        are such, many lines together."""
+        """Report targets that cannot be required, and warn of those that the dictionary cannot write. Lines are looked at one by one only
+        where words that no line before them had are such, many lines together."""
         known: set[str] = set()  # words that can be written
+        unwritable = Errors()
         for some in together(entries):
             new = dict.fromkeys(word for entry in some for target in entry.targets for word in target.split() if word not in known)
             if not new or self.segmenter.writable(" ".join(new)):
@@ -128,9 +131,14 @@ class Glossary:
             for entry in some:
                 try:
                     for target in entry.targets:
-                        self.segmenter.phrases(target, self.where(entry.line), suggest=errors.first is None)
+                        self.segmenter.phrases(target, self.where(entry.line), suggest=unwritable.first is None)
+                except Unwritable as error:
+                    unwritable.add(error)
                 except UsageError as error:
                     errors.add(error)
+        if unwritable.first is not None:
+            more = f" ({counted(unwritable.lines - 1, 'more such line')} in the file)" if unwritable.lines > 1 else ""
+            logger.warning("%s; sentences with its term are translated without it%s", unwritable.first, more)
 
     def source_words(self, terms: Sequence[str]) -> Iterator[list[str]]:
         """The words of each source term, sent through the encoders as sources are (they may normalise)."""
@@ -143,8 +151,10 @@ class Glossary:
     def forms(self, term: Term) -> tuple[Phrase, ...]:
         """The token phrases of a term's targets."""
         if term.forms is None:
-            found = (form for target, line in term.targets.items() for form in self.segmenter.phrases(target, self.where(line)))
-            term.forms = tuple(dict.fromkeys(found))
+            each = {target: self.segmenter.alternatives([target], self.where(line)) for target, line in term.targets.items()}
+            term.forms = tuple(dict.fromkeys(form for forms, _ in each.values() for form in forms))
+            term.writable = tuple(target for target, (forms, _) in each.items() if forms)
+            term.lacks = "" if term.forms else next(lacks for _, lacks in each.values())
             spelled = (form for target in term.targets for form in self.segmenter.spellings(target, self.options.case))
             term.cased = Cased(self.options.case, tuple(dict.fromkeys(spelled)))
         return term.forms

@@ -56,15 +56,17 @@ def from_packed(
         phrase = phrase[is_prefix:]
         names = iter(unknown)
         pieces = [next(names, dictionary[token]) if token == dictionary.unk() else dictionary[token] for token in phrase]
-        reason = unusable(phrase, pieces, dictionary)
-        text = " ".join(pieces)
-        if reason:
-            said = text if segmenter is None else segmenter.decode(text)
-            near = segmenter.nearest(said) if segmenter is not None and dictionary.unk() in phrase else ""
-            raise UsageError(f"in {where}, the phrase '{said}' {reason}{near}")
+        text = " ".join(pieces) if segmenter is None else segmenter.decode(" ".join(pieces))
         forms: tuple[Phrase, ...] = (phrase,)
-        if segmenter is not None:
-            text = segmenter.decode(text)
+        if segmenter is not None and not is_prefix and dictionary.unk() in phrase:
+            forms, reason = segmenter.alternatives([text], where)
+            if not forms:
+                found = replace(found, unmet=(*found.unmet, (text, reason)))
+                continue
+        elif wrong := unusable(phrase, pieces, dictionary):
+            near = segmenter.nearest(text) if segmenter is not None and dictionary.unk() in phrase else ""
+            raise UsageError(f"in {where}, the phrase '{text}' {wrong}{near}")
+        elif segmenter is not None:
             again = segmenter.phrases(text, where)
             forms = again if phrase in again else forms  # decoding does not always lead back
         if is_prefix:

@@ -6,7 +6,17 @@ from collections.abc import Sequence
 
 from fairseq.data import Dictionary
 
+from fairseq_ext.errors import UsageError
+
 Phrase = tuple[int, ...]  # target token ids, at least one
+
+
+class Unwritable(UsageError):
+    """A phrase that the target dictionary has no pieces for. reason: without its place."""
+
+    def __init__(self, where: str, text: str, reason: str):
+        super().__init__(f"in {where}, the phrase '{text}' {reason}")
+        self.reason = reason
 
 
 def unusable(phrase: Phrase, pieces: Sequence[str], dictionary: Dictionary) -> str | None:

@@ -16,7 +16,8 @@ from typing import Any
 
 from fairseq.data import Dictionary
 
-from fairseq_ext.constraints.phrase import Phrase, end_of, unusable
+from fairseq_ext.constraints.boundaries import kind_of
+from fairseq_ext.constraints.phrase import Phrase, Unwritable, end_of, unusable
 from fairseq_ext.constraints.pieces import capitalised
 from fairseq_ext.constraints.spelling import nearest_spelling
 from fairseq_ext.errors import UsageError
@@ -49,6 +50,32 @@ class Segmenter:
         text = self.tokenizer.encode(text) if self.tokenizer is not None else text
         return (self.bpe.encode(lead + text) if self.bpe is not None else text).split()
 
+    def known_pieces(self, text: str, lead: str = "") -> list[str]:
+        """The same; a piece that the dictionary lacks is cut into the fewest that it has, where there are such."""
+        pieces = self.pieces(text, lead)
+        mark = {"sentencepiece": "", "subword-nmt": "@@"}.get(kind_of(self.dictionary, self.bpe) or "") if self.bpe is not None else None
+        return pieces if mark is None else [part for piece in pieces for part in self.fewest(piece, mark)]
+
+    def fewest(self, piece: str, mark: str) -> list[str]:
+        """A piece as the fewest pieces of the dictionary; itself where it is one, and where there are none. mark: what ends a piece that
+        the next one continues."""
+        if self.has(piece):
+            return [piece]
+        end = mark if mark and piece.endswith(mark) else ""
+        body = piece.removesuffix(end)
+        best: list[list[str] | None] = [[]]
+        for stop in range(1, len(body) + 1):
+            last = end if stop == len(body) else mark
+            cuts = ((before, body[start:stop] + last) for start, before in enumerate(best) if before is not None)
+            best.append(min(([*before, part] for before, part in cuts if self.has(part)), key=len, default=None))
+        return best[-1] or [piece]
+
+    def has(self, piece: str) -> bool:
+        """Whether the dictionary has a piece that translations may hold."""
+        dictionary = self.dictionary
+        unknown = dictionary.unk()
+        return dictionary.indices.get(piece, unknown) not in (unknown, dictionary.bos(), dictionary.eos(), dictionary.pad())
+
     def decode(self, text: str) -> str:
         """Pieces parted by spaces to plain text."""
         for step in (self.bpe, self.tokenizer):
@@ -65,9 +92,7 @@ class Segmenter:
 
     def writable(self, text: str) -> bool:
         """Whether the dictionary has all pieces of a text, as it stands alone or after a space."""
-        dictionary = self.dictionary
-        special = (dictionary.unk(), dictionary.bos(), dictionary.eos(), dictionary.pad())
-        return any(all(dictionary.indices.get(piece, special[0]) not in special for piece in self.pieces(text, lead)) for lead in ("", " "))
+        return any(all(map(self.has, self.known_pieces(text, lead))) for lead in ("", " "))
 
     def spellings(self, text: str, case: str) -> tuple[Phrase, ...]:
         """The forms of a phrase in the case that --constraint-case allows beside its own: initial, a capital at the start of a text; any,
@@ -88,12 +113,26 @@ class Segmenter:
         near = nearest_spelling(text, self.writable, self.dictionary.symbols)
         return f"; the nearest spelling that works is '{near}'" if near else ""
 
+    def alternatives(self, texts: Sequence[str], where: str, suggest: bool = True) -> tuple[tuple[Phrase, ...], str]:
+        """The forms of phrases any of which is meant; where the dictionary can write none of them, none and the reason.
+
+        Errors: UsageError as `phrases`, but none for what the dictionary cannot write.
+        """
+        forms: dict[Phrase, None] = {}
+        reason = ""
+        for text in texts:
+            try:
+                forms |= dict.fromkeys(self.phrases(text, where, suggest=suggest))
+            except Unwritable as error:
+                reason = reason or error.reason
+        return tuple(forms), "" if forms else reason
+
     def phrases(self, text: str, where: str, leads: Sequence[str] = ("", " "), suggest: bool = True) -> tuple[Phrase, ...]:
         """A phrase's forms: as at the start of a text, and as after a space where that differs. A form that contains the
         first is left out (the first says the same), and so is one that the dictionary cannot write, as long as another is left.
 
-        Errors: UsageError, naming `where`, for an empty phrase, a piece outside the dictionary, `<s>`, `</s>` and `<pad>`; with the
-        nearest spelling that works (suggest), which takes a moment to find.
+        Errors: UsageError, naming `where`, for an empty phrase, `<s>`, `</s>` and `<pad>`; for a piece outside the dictionary, with the
+        nearest spelling that works (suggest), which takes a moment to find: Unwritable where it was segmented here.
         """
         if not text.strip():
             raise UsageError(f"{where} has an empty phrase: write it, or remove its separator")
@@ -104,7 +143,7 @@ class Segmenter:
         forms: list[Phrase] = []
         reason = None
         for lead in leads:
-            pieces = self.pieces(text, lead)
+            pieces = self.known_pieces(text, lead)
             form = tuple(dictionary.index(piece) for piece in pieces)
             problem = unusable(form, pieces, dictionary) if form else "is nothing once it is segmented: remove it"
             reason = reason or problem
@@ -113,5 +152,7 @@ class Segmenter:
         if not forms:
             hint = self.nearest(text) if suggest else ""
             hint += "; without --bpe and --tokenizer, phrases are taken as segmented already" * self.takes_pieces
+            if dictionary.unk() in form and not self.takes_pieces and not any("\ud800" <= sign <= "\udfff" for sign in text):
+                raise Unwritable(where, text, f"{reason}{hint}")
             raise UsageError(f"in {where}, the phrase '{text}' {reason}{hint}")
         return tuple(forms)

@@ -232,7 +232,7 @@ class GlossaryPlacement:
     def behind_lead(self, candidate: Candidate, text: str) -> list[int]:
         """A text as target tokens, behind the tokens that the command forces."""
         segmenter, lead = self.text.segmenter(), len(candidate.draft.tokens) - len(candidate.tokens)
-        return [*candidate.draft.tokens[:lead].tolist(), *map(segmenter.dictionary.index, segmenter.pieces(text)), self.spec.eos]
+        return [*candidate.draft.tokens[:lead].tolist(), *map(segmenter.dictionary.index, segmenter.known_pieces(text)), self.spec.eos]
 
     def chosen(self, pool: Pool, sentence: Sentence) -> list[Hypothesis] | None:
         """The hypotheses with their terms that meet all constraints, best first."""

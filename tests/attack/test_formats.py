@@ -1,7 +1,6 @@
 """Files that commands read back, changed by hand with right digests: each is refused, or made anew, in one sentence."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -181,13 +180,14 @@ INDEXES = {
 
 
 @pytest.mark.parametrize("name", INDEXES)
-def test_an_index(tmp_path, caplog, name):
+def test_an_index(tmp_path, caplog, name, monkeypatch):
     """It is built anew, with one line that says why."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     kind, array, place, value, reason = INDEXES[name]
     weight = torch.randn(50, 8, generator=torch.Generator().manual_seed(1))
     checkpoint, parameters = str(tmp_path / "model.pt"), Parameters(4, 2, 6, 1, kind)
     right = lsh_index.load_or_build(weight, None, parameters, checkpoint)
-    [file] = Path(tmp_path).iterdir()
+    [file] = (tmp_path / "fairseq_ext").iterdir()
     layout = (lsh_index.FORMAT, lsh_index.VERSION, lsh_index.LAYOUTS[kind])
     made_from, arrays = array_file.load(file, *layout)
     arrays[array][place] = value

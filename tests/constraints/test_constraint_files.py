@@ -433,15 +433,37 @@ def test_typed_fields_get_their_text_and_forms_back(encoders):
 @pytest.mark.parametrize(
     ("name", "phrase"), [("sentencepiece", "red žába"), ("subword_nmt", "red žu"), ("bytes", "red Q"), ("characters", "žž")]
 )
-def test_a_piece_outside_the_dictionary_is_named(encoders, read, name, phrase):
+def test_a_phrase_outside_the_dictionary_is_unmet_and_its_piece_named(encoders, read, name, phrase):
     bpe = encoders[name]
-    with pytest.raises(UsageError) as error:
-        read(f"\n{phrase}", dictionary=dictionary_of(bpe), bpe=bpe).sentence(1, [])
-    found = re.search("in line 2 of .*c.txt, the phrase '(.*)' contains the piece '(.*)', which the target", str(error.value))
-    assert found and found[1] == phrase
     dictionary = dictionary_of(bpe)
-    pieces = bpe.encode(phrase).split()
-    assert found[2] == next(p for p in pieces if p not in dictionary)
+    source = read(f"\n{phrase}\tred", dictionary=dictionary, bpe=bpe)
+    found = source.sentence(1, [])
+    (text, reason), pieces = found.unmet[0], bpe.encode(phrase).split()
+    assert text == phrase and found.text == ("red",) and len(found.unmet) == len(found.any_of) == 1
+    named = re.search("contains the piece '(.*)', which the target", reason)
+    assert named and named[1] == next(p for p in pieces if p not in dictionary)
+    assert source.segmenter.phrases("red", "") == found.any_of[0]
+    with pytest.raises(UsageError, match="in a prefix, the phrase .* contains the piece"):
+        source.segmenter.phrases(phrase, "a prefix")
+    assert source.banned_forms(phrase, "x") == {}  # what cannot be written never appears
+
+
+@pytest.mark.parametrize("name", ["sentencepiece", "subword_nmt"])
+def test_a_word_whose_piece_the_dictionary_lacks_is_written_in_others(encoders, name):
+    """The dictionary without one piece of a word, and with its letters."""
+    bpe = encoders[name]
+    whole = bpe.encode("red house").split()
+    longest = max(whole, key=len)
+    letters = [longest[: 1 + longest.startswith("▁")], *longest.removesuffix("@@")[1 + longest.startswith("▁") :]]
+    marked = [letter + "@@" * (name == "subword_nmt" and i + 1 < len(letters)) for i, letter in enumerate(letters)]
+    dictionary = Dictionary()
+    for piece in [*whole, *marked]:
+        if piece != longest:
+            dictionary.add_symbol(piece)
+    segmenter = Segmenter(dictionary, None, bpe)
+    assert longest not in dictionary and segmenter.writable("red house")
+    (form,) = segmenter.phrases("red house", "")
+    assert dictionary.unk() not in form and segmenter.decode(dictionary.string(form)) == "red house"
 
 
 class Splitter:

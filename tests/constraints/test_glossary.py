@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_ext.constraints.glossary import Glossary, GlossaryOptions, encoded_together
+from fairseq_ext.constraints.segmenter import Segmenter
 from fairseq_ext.errors import UsageError
 from fairseq_ext.terms.glossary_files import Languages
 from fairseq_ext.terms.words import words_of
@@ -18,6 +19,8 @@ class Spelled:
 
     def __init__(self, takes_pieces: bool = False):
         self.takes_pieces = takes_pieces
+
+    alternatives = Segmenter.alternatives
 
     def phrases(self, text: str, where: str, suggest: bool = True):
         if not self.writable(text):

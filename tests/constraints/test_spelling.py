@@ -50,4 +50,4 @@ def test_a_typed_phrase_gets_the_same_help():
     with pytest.raises(UsageError) as error:
         from_packed(packed, dictionary, 4, Segmenter(dictionary), ["veinss"])
     said = "in line 5 of the input, the phrase 'green veinss' contains the piece 'veinss', which the target dictionary lacks"
-    assert str(error.value).startswith(said) and str(error.value).endswith("; the nearest spelling that works is 'green veins'")
+    assert str(error.value).startswith(said) and "; the nearest spelling that works is 'green veins';" in str(error.value)

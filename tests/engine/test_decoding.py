@@ -456,7 +456,7 @@ def test_an_empty_source_has_an_empty_translation(decoding):
         (dict(source="x " * 400), "the source has"),
         (dict(source="Ja.", nbest=6), "nbest is 6 and the beam is 5: ask for 1 to 5 hypotheses"),
         (dict(source="Ja.", nbest=0), "nbest is 0 and the beam is 5: ask for 1 to 5 hypotheses"),
-        (dict(source="Ja.", constraints=["漢"]), "which the target dictionary lacks"),
+        (dict(source="Ja.", constraints=["</s>"]), "a symbol that no translation holds"),
     ],
     ids=str,
 )

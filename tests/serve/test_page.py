@@ -106,8 +106,8 @@ def test_the_dependency_graph_of_each_hypothesis_is_shown_on_demand(page, client
 
 def test_wrong_input_shows_the_sentence_of_the_server(page, client):
     page.fill("#source", SOURCE)
-    add(page, "term", "", "漢")
-    said = client.post("/v1/translate", json={"source": SOURCE, "any_of": [["漢"]]}).json()["error"]
+    add(page, "term", "", "</s>")
+    said = client.post("/v1/translate", json={"source": SOURCE, "any_of": [["</s>"]]}).json()["error"]
     page.wait_for_function("document.getElementById('error').textContent !== ''")
     assert page.inner_text("#error") == said
     assert page.get_by_role("alert").inner_text() == said

@@ -41,12 +41,15 @@ def test_constraints_come_back_with_their_places(client, translator):
 
 
 def test_a_record_that_cannot_be_translated_costs_no_other_one_its_translation(client):
-    records = [{"source": SOURCE}, {"source": SOURCE, "constraints": ["漢"], "id": "b"}, {"source": ""}]
+    records = [{"source": SOURCE}, {"source": SOURCE, "constraints": ["</s>"], "id": "b"}, {"source": ""}]
     first, second, third = client.post("/v1/translate", json=records).json()
     assert first["text"] and third["text"] == ""
-    assert second["id"] == "b" and "which the target dictionary lacks" in second["error"] and "text" not in second
+    assert second["id"] == "b" and "a symbol that no translation holds" in second["error"] and "text" not in second
     alone = client.post("/v1/translate", json=records[1])
     assert alone.status_code == 400 and alone.json() == {"error": second["error"]}
+    unmet = client.post("/v1/translate", json={"source": SOURCE, "constraints": ["漢"]}).json()
+    (constraint,) = unmet["constraints"]
+    assert unmet["text"] == first["text"] and not constraint["met"] and "which the target dictionary lacks" in constraint["reason"]
 
 
 def events(response) -> list[tuple[str, dict]]:
@@ -112,7 +115,7 @@ def test_glossaries_are_kept_replaced_and_forgotten(client, settings):
     assert "employee" in text and "house" not in text
     both = client.post("/v1/translate", json={**record, "glossary": {"Port": "house"}}).json()
     assert [c["phrase"] for c in both["constraints"]] == ["house"]
-    refused = client.put(path, content="Patient\t漢\n", headers=TSV)
+    refused = client.put(path, content="Patient\t</s>\n", headers=TSV)
     assert refused.status_code == 400 and "line 1 of glossary 'clinic'" in refused.json()["error"]
     assert client.put(path, content="no tab here\n", headers=TSV).status_code == 400
     assert client.get(path).content == b"Patient\temployee\n", "what is refused replaces nothing"
