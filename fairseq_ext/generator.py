@@ -18,7 +18,7 @@ from fairseq.sequence_generator import EnsembleModelWithAlignment, SequenceGener
 from fairseq_ext import config
 from fairseq_ext.constraints.flags import is_ordered, places_terms
 from fairseq_ext.constraints.in_text import InText
-from fairseq_ext.constraints.report import Asked, Meets, report_constraints
+from fairseq_ext.constraints.report import Asked, Meets, count_terms, report_constraints
 from fairseq_ext.constraints.segmenter import Segmenter
 from fairseq_ext.constraints.sentence import met
 from fairseq_ext.constraints.target_text import TargetText
@@ -185,6 +185,7 @@ class BeamSearchGenerator(SequenceGenerator):
             lead = 0 if pool.lead is None else pool.lead[sentence]
             asked = Asked(int(pool.ids[sentence]), pool.constraints[sentence], pool.max_len[sentence], lead)
             found = report_constraints(asked, found, self.stats, pool.ordered, self.meets(pool), self.plugs.select.soft)
+            count_terms(asked.constraints.terms, found[0], self.stats, places_terms(self.flags))
         out = self.as_dictionaries(found, pool.length.device)
         self.stats.sentences += 1
         self.stats.target_tokens += out[0]["tokens"].numel()
@@ -213,12 +214,13 @@ class BeamSearchGenerator(SequenceGenerator):
         return self.in_text
 
     def as_dictionaries(self, found: list[Hypothesis], device: torch.device) -> list[dict[str, Any]]:
-        """A sentence's hypotheses as fairseq's commands read them; one that lacks constraints is flagged, "unmet": [(text, reason)]."""
+        """A sentence's hypotheses as fairseq's commands read them; "unmet" is what one lacks, [(text, reason)], "elsewhere" the texts of
+        glossary terms that it has in other places than those of the words that translate them."""
         nothing = torch.empty(0)
 
         def dictionary(h: Hypothesis) -> dict[str, Any]:
-            flag = {"unmet": list(h.unmet)} if h.unmet else {}  # a key that fairseq's commands do not look at
-            return flag | {
+            flags = {name: list(given) for name, given in (("unmet", h.unmet), ("elsewhere", h.elsewhere)) if given}
+            return flags | {  # these are keys that fairseq's commands do not look at
                 "tokens": h.tokens,
                 "score": torch.tensor(h.score, dtype=h.positional_scores.dtype, device=device),
                 "attention": nothing if h.attention is None else h.attention,

@@ -15,6 +15,7 @@ class Translation:
     positional_scores: list[float] = field(repr=False)  # of each token, EOS included
     alignment: list[tuple[int, int]] | None = field(default=None, repr=False)  # (source, target) positions, with print_alignment="hard"
     unmet: list[tuple[str, str]] = field(default_factory=list)  # constraints that it does not meet: text, reason
+    elsewhere: list[str] = field(default_factory=list, repr=False)  # glossary terms that no word had to make place for: they may read oddly
 
     def __repr__(self) -> str:
         lacks = f", unmet={self.unmet!r}" if self.unmet else ""

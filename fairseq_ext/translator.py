@@ -257,4 +257,5 @@ class Translator(LoadedModel):
             positional_scores=hypothesis["positional_scores"].tolist(),
             alignment=pairs,  # type: ignore[arg-type]
             unmet=hypothesis.get("unmet", []),
+            elsewhere=hypothesis.get("elsewhere", []),
         )

@@ -22,7 +22,7 @@ ALLOWED = {
     "corpus": "child constraints counters digests errors files loading stats translator",
     "doctor": "compat leaving",
     "serve": "child constraints corpus.cluster engine errors files loading.arguments loading.model_folder tasks translator viz",
-    "engine": "child constraints errors kernels.library loading.lengths parallel search session.pool_of terms translator",
+    "engine": "child constraints errors kernels.library loading.lengths parallel placement.align search session.pool_of terms translator",
     "terms": "errors files",
     "translator": "constraints errors flags loading session.bad_sentences session.cpu_workers "
     "session.generators session.teacher_forcing stats translation",

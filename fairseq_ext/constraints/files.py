@@ -188,18 +188,18 @@ class ConstraintSource:
         for each in required:
             if frozenset(each.phrases) in own:
                 continue
-            if not each.phrases:
-                unmet.append((each.term.text, each.term.lacks))
-                continue
+            reason = each.term.lacks
             if len(any_of) == MAX_CONSTRAINTS or size([*any_of, each.phrases]) > MAX_TOKENS:
-                unmet.append((each.term.text, f"more than {MAX_CONSTRAINTS} phrases or {MAX_TOKENS} tokens in the sentence"))
+                reason = f"more than {MAX_CONSTRAINTS} phrases or {MAX_TOKENS} tokens in the sentence"
+            if reason:
+                unmet.append((each.term.text, reason))
+                terms.append(SourceTerm(each.term.text))
                 continue
             any_of.append(each.phrases)
             text.append(each.term.text)
             cased.append(each.cased)
-            if tokens_of is not None:
-                mentions = tuple(tuple(tokens_of(match.start, match.end)) for match in each.matches)
-                terms.append(SourceTerm(each.phrases, each.term.writable, mentions))
+            mentions = () if tokens_of is None else tuple(tuple(tokens_of(match.start, match.end)) for match in each.matches)
+            terms.append(SourceTerm(each.term.text, each.phrases, each.term.writable, mentions))
         if len(any_of) == len(given.any_of) and len(unmet) == len(given.unmet):
             return given
         exact = all(each.mode == "exact" for each in cased)

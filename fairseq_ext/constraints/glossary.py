@@ -79,6 +79,7 @@ class Glossary:
         self.options, self.segmenter = options, segmenter
         self.terms: list[Term] = []
         self.merged = 0
+        self.seen: set[int] = set()  # terms that a sentence had
         with without_garbage_collection():
             lemma = lemmatizer(options.languages.source or "", "--glossary-match lemma") if options.match == "lemma" else None
             self.matcher = Matcher(options.match, lemma)
@@ -159,11 +160,17 @@ class Glossary:
             term.cased = Cased(self.options.case, tuple(dict.fromkeys(spelled)))
         return term.forms
 
+    @property
+    def unseen(self) -> list[str]:
+        """The source terms that no sentence has had."""
+        return [term.source for number, term in enumerate(self.terms) if number not in self.seen]
+
     def required(self, words: Sequence[str]) -> list[Required]:
         """What a sentence of these words asks for, in the order of the terms' first places."""
         found: list[Required] = []
         once: dict[int, Required] = {}
         for match in self.matcher.matches(words):
+            self.seen.add(match.term)
             if self.options.repeat == "once" and match.term in once:
                 once[match.term].matches.append(match)
                 continue

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from fairseq_ext.constraints.sentence import SentenceConstraints, met
+from fairseq_ext.constraints.sentence import SentenceConstraints, SourceTerm, met
 from fairseq_ext.counters import Items, Section
 from fairseq_ext.errors import counted
 from fairseq_ext.search.finished import Hypothesis
@@ -26,6 +27,20 @@ class ConstraintCounts(Section):
     met: int = 0
     unmet: Items = field(default_factory=Items)  # [sentence id, phrase, reason]
     redone: int | None = None  # sentences whose draft missed a phrase (--constraint-draft-first)
+
+
+@dataclass
+class GlossaryCounts(Section):
+    """The `glossary` section of the statistics: terms that sources hold."""
+
+    key = "glossary"
+    of_answers = True
+    terms: int = 0
+    sentences: int = 0  # that hold any
+    in_place: int | None = None  # in the place of the words that translate the source term (--glossary-placement align)
+    elsewhere: int | None = None  # where no word had to make place, or where the search put them
+    met: int | None = None  # wherever they stand (--glossary-placement free)
+    unmet: int = 0
 
 
 @dataclass(frozen=True)
@@ -61,6 +76,20 @@ def report_constraints(
     lacks = [tuple((text, reason) for text, is_met in zip(texts, each, strict=True) if not is_met) for each in (best, *which)]
     total.unmet += [[number, text, reason] for text, reason in lacks[0]]
     return [replace(found[i], unmet=constraints.unmet + lacks[1 + i]) for i in kept]
+
+
+def count_terms(terms: Sequence[SourceTerm], best: Hypothesis, stats: Stats, placed: bool) -> None:
+    """Add the glossary terms of a sentence to the statistics. placed: by --glossary-placement align."""
+    if not terms:
+        return
+    total = stats.section(GlossaryCounts)
+    held = Counter(term.text for term in terms) - Counter(text for text, _ in best.unmet)
+    total.terms, total.sentences, total.unmet = total.terms + len(terms), total.sentences + 1, total.unmet + len(terms) - held.total()
+    if placed:
+        elsewhere = (held & Counter(best.elsewhere)).total()
+        total.in_place, total.elsewhere = (total.in_place or 0) + held.total() - elsewhere, (total.elsewhere or 0) + elsewhere
+    else:
+        total.met = (total.met or 0) + held.total()
 
 
 def report_unsearched(number: int, constraints: SentenceConstraints, stats: Stats, reason: str) -> list[tuple[str, str]]:

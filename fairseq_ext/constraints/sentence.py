@@ -33,11 +33,12 @@ EXACT = Cased()
 
 @dataclass(frozen=True)
 class SourceTerm:
-    """A glossary term that a source holds, for --glossary-placement align (placement/align.py)."""
+    """A glossary term that a source holds, for --glossary-placement align (placement/align.py) and the counts of a run."""
 
-    phrases: tuple[Phrase, ...]  # those of its constraint, by which that is found
-    targets: tuple[str, ...]  # its target forms, as text
-    mentions: tuple[tuple[int, ...], ...]  # the source tokens of each mention, by their places
+    text: str  # its target forms as the user wrote them, a|b: the text of its constraint
+    phrases: tuple[Phrase, ...] = ()  # those of its constraint, by which that is found; none where it is unmet from the start
+    targets: tuple[str, ...] = ()  # its target forms that the dictionary can write
+    mentions: tuple[tuple[int, ...], ...] = ()  # the source tokens of each mention, by their places; none where terms are not placed
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class SentenceConstraints:
     unmet: tuple[tuple[str, str], ...] = ()  # constraints that were dropped: text, reason
     prefix_text: str = ""
     cased: tuple[Cased, ...] = ()  # of each constraint; (): all exact
-    terms: tuple[SourceTerm, ...] = ()  # where the source terms of its glossary constraints stand, where that is known
+    terms: tuple[SourceTerm, ...] = ()  # its glossary constraints
 
     @property
     def cases(self) -> tuple[Cased, ...]:

@@ -24,7 +24,7 @@ from fairseq_ext.engine.compiled import Compiled, Plain, WithPhrases
 from fairseq_ext.engine.intake import Intake, Request, told
 from fairseq_ext.engine.jobs import Partial
 from fairseq_ext.errors import NotANumber
-from fairseq_ext.placement.align import GlossaryPlacement
+from fairseq_ext.placement.align import GlossaryPlacement, elsewhere
 from fairseq_ext.search import compiled_search, constrained
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.open_search import OpenSearch
@@ -179,6 +179,8 @@ class Decoding(Intake):
                 request.sought, request.hypotheses = request.wanted, request.nbest
                 return self.search_again(request)
             found = complete
+        elif self.placement is not None and request.wanted is not None and request.wanted.terms:
+            found = elsewhere(request.wanted, found)
         self.answer(request, self.generator.answer(pool, sentence, found), gap_of(found))
 
     def completed(self, request: Request, pool: Pool, drafts: list[Hypothesis]) -> list[Hypothesis] | None:

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from fairseq_ext.constraints.draft_first import without_phrases
+from fairseq_ext.constraints.flags import places_terms
 from fairseq_ext.constraints.report import ConstraintCounts
 from fairseq_ext.constraints.sentence import SentenceConstraints
 from fairseq_ext.engine.jobs import Answer, Job, Work
@@ -98,7 +99,7 @@ class Intake(ABC):
             raise UsageError(f"the source has {tokens.numel()} tokens and the limit is {self.longest}: shorten or split it")
         wanted, terms = self.requirements.of(job, tokens)
         sought, hypotheses = wanted, nbest
-        if wanted is not None and wanted.terms:
+        if wanted is not None and wanted.terms and places_terms(translator.task.flags()):
             sought, hypotheses = without_terms(wanted), min(spec.k, max(nbest, SEARCHED))
         elif wanted is not None and wanted.any_of and translator.task.flags().constraint_draft_first:
             sought = without_phrases(wanted)

@@ -50,6 +50,7 @@ class Constraint:
     spans: tuple[Span, ...] = ()  # where it stands in the text
     term: str = ""  # the source term of a glossary that asked for it
     source_spans: tuple[Span, ...] = ()  # where the term stands in the source
+    place: str = ""  # of a term: "in place" of the words that translate it, or "elsewhere"; "" where that is not known
 
 
 @dataclass(frozen=True)

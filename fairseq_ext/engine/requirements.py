@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import unicodedata
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 
 from torch import Tensor
 
-from fairseq_ext.constraints.flags import case_of
+from fairseq_ext.constraints.flags import case_of, places_terms
 from fairseq_ext.constraints.glossary import Glossary, GlossaryOptions
 from fairseq_ext.constraints.phrase import Phrase
 from fairseq_ext.constraints.pieces import normal
@@ -127,7 +127,7 @@ class Requirements:
         reasons: dict[str, list[str]] = {}
         for text, reason in best.unmet:
             reasons.setdefault(text, []).append(reason)
-        terms = list(terms)
+        terms, elsewhere = list(terms), Counter(best.elsewhere)
         out = []
         if wanted.prefix:
             is_met = wanted.prefix_text not in reasons
@@ -142,7 +142,11 @@ class Requirements:
         for i, (alternatives, cased, place) in enumerate(zip(wanted.any_of, wanted.cases, places, strict=True)):
             spans = () if place is None or i in lacks else (place[1],)
             term = taken(terms, alternatives, cased.mode)
-            out.append(Constraint(wanted.text[i], i not in lacks, lacks.get(i, ""), spans, term.source, term.spans))
+            where = ""
+            if term.source and i not in lacks and places_terms(self.translator.task.flags()):
+                where = "elsewhere" if elsewhere[wanted.text[i]] > 0 else "in place"
+                elsewhere[wanted.text[i]] -= 1
+            out.append(Constraint(wanted.text[i], i not in lacks, lacks.get(i, ""), spans, term.source, term.spans, where))
         left = [(text, reason) for text, of_text in reasons.items() for reason in of_text]
         return out + [Constraint(text, False, reason) for text, reason in left]
 

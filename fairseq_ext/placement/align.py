@@ -52,8 +52,7 @@ class Candidate:
     held: list[bool]  # whether it has each term already
     words: WordAlignment | None = None  # of each mention; None: not aligned yet
     inserted: dict[SourceTerm, Span] = field(default_factory=dict)  # where terms go that have no word: an empty span
-    final: Hypothesis | None = None  # with its terms
-    value: float = -float("inf")
+    finals: list[tuple[float, Hypothesis]] = field(default_factory=list)  # with its terms, one for each choice of forms: by their worth
 
     def place(self, term: SourceTerm, first: int) -> Span | None:
         """The word of a term whose mentions are numbered from `first`: of the first mention that has one."""
@@ -133,7 +132,7 @@ class GlossaryPlacement:
         if waiting:
             settle()
         if left:
-            self.forced(replace(pool, wanted=sorted(left)), answer)
+            self.forced(replace(pool, wanted=sorted(left)), lambda number, found: answer(number, elsewhere(given[number], found)))
 
     def sentence(self, pool: Pool, number: int, drafts: Sequence[Hypothesis], nbest: int, source: int = 0) -> Sentence:
         """A sentence of the pool and its drafts, best first; source: its number among those that are placed together."""
@@ -165,11 +164,9 @@ class GlossaryPlacement:
         for (sentence, candidate, tokens), each in zip(jobs, scores, strict=True):
             total = each.sum()
             wanted = self.spec.scoring.wanted(pool, torch.tensor([sentence.number], device=pool.length.device)).cpu()[0]
-            value = candidate.draft.score + TRUST * float(total) / len(tokens)
-            if value > candidate.value:
-                score = float(self.spec.scoring(total, len(tokens), wanted))
-                candidate.final = replace(candidate.draft, tokens=torch.tensor(tokens), score=score, positional_scores=each, ending=None)
-                candidate.value = value
+            score = float(self.spec.scoring(total, len(tokens), wanted))
+            final = replace(candidate.draft, tokens=torch.tensor(tokens), score=score, positional_scores=each, ending=None)
+            candidate.finals.append((candidate.draft.score + TRUST * float(total) / len(tokens), final))
         return [self.chosen(pool, sentence) for sentence in sentences]
 
     def align(self, pool: Pool, sources: Sources, given: Sequence[tuple[Sentence, Candidate]]) -> None:
@@ -235,18 +232,18 @@ class GlossaryPlacement:
         return [*candidate.draft.tokens[:lead].tolist(), *map(segmenter.dictionary.index, segmenter.known_pieces(text)), self.spec.eos]
 
     def chosen(self, pool: Pool, sentence: Sentence) -> list[Hypothesis] | None:
-        """The hypotheses with their terms that meet all constraints, best first."""
+        """The hypotheses with their terms that meet all constraints, best first, of equal ones the first."""
         constraints, lead, meets = sentence.constraints, lead_of(pool, sentence.number), self.meets(pool)
         banned = self.banned_in(pool)(constraints) if constraints.banned else lambda tokens: None
-        out = []
-        for candidate in sorted(sentence.candidates, key=lambda each: -each.value):
-            if candidate.final is None:
-                continue
-            tokens = candidate.final.tokens.tolist()
-            is_allowed = self.spec.unk not in tokens and banned(tuple(tokens[:-1])) is None
-            if is_allowed and all(met_with_prefix(tokens, constraints, pool.ordered, meets, lead)):
-                out.append(replace(candidate.final, tokens=candidate.final.tokens.to(pool.length.device)))
-        return out or None
+        out: dict[tuple[int, ...], Hypothesis] = {}
+        finals = ((value, final, candidate) for candidate in sentence.candidates for value, final in candidate.finals)
+        for _, final, candidate in sorted(finals, key=lambda each: -each[0]):
+            tokens = tuple(final.tokens.tolist())
+            is_allowed = tokens not in out and self.spec.unk not in tokens and banned(tokens[:-1]) is None
+            if is_allowed and all(met_with_prefix(list(tokens), constraints, pool.ordered, meets, lead)):
+                inserted = tuple(term.text for term, word in sentence.places(candidate) if word is not None and word[0] == word[1])
+                out[tokens] = replace(final, tokens=final.tokens.to(pool.length.device), elsewhere=inserted)
+        return list(out.values()) or None
 
     def banned_in(self, pool: Pool) -> Callable[[SentenceConstraints], Callable[[Phrase], str | None]]:
         """How a banned phrase is found in tokens: as the search finds it."""
@@ -258,6 +255,12 @@ class GlossaryPlacement:
 def lead_of(pool: Pool, sentence: int) -> int:
     """How many tokens the command forces at the start of a sentence."""
     return 0 if pool.lead is None else pool.lead[sentence]
+
+
+def elsewhere(constraints: SentenceConstraints, found: list[Hypothesis]) -> list[Hypothesis]:
+    """Hypotheses of a search that was free to put the terms anywhere."""
+    terms = tuple(term.text for term in constraints.terms)
+    return [replace(hypothesis, elsewhere=terms) for hypothesis in found]
 
 
 def without_terms(constraints: SentenceConstraints) -> SentenceConstraints:

@@ -20,7 +20,7 @@ from fairseq_ext.constraints.flags import case_of, glossary_options, places_term
 from fairseq_ext.constraints.glossary_report import GlossaryReport
 from fairseq_ext.constraints.packed import from_packed, keys_of
 from fairseq_ext.constraints.phrase import Phrase
-from fairseq_ext.constraints.report import ConstraintCounts
+from fairseq_ext.constraints.report import ConstraintCounts, GlossaryCounts
 from fairseq_ext.constraints.segmenter import Segmenter
 from fairseq_ext.constraints.sentence import EMPTY, SentenceConstraints, merge
 from fairseq_ext.constraints.target_text import TargetText
@@ -236,7 +236,16 @@ class Sentences:
             self.glossary_report.add(number, text, translation, source.required(text))
 
     def tell_unmet(self, stats: Stats) -> None:
-        """Warn of constraints that were not met, and of lines of the constraints file that no sentence has asked for."""
+        """Tell what became of the glossary's terms; warn of constraints that were not met, and of lines of the constraints file that no
+        sentence has asked for."""
+        terms = stats.found(GlossaryCounts)
+        if terms is not None:
+            of_fate = {name: getattr(terms, name) for name in ("in_place", "elsewhere", "met", "unmet")}
+            fates = (f"{count} {name.replace('_', ' ')}" for name, count in of_fate.items() if count is not None)
+            unseen = [] if self.source is None or self.source.glossary is None else self.source.glossary.unseen
+            never = f"; never in the input: {cut(', '.join(unseen))}" if unseen else ""
+            found = f"{counted(terms.terms, 'glossary term')} in {counted(terms.sentences, 'sentence')}"
+            logger.info("%s: %s%s", found, ", ".join(fates), never)
         counts = stats.found(ConstraintCounts)
         if counts is not None and counts.unmet:
             number, phrase, reason = counts.unmet[0]

@@ -127,7 +127,7 @@ def command(inputs, out, *more):
 
 def test_statistics_of_one_and_of_two_workers_are_those_of_all_units(started, tmp_path):
     """Six units, so that each worker has several; the counts of a second run that finds all done are the same."""
-    phrases = [["hospital"], ["the", "green tree"], [], ["\u4e2d"], ["work"], ["a very large hospital"]]  # the fourth: no such word
+    phrases = [["hospital"], ["the", "green tree"], [], ["</s>"], ["work"], ["a very large hospital"]]  # the fourth cannot be required
     lines = [{"source": s, "constraints": phrases[i % 6]} for i, s in enumerate(source_lines(0, 60))]
     inputs = [write_text(tmp_path / "a.jsonl", [json.dumps(line) for line in lines])]
     flags = {"stop": "optimal", "softmax": "top", "shortlist_top": "500", "shortlist_share": "sentence", "shortlist_recall_every": "1"}

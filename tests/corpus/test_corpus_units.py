@@ -21,7 +21,7 @@ def demo():
 def test_a_unit_is_translated_as_the_translator_does_and_refuses_sentence_by_sentence(tmp_path, demo):
     lines = [{"source": s} for s in source_lines(10, 15)]
     lines[1]["constraints"] = ["hospital"]
-    lines[2]["constraints"] = ["\u4e2d"]  # not in the dictionary
+    lines[2]["constraints"] = ["</s>"]  # which no translation holds
     lines[3]["source"] = "und " * 2000
     lines[4] |= {"constraints": ["hospital"], "avoid": ["hospital"], "prefix": "Today"}
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

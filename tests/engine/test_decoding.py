@@ -96,6 +96,8 @@ def test_terms_stand_where_they_do_offline(flags, tmp_path):
         same_as_alone(offline, each, answer)
     reports = [constraint for answer in found for constraint in answer.constraints if constraint.term]
     assert len(reports) > 10 and all(report.spans for report in reports if report.met)
+    places = {report.place for report in reports if report.met}
+    assert "in place" in places if offline.task.flags().glossary_placement == "align" else places == {""}
 
 
 def random_job(draw: random.Random) -> Job:

@@ -174,6 +174,40 @@ def test_a_term_that_no_word_translates_is_inserted_and_the_draft_stays(drafts, 
         assert not hypothesis.unmet and hypothesis.text.replace(" moonlight", "").replace(" an ", " a ") == draft.replace(" an ", " a ")
 
 
+def test_lists_hold_no_hypothesis_twice_and_every_form_of_the_term(tmp_path):
+    """Two drafts that differ in the word whose place the term takes become one; forms make others of them."""
+    (tmp_path / "terms.tsv").write_text("Akte\trecord|file\n", encoding="utf-8")
+    (found,) = translator(beam=5, nbest=5, glossary=str(tmp_path / "terms.tsv")).translate(["Die Ärztin öffnet die Akte."])
+    texts = [hypothesis.text for hypothesis in found]
+    assert len(set(texts)) == len(texts) and {"The doctor opens the file.", "The doctor opens the record."} <= set(texts)
+
+
+def test_the_end_of_a_run_says_what_became_of_the_terms(tmp_path, monkeypatch):
+    """In place, inserted where no word of the draft stands for one, unmet, never read; the same in the statistics and for `free`."""
+    (tmp_path / "terms.tsv").write_text("Verband\tmoonlight\nAkte\t漢字\nKatze\tcat\n", encoding="utf-8")
+    (tmp_path / "in.de").write_text("Der Verband wird morgen geprüft.\nDie Akte ist neu.\n", encoding="utf-8")
+    given = [MODEL, "--path", MODEL / "checkpoint.pt", "-s", "de", "-t", "en", "--cpu", "--bpe", "sentencepiece", "--sentencepiece-model",
+             MODEL / "spm.model", "--task", "translation_ext", "--input", tmp_path / "in.de", "--glossary", tmp_path / "terms.tsv",
+             "--stats-file", tmp_path / "stats.json"]  # fmt: skip
+
+    def told(*flags) -> dict:
+        status, out, log = interactive(*given, *flags)
+        assert status == 0 and len(re.findall("^H-", out, re.MULTILINE)) == 2, log
+        counts = json.loads((tmp_path / "stats.json").read_text())["glossary"]
+        fates = {name: count for name, count in counts.items() if name not in ("terms", "sentences")}
+        said = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in fates.items())
+        assert f"2 glossary terms in 2 sentences: {said}; never in the input: Katze" in log
+        return fates
+
+    assert told() == {"in_place": 1, "elsewhere": 0, "unmet": 1}
+    assert told("--glossary-placement", "free") == {"met": 1, "unmet": 1}
+    monkeypatch.setattr("fairseq_ext.placement.word_alignment.ATTENDED", 2.0)  # no word is ever found
+    monkeypatch.setattr("fairseq_ext.placement.word_alignment.DROP", 1e9)
+    assert told() == {"in_place": 0, "elsewhere": 1, "unmet": 1}
+    monkeypatch.setattr("fairseq_ext.placement.align.GlossaryPlacement.chosen", lambda *arguments: None)  # all are searched for
+    assert told() == {"in_place": 0, "elsewhere": 1, "unmet": 1}
+
+
 def test_through_the_command_beside_streams_banned_and_other_required_words(tmp_path):
     (tmp_path / "terms.tsv").write_text("Verband\tmoonlight|moonlights\n", encoding="utf-8")
     (tmp_path / "banned.txt").write_text("association\n", encoding="utf-8")
