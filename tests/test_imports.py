@@ -21,7 +21,8 @@ ALLOWED = {
     "compat": "child tasks",
     "corpus": "child constraints counters digests errors files loading stats translator",
     "doctor": "compat leaving",
-    "serve": "child constraints corpus.cluster engine errors files loading.arguments loading.model_folder tasks translator viz",
+    "serve": "child constraints corpus.cluster engine errors files loading.arguments loading.model_folder tasks terms.glossary_files "
+    "translator viz",
     "engine": "child constraints errors kernels.library loading.lengths parallel placement.align search session.pool_of terms translator",
     "terms": "errors files",
     "translator": "constraints errors flags loading session.bad_sentences session.cpu_workers "

@@ -77,9 +77,15 @@ class Sentence:
         each = zip(self.constraints.terms, candidate.held, firsts, strict=False)
         return [(term, candidate.place(term, first)) for term, is_held, first in each if not is_held]
 
-    def competes(self, place: int) -> bool:
-        """Whether the candidate at this place scores nearly as well as the best."""
-        return place < CANDIDATES and self.candidates[0].draft.score - self.candidates[place].draft.score < NEAR
+    def rank(self, place: int) -> int:
+        """0 for candidates that score nearly as well as the best, 1 for those that are searched where these lack a word, 2 for others: so
+        that the answer does not depend on how many hypotheses are asked for."""
+        competes = place < CANDIDATES and self.candidates[0].draft.score - self.candidates[place].draft.score < NEAR
+        return 0 if competes else 1 if place < SEARCHED else 2
+
+    def lacks(self, rank: int) -> bool:
+        """Whether no candidate of this rank or a better one is complete."""
+        return not any(self.is_complete(candidate) for i, candidate in enumerate(self.candidates) if self.rank(i) <= rank)
 
     def is_complete(self, candidate: Candidate) -> bool:
         """Whether a candidate has each term, or a word in whose place it can stand."""
@@ -154,11 +160,11 @@ class GlossaryPlacement:
     def placed(self, pool: Pool, sentences: Sequence[Sentence]) -> list[list[Hypothesis] | None]:
         """The hypotheses of each sentence with its terms, best first; None for a sentence that placement cannot serve."""
         sources = self.score.encode([pool.source(sentence.number).tolist() for sentence in sentences])
-        competing = [(s, c) for s in sentences for i, c in enumerate(s.candidates) if i < s.nbest or s.competes(i)]
+        competing = [(s, c) for s in sentences for i, c in enumerate(s.candidates) if i < s.nbest or s.rank(i) == 0]
         self.align(pool, sources, competing)
-        lacking = [s for s in sentences if not any(map(s.is_complete, s.candidates))]
+        lacking = [s for s in sentences if s.lacks(0)]
         self.align(pool, sources, [(s, c) for s in lacking for c in s.candidates[:SEARCHED] if c.words is None])
-        self.insert(pool, sources, [s for s in lacking if not any(map(s.is_complete, s.candidates))])
+        self.insert(pool, sources, [s for s in lacking if s.lacks(1)])
         jobs = [(sentence, candidate, tokens) for sentence in sentences for candidate, tokens in self.written(pool, sentence)]
         scores = self.score.log_probs(sources, [(s.source, tokens) for s, _, tokens in jobs], pool.bos)
         for (sentence, candidate, tokens), each in zip(jobs, scores, strict=True):
@@ -236,8 +242,8 @@ class GlossaryPlacement:
         constraints, lead, meets = sentence.constraints, lead_of(pool, sentence.number), self.meets(pool)
         banned = self.banned_in(pool)(constraints) if constraints.banned else lambda tokens: None
         out: dict[tuple[int, ...], Hypothesis] = {}
-        finals = ((value, final, candidate) for candidate in sentence.candidates for value, final in candidate.finals)
-        for _, final, candidate in sorted(finals, key=lambda each: -each[0]):
+        finals = ((sentence.rank(i), -value, final, each) for i, each in enumerate(sentence.candidates) for value, final in each.finals)
+        for _, _, final, candidate in sorted(finals, key=lambda each: each[:2]):
             tokens = tuple(final.tokens.tolist())
             is_allowed = tokens not in out and self.spec.unk not in tokens and banned(tokens[:-1]) is None
             if is_allowed and all(met_with_prefix(list(tokens), constraints, pool.ordered, meets, lead)):

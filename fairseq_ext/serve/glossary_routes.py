@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
+from pathlib import PurePath
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -13,8 +14,10 @@ from fastapi.responses import JSONResponse
 from fairseq_ext.engine.jobs import GlossaryFile
 from fairseq_ext.errors import UsageError
 from fairseq_ext.serve.guard import read_body
+from fairseq_ext.serve.records import read_json
 from fairseq_ext.serve.refusals import ERRORS
 from fairseq_ext.serve.service import Service
+from fairseq_ext.terms.glossary_files import Errors, Languages, read
 
 EXAMPLE = "Patient\tpatient\nChef\tboss|chief\n"
 
@@ -31,6 +34,9 @@ class GlossaryRoutes:
         more: dict[str, Any] = {"responses": ERRORS}
         body = {"requestBody": {"required": True, "content": {"text/tab-separated-values": {"example": EXAMPLE}}}}
         app.get("/v1/glossaries", summary="Names of glossaries", **more)(self.names)
+        example = {"examples": {"a file": {"value": {"name": "a.tsv", "content": EXAMPLE}}}}
+        file = {"requestBody": {"required": True, "content": {"application/json": example}}}
+        app.post("/v1/terms", summary="Read a glossary file", openapi_extra=file, **more)(self.terms)
         app.put(path, summary="Keep a glossary", openapi_extra=body, **more)(self.put)
         app.get(path, summary="Read a glossary", **more)(self.get)
         app.delete(path, summary="Forget a glossary", status_code=204, response_class=Response, **more)(self.delete)
@@ -39,6 +45,30 @@ class GlossaryRoutes:
         """The names of the glossaries that are kept here."""
         self.service.check(request.headers)
         return {"glossaries": self.service.glossaries.names()}
+
+    async def terms(self, request: Request) -> Any:
+        """The terms of a glossary file (TSV, CSV, JSONL or TBX, as its name ends), and what is wrong with its other lines."""
+        self.service.check(request.headers)
+        given = read_json(await read_body(request, self.service.settings))
+        if not (isinstance(given, dict) and all(isinstance(given.get(key), str) for key in ("name", "content"))):
+            raise UsageError('the request needs "name", of the file, and "content", its text')
+        return await run_in_threadpool(self.read_file, given["name"], given["content"])
+
+    def read_file(self, name: str, content: str) -> dict[str, Any]:
+        """The same for a file of this name."""
+        model, errors, terms = self.service.model(), Errors(), dict[str, list[str]]()
+        with tempfile.NamedTemporaryFile(suffix=PurePath(name).suffix[:8]) as file:
+            file.write(content.encode("utf-8", "replace"))
+            file.flush()
+            try:
+                for entry in read(file.name, "--glossary", Languages(model.source, model.target), errors):
+                    known = terms.setdefault(entry.source, [])
+                    known += [target for target in entry.targets if target not in known]
+                errors.tell()
+                wrong = {}
+            except UsageError as error:
+                wrong = {"error": str(error).replace(file.name, name).replace("--glossary: ", "")}
+        return {"terms": {source: "|".join(targets) for source, targets in terms.items()}, **wrong}
 
     async def put(self, name: str, request: Request) -> Any:
         """Keep a glossary, one term a line: source term, tab, target term (or a|b). It replaces the one of this name."""

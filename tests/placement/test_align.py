@@ -179,6 +179,9 @@ def test_lists_hold_no_hypothesis_twice_and_every_form_of_the_term(tmp_path):
     (tmp_path / "terms.tsv").write_text("Akte\trecord|file\n", encoding="utf-8")
     (found,) = translator(beam=5, nbest=5, glossary=str(tmp_path / "terms.tsv")).translate(["Die Ärztin öffnet die Akte."])
     texts = [hypothesis.text for hypothesis in found]
+    for nbest in (1, 2, 4):
+        (fewer,) = translator(beam=5, nbest=nbest, glossary=str(tmp_path / "terms.tsv")).translate(["Die Ärztin öffnet die Akte."])
+        assert fewer[0].text == texts[0], "the best does not depend on how many are asked for"
     assert len(set(texts)) == len(texts) and {"The doctor opens the file.", "The doctor opens the record."} <= set(texts)
 
 

@@ -110,7 +110,9 @@ def test_wrong_input_shows_the_sentence_of_the_server(page, client):
     said = client.post("/v1/translate", json={"source": SOURCE, "any_of": [["</s>"]]}).json()["error"]
     page.wait_for_function("document.getElementById('error').textContent !== ''")
     assert page.inner_text("#error") == said
-    assert page.get_by_role("alert").inner_text() == said
+    assert page.get_by_role("alert").all_inner_texts() == [said, ""]
+    seen = page.evaluate("document.getElementById('error').getBoundingClientRect().bottom <= innerHeight")
+    assert seen, "it stands on the screen"
     shot(page, "4-error")
 
 
@@ -121,12 +123,27 @@ def test_a_glossary_file_is_dropped_on_the_page(page):
     translated(page)
     assert page.locator("#text mark").all_text_contents() == ["house"]
     page.set_input_files("#file", {"name": "bad.tsv", "mimeType": "text/plain", "buffer": b"Patient\tpatient\nnothing\n"})
-    page.wait_for_function("document.getElementById('error').textContent !== ''")
-    assert "bad.tsv: line 2 is not" in page.inner_text("#error") and "1 term taken" in page.inner_text("#error")
+    page.wait_for_function("document.getElementById('unread').textContent !== ''")
+    translated(page)
+    assert page.inner_text("#unread").startswith("line 2 of bad.tsv has 1 column and needs 2"), "it stays beside the translation"
+    assert page.inner_text("#unread").endswith("; 1 term taken") and page.locator(".chip").count() == 3
+    page.set_input_files("#file", {"name": "t.csv", "mimeType": "text/csv", "buffer": b"source,target\nTisch,table\n"})
+    page.wait_for_function("document.querySelectorAll('.chip').length === 4")
+    assert not page.inner_text("#unread")
     dropped = """() => { const data = new DataTransfer(); data.items.add(new File(["hat\\thas"], "more.tsv"));
         dispatchEvent(new DragEvent("drop", {dataTransfer: data, bubbles: true, cancelable: true})); }"""
     page.evaluate(dropped)
-    page.wait_for_function("document.querySelectorAll('.chip').length === 4")
+    page.wait_for_function("document.querySelectorAll('.chip').length === 5")
+
+
+def test_terms_are_placed_as_a_glossary_s_and_shown_so(page, client):
+    page.fill("#source", SOURCE)
+    add(page, "term", "Patient", "moonlight")
+    text = translated(page)
+    answer = client.post("/v1/translate", json={"source": SOURCE, "glossary": {"Patient": "moonlight"}}).json()
+    (constraint,) = answer["constraints"]
+    assert text == answer["text"] and constraint["place"] == "in place" and page.locator(".chip").get_attribute("title") == "in place"
+    assert page.locator("#text mark").get_attribute("class") == "in place"
 
 
 def test_the_documentation_needs_no_network(page, client):

@@ -127,6 +127,21 @@ def test_glossaries_are_kept_replaced_and_forgotten(client, settings):
         assert client.put(f"/v1/glossaries/{name}", content="a\tb\n", headers=TSV).status_code in (400, 404, 405)
 
 
+def test_a_glossary_file_is_read_whatever_its_form(client):
+    """What a page does with a file that a person drops on it: as --glossary reads it."""
+    files = {
+        "a.tsv": ("Port\thouse\nnothing\nPort\thome|house\n", {"Port": "house|home"}, "line 2 of a.tsv has 1 column and needs 2"),
+        "a.csv": ("en,de\nhouse,Port\n", {"Port": "house"}, None),
+        "a.jsonl": ('{"source": "Port", "target": ["house"]}\n', {"Port": "house"}, None),
+        "a.tbx": ("<", {}, "line 1 of a.tbx is not valid XML"),
+        "no ending": ("Port\thouse\n", {"Port": "house"}, None),
+    }
+    for name, (content, terms, wrong) in files.items():
+        found = client.post("/v1/terms", json={"name": name, "content": content}).json()
+        assert found["terms"] == terms and (found.get("error", "").startswith(wrong) if wrong else "error" not in found), found
+    assert client.post("/v1/terms", json={"name": "a.tsv"}).status_code == 400
+
+
 def test_the_documentation_has_examples_that_work(client):
     paths = client.get("/openapi.json").json()["paths"]
     tried = 0
