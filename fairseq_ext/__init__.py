@@ -37,6 +37,15 @@ if own_process.command():
     own_process.own_this_process()
 if own_process.registers_tasks():
     from fairseq_ext.compat import startup as startup  # before fairseq, which it prepares
+
+    try:
+        import fairseq as fairseq
+    except ModuleNotFoundError as error:
+        if error.name != "fairseq":
+            raise
+        raise ImportError(
+            "fairseq_ext is a plug-in for fairseq, which is not installed: pip install --no-deps fairseq==0.12.2"
+        ) from None
     from fairseq_ext.tasks import extend as extend
 if own_process.owned and not own_process.decodes_alone():
     from fairseq_ext.leaving import interrupts_raise

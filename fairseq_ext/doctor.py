@@ -31,8 +31,13 @@ from fairseq_ext.compat.probes import (  # noqa: E402
 )  # fmt: skip
 from fairseq_ext.leaving import leave  # noqa: E402
 
-SET_UP = "run scripts/setup.sh again, and start Python from the environment that it names"
 FAIRSEQ = "0.12.2"
+IS_CLONE = (PACKAGE.parent / "scripts" / "setup.sh").is_file()
+SET_UP = (
+    "run scripts/setup.sh again, and start Python from the environment that it names"
+    if IS_CLONE
+    else f"pip install --upgrade fairseq_ext; pip install --no-deps fairseq=={FAIRSEQ}"
+)
 AS_COMMAND = ("--user-dir", str(PACKAGE), "--task", "translation_ext")
 OLDEST_PYTHON = (3, 10)
 OLDEST_TORCH = (2, 6)
@@ -80,7 +85,7 @@ def python() -> str:
     found = f"{sys.version.split()[0]} at {sys.executable}"
     if sys.version_info < OLDEST_PYTHON:
         oldest = ".".join(map(str, OLDEST_PYTHON))
-        raise Failed(found, f"install Python {oldest} or newer and name it: PYTHON=... scripts/setup.sh")
+        raise Failed(found, f"install Python {oldest} or newer" + (" and name it: PYTHON=... scripts/setup.sh" if IS_CLONE else ""))
     return found
 
 
@@ -112,7 +117,7 @@ def cupy() -> str:
     try:
         cp = importlib.import_module("cupy")  # its distribution's name depends on the CUDA release
     except ModuleNotFoundError:
-        raise Failed("not installed", "only the CUDA kernels need it (on a GPU machine: pip install cupy-cuda12x)") from None
+        raise Failed("not installed", extra("gpu", "the CUDA kernels, on a GPU machine, need")) from None
     return f"{cp.__version__}, {cp.cuda.runtime.getDeviceCount()} CUDA devices"
 
 
@@ -122,7 +127,7 @@ def cluster() -> str:
         try:
             versions.append(f"{name} {importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError:
-            raise Failed(f"{name} is not installed", "only fairseq_ext.corpus needs it: pip install ray pyarrow") from None
+            raise Failed(f"{name} is not installed", extra("cluster", "fairseq_ext.corpus needs")) from None
     done = probe(CLUSTER_PROBE)
     if done.returncode:
         cure = "only fairseq_ext.corpus needs it: pip install --force-reinstall ray pyarrow"
@@ -166,6 +171,11 @@ def tiny_decode() -> str:
     return f"{len(ours)} sentences, equal to fairseq's own generator"
 
 
+def extra(name: str, needs: str) -> str:
+    """What to do where a package of an extra is missing."""
+    return f"only {needs} it: pip install 'fairseq_ext[{name}]'"
+
+
 ITEMS = [
     Item("Python", python),
     Item("torch", torch_and_devices),
@@ -176,7 +186,10 @@ ITEMS = [
     Item("sentencepiece", installed("sentencepiece", "sentencepiece")),
     Item("subword-nmt", installed("subword-nmt", "subword_nmt")),
     Item("sacrebleu", installed("sacrebleu", "sacrebleu")),
-    Item("simplemma", installed("simplemma", "simplemma"), required=False, cure="only lemmas of terms need it: pip install simplemma"),
+    Item("simplemma", installed("simplemma", "simplemma"), required=False, cure=extra("terms", "lemmas of terms need")),
+    Item("matplotlib", installed("matplotlib", "matplotlib"), required=False, cure=extra("plots", "dependency graphs (--ddg-dir) need")),
+    Item("FastAPI", installed("fastapi", "fastapi"), required=False, cure=extra("serve", "the server needs")),
+    Item("uvicorn", installed("uvicorn", "uvicorn"), required=False, cure=extra("serve", "the server needs")),
     Item("CuPy", cupy, required=False, cure="only the CUDA kernels need it; see whether its CUDA release fits the driver"),
     Item("Ray", cluster, required=False, cure="only fairseq_ext.corpus needs it", ahead=(CLUSTER_PROBE,)),
     Item("oneDNN", onednn, required=False, cure="float32 does not need it"),

@@ -125,6 +125,8 @@ def explain(error: BaseException) -> str | None:
         return f"--post-process (--remove-bpe) {cut(text.partition(': ')[2])} is none of fairseq's: use sentencepiece or subword_nmt"
     if isinstance(error, ValueError) and "Seed must be between" in text:
         return "--seed is no seed of numpy's: use 0 to 4294967295"
+    if isinstance(error, ImportError) and text.startswith("fairseq_ext is a plug-in for fairseq"):
+        return text
     if isinstance(error, ImportError) and "sacremoses" in text:
         return "--tokenizer moses needs sacremoses: pip install sacremoses"
     if isinstance(error, ImportError) and (found := re.match(r"Please install .*with: *(pip install (\S+))", text)):

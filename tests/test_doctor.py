@@ -1,6 +1,7 @@
 """The doctor names what is wrong, says what to do, and its exit code tells a script."""
 
 import importlib.metadata
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -94,3 +95,20 @@ def test_a_cluster_that_cannot_be_imported_is_noted(monkeypatch, capsys):
 @pytest.mark.parametrize(("version", "numbers"), [("2.13.0+cpu", (2, 13, 0)), ("2.4.1", (2, 4, 1)), ("2.5.0a0+git1", (2, 5)), ("x", ())])
 def test_release_reads_the_leading_numbers(version, numbers):
     assert doctor.release(version) == numbers
+
+
+def test_where_the_packages_of_the_extras_are_missing_each_extra_is_named(quick, monkeypatch, capsys):
+    """Those of setup.py, but for the one that builds the pages."""
+    version, missing = importlib.metadata.version, {"simplemma", "matplotlib", "fastapi", "uvicorn", "ray"}
+
+    def version_here(name: str) -> str:
+        if name in missing:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version_here)
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    setup = (Path(doctor.__file__).parents[1] / "setup.py").read_text()
+    extras = set(re.findall(r'^        "(\w+)": \[', setup[setup.index("extras_require") :], re.MULTILINE)) - {"docs"}
+    assert doctor.main() == 0
+    assert set(re.findall(r"pip install 'fairseq_ext\[(\w+)\]'", capsys.readouterr().out)) == extras and len(extras) == 5

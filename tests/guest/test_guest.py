@@ -1,6 +1,7 @@
 """fairseq_ext in somebody else's process: an import changes nothing, and what goes wrong there ends as in any Python."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -104,3 +105,23 @@ def test_nothing_changes_in_a_notebook(tmp_path, monkeypatch):
         nbclient.NotebookClient(notebook, kernel_name="here", timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
     assert notebook.cells[1].outputs[0]["text"] == "[]\n"
     assert failed.value.ename == "ValueError" and "Traceback" in notebook.cells[2].outputs[0]["traceback"][1]
+
+
+WITHOUT_FAIRSEQ = """import sys
+class No:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "fairseq":
+            raise ModuleNotFoundError("No module named 'fairseq'", name="fairseq")
+sys.meta_path.insert(0, No())
+"""
+
+
+def test_without_fairseq_the_import_and_each_command_say_what_is_missing(tmp_path):
+    """As where pip has installed this package alone."""
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT_FAIRSEQ)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    said = "fairseq_ext is a plug-in for fairseq, which is not installed: pip install --no-deps fairseq==0.12.2"
+    for words, begins in ((["-c", "import fairseq_ext"], "ImportError: "), (["-m", "fairseq_ext.corpus", "translate"], "error: ")):
+        done = subprocess.run([sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 1 and done.stderr.splitlines()[-1] == begins + said
+        assert ("Traceback" in done.stderr) == (begins != "error: ")
