@@ -1,34 +1,22 @@
-"""A hook of mkdocs: pictures that lie beside the scripts which make them are copied into the site, and flags are marked for site.css."""
+"""A hook of mkdocs: a link from a page to a file of the repository, which the site does not hold, becomes the name that it has.
 
+On the repository's own pages these links lead to the code; scripts/docs.py checks that each one does.
+"""
+
+from __future__ import annotations
+
+import posixpath
 import re
-import shutil
-from pathlib import Path
+from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-PICTURE = re.compile(r"\]\((?:\.\./)+(scripts/[^)]+\.png)\)")
-FLAG = re.compile(r"<code>(--[\w-]+(?: [\w.]+)?)</code>")
-used: set[str] = set()
+LINK = re.compile(r"\[([^\]]*)\]\(([^)\s:#]+)(#[^)\s]*)?\)")
 
 
-def on_page_markdown(markdown, page, config, files):
-    """Point a page's pictures into the site, and note them."""
-    depth = page.url.count("/")
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """The text of a page with the links that lead to other pages of the site, or out of the repository."""
 
-    def moved(match: re.Match) -> str:
-        used.add(match[1])
-        return f"]({'../' * depth}{match[1]})"
+    def kept(link: re.Match[str]) -> str:
+        place = posixpath.normpath(posixpath.join(posixpath.dirname(page.file.src_uri), link[2]))
+        return link[0] if files.get_file_from_path(place) else link[1]
 
-    return PICTURE.sub(moved, markdown)
-
-
-def on_page_content(html, page, config, files):
-    """Mark flags, for site.css."""
-    return FLAG.sub(r'<code class="flag">\1</code>', html)
-
-
-def on_post_build(config):
-    """Copy the pictures that pages use."""
-    for name in sorted(used):
-        target = Path(config["site_dir"]) / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, target)
+    return LINK.sub(kept, markdown)

@@ -8,13 +8,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from documents import blocks, drawings, links, notebook, tables  # noqa: E402
+from documents import blocks, drawings, links, notebook, site, tables  # noqa: E402
 
 import docs  # noqa: E402
 
@@ -111,6 +112,21 @@ def test_the_site_builds_strictly(tmp_path: Path) -> None:
     done = subprocess.run(["mkdocs", "build", "--strict", "-q", "-d", str(tmp_path / "site")], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     assert (tmp_path / "site" / "quickstart" / "index.html").exists()
+
+
+def test_the_site_links_to_nothing_that_it_does_not_hold() -> None:
+    """A page of the site, as its hook leaves it; what the site holds is the folder docs/."""
+    folder = ROOT / "docs"
+    files = SimpleNamespace(get_file_from_path=lambda path: (folder / path).is_file() and not path.startswith(".."))
+    changed = 0
+    for path in sorted(folder.rglob("*.md")):
+        place = path.relative_to(folder)
+        text = path.read_text(encoding="utf-8")
+        out = site.on_page_markdown(text, SimpleNamespace(file=SimpleNamespace(src_uri=str(place))), None, files)
+        changed += out != text
+        for link in site.LINK.finditer(out):
+            assert (path.parent / link[2]).resolve().is_relative_to(folder) and (path.parent / link[2]).is_file(), (place, link[0])
+    assert changed > 10
 
 
 def test_the_notebook_prints_what_it_shows(tmp_path: Path) -> None:
