@@ -1,4 +1,4 @@
-"""Every flag as a typed keyword of `Translator`: written by scripts/typed_flags.py from the dataclasses, not by hand."""
+"""Every flag of decoding as a typed keyword: written by scripts/typed_flags.py from the dataclasses, not by hand."""
 
 from __future__ import annotations
 
@@ -11,42 +11,20 @@ Text = str | PathLike[str]
 
 
 class StockFlags(TypedDict, total=False):
-    """fairseq's own flags."""
+    """fairseq's own flags of decoding."""
 
     # prepend beginning of sentence token (<s>)
     add_bos_token: bool | None
     # the dictionary ends in the tags of NLLB's training data, which its checkpoints have embeddings of
     add_data_source_prefix_tags: bool | None
-    # path to Aim repository
-    aim_repo: Text | None
-    # Aim run hash. If skipped, creates or continues run based on save_dir
-    aim_run_hash: Text | None
-    # number of bytes reserved for gathering stats from workers
-    all_gather_list_size: int | None
-    # use automatic mixed precision
-    amp: bool | None
-    # number of retries of same batch after reducing loss scale with AMP
-    amp_batch_retries: int | None
-    # default AMP loss scale
-    amp_init_scale: int | None
-    # number of updates before increasing AMP loss scale
-    amp_scale_window: int | None
-    # Log scalars to AzureML context
-    azureml_logging: bool | None
     # path to the baseline model (default: none)
     baseline_model: Text | None
     # comma-separated list of languages in the baseline model (default: none)
     baseline_model_langs: Text | None
     # number of examples in a batch
     batch_size: int | None
-    # batch size of the validation batch (defaults to --batch-size)
-    batch_size_valid: Text | None
     # beam size
     beam: int | None
-    # metric to use for saving "best" checkpoints
-    best_checkpoint_metric: Text | None
-    # use bfloat16; implies --tpu
-    bf16: bool | None
     bpe: Literal["bert", "byte_bpe", "bytes", "characters", "fastbpe", "gpt2", "hf_byte_bpe", "sentencepiece", "subword_nmt"] | None
     # add prefix space before encoding
     bpe_add_prefix_space: bool | None
@@ -62,10 +40,6 @@ class StockFlags(TypedDict, total=False):
     bpe_vocab: Text | None
     # bpe vocab file
     bpe_vocab_file: Text | None
-    # Copy non-trainable parameters between GPUs, such as batchnorm population statistics
-    broadcast_buffers: bool | None
-    # bucket size for reduction
-    bucket_cap_mb: int | None
     # read this many sentences into a buffer before processing them
     buffer_size: int | None
     # Number of shards containing the checkpoint - if the checkpoint is over 300GB, it is preferable to split
@@ -73,66 +47,22 @@ class StockFlags(TypedDict, total=False):
     checkpoint_shard_count: int | None
     # suffix to add to the checkpoint file name
     checkpoint_suffix: Text | None
-    # comma separated list of data subsets to use for validation (e.g. train, valid, test)
-    combine_valid_subsets: bool | None
     # Configuration YAML filename (under manifest root)
     config_yaml: Text | None
     # enables lexically constrained decoding
     constraints: Literal["ordered", "unordered"] | bool | None
-    # continues from this checkpoint, unless a checkpoint indicated in 'restore_file' option is present
-    continue_once: Text | None
     # use CPU instead of CUDA
     cpu: bool | None
-    # offload FP32 params to CPU
-    cpu_offload: bool | None
-    criterion: Literal[
-        "adaptive_loss", "composite_loss", "cross_entropy", "ctc", "fastspeech2", "hubert",
-        "label_smoothed_cross_entropy", "label_smoothed_cross_entropy_with_alignment",
-        "label_smoothed_cross_entropy_with_ctc", "latency_augmented_label_smoothed_cross_entropy",
-        "legacy_masked_lm_loss", "masked_lm", "model", "nat_loss", "sentence_prediction",
-        "sentence_prediction_adapters", "sentence_ranking", "speech_to_spectrogram", "speech_to_unit",
-        "speech_unit_lm_criterion", "tacotron2", "vocab_parallel_cross_entropy", "wav2vec",
-    ] | None
-    # don't shuffle batches for first N epochs
-    curriculum: int | None
-    # Number of batches to preload
-    data_buffer_size: int | None
-    # output dataset implementation
-    dataset_impl: Literal["cached", "fasta", "huffman", "lazy", "mmap", "raw"] | None
-    # DistributedDataParallel backend
-    ddp_backend: Literal["c10d", "fully_sharded", "legacy_ddp", "no_c10d", "pytorch_ddp", "slowmo"] | None
-    # communication hook
-    ddp_comm_hook: Literal["fp16", "none"] | None
     # replace beginning-of-sentence in target sentence with target language token
     decoder_langtok: bool | None
     # special decoding format for advanced decoding.
     decoding_format: Literal["bs", "dp", "ensemble", "unigram", "vote"] | None
-    # which GPU to use (by default looks for $LOCAL_RANK, usually configured automatically)
-    device_id: int | None
-    # disable validation
-    disable_validation: bool | None
-    # distributed backend
-    distributed_backend: Text | None
-    # typically tcp://hostname:port that will be used to establish initial connetion
-    distributed_init_method: Text | None
-    # do not spawn multiple processes even if multiple GPUs are visible
-    distributed_no_spawn: bool | None
-    # total number of processes to fork (default: all visible GPUs)
-    distributed_num_procs: int | None
-    # port number (not required if using --distributed-init-method)
-    distributed_port: int | None
-    # rank of the current worker
-    distributed_rank: int | None
-    # total number of GPUs across all nodes (default: all visible GPUs)
-    distributed_world_size: int | None
     # number of groups for Diverse Beam Search
     diverse_beam_groups: int | None
     # strength of diversity penalty for Diverse Beam Search
     diverse_beam_strength: float | None
     # strength of diversity penalty for Diverse Siblings Search
     diversity_rate: float | None
-    # how often to clear the PyTorch CUDA cache (0 to disable)
-    empty_cache_freq: int | None
     # whether to include language IDs in samples
     enable_lang_ids: bool | None
     # whether to allow datasets be used in reversed directions
@@ -162,52 +92,16 @@ class StockFlags(TypedDict, total=False):
     # a dictionary of data name to the language pairs they serve, e.g. {"mined": comma-separated-lang-pairs,
     # "denoised": comma-separated-lang-pairs}
     extra_lang_pairs: Text | None
-    # [deprecated] this is now defined per Criterion
-    fast_stat_sync: bool | None
-    # disable unused parameter detection (not applicable to --ddp-backend=legacy_ddp)
-    find_unused_parameters: bool | None
-    # finetune from a pretrained model; note that meters and lr scheduler will be reset
-    finetune_from_model: Text | None
-    # don't shuffle batches between GPUs; this reduces overall randomness and may affect precision but avoids
-    # the cost of re-reading the data
-    fix_batches_to_gpus: bool | None
     # Fixed dictionary to use with model path
     fixed_dictionary: Text | None
-    # specified random seed for validation
-    fixed_validation_seed: int | None
     # use FP16
     fp16: bool | None
-    # default FP16 loss scale
-    fp16_init_scale: int | None
-    # don't flatten FP16 grads tensor
-    fp16_no_flatten_grads: bool | None
-    # pct of updates that can overflow before decreasing the loss scale
-    fp16_scale_tolerance: float | None
-    # number of updates before increasing loss scale
-    fp16_scale_window: int | None
-    # reduce-scatter grads in FP32
-    fp32_reduce_scatter: bool | None
     # include future target
     future_target: bool | None
-    # data subset to generate (train, valid, test)
-    gen_subset: Text | None
     # path to encoder.json
     gpt2_encoder_json: Text | None
     # path to vocab.bpe
     gpt2_vocab_bpe: Text | None
-    # when set to True, gradients will be views pointing to different offsets of allreduce communication
-    # buckets. This can reduce peak memory usage, where the saved memory size will be equal to the total
-    # gradients size. --gradient-as-bucket-view=gradient_as_bucket_view)
-    gradient_as_bucket_view: bool | None
-    # shuffle batches in groups of num_shards to enable similar sequence lengths on each GPU worker when
-    # batches are sorted by length
-    grouped_shuffling: bool | None
-    # kill the job if no progress is made in N seconds; set to -1 to disable
-    heartbeat_timeout: int | None
-    # do not raise error if valid subsets are ignored
-    ignore_unused_valid_subsets: bool | None
-    # file to read from; use - for stdin
-    input: Text | None
     # if > 0.0, it penalized early-stopping in decoding.
     iter_decode_eos_penalty: float | None
     # if set, run exact the maximum number of iterations without early stop
@@ -218,17 +112,8 @@ class StockFlags(TypedDict, total=False):
     iter_decode_with_beam: int | None
     # if set, the last checkpoint are assumed to be a reranker to rescore the translations
     iter_decode_with_external_reranker: bool | None
-    # keep best N checkpoints based on scores
-    keep_best_checkpoints: int | None
     # keep language tokens in inference output (e.g. for analysis or debugging)
     keep_inference_langtok: bool | None
-    # keep the last N checkpoints saved with --save-interval-updates
-    keep_interval_updates: int | None
-    # when used with --keep-interval-updates, skips deleting any checkpoints with update X where X %
-    # keep_interval_updates_pattern == 0
-    keep_interval_updates_pattern: int | None
-    # keep last N epoch checkpoints
-    keep_last_epochs: int | None
     # an external file which contains a list of languages which can appear in lang-pairs; note that the
     # ordering determines language token IDs; --langs and --lang-dict are two exclusive options
     lang_dict: Text | None
@@ -260,21 +145,10 @@ class StockFlags(TypedDict, total=False):
     lm_weight: float | None
     # load the binarized alignments
     load_alignments: bool | None
-    # load checkpoints on all data parallel devices (default: only load on rank 0 and broadcast to other
-    # devices)
-    load_checkpoint_on_all_dp_ranks: bool | None
-    # Local SGD allreduce frequency
-    localsgd_frequency: int | None
-    # log file to copy metrics to.
-    log_file: Text | None
     # log format to use
     log_format: Literal["json", "none", "simple", "tqdm"] | None
     # log progress every N batches (when progress bar is disabled)
     log_interval: int | None
-    lr_scheduler: Literal[
-        "cosine", "fixed", "inverse_sqrt", "manual", "pass_through", "polynomial_decay", "reduce_lr_on_plateau", "step",
-        "tri_stage", "triangular",
-    ] | None
     # generations should match the source length
     match_source_len: bool | None
     # generate sequences of maximum length ax + b, where x is the source length
@@ -287,24 +161,10 @@ class StockFlags(TypedDict, total=False):
     max_target_positions: int | None
     # maximum number of tokens in a batch
     max_tokens: int | None
-    # maximum number of tokens in a validation batch (defaults to --max-tokens)
-    max_tokens_valid: Text | None
-    # How many batches to evaluate
-    max_valid_steps: int | None
-    # select the largest metric value for saving "best" checkpoints
-    maximize_best_checkpoint_metric: bool | None
-    # use a memory-efficient version of BF16 training; implies --bf16
-    memory_efficient_bf16: bool | None
-    # use a memory-efficient version of FP16 training; implies --fp16
-    memory_efficient_fp16: bool | None
     # minimum generation length
     min_len: int | None
-    # minimum FP16/AMP loss scale, after which training is stopped
-    min_loss_scale: float | None
     # a dictionary used to override model args at generation that were used during model training
     model_overrides: Text | None
-    # total number of GPUs to parallelize model over
-    model_parallel_size: int | None
     # don't apply dash split rules
     moses_no_dash_splits: bool | None
     # don't perform HTML escaping on apostrophe, quotes, etc.
@@ -317,40 +177,17 @@ class StockFlags(TypedDict, total=False):
     no_beamable_mm: bool | None
     # deprecated
     no_early_stop: bool | None
-    # only store last and best checkpoints
-    no_epoch_checkpoints: bool | None
-    # don't store last checkpoints
-    no_last_checkpoints: bool | None
     # disable progress bar
     no_progress_bar: bool | None
     # ngram blocking such that this size ngram cannot be repeated in the generation
     no_repeat_ngram_size: int | None
-    # don't reshard parameters after forward pass
-    no_reshard_after_forward: bool | None
-    # don't save models or checkpoints
-    no_save: bool | None
-    # don't save optimizer-state as part of checkpoint
-    no_save_optimizer_state: bool | None
     # if set, dont use seed for initializing random generators
     no_seed_provided: bool | None
-    # not flatten parameter param for fsdp
-    not_fsdp_flatten_parameters: bool | None
-    # number of GPUs in each node. An allreduce operation across GPUs in a node is very fast. Hence, we do
-    # allreduce across GPUs in a node, and gossip across different nodes
-    nprocs_per_node: int | None
     # if >0, then bucket source and target lengths into N buckets and pad accordingly; this is useful on TPUs
     # to minimize the number of compilations
     num_batch_buckets: int | None
-    # shard generation over N shards
-    num_shards: int | None
     # how many subprocesses to use for data loading
     num_workers: int | None
-    # if set, the floating point conversion to fp16/bf16 runs on CPU. This reduces bus transfer time and GPU
-    # memory usage.
-    on_cpu_convert_precision: bool | None
-    optimizer: Literal["adadelta", "adafactor", "adagrad", "adam", "adamax", "composite", "cpu_adam", "lamb", "nag", "sgd"] | None
-    # a dictionary used to override optimizer args when loading a checkpoint
-    optimizer_overrides: Text | None
     # limit the size of output dictionary
     output_dictionary_size: int | None
     # boolean to pad to fixed batch size
@@ -359,68 +196,19 @@ class StockFlags(TypedDict, total=False):
     pad_to_fixed_length: bool | None
     # include past target
     past_target: bool | None
-    # partition the model into N_K pieces, where each piece contains N_i layers. The
-    # sum(args.pipeline_balance) should equal the total number of layers in the model
-    pipeline_balance: Text | None
-    # checkpointing mode for pipeline model parallelism
-    pipeline_checkpoint: Literal["always", "except_last", "never"] | None
-    # microbatch count for pipeline model parallelism
-    pipeline_chunks: int | None
-    # partition the pipeline parallel decoder into N_K pieces, where each piece contains N_i layers. The
-    # sum(args.pipeline_decoder_balance) should equal the total number of decoder layers in the model
-    pipeline_decoder_balance: Text | None
-    # a list of device indices indicating which device to place each of the N_K partitions. The length of this
-    # list should equal the length of the --pipeline-decoder-balance argument
-    pipeline_decoder_devices: Text | None
-    # a list of device indices indicating which device to place each of the N_K partitions. The length of this
-    # list should equal the length of the --pipeline-balance argument
-    pipeline_devices: Text | None
-    # partition the pipeline parallel encoder into N_K pieces, where each piece contains N_i layers. The
-    # sum(args.pipeline_encoder_balance) should equal the total number of encoder layers in the model
-    pipeline_encoder_balance: Text | None
-    # a list of device indices indicating which device to place each of the N_K partitions. The length of this
-    # list should equal the length of the --pipeline-encoder-balance argument
-    pipeline_encoder_devices: Text | None
-    # if set, use pipeline model parallelism across GPUs
-    pipeline_model_parallel: bool | None
-    # path to run plasma_store, defaults to /tmp/plasma. Paths outside /tmp tend to fail.
-    plasma_path: Text | None
     # post-process text by removing BPE, letter segmentation, etc. Valid options can be found in
     # fairseq.data.utils.post_process.
     post_process: Text | bool | None
-    # initialize generation by target prefix of given length
-    prefix_size: int | None
     # prepend bos token to each sentence, which matches mBART pretraining
     prepend_bos: bool | None
-    # if set, uses attention feedback to compute and print alignment to source tokens (valid options are:
-    # hard, soft, otherwise treated as hard alignment)
-    print_alignment: Literal["hard", "soft"] | bool | None
     # print steps
     print_step: bool | None
-    # enable autograd profiler emit_nvtx
-    profile: bool | None
-    # path to quantization config file
-    quantization_config_path: Text | None
     # only print final scores
     quiet: bool | None
     # perform unknown replacement (optionally with alignment dictionary)
     replace_unk: Text | bool | None
     # batch size will be a multiplier of this value
     required_batch_size_multiple: int | None
-    # maximum sequence length in batch will be a multiplier of this value
-    required_seq_len_multiple: int | None
-    # if set, does not reload dataloader state from the checkpoint
-    reset_dataloader: bool | None
-    # when using Hydra, reset the logging at the beginning of training
-    reset_logging: bool | None
-    # if set, does not load lr scheduler state from the checkpoint
-    reset_lr_scheduler: bool | None
-    # if set, does not load meters from the checkpoint
-    reset_meters: bool | None
-    # if set, does not load optimizer state from the checkpoint
-    reset_optimizer: bool | None
-    # filename from which to load checkpoint (default: <save-dir>/checkpoint_last.pt
-    restore_file: Text | None
     # path to save eval results (optional)
     results_path: Text | None
     # Use dropout at inference time
@@ -452,15 +240,8 @@ class StockFlags(TypedDict, total=False):
     # a file contain a python dictionary of how to sample data sets, e.g. { "main:en_XX-es_XX": 0.2,
     # "mined:en_XX-pt_XX": 0.5, "mono_dae:es_XX-es_XX: 0.3, "main:en_xx-fr_XX": 0.8 }
     sampling_weights_from_file: Text | None
-    # path to save checkpoints
-    save_dir: Text | None
-    # save a checkpoint every N epochs
-    save_interval: int | None
-    # save a checkpoint (and validate) every N updates
-    save_interval_updates: int | None
     # just score the reference translation
     score_reference: bool | None
-    scoring: Literal["bert_score", "bleu", "chrf", "meteor", "sacrebleu", "wer"] | None
     # pseudo random number generator seed
     seed: int | None
     # include self target
@@ -473,8 +254,6 @@ class StockFlags(TypedDict, total=False):
     sentencepiece_model: Text | None
     # path to sentencepiece model
     sentencepiece_model_path: Text | None
-    # id of the shard to generate (id < num_shards)
-    shard_id: int | None
     # comma-separated list of dataset splits to apply shortening to, e.g., "train,valid" (default: all dataset
     # splits)
     shorten_data_split_list: Text | None
@@ -482,80 +261,38 @@ class StockFlags(TypedDict, total=False):
     shorten_method: Literal["none", "random_crop", "truncate"] | None
     # ignore too long or too short lines in valid and test set
     skip_invalid_size_inputs_valid_test: bool | None
-    # Base algorithm. Either 'localsgd' or 'sgp'. Please refer to the documentation of 'slowmo_base_algorithm'
-    # parameter in https://fairscale.readthedocs.io/en/latest/api/experimental/nn/slowmo_ddp.html for more
-    # details
-    slowmo_base_algorithm: Text | None
-    # SlowMo momentum term; by default use 0.0 for 16 GPUs, 0.2 for 32 GPUs; 0.5 for 64 GPUs, 0.6 for > 64
-    # GPUs
-    slowmo_momentum: float | None
     # path to source dictionary; if specified it will override per language dictionary loading
     source_dict: Text | None
     # source language (only needed for inference)
     source_lang: Text | None
-    # suppress crashes when training with the hydra_train entry point so that the main method can return a
-    # value (useful for sweeps)
-    suppress_crashes: bool | None
     # path to target dictionary; if specified it will override per language dictionary loading
     target_dict: Text | None
     # target language (only needed for inference)
     target_lang: Text | None
     # temperature for generation
     temperature: float | None
-    # path to save logs for tensorboard, should match --logdir of running tensorboard (default: no tensorboard
-    # logging)
-    tensorboard_logdir: Text | None
-    # threshold FP16 loss scale from below
-    threshold_loss_scale: float | None
     tokenizer: Literal["moses", "nltk", "space"] | None
     # max number of tokens per sample for LM dataset
     tokens_per_sample: int | None
-    # use TPU instead of CUDA
-    tpu: bool | None
-    # data subset to use for training (e.g. train, valid, test)
-    train_subset: Text | None
     # truncate source to max-source-positions
     truncate_source: bool | None
     # unknown word penalty: <0 produces more unks, >0 produces fewer
     unkpen: float | None
     # compare unnormalized hypothesis scores
     unnormalized: bool | None
-    # if true then prevents the reuse the epoch batch iterator by setting can_reuse_epoch_itr to false,
-    # defaults to --grouped-shuffling )
-    update_epoch_batch_itr: Text | None
-    # if true then increment seed with epoch for getting batch iterators, defautls to False.
-    update_ordered_indices_seed: bool | None
     # amount to upsample primary dataset
     upsample_primary: int | None
-    # Store indices and sizes in shared memory
-    use_plasma_view: bool | None
-    # use sharded checkpoint files
-    use_sharded_state: bool | None
     # path to a python module containing custom extensions (tasks and/or architectures)
     user_dir: Text | None
-    # comma separated list of data subsets to use for validation (e.g. train, valid, test)
-    valid_subset: Text | None
-    # dont validate until reaching this many updates
-    validate_after_updates: int | None
-    # validate every N epochs
-    validate_interval: int | None
-    # validate every N updates
-    validate_interval_updates: int | None
     # virtual data size of the whole joint dataset to speedup data loading and have specific dynamic sampling
     # strategy interval
     virtual_data_size: int | None
     # virtual epoch size to speed up data loading
     virtual_epoch_size: int | None
-    # Weights and Biases project name to use for logging
-    wandb_project: Text | None
-    # Write checkpoints asynchronously in a separate thread. NOTE: This feature is currently being tested.
-    write_checkpoints_asynchronously: bool | None
-    # ZeRO sharding
-    zero_sharding: Literal["none", "os"] | None
 
 
-class Flags(StockFlags, total=False):
-    """fairseq's flags, and those of this package."""
+class EngineFlags(StockFlags, total=False):
+    """Those, and this package's: what `Engine` takes."""
 
     # in which case a banned phrase must not appear: in any, or as written (exact) (default: any)
     avoid_case: Literal["any", "exact"] | None
@@ -580,18 +317,11 @@ class Flags(StockFlags, total=False):
     # nothing but EOS and closing quotes follows the end of a sentence, and required phrases come before it
     # (default: off)
     constraint_end: bool | None
-    # phrases that must appear: one line a sentence in corpus order, tab-separated, or JSONL (default: none;
-    # in any order unless --constraints is ordered)
-    constraints_file: Text | None
-    # processes of one thread that share each batch's sentences on a CPU (default: 1)
-    cpu_workers: int | None
     # decoder steps on a GPU: one launch each, or many (off; same results; default: auto)
     cuda_graphs: Literal["auto", "off"] | None
     # how dba divides the beam among its banks: one slot a bank in turn, or by the rule of Post and Vilar
     # (default: even)
     dba_allocation: Literal["even", "paper"] | None
-    # write each sentence's decoding dependency graph (JSON, PNG, SVG, HTML) to this directory (default: none)
-    ddg_dir: Text | None
     # the decoder (same results): the fastest that supports the model, or fairseq's own modules (default:
     # auto)
     decoder_backend: Literal["auto", "fairseq", "transformer"] | None
@@ -602,8 +332,6 @@ class Flags(StockFlags, total=False):
     draft: Literal["auto", "copy", "ngram", "none", "pad", "repeat"] | None
     # cost of one more position, in decoder calls; window weighs drafts by it (default -1: by device and rows)
     draft_cost: float | None
-    # earlier translations as drafts, one segmented line a sentence (default: none)
-    draft_file: Text | None
     # the table of --draft ngram (default: CHECKPOINT.drafts.npz beside the checkpoint, if it is there)
     draft_table: Text | None
     # slots of each bank under --select gbs; replaces --beam (default: 1; the paper: 1, 5, 10)
@@ -620,8 +348,6 @@ class Flags(StockFlags, total=False):
     glossary_placement: Literal["align", "free"] | None
     # a term of --glossary that a source has n times is required once, or n times (each) (default: once)
     glossary_repeat: Literal["each", "once"] | None
-    # write which terms of --glossary fired, and their forms, to this JSONL file (default: none)
-    glossary_report: Text | None
     # linear layers in 8 bits: faster on a CPU, other results (default: off)
     int8: bool | None
     # added to the wanted target length, in subwords (default: 0; scripts/tune_length_reward.py fits both)
@@ -659,8 +385,8 @@ class Flags(StockFlags, total=False):
     # half precision: read a position again alone where its two best words are closer than this, in nats (0:
     # never; default -1: by precision, 0 for float32)
     parallel_margin: float | None
-    # early stop training if valid performance doesn't improve for N consecutive validation runs; note that
-    # this is influenced by --validate-interval
+    # wait for patience x beam finished hypotheses (default: 1 as in fairseq, or --stop early with
+    # constraints)
     patience: int | None
     # with --stop optimal: drop live hypotheses that provably cannot enter the n-best list (default: off)
     prune_bound: bool | None
@@ -673,10 +399,6 @@ class Flags(StockFlags, total=False):
     prune_threshold: float | None
     # new sentences start when at most this share of the stream's width is left (default: 1/6)
     refill_threshold: float | None
-    # also write each sentence's results to this JSONL file as it finishes (default: none)
-    results_file: Text | None
-    # sentences that --results-file has already are not decoded again (default: off)
-    resume: bool | None
     # when sentences start (default: batch, as fairseq: all together)
     schedule: Literal["batch", "stream"] | None
     # --softmax screened: bits of the weights (default: 16, scores to 1e-6; 8: scores to 1e-3, on a CPU)
@@ -698,8 +420,6 @@ class Flags(StockFlags, total=False):
     shortlist_words: int | None
     # which words are scored (default: full, all of them)
     softmax: Literal["full", "lexical", "lsh", "screened", "top"] | None
-    # write counts and times of the run to this JSON file (default: none)
-    stats_file: Text | None
     # when a sentence is final (default: early where there are constraints, else count, as fairseq: beam-many
     # finished hypotheses)
     stop: Literal["count", "early", "first", "optimal", "ranked", "shrink"] | None
@@ -714,3 +434,30 @@ class Flags(StockFlags, total=False):
     stream_width: int | None
     # end at the first sentence that cannot be translated (default: go on, with status 3)
     strict: bool | None
+
+
+class Flags(EngineFlags, total=False):
+    """What `Translator` takes."""
+
+    # phrases that must appear: one line a sentence in corpus order, tab-separated, or JSONL (default: none;
+    # in any order unless --constraints is ordered)
+    constraints_file: Text | None
+    # processes of one thread that share each batch's sentences on a CPU (default: 1)
+    cpu_workers: int | None
+    # write each sentence's decoding dependency graph (JSON, PNG, SVG, HTML) to this directory (default: none)
+    ddg_dir: Text | None
+    # earlier translations as drafts, one segmented line a sentence (default: none)
+    draft_file: Text | None
+    # write which terms of --glossary fired, and their forms, to this JSONL file (default: none)
+    glossary_report: Text | None
+    # initialize generation by target prefix of given length
+    prefix_size: int | None
+    # if set, uses attention feedback to compute and print alignment to source tokens (valid options are:
+    # hard, soft, otherwise treated as hard alignment)
+    print_alignment: Literal["hard", "soft"] | bool | None
+    # also write each sentence's results to this JSONL file as it finishes (default: none)
+    results_file: Text | None
+    # sentences that --results-file has already are not decoded again (default: off)
+    resume: bool | None
+    # write counts and times of the run to this JSON file (default: none)
+    stats_file: Text | None

@@ -6,7 +6,7 @@ import itertools
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from fairseq import utils
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from fairseq_ext.flags import Flags
+
+Avoid = Sequence[str] | Sequence[Sequence[str]]  # of all lines, or of each
 
 
 class Translator(LoadedModel):
@@ -90,12 +92,24 @@ class Translator(LoadedModel):
         """One line that says how translations are made."""
         return self.generator.stats.signature
 
+    @overload
+    def translate(
+        self, lines: Sequence[str], nbest: int | None = ..., constraints: Sequence[Phrases] | None = ..., avoid: Avoid | None = ...,
+        prefixes: Sequence[str | None] | None = ..., *, errors: Literal["raise"] = ..., beam: int | None = ..., progress: bool = ...,
+    ) -> list[list[Translation]]: ...  # fmt: skip
+
+    @overload
+    def translate(
+        self, lines: Sequence[str], nbest: int | None = ..., constraints: Sequence[Phrases] | None = ..., avoid: Avoid | None = ...,
+        prefixes: Sequence[str | None] | None = ..., *, errors: Literal["return"], beam: int | None = ..., progress: bool = ...,
+    ) -> list[list[Translation] | UsageError]: ...  # fmt: skip
+
     def translate(
         self,
         lines: Sequence[str],
         nbest: int | None = None,
         constraints: Sequence[Phrases] | None = None,
-        avoid: Sequence[str] | Sequence[Sequence[str]] | None = None,
+        avoid: Avoid | None = None,
         prefixes: Sequence[str | None] | None = None,
         *,
         errors: str = "raise",
@@ -114,6 +128,18 @@ class Translator(LoadedModel):
         lines are translated. What is wrong with the call as a whole is raised in either case.
         """
         return self.translate_part(lines, nbest, Given(constraints, avoid, prefixes), errors, beam, progress)
+
+    @overload
+    def translate_iter(
+        self, lines: Iterable[str], nbest: int | None = ..., constraints: Iterable[Phrases] | None = ..., avoid: Sequence[str] | None = ...,
+        prefixes: Iterable[str | None] | None = ..., *, errors: Literal["raise"] = ..., beam: int | None = ..., buffer: int = ...,
+    ) -> Iterator[list[Translation]]: ...  # fmt: skip
+
+    @overload
+    def translate_iter(
+        self, lines: Iterable[str], nbest: int | None = ..., constraints: Iterable[Phrases] | None = ..., avoid: Sequence[str] | None = ...,
+        prefixes: Iterable[str | None] | None = ..., *, errors: Literal["return"], beam: int | None = ..., buffer: int = ...,
+    ) -> Iterator[list[Translation] | UsageError]: ...  # fmt: skip
 
     def translate_iter(
         self,

@@ -1,4 +1,4 @@
-"""Write fairseq_ext/flags.py: every flag of the commands with its type, so that editors complete the keywords of `Translator`.
+"""Write fairseq_ext/flags.py: every flag of the commands with its type, so that editors complete the keywords of `Translator` and `Engine`.
 
     python scripts/typed_flags.py            # after a flag has changed; a test says when the file is old
 """
@@ -17,11 +17,18 @@ from fairseq.data.encoders import BPE_REGISTRY, TOKENIZER_REGISTRY
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.tasks import TASK_REGISTRY
 
+from fairseq_ext.engine.worker import NOT_HERE
 from fairseq_ext.tasks import Flags
 
 FILE = Path(__file__).resolve().parents[1] / "fairseq_ext" / "flags.py"
 NAMED = ("help", "path", "data", "task")  # arguments of Translator
-HEAD = '''"""Every flag as a typed keyword of `Translator`: written by scripts/typed_flags.py from the dataclasses, not by hand."""
+KEPT = {  # fairseq's flags that matter to decoding, besides its group "Generation"; the others are of training
+    "batch_size", "bpe", "buffer_size", "checkpoint_shard_count", "checkpoint_suffix", "cpu", "fp16", "log_format", "log_interval",
+    "max_tokens", "no_progress_bar", "num_workers", "required_batch_size_multiple", "seed", "skip_invalid_size_inputs_valid_test",
+    "tokenizer", "user_dir",
+}  # fmt: skip
+OF_COMMANDS = {"cpu_workers", *NOT_HERE}  # flags that Engine does not take as they are
+HEAD = '''"""Every flag of decoding as a typed keyword: written by scripts/typed_flags.py from the dataclasses, not by hand."""
 
 from __future__ import annotations
 
@@ -37,7 +44,8 @@ Text = str | PathLike[str]
 
 def actions() -> Iterator[Action]:
     """The arguments of fairseq-interactive with every *_ext task, tokenizer and bpe."""
-    yield from options.get_interactive_generation_parser()._actions
+    for group in options.get_interactive_generation_parser()._action_groups:
+        yield from (action for action in group._group_actions if group.title == "Generation" or action.dest in KEPT)
     extended = sorted(name for name in TASK_REGISTRY if name.endswith("_ext"))
     kinds = [TASK_REGISTRY[name] for name in extended]
     for registry in (TOKENIZER_REGISTRY, BPE_REGISTRY):
@@ -93,10 +101,11 @@ def source() -> str:
     ours = {field.name for field in dataclasses.fields(Flags)}
     parts = []
     for kind, base, doc, names in (
-        ("StockFlags", "TypedDict, total=False", "fairseq's own flags.", [n for n in found if n not in ours]),
-        ("Flags", "StockFlags, total=False", "fairseq's flags, and those of this package.", [n for n in found if n in ours]),
+        ("StockFlags", "TypedDict, total=False", "fairseq's own flags of decoding.", found.keys() - ours - OF_COMMANDS),
+        ("EngineFlags", "StockFlags, total=False", "Those, and this package's: what `Engine` takes.", ours - OF_COMMANDS),
+        ("Flags", "EngineFlags, total=False", "What `Translator` takes.", found.keys() & OF_COMMANDS),
     ):
-        fields = "\n".join(written(name, found[name]) for name in sorted(names))
+        fields = "\n".join(written(name, found[name]) for name in sorted(names & found.keys()))
         parts.append(f'\nclass {kind}({base}):\n    """{doc}"""\n\n{fields}\n')
     body = "\n".join(parts)
     return HEAD.format(sequence="from collections.abc import Sequence\n" if "Sequence[" in body else "") + body

@@ -22,7 +22,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any
+from os import PathLike
+from typing import TYPE_CHECKING, Any
 
 from fairseq_ext.constraints.lines import fields_of
 from fairseq_ext.engine.callbacks import Threads
@@ -32,6 +33,11 @@ from fairseq_ext.engine.processes import Nursery, Worker
 from fairseq_ext.engine.tickets import Busy, Closed, Pace, Ticket, WorkerDied
 from fairseq_ext.errors import UsageError
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from fairseq_ext.flags import EngineFlags
+
 logger = logging.getLogger("fairseq_ext")
 PAUSE = 0.5  # seconds before a worker is replaced that has not answered any request
 TRIES = 3  # workers in a row that end before their model is loaded, before there is no model
@@ -40,18 +46,26 @@ TRIES = 3  # workers in a row that end before their model is loaded, before ther
 class Engine:
     """Requests through `cpu_workers` worker processes, which are started at once; they load the model meanwhile (`wait`).
 
-    path, data, flags: as of `Translator`. max_queue: most requests that wait, None for no limit. longest: most source tokens of a sentence,
-    None for as many as the model takes.
+    path, data, task, flags: as of `Translator`. max_queue: most requests that wait, None for no limit. longest: most source tokens of a
+    sentence, None for as many as the model takes.
     Errors: `wait`, `submit` and `stream` raise UsageError for flags that cannot be used and a model that cannot be loaded.
     """
 
     def __init__(
-        self, path: str, data: str, *, cpu_workers: int = 1, max_queue: int | None = None, longest: int | None = None, **flags: Any
-    ):
+        self,
+        path: str | PathLike[str],
+        data: str | PathLike[str],
+        task: str = "translation_ext",
+        *,
+        cpu_workers: int = 1,
+        max_queue: int | None = None,
+        longest: int | None = None,
+        **flags: Unpack[EngineFlags],
+    ) -> None:
         if cpu_workers < 1:
             raise UsageError(f"--cpu-workers {cpu_workers} would decode nothing: use 1 or more")
         self.max_queue = max_queue
-        self.flags = {"path": str(path), "data": str(data), **flags}
+        self.flags = {"path": str(path), "data": str(data), "task": task, **flags}
         self.nursery = Nursery(self.flags, longest)
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
