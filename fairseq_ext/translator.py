@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -16,10 +17,11 @@ from tqdm import tqdm
 from fairseq_ext.constraints.from_python import Given, Phrases
 from fairseq_ext.constraints.report import report_unsearched
 from fairseq_ext.constraints.sentence import EMPTY, SentenceConstraints
-from fairseq_ext.errors import SentenceError, UsageError
+from fairseq_ext.errors import SentenceError, UsageError, counted
 from fairseq_ext.loading.arguments import as_arguments
 from fairseq_ext.loading.model import LoadedModel, configuration
 from fairseq_ext.loading.model_folder import find_model
+from fairseq_ext.loading.several_sentences import warning
 from fairseq_ext.session.bad_sentences import decode_each
 from fairseq_ext.session.cpu_workers import share_of
 from fairseq_ext.session.generators import Generators, hypotheses
@@ -180,6 +182,10 @@ class Translator(LoadedModel):
                 self.use_constraints()
             given.check(len(lines))
             self.task.raw_text.look([line for line in lines if isinstance(line, str)])
+            texts = ((given.first + i + 1, line) for i, line in enumerate(lines) if isinstance(line, str))
+            if said := [each for number, line in texts if (each := warning(line, f"line {number}"))]:
+                more = f" ({counted(len(said) - 1, 'more such line')})" if len(said) > 1 else ""
+                warnings.warn(said[0] + more, stacklevel=3)
             out: list[Any] = [None] * len(lines)
             good, tokens, wanted = [], [], []
             for place, line in enumerate(lines):

@@ -21,9 +21,10 @@ ALLOWED = {
     "compat": "child tasks",
     "corpus": "child constraints counters digests errors files loading stats translator",
     "doctor": "compat leaving",
-    "serve": "child constraints corpus.cluster engine errors files loading.arguments loading.model_folder tasks terms.glossary_files "
-    "translator viz",
-    "engine": "child constraints errors kernels.library loading.lengths parallel placement.align search session.pool_of terms translator",
+    "serve": "child constraints corpus.cluster engine errors files loading.arguments loading.model_folder loading.several_sentences "
+    "tasks terms.glossary_files translator viz",
+    "engine": "child constraints errors flags kernels.library loading.lengths parallel placement.align search session.pool_of terms "
+    "translator",
     "terms": "errors files",
     "translator": "constraints errors flags loading session.bad_sentences session.cpu_workers "
     "session.generators session.teacher_forcing stats translation",

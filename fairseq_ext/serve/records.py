@@ -14,6 +14,7 @@ from typing import Any
 from fairseq_ext.constraints.lines import KEYS, TOO_DEEP, fields_of, flaw, no_key_twice
 from fairseq_ext.engine.jobs import Answer, GlossaryFile
 from fairseq_ext.errors import UsageError, cut
+from fairseq_ext.loading.several_sentences import warning
 
 NAMES = ("source", "id", *KEYS, "glossary", "nbest", "detail")
 EXAMPLE = {"source": "Der Patient hat einen Port.", "constraints": ["port"], "avoid": ["harbour"], "nbest": 2}
@@ -162,5 +163,6 @@ def answer_json(record: Record, answer: Answer) -> dict[str, Any]:
         "nbest": hypotheses,
         "constraints": constraints,
         "certificate": proof,
+        **({"warnings": [said]} if (said := warning(record.request["source"], "the source")) else {}),
         "seconds": {"queue": round(answer.queued, 6), "decoder": round(answer.decoded, 6)},
     }

@@ -43,7 +43,9 @@ def test_constraints_come_back_with_their_places(client, translator):
 def test_a_record_that_cannot_be_translated_costs_no_other_one_its_translation(client):
     records = [{"source": SOURCE}, {"source": SOURCE, "constraints": ["</s>"], "id": "b"}, {"source": ""}]
     first, second, third = client.post("/v1/translate", json=records).json()
-    assert first["text"] and third["text"] == ""
+    assert first["text"] and third["text"] == "" and "warnings" not in first
+    (said,) = client.post("/v1/translate", json={"source": "Er kam. Sie ging."}).json()["warnings"]
+    assert said.startswith("the source holds 2 sentences")
     assert second["id"] == "b" and "a symbol that no translation holds" in second["error"] and "text" not in second
     alone = client.post("/v1/translate", json=records[1])
     assert alone.status_code == 400 and alone.json() == {"error": second["error"]}
