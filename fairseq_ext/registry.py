@@ -24,8 +24,7 @@ names (several are separated by colons). Nothing else names it. This one is whol
 
         def __call__(self, candidates, beam, pool, finished, at_limit):
             ends, goes_on = candidates.ends_and_goes_on(self.eos)
-            done = ends.clone()
-            done[:, candidates.width :] = False  # as in fairseq, what ends behind the k best candidates is lost
+            done = ends & candidates.within_width()  # as in fairseq, what ends behind the k best candidates is lost
             there = finished.count[beam.live_index()]
             done &= there[:, None] + done.cumsum(1) <= self.n
             final = (there + done.sum(1) >= self.n) | ~goes_on.any(1)

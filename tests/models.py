@@ -62,6 +62,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     ),
 }  # fmt: skip
 SPREAD = {"bart": 8.0, "lstm": 8.0, "fconv": 1.4}  # initial weights so small that the source would hardly matter are made larger
+MASKED_IN_FLOAT32 = ("lstm", "fconv")  # fairseq's attention of these masks in float32, whatever the model
 OUTPUT_LAYERS = ("output_projection.weight", "fc_out.weight", "fc3.weight_g", "embed_out")
 
 
@@ -69,18 +70,26 @@ OUTPUT_LAYERS = ("output_projection.weight", "fc_out.weight", "fc3.weight_g", "e
 
 
 @functools.cache
-def dictionary(words: int = WORDS) -> Dictionary:
-    """A made-up dictionary: w0, w1, ..."""
+def dictionary(words: int = WORDS, pieces: bool = False) -> Dictionary:
+    """A made-up dictionary: w0, w1, ..., or pieces of words, of which a text can be written in several ways: ▁a b ab . ▁A ▁ab c ..."""
     out = Dictionary()
     for i in range(words):
-        out.add_symbol(f"w{i}")
+        out.add_symbol(piece(i) if pieces else f"w{i}")
     return out
 
 
-def task(name: str = "translation", words: int = WORDS, **flags):
+PIECES = ["▁a", "b", "ab", ".", "▁A", "▁ab", "B"]  # then others that start a word and that continue one, in turn
+
+
+def piece(i: int) -> str:
+    """A symbol of the dictionary of pieces."""
+    return PIECES[i] if i < len(PIECES) else "▁" * (i % 2) + f"c{i}"
+
+
+def task(name: str = "translation", words: int = WORDS, pieces: bool = False, **flags):
     """A translation task over the made-up dictionary."""
     cfg = TASK_DATACLASS_REGISTRY[name](source_lang="de", target_lang="en", max_source_positions=64, max_target_positions=64, **flags)
-    made = TASK_REGISTRY[name](cfg, dictionary(words), dictionary(words))
+    made = TASK_REGISTRY[name](cfg, *[dictionary(words, pieces)] * 2)
     made.phrases_of_calls = True  # as a Translator's, of *_ext tasks: batches bring their phrases
     return made
 
@@ -151,11 +160,13 @@ class Pair:
     ours: Any
 
 
-def generators(models: list, strategy: dict | None = None, extra: dict | None = None, words: int = WORDS, **generation) -> Pair:
-    """strategy: our flags; extra: extra_gen_cls_kwargs (lm_model, ...); generation: stock flags."""
+def generators(
+    models: list, strategy: dict | None = None, extra: dict | None = None, words: int = WORDS, pieces: bool = False, **generation
+) -> Pair:
+    """strategy: our flags; extra: extra_gen_cls_kwargs (lm_model, ...); pieces: as `dictionary` has them; generation: stock flags."""
     cfg = GenerationConfig(**generation)
-    stock = task("translation", words).build_generator(models, cfg, extra_gen_cls_kwargs=dict(extra or {}))
-    ours = task("translation_ext", words, **(strategy or {})).build_generator(models, cfg, extra_gen_cls_kwargs=dict(extra or {}))
+    stock = task("translation", words, pieces).build_generator(models, cfg, extra_gen_cls_kwargs=dict(extra or {}))
+    ours = task("translation_ext", words, pieces, **(strategy or {})).build_generator(models, cfg, extra_gen_cls_kwargs=dict(extra or {}))
     return Pair(stock, ours)
 
 

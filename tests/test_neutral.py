@@ -14,6 +14,7 @@ import torch
 from fairseq.dataclass.configs import GenerationConfig
 from models import (
     ARCHITECTURES,
+    MASKED_IN_FLOAT32,
     WORDS,
     alone,
     batch,
@@ -40,7 +41,6 @@ NEUTRAL = settings("neutral") | {"fairseq's modules": {"decoder_backend": "fairs
 HAVE_FEATURES = ("transformer", "transformer-pre-norm", "transformer-tied", "transformer-align", "bart")
 
 MIXED = [3, 1, 7, 0, 12, 5]  # words of each source sentence; 0: an empty line
-MASKED_IN_FLOAT32 = ("lstm", "fconv")  # fairseq's attention of these masks in float32, whatever the model
 PAD, EOS = dictionary().pad(), dictionary().eos()
 
 

@@ -24,6 +24,11 @@ class Candidates:
     group: Tensor | None = None  # (S, c) bank of each candidate: how many of those tokens it has; None: no banks
     aux: dict[str, Tensor] = field(default_factory=dict)  # (S, c, ...) row state after the token
 
+    def within_width(self) -> Tensor:
+        """A mask (c,) or (S, c): the candidates of as many as each sentence continues with."""
+        place = torch.arange(self.score.size(1), device=self.score.device)
+        return place < (self.width if self.widths is None else self.widths[:, None])
+
     def ends_and_goes_on(self, eos: int) -> tuple[Tensor, Tensor]:
         """(S, c) masks: the candidates that end in EOS, and those that can continue."""
         possible = self.score > -torch.inf

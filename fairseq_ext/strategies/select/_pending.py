@@ -54,7 +54,8 @@ def drop_unlikely_(banned: BannedTable, beam: Beam, log_probs: LogProbs, width: 
         at = torch.arange(sentence.numel(), device=sentence.device)
     value, sentence, pending = log_probs.value[at], sentence[at], pending[at]
     unlikely = pending & (value.logsumexp(1) < math.log(LIKELY))
-    others = (value > -torch.inf).sum(1).masked_fill(unlikely, 0)
+    impossible = beam.last_score()[at] == -torch.inf  # rows of a beam that is wider than there are continuations
+    others = (value > -torch.inf).sum(1).masked_fill(unlikely | impossible, 0)
     unlikely &= (torch.zeros_like(width).index_add(0, sentence, others) >= 2 * width)[sentence]
     dropped = unlikely[:, None].expand_as(value)
     if wanted is not None:

@@ -50,8 +50,7 @@ class Count(Stop):
         if candidates.score.device.type == "cpu" and at_limit is None and self.nothing_ends(candidates, before):
             return StopDecision(None, None, ~(candidates.score > -torch.inf).any(1))
         ends, goes_on = candidates.ends_and_goes_on(self.eos)
-        done = ends.clone()
-        done[:, candidates.width :] = False
+        done = ends & candidates.within_width()
         enough = self.enough(candidates, before)
         done &= before[:, None] + done.cumsum(1) <= enough[..., None]
         # nothing left that could go on: fairseq would decode such a sentence to the limit, with the same result
