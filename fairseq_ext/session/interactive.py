@@ -42,8 +42,9 @@ class Interactive(BadSentences):
 
     @property
     def carries_numbers(self) -> bool:
-        """Whether lines carry their numbers: where something asks for them, and where a line of the buffer cannot be used."""
-        return self.numbered or bool(self.refused_here)
+        """Whether lines carry their numbers: where something asks for them, and where a line of the buffer cannot be used. Those of a
+        Translator have their constraints already."""
+        return (self.numbered and not self.phrases_of_calls) or bool(self.refused_here)
 
     def use_flags(self, flags: Any, constrained: bool) -> None:
         super().use_flags(flags, constrained)
