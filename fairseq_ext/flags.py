@@ -432,8 +432,6 @@ class EngineFlags(StockFlags, total=False):
     stream_rows: int | None
     # sentences that are decoded at once under --schedule stream (default: 64)
     stream_width: int | None
-    # end at the first sentence that cannot be translated (default: go on, with status 3)
-    strict: bool | None
 
 
 class Flags(EngineFlags, total=False):
@@ -461,3 +459,5 @@ class Flags(EngineFlags, total=False):
     resume: bool | None
     # write counts and times of the run to this JSON file (default: none)
     stats_file: Text | None
+    # end at the first sentence that cannot be translated (default: go on, with status 3)
+    strict: bool | None

@@ -12,6 +12,7 @@ import pytest
 from fairseq_ext.engine import worker
 from fairseq_ext.engine.decoding import Decoding
 from fairseq_ext.engine.jobs import Answer, Job
+from fairseq_ext.errors import UsageError
 from fairseq_ext.kernels.library import give_back_memory
 
 ROOT = Path(__file__).parents[2]
@@ -26,6 +27,13 @@ LINES = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitli
 @pytest.fixture(scope="module")
 def decoding() -> Decoding:
     return worker.load({**FLAGS, "stream_width": 4})
+
+
+@pytest.mark.parametrize("flag", worker.NOT_HERE)
+def test_a_flag_of_whole_runs_is_refused(flag):
+    """Before anything is loaded."""
+    with pytest.raises(UsageError, match=f"--{flag.replace('_', '-')} .*: leave it out"):
+        worker.load({**FLAGS, "path": "no such file", flag: True})
 
 
 def job(source: str) -> Job:
