@@ -21,6 +21,7 @@ DAMAGED_DATA = re.compile(  # what fairseq, numpy and torch say of a binarised d
 UNREADABLE = (
     "OverrideParseException", "InterpolationKeyError", "InterpolationResolutionError", "UnsupportedInterpolationType", "GrammarParseError",
 )  # fmt: skip
+SERVER = ("fastapi", "fastapi_offline", "prometheus_client", "starlette", "uvicorn")  # packages of the extra "serve"
 ENDLESS = re.compile(r"\d{81,}|[^\s/]{256,}")  # a number, and what no file can have as its name
 
 
@@ -127,6 +128,8 @@ def explain(error: BaseException) -> str | None:
         return "--seed is no seed of numpy's: use 0 to 4294967295"
     if isinstance(error, ImportError) and text.startswith("fairseq_ext is a plug-in for fairseq"):
         return text
+    if isinstance(error, ModuleNotFoundError) and error.name in SERVER:
+        return f"the server needs {error.name}, which is not installed: pip install 'fairseq_ext[serve]'"
     if isinstance(error, ImportError) and "sacremoses" in text:
         return "--tokenizer moses needs sacremoses: pip install sacremoses"
     if isinstance(error, ImportError) and (found := re.match(r"Please install .*with: *(pip install (\S+))", text)):

@@ -15,7 +15,7 @@ from typing import Any
 
 from fairseq_ext.engine.engine import Engine
 from fairseq_ext.engine.tickets import Closed
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import SERVER, UsageError, explain
 from fairseq_ext.loading.arguments import as_keywords
 from fairseq_ext.serve.settings import Settings, default_folder
 
@@ -97,7 +97,7 @@ def needed(*names: str) -> None:
     """UsageError where a package of the extra `serve` is not installed."""
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:
-        raise UsageError(f"the server needs {missing[0]}, which is not installed: pip install 'fairseq_ext[serve]'")
+        raise UsageError(str(explain(ModuleNotFoundError(name=missing[0]))))
 
 
 def listening(settings: Settings) -> socket.socket:
@@ -171,7 +171,7 @@ def main(argv: list[str] | None = None) -> int:
     """The exit code."""
     try:
         args, others = parser().parse_known_args(argv)
-        needed("fastapi", "fastapi_offline", "prometheus_client", "uvicorn")
+        needed(*SERVER)
         settings = settings_of(args)
         flags = flags_of(args, others)
         engine = Engine(**flags, cpu_workers=args.cpu_workers, max_queue=args.max_queue, longest=args.max_line_tokens)

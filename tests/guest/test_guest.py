@@ -107,18 +107,28 @@ def test_nothing_changes_in_a_notebook(tmp_path, monkeypatch):
     assert failed.value.ename == "ValueError" and "Traceback" in notebook.cells[2].outputs[0]["traceback"][1]
 
 
-WITHOUT_FAIRSEQ = """import sys
+WITHOUT = """import sys
 class No:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "fairseq":
-            raise ModuleNotFoundError("No module named 'fairseq'", name="fairseq")
+        if name.partition(".")[0] == "{name}":
+            raise ModuleNotFoundError("No module named '{name}'", name="{name}")
 sys.meta_path.insert(0, No())
 """
 
 
+def test_without_its_extra_each_command_of_the_server_says_what_is_missing(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT.replace("{name}", "fastapi"))
+    for command in ("serve", "serve.guard"):
+        words = [sys.executable, "-m", f"fairseq_ext.{command}", "--data", "x"]
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+        said = "error: the server needs fastapi, which is not installed: pip install 'fairseq_ext[serve]'"
+        assert (done.returncode, done.stderr.splitlines()[-1]) == (1, said) and "Traceback" not in done.stderr
+
+
 def test_without_fairseq_the_import_and_each_command_say_what_is_missing(tmp_path):
     """As where pip has installed this package alone."""
-    (tmp_path / "sitecustomize.py").write_text(WITHOUT_FAIRSEQ)
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT.replace("{name}", "fairseq"))
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     said = "fairseq_ext is a plug-in for fairseq, which is not installed: pip install --no-deps fairseq==0.12.2"
     for words, begins in ((["-c", "import fairseq_ext"], "ImportError: "), (["-m", "fairseq_ext.corpus", "translate"], "error: ")):
