@@ -19,15 +19,20 @@ class Candidates:
     token: Tensor
     score: Tensor  # cumulative log-probability
     width: int  # most rows that a sentence continues with: k
-    widths: Tensor | None = None  # (S,) the same where it differs between sentences
+    widths: Tensor | None = None  # (S,) finished hypotheses that are enough for each sentence, where that is not the width
     goal: Tensor | None = None  # (S,) constraint tokens that a hypothesis must have before it may end; 0: none
     group: Tensor | None = None  # (S, c) bank of each candidate: how many of those tokens it has; None: no banks
     aux: dict[str, Tensor] = field(default_factory=dict)  # (S, c, ...) row state after the token
+    slots: Tensor | None = None  # (S,) most rows of each sentence alone, where that differs between sentences
+
+    @property
+    def most(self) -> int | Tensor:
+        """The most rows that a sentence continues with when it is alone: one for all, or (S, 1)."""
+        return self.width if self.slots is None else self.slots[:, None]
 
     def within_width(self) -> Tensor:
-        """A mask (c,) or (S, c): the candidates of as many as each sentence continues with."""
-        place = torch.arange(self.score.size(1), device=self.score.device)
-        return place < (self.width if self.widths is None else self.widths[:, None])
+        """A mask (c,) or (S, c): as many candidates as that, the best."""
+        return torch.arange(self.score.size(1), device=self.score.device) < self.most
 
     def ends_and_goes_on(self, eos: int) -> tuple[Tensor, Tensor]:
         """(S, c) masks: the candidates that end in EOS, and those that can continue."""

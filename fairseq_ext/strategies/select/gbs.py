@@ -55,6 +55,7 @@ class GridBeam(DBA):
         ends = found.token == self.eos
         used = torch.where(ends, torch.arange(ends.size(1), device=ends.device) < self.k, (~ends).cumsum(1) <= self.k)
         found.score = found.score.masked_fill(~used & (found.widths == self.k)[:, None], -torch.inf)
+        found.slots = self.own_width(self.tables(pool).phrases.of(beam.live_index()))
         return found
 
     def width(self, table: Tables) -> int:

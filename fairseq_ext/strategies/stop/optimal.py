@@ -72,10 +72,9 @@ class OptimalEnding(Stop):
         longest = pool.limit()[live][:, None] + 1.0
         ends, goes_on = candidates.ends_and_goes_on(self.eos)
         # a candidate is finished among the k best; the k best others go on, or in the paper's expansion those of the k best
-        width = candidates.width if candidates.widths is None else candidates.widths[:, None]
         first_k = candidates.within_width()
         done = ends & first_k
-        stays = goes_on & first_k if self.paper else goes_on & (goes_on.cumsum(1) <= width)
+        stays = goes_on & first_k if self.paper else goes_on & (goes_on.cumsum(1) <= candidates.most)
         score = self.scoring(candidates.score, beam.step + 1, wanted).masked_fill(~done, -torch.inf)
         best = finished.rank_(live, score)
         # the certificate: no live hypothesis can reach the n-th best finished score
