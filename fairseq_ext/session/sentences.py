@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 from types import MappingProxyType
 from typing import Any
 
@@ -24,7 +23,7 @@ from fairseq_ext.constraints.report import ConstraintCounts, GlossaryCounts
 from fairseq_ext.constraints.segmenter import Segmenter
 from fairseq_ext.constraints.sentence import EMPTY, SentenceConstraints, merge
 from fairseq_ext.constraints.target_text import TargetText
-from fairseq_ext.errors import UsageError, counted, cut
+from fairseq_ext.errors import UsageError, counted, cut, explain
 from fairseq_ext.loading.raw_text import RawText, tell_segmented_output
 from fairseq_ext.session.checkpoint import setting
 from fairseq_ext.session.process_end import at_process_end
@@ -88,12 +87,12 @@ class Sentences:
     def build_bpe(self, args):
         try:
             self.bpe_used = super().build_bpe(args)  # type: ignore[misc]
-        except (RuntimeError, OSError) as error:  # of SentencePiece's own reader
-            if not (path := getattr(args, "sentencepiece_model", None)) or isinstance(error, FileNotFoundError) or not os.path.exists(path):
+        except (RuntimeError, OSError, ValueError, LookupError) as error:  # of the segmentation's own reader
+            if explain(error) is not None:
                 raise
-            raise UsageError(
-                f"--sentencepiece-model {path} cannot be read ({cut(str(error))}): it is damaged or of another kind; copy it again"
-            ) from None
+            path = getattr(args, "sentencepiece_model", None)
+            named = f"--sentencepiece-model {path}" if path else f"what --bpe {getattr(args, '_name', '')} names"
+            raise UsageError(f"{named} cannot be read ({cut(str(error))}): it is damaged or of another kind; copy it again") from None
         if self.bpe_used is None and self.corpus_size and not self.undoes_bpe:
             tell_segmented_output(self.target_dictionary, self.data_folder)
         return self.bpe_used

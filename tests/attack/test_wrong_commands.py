@@ -269,6 +269,12 @@ def test_what_is_no_sentencepiece_model_gets_one_sentence(name, files):
     assert f"--sentencepiece-model {files[name]} cannot be read (" in said
 
 
+def test_what_is_no_list_of_gpt2_pieces_gets_one_sentence(files):
+    """Where the encoder reads it at once, and not from the network."""
+    said = refused(filled([*RIGHT, "--bpe", "gpt2", "--gpt2-encoder-json", "{file}", "--gpt2-vocab-bpe", "{file}"], files))
+    assert "what --bpe gpt2 names cannot be read (" in said
+
+
 def test_the_moses_tokenizer_without_languages_gets_one_sentence(files):
     assert "--tokenizer moses needs the languages: add --source-lang and --target-lang" in refused(
         filled([*RIGHT, "--tokenizer", "moses"], files)
