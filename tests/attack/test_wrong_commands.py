@@ -57,6 +57,8 @@ WRONG = {
     "no multiple": (["--required-batch-size-multiple", 0], "--required-batch-size-multiple 0 is no number of sentences"),
     "no multiple of tokens": (["--required-seq-len-multiple", 0], "--required-seq-len-multiple 0 is no number of tokens"),
     "no interval": (["--log-interval", 0], "--log-interval 0 is no number of batches"),
+    "a word for a number": (["--max-tokens-valid", "x"], "a flag, or a setting of the checkpoint, is neither a number nor a list"),
+    "signs for a number": (["--max-tokens-valid", "%s %d"], "a flag, or a setting of the checkpoint, is neither a number nor a list"),
     "no shards": (["--checkpoint-shard-count", 0], "--checkpoint-shard-count 0 is no number of files: use 1 to"),
     "a user directory that is a file": (["--user-dir", "{file}"], "is a file: name the folder that it lies in"),
     "a user directory with a dot": (["--user-dir", "{dotted}"], "cannot be imported, for there is a dot in its name"),
