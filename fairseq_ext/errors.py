@@ -120,7 +120,7 @@ def explain(error: BaseException) -> str | None:
     if isinstance(error, KeyError) and (found := re.fullmatch(r"'\w+:(\S+-\S+)'", text)):
         return f"the data directory has no such subset of {found[1]}: binarise it with fairseq-preprocess, or name another by --gen-subset"
     if type(error).__name__ == "MissingMandatoryValue":
-        found = re.search(r"Missing mandatory value: (\w+)", text)
+        found = re.search(r"Missing mandatory value: (?:\w+\.)*(\w+)", text)
         return f"--{(found[1] if found else 'a flag').replace('_', '-')} is needed here and missing: add it"
     if isinstance(error, NotImplementedError) and "Unknown post_process option: " in text:
         return f"--post-process (--remove-bpe) {cut(text.partition(': ')[2])} is none of fairseq's: use sentencepiece or subword_nmt"

@@ -38,10 +38,18 @@ def names_our_task() -> bool:
     return named_task(sys.argv).endswith("_ext")
 
 
+def absolute(path: str) -> str:
+    """A path from the root; empty for a relative one where the working folder has been removed."""
+    try:
+        return os.path.abspath(path)
+    except OSError:
+        return ""
+
+
 def command() -> str:
     """The module of the command that this process was started for, with -m or as a file; empty for a program of somebody else."""
     as_module = sys.argv[:1] == ["-m"]  # until Python has found the module
-    *_, folder, file = ["", *os.path.abspath(program()).split(os.sep)]
+    *_, folder, file = ["", "", *absolute(program()).split(os.sep)]
     module = program() if as_module else COMMANDS.get(file, f"{folder}.{file.removesuffix('.py')}")
     if module in COMMANDS.values():
         return module if names_our_task() else ""
@@ -77,3 +85,7 @@ def own_this_process() -> None:
     from fairseq_ext.compat import startup
 
     startup.register().own_process()
+    if not absolute(os.curdir):  # MKL ends the process there
+        from fairseq_ext.errors import UsageError
+
+        raise UsageError("the working folder has been removed: change to another")

@@ -64,6 +64,7 @@ WRONG = {
     "a user directory with a dot": (["--user-dir", "{dotted}"], "cannot be imported, for there is a dot in its name"),
     "no end": (["--avoid-file", "/dev/zero"], "--avoid-file: /dev/zero has no end within 256 MiB"),
     "a name of two lines": (["--avoid-file", "a\nb"], "--avoid-file: cannot read a\\nb (No such file or directory)"),
+    "a language model without a name": (["--lm-path", "???"], "--lm-path is needed here and missing"),
     "no world": (["--distributed-world-size", 0], "--distributed-world-size 0 is no number of processes"),
     "a beam of 300 digits": (["--beam", "9" * 300], "--beam " + "9" * 77 + "... is no number of hypotheses"),
     "half an override": (["--model-overrides", "[1"], "--model-overrides is no dictionary of values ([1)"),

@@ -77,3 +77,12 @@ def test_a_folder_that_pythonpath_names_is_searched(tmp_path):
         file.write("print('the clone')\n")
     said = run([sys.executable, "-m", "fairseq_ext.terms", "--help"], tmp_path / "clone")
     assert said.stdout.startswith("the clone\n") and "{score,expand}" in said.stdout
+
+
+def test_a_removed_folder(tmp_path):
+    """MKL ends the process there, with a sentence that says nothing of it, as soon as torch is imported."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    command = ["sh", "-c", 'rmdir "$PWD"; exec "$@"', "sh", str(BIN / "fairseq-interactive"), str(DEMO), "--task", "translation_ext", *MODEL]
+    said = subprocess.run(command, cwd=gone, input="\u2581Ja\n", capture_output=True, text=True, timeout=120)
+    assert (said.returncode, said.stderr) == (1, "error: the working folder has been removed: change to another\n")
