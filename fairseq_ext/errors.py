@@ -126,6 +126,8 @@ def explain(error: BaseException) -> str | None:
         return f"--post-process (--remove-bpe) {cut(text.partition(': ')[2])} is none of fairseq's: use sentencepiece or subword_nmt"
     if "malformed node or string" in text or (isinstance(error, SyntaxError) and error.filename == "<unknown>"):  # of ast.literal_eval
         return "a flag, or a setting of the checkpoint, is neither a number nor a list, as is needed: correct it (--verbose shows where)"
+    if isinstance(error, AssertionError) and "world size is" in text and "available devices" in text:
+        return f"--distributed-world-size: the {text}; a search runs in one process: leave the flag out"
     if isinstance(error, ValueError) and "Seed must be between" in text:
         return "--seed is no seed of numpy's: use 0 to 4294967295"
     if isinstance(error, ImportError) and text.startswith("fairseq_ext is a plug-in for fairseq"):

@@ -63,12 +63,22 @@ class Segmenter:
             return [piece]
         end = mark if mark and piece.endswith(mark) else ""
         body = piece.removesuffix(end)
-        best: list[list[str] | None] = [[]]
+        best: list[tuple[int, int] | None] = [(0, 0)]  # of each beginning: how many pieces, and where the last of them starts
         for stop in range(1, len(body) + 1):
             last = end if stop == len(body) else mark
-            cuts = ((before, body[start:stop] + last) for start, before in enumerate(best) if before is not None)
-            best.append(min(([*before, part] for before, part in cuts if self.has(part)), key=len, default=None))
-        return best[-1] or [piece]
+            starts = range(max(0, stop - self.longest), stop)
+            cuts = ((before[0] + 1, start) for start in starts if (before := best[start]) and self.has(body[start:stop] + last))
+            best.append(min(cuts, default=None))
+        parts: list[str] = []
+        while body and (cut := best[len(body)]):
+            parts.append(body[cut[1] :] + (mark if parts else end))
+            body = body[: cut[1]]
+        return parts[::-1] or [piece]
+
+    @cached_property
+    def longest(self) -> int:
+        """The length of the dictionary's longest piece, in characters."""
+        return max(map(len, self.dictionary.symbols))
 
     def has(self, piece: str) -> bool:
         """Whether the dictionary has a piece that translations may hold."""

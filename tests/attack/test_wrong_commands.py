@@ -365,6 +365,7 @@ def test_damaged_data_sets_get_one_sentence(files, tmp_path, readers, file, chan
 
 TYPED = {
     "unknown words of no file": (["--replace-unk"], "--replace-unk needs the file of an alignment dictionary: name one"),
+    "several processes": (["--distributed-world-size", 2], "--distributed-world-size: the world size is 2 but have 0 available devices"),
     "half a pipeline": (["--pipeline-model-parallel", "--distributed-num-procs", 7], "--pipeline-balance is currently required for"),
 }
 

@@ -4,8 +4,10 @@ import io
 import json
 import os
 import pickle
+import random
 import re
 import threading
+from itertools import combinations, pairwise
 
 import pytest
 import sentencepiece
@@ -381,6 +383,31 @@ def test_a_normalised_text_is_what_its_pieces_read_as(encoders, spm, name, text,
     segmenter = Segmenter(dictionary_of(bpe), None, bpe)
     assert (segmenter.sentencepiece is None) == (name != "sentencepiece" or "byte_fallback" in settings)
     assert segmenter.normalised(text) == segmenter.there_and_back(text)
+
+
+@pytest.mark.parametrize("mark", ["", "@@"])
+def test_a_piece_that_is_not_known_is_cut_into_the_fewest_that_are(mark):
+    """Against all ways to cut it; the time grows with the length of the piece, not with its square."""
+    draw = random.Random(5)
+    body, known = "abcabcab", {"abc" + mark, "c" + mark, "a" + mark, "ab" + mark, "bca" + mark, "b", "cab"}
+    cuts = [cut for parts in range(1, 9) for cut in combinations(range(1, 8), parts - 1)]
+
+    def parts_of(cut: tuple[int, ...]) -> list[str]:
+        parts = [body[i:j] + mark for i, j in pairwise((0, *cut, len(body)))]
+        return [*parts[:-1], parts[-1].removesuffix(mark)] if mark else parts
+
+    for _ in range(50):
+        chosen = Dictionary()
+        for piece in draw.sample(sorted(known), draw.randint(3, len(known))):
+            chosen.add_symbol(piece)
+        segmenter = Segmenter(chosen)
+        possible = [parts for parts in map(parts_of, cuts) if all(map(segmenter.has, parts))]
+        found = segmenter.fewest(body, mark)
+        assert (len(found) == min(map(len, possible)) and found in possible) if possible else found == [body]
+    asked = []
+    segmenter.has = lambda piece: bool(asked.append(piece))
+    segmenter.fewest("[" * 10000, mark)
+    assert len(asked) < 10 * 10000
 
 
 @pytest.mark.parametrize("name", ["gpt2", "byte_bpe"])

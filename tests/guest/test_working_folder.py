@@ -83,6 +83,6 @@ def test_a_removed_folder(tmp_path):
     """MKL ends the process there, with a sentence that says nothing of it, as soon as torch is imported."""
     gone = tmp_path / "gone"
     gone.mkdir()
-    command = ["sh", "-c", 'rmdir "$PWD"; exec "$@"', "sh", str(BIN / "fairseq-interactive"), str(DEMO), "--task", "translation_ext", *MODEL]
+    command = ["sh", "-c", 'rmdir "$PWD" && "$@"', "sh", str(BIN / "fairseq-interactive"), str(DEMO), "--task", "translation_ext", *MODEL]
     said = subprocess.run(command, cwd=gone, input="\u2581Ja\n", capture_output=True, text=True, timeout=120)
     assert (said.returncode, said.stderr) == (1, "error: the working folder has been removed: change to another\n")
