@@ -9,7 +9,6 @@ from typing import Any
 
 from fairseq_ext.config import Context
 from fairseq_ext.constraints.draft_first import DraftFirst, Driver
-from fairseq_ext.constraints.flags import places_terms
 from fairseq_ext.constraints.report import Meets
 from fairseq_ext.constraints.target_text import TargetText
 from fairseq_ext.decoders.fairseq.uncached import UncachedBackend
@@ -40,9 +39,8 @@ def setup_of(flags: Any, context: Context, decoder: Regroupable, processors: Log
 
 
 def may_read_models(flags: Any) -> bool:
-    """Whether a strategy may run the models' own modules: --lsh-normalise exact and --glossary-placement align do, and those
-    outside the package may."""
-    return places_terms(flags) or choice(flags, "softmax") != DEFAULT["softmax"] or OUTSIDE in os.environ
+    """Whether a strategy may run the models' own modules: --lsh-normalise exact does, and those outside the package may."""
+    return choice(flags, "softmax") != DEFAULT["softmax"] or OUTSIDE in os.environ
 
 
 def reads_blocks(flags: Any, context: Context, decoder: Regroupable) -> Regroupable:
@@ -69,7 +67,7 @@ def driver_of(
     make = build("decoding", flags, context)
     driver = make(setup)
     if text is not None:
-        score = ForcedDecoding(context.models, context.dictionary, getattr(flags, "left_pad_source", True), context.stats)
+        score = ForcedDecoding(context.models, setup.decoder, context.dictionary, getattr(flags, "left_pad_source", True), context.stats)
         english = str(getattr(flags, "target_lang", None) or "").lower().startswith("en")
         driver = GlossaryPlacement(make(free_setup(setup)), driver, score, setup.spec, text, meets, english)
     if flags.constraint_draft_first:

@@ -29,14 +29,14 @@ from fairseq_ext.constraints.sentence import SentenceConstraints, SourceTerm, ba
 from fairseq_ext.constraints.target_text import TargetText
 from fairseq_ext.constraints.token_spans import token_spans
 from fairseq_ext.placement.forced_decoding import ForcedDecoding, Sources
-from fairseq_ext.placement.term_in_text import put, widened
+from fairseq_ext.placement.term_in_text import agreeing, put, widened
 from fairseq_ext.placement.word_alignment import WordAlignment, without, word_spans
 from fairseq_ext.search.finished import Hypothesis, OnFinal
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.spec import SearchSpec
 
 TOGETHER = 128  # sentences whose hypotheses are scored in one call
-CANDIDATES, NEAR = 3, 0.02  # hypotheses that compete, and how far their scores may lie below the best
+CANDIDATES, NEAR = 2, 0.02  # hypotheses that compete, and how far their scores may lie below the best
 SEARCHED = 5  # hypotheses that are searched for a word where those have none
 FORMS = 6  # most combinations of target forms of a hypothesis
 TRUST = 0.1  # weight of the score with terms beside that of the draft
@@ -65,17 +65,21 @@ class Sentence:
     """A sentence of the pool and its candidates, best draft first."""
 
     number: int
-    source: int  # its number among the encoded sources
     constraints: SentenceConstraints
     candidates: list[Candidate]
     nbest: int
     mentions: list[tuple[int, ...]] = field(default_factory=list)
+    source: int = -1  # its number among the encoded sources
 
     def places(self, candidate: Candidate) -> list[tuple[SourceTerm, Span | None]]:
         """The terms that a candidate lacks, and the word of each."""
         firsts = itertools.accumulate((len(term.mentions) for term in self.constraints.terms), initial=0)
         each = zip(self.constraints.terms, candidate.held, firsts, strict=False)
         return [(term, candidate.place(term, first)) for term, is_held, first in each if not is_held]
+
+    def open(self, first: int) -> list[Candidate]:
+        """Those of the first candidates, and of those that compete, that lack a term."""
+        return [each for i, each in enumerate(self.candidates) if (i < first or self.rank(i) == 0) and not all(each.held)]
 
     def rank(self, place: int) -> int:
         """0 for candidates that score nearly as well as the best, 1 for those that are searched where these lack a word, 2 for others: so
@@ -89,7 +93,7 @@ class Sentence:
 
     def is_complete(self, candidate: Candidate) -> bool:
         """Whether a candidate has each term, or a word in whose place it can stand."""
-        return candidate.words is not None and all(word is not None for _, word in self.places(candidate))
+        return all(candidate.held) or (candidate.words is not None and all(word is not None for _, word in self.places(candidate)))
 
 
 class GlossaryPlacement:
@@ -128,7 +132,7 @@ class GlossaryPlacement:
         def keep(number: int, found: list[Hypothesis]) -> None:
             if not given[number].terms or not found:
                 return answer(number, found)
-            waiting.append(self.sentence(pool, number, found, self.spec.nbest, len(waiting)))
+            waiting.append(self.sentence(pool, number, found, self.spec.nbest))
             if len(waiting) == TOGETHER:
                 settle()
 
@@ -140,12 +144,12 @@ class GlossaryPlacement:
         if left:
             self.forced(replace(pool, wanted=sorted(left)), lambda number, found: answer(number, elsewhere(given[number], found)))
 
-    def sentence(self, pool: Pool, number: int, drafts: Sequence[Hypothesis], nbest: int, source: int = 0) -> Sentence:
-        """A sentence of the pool and its drafts, best first; source: its number among those that are placed together."""
+    def sentence(self, pool: Pool, number: int, drafts: Sequence[Hypothesis], nbest: int) -> Sentence:
+        """A sentence of the pool and its drafts, best first."""
         assert pool.constraints is not None
         constraints = pool.constraints[number]
         candidates = [self.candidate(pool, constraints, draft, lead_of(pool, number)) for draft in drafts]
-        return Sentence(number, source, constraints, candidates, nbest, [m for term in constraints.terms for m in term.mentions])
+        return Sentence(number, constraints, candidates, nbest, [m for term in constraints.terms for m in term.mentions])
 
     def candidate(self, pool: Pool, constraints: SentenceConstraints, draft: Hypothesis, lead: int) -> Candidate:
         """A hypothesis with its text behind `lead` forced tokens, and which of the sentence's terms it has."""
@@ -159,11 +163,20 @@ class GlossaryPlacement:
 
     def placed(self, pool: Pool, sentences: Sequence[Sentence]) -> list[list[Hypothesis] | None]:
         """The hypotheses of each sentence with its terms, best first; None for a sentence that placement cannot serve."""
+        for candidate in [c for sentence in sentences for c in sentence.candidates if all(c.held)]:
+            candidate.finals.append(((1 + TRUST) * candidate.draft.score, candidate.draft))
+        if lacking := [sentence for sentence in sentences if any(sentence.open(sentence.nbest))]:
+            self.place_terms(pool, lacking)
+        return [self.chosen(pool, sentence) for sentence in sentences]
+
+    def place_terms(self, pool: Pool, sentences: Sequence[Sentence]) -> None:
+        """Write the terms that hypotheses lack into them, and score what comes out."""
+        for source, sentence in enumerate(sentences):
+            sentence.source = source
         sources = self.score.encode([pool.source(sentence.number).tolist() for sentence in sentences])
-        competing = [(s, c) for s in sentences for i, c in enumerate(s.candidates) if i < s.nbest or s.rank(i) == 0]
-        self.align(pool, sources, competing)
+        self.align(pool, sources, [(s, c) for s in sentences for c in s.open(s.nbest)])
         lacking = [s for s in sentences if s.lacks(0)]
-        self.align(pool, sources, [(s, c) for s in lacking for c in s.candidates[:SEARCHED] if c.words is None])
+        self.align(pool, sources, [(s, c) for s in lacking for c in s.open(SEARCHED) if c.words is None])
         self.insert(pool, sources, [s for s in lacking if s.lacks(1)])
         jobs = [(sentence, candidate, tokens) for sentence in sentences for candidate, tokens in self.written(pool, sentence)]
         scores = self.score.log_probs(sources, [(s.source, tokens) for s, _, tokens in jobs], pool.bos)
@@ -173,7 +186,6 @@ class GlossaryPlacement:
             score = float(self.spec.scoring(total, len(tokens), wanted))
             final = replace(candidate.draft, tokens=torch.tensor(tokens), score=score, positional_scores=each, ending=None)
             candidate.finals.append((candidate.draft.score + TRUST * float(total) / len(tokens), final))
-        return [self.chosen(pool, sentence) for sentence in sentences]
 
     def align(self, pool: Pool, sources: Sources, given: Sequence[tuple[Sentence, Candidate]]) -> None:
         """Find the words of all mentions in these candidates: by attention; where that finds none in the best draft, or the models have
@@ -220,10 +232,14 @@ class GlossaryPlacement:
         """The candidates that have a word for each term, as tokens with the terms in place, once for each combination of forms."""
         limit = pool.max_len[sentence.number]
         out = []
-        for candidate in filter(sentence.is_complete, sentence.candidates):
+        for candidate in filter(sentence.is_complete, sentence.open(len(sentence.candidates))):
             places = sentence.places(candidate)
             spans = [word for _, word in places if word is not None]
-            forms = itertools.islice(itertools.product(*(term.targets for term, _ in places)), FORMS)
+            targets = [
+                agreeing(term.targets, candidate.text[slice(*span)]) if self.english else term.targets
+                for (term, _), span in zip(places, spans, strict=True)
+            ]
+            forms = itertools.islice(itertools.product(*targets), FORMS)
             for chosen in forms:
                 wide = [widened(candidate.text, span, form, spans) for span, form in zip(spans, chosen, strict=True)]
                 text = put(candidate.text, list(zip(wide, chosen, strict=True)), self.english)

@@ -11,6 +11,7 @@ from fairseq_ext.terms.words import starts_of, words_of
 ARTICLE = regex.compile(r"(?<!\w)(a|an)(?= $)", regex.IGNORECASE)
 SOUNDS_AS_VOWEL = regex.compile(r"(?i)[aeio]|u(?!ni|se|su|ti|ro|r[aeio])|h(?:our|onest|onou?r|eir)")
 SOUNDS_AS_CONSONANT = regex.compile(r"(?i)eu|ewe|one?(?!\w)|once")
+PLURAL = regex.compile(r"(?i)(?:\w*(?:[^ius\W]s|men|children|people|feet|teeth|mice|geese))$")
 
 
 def widened(text: str, span: Span, term: str, taken: list[Span]) -> Span:
@@ -27,6 +28,12 @@ def widened(text: str, span: Span, term: str, taken: list[Span]) -> Span:
         if is_near and is_free and folded(text[first:behind]) in own:
             start, end = min(start, first), max(end, behind)
     return start, end
+
+
+def agreeing(targets: tuple[str, ...], word: str) -> tuple[str, ...]:
+    """The English target forms of the number of the word that they displace; all of them where none has it."""
+    is_plural = PLURAL.search(word) is not None
+    return tuple(form for form in targets if (PLURAL.search(form) is not None) == is_plural) or targets
 
 
 def put(text: str, terms: list[tuple[Span, str]], english: bool) -> str:

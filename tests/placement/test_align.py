@@ -12,8 +12,9 @@ from fairseq.sequence_scorer import SequenceScorer
 from forked import generate, interactive
 
 from fairseq_ext import Translator, UsageError
+from fairseq_ext.decoders.factory import make_decoder
 from fairseq_ext.placement.forced_decoding import ForcedDecoding
-from fairseq_ext.placement.term_in_text import fitting, put, widened
+from fairseq_ext.placement.term_in_text import agreeing, fitting, put, widened
 from fairseq_ext.stats import Stats
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,6 +54,17 @@ def test_a_term_takes_the_place_the_capital_and_the_article():
     assert put("It is a car.", [((7, 7), "old"), ((11, 11), "here")], True) == "It is an old car here."
 
 
+@pytest.mark.parametrize("word", "building glass bus tennis woman person Hund".split())
+def test_a_singular_takes_the_singular_form(word):
+    assert agreeing(("edifice", "edifices"), word) == ("edifice",)
+
+
+@pytest.mark.parametrize("word", "buildings women people children firemen teeth boys Cars".split())
+def test_a_plural_takes_the_plural_form(word):
+    assert agreeing(("edifice", "edifices"), word) == ("edifices",)
+    assert agreeing(("stamp collector", "grass"), word) == ("stamp collector", "grass"), "no form is a plural: all stay"
+
+
 def test_a_neighbour_that_the_term_holds_itself_goes_with_the_word():
     text = "plays an electric guitar and a guitar"
     assert text[slice(*widened(text, (9, 17), "six-string guitar", [(9, 17)]))] == "electric guitar"
@@ -74,7 +86,7 @@ def test_forced_decoding_equals_fairseqs_scorer(architectures):
     generator = torch.Generator().manual_seed(3)
     targets = [[*torch.randint(4, models.WORDS, (n,), generator=generator).tolist(), dictionary.eos()] for n in (4, 1, 6, 3)]
     pairs = list(zip((0, 1, 2, 1), targets, strict=True))
-    scorer = ForcedDecoding(built, dictionary, True, Stats())
+    scorer = ForcedDecoding(built, make_decoder(built)[0], dictionary, True, Stats())
     found = scorer.log_probs(scorer.encode([row.tolist() for row in rows]), pairs, dictionary.eos())
     for (number, target), scores in zip(pairs, found, strict=True):
         source = rows[number].tolist()
@@ -93,14 +105,15 @@ def test_forced_decoding_equals_fairseqs_scorer(architectures):
 
 
 def test_attention_is_fairseqs_of_all_layers_on_average():
-    """Sources of several lengths in one call, against each alone, a layer at a time; no hook stays behind."""
+    """Sources of several lengths in one call, against each alone, a layer at a time."""
     built = [models.build("transformer", seed) for seed in (1, 2)]
     dictionary = models.dictionary()
     eos = dictionary.eos()
     sources = [row[row != dictionary.pad()] for row in models.batch([3, 7, 5])["net_input"]["src_tokens"]]
     pairs = [(1, [5, 6, eos]), (0, [7, eos]), (1, [8, 9, 10, 11, eos])]
-    scorer = ForcedDecoding(built, dictionary, True, Stats())
-    assert scorer.attends and not ForcedDecoding([models.build("lstm", 1)], dictionary, True, Stats()).attends
+    scorer = ForcedDecoding(built, make_decoder(built)[0], dictionary, True, Stats())
+    lstm = [models.build("lstm", 1)]
+    assert scorer.attends and not ForcedDecoding(lstm, make_decoder(lstm)[0], dictionary, True, Stats()).attends
     found = scorer.attention(scorer.encode([source.tolist() for source in sources]), pairs, eos)
     for (number, target), weights in zip(pairs, found, strict=True):
         expected = []
@@ -111,7 +124,6 @@ def test_attention_is_fairseqs_of_all_layers_on_average():
                 _, extra = model.decoder.extract_features(given, encoder_out=encoded, alignment_layer=layer)
                 expected.append(extra["attn"][0][0])
         torch.testing.assert_close(weights, torch.stack(expected).mean(0), rtol=0, atol=1e-5)
-    assert not any(module._forward_hooks or module._forward_pre_hooks for model in built for module in model.modules())
 
 
 # ---- the search

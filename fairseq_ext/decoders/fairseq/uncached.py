@@ -12,18 +12,27 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fairseq_ext.decoders.fairseq.decoder import FairseqBackend
+from fairseq_ext.decoders.fairseq.decoder import FairseqBackend, Group
 
 
 class UncachedBackend(FairseqBackend):
-    """One or several fairseq models as a BlockDecoder (decoders/protocol.py); its rows form one group only."""
+    """One or several fairseq models as a BlockDecoder (decoders/protocol.py). Rows that were set aside start again."""
 
     def admit(self, inputs: dict[str, Tensor]) -> None:
         super().admit(inputs)
-        self.text = torch.zeros(self.rows, 0, dtype=torch.long, device=inputs["src_tokens"].device)  # (n, T) what each row has read
-        self.length = self.text.new_zeros(self.rows)  # (n,)
+        self.device = inputs["src_tokens"].device
+        self.start_()
         self.pad = self.models[0].decoder.dictionary.pad()
         self.longest = min(int(model.model.max_decoder_positions()) for model in self.models)
+
+    def start_(self) -> None:
+        """Every row has read nothing."""
+        self.text = torch.zeros(self.rows, 0, dtype=torch.long, device=self.device)  # (n, T) what each row has read
+        self.length = self.text.new_zeros(self.rows)  # (n,)
+
+    def resume(self, group: Group) -> None:
+        super().resume(group)
+        self.start_()
 
     def step(self, tokens: Tensor, new: int = 1, length: int | Tensor | None = None) -> list[Tensor]:
         if length is not None:

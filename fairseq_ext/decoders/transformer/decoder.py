@@ -11,6 +11,7 @@ Shapes: S sentences, n rows, V words.
 
 from __future__ import annotations
 
+import copy
 import math
 
 import torch
@@ -24,7 +25,7 @@ from fairseq_ext.decoders.transformer.key_values import KeyValues
 from fairseq_ext.decoders.transformer.one_row import CompiledRowReader, is_compiled_throughout
 from fairseq_ext.decoders.transformer.release import release_
 from fairseq_ext.decoders.transformer.rows import RowGroup
-from fairseq_ext.decoders.transformer.step import read_tokens
+from fairseq_ext.decoders.transformer.step import read_attention, read_tokens
 from fairseq_ext.decoders.transformer.weights import Weights, read_weights
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.kernels.topk import log_softmax_
@@ -48,9 +49,16 @@ class TransformerBackend:
         self.int8 = int8
         self.make_graphs = None if need_attention else make_graphs
         self.name = "transformer,int8" if int8 else "transformer"
+        self.folds = not need_attention
         self.read_weights()
         self.group: RowGroup | None = None
         self.attentions: list[Tensor] = []  # of the last step, each model's
+
+    def beside(self) -> TransformerBackend:
+        """Return a decoder of the same weights for rows of its own, which gives `source_attention` too."""
+        other = copy.copy(self)
+        other.group, other.folds = None, False
+        return other
 
     def read_weights(self) -> None:
         """Take the weights from the models."""
@@ -96,7 +104,7 @@ class TransformerBackend:
 
     def may_fold(self, weights: Weights) -> bool:
         """Return whether attention weights are not asked for, and there are digits to spare for products in another order."""
-        if weights.compiled is not None or self.graphs is not None or self.need_attention:
+        if weights.compiled is not None or self.graphs is not None or not self.folds:
             return False
         return weights.embedding.dtype in (torch.float32, torch.float64)
 
@@ -119,6 +127,11 @@ class TransformerBackend:
             group.truncate_(length)
         out, self.attentions = read_tokens(self.weights, group, tokens[:, -new:], self.need_attention, self.graphs)
         return out if new == 1 else [x.view(group.rows, new, -1) for x in out]
+
+    def source_attention(self, tokens: Tensor) -> Tensor:
+        """Read tokens (n, b), layer by layer; return how much each attends to the source (n, b, source), averaged over models, layers
+        and heads. Only of a decoder that was made `beside` another."""
+        return read_attention(self.weights, self.live, tokens)
 
     def truncate(self, length: int | Tensor) -> None:
         """Forget what each row has read beyond its first length (n,) tokens."""

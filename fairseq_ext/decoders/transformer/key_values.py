@@ -77,6 +77,12 @@ class KeyValues:
             return self.source_mask
         return self.source.new_zeros(self.source.size(2), 1, 1, self.source.size(4))
 
+    def of_slots(self, slot: Tensor) -> KeyValues:
+        """Return a copy of these slots (G,)."""
+        mask = None if self.source_mask is None else self.source_mask.index_select(0, slot)
+        folded = None if self.folded is None else [layer.select(slot) for layer in self.folded]
+        return KeyValues(self.target.index_select(2, slot), self.source.index_select(2, slot), mask, folded)
+
     def keep_source_(self, slot: Tensor) -> None:
         """Keep the source of these slots (G,), in ascending order, and drop the other slots."""
         for block in self.source.flatten(0, 1):  # (S, H, T, h)

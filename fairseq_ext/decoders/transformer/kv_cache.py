@@ -121,6 +121,12 @@ class KVCache:
             model.keep_source_(self.slot)
         self.slot = None
 
+    def leave_shared_slots_(self) -> None:
+        """Have tensors of its own, without gaps, for steps that are not told the slots; the groups that share the slots keep them."""
+        if self.slot is not None:
+            self.models = [model.of_slots(self.slot) for model in self.models]
+            self.slot = self.sharing = None
+
     def share_(self) -> None:
         """Allow other groups to lie in the slots of this cache."""
         self.slot = self.slot_of_sentence()

@@ -18,15 +18,18 @@ from fairseq_ext.decoders.transformer.rows import Step
 from fairseq_ext.decoders.transformer.weights import Weights
 
 
-def decode(weights: Weights, cache: KeyValues, step: Step, x: Tensor, position: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Run all layers on x (n x b, d); return features (n x b, features) and the last layer's queries to the source (S, H, W x b, h).
+def decode(
+    weights: Weights, cache: KeyValues, step: Step, x: Tensor, position: Tensor | None = None, queries_only: bool = False
+) -> tuple[Tensor, list[Tensor]]:
+    """Run all layers on x (n x b, d); return features (n x b, features) and each layer's queries to the source (S, H, W x b, h), none where
+    the source is folded.
 
-    position (W x b,): where the new keys and values go; None: to the last positions in use.
+    position (W x b,): where the new keys and values go; None: to the last positions in use. queries_only: the features are not needed.
     """
     fill, place, b = step.row_of_place(), step.place, step.b
     shape = (step.sentences, step.width * b, weights.heads, -1)  # (S, W x b, H, h)
     pre = weights.pre_norm
-    query = x
+    queries = []
     for i, (layer, (target, target_key, target_value, key, value)) in enumerate(zip(weights.layers, cache.layers(), strict=True)):
         # the new tokens' keys and values join the cache, then every token attends to its row's history
         y = layer.self_norm(x) if pre else x
@@ -46,6 +49,9 @@ def decode(weights: Weights, cache: KeyValues, step: Step, x: Tensor, position: 
             x = at_rows(y, place, b).add_(x)
         else:
             query = at_rows(layer.cross_query(y), fill, b).view(shape).transpose(1, 2)
+            queries.append(query)
+            if queries_only and len(queries) == len(weights.layers):
+                return x, queries
             y = attend(query, key, value, cache.source_mask)
             x = layer.cross_out(at_rows(y, place, b)).add_(x)
         x = x if pre else layer.cross_norm(x)
@@ -55,7 +61,7 @@ def decode(weights: Weights, cache: KeyValues, step: Step, x: Tensor, position: 
         x = layer.ffn_out(y).add_(x)
         x = x if pre else layer.ffn_norm(x)
     x = x if weights.final_norm is None else weights.final_norm(x)
-    return x if weights.project_out is None else weights.project_out(x), query
+    return x if weights.project_out is None else weights.project_out(x), queries
 
 
 def embed(weights: Weights, ids: Tensor, b: int, past: int | Tensor) -> Tensor:
