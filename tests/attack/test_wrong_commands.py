@@ -192,6 +192,7 @@ DAMAGED = {
     "endless positions": (with_settings(max_target_positions=2**62), "has max_target_positions=4611686018427387904, and 0 to"),
     "an unknown activation": (with_settings(activation_fn="x"), "no model can be built of {model} ("),
     "dropout as text": (with_settings(attention_dropout="x"), "has attention_dropout='x', and a number or a truth value is needed"),
+    "no dropout": (with_settings(dropout=None), "has dropout=None, and a number or a truth value is needed"),
     "no truth value": (with_settings(decoder_normalize_before={"a": 1}), "has decoder_normalize_before={'a': 1}, and a number"),
     "layers to keep": (with_settings(encoder_layers_to_keep="0,99"), "no model can be built of {model} ("),
 }

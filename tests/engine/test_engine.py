@@ -164,6 +164,8 @@ def test_a_full_queue_says_when_to_ask_again(engine, sources):
 def test_phrases_in_a_wrong_form_are_refused_at_once(engine):
     with pytest.raises(UsageError, match="the request has an empty phrase"):
         engine.submit("Ja.", constraints=[""])
+    with pytest.raises(UsageError, match="the source is list, and a sentence is a text"):
+        engine.submit(["Ja."])
 
 
 def test_parallel_decoding_streams_what_is_verified_while_it_runs(sources):
