@@ -93,6 +93,8 @@ def explain(error: BaseException) -> str | None:
         return text
     if type(error).__name__ == "Refused" and "is not evaluated because" in text:
         return text
+    if "Too many open files" in text:
+        return "too many files are open: allow more (ulimit -n), or read batches without processes of their own (--num-workers 0)"
     if text == "--path required for generation!":
         return "no model is named: add --path MODEL.pt"
     if "Neither args nor cfg exist in state" in text:

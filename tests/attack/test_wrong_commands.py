@@ -5,6 +5,7 @@ values counts. {names} are files of `files`. Rows of flags that have nothing to 
 """
 
 import copy
+import resource
 import shutil
 import sys
 from pathlib import Path
@@ -283,6 +284,19 @@ def test_the_moses_tokenizer_without_languages_gets_one_sentence(files):
     assert "--tokenizer moses needs the languages: add --source-lang and --target-lang" in refused(
         filled([*RIGHT, "--tokenizer", "moses"], files)
     )
+
+
+def test_a_limit_of_open_files_under_which_torch_would_wait_for_ever(files):
+    """For tensors that its process of batches could not send; the read of so small a data set might just pass, and a larger would not."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (55, hard))
+    try:
+        said = refused(filled(RIGHT, files))
+        alone = generate(*filled([*RIGHT, "--num-workers", 0], files))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert "the limit of 55 open files is too low to read batches in 1 process: allow 56 (ulimit -n), or use --num-workers 0" in said
+    assert alone.status == 0 and "H-0" in alone.stdout, alone.stderr
 
 
 def test_no_limit_of_tokens_is_none_as_in_fairseq(files):
