@@ -130,7 +130,8 @@ class Extended(Batches, BuildsGenerators):
         step = super().inference_step  # type: ignore[misc]
 
         def decode(sample, prefix_tokens, constraints):  # by name: some tasks have parameters of their own between these
-            return step(generator, models, sample, prefix_tokens=prefix_tokens, constraints=constraints)
+            with self.known_words(sample):
+                return step(generator, models, sample, prefix_tokens=prefix_tokens, constraints=constraints)
 
         if self.command is None or not isinstance(generator, BeamSearchGenerator):  # a stock generator
             return decode(sample, prefix_tokens, constraints)

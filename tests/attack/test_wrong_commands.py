@@ -368,13 +368,16 @@ def of_other_words(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("readers", [0, 1])
-@pytest.mark.parametrize(("file", "change"), [("de.idx", cut_short), ("de.bin", cut_short), ("de.bin", of_other_words)])
+@pytest.mark.parametrize(
+    ("file", "change"), [("de.idx", cut_short), ("de.bin", cut_short), ("de.bin", of_other_words), ("en.bin", of_other_words)]
+)
 def test_damaged_data_sets_get_one_sentence(files, tmp_path, readers, file, change):
     """The index is read at the start, the words in each batch, also in a process of their own."""
     shutil.copytree(files["data"], tmp_path / "data")
     path = tmp_path / "data" / f"test.de-en.{file}"
     path.write_bytes(change(path.read_bytes()))
-    said = refused(filled([*RIGHT, "--num-workers", readers], files | {"data": tmp_path / "data"}))
+    more = ["--score-reference"] if file == "en.bin" else []
+    said = refused(filled([*RIGHT, *more, "--num-workers", readers], files | {"data": tmp_path / "data"}))
     assert said.startswith("error: the data set cannot be read (") and said.endswith("make it again with fairseq-preprocess"), said
 
 
