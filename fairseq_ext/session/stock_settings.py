@@ -31,7 +31,7 @@ RANGES: dict[tuple[str, str], tuple[int, int, str]] = {
 
 
 def check_stock_settings(settings: DictConfig | Namespace) -> None:
-    """UsageError for a number outside its range, too few open files to read with, and overrides that are no dictionary. settings: a task's."""
+    """UsageError for a number outside its range, too few open files to read, and overrides that are no dictionary. settings: a task's."""
     for (group, name), (least, most, meaning) in RANGES.items():
         value = setting(settings, group, name)
         if value is not None and not least <= value <= most:
