@@ -31,7 +31,10 @@ RANGES: dict[tuple[str, str], tuple[int, int, str]] = {
 
 
 def check_stock_settings(settings: DictConfig | Namespace) -> None:
-    """UsageError for a number outside its range, too few open files to read, and overrides that are no dictionary. settings: a task's."""
+    """UsageError for a number outside its range, too few open files, overrides that are no dictionary, a damaged dictionary of alignments.
+
+    settings: a task's.
+    """
     for (group, name), (least, most, meaning) in RANGES.items():
         value = setting(settings, group, name)
         if value is not None and not least <= value <= most:
@@ -50,3 +53,8 @@ def check_stock_settings(settings: DictConfig | Namespace) -> None:
             is_right = False
         if not is_right:
             raise UsageError(f"--model-overrides is no dictionary of values ({cut(given)}): write one, such as {{'data': 'x'}}")
+    aligned = setting(settings, "generation", "replace_unk")
+    if isinstance(aligned, str) and aligned.strip("@ "):  # the flag alone gives "@@ "
+        from fairseq_ext.strategies.softmax._shortlist import table_lines
+
+        list(table_lines(aligned, "--replace-unk", 2))
