@@ -122,7 +122,8 @@ def serve(engine: Engine, settings: Settings, sock: socket.socket) -> int:
 
     application = Server(engine, settings)
     config = uvicorn.Config(
-        application.app, log_level="warning", access_log=False, timeout_graceful_shutdown=int(settings.grace + 0.5), lifespan="on",
+        application.app, log_level="warning", access_log=False, use_colors=False, lifespan="on",  # colours: stdout may be closed
+        timeout_graceful_shutdown=int(settings.grace + 0.5),
         http=protocol(settings.max_connections or most_connections(), settings.read_timeout), timeout_keep_alive=settings.keep_alive,
     )  # fmt: skip
 
