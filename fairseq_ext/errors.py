@@ -16,7 +16,7 @@ LONGEST = 80  # characters of what a message quotes, paths excepted
 LONGEST_PATH = 4096  # characters; what is longer is no path
 QUOTED = re.compile(r"(?<!\w)'([^'\n]{81,})'(?!\w)")
 DAMAGED_DATA = re.compile(  # what fairseq, numpy and torch say of a binarised data set, also out of a process that reads batches
-    r"Index file doesn't match|(?:offset must be non-negative|buffer is smaller than requested)[^\n]*\s*$|index out of range in self\s*$"
+    r"Index file doesn't match|(?:offset must be non-negative|buffer is smaller than requested)[^\n]*\s*$"
 )
 UNREADABLE = (
     "OverrideParseException", "InterpolationKeyError", "InterpolationResolutionError", "UnsupportedInterpolationType", "GrammarParseError",
@@ -80,6 +80,12 @@ def dictionaries_beside(path: str) -> str:
     return ""
 
 
+def damaged_data(why: str) -> str:
+    """The sentence for a binarised data set that cannot be used."""
+    way_out = "it is damaged, or of another --dataset-impl or dictionary; make it again with fairseq-preprocess"
+    return f"the data set cannot be read ({cut(why)}): {way_out}"
+
+
 def explain(error: BaseException) -> str | None:
     """The sentence for an error, or None when it is not one of the known mistakes."""
     text = str(error)
@@ -93,6 +99,8 @@ def explain(error: BaseException) -> str | None:
         return text
     if type(error).__name__ == "Refused" and "is not evaluated because" in text:
         return text
+    if "Too many open files" in text:
+        return "too many files are open: allow more (ulimit -n), or read batches without processes of their own (--num-workers 0)"
     if text == "--path required for generation!":
         return "no model is named: add --path MODEL.pt"
     if "Neither args nor cfg exist in state" in text:
@@ -182,10 +190,7 @@ def explain(error: BaseException) -> str | None:
     if isinstance(error, (AssertionError, ValueError)) and text.startswith("--"):
         return f"{text} (a check of fairseq's own)"
     if DAMAGED_DATA.search(text) and isinstance(error, (AssertionError, ValueError, IndexError)):
-        return (
-            f"the data set cannot be read ({cut(text.splitlines()[-1])}): it is damaged, or of another --dataset-impl or dictionary; "
-            "make it again with fairseq-preprocess"
-        )
+        return damaged_data(text.splitlines()[-1])
     if type(error).__module__ in ("hydra.errors", "omegaconf.errors") and type(error).__name__ in UNREADABLE:
         return f"a flag's value is read as more than text ({cut(text)}): leave ${{ and backslashes out of it"
     if "Cannot load model parameters from checkpoint" in text:

@@ -124,7 +124,14 @@ class BeamSearchGenerator(SequenceGenerator):
     def _generate(self, sample, prefix_tokens=None, constraints=None, bos_token=None) -> list[list[dict[str, Any]]]:
         start = time.perf_counter()
         if self.runs_stock_loop:
-            out = super()._generate(sample, prefix_tokens, constraints, bos_token)
+            try:
+                out = super()._generate(sample, prefix_tokens, constraints, bos_token)
+            except AssertionError as error:
+                if not str(error).startswith("min_len cannot be larger"):
+                    raise
+                raise SentenceError(
+                    f"--min-len {self.min_len} is above the length limit of a sentence: lower it, or leave --match-source-len out"
+                ) from None
             self.stats.sentences += len(out)
             self.stats.target_tokens += sum(hypotheses[0]["tokens"].numel() for hypotheses in out)
         else:

@@ -78,7 +78,8 @@ class Extended(Batches, BuildsGenerators):
     def build_model(self, cfg, from_checkpoint=False):
         """The stock task's model, unless it is one that no search of ours runs (raises UsageError)."""
         refuse_architecture(cfg, self)
-        self.trained_on = getattr(cfg, "data", None)
+        data = getattr(cfg, "data", None)
+        self.trained_on = data if isinstance(data, str) else None
         return super().build_model(cfg, from_checkpoint)  # type: ignore[misc]
 
     def build_generator(self, models, args, seq_gen_cls=None, extra_gen_cls_kwargs=None, prefix_allowed_tokens_fn=None):
@@ -130,7 +131,8 @@ class Extended(Batches, BuildsGenerators):
         step = super().inference_step  # type: ignore[misc]
 
         def decode(sample, prefix_tokens, constraints):  # by name: some tasks have parameters of their own between these
-            return step(generator, models, sample, prefix_tokens=prefix_tokens, constraints=constraints)
+            with self.known_words(sample):
+                return step(generator, models, sample, prefix_tokens=prefix_tokens, constraints=constraints)
 
         if self.command is None or not isinstance(generator, BeamSearchGenerator):  # a stock generator
             return decode(sample, prefix_tokens, constraints)

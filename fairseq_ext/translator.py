@@ -129,7 +129,7 @@ class Translator(LoadedModel):
         raises its UsageError, which names the line; with "return" it has the UsageError in the place of its n-best list, and the other
         lines are translated. What is wrong with the call as a whole is raised in either case.
         """
-        return self.translate_part(lines, nbest, Given(constraints, avoid, prefixes), errors, beam, progress)
+        return self.translate_part(listed(lines), nbest, Given(constraints, avoid, prefixes), errors, beam, progress)
 
     @overload
     def translate_iter(
@@ -161,7 +161,7 @@ class Translator(LoadedModel):
         """
         if buffer < 1:
             raise UsageError(f"buffer is {buffer}: give the number of lines that are translated together, 1 or more")
-        reading, first = iter(lines), 0
+        reading, first = iter(listed(lines)), 0
         others = {name: iter(given) for name, given in (("constraints", constraints), ("prefixes", prefixes)) if given is not None}
         while part := list(itertools.islice(reading, buffer)):
             given: dict[str, Any] = {name: list(itertools.islice(each, len(part))) for name, each in others.items()}
@@ -172,8 +172,6 @@ class Translator(LoadedModel):
         self, lines: Sequence[str], nbest: int | None, given: Given, errors: str, beam: int | None, progress: bool = False
     ) -> list[Any]:
         """As `translate`, of lines that need not be the first of their call."""
-        if isinstance(lines, str):
-            raise UsageError("translate() takes a list of lines, and was given one string: put it into a list")
         if errors not in ("raise", "return"):
             raise UsageError(f"errors is {errors!r}: use 'raise' or 'return'")
         with self.lock:
@@ -291,3 +289,10 @@ class Translator(LoadedModel):
             unmet=hypothesis.get("unmet", []),
             elsewhere=hypothesis.get("elsewhere", []),
         )
+
+
+def listed(lines: Iterable[str]) -> Any:
+    """The lines (raises UsageError for a string, whose characters would count as lines)."""
+    if isinstance(lines, str):
+        raise UsageError("lines is one string, and a list of lines is needed: put it into a list")
+    return lines

@@ -115,6 +115,8 @@ class Engine:
         future's error, and a slow one misses partial results.
         Errors: Busy where the queue is full, Closed, UsageError for phrases in a wrong form; the future has those that need the model.
         """
+        if not isinstance(source, str):
+            raise UsageError(f"the source is {type(source).__name__}, and a sentence is a text")
         given = {"constraints": list(constraints), "any_of": [list(x) for x in any_of], "avoid": list(avoid)}
         fields = fields_of(given | ({"prefix": prefix} if prefix else {}), "the request")
         job = Job(

@@ -14,15 +14,23 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from fairseq_ext import child
+from fairseq_ext.errors import UsageError
 
 logger = logging.getLogger("fairseq_ext")
 
 
 class Nursery:
-    """The process that forks workers (worker.py). It is started when the first worker is asked for, and again if it has died."""
+    """The process that forks workers (worker.py). It is started when the first worker is asked for, and again if it has died.
+
+    Errors: UsageError for flags that cannot be sent to it.
+    """
 
     def __init__(self, flags: dict[str, Any], longest: int | None):
-        self.flags, self.longest = flags, longest
+        try:
+            content = pickle.dumps((flags, longest))
+        except Exception as error:
+            raise UsageError(f"the flags cannot be sent to a process ({error}): give text and numbers") from None
+        self.content = len(content).to_bytes(8, "little") + content
         self.process: subprocess.Popen | None = None
         self.control: socket.socket | None = None
         self.lock = threading.Lock()
@@ -54,8 +62,7 @@ class Nursery:
         command = child.python("fairseq_ext.engine.worker", str(theirs.fileno()))
         self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL)
         theirs.close()
-        content = pickle.dumps((self.flags, self.longest))
-        self.control.sendall(len(content).to_bytes(8, "little") + content)
+        self.control.sendall(self.content)
 
     def stop(self) -> None:
         """End the process; its workers go on until their pipes are closed."""

@@ -113,17 +113,17 @@ def listening(settings: Settings) -> socket.socket:
     return found
 
 
-def serve(engine: Engine, settings: Settings) -> int:
-    """Answer requests until a signal comes; the exit code."""
+def serve(engine: Engine, settings: Settings, sock: socket.socket) -> int:
+    """Answer requests until a signal comes; the exit code. sock: where they come in."""
     import uvicorn
 
     from fairseq_ext.serve.app import Server
     from fairseq_ext.serve.connections import most_connections, protocol
 
     application = Server(engine, settings)
-    sock = listening(settings)
     config = uvicorn.Config(
-        application.app, log_level="warning", access_log=False, timeout_graceful_shutdown=int(settings.grace + 0.5), lifespan="on",
+        application.app, log_level="warning", access_log=False, use_colors=False, lifespan="on",  # colours: stdout may be closed
+        timeout_graceful_shutdown=int(settings.grace + 0.5),
         http=protocol(settings.max_connections or most_connections(), settings.read_timeout), timeout_keep_alive=settings.keep_alive,
     )  # fmt: skip
 
@@ -174,11 +174,11 @@ def main(argv: list[str] | None = None) -> int:
         needed(*SERVER)
         settings = settings_of(args)
         flags = flags_of(args, others)
-        engine = Engine(**flags, cpu_workers=args.cpu_workers, max_queue=args.max_queue, longest=args.max_line_tokens)
-        try:
-            return serve(engine, settings)
-        finally:
-            engine.close()
+        with (
+            listening(settings) as sock,  # before a worker is started
+            Engine(**flags, cpu_workers=args.cpu_workers, max_queue=args.max_queue, longest=args.max_line_tokens) as engine,
+        ):
+            return serve(engine, settings, sock)
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -9,8 +9,9 @@ What can be told beforehand is looked at sentence by sentence. What only the sea
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.compat.invalid_bytes import is_loaded
-from fairseq_ext.errors import SentenceError, UsageError, report
+from fairseq_ext.errors import SentenceError, UsageError, damaged_data, report
 from fairseq_ext.loading.lengths import limit_of
 from fairseq_ext.registry import choice
 from fairseq_ext.session.checkpoint import setting
@@ -110,6 +111,18 @@ class BadSentences(Sentences):
         if self.too_long:
             batches._frozen_batches = (*batches.frozen_batches, *([i] for i in sorted(self.too_long)))
         return batches
+
+    @contextlib.contextmanager
+    def known_words(self, sample: dict) -> Iterator[None]:
+        """An error of looking a word up is told as a fault of the data, where a batch has words beyond the dictionaries."""
+        try:
+            yield
+        except IndexError as error:
+            sides = (self.source_dictionary, sample["net_input"].get("src_tokens")), (self.target_dictionary, sample.get("target"))
+            for words, tokens in sides:
+                if words is not None and tokens is not None and int(tokens.max()) >= len(words):
+                    raise UsageError(damaged_data(f"word {int(tokens.max())} of a dictionary of {len(words)}")) from error
+            raise
 
     # ---- batches
 

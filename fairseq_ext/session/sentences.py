@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any
 
@@ -95,6 +96,8 @@ class Sentences:
             raise UsageError(f"{named} cannot be read ({cut(str(error))}): it is damaged or of another kind; copy it again") from None
         if self.bpe_used is None and self.corpus_size and not self.undoes_bpe:
             tell_segmented_output(self.target_dictionary, self.data_folder)
+        if self.bpe_used is not None:
+            self.bpe_used.encode = functools.partial(encoded, self.bpe_used.encode)  # of typed phrases, too
         return self.bpe_used
 
     @property
@@ -255,3 +258,8 @@ class Sentences:
         if self.source is not None and 0 < self.lines_read < len(self.source):
             lines, read = counted(len(self.source), "line"), counted(self.lines_read, "sentence")
             logger.warning("the constraints file has %s, and the input %s", lines, read)
+
+
+def encoded(encode: Callable[[str], str], text: str) -> str:
+    """Segmented text; what is no Unicode as it is, for segmentations fail on it in ways of their own: its line is told."""
+    return text if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text) else encode(text)

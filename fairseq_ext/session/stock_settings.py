@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import os
+import resource
 from argparse import Namespace
 
 from omegaconf import DictConfig
 
-from fairseq_ext.errors import UsageError, cut
+from fairseq_ext.compat.invalid_bytes import is_loaded
+from fairseq_ext.errors import UsageError, counted, cut
 from fairseq_ext.session.checkpoint import setting
 
 LARGEST = 2**31 - 1
@@ -29,11 +31,20 @@ RANGES: dict[tuple[str, str], tuple[int, int, str]] = {
 
 
 def check_stock_settings(settings: DictConfig | Namespace) -> None:
-    """UsageError for a number outside its range, and for overrides that are no dictionary. settings: a task's."""
+    """UsageError for a number outside its range, too few open files, overrides that are no dictionary, a damaged dictionary of alignments.
+
+    settings: a task's.
+    """
     for (group, name), (least, most, meaning) in RANGES.items():
         value = setting(settings, group, name)
         if value is not None and not least <= value <= most:
             raise UsageError(f"--{name.replace('_', '-')} {value} is no {meaning}: use {least} to {most}")
+    workers, files = setting(settings, "dataset", "num_workers") or 0, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if workers and is_loaded("fairseq_cli.generate") and files != resource.RLIM_INFINITY and files < 48 + 8 * workers:
+        raise UsageError(  # torch would wait for ever for what its process could not send
+            f"the limit of {files} open files is too low to read batches in {counted(workers, 'process', 'processes')}: "
+            f"allow {48 + 8 * workers} (ulimit -n), or use --num-workers 0"
+        )
     given = setting(settings, "common_eval", "model_overrides")
     if isinstance(given, str):
         try:
@@ -42,3 +53,8 @@ def check_stock_settings(settings: DictConfig | Namespace) -> None:
             is_right = False
         if not is_right:
             raise UsageError(f"--model-overrides is no dictionary of values ({cut(given)}): write one, such as {{'data': 'x'}}")
+    aligned = setting(settings, "generation", "replace_unk")
+    if isinstance(aligned, str) and aligned.strip("@ "):  # the flag alone gives "@@ "
+        from fairseq_ext.strategies.softmax._shortlist import table_lines
+
+        list(table_lines(aligned, "--replace-unk", 2))

@@ -189,6 +189,14 @@ def test_the_translator_returns_errors_in_their_places(tiny, nan):
         ours.translate(["de1", "de2"], constraints=[["en1"]], errors="return")
 
 
+def test_an_empty_line_that_match_source_len_leaves_no_room_costs_no_other(tiny):
+    """Stock's own search asserts that there is room, and ends the session."""
+    typed = ["-s", "de", "-t", "en", "--match-source-len"]
+    done = interactive(*command(tiny, tiny / "model.pt", *typed), stdin=b"de1 de2\n\nde3\n")
+    assert done.status == 3 and texts(done)[0] and texts(done)[2] and texts(done)[1] == "", done.stderr
+    assert told(done) == {1: "--min-len 1 is above the length limit of a sentence: lower it, or leave --match-source-len out"}
+
+
 def test_a_sentence_whose_every_word_was_forbidden_says_which_constraints_it_lacks(tiny, tmp_path):
     """No word twice and no end before the 39th, of 36 words: nothing may follow. The answer is empty and flagged."""
     forbid = ["--min-len", 39, "--max-len-b", 39, "--no-repeat-ngram-size", 1]

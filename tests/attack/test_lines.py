@@ -3,10 +3,13 @@
 Each bad line gets its E- line and an empty hypothesis; its neighbours are translated as they are without it.
 """
 
+from pathlib import Path
+
 import pytest
 from forked import Done, interactive
 from line_rows import OBJECTS, ODD, TABS, TYPED
 
+DEMO = Path(__file__).parents[2] / "checkpoints" / "demo"
 GOOD = b"de1 de2"
 EXT = ["--task", "translation_ext", "--cpu", "--beam", 2, "--max-len-b", 8]
 SESSION = ["-s", "de", "-t", "en", "--buffer-size", 16, "--batch-size", 8]
@@ -80,6 +83,15 @@ def test_a_bad_line(session, good, name):
 @pytest.mark.parametrize("name", ODD)
 def test_an_odd_line(session, good, name):
     expect(session, 2 * (len(TYPED) + list(ODD).index(name)) + 1, None, good)
+
+
+def test_bytes_in_a_phrase_that_is_segmented():
+    """SentencePiece has an error of its own for them, which ended the session."""
+    words = [DEMO, "--path", DEMO / "checkpoint.pt", *EXT, *SESSION, "--bpe", "sentencepiece", "--sentencepiece-model", DEMO / "spm.model"]
+    done = interactive(*words, "--constraints", stdin=between([b"Ja.\tyes\xff"]) + GOOD)
+    assert done.status == 3 and "Traceback" not in done.stderr, done.stderr
+    assert told(done).keys() == {1} and "the phrase 'yes\\udcff' contains the piece" in told(done)[1]
+    assert texts(done)[0] == texts(done)[2] != "" and texts(done)[1] == ""
 
 
 def file_of(folder, name: str, rows: dict[str, tuple[bytes, str]]) -> str:

@@ -164,6 +164,8 @@ def test_a_full_queue_says_when_to_ask_again(engine, sources):
 def test_phrases_in_a_wrong_form_are_refused_at_once(engine):
     with pytest.raises(UsageError, match="the request has an empty phrase"):
         engine.submit("Ja.", constraints=[""])
+    with pytest.raises(UsageError, match="the source is list, and a sentence is a text"):
+        engine.submit(["Ja."])
 
 
 def test_parallel_decoding_streams_what_is_verified_while_it_runs(sources):
@@ -187,6 +189,8 @@ def test_counts(engine, sources):
 
 
 def test_what_cannot_be_loaded_is_told_to_all():
+    with pytest.raises(UsageError, match="the flags cannot be sent to a process .* give text and numbers"):
+        Engine(**FLAGS, nbest=lambda: 1)  # type: ignore[arg-type]
     with Engine(**(FLAGS | {"path": FLAGS["path"] + ".none"})) as engine:
         waiting = engine.submit("Ja.")
         with pytest.raises(UsageError, match="none"):

@@ -108,6 +108,22 @@ def test_what_cannot_be_is_refused_in_one_sentence(tmp_path):
             assert done.status == 1 and done.stderr.splitlines()[-1].startswith(f"error: {sentence}"), (arguments, done)
 
 
+def test_a_port_that_is_taken_is_told_before_a_worker_is_started(monkeypatch, capsys):
+    monkeypatch.setattr("fairseq_ext.serve.__main__.Engine", lambda **flags: pytest.fail("a worker was started"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert main([*NEEDED, "--port", str(taken.getsockname()[1])]) == 1
+    assert "error: cannot listen on 127.0.0.1:" in capsys.readouterr().err
+
+
+def test_a_server_whose_standard_output_is_closed_starts():
+    words = [sys.executable, "-m", "fairseq_ext.serve", *NEEDED, "--port", "0"]
+    with subprocess.Popen(["sh", "-c", 'exec "$@" >&-', "sh", *words], stderr=subprocess.PIPE, text=True, cwd=ROOT) as server:
+        assert server.stderr is not None
+        said = [server.stderr.readline(), server.stderr.readline()]
+        server.terminate()
+        assert said[1].startswith("ready: ") and server.wait(60) == 0, said
+
+
 def test_a_model_that_cannot_be_loaded_ends_the_server_with_its_sentence():
     done = forked(main, "serve", *NEEDED[2:], "--path", "/nowhere.pt", "--port", "0")
     assert done.status == 1 and "error: Model file not found: /nowhere.pt" in done.stderr
