@@ -9,7 +9,7 @@ names (several are separated by colons). Nothing else names it. This one is whol
     from fairseq_ext.registry import register
     from fairseq_ext.search.candidates import StopDecision
     from fairseq_ext.search.protocols import Stop
-    from fairseq_ext.strategies.stop._length_reward import LengthFlags, check_length
+    from fairseq_ext.strategies.stop.length_reward import LengthFlags, check_length
 
     @dataclass
     class EnoughFlags(LengthFlags):
@@ -99,10 +99,14 @@ class Strategy:
 
     @property
     def file(self) -> str:
-        """The file that registers it, below the package where it lies there."""
-        file = Path(sys.modules[self.build.__module__].__file__ or "")
-        package = Path(__file__).parent
-        return file.relative_to(package).as_posix() if file.is_relative_to(package) else str(file)
+        """The file that registers it."""
+        return file_of(self.build.__module__)
+
+
+def file_of(module: str) -> str:
+    """The file of a module, below the package where it lies there."""
+    file, package = Path(sys.modules[module].__file__ or ""), Path(__file__).parent
+    return file.relative_to(package).as_posix() if file.is_relative_to(package) else str(file)
 
 
 STRATEGIES: dict[str, dict[str, Strategy]] = {point: {} for point in POINTS}
