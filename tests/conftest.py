@@ -38,6 +38,7 @@ def pytest_configure(config):
         os.environ[sizes.ALL] = "1"
 
 
+@pytest.hookimpl(trylast=True)  # of what -k leaves
 def pytest_collection_modifyitems(config, items):
     of_test = collections.defaultdict(list)
     for item in items if not os.environ.get(sizes.ALL) else ():
