@@ -9,7 +9,7 @@ import textwrap
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.registry import DEFAULT, POINTS, PRUNERS, STRATEGIES, Strategy, all_strategies
+from fairseq_ext.registry import DEFAULT, POINTS, PRUNERS, STRATEGIES, Strategy, all_strategies, file_of
 
 # A group of flags: its title, the plug points whose strategies bring them, single flags besides, an example, and its page.
 GROUPS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], str, str], ...] = (
@@ -47,6 +47,13 @@ def all_flags() -> dict[str, dataclasses.Field]:
     from fairseq_ext.tasks import Flags
 
     return {field.name: field for field in dataclasses.fields(Flags) if field.name != "_name"}
+
+
+def declared_in(name: str) -> str:
+    """Return the file that declares a flag of the *_ext tasks, below the package where it lies there."""
+    from fairseq_ext.tasks import Flags
+
+    return file_of(next(kind.__module__ for kind in Flags.__mro__ if name in vars(kind).get("__annotations__", ())))
 
 
 def strategies_of(point: str) -> list[Strategy]:
@@ -122,6 +129,7 @@ def explain(name: str) -> str:
                 lines += [f"  {s.flag}: {s.paper} ({s.file}){' [default]' if DEFAULT.get(plain) == s.name else ''}" for s in values]
                 if owners:
                     lines.append(f"It is read by {', '.join(s.flag for s in owners)}.")
+                lines.append(f"It is declared in {declared_in(plain)}.")
                 lines.append(f"Add to a command: {example_of(field, owners, example)}")
                 lines.append(f"More: docs/{PAGES.get(plain, page)}")
                 return "\n".join(textwrap.fill(line, 120, subsequent_indent="  ") for line in lines)

@@ -131,7 +131,7 @@ def flags_dataclass() -> type:
         option("strict", bool, False, "end at the first sentence that cannot be translated (default: go on, with status 3)"),
         option("stats_file", Text, None, "write counts and times of the run to this JSON file (default: none)"),
     ]
-    return make_dataclass("DecodingFlags", own, bases=(*bases, FairseqDataclass))
+    return make_dataclass("DecodingFlags", own, bases=(*bases, FairseqDataclass), namespace={"__module__": __name__})
 
 
 def task_dataclass(stock: type, flags: type) -> type:

@@ -1,55 +1,11 @@
 """Strategies by name: what each plug point offers, the flags it brings, what it needs and what it denies to others.
 
 A strategy is one file: `strategies/<point>/<name>.py`, or one outside the package that the environment variable FAIRSEQ_EXT_STRATEGIES
-names (several are separated by colons). Nothing else names it. This one is whole:
-
-    # Stop at n finished hypotheses (`--stop enough --enough-hypotheses n`). No postponed annotations: fairseq reads the types of flags.
-    from dataclasses import dataclass, field
-
-    from fairseq_ext.registry import register
-    from fairseq_ext.search.candidates import StopDecision
-    from fairseq_ext.search.protocols import Stop
-    from fairseq_ext.strategies.stop._length_reward import LengthFlags, check_length
-
-    @dataclass
-    class EnoughFlags(LengthFlags):
-        enough_hypotheses: int = field(
-            default=1,
-            metadata={"help": "finished hypotheses that end a sentence (default: 1)", "range": (1, 100, "number of hypotheses")},
-        )
-
-    class Enough(Stop):
-        def __init__(self, eos: int, n: int):
-            self.eos, self.n = eos, n
-
-        def __call__(self, candidates, beam, pool, finished, at_limit):
-            ends, goes_on = candidates.ends_and_goes_on(self.eos)
-            done = ends & candidates.within_width()  # as in fairseq, what ends behind the k best candidates is lost
-            there = finished.count[beam.live_index()]
-            done &= there[:, None] + done.cumsum(1) <= self.n
-            final = (there + done.sum(1) >= self.n) | ~goes_on.any(1)
-            return StopDecision(done, ~ends, final if at_limit is None else final | at_limit)
-
-    @register("stop", "enough", EnoughFlags, check=check_length, needs=("own loop", "beam"), example=({"stop": "enough"},), paper="none")
-    def build(flags, context):
-        return Enough(context.eos, flags.enough_hypotheses)
-
-- The plug: a subclass of its point's base class in search/protocols.py, which describes each method and its default. For "decoding" it is
-  a function from the `SearchSetup` (search/state.py) to its driver.
-- Its flags: fields of a FairseqDataclass, for "stop" of LengthFlags. `metadata` has the `help`, which tells the default, and where it
-  applies the `range` of a number (least, most, what it is), or `file`: True for a file's name. A pruner (point "prune") has no flag
-  that names it: its first flag is `prune_NAME`, with the default None for off, and it is on where one of its flags is not at its default.
-- build: flags are all of this package's, by field name; context holds the search's settings (search/spec.py), `dictionary`, `models`,
-  `stats` and the rest of config.py's `Context`.
-- check: (flags, fairseq's generation flags) -> None. It raises UsageError, one sentence with the way out, for what no range says.
-- needs, denies: words of capabilities.py. The strategy is refused beside what denies a need of its own. "own loop" is denied by all that
-  replaces this package's beam search, "beam" by what has none.
-- neutral, example: settings of flags at which it equals fairseq, and at which it does its work. "{lexical table}" stands for a file.
-- paper: what `python -m fairseq_ext` prints beside it. The other fields of `Strategy` are for few.
+names (several are separated by colons). Nothing else names it. docs/strategy.md shows one that is whole and says what it is made of: the
+plug (search/protocols.py), its flags, what its builder and its check are given, and each word of its register line.
 
 `config.py` gathers the flags, `validate.py` derives refusals, `drivers.py` builds what the flags name. `tests/test_neutral.py`,
-`tests/test_compose.py` and `tests/test_strategies_cli.py` run every neutral and example setting, alone and beside all others: `pytest -k
-enough tests/test_neutral.py tests/test_compose.py tests/test_strategies_cli.py`.
+`tests/test_compose.py` and `tests/test_strategies_cli.py` run every neutral and example setting, alone and beside all others.
 """
 
 from __future__ import annotations
@@ -99,10 +55,14 @@ class Strategy:
 
     @property
     def file(self) -> str:
-        """The file that registers it, below the package where it lies there."""
-        file = Path(sys.modules[self.build.__module__].__file__ or "")
-        package = Path(__file__).parent
-        return file.relative_to(package).as_posix() if file.is_relative_to(package) else str(file)
+        """The file that registers it."""
+        return file_of(self.build.__module__)
+
+
+def file_of(module: str) -> str:
+    """The file of a module, below the package where it lies there."""
+    file, package = Path(sys.modules[module].__file__ or ""), Path(__file__).parent
+    return file.relative_to(package).as_posix() if file.is_relative_to(package) else str(file)
 
 
 STRATEGIES: dict[str, dict[str, Strategy]] = {point: {} for point in POINTS}

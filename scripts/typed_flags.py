@@ -22,13 +22,22 @@ from fairseq_ext.tasks import Flags
 
 FILE = Path(__file__).resolve().parents[1] / "fairseq_ext" / "flags.py"
 NAMED = ("help", "path", "data", "task")  # arguments of Translator
-KEPT = {  # fairseq's flags that matter to decoding, besides its group "Generation"; the others are of training
+KEPT = {  # fairseq's flags that matter to decoding, besides its group "Generation" and those of tokenizers; the others are of training
     "batch_size", "bpe", "buffer_size", "checkpoint_shard_count", "checkpoint_suffix", "cpu", "fp16", "log_format", "log_interval",
     "max_tokens", "no_progress_bar", "num_workers", "required_batch_size_multiple", "seed", "skip_invalid_size_inputs_valid_test",
     "tokenizer", "user_dir",
 }  # fmt: skip
+OF_TASKS = {  # the same of the flags that tasks add
+    "add_data_source_prefix_tags", "config_yaml", "constraints", "decoder_langtok", "enable_lang_ids", "encoder_langtok", "eos_token",
+    "fixed_dictionary", "keep_inference_langtok", "lang_dict", "lang_pairs", "lang_tok_replacing_bos_eos", "lang_tok_style", "langs",
+    "langtoks", "langtoks_specs", "left_pad_source", "left_pad_target", "max_source_positions", "max_target_positions", "prepend_bos",
+    "source_dict", "source_lang", "target_dict", "target_lang", "truncate_source",
+}  # fmt: skip
 OF_COMMANDS = {"cpu_workers", *NOT_HERE}  # flags that Engine does not take as they are
-HEAD = '''"""Every flag of decoding as a typed keyword: written by scripts/typed_flags.py from the dataclasses, not by hand."""
+HEAD = '''"""Every flag of decoding as a typed keyword: written by scripts/typed_flags.py from the dataclasses, not by hand.
+
+`python -m fairseq_ext flags NAME` prints what a flag of this package means.
+"""
 
 from __future__ import annotations
 
@@ -46,17 +55,15 @@ def actions() -> Iterator[Action]:
     """The arguments of fairseq-interactive with every *_ext task, tokenizer and bpe."""
     for group in options.get_interactive_generation_parser()._action_groups:
         yield from (action for action in group._group_actions if group.title == "Generation" or action.dest in KEPT)
-    extended = sorted(name for name in TASK_REGISTRY if name.endswith("_ext"))
-    kinds = [TASK_REGISTRY[name] for name in extended]
-    for registry in (TOKENIZER_REGISTRY, BPE_REGISTRY):
-        kinds += [registry[name] for name in sorted(registry)]
-    for kind in kinds:
+    ours = {field.name for field in dataclasses.fields(Flags)}
+    tasks = [TASK_REGISTRY[name] for name in sorted(TASK_REGISTRY) if name.endswith("_ext")]
+    for kind in [*tasks, *(registry[name] for registry in (TOKENIZER_REGISTRY, BPE_REGISTRY) for name in sorted(registry))]:
         parser = ArgumentParser(add_help=False, conflict_handler="resolve")
         if hasattr(kind, "add_args"):
             kind.add_args(parser)
         else:
             gen_parser_from_dataclass(parser, getattr(kind, "__dataclass")())  # noqa: B009
-        yield from parser._actions
+        yield from (action for action in parser._actions if kind not in tasks or keyword(action) in OF_TASKS | ours)
 
 
 def keyword(action: Action) -> str | None:
@@ -79,16 +86,14 @@ def type_of(action: Action) -> str:
 
 
 def written(name: str, action: Action) -> str:
-    """A flag's lines."""
-    text = " ".join(str(action.help or "").replace("%%", "%").split()).replace("default: None", "default: none")
-    comment = textwrap.wrap(text, 110, initial_indent="    # ", subsequent_indent="    # ") if action.help is not argparse.SUPPRESS else []
+    """A flag's line."""
     line = f"    {name}: {type_of(action)} | None"
     if len(line) > 140:  # a long list of choices
         head, _, rest = line.partition("Literal[")
         choices, _, tail = rest.rpartition("]")
         listed = textwrap.wrap(choices + ",", 120, initial_indent=" " * 8, subsequent_indent=" " * 8, break_on_hyphens=False)
         line = "\n".join([f"{head}Literal[", *listed, f"    ]{tail}"])
-    return "\n".join([*comment, line])
+    return line
 
 
 def source() -> str:

@@ -1,5 +1,6 @@
-"""What all tests share: the --device option, a fairseq whose softmax keeps double precision, and a tiny checkpoint for the commands."""
+"""What all tests share: the options --device and --all, a fairseq whose softmax keeps double precision, and a tiny checkpoint."""
 
+import collections
 import importlib.metadata
 import os
 import random
@@ -10,6 +11,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
+import sizes
 import torch
 import torch.nn.functional as F
 from fairseq import utils
@@ -26,7 +28,26 @@ TINY = "FAIRSEQ_EXT_TEST_TINY"  # the environment variable that names a folder o
 
 
 def pytest_addoption(parser):
+    parser.addoption("--all", action="store_true", help="all cases of heavy tests, not a part that covers their parameters")
     parser.addoption("--device", default="cpu", help="device for the tests that take one: cpu (default) or cuda")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "covering(n): without --all, cases in which each value of each parameter comes n times or more")
+    if config.getoption("--all"):
+        os.environ[sizes.ALL] = "1"
+
+
+@pytest.hookimpl(trylast=True)  # of what -k leaves
+def pytest_collection_modifyitems(config, items):
+    of_test = collections.defaultdict(list)
+    for item in items if not os.environ.get(sizes.ALL) else ():
+        if mark := item.get_closest_marker("covering"):
+            of_test[item.parent, item.originalname, mark.args[0]].append(item)
+    left_out = {item for (_, _, least), cases in of_test.items() for item in set(cases) - sizes.part(cases, least)}
+    if left_out:
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from fairseq.dataclass.utils import interpret_dc_type
 
 from fairseq_ext import UsageError
 from fairseq_ext.__main__ import all_flags, explain, grouped, main
+from fairseq_ext.registry import DEFAULT
 
 
 def test_every_flag_is_in_one_group() -> None:
@@ -100,3 +101,13 @@ def test_a_strategy_flag_lists_its_papers() -> None:
 def test_other_words_are_refused(arguments: list[str]) -> None:
     with pytest.raises(UsageError):
         main(arguments)
+
+
+def test_every_explanation_names_the_file_that_declares_the_flag() -> None:
+    package = Path(__file__).resolve().parent.parent / "fairseq_ext"
+    for name in all_flags():
+        file = next(line for line in explain(name).splitlines() if line.startswith("It is declared in ")).split()[-1].removesuffix(".")
+        text = (package / file).read_text(encoding="utf-8")
+        assert not Path(file).name.startswith("_"), name
+        declared = re.search(rf'^    {name}: .*= field\(|option\(\s*"{name}"', text, re.M)
+        assert declared or (name in DEFAULT and "option(point" in text), (name, file)

@@ -31,6 +31,7 @@ from models import (
     settings,
     with_files,
 )
+from sizes import covering
 
 from fairseq_ext import UsageError
 from fairseq_ext.registry import STRATEGIES
@@ -121,6 +122,7 @@ GRID = {
 }
 
 
+@covering(8)
 @pytest.mark.parametrize("strategy", NEUTRAL.values(), ids=NEUTRAL.keys())
 @pytest.mark.parametrize("case", GRID.values(), ids=GRID.keys())
 def test_neutral_setting_equals_stock(case, strategy, tmp_path):

@@ -9,7 +9,6 @@ import random
 import re
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from conftest import TINY
 from forked import generate
 from models import parted, settings
 
-from fairseq_ext import registry
 from fairseq_ext.config import VERSION
 from fairseq_ext.registry import STRATEGIES
 
@@ -110,15 +108,15 @@ def nothing(flags, context):
 
 def test_files_outside_the_package_are_strategies(tiny, tmp_path):
     """One file with its register lines is enough: the neutral, composition and command-line tests pick it up, and pass. The second is the
-    one that registry.py shows."""
+    one that docs/strategy.md shows."""
     (tmp_path / "mine.py").write_text(OUTSIDE)
-    shown = re.search(r"This one is whole:\n\n(.*?)\n\n- The plug", registry.__doc__, re.DOTALL)[1]
-    (tmp_path / "enough.py").write_text(textwrap.dedent(shown))
     tests = Path(__file__).parent
-    few = "(mine or enough or prune_nothing) and (ensemble or prefix or lightconv or optimal or stream or dba or command)"
+    page = (tests.parent / "docs" / "strategy.md").read_text()
+    (tmp_path / "behind.py").write_text(re.search(r"^cat > behind.py <<'END'\n(.*?)^END$", page, re.DOTALL | re.MULTILINE)[1])
+    few = "(mine or behind or prune_nothing) and (ensemble or prefix or lightconv or optimal or stream or dba or command)"
     files = [str(tests / name) for name in ("test_neutral.py", "test_compose.py", "test_strategies_cli.py")]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:warnings", "-p", "no:cacheprovider", "-k", few, *files]
-    outside = {"FAIRSEQ_EXT_STRATEGIES": f"{tmp_path / 'mine.py'}:{tmp_path / 'enough.py'}", TINY: str(tiny)}
+    outside = {"FAIRSEQ_EXT_STRATEGIES": f"{tmp_path / 'mine.py'}:{tmp_path / 'behind.py'}", TINY: str(tiny)}
     done = subprocess.run(command, capture_output=True, text=True, cwd=tests.parent, env={**os.environ, **outside})
     assert done.returncode == 0, done.stdout[-3000:]
     assert done.stdout.count(".") > 40  # of each kind some

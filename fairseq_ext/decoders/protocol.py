@@ -7,13 +7,13 @@ Shapes: S sentences, n rows, w new tokens a row, L tokens, d features, V vocabul
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 from torch import Tensor
 
 from fairseq_ext.kernels.row import CompiledReader
-from fairseq_ext.kernels.transformer import StepStruct
 
 
 class Decoder(Protocol):
@@ -50,7 +50,7 @@ class RowReader(Protocol):
     """Reads the only sentence, compiled throughout."""
 
     compiled: CompiledReader  # what kernels/row.cpp reads with
-    struct: StepStruct  # where its KV cache lies
+    struct: ctypes.Structure  # where its KV cache lies
 
     def reserve_(self, kept: int, w: int) -> None:
         """Make room for w positions behind the first `kept` tokens; what was read beyond these is forgotten."""
@@ -60,7 +60,7 @@ class BatchReader(Protocol):
     """Reads the rows of sentences in slots, compiled throughout."""
 
     compiled: CompiledReader  # what kernels/beam.cpp and constrained.cpp read with
-    struct: StepStruct  # where its KV cache lies
+    struct: ctypes.Structure  # where its KV cache lies
 
     @property
     def slots(self) -> int:

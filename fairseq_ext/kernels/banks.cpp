@@ -4,7 +4,7 @@
 
 namespace {
 
-// mirrored by a ctypes structure in banks.py
+// banks.py reads its fields from here
 struct Found {
     int64_t *row, *token, *group;  // (S, out)
     float* score;

@@ -11,7 +11,7 @@
 
 namespace {
 
-// mirrored by ctypes structures in banks.py
+// banks.py reads their fields from here
 struct Rows {
     float* x;             // (n, V) log-probabilities of the next word; EOS becomes impossible where constraints are open
     const float* before;  // (n,)

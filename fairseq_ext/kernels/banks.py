@@ -4,30 +4,18 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from ctypes import c_int64, c_void_p
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from fairseq_ext.kernels.declarations import struct
 from fairseq_ext.kernels.library import loaded
 
 LONGS = ("first", "token", "target", "hits", "base", "root", "pending", "value", "wanted", "need", "size", "total")
-
-
-class PhrasesStruct(ctypes.Structure):
-    _fields_ = [(name, c_void_p) for name in (*LONGS, "behind", "glued")]
-    _fields_ += [(name, c_int64) for name in ("G", "W", "ordered")]
-
-
-class RowsStruct(ctypes.Structure):
-    _fields_ = [(name, c_void_p) for name in ("x", "before", "place", "count", "first")]
-    _fields_ += [(name, c_void_p) for name in ("sentence", "left", "excused", "infeasible")]
-    _fields_ += [(name, c_int64) for name in ("S", "V", "eos", "k", "best", "out", "even")]
-
-
-class FoundStruct(ctypes.Structure):
-    _fields_ = [(name, c_void_p) for name in ("row", "token", "group", "score", "place", "count")]
+PhrasesStruct = struct("phrases.hpp", "Phrases")
+RowsStruct = struct("banks.hpp", "Rows")
+FoundStruct = struct("banks.cpp", "Found")
 
 
 @dataclass
@@ -50,7 +38,7 @@ class BankRows:
     even: bool  # how slots are divided among banks
 
 
-def phrases_struct(longs: Sequence[Tensor], behind: Tensor, glued: Tensor, ordered: bool) -> PhrasesStruct:
+def phrases_struct(longs: Sequence[Tensor], behind: Tensor, glued: Tensor, ordered: bool) -> ctypes.Structure:
     """Return the addresses of the whole pool's phrases, whose tensors must live as long.
 
     longs: LONGS, and behind, glued and ordered, as in constraints/required.py, PhraseTable.
@@ -61,7 +49,7 @@ def phrases_struct(longs: Sequence[Tensor], behind: Tensor, glued: Tensor, order
     return PhrasesStruct(*(part.data_ptr() for part in longs), *words, G, W, int(ordered))
 
 
-def select_by_banks(phrases: PhrasesStruct, rows: BankRows) -> tuple[Tensor, ...]:
+def select_by_banks(phrases: ctypes.Structure, rows: BankRows) -> tuple[Tensor, ...]:
     """Row, token, bank and score (S, out), place and count (S, out, G) of the candidates of each sentence, in the order of
     DBA.order."""
     floats, longs, flags = (rows.x, rows.before), (rows.place, rows.count, rows.first), (rows.excused, rows.infeasible)

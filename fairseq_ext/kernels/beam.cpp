@@ -11,7 +11,7 @@
 
 namespace {
 
-// The sentences that are searched together; mirrored in beam.py
+// The sentences that are searched together; beam.py reads its fields from here
 struct Batch {
     Sentence* const* live;
     int64_t sentences;

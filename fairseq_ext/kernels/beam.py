@@ -8,13 +8,14 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Sequence
-from ctypes import c_double, c_float, c_int64, c_void_p
+from ctypes import c_void_p
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
 
+from fairseq_ext.kernels.declarations import struct
 from fairseq_ext.kernels.library import loaded
 
 ROWS = {"tokens": np.int64, "next_tokens": np.int64, "score": np.float32, "next_score": np.float32}
@@ -45,13 +46,7 @@ class StopRule(IntEnum):
 
 
 RULES = ("k", "min_len", "eos", "pad", "ngram", "stop", "variable", "children", "paper", "prune_bound", "normalize")
-
-
-class Rules(ctypes.Structure):
-    """What holds for every sentence; kernels/sentence.hpp says what each field means."""
-
-    _fields_ = [(name, c_int64) for name in RULES] + [("temperature", c_float)]
-    _fields_ += [(name, c_double) for name in ("threshold", "behind_finished", "lenpen", "reward")]
+Rules = struct("sentence.hpp", "Rules")
 
 
 @dataclass(frozen=True)
@@ -70,22 +65,14 @@ class PlugRules:
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
-class SentenceStruct(ctypes.Structure):
-    _fields_ = [("rules", c_void_p)] + [(name, c_int64) for name in ("limit", "T", "m")]
-    _fields_ += [("wanted", c_double), ("limit_divisor", c_double)]
-    _fields_ += [(name, c_int64) for name in ("slot", "result", "length", "rows", "used", "finished", "waiting", "dropped", "missed")]
-    _fields_ += [("best_total", c_double), ("gap", c_double)]
-    _fields_ += [(name, c_void_p) for name in ("order", "waits", "best", *ROWS, "found_length", *FOUND)]
-
-
-class BatchStruct(ctypes.Structure):
-    _fields_ = [("live", c_void_p), ("sentences", c_int64), ("calls", c_int64), ("read", c_int64)]
+SentenceStruct = struct("sentence.hpp", "Sentence")
+BatchStruct = struct("beam.cpp", "Batch")
 
 
 class CompiledSentence:
     """The search of one sentence, and after it of another."""
 
-    def __init__(self, rules: Rules):
+    def __init__(self, rules: ctypes.Structure):
         self.rules, self.k = rules, rules.k
         self.struct = SentenceStruct(rules=ctypes.addressof(rules))
         self.address = ctypes.addressof(self.struct)

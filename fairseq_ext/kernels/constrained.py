@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.banks import PhrasesStruct
 from fairseq_ext.kernels.beam import FIRST_PLACES, FOUND, ROWS, Result
 from fairseq_ext.kernels.library import loaded
 
@@ -36,7 +35,7 @@ class Estimate:
 class Banks:
     """The phrases of a pool of N sentences, as dynamic beam allocation reads them."""
 
-    phrases: PhrasesStruct
+    phrases: ctypes.Structure
     start: Tensor  # (N, G) the state of each constraint before the first token
     infeasible: Tensor  # (N,) bool
     highest: int  # constraint tokens of a sentence at most

@@ -5,7 +5,7 @@
 
 namespace {
 
-// The structures are mirrored in draft.py
+// draft.py reads the fields of the structures from here
 
 struct Trajectory {
     int64_t pad;  // behind the last call's outputs; NONE: the last verified token

@@ -6,44 +6,21 @@ Shapes: m histories, K listed words, V target vocabulary.
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_double, c_float, c_int64, c_void_p
+from ctypes import c_void_p
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from fairseq_ext.kernels.declarations import struct
 from fairseq_ext.kernels.library import loaded
 
-
-class DrafterStruct(ctypes.Structure):
-    """A function of draft.cpp, and the state that it is called with."""
-
-    _fields_ = [(name, c_void_p) for name in ("propose", "state")]
-
-
-class TrajectoryStruct(ctypes.Structure):
-    _fields_ = [("pad", c_int64)]
-
-
-class CopyStruct(ctypes.Structure):
-    _fields_ = [("words", c_void_p), ("columns", c_int64)]
-
-
-class PreviousStruct(ctypes.Structure):
-    _fields_ = [("other", DrafterStruct), ("old", c_void_p), ("found", c_void_p)]
-    _fields_ += [(name, c_int64) for name in ("columns", "tail", "next", "told")]
-    _fields_ += [(name, c_double) for name in ("regained", "weak", "sure")]
-
-
-class TableStruct(ctypes.Structure):
-    _fields_ = [(name, c_void_p) for name in ("key", "token", "prob", "floor", "unigram")]
-    _fields_ += [(name, c_void_p) for name in ("lexical_start", "lexical_token", "lexical_prob")]
-    _fields_ += [(name, c_int64) for name in ("m", "K", "V", "source_vocabulary", "source_pad")]
-    _fields_ += [(name, c_float) for name in ("covered", "eps", "lambda")]
-
-
-class NgramStruct(ctypes.Structure):
-    _fields_ = [("table", c_void_p), ("factor", c_void_p), ("pad", c_int64), ("told", c_int64)]
+DrafterStruct = struct("row.hpp", "Drafter")
+TrajectoryStruct = struct("draft.cpp", "Trajectory")
+CopyStruct = struct("draft.cpp", "Copy")
+PreviousStruct = struct("draft.cpp", "Previous")
+TableStruct = struct("draft.cpp", "Table")
+NgramStruct = struct("draft.cpp", "Ngram")
 
 
 TYPES = {"key": np.int64, "token": np.int32, "lexical_start": np.int64, "lexical_token": np.int32}  # of the arrays; others are float32
@@ -53,7 +30,7 @@ TYPES = {"key": np.int64, "token": np.int32, "lexical_start": np.int64, "lexical
 class CompiledDrafter:
     """A drafter that compiled code can ask for one sentence's drafts. kept: what the structure points to."""
 
-    struct: DrafterStruct
+    struct: ctypes.Structure
     kept: tuple
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""The compiled library: built from the C++ files beside this one, verified, loaded, and the signature of each of its functions.
+"""The compiled library: built from the C++ files beside this one, verified, and loaded with the signatures of its functions.
 
 It is compiled for this processor, once: `python -m fairseq_ext.kernels` does it ahead of time. It lies in the user's cache folder
 under a name that holds source, compiler, flags and processor, so a changed source or another machine with the same home folder gets
@@ -27,15 +27,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from ctypes import c_double, c_float, c_int64, c_void_p
 from pathlib import Path
-from typing import Any
 
 from fairseq_ext.compat import own_process
 from fairseq_ext.files import cache_folder, replace, untrusted
+from fairseq_ext.kernels.declarations import FOLDER, signatures
 
 logger = logging.getLogger("fairseq_ext")
-FOLDER = Path(__file__).parent
 SOURCES, HEADERS = sorted(FOLDER.glob("*.cpp")), sorted(FOLDER.glob("*.hpp"))
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-shared", "-fopenmp", "-fno-math-errno", "-fno-trapping-math")
 
@@ -43,60 +41,6 @@ DIGEST = ".sha256"  # ends the name of the file with the library's digest
 TRY = "import ctypes, sys; sys.exit(0 if ctypes.CDLL(sys.argv[1]).works() else 1)"
 OFF = "FAIRSEQ_EXT_KERNELS=off switches it off"
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of malloc.h
-
-P, N, D, F = c_void_p, c_int64, c_double, c_float
-SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # what each function returns and takes, by file
-    # transformer.cpp
-    "panel_columns": (N, []),
-    "screen_int8_columns": (N, []),
-    "has_int8": (N, []),
-    "works": (N, []),
-    "linear": (None, [P, P, N, P, N]),
-    "layer_norm": (None, [P, P, N, N, P]),
-    "keep_positions": (None, [P, P, N, P, N]),
-    "encode": (None, [P, P, P, N]),
-    "decode": (None, [P, P]),
-    # topk.cpp
-    "log_softmax": (None, [P, N, N, F]),
-    "topk": (None, [P, N, N, N, P, P]),
-    "best_of_sentences": (None, [P, N, P, P, N, N, P, P, P, P, P]),
-    # ngrams.cpp
-    "block_ngrams": (None, [P, N, N, N, N, P, N, P, N]),
-    # banks.cpp
-    "select_by_banks": (None, [P, P, P]),
-    # row.cpp
-    "draft_blocks": (N, [P, P, N]),
-    "commit_blocks": (N, [P, P, N, N]),
-    "draft_window": (N, [P, P, N]),
-    "learn_window": (None, [P, P, N]),
-    "commit_window": (N, [P, P, N, N]),
-    "draft_row": (N, [P]),
-    "commit_row": (N, [P]),
-    "call_row": (N, [P, P]),
-    # beam.cpp
-    "search_sentences": (N, [P, N, P, P]),
-    # constrained.cpp
-    "search_constrained": (N, [P, P, P, N]),
-    # draft.cpp
-    "propose_nothing": (N, [P, P, N, D, P, P]),
-    "propose_trajectory": (N, [P, P, N, D, P, P]),
-    "propose_copy": (N, [P, P, N, D, P, P]),
-    "propose_previous": (N, [P, P, N, D, P, P]),
-    "speak": (None, [P, P, N, N, P, P]),
-    "propose_ngram": (N, [P, P, N, D, P, P]),
-    # lsh.cpp
-    "wta_hash": (None, [P, N, N, P, N, N, N, N, P]),
-    "lookup_direct": (None, [P, N, N, P, N, P, P]),
-    "lookup_cuckoo": (None, [P, N, N, P, P, P, P, N, N, P, P]),
-    "count_hits": (None, [P, P, N, N, P, N, P]),
-    "find_words": (N, [P, P, N, N, N, P, P, P, N, P]),
-    # shortlist.cpp
-    "shortlist_log_probs": (None, [P, P, N, P, N, P, P, N, P]),
-    # screen.cpp
-    "screen": (None, [P, P, N, P, P, P, P]),
-    # screen_int8.cpp
-    "screen_int8": (None, [P, P, N, P, P, P, P]),
-}
 
 
 def compiler() -> list[str] | None:
@@ -255,7 +199,7 @@ def library() -> ctypes.CDLL | None:
     except (RuntimeError, OSError) as error:
         logger.info("no compiled decoder step, torch operations run instead, which take longer: %s", error)
         return None
-    for name, (result, arguments) in SIGNATURES.items():
+    for name, (result, arguments) in signatures(SOURCES).items():
         function = getattr(found, name)
         function.restype, function.argtypes = result, arguments
     keep_freed_memory()

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t AHEAD = 12 << 10;  // bytes of a panel: 48 inputs in float32
 
-// mirrored in transformer.py (KIND, EPILOGUES, LinearStruct)
+// mirrored in transformer.py (KIND, EPILOGUES)
 enum Kind : int64_t { FLOAT32, INT8, INT16 };
 enum Epilogue : int64_t { PLAIN, RELU, GELU, ADD };  // what is done to a result before it is stored; ADD: it is added to what y holds
 

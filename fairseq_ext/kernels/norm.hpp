@@ -1,4 +1,4 @@
-// Layer normalisation, mirrored by a ctypes structure in transformer.py.
+// Layer normalisation; transformer.py reads the fields of Norm from here.
 #pragma once
 
 #include <cmath>

@@ -10,7 +10,7 @@
 
 namespace {
 
-// mirrored by a ctypes structure in banks.py
+// banks.py reads its fields from here
 struct Phrases {
     const int64_t *first;                   // (M + 1,) the arcs of each state
     const int64_t *token, *target, *hits;   // (E,) of each arc

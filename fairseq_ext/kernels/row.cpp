@@ -11,7 +11,7 @@ namespace {
 
 enum Status : int64_t { GOES_ON, DONE, LOST, NOT_A_NUMBER, NO_ROOM };
 
-// jacobi, gs-jacobi, hybrid-jacobi; mirrored in row.py
+// jacobi, gs-jacobi, hybrid-jacobi; row.py reads its fields from here
 struct Blocks {
     Drafter drafter;
     int64_t b, parallel_length, whole, hybrid;
@@ -19,7 +19,7 @@ struct Blocks {
     bool parallel(const Row* row) const { return !hybrid || *row->length < parallel_length; }
 };
 
-// window; mirrored in row.py
+// window; row.py reads its fields from here
 struct Window {
     Drafter drafter;
     int64_t b, cheap;                     // b: 0 for no limit

@@ -8,7 +8,7 @@ Shapes: w positions of a block, d features, V vocabulary, T most tokens.
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_double, c_float, c_int64, c_void_p
+from ctypes import c_void_p
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -17,9 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.draft import CompiledDrafter, DrafterStruct
+from fairseq_ext.kernels.declarations import struct
+from fairseq_ext.kernels.draft import CompiledDrafter
 from fairseq_ext.kernels.library import loaded
-from fairseq_ext.kernels.transformer import LayerStack, NormStruct, PackedLinear, StepStruct, norm_struct
+from fairseq_ext.kernels.transformer import LayerStack, PackedLinear, StepStruct, norm_struct
 
 BUFFERS = {"draft": np.int64, "sure": np.float64, "word": np.int64, "word_score": np.float64, "margin": np.float64}
 
@@ -34,32 +35,10 @@ class Status(IntEnum):
     NO_ROOM = 4  # the reader has no memory for the block
 
 
-class RowStruct(ctypes.Structure):
-    _fields_ = [(name, c_void_p) for name in ("tokens", "length", "score", *BUFFERS, "draft_block", "learn", "commit", "method")]
-    _fields_ += [(name, c_int64) for name in ("limit", "min_len", "eos", "pad", "ngram", "every")] + [("least_margin", c_double)]
-    _fields_ += [(name, c_int64) for name in ("w", "redo", "first_guess", "guesses", "verified", "broken", "checked", "redone")]
-    _fields_ += [(name, c_int64) for name in ("calls", "positions", "kept", "offered", "taken")]
-
-
-class ReaderStruct(ctypes.Structure):
-    _fields_ = [(name, c_void_p) for name in ("layers", "step", "output", "block", "before", "embedding", "positions", "x", "logits")]
-    _fields_ += [(name, c_int64) for name in ("d", "vocabulary", "width", "room")]
-    _fields_ += [("scale", c_float), ("embedding_norm", NormStruct)]
-
-
-class BlocksStruct(ctypes.Structure):
-    """strategies/decoding/_blocks.py."""
-
-    _fields_ = [("drafter", DrafterStruct)] + [(name, c_int64) for name in ("b", "parallel_length", "whole", "hybrid")]
-
-
-class WindowStruct(ctypes.Structure):
-    """strategies/decoding/window.py, whose state it is."""
-
-    _fields_ = [("drafter", DrafterStruct), ("b", c_int64), ("cheap", c_int64)]
-    _fields_ += [(name, c_double) for name in ("any_draft", "position", "beyond", "decay", "most_trust")]
-    _fields_ += [("patience", c_int64), ("longest_pause", c_int64), ("right", c_double), ("expected", c_double)]
-    _fields_ += [("useless", c_int64), ("pause", c_int64), ("offered", c_int64)]
+RowStruct = struct("row.hpp", "Row")
+ReaderStruct = struct("reader.hpp", "Reader")
+BlocksStruct = struct("row.cpp", "Blocks")
+WindowStruct = struct("row.cpp", "Window")
 
 
 @dataclass
@@ -67,7 +46,7 @@ class CompiledMethod:
     """A method that compiled code can ask for one sentence's blocks. learn: whether it wants to know what came of its drafts."""
 
     name: str  # of the functions: draft_NAME, learn_NAME, commit_NAME
-    state: BlocksStruct | WindowStruct
+    state: ctypes.Structure
     drafter: CompiledDrafter
     learn: bool = False
 
@@ -114,7 +93,7 @@ class CompiledReader:
     """A decoder whose layers, linear maps and embeddings compiled code reads for one row. step: of the row's KV cache
     (kernels/transformer.py); embedding (V, d); scale: of the embedding; norm: of embeddings (decoders/linear.py, Norm), or None."""
 
-    def __init__(self, layers: LayerStack, output: PackedLinear, embedding: Tensor, scale: float, step: StepStruct, norm: Any = None):
+    def __init__(self, layers: LayerStack, output: PackedLinear, embedding: Tensor, scale: float, step: ctypes.Structure, norm: Any = None):
         assert embedding.is_contiguous() and embedding.dtype == torch.float32
         self.step, self.kept = step, (layers, output, embedding, norm)
         at = ctypes.addressof(step)

@@ -18,7 +18,7 @@ constexpr float ROUNDING = 1e-6f;   // of float32, in sums of probabilities
 constexpr float STEP = 1.0f;        // nats by which more words are scored again, if need be
 constexpr int STEPS = 4;            // at most
 
-// mirrored by a ctypes structure in screen.py
+// screen.py reads its fields from here
 struct Screen {
     const void* packed;           // (V, d) rounded to 16 bits, packed
     const float *weight, *bias;   // (V, d); (V,) or null

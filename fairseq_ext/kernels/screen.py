@@ -7,22 +7,19 @@ Shapes: n rows, V words, d features.
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_double, c_int64, c_void_p
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fairseq_ext.kernels.declarations import struct
 from fairseq_ext.kernels.library import loaded
 from fairseq_ext.kernels.transformer import PackedLinear
 
 MORE = 2048  # words of a row that are scored again at most, where the best of them do not make the bound
 
 
-class ScreenStruct(ctypes.Structure):
-    _fields_ = [("linear", c_void_p), ("weight", c_void_p), ("bias", c_void_p), ("always", c_void_p)]
-    _fields_ += [(name, c_int64) for name in ("kept", "V", "d", "m", "more")]
-    _fields_ += [(name, c_double) for name in ("temperature", "largest", "spread", "tolerance")]
+ScreenStruct = struct("screen.cpp", "Screen")
 
 
 class ScreenedLinear:

@@ -21,7 +21,7 @@ constexpr float WHOLE = 32512.0f;  // largest of 16 bits whose high byte is one 
 constexpr int SLIM = VECTORS / 2, COLUMNS = SLIM * LANES;  // of a panel here: half of PANEL, so that more lines meet it at once
 constexpr int MOST_ROWS = 5;  // that do: 10 lines times SLIM vectors are 20 of 32 registers
 
-// mirrored by a ctypes structure in screen_int8.py
+// screen_int8.py reads its fields from here
 struct ScreenInt8 {
     const int32_t* packed;         // (panels, d / 4, COLUMNS) four weights each
     const float* scale;            // (panels x COLUMNS,) of each word

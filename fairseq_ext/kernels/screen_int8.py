@@ -7,20 +7,16 @@ Shapes: n rows, V words, d features.
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_double, c_int64, c_void_p
 
 import torch
 from torch import Tensor
 
+from fairseq_ext.kernels.declarations import struct
 from fairseq_ext.kernels.library import loaded
 from fairseq_ext.kernels.screen import MORE, screened
 from fairseq_ext.kernels.transformer import packed_bytes, panels
 
-
-class ScreenInt8Struct(ctypes.Structure):
-    _fields_ = [(name, c_void_p) for name in ("packed", "scale", "offset", "weight", "bias", "always")]
-    _fields_ += [(name, c_int64) for name in ("kept", "V", "d", "m", "more")]
-    _fields_ += [(name, c_double) for name in ("temperature", "tolerance", "coarsest", "longest", "tail", "reach")]
+ScreenInt8Struct = struct("screen_int8.cpp", "ScreenInt8")
 
 
 class ScreenedInt8:

@@ -13,7 +13,7 @@ constexpr int64_t ROOM_STEPS = 8;  // more room is asked for where a sentence's 
 
 enum Stop : int64_t { COUNT, RANKED, FIRST, SHRINK, OPTIMAL };  // of strategies/stop
 
-// What holds for every sentence; mirrored in beam.py
+// What holds for every sentence; beam.py reads its fields from here
 struct Rules {
     int64_t k, min_len, eos, pad, ngram;  // ngram: size of those that do not repeat, 0: off
     int64_t stop, variable, children;     // variable: a sentence may have fewer than k rows; most continuations of a row

@@ -42,7 +42,7 @@ void merge(const int64_t* base, const float* of_base, int64_t T, const int64_t* 
     }
 }
 
-// mirrored by a ctypes structure in shortlist.py
+// shortlist.py reads its fields from here
 struct Shortlist {
     const void* packed;  // of the base, packed
     const int64_t* base;  // (T,)

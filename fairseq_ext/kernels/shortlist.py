@@ -7,11 +7,12 @@ Shapes: n rows, V words, d features, m words that were found, T words of the fix
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_double, c_int64, c_void_p
+from ctypes import c_double
 
 import torch
 from torch import Tensor
 
+from fairseq_ext.kernels.declarations import struct
 from fairseq_ext.kernels.library import library, loaded
 from fairseq_ext.kernels.transformer import PackedLinear
 
@@ -21,9 +22,7 @@ def takes(weight: Tensor) -> bool:
     return weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.is_contiguous() and library() is not None
 
 
-class ListStruct(ctypes.Structure):
-    _fields_ = [("linear", c_void_p), ("base", c_void_p), ("T", c_int64), ("weight", c_void_p), ("bias", c_void_p), ("d", c_int64)]
-    _fields_ += [("temperature", c_double)]
+ListStruct = struct("shortlist.cpp", "Shortlist")
 
 
 class ShortlistLinear:

@@ -1,4 +1,4 @@
-// What a step of the decoder is told of its rows; transformer.py mirrors the structures.
+// What a step of the decoder is told of its rows; transformer.py reads their fields from here.
 #pragma once
 
 #include <cstdint>

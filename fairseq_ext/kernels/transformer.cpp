@@ -12,7 +12,7 @@
 
 namespace {
 
-// ---- interface, mirrored by ctypes structures in transformer.py
+// ---- interface; transformer.py reads the fields of the structures from here
 
 struct Layer {
     Norm self_norm;

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from ctypes import c_double, c_int64, c_void_p
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,41 +16,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fairseq_ext.kernels.declarations import struct
 from fairseq_ext.kernels.library import library, loaded
 
 EPILOGUES = {"none": 0, "relu": 1, "gelu": 2}
 KIND = {32: 0, 8: 1, 16: 2}  # by bits of the weights
 
 
-class LinearStruct(ctypes.Structure):
-    _fields_ = [("weight", c_void_p), ("bias", c_void_p), ("scale", c_void_p), ("offset", c_void_p)]
-    _fields_ += [("inputs", c_int64), ("outputs", c_int64), ("kind", c_int64)]
-
-
-class NormStruct(ctypes.Structure):
-    _fields_ = [("weight", c_void_p), ("bias", c_void_p), ("eps", c_double)]
-
-
-class LayerStruct(ctypes.Structure):
-    _fields_ = [("self_norm", NormStruct), ("self_in", LinearStruct), ("self_out", LinearStruct)]
-    _fields_ += [("cross_norm", NormStruct), ("cross_query", LinearStruct), ("cross_out", LinearStruct)]
-    _fields_ += [("ffn_norm", NormStruct), ("ffn_in", LinearStruct), ("ffn_out", LinearStruct), ("activation", c_int64)]
-
-
-class LayerStackStruct(ctypes.Structure):
-    _fields_ = [("layers", ctypes.POINTER(LayerStruct)), ("count", c_int64), ("d", c_int64), ("heads", c_int64)]
-    _fields_ += [("pre_norm", c_int64), ("final_norm", NormStruct)]
-
-
-class CacheStruct(ctypes.Structure):
-    _fields_ = [("data", c_void_p)] + [(name, c_int64) for name in ("layer", "value", "sentence", "head", "positions")]
-
-
-class StepStruct(ctypes.Structure):
-    _fields_ = [("x", c_void_p)] + [(name, c_int64) for name in ("rows", "block", "sentences", "width", "before")]
-    _fields_ += [("place", c_void_p), ("slot", c_void_p), ("mask", c_void_p), ("mask_sentence", c_int64), ("source_mask", c_void_p)]
-    _fields_ += [("target", CacheStruct), ("source", CacheStruct)]
-    _fields_ += [("lines", c_void_p)]
+LinearStruct = struct("linear.hpp", "Linear")
+NormStruct = struct("norm.hpp", "Norm")
+LayerStruct = struct("transformer.cpp", "Layer")
+LayerStackStruct = struct("transformer.cpp", "LayerStack")
+CacheStruct = struct("step.hpp", "Cache")
+StepStruct = struct("step.hpp", "Step")
 
 
 def has_int8() -> bool:
@@ -109,7 +86,7 @@ class PackedLinear:
         return y
 
 
-def norm_struct(norm: Any) -> NormStruct:
+def norm_struct(norm: Any) -> ctypes.Structure:
     """norm: decoders/linear.py, Norm, or None."""
     if norm is None:
         return NormStruct(0, 0, 0.0)
@@ -138,7 +115,7 @@ class CompiledNorm:
 class LayerStack:
     """All layers of an encoder or decoder, ready to be called."""
 
-    struct: LayerStackStruct
+    struct: ctypes.Structure
     kept: Any  # what the structures point to
 
     @staticmethod
@@ -151,7 +128,7 @@ class LayerStack:
             for name, norm in layer.norms.items():
                 setattr(entry, name, norm_struct(norm))
             entry.activation = EPILOGUES[layer.activation_name]
-        struct = LayerStackStruct(table, len(layers), d, heads, int(pre_norm), norm_struct(final_norm))
+        struct = LayerStackStruct(ctypes.addressof(table), len(layers), d, heads, int(pre_norm), norm_struct(final_norm))
         return LayerStack(struct, (table, layers, final_norm))
 
     def encode_(self, x: Tensor, start: Tensor) -> None:
@@ -181,7 +158,7 @@ class LayerStack:
         loaded().decode(ctypes.addressof(self.struct), ctypes.addressof(struct))
 
 
-def cache_struct(value: Tensor) -> CacheStruct:
+def cache_struct(value: Tensor) -> ctypes.Structure:
     """Return the address and strides of keys and values (L, 2, slots, H, positions, h), positions and features dense."""
     layer, pair, sentence, head, _, _ = value.stride()
     assert value.stride()[4:] == (value.size(5), 1) and value.dtype == torch.float32

@@ -7,6 +7,7 @@ the definition: hypotheses are the same, to the last bit.
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import math
 from collections.abc import Collection, Container, Sequence
@@ -41,7 +42,7 @@ def knows(setup: SearchSetup) -> bool:
     )
 
 
-def rules_of(setup: SearchSetup) -> Rules:
+def rules_of(setup: SearchSetup) -> ctypes.Structure:
     """What a search that `knows` accepts does, as kernels/beam.cpp reads it."""
     spec, plugs, known = setup.spec, setup.plugs, setup.processors
     fields: dict[str, Any] = {"children": 2 * spec.k, "threshold": math.inf, "behind_finished": math.inf}

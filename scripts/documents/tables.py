@@ -1,11 +1,10 @@
-"""What pages say that the code says as well: flag tables, the table of strategies, the index of messages, results.
+"""What pages say that the code says as well: flag tables, the table of strategies, results.
 
 A generated part of a page stands between `<!-- generated: NAME ARGUMENTS -->` and `<!-- end -->`; `PARTS` names the functions.
 """
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import re
 from collections.abc import Callable
@@ -90,39 +89,6 @@ def strategies() -> str:
     return table(("flag", "paper", "file"), rows)
 
 
-RAISED = ("UsageError", "SentenceError", "NotANumber", "Missing")  # the first, and what inherits from it
-
-
-def messages() -> str:
-    """Return the index of refusals and errors: each sentence that the code raises as UsageError or a class below it, and where."""
-    from fairseq_ext.errors import NotANumber
-
-    rows = set()
-    for file in sorted((ROOT / "fairseq_ext").rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text())):
-            raised = getattr(node.func, "id", getattr(node.func, "attr", "")) if isinstance(node, ast.Call) and node.args else ""
-            if isinstance(node, ast.Call) and raised in RAISED:
-                sentence = template(node.args[0]) + (NotANumber.way_out if raised == "NotANumber" else "")
-                if sentence and len(sentence.replace("…", "").strip()) > 12:
-                    rows.add((sentence, f"`{file.relative_to(ROOT / 'fairseq_ext').as_posix()}`"))
-    from fairseq_ext.capabilities import CAPABILITIES
-
-    for sentence in CAPABILITIES.values():
-        rows.add((re.sub(r"\{\w+\}", "…", sentence) + ": leave one of the two out", "`capabilities.py`"))
-    return table(("message (… is what you gave)", "from"), sorted(rows, key=lambda row: (row[0].lstrip("… ").lower(), *row)))
-
-
-def template(node: ast.expr) -> str:
-    """Return a message's text, its variable parts as an ellipsis; empty where it is made elsewhere."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return node.value
-    if isinstance(node, ast.JoinedStr):
-        return "".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values)  # type: ignore[misc]
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return template(node.left) + template(node.right)
-    return ""
-
-
 IMAGE = re.compile(r"(!\[[^\]]*\]\()(?!\w+:)([^)]+\))")
 
 
@@ -142,7 +108,6 @@ PARTS: dict[str, Callable[..., str]] = {
     "flags": flags_of,
     "all-flags": all_flags,
     "strategies": strategies,
-    "messages": messages,
     "results": results,
     "age": ages.age,
 }

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import logging
 import os
-import re
 import shutil
 import stat
 import subprocess
@@ -16,32 +16,72 @@ import pytest
 
 from fairseq_ext.compat import own_process
 from fairseq_ext.files import untrusted
+from fairseq_ext.kernels import banks, beam, constrained, draft, lsh, row, screen, screen_int8, shortlist, transformer
 from fairseq_ext.kernels import library as building
+from fairseq_ext.kernels.declarations import signatures
 
 needs_compiler = pytest.mark.skipif(building.compiler() is None, reason="there is no C++ compiler")
-WORKS = 'extern "C" long long works() { return 1; }\n'
+WORKS = '#include <cstdint>\nextern "C" int64_t works() { return 1; }\n'
 LOAD = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"
 
 
-# ---- signatures
+# ---- layouts and signatures
+
+LAYOUTS = {
+    "banks.cpp": [banks.PhrasesStruct, banks.RowsStruct, banks.FoundStruct],
+    "beam.cpp": [beam.Rules, beam.SentenceStruct, beam.BatchStruct, row.ReaderStruct],
+    "constrained.cpp": [constrained.SentencesStruct],
+    "draft.cpp": [draft.TrajectoryStruct, draft.CopyStruct, draft.PreviousStruct, draft.TableStruct, draft.NgramStruct, row.RowStruct],
+    "lsh.cpp": [lsh.IndexStruct],
+    "row.cpp": [row.BlocksStruct, row.WindowStruct, draft.DrafterStruct],
+    "screen.cpp": [screen.ScreenStruct],
+    "screen_int8.cpp": [screen_int8.ScreenInt8Struct],
+    "shortlist.cpp": [shortlist.ListStruct],
+    "transformer.cpp": [
+        transformer.LinearStruct, transformer.NormStruct, transformer.LayerStruct, transformer.LayerStackStruct, transformer.CacheStruct,
+        transformer.StepStruct,
+    ],
+}  # fmt: skip
 
 
-def declared() -> dict[str, tuple]:
-    """Result and parameters of every function of extern "C" that a C++ file defines, read from its text."""
-    kinds = {"int64_t": ctypes.c_int64, "double": ctypes.c_double, "float": ctypes.c_float, "void": None}
-    found = {}
-    for path in building.SOURCES:
-        text = re.sub(r"^namespace \{.*?^\}  // namespace", "", path.read_text(encoding="utf-8"), flags=re.S | re.M)
-        text = re.sub(r"//[^\n]*", "", text)
-        assert 'extern "C"' in text
-        for result, name, arguments in re.findall(r'^(?:extern "C" )?(\w+) (\w+)\(([^)]*)\)\s*\{', text, re.M):
-            words = [word.strip() for word in arguments.split(",") if word.strip()]
-            found[name] = (kinds[result], [ctypes.c_void_p if "*" in w else kinds[w.split()[0]] for w in words])
-    return found
+def layout(kind: type[ctypes.Structure]) -> str:
+    """What holds for a structure of C++ if ctypes lays it out alike."""
+    name = kind.__name__.removesuffix("Struct")
+    told = [f"sizeof({name}) == {ctypes.sizeof(kind)}"]
+    for field, of in kind._fields_:
+        told += [f"offsetof({name}, {field}) == {getattr(kind, field).offset}", f"sizeof({name}::{field}) == {ctypes.sizeof(of)}"]
+    return "".join(f"static_assert({each}, {json.dumps(each)});\n" for each in told)
 
 
-def test_signatures_are_those_of_the_sources():
-    assert declared() == building.SIGNATURES
+def refused(file: str, kinds: list[type[ctypes.Structure]], folder: Path) -> str:
+    """What the compiler says of structures that it lays out in another way."""
+    checking = folder / "layout.cpp"
+    checking.write_text(f'#include <cstddef>\n#include "{file}"\n' + "".join(map(layout, kinds)))
+    checked = [*building.compiler(), *building.FLAGS[1:], "-fsyntax-only", f"-I{building.FOLDER}", checking]
+    return subprocess.run(checked, capture_output=True, text=True, check=False).stderr
+
+
+@needs_compiler
+@pytest.mark.parametrize("file", LAYOUTS)
+def test_structures_are_laid_out_as_the_compiler_lays_them_out(file, tmp_path):
+    assert not refused(file, LAYOUTS[file], tmp_path)
+
+
+@needs_compiler
+def test_another_layout_is_refused(tmp_path):
+    turned = type("FoundStruct", (ctypes.Structure,), {"_fields_": [*banks.FoundStruct._fields_[::-1]]})
+    assert "offsetof(Found, row)" in refused("banks.cpp", [turned], tmp_path)
+
+
+@needs_compiler
+def test_every_function_that_the_library_exports_has_its_signature():
+    named = subprocess.run(["nm", "-D", "--defined-only", building.build()], capture_output=True, text=True, check=True).stdout
+    exported = {line.split()[-1] for line in named.splitlines() if " T " in line}
+    found = signatures(building.SOURCES)
+    assert {name for name in exported if not name.startswith("_")} == set(found)
+    N, P = ctypes.c_int64, ctypes.c_void_p  # as a reader of screen_int8.cpp, topk.cpp and draft.cpp sees them
+    assert found["screen_int8_columns"] == (N, []) and found["log_softmax"] == (None, [P, N, N, ctypes.c_float])
+    assert found["propose_nothing"] == (N, [P, P, N, ctypes.c_double, P, P])
 
 
 # ---- what is loaded
@@ -54,7 +94,6 @@ def small(monkeypatch, tmp_path) -> Path:
     source.write_text(WORKS)
     monkeypatch.setattr(building, "SOURCES", [source])
     monkeypatch.setattr(building, "HEADERS", [])
-    monkeypatch.setattr(building, "SIGNATURES", {"works": (ctypes.c_int64, [])})
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "fairseq_ext"
 

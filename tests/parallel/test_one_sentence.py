@@ -7,6 +7,7 @@ import pytest
 import torch
 from models import batch, build, dictionary, generators, run, same
 from parallel_decoding import EOS, LENGTHS, METHODS, PAD, blocks, counts, drafts
+from sizes import part_of
 
 from fairseq_ext.kernels.library import library
 from fairseq_ext.kernels.row import CompiledRow
@@ -41,7 +42,7 @@ def lone_sentence(chance, method, tmp_path) -> tuple[dict, dict]:
 def test_a_sentence_alone_equals_greedy(method, dtype, tmp_path):
     """A row that is alone is compiled; in single precision on a CPU, the decoder with it."""
     chance = random.Random(f"{method} {dtype}")
-    for seed in range(12):
+    for seed in part_of(12, 6):
         name = chance.choice(["transformer", "transformer-pre-norm", "transformer-tied", "bart"])
         flags, generation = lone_sentence(chance, method, tmp_path)
         pair = generators([build(name, seed, dtype, eos=0.5)], flags, **generation)
@@ -65,7 +66,7 @@ def test_the_compiled_row_makes_the_calls_of_the_definition(method, dtype, tmp_p
 
     monkeypatch.setattr(CompiledRow, "commit", counted(0, commit))
     monkeypatch.setattr(CompiledRow, "call", counted(1, call))
-    for seed in range(15):
+    for seed in part_of(15, 8):
         flags, generation = lone_sentence(chance, method, tmp_path)
         generation["no_repeat_ngram_size"] = chance.choice([0, 0, 1, 2, 3])
         if chance.random() < 0.3:

@@ -5,6 +5,7 @@ import random
 import pytest
 import torch
 from models import alone, batch, build, dictionary, generators, run, same
+from sizes import part_of
 
 from fairseq_ext.constraints.sentence import EMPTY, SentenceConstraints
 from fairseq_ext.search.open_search import OpenSearch, common_prefix
@@ -136,7 +137,7 @@ def random_constraints(draw: random.Random, most: int = 3, without: float = 0.3)
 def test_each_gets_what_it_gets_alone(flags):
     stock = {name: flags[name] for name in ("beam", "unnormalized", "no_repeat_ngram_size", "min_len") if name in flags}
     strategy = {name: value for name, value in flags.items() if name not in stock}
-    for seed in range(2):
+    for seed in part_of(2, 1):
         draw = random.Random(seed)
         arriving = Arriving(build("transformer", seed), strategy, None, lengths(draw, 14), seed, **stock)
         assert interleaved(arriving, draw.randint(1, 6), seed)
@@ -165,7 +166,7 @@ def test_each_architecture(architecture):
 )
 def test_constraints_of_each_sentence(flags, order):
     """Different phrases, alternatives, avoided phrases and prefixes beside each other; the tables change while rows are live."""
-    for seed in range(2):
+    for seed in part_of(2, 1):
         draw = random.Random(seed)
         made = lengths(draw, 14)
         constraints = [random_constraints(draw, 2 if flags.get("select") == "cbs" else 3) for _ in made]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from fairseq_ext.constraints.banned import BannedCompiler, BannedTable, build_banned
 from fairseq_ext.constraints.required import Compiler, PhraseTable, build_table
 from fairseq_ext.constraints.sentence import EMPTY
-from fairseq_ext.kernels.banks import LONGS, PhrasesStruct, phrases_struct
+from fairseq_ext.kernels.banks import LONGS, phrases_struct
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.strategies.select._ends import EndRule
 
@@ -26,9 +27,9 @@ class Tables:
     infeasible: Tensor  # (N,) more tokens than the sentence may have
     banks: int  # of the sentence with the most constraint tokens
     ends: EndRule | None = None  # --constraint-end
-    struct: PhrasesStruct | None = None  # of `compiled_phrases`
+    struct: ctypes.Structure | None = None  # of `compiled_phrases`
 
-    def compiled_phrases(self) -> PhrasesStruct:
+    def compiled_phrases(self) -> ctypes.Structure:
         """The phrases as the compiled library reads them."""
         if self.struct is None:
             t = self.phrases

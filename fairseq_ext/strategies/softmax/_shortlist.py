@@ -1,12 +1,7 @@
-"""What every shortlist strategy is made of: its flags, the counts of target words, the output layers."""
+"""What every shortlist strategy is made of: the counts of target words, the output layers. softmax/flags.py has its flags."""
 
 import logging
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Optional
-
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
 from fairseq_ext.errors import UsageError, counted
 from fairseq_ext.files import Lines
@@ -15,45 +10,6 @@ from fairseq_ext.softmax.shortlist import most_frequent
 from fairseq_ext.softmax.shortlist_stats import ShortlistMeter
 
 logger = logging.getLogger("fairseq_ext")
-Text = Optional[str]  # noqa: UP045
-
-
-@dataclass
-class ShortlistFlags(FairseqDataclass):
-    """What every shortlist shares."""
-
-    shortlist_counts: Text = field(
-        default=None,
-        metadata={
-            "help": "lines 'word count' of the target side, for the most frequent words (default: the target dictionary's counts)",
-            "file": True,
-        },
-    )
-    shortlist_recall_every: int = field(
-        default=128,
-        metadata={
-            "help": "for --stats-file: calls from one check against the full softmax to the next (default: 128; 0: never)",
-            "range": (0, math.inf, "number of calls"),
-        },
-    )
-
-
-@dataclass
-class TopFlags(ShortlistFlags):
-    """What `top` and `lexical` share."""
-
-    shortlist_top: int = field(
-        default=2000, metadata={"help": "most frequent target words on every shortlist (default: 2000; all: the vocabulary's size)"}
-    )
-    shortlist_share: ChoiceEnum(["batch", "sentence"]) = field(  # type: ignore[valid-type]
-        default="batch", metadata={"help": "one shortlist for all rows decoded together, or one for each sentence (default: batch)"}
-    )
-
-
-def check_top(flags, generation) -> None:
-    """Refuse a size below zero (raises UsageError)."""
-    if flags.shortlist_top < 0:
-        raise UsageError(f"--shortlist-top {flags.shortlist_top} is no number of words: use 0 or more")
 
 
 def target_counts(flags, context) -> list[int]:

@@ -46,11 +46,12 @@ from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.softmax import shortlist_stats
+from fairseq_ext.softmax.flags import ShortlistFlags
 from fairseq_ext.softmax.full_scorer import FullScorer
 from fairseq_ext.softmax.lsh_index import DIRECT_BITS, Parameters, load_or_build
 from fairseq_ext.softmax.shortlist import ShortlistSoftmax
 from fairseq_ext.softmax.shortlist_stats import Probe
-from fairseq_ext.strategies.softmax._shortlist import ShortlistFlags, shortlist_arguments
+from fairseq_ext.strategies.softmax._shortlist import shortlist_arguments
 
 logger = logging.getLogger("fairseq_ext")
 PROBE_CALL = 3  # the call whose states the start-up probe times

@@ -14,8 +14,9 @@ Neutral setting: --softmax full; or a T of the vocabulary's size or more.
 """
 
 from fairseq_ext.registry import register
+from fairseq_ext.softmax.flags import TopFlags, check_top
 from fairseq_ext.softmax.shortlist import ShortlistSoftmax
-from fairseq_ext.strategies.softmax._shortlist import TopFlags, check_top, shortlist_arguments
+from fairseq_ext.strategies.softmax._shortlist import shortlist_arguments
 
 
 @register(

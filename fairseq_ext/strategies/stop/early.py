@@ -35,8 +35,8 @@ from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Stop
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.stats import Stats
-from fairseq_ext.strategies.stop._length_reward import LengthFlags, check_length
 from fairseq_ext.strategies.stop.count import Count
+from fairseq_ext.strategies.stop.length_reward import LengthFlags, check_length
 
 LACKING = 0.3  # nats, of each required token that a live hypothesis lacks
 COST = 0.1  # nats, of EOS and of each other token that it still takes

@@ -36,7 +36,7 @@ from fairseq_ext.search.protocols import Stop
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.stats import Stats
 from fairseq_ext.strategies.stop._certificates import Certificates, Saved
-from fairseq_ext.strategies.stop._length_reward import LengthFlags, check_length
+from fairseq_ext.strategies.stop.length_reward import LengthFlags, check_length
 
 
 @dataclass

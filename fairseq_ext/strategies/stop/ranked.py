@@ -14,7 +14,7 @@ from fairseq_ext.search.candidates import Candidates, StopDecision
 from fairseq_ext.search.finished import Finished
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Stop
-from fairseq_ext.strategies.stop._length_reward import LengthFlags, check_length
+from fairseq_ext.strategies.stop.length_reward import LengthFlags, check_length
 
 
 class Ranked(Stop):

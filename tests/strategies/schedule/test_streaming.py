@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from models import alone, batch, build, dictionary, forced, generators, near_ties, run, same
+from sizes import covering
 from streams import APART, JOINED, LENGTHS, LOOSE, PRUNED, expansions, ours, stream
 from table_model import EOS
 
@@ -12,6 +13,7 @@ from fairseq_ext import UsageError
 from fairseq_ext.strategies.schedule.stream import Stream
 
 
+@covering(5)
 @pytest.mark.parametrize("threshold", [1 / 12, 1 / 6, 1 / 4, 1 / 2])
 @pytest.mark.parametrize("order", ["shortest", "fifo"])
 @pytest.mark.parametrize("backend", ["transformer", "fairseq"])
@@ -29,6 +31,7 @@ def test_equals_the_whole_batch_and_one_sentence_at_a_time(threshold, order, bac
                 same(run(fixed, alone(sample, i)), expected[i : i + 1], 1e-9)
 
 
+@covering(2)
 @pytest.mark.parametrize("order", ["shortest", "fifo"])
 @pytest.mark.parametrize("rows", [None, 6, 11])
 @pytest.mark.parametrize("architecture", JOINED + APART)

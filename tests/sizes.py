@@ -1,0 +1,31 @@
+"""How much of a heavy test runs: a part of its cases by default, all of them with `--all` (also `scripts/test.sh --all`).
+
+`@covering(n)` keeps of a test's cases a part in which each value of each of its parameters comes n times or more, drawn by the test's name,
+so that it is the same part in every run. `part_of` does the same for loops within a test.
+"""
+
+import os
+import random
+from collections import Counter
+
+import pytest
+
+ALL = "FAIRSEQ_EXT_TEST_ALL"  # the environment variable that --all sets, for a pytest that a test starts too
+covering = pytest.mark.covering
+
+
+def part_of(count: int, part: int) -> range:
+    """The numbers of a loop's cases: count of them, or the first few."""
+    return range(count if os.environ.get(ALL) else part)
+
+
+def part(items: list[pytest.Item], least: int) -> set[pytest.Item]:
+    """The items of one test that cover each value of each parameter so often, where there are so many."""
+    seen: Counter = Counter()
+    kept = set()
+    for item in random.Random(items[0].originalname).sample(items, len(items)):
+        cells = [(name, value if isinstance(value, str) else id(value)) for name, value in item.callspec.params.items()]
+        if any(seen[cell] < least for cell in cells):
+            kept.add(item)
+            seen.update(cells)
+    return kept
