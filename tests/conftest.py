@@ -27,6 +27,7 @@ TINY = "FAIRSEQ_EXT_TEST_TINY"  # the environment variable that names a folder o
 
 def pytest_addoption(parser):
     parser.addoption("--device", default="cpu", help="device for the tests that take one: cpu (default) or cuda")
+    parser.addoption("--all", action="store_true", help="all random cases of the CUDA kernels, 1,000 each, not a few")
 
 
 @pytest.fixture(scope="session")
