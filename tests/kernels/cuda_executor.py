@@ -38,9 +38,8 @@ def compiled(source: str, folder: Path, sanitized: bool = False) -> Path:
     flags = ["g++", "-std=c++17", "-g", "-fPIC", f"-I{HERE}", "-Wno-unknown-pragmas"]
     executor = folder / "executor.o"
     if not executor.exists():
-        own = SANITIZED if sanitized else []
         listed = f"-DDYNAMIC_NAMES={' '.join(f'DYNAMIC({name})' for name in dynamic)}"
-        subprocess.run([*flags, "-O2", *own, listed, "-c", HERE / "cuda_threads.cpp", "-o", executor], check=True)
+        subprocess.run([*flags, "-O1", *["-DSANITIZED"] * sanitized, listed, "-c", HERE / "cuda_threads.cpp", "-o", executor], check=True)
     watched = SANITIZED if sanitized else WATCHED
     subprocess.run([*flags, "-O1", "-fno-extern-tls-init", *watched, "-c", kernels, "-o", kernels.with_suffix(".o")], check=True)
     out = kernels.with_suffix(".so")

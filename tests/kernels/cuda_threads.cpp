@@ -21,11 +21,11 @@
 #include <string>
 #include <unordered_map>
 #include <vector>
-#ifdef __SANITIZE_ADDRESS__
-#include <sanitizer/asan_interface.h>
+#ifdef SANITIZED
+extern "C" void __asan_poison_memory_region(const void*, size_t), __asan_unpoison_memory_region(const void*, size_t);
 #else
-#define ASAN_POISON_MEMORY_REGION(begin, bytes)
-#define ASAN_UNPOISON_MEMORY_REGION(begin, bytes)
+#define __asan_poison_memory_region(begin, bytes)
+#define __asan_unpoison_memory_region(begin, bytes)
 #endif
 
 constexpr unsigned SHARED = 49152;  // bytes of dynamic shared memory that a launch may ask for
@@ -124,9 +124,9 @@ template <class Done> void meet(int from, int to, unsigned mask, State state, in
 }
 
 void run_block() {
-    ASAN_UNPOISON_MEMORY_REGION(dynamic_shared, SHARED);
+    __asan_unpoison_memory_region(dynamic_shared, SHARED);
     for (char* byte = shared_begin; byte < shared_end; byte += 4) *(unsigned*)byte = chance();  // what another kernel left
-    ASAN_POISON_MEMORY_REGION(dynamic_shared + shared_bytes, SHARED - shared_bytes);
+    __asan_poison_memory_region(dynamic_shared + shared_bytes, SHARED - shared_bytes);
     for (size_t at = size_t(shared_begin) / 4; at < size_t(shared_end) / 4; at++) words.erase(at);
     epoch = 0;
     const int n = threads_of_block.x;
@@ -203,7 +203,7 @@ void access(const void* address, int size, int kind) {
     const char* p = (const char*)address;
     if (p >= stacks.data() && p < stacks.data() + stacks.size()) return;
     if (chance() % (kind == ATOMIC ? 4 : 32) == 0) pause(READY);
-#ifndef __SANITIZE_ADDRESS__
+#ifndef SANITIZED
     bool shared = p >= shared_begin && p < shared_end;
     const char* beyond = dynamic_shared + shared_bytes;
     auto holds = [&](std::pair<const char*, long> t) { return p >= t.first && p + size <= t.first + t.second; };
@@ -248,7 +248,7 @@ const char* launch(const char* name, const unsigned* grid, unsigned block, unsig
     tensors.clear();
     for (size_t i = 0; i < own.size(); i++) {
         if (letters[i] == 'i') continue;
-#ifdef __SANITIZE_ADDRESS__
+#ifdef SANITIZED
         own[i] = (long)memcpy(new char[bytes[i]], values[i] ? (void*)values[i] : &own, bytes[i]);
 #endif
         tensors.push_back({(const char*)own[i], bytes[i]});
@@ -266,14 +266,14 @@ const char* launch(const char* name, const unsigned* grid, unsigned block, unsig
         run_block();
         if (!report.empty()) return report.c_str();
     }
-#ifdef __SANITIZE_ADDRESS__
+#ifdef SANITIZED
     for (size_t i = 0; i < own.size(); i++)
         if (letters[i] != 'i' && bytes[i]) memcpy((void*)values[i], (void*)own[i], bytes[i]);
 #endif
     return nullptr;
 }
 
-#ifndef __SANITIZE_ADDRESS__  // what the compiler calls before accesses, and where an operation is not defined
+#ifndef SANITIZED  // what the compiler calls before accesses, and where an operation is not defined
 #define WATCH(size)                                                                  \
     void __tsan_read##size(void* p) { executor::access(p, size, READ); }             \
     void __tsan_write##size(void* p) { executor::access(p, size, WRITE); }           \
