@@ -185,7 +185,9 @@ def operate(func, args, kwargs):
         wait(what)
     values = [inside(x) for x in args], {n: inside(x) for n, x in kwargs.items() if n != "pin_memory"}
     out = compute(func, name, *values)
-    to_host = torch.device(device).type == "cpu" or isinstance(args[0] if args else None, Tensor) and there[:1] != [args[0]] and name == "copy_"
+    to_host = (
+        torch.device(device).type == "cpu" or isinstance(args[0] if args else None, Tensor) and there[:1] != [args[0]] and name == "copy_"
+    )
     if not func.is_view and name not in FREE.split():
         moved = sum(x.nbytes for x in tensors_of([inside(x) for x in given]))
         moved += sum(x.nbytes for x in tensors_of([out])) if not func._schema.is_mutable else 0
@@ -265,7 +267,9 @@ class Graph:
 
     def made(self) -> Iterator[tuple]:
         """The operations whose results lie in the pool."""
-        return (call for call in self.calls if not call[0].is_view and not call[0]._schema.is_mutable and "_unsafe_view" not in str(call[0]))
+        return (
+            call for call in self.calls if not call[0].is_view and not call[0]._schema.is_mutable and "_unsafe_view" not in str(call[0])
+        )
 
     def spoil(self) -> None:
         """Recording computes nothing, and whatever else uses the pool writes over the results."""
