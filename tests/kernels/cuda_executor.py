@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 SOURCE = Path(lsh_cuda.__file__).with_name("lsh.cu")
 WATCHED = ["-fsanitize=thread,signed-integer-overflow,integer-divide-by-zero,shift,bounds"]  # the handlers are cuda_threads.cpp's own
 SANITIZED = ["-fsanitize=address,undefined", "-fno-sanitize=vptr", "-fno-sanitize-recover=all"]
-LETTERS = {torch.float32: "F", torch.int32: "I", torch.uint8: "B", torch.int64: "L", torch.float16: "H"}
+LETTERS = {torch.float32: "F", torch.int32: "I", torch.uint8: "B", torch.int64: "L", torch.float16: "H", torch.float64: "D"}
 
 
 class KernelError(RuntimeError):

@@ -1,5 +1,6 @@
-"""What a decoder step asks of host and device on the pretended GPU: waits, launches, bytes. `python tests/search/counted_steps.py` prints the
-table of docs/gpu.md."""
+"""What a decoder step asks of host and device on the pretended GPU: waits, launches, bytes.
+
+`python tests/search/counted_steps.py` prints the table of docs/gpu.md; -v: the waits with their places; -vv: the commonest launches too."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from pretended_device import counting, pretended_device
 
 from fairseq_ext.constraints.sentence import SentenceConstraints
 
-SHORT, LONG = 24, 48  # steps of two runs, of which every sentence takes all; their difference is what a step costs
+SHORT, LONG = 8, 16  # steps of two runs, of which every sentence takes all; their difference is what a step costs
 LENGTHS = [7, 5, 3, 1]
 NO_GRAPHS = {"cuda_graphs": "off"}
 SMALL = {"lsh_k": 4, "lsh_u": 2, "lsh_bands": 20, "lsh_hits": 3, "lsh_top": 8}
