@@ -20,7 +20,7 @@ from pretended_device import counting, pretended_device
 
 from fairseq_ext.constraints.sentence import SentenceConstraints
 
-SHORT, LONG = 8, 16  # steps of two runs, of which every sentence takes all; their difference is what a step costs
+SPAN = (8, 16)  # steps of two runs, of which every sentence takes all; their difference is what a step costs
 LENGTHS = [7, 5, 3, 1]
 NO_GRAPHS = {"cuda_graphs": "off"}
 SMALL = {"lsh_k": 4, "lsh_u": 2, "lsh_bands": 20, "lsh_hits": 3, "lsh_top": 8}
@@ -45,33 +45,33 @@ class Step:
     bytes: float
 
 
-def counted(flags: dict | None, device: torch.device, beam: int = 5) -> Step:
+def counted(flags: dict | None, device: torch.device, span: tuple[int, int] = SPAN, beam: int = 5) -> Step:
     """A step of a small model whose every sentence takes as many steps as it may."""
     model, found = model_of(2, torch.float32, device, decoder_layers=6), []
     sample = batch(LENGTHS)
     if flags and flags.get("select"):
         sample["sentence_constraints"] = [SentenceConstraints((((9, 10),),), ("9 10",)) for _ in LENGTHS]
-    for steps in (SHORT, LONG):
+    for steps in span:
         pair = generators([model], flags or {}, beam=1 if flags and "decoding" in flags else beam, min_len=steps, max_len_b=steps)
         generator = pair.stock if flags is None else pair.ours
         for _ in range(2):  # the first records graphs
             with counting() as counts:
                 run(generator, on_device(sample, device))
         found.append(counts)
-    short, long = found
+    (short, long), more = found, span[1] - span[0]
 
     def a_step(name: str) -> Counter:
         before, after = getattr(short, name), getattr(long, name)
-        return Counter({key: (n - before[key]) / (LONG - SHORT) for key, n in after.items() if n > before[key]})
+        return Counter({key: (n - before[key]) / more for key, n in after.items() if n > before[key]})
 
-    return Step(a_step("waits"), a_step("launches"), (long.bytes - short.bytes) / (LONG - SHORT))
+    return Step(a_step("waits"), a_step("launches"), (long.bytes - short.bytes) / more)
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch, pretended_device(Path(folder), patch) as there:
         print("| search | waits a step | launches a step | KB a step |\n|---|---|---|---|")
         for name, flags in WAYS.items():
-            step = counted(flags, there)
+            step = counted(flags, there, (16, 48))
             print(f"| {name} | {step.waits.total():.2f} | {step.launches.total():.0f} | {step.bytes / 1e3:.0f} |")
             if "-v" in sys.argv or "-vv" in sys.argv:
                 print(

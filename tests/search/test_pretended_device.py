@@ -35,8 +35,7 @@ def test_a_strategy_gives_on_the_device_what_it_gives_on_the_cpu(name, pretended
     same(*on_both(flags, pretended, **needed))
 
 
-@pytest.mark.parametrize("table", ["direct", "cuckoo"])
-def test_lsh_by_its_cuda_kernels_gives_what_the_cpu_gives(table, pretended, monkeypatch, tmp_path):
+def test_lsh_by_its_cuda_kernels_gives_what_the_cpu_gives(pretended, monkeypatch, tmp_path):
     executor = Executor(compiled(SOURCE.read_text(), tmp_path))
 
     def launch(name, grid, *arguments, **sizes):
@@ -44,9 +43,18 @@ def test_lsh_by_its_cuda_kernels_gives_what_the_cpu_gives(table, pretended, monk
 
     monkeypatch.setattr(lsh_cuda, "launch", launch)
     monkeypatch.setattr(lsh_cuda, "unavailable", lambda: None)
-    lsh = {"softmax": "lsh", "lsh_k": 4, "lsh_u": 2, "lsh_bands": 20, "lsh_hits": 3, "lsh_top": 8, "lsh_index": "off", "lsh_table": table}
-    same(*on_both(lsh, pretended))
-    assert {"wta_hash", f"lookup_{table}", "count_hits", "compact_count", "compact_write"} <= set(executor.launched)
+    lsh = {
+        "softmax": "lsh",
+        "lsh_k": 4,
+        "lsh_u": 2,
+        "lsh_bands": 20,
+        "lsh_hits": 3,
+        "lsh_top": 8,
+        "lsh_index": "off",
+        "lsh_table": "cuckoo",
+    }
+    same(*on_both(lsh, pretended, max_len_b=4))
+    assert {"wta_hash", "lookup_cuckoo", "count_hits", "compact_count", "compact_write"} <= set(executor.launched)
 
 
 # ---- CUDA graphs
