@@ -193,7 +193,7 @@ class BeamSearchGenerator(SequenceGenerator):
             asked = Asked(int(pool.ids[sentence]), pool.constraints[sentence], pool.max_len[sentence], lead)
             found = report_constraints(asked, found, self.stats, pool.ordered, self.meets(pool), self.plugs.select.soft)
             count_terms(asked.constraints.terms, found[0], self.stats, places_terms(self.flags))
-        out = self.as_dictionaries(found, pool.length.device)
+        out = self.as_dictionaries(found)
         self.stats.sentences += 1
         self.stats.target_tokens += out[0]["tokens"].numel()
         return out
@@ -220,7 +220,7 @@ class BeamSearchGenerator(SequenceGenerator):
             self.in_text = InText(self.target_text.words, pool.boundaries.whole)
         return self.in_text
 
-    def as_dictionaries(self, found: list[Hypothesis], device: torch.device) -> list[dict[str, Any]]:
+    def as_dictionaries(self, found: list[Hypothesis]) -> list[dict[str, Any]]:
         """A sentence's hypotheses as fairseq's commands read them; "unmet" is what one lacks, [(text, reason)], "elsewhere" the texts of
         glossary terms that it has in other places than those of the words that translate them."""
         nothing = torch.empty(0)
@@ -229,7 +229,7 @@ class BeamSearchGenerator(SequenceGenerator):
             flags = {name: list(given) for name, given in (("unmet", h.unmet), ("elsewhere", h.elsewhere)) if given}
             return flags | {  # these are keys that fairseq's commands do not look at
                 "tokens": h.tokens,
-                "score": torch.tensor(h.score, dtype=h.positional_scores.dtype, device=device),
+                "score": torch.tensor(h.score, dtype=h.positional_scores.dtype),
                 "attention": nothing if h.attention is None else h.attention,
                 "alignment": nothing,
                 "positional_scores": h.positional_scores,

@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -29,7 +30,7 @@ TINY = "FAIRSEQ_EXT_TEST_TINY"  # the environment variable that names a folder o
 
 def pytest_addoption(parser):
     parser.addoption("--all", action="store_true", help="all cases of heavy tests, not a part that covers their parameters")
-    parser.addoption("--device", default="cpu", help="device for the tests that take one: cpu (default) or cuda")
+    parser.addoption("--device", default="cpu", help="device for the tests that take one: cpu (default), cuda, or pretend: a pretended GPU")
 
 
 def pytest_configure(config):
@@ -50,9 +51,32 @@ def pytest_collection_modifyitems(config, items):
         items[:] = [item for item in items if item not in left_out]
 
 
-@pytest.fixture(scope="session")
-def device(request) -> torch.device:
-    return torch.device(request.config.getoption("--device"))
+@pytest.fixture(scope="session", autouse=True)
+def device(request, tmp_path_factory):
+    """Where models.py puts what it makes. With `--device pretend` all tests run beside a pretended GPU."""
+    name = request.config.getoption("--device")
+    if name == "cpu":
+        yield torch.device(name)
+        return
+    import models
+    from pretended_device import pretended_device
+
+    folder = tmp_path_factory.mktemp("pretended")
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        pretended_device(folder, patch) if name == "pretend" else nullcontext(torch.device(name)) as there,
+    ):
+        models.DEVICE = there
+        yield there
+
+
+@pytest.fixture
+def pretended(device, tmp_path_factory, monkeypatch):
+    """A pretended GPU, for a test that always has one."""
+    from pretended_device import pretended_device
+
+    with pretended_device(tmp_path_factory.getbasetemp(), monkeypatch) if device.type == "cpu" else nullcontext(device) as there:
+        yield there
 
 
 def at_least_float(x):

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fairseq import utils
 from fairseq.data import Dictionary, data_utils
 from fairseq.dataclass.configs import GenerationConfig
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
@@ -35,6 +36,7 @@ from fairseq_ext.capabilities import refusal
 from fairseq_ext.registry import all_strategies
 from fairseq_ext.validate import parts
 
+DEVICE = torch.device("cpu")  # of models and batches, as --device says
 WORDS = 21  # with fairseq's four special symbols: a vocabulary of 25
 TRANSFORMER = dict(
     encoder_embed_dim=16, encoder_ffn_embed_dim=24, encoder_layers=2, encoder_attention_heads=2,
@@ -107,7 +109,7 @@ def build(architecture: str, seed: int = 1, dtype: torch.dtype = torch.float64, 
             if name in OUTPUT_LAYERS:
                 weight *= peak
                 weight[dictionary(words).eos()] *= eos
-    return model.to(dtype).eval()
+    return model.to(dtype).to(DEVICE).eval()
 
 
 def language_model(seed: int = 9, dtype: torch.dtype = torch.float64, words: int = WORDS):
@@ -117,7 +119,7 @@ def language_model(seed: int = 9, dtype: torch.dtype = torch.float64, words: int
         decoder_embed_dim=16, decoder_ffn_embed_dim=24, decoder_layers=1, decoder_attention_heads=2, dropout=0.0,
         tokens_per_sample=80, max_target_positions=80,
     )  # fmt: skip
-    return TransformerLanguageModel.build_model(OmegaConf.structured(cfg), task(words=words)).to(dtype).eval()
+    return TransformerLanguageModel.build_model(OmegaConf.structured(cfg), task(words=words)).to(dtype).to(DEVICE).eval()
 
 
 # ---- batches
@@ -129,14 +131,21 @@ def batch(lengths: list[int], seed: int = 7, words: int = WORDS) -> dict:
     torch.manual_seed(seed)
     d = dictionary(words)
     lines = [torch.cat([torch.randint(d.nspecial, len(d), (n,)), torch.tensor([d.eos()])]) for n in sorted(lengths, reverse=True)]
-    return {
-        "id": torch.arange(len(lines)),
-        "nsentences": len(lines),
-        "net_input": {
-            "src_tokens": data_utils.collate_tokens(lines, d.pad(), d.eos(), left_pad=True),
-            "src_lengths": torch.tensor([len(line) for line in lines]),
-        },
-    }
+    return on_device(
+        {
+            "id": torch.arange(len(lines)),
+            "nsentences": len(lines),
+            "net_input": {
+                "src_tokens": data_utils.collate_tokens(lines, d.pad(), d.eos(), left_pad=True),
+                "src_lengths": torch.tensor([len(line) for line in lines]),
+            },
+        }
+    )
+
+
+def on_device(sample: dict, device: torch.device | None = None) -> dict:
+    """A sample whose tensors lie on a device."""
+    return utils.apply_to_sample(lambda tensor: tensor.to(device or DEVICE), sample)
 
 
 def alone(sample: dict, i: int) -> dict:
@@ -145,7 +154,7 @@ def alone(sample: dict, i: int) -> dict:
     return {
         "id": sample["id"][i : i + 1],
         "nsentences": 1,
-        "net_input": {"src_tokens": sample["net_input"]["src_tokens"][i : i + 1, -n:], "src_lengths": torch.tensor([n])},
+        "net_input": {"src_tokens": sample["net_input"]["src_tokens"][i : i + 1, -n:], "src_lengths": torch.tensor([n], device=DEVICE)},
     }
 
 
@@ -183,7 +192,7 @@ def same(expected: list[list[dict]], got: list[list[dict]], tolerance: float = 1
         assert [h["tokens"].tolist() for h in ours] == [h["tokens"].tolist() for h in theirs], f"sentence {i}"
         for a, b in zip(theirs, ours, strict=True):
             assert float(b["score"]) == float(a["score"]) or abs(float(b["score"]) - float(a["score"])) <= tolerance
-            torch.testing.assert_close(b["positional_scores"], a["positional_scores"], rtol=0, atol=tolerance)
+            torch.testing.assert_close(b["positional_scores"].cpu(), a["positional_scores"].cpu(), rtol=0, atol=tolerance)
 
 
 def near_ties(expected: list[list[dict]], got: list[list[dict]], tolerance: float = 1e-4) -> list[tuple[int, int]]:
@@ -196,7 +205,7 @@ def near_ties(expected: list[list[dict]], got: list[list[dict]], tolerance: floa
         for rank, (a, b) in enumerate(zip(theirs, ours, strict=True)):
             assert abs(float(b["score"]) - float(a["score"])) <= tolerance, f"sentence {i}, rank {rank} is no near-tie"
             if b["tokens"].tolist() == a["tokens"].tolist():
-                torch.testing.assert_close(b["positional_scores"], a["positional_scores"], rtol=0, atol=tolerance)
+                torch.testing.assert_close(b["positional_scores"].cpu(), a["positional_scores"].cpu(), rtol=0, atol=tolerance)
             else:
                 found.append((i, rank))
     return found
@@ -244,7 +253,7 @@ def forced(model, sample: dict, tokens: list[list[int]]) -> Tensor:
     """Log-probabilities (n, L, V) of teacher forcing a sample of one sentence with n rows of target tokens (first one included)."""
     source = {name: value.expand(len(tokens), *value.shape[1:]) for name, value in sample["net_input"].items()}
     with torch.no_grad():
-        out = model(**source, prev_output_tokens=torch.tensor(tokens))
+        out = model(**source, prev_output_tokens=torch.tensor(tokens, device=DEVICE))
         return model.get_normalized_probs(out, log_probs=True, sample=None)
 
 

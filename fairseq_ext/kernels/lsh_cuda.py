@@ -19,6 +19,7 @@ from fairseq_ext.kernels.lsh_torch import LOAD, MAX_HASHES, MAX_ROUNDS, Cuckoo, 
 
 BLOCK = 256
 SHARED_FLOATS = 12_288  # 48 KiB, what every GPU gives a block unasked
+MOST_ROWS = 65_535  # blocks of a grid's second dimension
 
 
 @functools.lru_cache(maxsize=1)
@@ -74,8 +75,8 @@ def wta_hash(x: Tensor, dimensions: Tensor, u: int) -> Tensor:
         return lsh_torch.wta_hash(x, dimensions, u)
     codes = torch.empty(n, P // u, dtype=torch.int32, device=x.device)
     x = x.float().contiguous()
-    for first in range(0, n, 65_535):  # the most blocks of a grid's second dimension
-        part, out = x[first : first + 65_535], codes[first : first + 65_535]
+    for first in range(0, n, MOST_ROWS):
+        part, out = x[first : first + MOST_ROWS], codes[first : first + MOST_ROWS]
         grid = (blocks(P // u), part.size(0))
         launch("wta_hash", grid, part, as_int32(dimensions), out, x.size(1), K, u, bits_of(K), P // u, shared=4 * x.size(1))
     return codes

@@ -17,6 +17,7 @@ from fairseq_ext.search.beam import NOT_YET
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.logits_processors import LogitsProcessors
 from fairseq_ext.search.pool import Pool
+from fairseq_ext.upload import upload
 
 
 def process_blocks(processors: LogitsProcessors, log_probs: LogProbs, pool: Pool, rows: Rows, draft: np.ndarray) -> None:
@@ -24,12 +25,12 @@ def process_blocks(processors: LogitsProcessors, log_probs: LogProbs, pool: Pool
     w, device = draft.shape[1] + 1, log_probs.value.device
     step = (rows.length[:, None] + np.arange(w)).reshape(-1)  # (n, w) -> (m,) tokens before each position
     limit = step >= rows.limit.repeat(w)
-    sentence = None if pool.prefix is None else torch.from_numpy(rows.live.repeat(w)).to(device)
+    sentence = None if pool.prefix is None else upload(rows.live.repeat(w), device)
     # the host knows what need not be asked of the device
     early = int(step.min()) < max(processors.min_len, 0 if pool.prefix is None else pool.prefix.size(1))
-    at_limit = torch.from_numpy(limit).to(device) if limit.any() else None
-    steps = torch.from_numpy(step).to(device) if early else int(step.min())
-    processors.apply_(log_probs, processors.positions(pool, sentence, steps, at_limit, lambda: history(rows, draft).to(device)))
+    at_limit = upload(limit, device) if limit.any() else None
+    steps = upload(step, device) if early else int(step.min())
+    processors.apply_(log_probs, processors.positions(pool, sentence, steps, at_limit, lambda: upload(history(rows, draft), device)))
 
 
 def history(rows: Rows, draft: np.ndarray) -> Tensor:

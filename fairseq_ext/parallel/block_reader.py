@@ -18,6 +18,7 @@ from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.logits_processors import LogitsProcessors
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Softmax
+from fairseq_ext.upload import upload
 
 
 @dataclass
@@ -47,8 +48,8 @@ class BlockReader:
         length: int | Tensor | None = None
         if (read != rows.length).any():
             first = int(rows.length[0])
-            length = first if (rows.length == first).all() else torch.from_numpy(rows.length).to(device)
-        features = self.decoder.step(torch.from_numpy(block).to(device), w, length)
+            length = first if (rows.length == first).all() else upload(rows.length, device)
+        features = self.decoder.step(upload(block, device), w, length)
         log_probs = self.softmax(self.decoder, [x.reshape(n * w, -1) for x in features], None)  # (n, w, d) -> (m, d)
         process_blocks(self.processors, log_probs, pool, rows, draft)
         word, score, apart = (part.reshape(n, w) for part in fetch(log_probs, margin))

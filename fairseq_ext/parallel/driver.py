@@ -30,6 +30,7 @@ from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Schedule
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.stats import Stats
+from fairseq_ext.upload import upload
 
 
 @dataclass
@@ -154,7 +155,7 @@ class ParallelSearch:
         device, behind = pool.length.device, int(rows.length[r]) + 1
         tokens, score = rows.tokens[r, 1:behind].tolist(), rows.score[r, 1:behind].tolist()
         total = torch.tensor(sum(score), dtype=torch.float64)
-        sentence = torch.from_numpy(rows.live[r : r + 1]).to(device)
+        sentence = upload(rows.live[r : r + 1], device)
         wanted = self.scoring.wanted(pool, sentence).cpu() if self.scoring.reward else total
         positional = torch.tensor(score, dtype=dtype, device=device)
         return Hypothesis(torch.tensor(tokens, device=device), float(self.scoring(total, len(tokens), wanted)), positional)
@@ -163,7 +164,7 @@ class ParallelSearch:
         """Drop the rows that do not stay (n,), here and in the decoder; return the others and what they have read."""
         kept = stays.nonzero()[0]
         if len(kept):
-            index = torch.from_numpy(kept).to(pool.length.device)
+            index = upload(kept, pool.length.device)
             self.reader.decoder.select(index, index, 1, torch.arange(len(kept), device=index.device))
         return rows.keep(kept), read[kept]
 

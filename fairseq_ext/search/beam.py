@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.search.attention import Attention
+from fairseq_ext.upload import upload
 
 NOT_YET = -1  # stands before the first token of a row that is shorter than others
 
@@ -50,7 +51,7 @@ class Beam:
 
     def lag(self) -> Tensor:
         """(S,) by how many tokens each sentence is shorter than the longest."""
-        return self.once("lag", lambda: torch.tensor(self.lags or [0] * len(self.live), device=self.device))
+        return self.once("lag", lambda: upload(self.lags or [0] * len(self.live), self.device))
 
     def chosen(self) -> Tensor:
         """(n, L - 1) the tokens after the first one; NOT_YET where a shorter row has none."""
@@ -76,7 +77,7 @@ class Beam:
 
     def live_index(self) -> Tensor:
         """(S,) pool number of each live sentence."""
-        return self.once("live", lambda: torch.tensor(self.live, device=self.device))
+        return self.once("live", lambda: upload(self.live, self.device))
 
     def sentence_of_row(self) -> Tensor:
         """(n,) place in `live` of each row's sentence."""
@@ -131,7 +132,7 @@ class Beam:
 
     def part(self, places: list[int]) -> tuple[Beam, Tensor]:
         """The sentences at these places of `live` as a beam of their own, and its rows (m,) among the present ones."""
-        place = torch.tensor(places, device=self.device)
+        place = upload(places, self.device)
         live = [self.live[i] for i in places]
         if self.counts is None:
             row = (place[:, None] * self.width + torch.arange(self.width, device=self.device)).flatten()

@@ -16,6 +16,7 @@ from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.scoring import Scoring
+from fairseq_ext.upload import upload
 
 
 @dataclass(frozen=True)
@@ -133,14 +134,13 @@ class Finished:
         place = done.flatten().nonzero()[:, 0]
         of = (place // done.size(1)).tolist()
         sentence = [beam.live[i] for i in of]
-        place = place.to(beam.device)
-        owner = torch.tensor(sentence, device=beam.device)
+        place, owner = upload(place, beam.device), upload(sentence, beam.device)
         row = candidates.row.flatten()[place]  # (m,)
         last = candidates.score.flatten()[place]
         tokens = torch.cat([beam.tokens[row, 1:], candidates.token.flatten()[place][:, None]], dim=1)
         cumulative = torch.cat([beam.score[row], last[:, None]], dim=1)
         lag = None if beam.lags is None else [beam.lags[i] for i in of]
-        length = tokens.size(1) if lag is None else tokens.size(1) - torch.tensor(lag, device=beam.device)
+        length = tokens.size(1) if lag is None else tokens.size(1) - upload(lag, beam.device)
         score = scoring(last, length, scoring.wanted(pool, owner))
         attention = None if beam.attention is None or not beam.attention.weights.size(1) else beam.attention.weights[row]
         self.add_(sentence, FinishedStep(tokens, cumulative, score, attention, lag))

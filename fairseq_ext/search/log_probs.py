@@ -83,12 +83,10 @@ class LogProbs:
     def add_(self, token: int, amount: float, rows: Tensor | None = None) -> None:
         """Add to a token's log-probability, in every row or where the mask rows (n,) is true."""
         if self.ids is None:
-            if rows is None:
-                self.value[:, token] += amount
-            else:
-                self.value[rows, token] += amount
+            value = self.value.select(1, token)
+            value += amount if rows is None else torch.zeros_like(value).masked_fill_(rows, amount)
             return
-        column, known = self.column(torch.tensor([[token]], device=self.value.device))
+        column, known = self.column(self.ids.new_full((1, 1), token))
         column, known = (x.expand(self.value.size(0), -1) for x in (column, known))
         known = known if rows is None else known & rows[:, None]
         kept = self.value.gather(1, column)

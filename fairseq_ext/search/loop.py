@@ -16,6 +16,7 @@ from fairseq_ext.search.finished import OnFinal
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.state import Search, SearchSetup
 from fairseq_ext.search.survivors import continued, survivors
+from fairseq_ext.upload import upload
 
 
 @torch.no_grad()
@@ -75,7 +76,7 @@ def advance(search: Search, beam: Beam) -> Beam:
     decoder, pool, plugs, stats, finished = search.decoder, search.pool, search.plugs, search.stats, search.finished
     # (2) sentences that have reached their length may only end
     limits = [pool.max_len[s] <= length for s, length in zip(beam.live, beam.steps(), strict=True)]
-    at_limit = torch.tensor(limits, device=beam.device) if any(limits) else None
+    at_limit = upload(limits, beam.device) if any(limits) else None
     # (3) the decoder reads each row's last token
     features = decoder.step(beam.tokens)
     stats.count_step(beam.rows, 1)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, StopDecision
+from fairseq_ext.upload import upload
 
 
 @dataclass
@@ -48,25 +49,27 @@ def survivors(candidates: Candidates, decision: StopDecision, live: list[int], f
     score = score.masked_fill(~stays, -torch.inf)  # where fewer stay than there are rows, the others are placeholders
     kept = None
     if len(left) < len(live):
-        kept = (~final).nonzero()[:, 0].to(score.device)
+        kept = upload((~final).nonzero()[:, 0], score.device)
         row, token, score, stays = row[kept], token[kept], score[kept], stays[kept]
     # staying candidates first, in their order: the sort key is the rank, behind all others where a candidate does not stay
     c = row.size(1)
     rank = torch.arange(c, device=row.device) + c * (~stays).long()
     width = min(candidates.width, c)
     order = rank.topk(width, dim=1, largest=False).indices  # (S', width)
-    alive = counts = None
+    places = counts = None
     if variable:
         alive = stays.gather(1, order)
         counts = alive.sum(1)
-        fewest, width = (int(n) for n in counts.aminmax())
+        fewest, width, rows = torch.stack([*counts.aminmax(), counts.sum()]).tolist()
         if fewest == order.size(1):  # none has fewer rows
-            alive = counts = None
+            counts = None
+        else:  # subtle: a mask as an index would make the host wait for a device once for each tensor
+            places = alive.flatten().byte().argsort(descending=True, stable=True)[:rows]
 
     def rows_of(value: Tensor) -> Tensor:
         """(S', c, ...) -> (n', ...): the chosen candidates as rows."""
         chosen = value[torch.arange(len(left), device=value.device)[:, None], order]
-        return chosen.flatten(0, 1) if alive is None else chosen[alive]
+        return chosen.flatten(0, 1) if places is None else chosen.flatten(0, 1)[places]
 
     aux = {name: rows_of(value if kept is None else value[kept]) for name, value in candidates.aux.items()}
     return Survivors(left, width, counts, kept, rows_of(row), rows_of(token), rows_of(score), aux)

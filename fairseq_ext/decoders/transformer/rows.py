@@ -102,8 +102,7 @@ class RowGroup:
             self.longest = self.length = min(length, self.length)
             self.cache.truncate_(self.length)  # here a row's tokens are the positions
             return
-        lengths = self.lengths()
-        lengths = torch.minimum(lengths, torch.as_tensor(length, device=lengths.device))
+        lengths = self.lengths().clamp(max=length)
         mask = self.full_mask()
         # a row's positions lie in the order of its tokens
         beyond = mask.eq(0).cumsum(2) > self.at_places(lengths, 0).view(self.sentences, self.width, 1)

@@ -51,17 +51,17 @@ class Count(Stop):
             return StopDecision(None, None, ~(candidates.score > -torch.inf).any(1))
         ends, goes_on = candidates.ends_and_goes_on(self.eos)
         done = ends & candidates.within_width()
-        enough = self.enough(candidates, before)
-        done &= before[:, None] + done.cumsum(1) <= enough[..., None]
+        enough = self.enough(candidates)
+        done &= before[:, None] + done.cumsum(1) <= (enough[:, None] if isinstance(enough, Tensor) else enough)
         # nothing left that could go on: fairseq would decode such a sentence to the limit, with the same result
         final = (before + done.sum(1) >= enough) | ~goes_on.any(1)
         if at_limit is not None:
             final = final | at_limit
         return StopDecision(done, ~ends, final)
 
-    def enough(self, candidates: Candidates, before: Tensor) -> Tensor:
-        """(S,), or one for all, how many finished hypotheses make a sentence final. before (S,): how many there are."""
-        return self.patience * (before.new_tensor(candidates.width) if candidates.widths is None else candidates.widths)
+    def enough(self, candidates: Candidates) -> int | Tensor:
+        """(S,), or one for all, how many finished hypotheses make a sentence final."""
+        return self.patience * (candidates.width if candidates.widths is None else candidates.widths)
 
     def nothing_ends(self, candidates: Candidates, before: Tensor) -> bool:
         """Whether no candidate ends, as in most steps; asked where that does not mean to wait for a device."""

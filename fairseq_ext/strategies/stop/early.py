@@ -37,6 +37,7 @@ from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.stats import Stats
 from fairseq_ext.strategies.stop.count import Count
 from fairseq_ext.strategies.stop.length_reward import LengthFlags, check_length
+from fairseq_ext.upload import upload
 
 LACKING = 0.3  # nats, of each required token that a live hypothesis lacks
 COST = 0.1  # nats, of EOS and of each other token that it still takes
@@ -88,9 +89,9 @@ class Early(Count):
         final = decision.final | ~stays.any(1) | (full & self.is_late(beam, finished))
         return StopDecision(decision.done, stays, final)
 
-    def enough(self, candidates: Candidates, before: Tensor) -> Tensor:
+    def enough(self, candidates: Candidates) -> int | Tensor:
         """k, and 2k with constraints: what finishes where few rows are left would often not have been among the k best."""
-        k = super().enough(candidates, before)
+        k = super().enough(candidates)
         return k if candidates.goal is None else k * (1 + (candidates.goal > 0).long())
 
     def is_late(self, beam: Beam, finished: Finished) -> Tensor:
@@ -98,7 +99,7 @@ class Early(Count):
         first = [finished.of[s][0] if finished.of[s] else None for s in beam.live]
         lengths = [f[0].tokens.size(1) - (f[0].lag[f[1]] if f[0].lag is not None else 0) if f is not None else LONGEST for f in first]
         late = [step + 1 > 2 * length + 16 for step, length in zip(beam.steps(), lengths, strict=True)]
-        return torch.tensor(late, device=beam.device)
+        return upload(late, beam.device)
 
     def turn(self, candidates: Candidates, stays: Tensor) -> Tensor:
         """(S, c): place of each candidate where the banks take turns, from the highest down."""

@@ -1,0 +1,82 @@
+"""What a decoder step asks of host and device on the pretended GPU: waits, launches, bytes.
+
+`python tests/search/counted_steps.py` prints the table of docs/gpu.md; -v: the waits with their places; -vv: the commonest launches too."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import pytest
+import torch
+from decoders.decoder_rows import model_of
+from models import batch, generators, on_device, run
+from pretended_device import counting, pretended_device
+
+from fairseq_ext.constraints.sentence import SentenceConstraints
+
+SPAN = (8, 16)  # steps of two runs, of which every sentence takes all; their difference is what a step costs
+LENGTHS = [7, 5, 3, 1]
+NO_GRAPHS = {"cuda_graphs": "off"}
+SMALL = {"lsh_k": 4, "lsh_u": 2, "lsh_bands": 20, "lsh_hits": 3, "lsh_top": 8}
+WAYS = {  # our flags; None: fairseq's own generator
+    "stock": None,
+    "plain": {},
+    "plain, no graphs": NO_GRAPHS,
+    "DBA": {"select": "dba"},
+    "optimal": {"stop": "optimal"},
+    "stream": {"schedule": "stream", "stream_width": 4},
+    "LSH": {"softmax": "lsh", "lsh_index": "off", **SMALL},
+    "window": {"decoding": "window", "block_size": 4, "draft": "repeat", "draft_cost": 0.0},
+}
+
+
+@dataclass
+class Step:
+    """Of one step, on average."""
+
+    waits: Counter
+    launches: Counter
+    bytes: float
+
+
+def counted(flags: dict | None, device: torch.device, span: tuple[int, int] = SPAN, beam: int = 5) -> Step:
+    """A step of a small model whose every sentence takes as many steps as it may."""
+    model, found = model_of(2, torch.float32, device, decoder_layers=6), []
+    sample = batch(LENGTHS)
+    if flags and flags.get("select"):
+        sample["sentence_constraints"] = [SentenceConstraints((((9, 10),),), ("9 10",)) for _ in LENGTHS]
+    for steps in span:
+        pair = generators([model], flags or {}, beam=1 if flags and "decoding" in flags else beam, min_len=steps, max_len_b=steps)
+        generator = pair.stock if flags is None else pair.ours
+        for _ in range(2):  # the first records graphs
+            with counting() as counts:
+                run(generator, on_device(sample, device))
+        found.append(counts)
+    (short, long), more = found, span[1] - span[0]
+
+    def a_step(name: str) -> Counter:
+        before, after = getattr(short, name), getattr(long, name)
+        return Counter({key: (n - before[key]) / more for key, n in after.items() if n > before[key]})
+
+    return Step(a_step("waits"), a_step("launches"), (long.bytes - short.bytes) / more)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch, pretended_device(Path(folder), patch) as there:
+        print("| search | waits a step | launches a step | KB a step |\n|---|---|---|---|")
+        for name, flags in WAYS.items():
+            step = counted(flags, there, (16, 48))
+            print(f"| {name} | {step.waits.total():.2f} | {step.launches.total():.0f} | {step.bytes / 1e3:.0f} |")
+            if "-v" in sys.argv or "-vv" in sys.argv:
+                print(
+                    "\n".join(
+                        f"    {n:.2f} {place}"
+                        for place, n in [*step.waits.most_common(), *step.launches.most_common(9 ** ("-vv" in sys.argv))]
+                    )
+                )

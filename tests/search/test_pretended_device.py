@@ -1,0 +1,176 @@
+"""Every strategy gives on a GPU, here a pretended one (pretended_device.py), what it gives on the CPU; what a step asks for is counted."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from kernels.cuda_executor import SOURCE, Executor, compiled
+from models import batch, build, generators, on_device, parted, run, same, with_files
+from pretended_device import RECORDING, counting
+from search.counted_steps import WAYS, counted
+from test_compose import CONSTRAINTS, EXAMPLES, LENGTHS, TAKE_CONSTRAINTS
+
+from fairseq_ext.decoders.transformer import cuda_graph_cache
+from fairseq_ext.decoders.transformer.cuda_graph_step import Buffers, CudaGraph
+from fairseq_ext.errors import NotANumber
+from fairseq_ext.kernels import lsh_cuda
+
+
+def on_both(flags: dict, device: torch.device, **generation) -> list:
+    """n-best lists of the CPU and of the device."""
+    sample, found = batch(LENGTHS), []
+    if flags.get("select") in TAKE_CONSTRAINTS:
+        sample["sentence_constraints"] = CONSTRAINTS
+    for there in ("cpu", device):
+        generator = generators([build("transformer", seed=2).to(there)], flags, **{"beam": 4, "max_len_b": 10} | generation).ours
+        found.append(run(generator, on_device(sample, there)))
+    return found
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_strategy_gives_on_the_device_what_it_gives_on_the_cpu(name, pretended, tmp_path):
+    flags, needed = parted(with_files(EXAMPLES[name], tmp_path))
+    same(*on_both(flags, pretended, **needed))
+
+
+def test_lsh_by_its_cuda_kernels_gives_what_the_cpu_gives(pretended, monkeypatch, tmp_path):
+    executor = Executor(compiled(SOURCE.read_text(), tmp_path))
+
+    def launch(name, grid, *arguments, **sizes):
+        executor.launch(name, grid, *(a.inner if isinstance(a, torch.Tensor) else a for a in arguments), **sizes)
+
+    monkeypatch.setattr(lsh_cuda, "launch", launch)
+    monkeypatch.setattr(lsh_cuda, "unavailable", lambda: None)
+    lsh = {
+        "softmax": "lsh",
+        "lsh_k": 4,
+        "lsh_u": 2,
+        "lsh_bands": 20,
+        "lsh_hits": 3,
+        "lsh_top": 8,
+        "lsh_index": "off",
+        "lsh_table": "cuckoo",
+    }
+    same(*on_both(lsh, pretended, max_len_b=4))
+    assert {"wta_hash", "lookup_cuckoo", "count_hits", "compact_count", "compact_write"} <= set(executor.launched)
+
+
+# ---- CUDA graphs
+
+
+@pytest.mark.parametrize("beam", [1, 5, 20])
+def test_steps_are_recorded_while_the_kv_cache_grows(beam, pretended, monkeypatch, caplog):
+    monkeypatch.setattr(cuda_graph_cache, "FIRST_POSITIONS", 1)
+    monkeypatch.setattr(cuda_graph_cache, "PATIENCE", 0)
+    shapes, made = [], Buffers.__init__
+    monkeypatch.setattr(Buffers, "__init__", lambda self, like, *shape: (shapes.append(shape), made(self, like, *shape))[1])
+    with counting() as counts:
+        same(*on_both({}, pretended, beam=beam, max_len_b=40, min_len=40))
+    assert counts.launches["graph"] >= 30 and "operation by operation" not in caplog.text
+    assert len({positions for _, positions, _ in shapes}) > 1  # it has grown
+
+
+def test_recording_refuses_what_cuda_refuses(pretended):
+    x = torch.arange(6).to(pretended)
+    for name, act in WAIT.items():
+        with pytest.raises(RuntimeError, match="not permitted when stream is capturing"):
+            CudaGraph(lambda act=act: [act(x.clone())], torch.cuda.graph_pool_handle())
+        assert name and not RECORDING
+    for act in NO_WAIT.values():
+        CudaGraph(lambda act=act: [act(x.clone())], torch.cuda.graph_pool_handle())
+
+
+def test_a_recorded_function_reads_its_tensors_again_and_the_hosts_numbers_never(pretended):
+    x, number, pool = torch.zeros(2).to(pretended), 1, torch.cuda.graph_pool_handle()
+    first, second = CudaGraph(lambda: [x + number], pool), CudaGraph(lambda: [x * 2], pool)
+    x.fill_(5)
+    number = 100
+    kept = first()[0]
+    assert kept.tolist() == [6, 6]
+    assert second()[0].tolist() == [10, 10] and kept.tolist() != [6, 6]  # both graphs' results lie in one pool
+
+
+# ---- half precision
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float16, 5e-3), (torch.bfloat16, 5e-2)])
+def test_half_precision_scores_as_float32_does(dtype, tolerance, pretended):
+    sample, best = on_device(batch(LENGTHS), pretended), []
+    for each in (torch.float32, dtype):
+        model = build("transformer", seed=2, dtype=each).to(pretended)
+        found = run(generators([model], beam=4, max_len_b=10).ours, sample)
+        assert all(h["positional_scores"].dtype == torch.float32 for nbest in found for h in nbest)
+        best.append([float(nbest[0]["score"]) for nbest in found])
+    assert best[0] != best[1]
+    torch.testing.assert_close(torch.tensor(best[1]), torch.tensor(best[0]), rtol=0, atol=tolerance)
+
+
+def test_sums_of_log_probabilities_beyond_half_precision_stay_finite(pretended):
+    """The largest number of float16 is 65,504."""
+    model = build("transformer", seed=2, dtype=torch.float16, peak=3e3).to(pretended)
+    forced = torch.randint(4, 25, (len(LENGTHS), 50), generator=torch.Generator().manual_seed(1)).to(pretended)
+    for nbest in run(generators([model], beam=1, max_len_b=51).ours, on_device(batch(LENGTHS), pretended), prefix_tokens=forced):
+        assert -torch.inf < float(nbest[0]["positional_scores"].sum()) < -65504
+
+
+def test_logits_beyond_half_precision_are_told(pretended):
+    model = build("transformer", seed=2, dtype=torch.float16)
+    model.decoder.output_projection.weight.data[4:20] = 6e4 * torch.eye(16)
+    model = model.to(pretended)
+    with pytest.raises(NotANumber, match="gives NaN"):
+        run(generators([model], beam=4, max_len_b=10).ours, on_device(batch(LENGTHS), pretended))
+
+
+# ---- what a step asks for
+
+WAITS = {"plain": 1, "optimal": 1, "window": 1, "stream": 2, "DBA": 3, "LSH": 3}  # at most; stream has two groups, each with a step
+
+
+@pytest.mark.parametrize("way", WAITS)
+def test_a_step_waits_no_more_than_it_must(way, pretended):
+    step = counted(WAYS[way], pretended)
+    assert 0 < step.waits.total() <= WAITS[way], step.waits
+    if way == "plain":
+        stock = counted(None, pretended)
+        assert step.launches["graph"] == 1 and 3 * step.launches.total() <= stock.launches.total()
+        assert stock.waits.total() >= 5  # the harness sees stock's
+
+
+# ---- the pretended device itself
+
+
+def test_what_a_gpu_refuses_is_refused(pretended):
+    there, host = torch.arange(6, device=pretended), torch.arange(6)
+    for wrong in (lambda: there + host, lambda: torch.cat([there, host]), lambda: host[there], lambda: there.gather(0, host)):
+        with pytest.raises(RuntimeError, match="same device|cuda"):
+            wrong()
+    with pytest.raises(TypeError, match="numpy"):
+        there.numpy()
+    with pytest.raises(RuntimeError, match="not implemented"):
+        there.view(2, 3) @ there.view(3, 2)
+    assert (there + torch.tensor(1)).tolist() == [1, 2, 3, 4, 5, 6]  # a number of the host may stand anywhere
+    assert copy.deepcopy(there).device == pretended
+
+
+WAIT = {
+    "item": lambda x: x[0].item(), "bool": lambda x: bool(x.any()), "tolist": lambda x: x.tolist(), "cpu": lambda x: x.cpu(),
+    "mask": lambda x: x[x > 1], "nonzero": lambda x: x.nonzero(), "repeat": lambda x: x.repeat_interleave(x), "equal": lambda x: x.equal(x),
+    "upload": lambda x: torch.tensor([1, 2], device=x.device), "list": lambda x: x[[0, 1]], "into": lambda x: x.copy_(torch.arange(6)),
+    "int": lambda x: int(x.max()), "unique": lambda x: x.unique(), "synchronize": lambda x: torch.cuda.synchronize(),
+}  # fmt: skip
+NO_WAIT = {
+    "sum": lambda x: x.sum(), "where": lambda x: torch.where(x > 1, x, 0), "fill": lambda x: x.masked_fill(x > 1, 0),
+    "slice": lambda x: x[1:], "sized": lambda x: x.repeat_interleave(x, output_size=15), "place": lambda x: x[x],
+    "number": lambda x: x.clone().index_fill_(0, x, 3),
+    "zeros": lambda x: torch.zeros(3, device=x.device), "staged": lambda x: torch.arange(3).to(x.device, non_blocking=True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*WAIT, *NO_WAIT])
+def test_waits_are_counted(name, pretended):
+    x = torch.arange(6).to(pretended)
+    with counting() as counts:
+        (WAIT | NO_WAIT)[name](x)
+    assert counts.waits.total() == (name in WAIT)
