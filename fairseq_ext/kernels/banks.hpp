@@ -91,6 +91,7 @@ struct Scratch {
 void collect(const Table& table, const Rows& rows, int64_t s, Scratch& m) {
     const Phrases& p = table.p;
     static thread_local std::vector<int64_t> wanted;
+    static thread_local std::vector<float> ending;  // of a row whose phrase is pending: words that do not continue the last one
     m.candidate.clear(), m.place.clear(), m.count.clear();
     int64_t from = rows.first[s], to = rows.first[s + 1];
     m.seen.clear(rows.best + (to - from) * (rows.each + p.G * p.W));
@@ -113,7 +114,13 @@ void collect(const Table& table, const Rows& rows, int64_t s, Scratch& m) {
     for (int64_t r = from; r < to; ++r) {
         if (!(rows.before[r] > -INFINITY)) continue;
         best = {m.best.data(), m.where.data(), rows.each, 0};
-        best.add_line(rows.x + r * rows.V, rows.V, 0.0f, 0);
+        const float* line = rows.x + r * rows.V;
+        if (table.is_pending(rows.place + r * p.G, rows.count + r * p.G)) {
+            scratch(ending, rows.V);
+            for (int64_t i = 0; i < rows.V; ++i) ending[i] = p.glued[i] ? -INFINITY : line[i];
+            line = ending.data();
+        }
+        best.add_line(line, rows.V, 0.0f, 0);
         for (int64_t i = 0; i < best.found; ++i) add(r, best.where[i], best.score[i] + rows.before[r]);
         wanted.clear();
         int64_t *place, *count;

@@ -226,7 +226,7 @@ class DBA(Select):
         """Algorithm 2, lines 6-12: row, token and score (S, c) of the 2k best of all rows, each row's best, and all next tokens of
         unmet phrases. The same continuation may occur more than once."""
         best = self.best(k, beam, log_probs, phrases)
-        row_score, row_token = log_probs.topk(min(self.each, self.children or self.each, log_probs.value.size(1)))  # (n, each)
+        row_score, row_token = self.likeliest(beam, log_probs, phrases, place, count)  # (n, each)
         wanted = phrases.next_token(place, count)  # (S, width, G x W)
         flat = wanted[beam.sentence_of_row(), beam.rank_of_row()]  # (n, G x W)
         score = log_probs.at(flat.clamp(min=0)).masked_fill(flat < 0, -torch.inf)
@@ -237,6 +237,20 @@ class DBA(Select):
         more[0] = torch.where(more[2] > -torch.inf, more[0], beam.first_row()[:, None])
         row, token, score = (torch.cat(pair, dim=1) for pair in zip((best.row, best.token, best.score), more, strict=True))
         return row, token, score
+
+
+    def likeliest(self, beam: Beam, log_probs: LogProbs, phrases: PhraseTable, place: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores and tokens (n, each) of each row's likeliest continuations; where a phrase is pending, of those that let it count."""
+        most = min(self.each, self.children or self.each, log_probs.value.size(1))
+        pending = phrases.is_pending(place, count).any(-1)[beam.sentence_of_row(), beam.rank_of_row()]  # (n,)
+        if not phrases.is_bounded or (pending.device.type == "cpu" and not bool(pending.any())):
+            return log_probs.topk(most)
+        log_probs.make_exact_(pending)
+        glued = phrases.glued if log_probs.ids is None else phrases.glued[log_probs.ids]
+        value, log_probs.value = log_probs.value, log_probs.value.masked_fill(pending[:, None] & glued, -torch.inf)
+        found = log_probs.topk(most)
+        log_probs.value = value
+        return found
 
 
 @dataclass

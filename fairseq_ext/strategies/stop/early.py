@@ -41,7 +41,7 @@ from fairseq_ext.strategies.stop.count import Count
 LACKING = 0.3  # nats, of each required token that a live hypothesis lacks
 COST = 0.1  # nats, of EOS and of each other token that it still takes
 OTHERS = 4  # tokens that it may take beside those that it lacks
-DEAR = 1.0  # nats a token; no rounding in float32 when multiplied by a length
+DEAR = 1.25  # nats a token; no rounding in float32 when multiplied by a length
 LONGEST = 1 << 30  # tokens
 
 
