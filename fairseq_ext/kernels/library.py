@@ -59,7 +59,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # what each function returns a
     # topk.cpp
     "log_softmax": (None, [P, N, N, F]),
     "topk": (None, [P, N, N, N, P, P]),
-    "best_of_sentences": (None, [P, N, P, P, N, N, P, P, P, P, P]),
+    "best_of_sentences": (None, [P, N, P, P, N, N, P, P, P]),
     # ngrams.cpp
     "block_ngrams": (None, [P, N, N, N, N, P, N, P, N]),
     # banks.cpp

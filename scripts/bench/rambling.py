@@ -23,8 +23,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from arguments import command_line, run_script, text_arguments
 from against_stock import StockFailed, compare_scores, stock_constrained
+from arguments import command_line, run_script, text_arguments
 from constrained import Bench
 from counted import Counted, markdown, searching
 from equality import Outputs
@@ -114,7 +114,9 @@ def main() -> None:
                 if not args.without_fairseq or (kept is not None and kept.exists()):
                     theirs = ran(partial(stock_constrained, bench.text, flags, phrases, pieces, "fairseq"), kept)
                 all_found = {} if theirs is None else {"fairseq": theirs}
-                all_found |= {s: ran(partial(searching, bench.text, [*given, *f.split()], s), file(f"{s}.{name}")) for s, f in searches.items()}
+                for search, more in searches.items():
+                    made = partial(searching, bench.text, [*given, *more.split()], search)
+                    all_found[search] = ran(made, file(f"{search}.{name}"))
                 for search, found in all_found.items():
                     told = [name, str(beam), search]
                     if "failed" in found:
