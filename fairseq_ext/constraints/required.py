@@ -88,11 +88,15 @@ class PhraseTable:
         open_ = count < self.need[:, None]
         return open_ & (open_.cumsum(-1) == 1) if self.ordered else open_
 
+    def is_pending(self, place: Tensor, count: Tensor) -> Tensor:
+        """(S, c, G): constraints that the next token decides on."""
+        return (self.pending[place] > 0) & self.active(count)
+
     def meet_pending(self, place: Tensor, count: Tensor, token: Tensor | None) -> tuple[Tensor, Tensor]:
         """State (S, c, G) once what is pending is met, where token (S, c) does not continue the word; None: the text ends."""
         if not self.is_bounded:
             return place, count
-        met = (self.pending[place] > 0) & self.active(count)
+        met = self.is_pending(place, count)
         if token is not None:
             met &= ~self.glued[token][..., None]
         return torch.where(met, self.base[place] + IN, place), count + met

@@ -21,7 +21,7 @@ struct Rows {
     const int64_t* left;           // (S,) tokens that may still come before EOS
     const bool* excused;           // (S,) need not be in time: it cannot be, or a prefix is being forced
     const bool* infeasible;        // (S,)
-    int64_t S, V, eos, k, best, out;  // best: continuations looked at, out: candidates returned
+    int64_t S, V, eos, k, best, each, out;  // best, each: continuations looked at, of all rows and of each; out: candidates returned
     int64_t even;                     // how slots are divided: one a bank in turn, or by `allocate`
 };
 
@@ -87,13 +87,14 @@ struct Scratch {
     std::vector<float> best;
 };
 
-// The candidates of one sentence: the best of all rows, each row's best, and the next tokens of open phrases
+// The candidates of one sentence: the best of all rows, the best of each row, and the next tokens of open phrases
 void collect(const Table& table, const Rows& rows, int64_t s, Scratch& m) {
     const Phrases& p = table.p;
     static thread_local std::vector<int64_t> wanted;
+    static thread_local std::vector<float> ending;  // of a row whose phrase is pending: words that do not continue the last one
     m.candidate.clear(), m.place.clear(), m.count.clear();
     int64_t from = rows.first[s], to = rows.first[s + 1];
-    m.seen.clear(rows.best + (to - from) * (1 + p.G * p.W));
+    m.seen.clear(rows.best + (to - from) * (rows.each + p.G * p.W));
     auto add = [&](int64_t row, int64_t token, float score) {
         if (!(score > -INFINITY)) return;
         if (!m.seen.add(row * rows.V + token)) return;
@@ -105,18 +106,22 @@ void collect(const Table& table, const Rows& rows, int64_t s, Scratch& m) {
         bool in_time = p.total[table.s] - bank <= rows.left[s] - 1 || token == rows.eos || rows.excused[s];
         m.candidate.push_back({row, token, bank, in_time ? score : -INFINITY});
     };
-    scratch(m.best, rows.best), scratch(m.where, rows.best);
+    scratch(m.best, std::max(rows.best, rows.each)), scratch(m.where, std::max(rows.best, rows.each));
     Best best{m.best.data(), m.where.data(), rows.best, 0};
     for (int64_t r = from; r < to; ++r)
         if (rows.before[r] > -INFINITY) best.add_line(rows.x + r * rows.V, rows.V, rows.before[r], r * rows.V);
     for (int64_t i = 0; i < best.found; ++i) add(best.where[i] / rows.V, best.where[i] % rows.V, best.score[i]);
     for (int64_t r = from; r < to; ++r) {
         if (!(rows.before[r] > -INFINITY)) continue;
-        float score;
-        int64_t token;
-        Best top{&score, &token, 1, 0};
-        top.add_line(rows.x + r * rows.V, rows.V, rows.before[r], 0);
-        add(r, token, score);
+        best = {m.best.data(), m.where.data(), rows.each, 0};
+        const float* line = rows.x + r * rows.V;
+        if (table.is_pending(rows.place + r * p.G, rows.count + r * p.G)) {
+            scratch(ending, rows.V);
+            for (int64_t i = 0; i < rows.V; ++i) ending[i] = p.glued[i] ? -INFINITY : line[i];
+            line = ending.data();
+        }
+        best.add_line(line, rows.V, 0.0f, 0);
+        for (int64_t i = 0; i < best.found; ++i) add(r, best.where[i], best.score[i] + rows.before[r]);
         wanted.clear();
         int64_t *place, *count;
         table.read(rows.place + r * p.G, rows.count + r * p.G, place, count);

@@ -34,6 +34,7 @@ class BankRows:
     eos: int
     k: int
     best: int  # continuations looked at
+    each: int  # of each row, too
     out: int  # candidates returned
     even: bool  # how slots are divided among banks
 
@@ -60,7 +61,7 @@ def select_by_banks(phrases: ctypes.Structure, rows: BankRows) -> tuple[Tensor, 
     row, token, bank = torch.empty(3, S, out, dtype=torch.long)
     score = rows.x.new_empty(S, out)
     place, count = (torch.empty(S, out, t.size(1), dtype=torch.long) for t in (rows.place, rows.count))
-    given = RowsStruct(*(t.data_ptr() for t in tensors), S, rows.x.size(1), rows.eos, rows.k, rows.best, out, rows.even)
+    given = RowsStruct(*(t.data_ptr() for t in tensors), S, rows.x.size(1), rows.eos, rows.k, rows.best, rows.each, out, rows.even)
     found = FoundStruct(*(t.data_ptr() for t in (row, token, bank, score, place, count)))
     loaded().select_by_banks(ctypes.addressof(phrases), ctypes.addressof(given), ctypes.addressof(found))
     return row, token, bank, score, place, count

@@ -130,7 +130,7 @@ bool choose_all(Sentences& s, const Reader& reader, Lines& lines, std::vector<Ou
     }
     const bool* infeasible = reinterpret_cast<const bool*>(lines.infeasible.data());
     const Rows rows{reader.logits, lines.before.data(), s.place, s.met, s.first, lines.number.data(), lines.left.data(), infeasible,
-                    infeasible, s.live, V, s.eos, s.k, best, std::min(2 * s.k, best + s.W * (1 + s.phrases->G * s.phrases->W) + 1), s.even};
+                    infeasible, s.live, V, s.eos, s.k, best, s.each, std::min(2 * s.k, best + s.W * (s.each + s.phrases->G * s.phrases->W) + 1), s.even};
     if (static_cast<int64_t>(outcomes.size()) < s.live) outcomes.resize(s.live);
     bool good = true;
 #pragma omp parallel for schedule(dynamic) reduction(&& : good) if (n * V > WORTH_THREADS / 8)

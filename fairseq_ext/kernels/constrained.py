@@ -28,6 +28,7 @@ class Estimate:
 
     lacking: float  # nats, of each required token that it lacks
     cost: float  # nats, of EOS and of each other token
+    dear: float  # nats a token, beyond which a total is not divided by the length
     others: int  # tokens that it may take beside those that it lacks
 
 
@@ -40,6 +41,7 @@ class Banks:
     infeasible: Tensor  # (N,) bool
     highest: int  # constraint tokens of a sentence at most
     even: bool  # how slots are divided among banks
+    each: int  # continuations of each row looked at
     kept: Any  # what the structure points to
 
 
@@ -61,8 +63,8 @@ class Settings:
 
 
 class SentencesStruct(ctypes.Structure):
-    _fields_ = [(name, c_int64) for name in ("k", "m", "min_len", "eos", "pad", "ngram", "T", "even", "others")]
-    _fields_ += [("temperature", c_float), ("lacking", c_double), ("cost", c_double)]
+    _fields_ = [(name, c_int64) for name in ("k", "m", "min_len", "eos", "pad", "ngram", "T", "even", "each", "others")]
+    _fields_ += [("temperature", c_float), *((name, c_double) for name in ("lacking", "cost", "dear"))]
     _fields_ += [(name, c_void_p) for name in ("divisor", "expected", "phrases", "number", "limit", "infeasible")]
     _fields_ += [(name, c_int64) for name in ("length", "live", "W", "used", "ended", "dropped", "full")]
     _fields_ += [(name, c_void_p) for name in ("slot", "first", *ROWS, *STATES, "best")]
@@ -99,7 +101,7 @@ class CompiledConstrained:
         self.kept = banks
         self.struct = SentencesStruct(
             k=k, m=settings.nbest, min_len=settings.min_len, eos=settings.eos, pad=settings.pad, ngram=settings.ngram, T=T, even=banks.even,
-            temperature=settings.temperature, **vars(settings.estimate),
+            each=banks.each, temperature=settings.temperature, **vars(settings.estimate),
             phrases=ctypes.addressof(banks.phrases), live=N, W=1,
             **{name: array.ctypes.data for name, array in self.arrays.items()},
         )  # fmt: skip

@@ -10,9 +10,9 @@ namespace {
 
 // A search; mirrored in constrained.py. The arrays are the caller's
 struct Sentences {
-    int64_t k, m, min_len, eos, pad, ngram, T, even, others;
+    int64_t k, m, min_len, eos, pad, ngram, T, even, each, others;
     float temperature;
-    double lacking, cost;             // of the estimate, with `others`
+    double lacking, cost, dear;       // of the estimate, with `others`
     const float *divisor, *expected;  // by length: what totals of finished hypotheses, and of estimates, are divided by
     const Phrases* phrases;
     // of each sentence (N,)
@@ -42,13 +42,19 @@ struct Outcome {
     bool full, final, broken;
 };
 
-// The best score that a candidate is expected to end with
+// What a hypothesis competes by: its score, of which what lies beyond `dear` nats a token is not divided
+float worth(const Sentences& s, float total, int64_t length, float divisor) {
+    const float least = -static_cast<float>(s.dear) * static_cast<float>(length);
+    return std::max(total, least) / divisor + std::min(total - least, 0.0f);
+}
+
+// The best that a candidate is expected to end with
 float reach(const Sentences& s, const Candidate& c, int64_t goal) {
     const int64_t lacks = goal - c.bank, length = s.length + 1 + lacks;
     const float total = c.score - static_cast<float>(s.lacking) * static_cast<float>(lacks);
     float highest = -INFINITY;
     for (int64_t more = 1; more <= s.others + 1; ++more)
-        highest = std::max(highest, (total - static_cast<float>(s.cost * more)) / s.expected[length + more]);
+        highest = std::max(highest, worth(s, total - static_cast<float>(s.cost * more), length + more, s.expected[length + more]));
     return highest;
 }
 
@@ -88,7 +94,7 @@ void decide(Sentences& s, int64_t i, const Rows& rows, Outcome& o) {
             o.stays.push_back(j);
             continue;
         }
-        const float score = candidate.score / divisor;
+        const float score = worth(s, candidate.score, s.length + 1, divisor);
         if ((goal > 0 && score <= bound) || j >= s.k) continue;
         if (s.finished[slot] + ++ends > enough) continue;
         o.done.push_back(j);

@@ -38,6 +38,12 @@ struct Table {
             if (count[earlier] < need(earlier)) return false;
         return true;
     }
+    // whether the next token decides if a constraint is met
+    bool is_pending(const int64_t* place, const int64_t* count) const {
+        for (int64_t g = 0; p.glued && g < p.G; ++g)
+            if (p.pending[place[g]] && active(count, g)) return true;
+        return false;
+    }
     // what is pending is met where nothing, or nothing that continues a word, comes (word -1)
     void meet_pending(int64_t word, int64_t* place, int64_t* count) const {
         if (!p.glued || (word >= 0 && p.glued[word])) return;

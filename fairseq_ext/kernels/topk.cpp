@@ -18,18 +18,14 @@ void topk(const float* x, int64_t lines, int64_t V, int64_t k, float* score, int
 
 // The c best continuations of each sentence: x (n, V) of each row's next word, before (n,) of the row itself; sentence s has the rows
 // first[s] to first[s + 1]. row, column and score (sentences, c), best first, of equals the first; -inf and the sentence's first row
-// where there are fewer. top_column and top_score (n,): each row's best word, x's score plus before's; null: not wanted.
+// where there are fewer.
 void best_of_sentences(const float* x, int64_t V, const float* before, const int64_t* first, int64_t sentences, int64_t c, int64_t* row,
-                       int64_t* column, float* score, int64_t* top_column, float* top_score) {
+                       int64_t* column, float* score) {
 #pragma omp parallel for schedule(static) if (first[sentences] * V > WORTH_THREADS / 8)
     for (int64_t s = 0; s < sentences; ++s) {
         Best best{score + s * c, column + s * c, c, 0};
-        for (int64_t r = first[s]; r < first[s + 1]; ++r) {
+        for (int64_t r = first[s]; r < first[s + 1]; ++r)
             if (before[r] > -INFINITY) best.add_line(x + r * V, V, before[r], r * V);
-            if (!top_score) continue;
-            Best top{top_score + r, top_column + r, 1, 0};
-            top.add_line(x + r * V, V, before[r], 0);
-        }
         for (int64_t i = 0; i < c; ++i) {
             bool possible = i < best.found && best.score[i] > -INFINITY;
             row[s * c + i] = possible ? best.where[i] / V : first[s];

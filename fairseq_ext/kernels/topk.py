@@ -27,19 +27,15 @@ def topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return score, column
 
 
-def best_of_sentences(x: Tensor, before: Tensor, first: Tensor, c: int, tops: bool = False) -> tuple[Tensor, ...]:
+def best_of_sentences(x: Tensor, before: Tensor, first: Tensor, c: int) -> tuple[Tensor, ...]:
     """The c best continuations of each sentence, best first: row, column and cumulative score (S, c).
 
     x (n, V): scores of each row's next word; before (n,): the row's own; first (S + 1,): each sentence's first row, and n. Of equals
-    the first; where there are fewer than c, -inf and the sentence's first row. tops: also each row's best word and its cumulative
-    score (n,).
+    the first; where there are fewer than c, -inf and the sentence's first row.
     """
     assert x.is_contiguous() and x.dtype == before.dtype == torch.float32 and before.is_contiguous() and first.dtype == torch.long
-    (n, V), S = x.shape, first.numel() - 1
+    V, S = x.size(1), first.numel() - 1
     row, column = torch.empty(2, S, c, dtype=torch.long)
-    found = [row, column, x.new_empty(S, c)]
-    if tops:
-        found += [torch.empty(n, dtype=torch.long), x.new_empty(n)]
-    pointers = [value.data_ptr() for value in found] + ([] if tops else [0, 0])
-    loaded().best_of_sentences(x.data_ptr(), V, before.data_ptr(), first.data_ptr(), S, c, *pointers)
-    return tuple(found)
+    found = row, column, x.new_empty(S, c)
+    loaded().best_of_sentences(x.data_ptr(), V, before.data_ptr(), first.data_ptr(), S, c, *(value.data_ptr() for value in found))
+    return found

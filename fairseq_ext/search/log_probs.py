@@ -36,22 +36,21 @@ class LogProbs:
         score, column = blockwise_topk(self.value, k)
         return score, self.words(column)
 
-    def best_of_sentences(self, c: int, before: Tensor, first: Tensor, of_each_row: bool) -> tuple[Tensor, ...] | None:
+    def best_of_sentences(self, c: int, before: Tensor, first: Tensor) -> tuple[Tensor, ...] | None:
         """The c best continuations of each sentence, as kernels/topk.py returns them, with words in place of columns.
 
         None where the compiled library cannot read `value`, or c is too large for it.
         """
         if c > MANY or not self.is_compiled():
             return None
-        return self.compiled_best(c, before, first, of_each_row)
+        return self.compiled_best(c, before, first)
 
-    def compiled_best(self, c: int, before: Tensor, first: Tensor, of_each_row: bool) -> tuple[Tensor, ...]:
+    def compiled_best(self, c: int, before: Tensor, first: Tensor) -> tuple[Tensor, ...]:
         """The same by the compiled library, which must be able to read `value`."""
-        row, column, score, *tops = best_of_sentences(self.value, before.contiguous(), first, c, of_each_row)
+        row, column, score = best_of_sentences(self.value, before.contiguous(), first, c)
         if self.ids is None:
-            return row, column, score, *tops
-        token = self.ids[column] if self.ids.dim() == 1 else self.ids[row, column]
-        return row, token, score, *([self.words(tops[0][:, None])[:, 0], tops[1]] if tops else [])
+            return row, column, score
+        return row, self.ids[column] if self.ids.dim() == 1 else self.ids[row, column], score
 
     def words(self, column: Tensor) -> Tensor:
         """The words that columns (n, m) hold."""

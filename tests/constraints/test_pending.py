@@ -1,4 +1,5 @@
-"""Rows behind a banned word that only its end completes: few of them, and none that the model would not continue."""
+"""Rows behind a banned word that only its end completes: few of them, and none that the model would not continue; and behind a
+required one."""
 
 import pytest
 import torch
@@ -78,3 +79,10 @@ def test_a_large_beam_loses_nothing(seed):
     """All sequences whose text is allowed, however little the model gives them."""
     got = found([random_table(seed, possible=6)], [A], 1500, 3, nbest=5000)[0]
     assert set(got) == {s for s in sequences(3) if not violates(read(s), ["a"], "word", "exact", True)}
+
+
+def test_a_required_word_ends_though_the_model_would_rather_continue_it():
+    """Behind " a" the three likeliest pieces go on with the word; the best text that has the word "a" is "a.", the other ". a"."""
+    arcs = {"": {"f": 0.9, "e": 0.0999, "c": 1e-4}, "f": {"f": 0.6, "e": 0.2, "a": 0.2, "c": 1e-7}}
+    arcs["c"] = {"b": 0.45, "d": 0.3, "h": 0.2, "f": 0.05}
+    assert read(found([lattice(arcs)], [required("a", "exact")], 2, 4)[0][0]) == "a."

@@ -129,7 +129,7 @@ def test_the_best_of_sentences_are_torchs_over_their_rows(columns, c, two_thread
     x[2, 1:] = -torch.inf
     before[6] = -torch.inf
     before[9:] = -torch.inf  # nothing of the last sentence is possible
-    row, column, score, top, top_score = topk.best_of_sentences(x, before, first, c, tops=True)
+    row, column, score = topk.best_of_sentences(x, before, first, c)
     for s in range(5):
         rows = slice(first[s], first[s + 1])
         all_scores = (x[rows] + before[rows, None]).flatten()
@@ -139,10 +139,6 @@ def test_the_best_of_sentences_are_torchs_over_their_rows(columns, c, two_thread
         assert torch.equal((x[row[s], column[s]] + before[row[s]])[: len(expected)], expected)
         assert len(set(zip(row[s].tolist(), column[s].tolist(), strict=True)) - {(int(first[s]), 0)}) >= len(expected) - 1
         assert len(expected) == 0 or ((first[s] <= row[s]) & (row[s] < first[s + 1])).all()
-    live = before > -torch.inf
-    assert torch.equal(x.gather(1, top[:, None])[live, 0], x.amax(1)[live]) and torch.equal(top_score, x.amax(1) + before)
-    without = topk.best_of_sentences(x, before, first, c)
-    assert all(torch.equal(a, b) for a, b in zip(without, (row, column, score), strict=True))
 
 
 @needs_library

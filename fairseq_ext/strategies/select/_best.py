@@ -21,17 +21,15 @@ class Best:
     row: Tensor  # (S, c) best first
     token: Tensor
     score: Tensor
-    row_token: Tensor | None = None  # (n,) the best of each row, where asked for
-    row_score: Tensor | None = None
 
 
-def best_of_rows(k: int, beam: Beam, log_probs: LogProbs, children: int | None = None, of_each_row: bool = False) -> Best:
+def best_of_rows(k: int, beam: Beam, log_probs: LogProbs, children: int | None = None) -> Best:
     """The 2k best continuations of each sentence (or all but one where there are fewer: fairseq never takes pad), at most so many
     children of one row."""
     width, words = beam.width, log_probs.value.size(1)
     c = min(2 * k, width * words - (log_probs.ids is None))  # a shortlist has no pad
     if children is None or children >= min(c, words):
-        found = log_probs.best_of_sentences(c, beam.last_score(), beam.bounds(), of_each_row)
+        found = log_probs.best_of_sentences(c, beam.last_score(), beam.bounds())
         if found is not None:
             return Best(*found)
     per_row = min(c, words)
@@ -52,4 +50,4 @@ def best_of_rows(k: int, beam: Beam, log_probs: LogProbs, children: int | None =
         row = row.masked_fill(score == -torch.inf, 0)
     if len(beam.live) > 1:
         row = beam.first_row()[:, None] + row
-    return Best(row, token, score, row_token[:, 0], row_score[:, 0])
+    return Best(row, token, score)

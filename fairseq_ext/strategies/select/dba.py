@@ -55,6 +55,7 @@ from fairseq_ext.strategies.select.topk import TopK
 class DBA(Select):
     """The select plug. Row state rides in beam.aux: place, count (constraints/required.py) and banned (constraints/banned.py)."""
 
+    each = 3  # continuations of each row among the candidates, at least
     may_compile = True  # kernels/banks.cpp selects, where it can, and kernels/constrained.cpp searches
 
     def __init__(self, k: int, eos: int, vocabulary: int, children: int | None = None, even: bool = True, min_len: int = 1):
@@ -110,7 +111,7 @@ class DBA(Select):
         if table.banned is not None or table.ends is not None:
             return None
         phrases = table.phrases
-        return Banks(table.compiled_phrases(), phrases.start, table.infeasible, int(phrases.total.max()), self.even, table)
+        return Banks(table.compiled_phrases(), phrases.start, table.infeasible, int(phrases.total.max()), self.even, self.each, table)
 
     def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
         table = self.tables(pool)
@@ -167,10 +168,10 @@ class DBA(Select):
         infeasible = table.infeasible[live]
         excused = infeasible | (done < table.forced[live])
         best = min(2 * self.k, beam.width * log_probs.value.size(1) - 1)
-        out = min(2 * self.k, best + beam.width * (1 + place.size(1) * table.phrases.wanted.size(1)) + 1)
+        out = min(2 * self.k, best + beam.width * (self.each + place.size(1) * table.phrases.wanted.size(1)) + 1)
         rows = BankRows(
             log_probs.value, beam.last_score().contiguous(), place.contiguous(), count.contiguous(), beam.bounds(), live, steps_left,
-            excused, infeasible, self.eos, self.k, best, out, self.even,
+            excused, infeasible, self.eos, self.k, best, self.each, out, self.even,
         )  # fmt: skip
         row, token, group, score, place, count = select_by_banks(table.compiled_phrases(), rows)
         aux = {"place": place, "count": count} | self.state_after(beam, table, row, token, wanted)
@@ -216,8 +217,8 @@ class DBA(Select):
         return order, score.gather(1, order)
 
     def best(self, k: int, beam: Beam, log_probs: LogProbs, phrases: PhraseTable) -> Best:
-        """The 2k best continuations of each sentence, and the best of each row."""
-        return best_of_rows(k, beam, log_probs, self.children, of_each_row=True)
+        """The 2k best continuations of each sentence."""
+        return best_of_rows(k, beam, log_probs, self.children)
 
     def continuations(
         self, k: int, beam: Beam, log_probs: LogProbs, phrases: PhraseTable, place: Tensor, count: Tensor
@@ -225,17 +226,31 @@ class DBA(Select):
         """Algorithm 2, lines 6-12: row, token and score (S, c) of the 2k best of all rows, each row's best, and all next tokens of
         unmet phrases. The same continuation may occur more than once."""
         best = self.best(k, beam, log_probs, phrases)
-        assert best.row_token is not None and best.row_score is not None
+        row_score, row_token = self.likeliest(beam, log_probs, phrases, place, count)  # (n, each)
         wanted = phrases.next_token(place, count)  # (S, width, G x W)
         flat = wanted[beam.sentence_of_row(), beam.rank_of_row()]  # (n, G x W)
-        score = log_probs.at(flat.clamp(min=0)).masked_fill(flat < 0, -torch.inf) + beam.last_score()[:, None]
-        score = torch.cat([best.row_score[:, None], score], dim=1)  # (n, 1 + G x W)
-        token = torch.cat([best.row_token[:, None], flat.clamp(min=0)], dim=1)
+        score = log_probs.at(flat.clamp(min=0)).masked_fill(flat < 0, -torch.inf)
+        score = torch.cat([row_score, score], dim=1) + beam.last_score()[:, None]  # (n, each + G x W)
+        token = torch.cat([row_token, flat.clamp(min=0)], dim=1)
         row = torch.arange(beam.rows, device=beam.device)[:, None].expand_as(token)
         more = [beam.by_sentence(x, fill).flatten(1) for x, fill in ((row, 0), (token, 0), (score, -torch.inf))]
         more[0] = torch.where(more[2] > -torch.inf, more[0], beam.first_row()[:, None])
         row, token, score = (torch.cat(pair, dim=1) for pair in zip((best.row, best.token, best.score), more, strict=True))
         return row, token, score
+
+
+    def likeliest(self, beam: Beam, log_probs: LogProbs, phrases: PhraseTable, place: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores and tokens (n, each) of each row's likeliest continuations; where a phrase is pending, of those that let it count."""
+        most = min(self.each, self.children or self.each, log_probs.value.size(1))
+        pending = phrases.is_pending(place, count).any(-1)[beam.sentence_of_row(), beam.rank_of_row()]  # (n,)
+        if not phrases.is_bounded or (pending.device.type == "cpu" and not bool(pending.any())):
+            return log_probs.topk(most)
+        log_probs.make_exact_(pending)
+        glued = phrases.glued if log_probs.ids is None else phrases.glued[log_probs.ids]
+        value, log_probs.value = log_probs.value, log_probs.value.masked_fill(pending[:, None] & glued, -torch.inf)
+        found = log_probs.topk(most)
+        log_probs.value = value
+        return found
 
 
 @dataclass

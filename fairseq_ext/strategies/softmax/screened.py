@@ -107,16 +107,15 @@ class ScreenedLogProbs(LogProbs):
             score, token = super().topk(k)
         return score, token
 
-    def best_of_sentences(self, c: int, before: Tensor, first: Tensor, of_each_row: bool) -> tuple[Tensor, ...] | None:
+    def best_of_sentences(self, c: int, before: Tensor, first: Tensor) -> tuple[Tensor, ...] | None:
         if c > MANY or self.value.dtype != torch.float32 or not is_compiled(self.value):
             return None
         # subtle: rows computed in full can lower the last candidate's score, and so let other rows in
         while True:
-            found = self.compiled_best(c, before, first, of_each_row)
+            found = self.compiled_best(c, before, first)
             last = found[2][:, -1].repeat_interleave(first.diff(), output_size=before.numel())  # (n,)
             reached = before + self.ceiling
-            unsure = reached >= (last.minimum(found[4]) if of_each_row else last)
-            unsure &= reached > -torch.inf
+            unsure = (reached >= last) & (reached > -torch.inf)
             if not bool(unsure.any()):
                 return found
             self.complete_(unsure)

@@ -42,6 +42,7 @@ from fairseq_ext.upload import upload
 LACKING = 0.3  # nats, of each required token that a live hypothesis lacks
 COST = 0.1  # nats, of EOS and of each other token that it still takes
 OTHERS = 4  # tokens that it may take beside those that it lacks
+DEAR = 1.25  # nats a token; no rounding in float32 when multiplied by a length
 LONGEST = 1 << 30  # tokens
 
 
@@ -52,7 +53,7 @@ class Early(Count):
         super().__init__(eos)
         self.scoring = scoring
         self.stats = stats
-        self.estimate = Estimate(LACKING, COST, OTHERS)
+        self.estimate = Estimate(LACKING, COST, DEAR, OTHERS)
 
     def unconstrained(self) -> Stop:
         return Count(self.eos)
@@ -66,7 +67,7 @@ class Early(Count):
             return super().__call__(candidates, beam, pool, finished, at_limit)
         live = beam.live_index()
         wanted = self.scoring.wanted(pool, live)[:, None]
-        score = self.scoring(candidates.score, beam.step + 1, wanted)  # (S, c)
+        score = self.worth(candidates.score, beam.step + 1, wanted)  # (S, c)
         # subtle: where few rows are left, poor candidates come among the k best; those that end must not be counted
         useless = (score <= finished.best[live, -1:]) & (candidates.goal > 0)[:, None] & (candidates.token == self.eos)
         given = replace(candidates, score=candidates.score.masked_fill(useless, -torch.inf))
@@ -101,6 +102,11 @@ class Early(Count):
         late = [step + 1 > 2 * length + 16 for step, length in zip(beam.steps(), lengths, strict=True)]
         return upload(late, beam.device)
 
+    def worth(self, total: Tensor, length: int | Tensor, wanted: Tensor) -> Tensor:
+        """The score, of which the part of the total (any shape) beyond DEAR nats a token is not divided by the length."""
+        least = torch.as_tensor(-DEAR * length, dtype=total.dtype, device=total.device)
+        return self.scoring(total.maximum(least), length, wanted) + (total - least).clamp(max=0)
+
     def turn(self, candidates: Candidates, stays: Tensor) -> Tensor:
         """(S, c): place of each candidate where the banks take turns, from the highest down."""
         assert candidates.goal is not None and candidates.group is not None
@@ -114,7 +120,7 @@ class Early(Count):
         assert candidates.goal is not None and candidates.group is not None
         lacks = candidates.goal[:, None] - candidates.group  # (S, c) required tokens
         score, length = candidates.score - LACKING * lacks, beam.step + 1 + lacks
-        return torch.stack([self.scoring(score - COST * n, length + n, wanted) for n in range(1, OTHERS + 2)]).amax(0)
+        return torch.stack([self.worth(score - COST * n, length + n, wanted) for n in range(1, OTHERS + 2)]).amax(0)
 
 
 @register(

@@ -3,6 +3,7 @@
 Phrases are written as letters: "ab" is the phrase of a and b, "ab|c" a constraint that either phrase meets.
 """
 
+import math
 import random
 from itertools import product
 
@@ -244,3 +245,11 @@ def test_any_alternative_will_do_and_the_likeliest_is_taken():
     kept = report_constraints(Asked(7, constraints, 8), found[0], stats)
     assert [words(h.tokens) for h in kept] == ["b", "c"]
     assert stats.as_dict()["constraints"] == {"given": 1, "met": 1, "unmet": []}
+
+
+def test_a_row_that_has_its_phrase_goes_on_with_its_second_best_word():
+    """Behind "b" the likeliest word leads nowhere; "be" is the best sequence with a "b", and 8 others are likelier at the second step."""
+    some = {x: 0.25 for x in "acde"}
+    arcs = {"": {"a": 0.9, "c": 0.09, "b": 0.01}, "a": {**some, "b": 1e-4}, "c": some, "b": {"d": 0.6, "e": 0.4}, "bd": {"a": 1e-9}}
+    best = outputs(decode([lattice(arcs)], [wanted("b")], 4, 6, nbest=1))[0][0]
+    assert best == ("be", round(math.log(0.01 * 0.4), 9))

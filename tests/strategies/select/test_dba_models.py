@@ -4,7 +4,8 @@ What fairseq's `LexicallyConstrainedBeamSearch` and ours have in common, found b
 With one phrase, their n-best lists are equal when
 - the sentence is final before max_len: near it ours goes on with what is missing, while fairseq loses rows, or fails;
 - ours also proposes the phrase's next token to rows that have met it, as fairseq does (it wastes a place);
-- ours forgets the token that breaks a match, as fairseq does ("a b" is not met by "a a b" there).
+- ours forgets the token that breaks a match, as fairseq does ("a b" is not met by "a a b" there);
+- of each row ours proposes the likeliest continuation alone, as fairseq does, and not the three likeliest.
 """
 
 import dataclasses
@@ -121,7 +122,9 @@ def test_the_empty_source_and_other_stock_flags():
 
 
 class LikeFairseq(DBA):
-    """Proposes the next token of every phrase, met or not, and does not look at a breaking token again."""
+    """Proposes the next token of every phrase, met or not, and one more of each row; does not look at a breaking token again."""
+
+    each = 1
 
     def __call__(self, beam, log_probs, pool):
         table = self.tables(pool).phrases

@@ -1,11 +1,13 @@
 """The end of constrained sentences (`--stop early`): the rule in plain Python at every step, and what it must keep."""
 
+import math
+
 import pytest
 import torch
 from fairseq.dataclass.configs import GenerationConfig
 from models import batch, build, generators, run, same, task
 from strategies.select.test_dba import all_met, decode, outputs, wanted
-from table_model import EOS, called_through, random_table, search, stop_plug
+from table_model import EOS, called_through, lattice, random_table, search, stop_plug
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.search.scoring import Scoring
@@ -13,6 +15,11 @@ from fairseq_ext.stats import Stats
 from fairseq_ext.strategies.select.topk import TopK
 
 GIVEN = [wanted("ab", "c"), wanted("dd"), wanted("a"), wanted(), wanted("ba", "cd", "a")]
+
+
+def worth(total: float, length: int) -> float:
+    """The mean; of one below -1.25 that, and what the total lies below so much a token."""
+    return total / length if total >= -1.25 * length else -1.25 + total + 1.25 * length
 
 
 class ByHand:
@@ -32,8 +39,9 @@ class ByHand:
             listed = sorted((score for score, _ in done), reverse=True)
             last = listed[self.nbest - 1] if len(listed) >= self.nbest else -float("inf")
             enough = self.k * (2 if C else 1) - len(done)
-            ends = [c for c in range(min(self.k, len(lines))) if lines[c][0] == EOS and lines[c][1] / t > (last if C else -float("inf"))]
-            done += [(lines[c][1] / t, t) for c in ends[:enough]]
+            beats = last if C else -float("inf")
+            ends = [c for c in range(min(self.k, len(lines))) if lines[c][0] == EOS and worth(lines[c][1], t) > beats]
+            done += [(worth(lines[c][1], t), t) for c in ends[:enough]]
             assert [c for c in range(len(lines)) if found.done is not None and bool(found.done[i, c])] == ends[:enough]
             goes_on = [c for c in range(len(lines)) if lines[c][0] != EOS and lines[c][1] > -float("inf")][: self.k]
             listed = sorted((score for score, _ in done), reverse=True)
@@ -57,7 +65,7 @@ class ByHand:
 
     def reach(self, line, t: int, C: int) -> float:
         _, score, bank = line
-        return max((score - 0.3 * (C - bank) - 0.1 * (n + 1)) / (t + C - bank + n + 1) for n in range(5))
+        return max(worth(score - 0.3 * (C - bank) - 0.1 * (n + 1), t + C - bank + n + 1) for n in range(5))
 
     def in_turn(self, places: list[int], lines) -> list[int]:
         """One of each bank in turn, from the highest down."""
@@ -86,6 +94,14 @@ def test_a_sentence_far_behind_its_first_hypothesis_is_final():
     found = decode([table], [wanted("a")], 20, 60, nbest=1, stop=called_through(by_hand.plug, by_hand), scoring=Scoring(True, 1.0))
     first = min(length for _, length in by_hand.done[0])
     assert by_hand.late == 1 and found.step[0] == 2 * first + 17
+
+
+def test_a_dear_word_does_not_pay_for_words_behind_it():
+    """ "b" costs 9 nats. Each "c" behind it costs 1.6 and so raises the mean of the hypothesis, as it does of a longer and longer one."""
+    arcs = {"": {"a": 1 - math.exp(-9), "b": math.exp(-9)}} | {"b" + "c" * n: {"$": 0.8, "c": 0.2} for n in range(12)}
+    scoring = Scoring(True, 1.0)
+    found = decode([lattice(arcs)], [wanted("b")], 4, 12, nbest=1, stop=stop_plug("early", 4, scoring), scoring=scoring)
+    assert outputs(found)[0][0] == ("b", round((-9 + math.log(0.8)) / 2, 9))
 
 
 def test_sentences_without_constraints_end_as_under_count():
