@@ -20,8 +20,9 @@ Phrases, unwinding and overlaps are in constraints/required.py, banned phrases i
 
 Neutral setting: no constraints; a sentence without any is searched as fairseq does, also beside constrained ones.
 Other than in the paper, each row proposes three continuations, and where the word that ends a phrase may still go on, three that end
-it: with one, a hypothesis that had met everything was lost where the model would write "packing" behind "pack". And also under --dba-allocation paper: with more banks than k, slots are dealt in turn; the paper's rule would give
-all k to the highest bank, 10 BLEU less at k = 5 with four random words. A hypothesis whose remaining steps just suffice for its missing
+it: with one, a hypothesis that had met everything was lost where the model would write "packing" behind "pack". Also under
+--dba-allocation paper: with more banks than k, slots are dealt in turn; the paper's rule would give all k to the highest bank, 10 BLEU
+less at k = 5 with four random words. A hypothesis whose remaining steps just suffice for its missing
 tokens may only take those, so a feasible sentence always meets its constraints. Missing phrases are taken to come one behind the
 other: that two of them may overlap is used where it happens but not counted on, so {[1, 2], [2, 3]} counts as infeasible where the
 sentence may have three tokens only. When a constrained sentence is final: strategies/stop/early.py.
