@@ -40,11 +40,11 @@ ALLOWED = {
     "loading": "compat.startup constraints.boundaries errors",
     "validate": "capabilities constraints.flags errors registry session.cpu_workers",
     # strategies -> drivers, kernels
-    "strategies": "constraints counters decoders.protocol digests errors files kernels parallel registry search softmax stats",
+    "strategies": "constraints counters decoders.protocol digests errors files kernels parallel registry search softmax stats upload",
     "softmax": "array_file counters decoders.linear decoders.protocol decoders.transformer.supported errors files kernels search stats",
     # drivers -> decoders, through a protocol
-    "parallel": "array_file counters decoders.protocol errors files kernels search stats",
-    "search": "constraints.boundaries constraints.sentence constraints.sentence_end decoders.protocol errors kernels stats",
+    "parallel": "array_file counters decoders.protocol errors files kernels search stats upload",
+    "search": "constraints.boundaries constraints.sentence constraints.sentence_end decoders.protocol errors kernels stats upload",
     "placement": "constraints search stats terms",
     "constraints": "counters errors files search.finished search.log_probs search.pool stats terms",
     "decoders": "errors kernels",
@@ -62,6 +62,7 @@ ALLOWED = {
     "errors": "",
     "flags": "",
     "translation": "",
+    "upload": "",
     "version": "",
 }
 

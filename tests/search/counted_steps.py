@@ -22,6 +22,9 @@ from fairseq_ext.constraints.sentence import SentenceConstraints
 
 SPAN = (8, 16)  # steps of two runs, of which every sentence takes all; their difference is what a step costs
 LENGTHS = [7, 5, 3, 1]
+LAUNCH = 4e-3  # ms, as NVIDIA's article on CUDA graphs has it
+READ = 300.9e6  # bytes that a step of scripts/bench/gpu_step.py's model must read in float16: its `bytes_of_a_step`, 16 sentences, beam 5
+BANDWIDTH = {"H100": 3.35e9, "L4": 0.3e9}  # bytes a ms, of NVIDIA's data sheets
 NO_GRAPHS = {"cuda_graphs": "off"}
 SMALL = {"lsh_k": 4, "lsh_u": 2, "lsh_bands": 20, "lsh_hits": 3, "lsh_top": 8}
 WAYS = {  # our flags; None: fairseq's own generator
@@ -69,10 +72,11 @@ def counted(flags: dict | None, device: torch.device, span: tuple[int, int] = SP
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch, pretended_device(Path(folder), patch) as there:
-        print("| search | waits a step | launches a step | KB a step |\n|---|---|---|---|")
+        print(f"| search | waits a step | launches a step | derived ms: {' | '.join(BANDWIDTH)} |\n" + (3 + len(BANDWIDTH)) * "|---" + "|")
         for name, flags in WAYS.items():
             step = counted(flags, there, (16, 48))
-            print(f"| {name} | {step.waits.total():.2f} | {step.launches.total():.0f} | {step.bytes / 1e3:.0f} |")
+            derived = " | ".join(f"{max(step.launches.total() * LAUNCH, READ / speed):.2f}" for speed in BANDWIDTH.values())
+            print(f"| {name} | {step.waits.total():.2f} | {step.launches.total():.0f} | {derived} |", flush=True)
             if "-v" in sys.argv or "-vv" in sys.argv:
                 print(
                     "\n".join(
