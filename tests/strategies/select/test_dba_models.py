@@ -16,7 +16,6 @@ import pytest
 import torch
 from fairseq.token_generation_constraints import pack_constraints
 from models import alone, batch, build, dictionary, generators, run, same
-from sizes import covering
 
 from fairseq_ext.constraints.automaton import ROOTS
 from fairseq_ext.constraints.sentence import SentenceConstraints, met
@@ -49,7 +48,6 @@ def ours(k: int, seed: int = 1, select: str = "dba", architecture: str = "transf
 # ---- what holds on models
 
 
-@covering(2)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("architecture", ["transformer", "lstm", "fconv", "bart"])
 def test_mixed_batches(architecture, seed):
