@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import sacrebleu
@@ -35,7 +35,7 @@ class Entry:
         return self.forms[-1] if len(self.forms) > 1 and word.endswith("s") else self.forms[0]
 
 
-@lru_cache(maxsize=None)
+@cache
 def as_word(text: str, case: bool = False) -> re.Pattern[str]:
     """Matches a phrase between other words."""
     return re.compile(rf"(?<!\w){re.escape(text)}(?!\w)", 0 if case else re.IGNORECASE)
