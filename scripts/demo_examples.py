@@ -1,4 +1,5 @@
-"""The three sentences that scripts/demo.sh shows first, and what is asked of their translations."""
+"""What scripts/demo.sh shows first: three sentences with what is asked of their translations, and how often a glossary works on text that
+nobody chose."""
 
 import argparse
 import re
@@ -16,11 +17,19 @@ class Example(NamedTuple):
     banned: str
 
 
+GLOSSARY = Path(__file__).resolve().parent.parent / "data" / "demo" / "glossary.tech.tsv"  # half of the test set is of another field
 EXAMPLES = (
     Example("Der Verband wird morgen geprüft.", "bandage", "Verband\tdressing|bandage", "tomorrow"),
     Example("Die Ärztin öffnet die Akte.", "record", "Akte\tfile", "doctor"),
     Example("Die Kollegin prüft den Befund.", "examines", "Befund\ttest result", "finding"),
 )
+
+
+def command(args: argparse.Namespace, source: Path, batch: str) -> list[str]:
+    """The command that translates a file, `batch` lines at a time."""
+    words = ["fairseq-interactive", str(args.model), "--path", str(args.model / "checkpoint.pt"), "--source-lang", args.src]
+    words += ["--target-lang", args.tgt, "--bpe", "sentencepiece", "--sentencepiece-model", str(args.model / "spm.model")]
+    return [*words, "--input", str(source), "--buffer-size", batch, "--batch-size", batch]
 
 
 def show(args: argparse.Namespace, ours: list[str], run: Callable[[list[str], Path], str]) -> None:
@@ -41,10 +50,7 @@ def show(args: argparse.Namespace, ours: list[str], run: Callable[[list[str], Pa
     found = {}
     for name, flags in ways.items():
         print(f"demo: three sentences: {name}", flush=True)
-        command = ["fairseq-interactive", str(args.model), "--path", str(args.model / "checkpoint.pt"), "--source-lang", args.src]
-        command += ["--target-lang", args.tgt, "--bpe", "sentencepiece", "--sentencepiece-model", str(args.model / "spm.model")]
-        command += ["--input", str(args.work / "examples.txt"), "--buffer-size", "10", "--batch-size", "10", *flags]
-        output = run(command, args.work / "examples.log")
+        output = run([*command(args, args.work / "examples.txt", "10"), *flags], args.work / "examples.log")
         found[name] = re.findall(r"^D-\d+\t[^\t]*\t(.*)$", output, flags=re.MULTILINE)
     print()
     for number, example in enumerate(EXAMPLES):
@@ -53,3 +59,15 @@ def show(args: argparse.Namespace, ours: list[str], run: Callable[[list[str], Pa
         for (name, lines), what in zip(found.items(), asked, strict=True):
             print(f"  {name:15}  {lines[number]}" + (f"   [{what}]" if what else ""))
         print(flush=True)
+    print(f"  {'all sentences':15}  {uncurated(args, ours, run)}\n", flush=True)
+
+
+def uncurated(args: argparse.Namespace, ours: list[str], run: Callable[[list[str], Path], str]) -> str:
+    """What became of a glossary's terms on the test set, in the words of the run's log."""
+    lines = Path(f"{args.test}.{args.src}").read_text(encoding="utf-8").splitlines()[: args.limit]
+    (args.work / "test.txt").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    log = args.work / "glossary.log"
+    print(f"demo: {len(lines):,} sentences with {GLOSSARY.name}", flush=True)
+    run([*command(args, args.work / "test.txt", "100"), *ours, "--glossary", str(GLOSSARY)], log)
+    found = re.search(r"\d+ glossary terms? in .*? unmet", log.read_text(encoding="utf-8"))
+    return f"{GLOSSARY.name} on all {len(lines):,}: {found[0] if found else 'no term'}"

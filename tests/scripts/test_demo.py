@@ -59,6 +59,17 @@ def test_each_example_shows_what_was_asked(printed: str) -> None:
         assert holds("stock fairseq", example.banned) and not holds("banned word", example.banned)
 
 
+def test_what_becomes_of_a_glossary_on_text_that_nobody_chose_is_counted(printed: str) -> None:
+    """As many terms as the sentences hold, each of one fate, beside the number of sentences."""
+    terms = [line.split("\t")[0] for line in demo_examples.GLOSSARY.read_text(encoding="utf-8").splitlines()]
+    lines = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()[:8]
+    held = [sum(re.search(rf"(?<!\w){re.escape(term)}(?!\w)", line) is not None for term in terms) for line in lines]
+    told = re.search(r"on all 8: (\d+) glossary terms? in (\d+) sentences?: (\d+) in place, (\d+) elsewhere, (\d+) unmet", printed)
+    assert told is not None
+    count, sentences, *fates = map(int, told.groups())
+    assert (count, sentences) == (sum(held), sum(map(bool, held))) and sum(fates) == count > 0
+
+
 def test_the_table_has_every_strategy_with_the_beam_that_it_used(printed: str) -> None:
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in printed.splitlines() if line.startswith("| ")]
     assert [row[0] for row in cells[1:]] == list(demo.STRATEGIES)

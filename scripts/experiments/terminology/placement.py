@@ -1,0 +1,153 @@
+"""Compare ways to put a glossary's terms into a translation.
+
+    python scripts/experiments/terminology/placement.py --out DIR --name TITLE --displaced F [--beams 5 1 10]
+        [--model DIR] [--text PREFIX] [--src de] [--tgt en] [--limit N]
+    python scripts/experiments/terminology/placement.py --out DIR --name TITLE --glossary F [--lines-of FILE WORD] [...]
+    python scripts/experiments/terminology/placement.py --out DIR --name TITLE --term-lists F [...]
+
+--displaced: terms that the model would not use, and the words that they displace (placement_scores.py): no glossary, those words replaced
+by hand, --glossary-placement free and align, at the first beam also in step (placement_model.py) and again: the draft up to the word that
+the term displaces and the term are a prefix, and the rest is searched. Also how often each alignment finds the displaced word.
+--glossary, --term-lists: terms that agree with the references: no glossary, free and align. term lists are a JSON list a line of objects
+with a term for each language; entries with several translations are left out, the others make one glossary. --lines-of: only lines for
+which FILE has WORD.
+
+Only lines with a term are translated. DIR/placement.json holds the sections by name, a section that is run again takes its old place;
+placement_tables.py makes DIR/tables.md of it. Outputs are in DIR/outputs, a line each. Everything is on the CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parents[1] / "bench"), str(HERE.parent / "optimal_ending")]
+
+from placement_model import AttentiveModel  # noqa: E402
+from placement_scores import Entry, bleu_over, by_hand, entries_of, measured  # noqa: E402
+from placement_searches import Line, accuracy, again, stepwise  # noqa: E402
+from searches import command_line, machine, model_flags, named, quiet, read_text, run_script, text_arguments  # noqa: E402
+
+from fairseq_ext.translation import Translation  # noqa: E402
+from fairseq_ext.translator import Translator  # noqa: E402
+
+
+def read_displaced(file: Path) -> list[Entry]:
+    """A table of displaced words."""
+    rows = (line.split("\t") for line in file.read_text(encoding="utf-8").splitlines())
+    return [Entry(source, *(tuple(words.split("|")) for words in others)) for source, *others in rows]
+
+
+def read_term_lists(file: Path, source: str, target: str) -> list[Entry]:
+    """The terms that have one translation in all lists."""
+    translations: dict[str, set[str]] = {}
+    for line in file.read_text(encoding="utf-8").splitlines():
+        for term in json.loads(line):
+            translations.setdefault(term[source], set()).add(term[target])
+    return [Entry(term, tuple(found)) for term, found in translations.items() if len(found) == 1 and "\t" not in term]
+
+
+class Section:
+    """A text, its terms, and the ways to place them."""
+
+    def __init__(self, args: argparse.Namespace):
+        self.args = args
+        self.flags = dict(cpu=True, batch_size=64, **model_flags(args.model, args.src, args.tgt))
+        if args.displaced:
+            self.table = read_displaced(args.displaced)
+        else:
+            self.table = read_term_lists(args.term_lists, args.src, args.tgt) if args.term_lists else read_displaced(args.glossary)
+        pairs = list(zip(*read_text(args.text, args.src, args.tgt), strict=True))
+        if args.lines_of:
+            file, word = args.lines_of
+            kinds = Path(file).read_text(encoding="utf-8").splitlines()
+            pairs = [pair for pair, kind in zip(pairs, kinds, strict=True) if kind == word]
+        kept = [(*pair, entries) for pair in pairs[: args.limit] if (entries := entries_of(pair[0], self.table))]
+        self.sources, self.plain, self.entries = map(list, zip(*kept, strict=True))
+        self.references = [by_hand(line, entries) for line, entries in zip(self.plain, self.entries, strict=True)]
+        self.work = args.out / "outputs" / args.name.replace(" ", "-").replace("/", "-")
+        self.work.mkdir(parents=True, exist_ok=True)
+        self.glossary = self.work / "glossary.tsv"
+        self.glossary.write_text("".join(f"{e.source}\t{'|'.join(e.forms)}\n" for e in self.table), encoding="utf-8")
+
+    def translator(self, beam: int, placement: str | None = None) -> Translator:
+        """The model, with a glossary where a placement is given."""
+        more = {"glossary": str(self.glossary), "glossary_placement": placement} if placement else {}
+        return Translator(**self.flags, beam=beam, **more)
+
+    def translated(self, beam: int, placement: str | None = None) -> list[Translation]:
+        """The best hypotheses."""
+        print(f"{self.args.name}: {placement or 'no glossary'}, beam {beam}", file=sys.stderr, flush=True)
+        return [nbest[0] for nbest in self.translator(beam, placement).translate(self.sources)]
+
+    def of_beam(self, beam: int) -> list[dict[str, Any]]:
+        """A row of the table for each way at a beam."""
+        drafts = self.translated(beam)
+        texts = {"no glossary": [draft.text for draft in drafts]}
+        if self.args.displaced:
+            texts["by hand"] = [by_hand(*each) for each in zip(texts["no glossary"], self.entries, strict=True)]
+        inserted: dict[str, int] = {}
+        for placement in ("free", "align"):
+            found = self.translated(beam, placement)
+            texts[placement] = [each.text for each in found]
+            inserted[placement] = sum(len(each.elsewhere) for each in found)
+        if self.args.displaced and beam == self.args.beams[0]:
+            translator = self.translator(beam)
+            model = AttentiveModel(self.flags["path"], translator.task)
+            lines = [Line.of(model, translator, *each) for each in zip(self.sources, drafts, self.entries, strict=True)]
+            self.accuracy = accuracy(model, lines)
+            print(f"{self.args.name}: in step and again", file=sys.stderr, flush=True)
+            texts["in step"] = [stepwise(model, line, beam, self.args.least, self.args.pays) for line in lines]
+            texts["again"] = again(model, translator, lines, self.args.tgt)
+        baseline = texts["by hand" if self.args.displaced else "no glossary"]
+        rows = []
+        for way, output in texts.items():
+            (self.work / f"{beam}.{way.replace(' ', '-')}").write_text("".join(line + "\n" for line in output), encoding="utf-8")
+            scores = measured(output, self.references, self.entries)
+            scores.over = None if output is baseline else bleu_over(output, baseline, self.references)
+            rows.append({"beam": beam, "way": way} | scores.as_dict() | ({"inserted": inserted[way]} if way == "align" else {}))
+        return rows
+
+    def results(self) -> dict[str, Any]:
+        """The section of placement.json."""
+        self.accuracy: dict[str, Any] | None = None
+        rows = [row for beam in self.args.beams for row in self.of_beam(beam)]
+        about = {"model": named(self.args.model), "text": named(self.args.text), "languages": [self.args.src, self.args.tgt]}
+        about |= {"kind": "displaced" if self.args.displaced else "agreeing", "sentences": len(self.sources)}
+        return about | {"entries": len(self.table), "rows": rows, "accuracy": self.accuracy, "machine": machine()}
+
+
+def keep(file: Path, name: str, section: dict[str, Any]) -> None:
+    """Put a section into placement.json."""
+    sections = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    part = file.with_suffix(".part")
+    part.write_text(json.dumps(sections | {name: section}, indent=1, ensure_ascii=False), encoding="utf-8")
+    os.replace(part, file)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parse = command_line(__doc__)
+    text_arguments(parse)
+    terms = parse.add_mutually_exclusive_group(required=True)
+    terms.add_argument("--displaced", type=Path, help="terms that the references lack, with the words that they displace")
+    terms.add_argument("--glossary", type=Path, help="terms that the references have (TSV)")
+    terms.add_argument("--term-lists", type=Path, help="terms that the references have, as JSON lists")
+    parse.add_argument("--lines-of", nargs=2, metavar=("FILE", "WORD"), help="only these lines (all)")
+    parse.add_argument("--beams", type=int, nargs="+", default=[5], help="in step and again run at the first (5)")
+    parse.add_argument("--least", type=float, default=0.25, help="attention to a span at which in step writes its term (0.25)")
+    parse.add_argument("--pays", action="store_true", help="in step counts the model's log-probabilities of terms")
+    parse.add_argument("--name", required=True, help="title of the section")
+    parse.add_argument("--out", type=Path, required=True, help="folder for outputs and results")
+    args = parse.parse_args(argv)
+    quiet()
+    keep(args.out / "placement.json", args.name, Section(args).results())
+
+
+if __name__ == "__main__":
+    run_script(main)
