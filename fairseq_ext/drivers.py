@@ -67,7 +67,9 @@ def driver_of(
     make = build("decoding", flags, context)
     driver = make(setup)
     if text is not None:
-        score = ForcedDecoding(context.models, setup.decoder, context.dictionary, getattr(flags, "left_pad_source", True), context.stats)
+        beside, left_pad = setup.decoder.beside(), getattr(flags, "left_pad_source", True)
+        reading = UncachedBackend(context.models) if beside is None else beside
+        score = ForcedDecoding(reading, beside is not None, context.dictionary, left_pad, context.stats)
         english = str(getattr(flags, "target_lang", None) or "").lower().startswith("en")
         driver = GlossaryPlacement(make(free_setup(setup)), driver, score, setup.spec, text, meets, english)
     if flags.constraint_draft_first:

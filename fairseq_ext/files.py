@@ -239,3 +239,14 @@ def is_own_group(gid: int) -> bool:
     except KeyError:
         return False
     return group.gr_name == user and set(group.gr_mem) <= {user}
+
+
+def table_lines(path: str, flag: str, columns: int) -> Iterator[list[str]]:
+    """The columns of each line of a file; raises UsageError where it cannot be read or a line has fewer."""
+    for number, line in enumerate(Lines(path, flag), 1):
+        parts = line.split()
+        if len(parts) < columns:
+            raise UsageError(
+                f"{flag} {path}, line {number} has {counted(len(parts), 'column')} and needs {columns}: correct '{line.strip()}'"
+            )
+        yield parts[:columns]

@@ -18,7 +18,7 @@ ALLOWED = {
     # doors
     "__init__": "compat engine errors leaving tasks translation translator version",
     "__main__": "errors registry tasks",
-    "compat": "child tasks",
+    "compat": "child errors tasks",
     "corpus": "child constraints counters digests errors files loading stats translator",
     "doctor": "compat leaving",
     "serve": "child constraints corpus.cluster engine errors files loading.arguments loading.model_folder loading.several_sentences "
@@ -45,7 +45,7 @@ ALLOWED = {
     # drivers -> decoders, through a protocol
     "parallel": "array_file counters decoders.protocol errors files kernels search stats upload",
     "search": "constraints.boundaries constraints.sentence constraints.sentence_end decoders.protocol errors kernels stats upload",
-    "placement": "constraints search stats terms",
+    "placement": "constraints decoders.protocol search stats terms",
     "constraints": "counters errors files search.finished search.log_probs search.pool stats terms",
     "decoders": "errors kernels",
     # what all may import

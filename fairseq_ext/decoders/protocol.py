@@ -101,6 +101,10 @@ class Regroupable(Decoder, Protocol):
     def release_(self) -> bool:
         """Let go of the models' own weights, where the decoder holds them packed; the models cannot run then. Return whether it did."""
 
+    def beside(self) -> AttendingDecoder | None:
+        """Return a decoder of the same weights for rows of its own, which reads blocks and says how they attend to the source; None where
+        there is none."""
+
     def row_reader(self) -> RowReader | None:
         """Return a compiled reader of the only sentence, which has one row and owns it from then on; None where there is none."""
 
@@ -119,3 +123,11 @@ class BlockDecoder(Regroupable, Protocol):
 
         Return the features of each model: (n, d) for one new token, (n, new, d) for more.
         """
+
+
+class AttendingDecoder(BlockDecoder, Protocol):
+    """A decoder that says what its blocks attend to."""
+
+    def source_attention(self, tokens: Tensor) -> Tensor:
+        """Read tokens (n, b) in every row; return how much each attends to the source (n, b, source), averaged over models, layers and
+        heads."""

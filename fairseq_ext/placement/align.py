@@ -173,7 +173,7 @@ class GlossaryPlacement:
         """Write the terms that hypotheses lack into them, and score what comes out."""
         for source, sentence in enumerate(sentences):
             sentence.source = source
-        sources = self.score.encode([pool.source(sentence.number).tolist() for sentence in sentences])
+        sources = self.score.encode([pool.source(sentence.number).tolist() for sentence in sentences], pool.length.device)
         self.align(pool, sources, [(s, c) for s in sentences for c in s.open(s.nbest)])
         lacking = [s for s in sentences if s.lacks(0)]
         self.align(pool, sources, [(s, c) for s in lacking for c in s.open(SEARCHED) if c.words is None])
@@ -203,7 +203,8 @@ class GlossaryPlacement:
                 jobs += [(sentence, candidate, mention, target) for mention in words.unsure]
         if not jobs:
             return
-        shortened = self.score.encode([without(pool.source(s.number).tolist(), s.mentions[mention]) for s, _, mention, _ in jobs])
+        sources_without = [without(pool.source(s.number).tolist(), s.mentions[mention]) for s, _, mention, _ in jobs]
+        shortened = self.score.encode(sources_without, pool.length.device)
         scores = self.score.log_probs(shortened, [(i, target) for i, (*_, target) in enumerate(jobs)], pool.bos)
         drops: dict[Candidate, dict[int, Tensor]] = {}
         for (_, candidate, mention, _), each in zip(jobs, scores, strict=True):

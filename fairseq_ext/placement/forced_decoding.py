@@ -9,15 +9,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from fairseq_ext.decoders.fairseq.uncached import UncachedBackend
-from fairseq_ext.decoders.protocol import Regroupable
-from fairseq_ext.decoders.transformer.decoder import TransformerBackend
+from fairseq_ext.decoders.protocol import AttendingDecoder, BlockDecoder
 from fairseq_ext.stats import Stats
 
 Pair = tuple[int, Sequence[int]]  # the number of a source, and target tokens, EOS included
@@ -32,27 +30,27 @@ class Sources:
     group: Any  # the decoder's, a row each, longest first
     lengths: list[int]  # EOS included
     row: list[int]  # of each source
+    device: torch.device
 
 
 class ForcedDecoding:
-    """Reads pairs by a decoder's models. left_pad: whether sources are padded in front."""
+    """Reads pairs by a decoder's models. attends: whether the decoder is an AttendingDecoder; left_pad: whether sources are padded in
+    front."""
 
-    def __init__(self, models: Sequence, decoder: Regroupable, dictionary: Dictionary, left_pad: bool, stats: Stats):
-        self.attends = isinstance(decoder, TransformerBackend)  # whether there is `attention`
-        self.decoder: Any = decoder.beside() if isinstance(decoder, TransformerBackend) else UncachedBackend(list(models))
+    def __init__(self, decoder: BlockDecoder, attends: bool, dictionary: Dictionary, left_pad: bool, stats: Stats):
+        self.decoder, self.attends = decoder, attends
         self.pad, self.left_pad, self.stats = dictionary.pad(), left_pad, stats
         self.tokens = min(TOKENS, SCORES // len(dictionary))
-        self.device = next(models[0].parameters()).device
 
     @torch.no_grad()
-    def encode(self, sources: Sequence[Sequence[int]]) -> Sources:
+    def encode(self, sources: Sequence[Sequence[int]], device: torch.device) -> Sources:
         """The sources (tokens, EOS included) in one call of the encoders."""
         order = sorted(range(len(sources)), key=lambda i: -len(sources[i]))  # an LSTM insists on it
         lengths = [len(source) for source in sources]
-        padded = self.padded([sources[i] for i in order], self.left_pad)
-        self.decoder.admit({"src_tokens": padded, "src_lengths": torch.tensor([lengths[i] for i in order], device=self.device)})
+        padded = self.padded([sources[i] for i in order], self.left_pad, device)
+        self.decoder.admit({"src_tokens": padded, "src_lengths": torch.tensor([lengths[i] for i in order], device=device)})
         self.stats.encoder_calls += 1
-        return Sources(self.decoder.set_aside(), lengths, sorted(range(len(order)), key=order.__getitem__))
+        return Sources(self.decoder.set_aside(), lengths, sorted(range(len(order)), key=order.__getitem__), device)
 
     def log_probs(self, sources: Sources, pairs: Sequence[Pair], bos: int) -> list[Tensor]:
         """The log-probabilities (L,) of each pair's target tokens; bos: the first input of the decoder."""
@@ -66,7 +64,8 @@ class ForcedDecoding:
 
     def attention(self, sources: Sources, pairs: Sequence[Pair], bos: int) -> list[Tensor]:
         """The attention (L, T) to each pair's source in the steps that predict its target tokens, as the decoder averages it."""
-        read = self.read(lambda inputs, target: self.decoder.source_attention(inputs), sources, pairs, bos)
+        decoder = cast(AttendingDecoder, self.decoder)
+        read = self.read(lambda inputs, target: decoder.source_attention(inputs), sources, pairs, bos)
         out = []
         for row, (source, target) in zip(read, pairs, strict=True):
             length = sources.lengths[source]
@@ -82,13 +81,13 @@ class ForcedDecoding:
             widths = itertools.takewhile(lambda i: (i[0] * len(pairs[i[1]][1])) <= self.tokens, enumerate(order, 1))
             count = max(1, sum(1 for _ in widths))
             numbers, order = sorted(order[:count], key=lambda i: sources.row[pairs[i][0]]), order[count:]
-            row = torch.tensor([sources.row[pairs[i][0]] for i in numbers], device=self.device)
+            row = torch.tensor([sources.row[pairs[i][0]] for i in numbers], device=sources.device)
             sentence, of_row = row.unique(return_inverse=True)
             self.decoder.resume(sources.group)
             part = self.decoder.part(row, sentence, int(sentence.numel() == row.numel()), of_row)
             self.decoder.set_aside()
             self.decoder.resume(part)
-            target = self.padded([pairs[i][1] for i in numbers], False)  # (N, L)
+            target = self.padded([pairs[i][1] for i in numbers], False, sources.device)  # (N, L)
             inputs = torch.cat([torch.full_like(target[:, :1], bos), target[:, :-1]], dim=1)
             self.stats.count_step(*target.shape)
             for i, each in zip(numbers, reader(inputs, target).cpu(), strict=True):
@@ -96,8 +95,8 @@ class ForcedDecoding:
             self.decoder.set_aside()
         return out
 
-    def padded(self, rows: Sequence[Sequence[int]], left: bool) -> Tensor:
+    def padded(self, rows: Sequence[Sequence[int]], left: bool, device: torch.device) -> Tensor:
         """Rows of tokens as one tensor."""
         width = max(map(len, rows))
         filled = [[self.pad] * (width - len(r)) + list(r) if left else [*r, *[self.pad] * (width - len(r))] for r in rows]
-        return torch.tensor(filled, device=self.device)
+        return torch.tensor(filled, device=device)

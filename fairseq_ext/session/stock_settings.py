@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 
 from fairseq_ext.compat.invalid_bytes import is_loaded
 from fairseq_ext.errors import UsageError, counted, cut
+from fairseq_ext.files import table_lines
 from fairseq_ext.session.checkpoint import setting
 
 LARGEST = 2**31 - 1
@@ -55,6 +56,4 @@ def check_stock_settings(settings: DictConfig | Namespace) -> None:
             raise UsageError(f"--model-overrides is no dictionary of values ({cut(given)}): write one, such as {{'data': 'x'}}")
     aligned = setting(settings, "generation", "replace_unk")
     if isinstance(aligned, str) and aligned.strip("@ "):  # the flag alone gives "@@ "
-        from fairseq_ext.strategies.softmax._shortlist import table_lines
-
         list(table_lines(aligned, "--replace-unk", 2))

@@ -13,6 +13,7 @@ from forked import generate, interactive
 
 from fairseq_ext import Translator, UsageError
 from fairseq_ext.decoders.factory import make_decoder
+from fairseq_ext.decoders.fairseq.uncached import UncachedBackend
 from fairseq_ext.placement.forced_decoding import ForcedDecoding
 from fairseq_ext.placement.term_in_text import agreeing, fitting, put, widened
 from fairseq_ext.stats import Stats
@@ -76,6 +77,11 @@ def test_a_neighbour_that_the_term_holds_itself_goes_with_the_word():
 # ---- the scores
 
 
+def scorer_of(built, dictionary) -> ForcedDecoding:
+    beside = make_decoder(built)[0].beside()
+    return ForcedDecoding(beside or UncachedBackend(built), beside is not None, dictionary, True, Stats())
+
+
 @pytest.mark.parametrize("architectures", [["transformer"], ["transformer", "transformer-tied"], ["lstm"], ["fconv"]])
 def test_forced_decoding_equals_fairseqs_scorer(architectures):
     """Pairs of all lengths in one call, two of one source, against each pair alone."""
@@ -86,8 +92,8 @@ def test_forced_decoding_equals_fairseqs_scorer(architectures):
     generator = torch.Generator().manual_seed(3)
     targets = [[*torch.randint(4, models.WORDS, (n,), generator=generator).tolist(), dictionary.eos()] for n in (4, 1, 6, 3)]
     pairs = list(zip((0, 1, 2, 1), targets, strict=True))
-    scorer = ForcedDecoding(built, make_decoder(built)[0], dictionary, True, Stats())
-    found = scorer.log_probs(scorer.encode([row.tolist() for row in rows]), pairs, dictionary.eos())
+    scorer = scorer_of(built, dictionary)
+    found = scorer.log_probs(scorer.encode([row.tolist() for row in rows], rows[0].device), pairs, dictionary.eos())
     for (number, target), scores in zip(pairs, found, strict=True):
         source = rows[number].tolist()
         alone = {
@@ -111,10 +117,8 @@ def test_attention_is_fairseqs_of_all_layers_on_average():
     eos = dictionary.eos()
     sources = [row[row != dictionary.pad()] for row in models.batch([3, 7, 5])["net_input"]["src_tokens"]]
     pairs = [(1, [5, 6, eos]), (0, [7, eos]), (1, [8, 9, 10, 11, eos])]
-    scorer = ForcedDecoding(built, make_decoder(built)[0], dictionary, True, Stats())
-    lstm = [models.build("lstm", 1)]
-    assert scorer.attends and not ForcedDecoding(lstm, make_decoder(lstm)[0], dictionary, True, Stats()).attends
-    found = scorer.attention(scorer.encode([source.tolist() for source in sources]), pairs, eos)
+    scorer = scorer_of(built, dictionary)
+    found = scorer.attention(scorer.encode([source.tolist() for source in sources], sources[0].device), pairs, eos)
     for (number, target), weights in zip(pairs, found, strict=True):
         expected = []
         for model in built:

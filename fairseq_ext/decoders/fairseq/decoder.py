@@ -81,6 +81,9 @@ class FairseqBackend:
         self.rows += group.rows
         self.width = self.width if self.width == group.width else 0
 
+    def beside(self) -> None:
+        """Return None: fairseq's modules do not say what all layers attend to."""
+
     def row_reader(self) -> None:
         """Return None: there is no quicker way to read a sentence alone."""
 

@@ -55,7 +55,6 @@ class TransformerBackend:
         self.attentions: list[Tensor] = []  # of the last step, each model's
 
     def beside(self) -> TransformerBackend:
-        """Return a decoder of the same weights for rows of its own, which gives `source_attention` too."""
         other = copy.copy(self)
         other.group, other.folds = None, False
         return other
@@ -129,8 +128,6 @@ class TransformerBackend:
         return out if new == 1 else [x.view(group.rows, new, -1) for x in out]
 
     def source_attention(self, tokens: Tensor) -> Tensor:
-        """Read tokens (n, b), layer by layer; return how much each attends to the source (n, b, source), averaged over models, layers
-        and heads. Only of a decoder that was made `beside` another."""
         return read_attention(self.weights, self.live, tokens)
 
     def truncate(self, length: int | Tensor) -> None:

@@ -1,10 +1,9 @@
 """What every shortlist strategy is made of: the counts of target words, the output layers. softmax/flags.py has its flags."""
 
 import logging
-from collections.abc import Iterator
 
-from fairseq_ext.errors import UsageError, counted
-from fairseq_ext.files import Lines
+from fairseq_ext.errors import UsageError
+from fairseq_ext.files import table_lines
 from fairseq_ext.softmax.output_layer import output_layers
 from fairseq_ext.softmax.shortlist import most_frequent
 from fairseq_ext.softmax.shortlist_stats import ShortlistMeter
@@ -35,17 +34,6 @@ def target_counts(flags, context) -> list[int]:
     if not any(counts):
         raise UsageError(f"--shortlist-counts {flags.shortlist_counts} counts no word of the target dictionary: write lines 'word count'")
     return counts
-
-
-def table_lines(path: str, flag: str, columns: int) -> Iterator[list[str]]:
-    """The columns of each line of a file; raises UsageError where it cannot be read or a line has fewer."""
-    for number, line in enumerate(Lines(path, flag), 1):
-        parts = line.split()
-        if len(parts) < columns:
-            raise UsageError(
-                f"{flag} {path}, line {number} has {counted(len(parts), 'column')} and needs {columns}: correct '{line.strip()}'"
-            )
-        yield parts[:columns]
 
 
 def shortlist_arguments(flags, context, T: int, flag: str) -> dict:

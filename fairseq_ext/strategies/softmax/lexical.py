@@ -22,12 +22,13 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.errors import UsageError
+from fairseq_ext.files import table_lines
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.pool import OfPool, Pool
 from fairseq_ext.softmax.flags import TopFlags, check_top
 from fairseq_ext.softmax.shortlist import ShortlistSoftmax
-from fairseq_ext.strategies.softmax._shortlist import shortlist_arguments, table_lines
+from fairseq_ext.strategies.softmax._shortlist import shortlist_arguments
 
 
 @dataclass
