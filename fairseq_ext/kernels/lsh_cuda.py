@@ -130,9 +130,8 @@ def count_hits(start: Tensor, length: Tensor, words: Tensor, V: int, warp: bool 
 def compact(hits: Tensor, t: int, always: Tensor | None, never: Tensor | None = None, optimised: bool = True) -> Tensor:
     """optimised: through shared memory, in order; else by one counter and a sort."""
     n, V = hits.shape
-    if never is not None:
-        ids = compact(hits, t, always, None, optimised)
-        return ids[~never[ids]]
+    if never is not None:  # here, since a mask as an index of what is listed would make the host wait again
+        hits, always = hits.masked_fill(never, -1), None if always is None else always & ~never
     always = torch.zeros(V, dtype=torch.uint8, device=hits.device) if always is None else always.byte()
     ids = torch.empty(V, dtype=torch.long, device=hits.device)
     if not optimised:
