@@ -30,7 +30,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1] / "bench"), str(HERE.parent / "optimal_ending")]
 
-from placement_model import AttentiveModel, Words  # noqa: E402
+from placement_model import LEAST, AttentiveModel, Words  # noqa: E402
 from placement_scores import Entry, bleu_over, by_hand, entries_of, measured  # noqa: E402
 from placement_searches import Line, accuracy, again, stepwise  # noqa: E402
 from searches import command_line, machine, model_flags, named, quiet, read_text, run_script, text_arguments  # noqa: E402
@@ -150,7 +150,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     terms.add_argument("--term-lists", type=Path, help="terms that the references have, as JSON lists")
     parse.add_argument("--lines-of", nargs=2, metavar=("FILE", "WORD"), help="only these lines (all)")
     parse.add_argument("--beams", type=int, nargs="+", default=[5], help="in step and again run at the first (5)")
-    parse.add_argument("--least", type=float, default=0.25, help="attention to a span at which in step writes its term (0.25)")
+    parse.add_argument("--least", type=float, default=LEAST, help="attention to a span at which in step writes its term (0.5)")
     parse.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="beside no glossary and by hand (all)")
     parse.add_argument("--name", required=True, help="title of the section")
     parse.add_argument("--out", type=Path, required=True, help="folder for outputs and results")

@@ -23,7 +23,7 @@ import torch
 from fairseq import checkpoint_utils
 from torch import Tensor
 
-LEAST = 0.25  # of the attention, as in fairseq_ext/placement
+LEAST = 0.5  # of the attention; the best of 0.25, 0.4, 0.5 and 0.6 on 80 lines of Multi30k's validation set
 
 
 class AttentiveModel:
