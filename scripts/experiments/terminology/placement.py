@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,12 +49,13 @@ def read_displaced(file: Path) -> list[Entry]:
 
 
 def read_term_lists(file: Path, source: str, target: str) -> list[Entry]:
-    """The terms that have one translation in all lists."""
+    """The terms that have one translation in all lists, both of nothing but words."""
     translations: dict[str, set[str]] = {}
     for line in file.read_text(encoding="utf-8").splitlines():
         for term in json.loads(line):
             translations.setdefault(term[source], set()).add(term[target])
-    return [Entry(term, tuple(found)) for term, found in translations.items() if len(found) == 1 and "\t" not in term]
+    plain = re.compile(r"\w+(?: \w+)*")
+    return [Entry(term, tuple(f)) for term, f in translations.items() if len(f) == 1 and all(map(plain.fullmatch, (term, *f)))]
 
 
 class Section:
