@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "scripts" / "experiments" / "terminology"
 sys.path[:0] = [str(HERE)]
 
+from placement import read_term_lists  # noqa: E402
 from placement_model import AttentiveModel, SpanTerm, Words, in_step  # noqa: E402
 from placement_scores import Entry, bare, by_hand, entries_of, measured  # noqa: E402
 
@@ -39,6 +40,12 @@ def test_met_left_and_appended_terms_are_counted():
     assert (found.terms, found.met, found.left, found.appended) == (4, 3, 1, 1)
     assert found.bleu == pytest.approx(sacrebleu.corpus_bleu(outputs, [references]).score)
     assert bare("An edifice, A Man and an end") == "a edifice, a man and a end"
+
+
+def test_term_lists_give_the_terms_that_have_one_translation(tmp_path):
+    lines = [[{"de": "Hand", "en": "hand"}, {"de": "Arm", "en": "arm"}], [{"de": "Arm", "en": "limb"}, {"de": "Hand, Fuß", "en": "hand"}]]
+    (tmp_path / "terms").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    assert read_term_lists(tmp_path / "terms", "de", "en") == [Entry("Hand", ("hand",))]
 
 
 @pytest.fixture(scope="module")
