@@ -18,7 +18,7 @@ PAPERS = {  # what the results of a folder of scripts/experiments measure
     "lsh": ("fairseq_ext/softmax", "fairseq_ext/kernels", "fairseq_ext/strategies/softmax"),
     "optimal_ending": (*SEARCH, "fairseq_ext/strategies/stop"),
     "streaming": (*SEARCH, "fairseq_ext/strategies/schedule", "fairseq_ext/strategies/prune"),
-    "terminology": (*SEARCH, "fairseq_ext/constraints", "fairseq_ext/terms", "fairseq_ext/strategies/select"),
+    "terminology": (*SEARCH, "fairseq_ext/constraints", "fairseq_ext/placement", "fairseq_ext/terms", "fairseq_ext/strategies/select"),
 }
 EVERYTHING = ("fairseq_ext",)  # what other results measure
 COMMIT = re.compile(r"(?:commit\s+|\"git_commit\": \")`?([0-9a-f]{7,40})\b")

@@ -13,7 +13,8 @@ ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "scripts" / "experiments" / "terminology"
 sys.path[:0] = [str(HERE)]
 
-from placement_model import AttentiveModel, SpanTerm, in_step  # noqa: E402
+from placement import read_term_lists  # noqa: E402
+from placement_model import AttentiveModel, SpanTerm, Words, in_step  # noqa: E402
 from placement_scores import Entry, bare, by_hand, entries_of, measured  # noqa: E402
 
 from fairseq_ext.translator import Translator  # noqa: E402
@@ -41,6 +42,12 @@ def test_met_left_and_appended_terms_are_counted():
     assert bare("An edifice, A Man and an end") == "a edifice, a man and a end"
 
 
+def test_term_lists_give_the_terms_that_have_one_translation(tmp_path):
+    lines = [[{"de": "Hand", "en": "hand"}, {"de": "Arm", "en": "arm"}], [{"de": "Arm", "en": "limb"}, {"de": "Hand, Fuß", "en": "hand"}]]
+    (tmp_path / "terms").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    assert read_term_lists(tmp_path / "terms", "de", "en") == [Entry("Hand", ("hand",))]
+
+
 @pytest.fixture(scope="module")
 def model() -> tuple[Translator, AttentiveModel]:
     translator = Translator(**FLAGS)
@@ -51,16 +58,16 @@ def test_in_step_without_terms_is_beam_search_and_with_one_writes_it_where_its_s
     translator, attentive = model
     line = "Die Ärztin öffnet die Akte."
     source = translator.encode(line).tolist()
-    starts = torch.tensor([symbol.startswith("▁") for symbol in attentive.target.symbols])
-    plain = attentive.target.string(in_step(attentive, source, [], 4, starts)).split()
+    words = Words(attentive.target.symbols)
+    plain = attentive.target.string(in_step(attentive, source, [], 4, words)).split()
     stock = translator.translate([line])[0][0]
     assert plain == stock.tokens
     span = [i for i, token in enumerate(source) if attentive.source[token] == "▁Akte"] or [len(source) - 3]
     form = tuple(map(attentive.target.index, translator.bpe.encode("physician").split()))
     terms = [SpanTerm((form,), tuple(span))]
     assert "physician" not in stock.text
-    assert "physician" in translator.decode(attentive.target.string(in_step(attentive, source, terms, 4, starts)))
-    assert in_step(attentive, source, terms, 4, starts, least=1.1) == in_step(attentive, source, [], 4, starts)  # no span has as much
+    assert "physician" in translator.decode(attentive.target.string(in_step(attentive, source, terms, 4, words)))
+    assert in_step(attentive, source, terms, 4, words, least=1.1) == in_step(attentive, source, [], 4, words)  # no span has as much
 
 
 def test_forced_decoding_gives_the_scores_of_the_search(model):

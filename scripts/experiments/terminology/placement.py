@@ -12,8 +12,9 @@ the term displaces and the term are a prefix, and the rest is searched. Also how
 with a term for each language; entries with several translations are left out, the others make one glossary. --lines-of: only lines for
 which FILE has WORD.
 
-Only lines with a term are translated. DIR/placement.json holds the sections by name, a section that is run again takes its old place;
-placement_tables.py makes DIR/tables.md of it. Outputs are in DIR/outputs, a line each. Everything is on the CPU.
+Only lines with a term are translated. DIR/placement.json holds the sections by name; what is run again takes its old place there, so a
+section can be made in parts. placement_tables.py makes DIR/tables.md of it. Outputs are in DIR/outputs, a line
+each. It runs on the CPU.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,13 +31,15 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1] / "bench"), str(HERE.parent / "optimal_ending")]
 
-from placement_model import AttentiveModel  # noqa: E402
+from placement_model import LEAST, AttentiveModel, Words  # noqa: E402
 from placement_scores import Entry, bleu_over, by_hand, entries_of, measured  # noqa: E402
 from placement_searches import Line, accuracy, again, stepwise  # noqa: E402
 from searches import command_line, machine, model_flags, named, quiet, read_text, run_script, text_arguments  # noqa: E402
 
 from fairseq_ext.translation import Translation  # noqa: E402
 from fairseq_ext.translator import Translator  # noqa: E402
+
+WAYS = ("free", "align", "in step", "again")
 
 
 def read_displaced(file: Path) -> list[Entry]:
@@ -45,12 +49,13 @@ def read_displaced(file: Path) -> list[Entry]:
 
 
 def read_term_lists(file: Path, source: str, target: str) -> list[Entry]:
-    """The terms that have one translation in all lists."""
+    """The terms that have one translation in all lists, both of nothing but words."""
     translations: dict[str, set[str]] = {}
     for line in file.read_text(encoding="utf-8").splitlines():
         for term in json.loads(line):
             translations.setdefault(term[source], set()).add(term[target])
-    return [Entry(term, tuple(found)) for term, found in translations.items() if len(found) == 1 and "\t" not in term]
+    plain = re.compile(r"\w+(?: \w+)*")
+    return [Entry(term, tuple(f)) for term, f in translations.items() if len(f) == 1 and all(map(plain.fullmatch, (term, *f)))]
 
 
 class Section:
@@ -73,6 +78,7 @@ class Section:
         self.references = [by_hand(line, entries) for line, entries in zip(self.plain, self.entries, strict=True)]
         self.work = args.out / "outputs" / args.name.replace(" ", "-").replace("/", "-")
         self.work.mkdir(parents=True, exist_ok=True)
+        self.accuracy: dict[str, Any] | None = None
         self.glossary = self.work / "glossary.tsv"
         self.glossary.write_text("".join(f"{e.source}\t{'|'.join(e.forms)}\n" for e in self.table), encoding="utf-8")
 
@@ -93,18 +99,22 @@ class Section:
         if self.args.displaced:
             texts["by hand"] = [by_hand(*each) for each in zip(texts["no glossary"], self.entries, strict=True)]
         inserted: dict[str, int] = {}
-        for placement in ("free", "align"):
+        for placement in [way for way in ("free", "align") if way in self.args.ways]:
             found = self.translated(beam, placement)
             texts[placement] = [each.text for each in found]
             inserted[placement] = sum(len(each.elsewhere) for each in found)
-        if self.args.displaced and beam == self.args.beams[0]:
+        own = [way for way in ("in step", "again") if way in self.args.ways]
+        if own and self.args.displaced and beam == self.args.beams[0]:
             translator = self.translator(beam)
             model = AttentiveModel(self.flags["path"], translator.task)
             lines = [Line.of(model, translator, *each) for each in zip(self.sources, drafts, self.entries, strict=True)]
             self.accuracy = accuracy(model, lines)
-            print(f"{self.args.name}: in step and again", file=sys.stderr, flush=True)
-            texts["in step"] = [stepwise(model, line, beam, self.args.least, self.args.pays) for line in lines]
-            texts["again"] = again(model, translator, lines, self.args.tgt)
+            print(f"{self.args.name}: {' and '.join(own)}, beam {beam}", file=sys.stderr, flush=True)
+            if "in step" in own:
+                words = Words(model.target.symbols)
+                texts["in step"] = [stepwise(model, line, beam, words, self.args.least) for line in lines]
+            if "again" in own:
+                texts["again"] = again(model, translator, lines, self.args.tgt)
         baseline = texts["by hand" if self.args.displaced else "no glossary"]
         rows = []
         for way, output in texts.items():
@@ -114,20 +124,22 @@ class Section:
             rows.append({"beam": beam, "way": way} | scores.as_dict() | ({"inserted": inserted[way]} if way == "align" else {}))
         return rows
 
-    def results(self) -> dict[str, Any]:
-        """The section of placement.json."""
-        self.accuracy: dict[str, Any] | None = None
-        rows = [row for beam in self.args.beams for row in self.of_beam(beam)]
+    def about(self) -> dict[str, Any]:
+        """What a section of placement.json says beside its rows."""
         about = {"model": named(self.args.model), "text": named(self.args.text), "languages": [self.args.src, self.args.tgt]}
         about |= {"kind": "displaced" if self.args.displaced else "agreeing", "sentences": len(self.sources)}
-        return about | {"entries": len(self.table), "rows": rows, "accuracy": self.accuracy, "machine": machine()}
+        return about | {"entries": len(self.table), "machine": machine()}
 
 
-def keep(file: Path, name: str, section: dict[str, Any]) -> None:
-    """Put a section into placement.json."""
+def keep(file: Path, name: str, about: dict[str, Any], rows: list[dict[str, Any]], found: dict[str, Any] | None) -> None:
+    """Put rows, and how often alignments find the displaced words, into a section of placement.json."""
     sections = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    old = sections.get(name, {"rows": [], "accuracy": None})
+    of_place = {(row["beam"], row["way"]): row for row in (*old["rows"], *rows)}
+    order = sorted(of_place, key=lambda place: (place[0], ("no glossary", "by hand", *WAYS).index(place[1])))
+    sections[name] = about | {"rows": [of_place[place] for place in order], "accuracy": found or old["accuracy"]}
     part = file.with_suffix(".part")
-    part.write_text(json.dumps(sections | {name: section}, indent=1, ensure_ascii=False), encoding="utf-8")
+    part.write_text(json.dumps(sections, indent=1, ensure_ascii=False), encoding="utf-8")
     os.replace(part, file)
 
 
@@ -140,13 +152,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     terms.add_argument("--term-lists", type=Path, help="terms that the references have, as JSON lists")
     parse.add_argument("--lines-of", nargs=2, metavar=("FILE", "WORD"), help="only these lines (all)")
     parse.add_argument("--beams", type=int, nargs="+", default=[5], help="in step and again run at the first (5)")
-    parse.add_argument("--least", type=float, default=0.25, help="attention to a span at which in step writes its term (0.25)")
-    parse.add_argument("--pays", action="store_true", help="in step counts the model's log-probabilities of terms")
+    parse.add_argument("--least", type=float, default=LEAST, help="attention to a span at which in step writes its term (0.5)")
+    parse.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="beside no glossary and by hand (all)")
     parse.add_argument("--name", required=True, help="title of the section")
     parse.add_argument("--out", type=Path, required=True, help="folder for outputs and results")
     args = parse.parse_args(argv)
     quiet()
-    keep(args.out / "placement.json", args.name, Section(args).results())
+    section = Section(args)
+    for beam in args.beams:
+        rows = section.of_beam(beam)
+        keep(args.out / "placement.json", args.name, section.about(), rows, section.accuracy)
 
 
 if __name__ == "__main__":

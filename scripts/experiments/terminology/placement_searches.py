@@ -8,7 +8,7 @@ from typing import Any
 from unicodedata import normalize
 
 import torch
-from placement_model import AttentiveModel, SpanTerm, in_step
+from placement_model import AttentiveModel, SpanTerm, Words, in_step
 from placement_scores import Entry, as_word
 from torch import Tensor
 
@@ -51,7 +51,7 @@ class Line:
         return words, [overlapping(spans, *word) for word in words]
 
 
-def stepwise(model: AttentiveModel, line: Line, beam: int, least: float, pays: bool) -> str:
+def stepwise(model: AttentiveModel, line: Line, beam: int, words: Words, least: float) -> str:
     """The translation of `in_step`; a form that the dictionary cannot write is left out, and a term without any."""
     encode = line.translator.bpe.encode if line.translator.bpe is not None else str
     terms = []
@@ -59,8 +59,7 @@ def stepwise(model: AttentiveModel, line: Line, beam: int, least: float, pays: b
         forms = [tuple(map(model.target.index, encode(form).split())) for form in entry.forms]
         writable = tuple(form for form in forms if model.target.unk() not in form)
         terms += [SpanTerm(writable, tuple(span))] if writable else []
-    starts = [symbol.startswith("\u2581") for symbol in model.target.symbols]  # SentencePiece's mark
-    found = in_step(model, line.source, terms, beam, torch.tensor(starts), least, pays)
+    found = in_step(model, line.source, terms, beam, words, least)
     return line.translator.decode(model.target.string(found))
 
 
