@@ -107,8 +107,8 @@ class Early(Count):
 
     def worth(self, total: Tensor, length: int | Tensor, wanted: Tensor) -> Tensor:
         """The score, of which the part of the total (any shape) beyond DEAR nats a token is not divided by the length."""
-        least = torch.as_tensor(-DEAR * length, dtype=total.dtype, device=total.device)
-        return self.scoring(total.maximum(least), length, wanted) + (total - least).clamp(max=0)
+        least = -DEAR * length
+        return self.scoring(total.clamp(min=least), length, wanted) + (total - least).clamp(max=0)
 
     def turn(self, candidates: Candidates, stays: Tensor) -> Tensor:
         """(S, c): place of each candidate where the banks take turns, from the highest down."""
