@@ -31,7 +31,9 @@ def widened(text: str, span: Span, term: str, taken: list[Span]) -> Span:
 
 
 def agreeing(targets: tuple[str, ...], word: str) -> tuple[str, ...]:
-    """The English target forms of the number of the word that they displace; all of them where none has it."""
+    """The English target forms of the number of the word that they displace; all of them where none has it, or no word is displaced."""
+    if not word:
+        return targets
     is_plural = PLURAL.search(word) is not None
     return tuple(form for form in targets if (PLURAL.search(form) is not None) == is_plural) or targets
 

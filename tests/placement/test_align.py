@@ -64,6 +64,7 @@ def test_a_singular_takes_the_singular_form(word):
 def test_a_plural_takes_the_plural_form(word):
     assert agreeing(("edifice", "edifices"), word) == ("edifices",)
     assert agreeing(("stamp collector", "grass"), word) == ("stamp collector", "grass"), "no form is a plural: all stay"
+    assert agreeing(("edifice", "edifices"), "") == ("edifice", "edifices"), "inserted: no word says the number"
 
 
 def test_a_neighbour_that_the_term_holds_itself_goes_with_the_word():
