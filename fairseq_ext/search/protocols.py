@@ -27,14 +27,14 @@ from fairseq_ext.search.scoring import Scoring
 
 
 class Schedule(ABC):
-    """When sentences start (`--schedule`)."""
+    """When sentences that wait start (`--schedule`)."""
 
     level: bool = True  # the sentences with the fewest tokens continue first, until the others are level with them; else all in turn
     most_rows: int | None = None  # of one decoder call; None: no limit
 
     @abstractmethod
-    def __call__(self, pool: Pool, started: int, live: int, rows: int) -> Sequence[int]:
-        """The sentences that start now, given how many have started, how many of those are still live, and their rows."""
+    def __call__(self, waiting: int, live: int, rows: int, since: int) -> int:
+        """How many of those that wait start now, beside so many live sentences and their rows, so many steps after the last start."""
 
 
 class Softmax(ABC):

@@ -8,7 +8,10 @@ from models import alone, batch, build, dictionary, generators, run, same
 from sizes import part_of
 
 from fairseq_ext.constraints.sentence import EMPTY, SentenceConstraints
-from fairseq_ext.search.open_search import OpenSearch, common_prefix
+from fairseq_ext.search.loop_search import LoopSearch
+from fairseq_ext.search.open_pool import OpenPool
+from fairseq_ext.search.request import Request
+from fairseq_ext.search.searcher import common_prefix
 
 WORD, LAST = dictionary().nspecial, len(dictionary()) - 1
 K, MAX_LEN = 4, 12
@@ -53,40 +56,40 @@ def interleaved(arriving: Arriving, places: int, seed: int, cancelled: float = 0
     """Let all sentences arrive at random, some of which are cancelled at random; compare the others; return how many those are."""
     draw = random.Random(seed)
     generator = arriving.generator
-    search = OpenSearch(generator.setup, places, torch.device("cpu"))
+    search = LoopSearch(generator.setup, OpenPool(places, generator.pad, torch.device("cpu")))
     waiting = list(range(len(arriving.sample["id"])))
     draw.shuffle(waiting)
-    here: dict[int, tuple[int, int]] = {}  # place -> number, nbest
-    told: dict[int, list[int]] = {}  # place -> the prefix that was told
+    here: set[Request] = set()
+    told: dict[Request, list[int]] = {}  # the prefix that was told
     got: list[tuple[int, int, list[dict], list[int]]] = []
     while waiting or here:
         room = places - search.live
         if waiting and room and draw.random() < 0.6:
             numbers = sorted(waiting.pop() for _ in range(min(len(waiting), draw.randint(1, room))))  # longest first
-            nbest = [draw.randint(1, generator.spec.k) for _ in numbers]
-            taken = search.admit(arriving.pool(numbers), nbest)
-            here |= {place: pair for place, pair in zip(taken, zip(numbers, nbest, strict=True), strict=True)}
+            pool = arriving.pool(numbers)
+            requests = [Request(n, draw.randint(1, generator.spec.k), pool=pool, sentence=i) for i, n in enumerate(numbers)]
+            search.admit(requests)
+            here |= set(requests)
             assert search.live == len(here)
         if here and draw.random() < cancelled:
-            leaves = draw.sample(sorted(here), draw.randint(1, min(2, len(here))))
+            leaves = draw.sample(sorted(here, key=lambda request: request.number), draw.randint(1, min(2, len(here))))
             rows = search.rows
             search.cancel(leaves)
             assert search.rows <= rows - len(leaves), "rows of cancelled sentences are free at once"
-            for place in leaves:
-                del here[place]
-                told.pop(place, None)
+            for request in leaves:
+                here.remove(request)
+                told.pop(request, None)
         final = search.step()
-        for place in here:
-            if place not in final:
-                prefix = search.common_prefix(place)
-                before = told.get(place, [])
+        for request in here:
+            if request not in final:
+                prefix = search.common_prefix(request)
+                before = told.get(request, [])
                 assert prefix[: len(before)] == before, "what has been told stays"
-                told[place] = prefix
-        for place in final:
-            number, nbest = here.pop(place)
-            found = generator.answer(search.pool, place, search.take(place))[:nbest]
-            search.leave(place)
-            got.append((number, nbest, found, told.pop(place, [])))
+                told[request] = prefix
+        for request in final:
+            here.remove(request)
+            found = generator.answer(request.pool, request.sentence, search.take(request))[: request.nbest]
+            got.append((request.number, request.nbest, found, told.pop(request, [])))
     assert search.live == 0 and search.rows == 0
     for number, nbest, found, prefix in got:  # subtle: afterwards, as a generator that is made changes BART's model
         same([arriving.alone(number, nbest)], [found], tolerance)
@@ -220,13 +223,12 @@ def test_a_place_is_used_again_and_nothing_of_its_last_sentence_is_left():
 def test_certificates_are_those_of_the_sentence():
     model = build("transformer", 2)
     arriving = Arriving(model, {"stop": "optimal"}, None, [5, 4, 3], 2, unnormalized=True)
-    search = OpenSearch(arriving.generator.setup, 3, torch.device("cpu"))
-    search.admit(arriving.pool([0, 1, 2]), [1, 1, 1])
+    search, pool = LoopSearch(arriving.generator.setup, OpenPool(3, 1, torch.device("cpu"))), arriving.pool([0, 1, 2])
+    search.admit([Request(i, 1, pool=pool, sentence=i) for i in range(3)])
     gaps = {}
     while search.live:
-        for place in search.step():
-            gaps[place] = search.take(place)[0].ending.gap
-            search.leave(place)
+        for request in search.step():
+            gaps[request.number] = search.take(request)[0].ending.gap
     proved = sum(gap == 0.0 for gap in gaps.values())
     counted = arriving.made()
     run(counted, arriving.given([0, 1, 2]))
