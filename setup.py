@@ -44,7 +44,7 @@ setup(
     packages=find_packages(include=["fairseq_ext", "fairseq_ext.*"]),
     package_data={
         "fairseq_ext": ["py.typed"], "fairseq_ext.compat": ["*.pth"], "fairseq_ext.serve": ["*.html"],
-        "fairseq_ext.kernels": ["*.cpp", "*.hpp", "*.cu"],
+        "fairseq_ext.kernels": ["**/*.cpp", "**/*.hpp", "**/*.cu"],
     },
     # fairseq's own pins cannot be met today, so it is installed by itself: pip install --no-deps fairseq==0.12.2
     install_requires=[

@@ -148,7 +148,7 @@ def onednn() -> str:
 
 
 def compiled_step() -> str:
-    imports = "from fairseq_ext.kernels.library import build; from fairseq_ext.kernels.transformer import has_int8"
+    imports = "from fairseq_ext.kernels.library import build; from fairseq_ext.kernels.decoder.transformer import has_int8"
     done = forked(f"{imports}; print(build(), has_int8())")
     if done.returncode:
         raise Failed(last_line(done), "the fast decoder runs as torch operations, which take longer: install a C++ compiler (g++)")

@@ -28,8 +28,8 @@ import fairseq_ext  # noqa: F401  lets fairseq be imported
 from fairseq_ext import array_file
 from fairseq_ext.errors import UsageError
 from fairseq_ext.kernels import library as building
-from fairseq_ext.kernels import lsh
-from fairseq_ext.kernels.row import RowStruct
+from fairseq_ext.kernels.parallel.row import RowStruct
+from fairseq_ext.kernels.softmax import lsh
 from fairseq_ext.parallel.drafts import table as tables
 from fairseq_ext.parallel.drafts.estimate import estimate
 from fairseq_ext.parallel.drafts.ngram import Ngram
@@ -37,7 +37,7 @@ from fairseq_ext.softmax import lsh_index
 from fairseq_ext.softmax.lsh_index import Parameters
 
 PRELOADED = "FAIRSEQ_EXT_SANITIZED"
-FILES = ("draft.cpp", "lsh.cpp")
+FILES = ("parallel/draft.cpp", "softmax/lsh.cpp")
 FLAGS = ("-O1", "-g", "-march=native", "-std=c++17", "-fPIC", "-shared", "-fopenmp", "-fsanitize=address,undefined",
          "-fno-sanitize-recover=undefined")  # fmt: skip
 STRANGE = [-(1 << 63), -(1 << 31), -2, -1, 0, 1, 2, 31, 255, 1 << 15, 1 << 16, (1 << 31) - 1, 1 << 31, (1 << 63) - 1]

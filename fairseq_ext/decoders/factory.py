@@ -14,8 +14,8 @@ from fairseq_ext.decoders.transformer.decoder import TransformerBackend
 from fairseq_ext.decoders.transformer.supported import unsupported
 from fairseq_ext.decoders.transformer.weights import Weights
 from fairseq_ext.errors import UsageError
+from fairseq_ext.kernels.decoder.transformer import has_int8
 from fairseq_ext.kernels.library import library
-from fairseq_ext.kernels.transformer import has_int8
 
 logger = logging.getLogger("fairseq_ext")
 

@@ -1,4 +1,4 @@
-"""The compiled library: built from the C++ files beside this one, verified, and loaded with the signatures of its functions.
+"""The compiled library: built from the C++ files of this folder, verified, and loaded with the signatures of its functions.
 
 It is compiled for this processor, once: `python -m fairseq_ext.kernels` does it ahead of time. It lies in the user's cache folder
 under a name that holds source, compiler, flags and processor, so a changed source or another machine with the same home folder gets
@@ -34,7 +34,7 @@ from fairseq_ext.files import cache_folder, replace, untrusted
 from fairseq_ext.kernels.declarations import FOLDER, signatures
 
 logger = logging.getLogger("fairseq_ext")
-SOURCES, HEADERS = sorted(FOLDER.glob("*.cpp")), sorted(FOLDER.glob("*.hpp"))
+SOURCES, HEADERS = sorted(FOLDER.rglob("*.cpp")), sorted(FOLDER.rglob("*.hpp"))
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-shared", "-fopenmp", "-fno-math-errno", "-fno-trapping-math")
 
 DIGEST = ".sha256"  # ends the name of the file with the library's digest
@@ -123,7 +123,8 @@ def compile_library(command: list[str], target: Path) -> None:
     names, called = ", ".join(path.name for path in SOURCES), shlex.join(command)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         made = Path(folder) / target.name
-        done = subprocess.run([*command, *FLAGS, "-o", str(made), *map(str, SOURCES)], capture_output=True, text=True, check=False)
+        made_of = [f"-I{FOLDER}", "-o", str(made), *map(str, SOURCES)]
+        done = subprocess.run([*command, *FLAGS, *made_of], capture_output=True, text=True, check=False)
         if done.returncode:
             said = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[-200:])
             raise RuntimeError(f"{called} could not compile {names} ({said.strip()})")

@@ -1,4 +1,4 @@
-"""Sentences with required phrases in compiled calls (kernels/constrained.cpp) of many steps each.
+"""Sentences with required phrases in compiled calls (kernels/constraints/constrained.cpp) of many steps each.
 
 The loop (loop.py) is the definition: hypotheses are the same, to the last bit. The steps of a few rows that go on for long cost the loop
 more than their rows do.
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import torch
 
 from fairseq_ext.errors import NotANumber
-from fairseq_ext.kernels.beam import STEPS, Result
-from fairseq_ext.kernels.constrained import Banks, CompiledConstrained, Settings
+from fairseq_ext.kernels.constraints.constrained import Banks, CompiledConstrained, Settings
+from fairseq_ext.kernels.search.beam import STEPS, Result
 from fairseq_ext.search.compiled_search import FIRST_POSITIONS, FIRST_STEPS
 from fairseq_ext.search.finished import Hypothesis, OnFinal, hypotheses
 from fairseq_ext.search.pool import Pool
@@ -20,7 +20,7 @@ from fairseq_ext.search.state import SearchSetup
 
 
 def knows(setup: SearchSetup) -> bool:
-    """Whether kernels/constrained.cpp knows a generator's search, the decoder and the phrases left aside."""
+    """Whether kernels/constraints/constrained.cpp knows a generator's search, the decoder and the phrases left aside."""
     plugs = setup.plugs
     return (
         plugs.stop.estimate is not None

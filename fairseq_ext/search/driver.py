@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fairseq_ext.kernels.beam import STEPS
+from fairseq_ext.kernels.search.beam import STEPS
 from fairseq_ext.search.compiled_search import CompiledSearch, is_plain, knows
 from fairseq_ext.search.constrained import ConstrainedSearch
 from fairseq_ext.search.finished import OnFinal

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 
 import torch
 
-from fairseq_ext.kernels.constrained import Banks
+from fairseq_ext.kernels.constraints.constrained import Banks
 from fairseq_ext.search.constrained import ConstrainedGroup
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.open_search import common_prefix

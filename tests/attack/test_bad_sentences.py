@@ -12,7 +12,7 @@ from forked import Done, generate, interactive
 from test_lines import told
 
 from fairseq_ext import SentenceError, Translator, UsageError
-from fairseq_ext.kernels.transformer import has_int8
+from fairseq_ext.kernels.decoder.transformer import has_int8
 
 SENTENCES = 11
 EXT = ["--task", "translation_ext", "--cpu", "--beam", 2, "--max-len-b", 8]

@@ -8,8 +8,8 @@ from models import batch, build, generators, run, same
 from test_cli import EXT, generate, lines, same_lines
 
 from fairseq_ext.compat import own_process
+from fairseq_ext.kernels.decoder.transformer import has_int8
 from fairseq_ext.kernels.library import library
-from fairseq_ext.kernels.transformer import has_int8
 
 needs_library = pytest.mark.skipif(library() is None, reason="there is no C++ compiler")
 

@@ -15,8 +15,8 @@ from fairseq_ext.engine.compiled import WithPhrases
 from fairseq_ext.engine.decoding import Decoding
 from fairseq_ext.engine.jobs import Answer, GlossaryFile, Job, Partial
 from fairseq_ext.engine.worker import load
-from fairseq_ext.kernels.beam import Result
 from fairseq_ext.kernels.library import library
+from fairseq_ext.kernels.search.beam import Result
 from fairseq_ext.search.compiled_search import CompiledSearch
 from fairseq_ext.search.open_search import OpenSearch
 from fairseq_ext.session.pool_of import pool_of, pool_without_constraints

@@ -18,8 +18,8 @@ from fairseq_ext.decoders.factory import make_decoder
 from fairseq_ext.decoders.transformer.decoder import TransformerBackend
 from fairseq_ext.errors import UsageError
 from fairseq_ext.kernels import library as building
-from fairseq_ext.kernels import topk
-from fairseq_ext.kernels import transformer as step
+from fairseq_ext.kernels.decoder import transformer as step
+from fairseq_ext.kernels.search import topk
 from fairseq_ext.search import log_probs
 
 needs_library = pytest.mark.skipif(building.library() is None, reason="there is no C++ compiler")

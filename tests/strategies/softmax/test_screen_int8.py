@@ -6,8 +6,8 @@ import pytest
 import torch
 from models import batch, build, generators, run
 
+from fairseq_ext.kernels.decoder.transformer import has_int8
 from fairseq_ext.kernels.library import library
-from fairseq_ext.kernels.transformer import has_int8
 from fairseq_ext.softmax.random_rounding import RandomScreen, randomly_rounded
 from fairseq_ext.stats import Stats
 from fairseq_ext.strategies.softmax.screened import EIGHT_BITS, Screened, ScreenedLogProbs

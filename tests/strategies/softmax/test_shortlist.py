@@ -9,7 +9,7 @@ import torch
 from models import alone, batch, build, dictionary, generators, run, same
 
 from fairseq_ext import UsageError
-from fairseq_ext.kernels.transformer import has_int8
+from fairseq_ext.kernels.decoder.transformer import has_int8
 from fairseq_ext.softmax.shortlist import most_frequent
 
 WORDS = 60

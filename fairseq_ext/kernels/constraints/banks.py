@@ -13,9 +13,9 @@ from fairseq_ext.kernels.declarations import struct
 from fairseq_ext.kernels.library import loaded
 
 LONGS = ("first", "token", "target", "hits", "base", "root", "pending", "value", "wanted", "need", "size", "total")
-PhrasesStruct = struct("phrases.hpp", "Phrases")
-RowsStruct = struct("banks.hpp", "Rows")
-FoundStruct = struct("banks.cpp", "Found")
+PhrasesStruct = struct("constraints/phrases.hpp", "Phrases")
+RowsStruct = struct("constraints/banks.hpp", "Rows")
+FoundStruct = struct("constraints/banks.cpp", "Found")
 
 
 @dataclass

@@ -4,7 +4,7 @@
 
 #pragma once
 
-#include "banks.hpp"
+#include "constraints/banks.hpp"
 
 namespace {
 

@@ -7,11 +7,11 @@
 // Shapes: N sentences, n live rows, k beam, W the most rows of a sentence, G constraints, T places for the tokens of a row, V vocabulary,
 // F = 2k hypotheses of a sentence at most, m the length of the n-best list.
 
-#include "early.hpp"
-#include "ngrams.hpp"
-#include "reader.hpp"
-#include "result.hpp"
-#include "step.hpp"
+#include "constraints/early.hpp"
+#include "search/ngrams.hpp"
+#include "decoder/reader.hpp"
+#include "search/result.hpp"
+#include "decoder/step.hpp"
 
 namespace {
 

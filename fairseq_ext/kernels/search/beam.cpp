@@ -4,10 +4,10 @@
 // Shapes: k beam, n live rows of a sentence (one before the first token, then at most k), c = 2k candidates, V vocabulary, T places for the
 // tokens of a row, N rows of all sentences.
 
-#include "ngrams.hpp"
-#include "result.hpp"
-#include "stops.hpp"
-#include "topk.hpp"
+#include "search/ngrams.hpp"
+#include "search/result.hpp"
+#include "search/stops.hpp"
+#include "search/topk.hpp"
 
 namespace {
 

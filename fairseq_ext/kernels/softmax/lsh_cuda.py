@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels import lsh_torch
-from fairseq_ext.kernels.lsh_torch import LOAD, MAX_HASHES, MAX_ROUNDS, Cuckoo, Spans, bits_of, draw_hashes
+from fairseq_ext.kernels.softmax import lsh_torch
+from fairseq_ext.kernels.softmax.lsh_torch import LOAD, MAX_HASHES, MAX_ROUNDS, Cuckoo, Spans, bits_of, draw_hashes
 
 BLOCK = 256
 SHARED_FLOATS = 12_288  # 48 KiB, what every GPU gives a block unasked

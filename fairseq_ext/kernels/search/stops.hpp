@@ -9,7 +9,7 @@
 #include <cmath>
 #include <vector>
 
-#include "sentence.hpp"
+#include "search/sentence.hpp"
 
 namespace {
 

@@ -46,7 +46,7 @@ class StopRule(IntEnum):
 
 
 RULES = ("k", "min_len", "eos", "pad", "ngram", "stop", "variable", "children", "paper", "prune_bound", "normalize")
-Rules = struct("sentence.hpp", "Rules")
+Rules = struct("search/sentence.hpp", "Rules")
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ class PlugRules:
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
-SentenceStruct = struct("sentence.hpp", "Sentence")
-BatchStruct = struct("beam.cpp", "Batch")
+SentenceStruct = struct("search/sentence.hpp", "Sentence")
+BatchStruct = struct("search/beam.cpp", "Batch")
 
 
 class CompiledSentence:
@@ -164,7 +164,7 @@ class CompiledBatch:
 
     def go_on(self, most: int, reader: Any, step: ctypes.Structure) -> Result:
         """At most so many steps, and none after one that ends a sentence; with NO_ROOM it is to be called again when reader
-        (kernels/row.py, CompiledReader) and step have more."""
+        (kernels/parallel/row.py, CompiledReader) and step have more."""
         return Result(self.search_sentences(ctypes.addressof(self.struct), most, reader.address, ctypes.addressof(step)))
 
     def take_counts(self) -> tuple[int, int]:

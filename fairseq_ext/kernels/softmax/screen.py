@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.kernels.declarations import struct
+from fairseq_ext.kernels.decoder.transformer import PackedLinear
 from fairseq_ext.kernels.library import loaded
-from fairseq_ext.kernels.transformer import PackedLinear
 
 MORE = 2048  # words of a row that are scored again at most, where the best of them do not make the bound
 
 
-ScreenStruct = struct("screen.cpp", "Screen")
+ScreenStruct = struct("softmax/screen.cpp", "Screen")
 
 
 class ScreenedLinear:

@@ -1,6 +1,6 @@
 // Words that would complete an n-gram a second time become impossible.
 
-#include "ngrams.hpp"
+#include "search/ngrams.hpp"
 
 #include <cmath>
 

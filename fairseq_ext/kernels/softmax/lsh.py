@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels import lsh_torch
 from fairseq_ext.kernels.library import loaded
-from fairseq_ext.kernels.lsh_torch import Cuckoo, bits_of, build_cuckoo, compact, gather
+from fairseq_ext.kernels.softmax import lsh_torch
+from fairseq_ext.kernels.softmax.lsh_torch import Cuckoo, bits_of, build_cuckoo, compact, gather
 
 __all__ = ["build_cuckoo", "compact", "count_hits", "gather", "lookup_cuckoo", "lookup_direct", "wta_hash"]
 

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.kernels.declarations import struct
+from fairseq_ext.kernels.decoder.transformer import packed_bytes, panels
 from fairseq_ext.kernels.library import loaded
-from fairseq_ext.kernels.screen import MORE, screened
-from fairseq_ext.kernels.transformer import packed_bytes, panels
+from fairseq_ext.kernels.softmax.screen import MORE, screened
 
-ScreenInt8Struct = struct("screen_int8.cpp", "ScreenInt8")
+ScreenInt8Struct = struct("softmax/screen_int8.cpp", "ScreenInt8")
 
 
 class ScreenedInt8:

@@ -2,10 +2,10 @@
 // parallel/driver.py for the call, strategies/decoding/_blocks.py and window.py for the methods, decoders/transformer/decoder.py for the
 // decoder.
 
-#include "ngrams.hpp"
-#include "reader.hpp"
-#include "row.hpp"
-#include "topk.hpp"
+#include "search/ngrams.hpp"
+#include "decoder/reader.hpp"
+#include "parallel/row.hpp"
+#include "search/topk.hpp"
 
 namespace {
 

@@ -1,6 +1,6 @@
 // Where the draft of a row that is alone comes from; parallel/drafts/ holds the definitions, for arrays of rows.
 
-#include "row.hpp"
+#include "parallel/row.hpp"
 #include "vectors.hpp"
 
 namespace {

@@ -2,7 +2,7 @@
 //
 // Shapes: n rows, d features, m words that were found, T words of the fixed part.
 
-#include "shortlist.hpp"
+#include "softmax/shortlist.hpp"
 #include "stages.hpp"
 
 extern "C" {

@@ -1,6 +1,6 @@
 // From logits to the best next words: log-softmax, and the best of every line or of every sentence's lines.
 
-#include "topk.hpp"
+#include "search/topk.hpp"
 
 extern "C" {
 

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.beam import FIRST_PLACES, FOUND, ROWS, Result
 from fairseq_ext.kernels.library import loaded
+from fairseq_ext.kernels.search.beam import FIRST_PLACES, FOUND, ROWS, Result
 
 STATES = ("place", "next_place", "met", "next_met")
 
@@ -107,7 +107,7 @@ class CompiledConstrained:
         )  # fmt: skip
 
     def go_on(self, reader: Any, step: ctypes.Structure, most: int) -> Result:
-        """Make at most so many steps with reader (kernels/row.py, CompiledReader), whose KV cache step describes."""
+        """Make at most so many steps with reader (kernels/parallel/row.py, CompiledReader), whose KV cache step describes."""
         return Result(loaded().search_constrained(ctypes.addressof(self.struct), reader.address, ctypes.addressof(step), most))
 
     def take_counts(self) -> tuple[int, int]:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.kernels.declarations import struct
+from fairseq_ext.kernels.decoder.transformer import PackedLinear
 from fairseq_ext.kernels.library import library, loaded
-from fairseq_ext.kernels.transformer import PackedLinear
 
 
 def takes(weight: Tensor) -> bool:
@@ -22,7 +22,7 @@ def takes(weight: Tensor) -> bool:
     return weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.is_contiguous() and library() is not None
 
 
-ListStruct = struct("shortlist.cpp", "Shortlist")
+ListStruct = struct("softmax/shortlist.cpp", "Shortlist")
 
 
 class ShortlistLinear:

@@ -1,6 +1,6 @@
 // Dynamic beam allocation on the CPU, one sentence after the other (banks.hpp): what is saved are some hundred small tensor operations a step.
 
-#include "banks.hpp"
+#include "constraints/banks.hpp"
 
 namespace {
 

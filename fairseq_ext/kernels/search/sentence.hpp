@@ -4,8 +4,8 @@
 
 #pragma once
 
-#include "reader.hpp"
-#include "step.hpp"
+#include "decoder/reader.hpp"
+#include "decoder/step.hpp"
 
 namespace {
 

@@ -15,12 +15,12 @@ import numpy as np
 from fairseq_ext.kernels.declarations import struct
 from fairseq_ext.kernels.library import loaded
 
-DrafterStruct = struct("row.hpp", "Drafter")
-TrajectoryStruct = struct("draft.cpp", "Trajectory")
-CopyStruct = struct("draft.cpp", "Copy")
-PreviousStruct = struct("draft.cpp", "Previous")
-TableStruct = struct("draft.cpp", "Table")
-NgramStruct = struct("draft.cpp", "Ngram")
+DrafterStruct = struct("parallel/row.hpp", "Drafter")
+TrajectoryStruct = struct("parallel/draft.cpp", "Trajectory")
+CopyStruct = struct("parallel/draft.cpp", "Copy")
+PreviousStruct = struct("parallel/draft.cpp", "Previous")
+TableStruct = struct("parallel/draft.cpp", "Table")
+NgramStruct = struct("parallel/draft.cpp", "Ngram")
 
 
 TYPES = {"key": np.int64, "token": np.int32, "lexical_start": np.int64, "lexical_token": np.int32}  # of the arrays; others are float32

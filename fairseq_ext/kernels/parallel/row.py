@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.kernels.declarations import struct
-from fairseq_ext.kernels.draft import CompiledDrafter
+from fairseq_ext.kernels.decoder.transformer import LayerStack, PackedLinear, StepStruct, norm_struct
 from fairseq_ext.kernels.library import loaded
-from fairseq_ext.kernels.transformer import LayerStack, PackedLinear, StepStruct, norm_struct
+from fairseq_ext.kernels.parallel.draft import CompiledDrafter
 
 BUFFERS = {"draft": np.int64, "sure": np.float64, "word": np.int64, "word_score": np.float64, "margin": np.float64}
 
@@ -35,10 +35,10 @@ class Status(IntEnum):
     NO_ROOM = 4  # the reader has no memory for the block
 
 
-RowStruct = struct("row.hpp", "Row")
-ReaderStruct = struct("reader.hpp", "Reader")
-BlocksStruct = struct("row.cpp", "Blocks")
-WindowStruct = struct("row.cpp", "Window")
+RowStruct = struct("parallel/row.hpp", "Row")
+ReaderStruct = struct("decoder/reader.hpp", "Reader")
+BlocksStruct = struct("parallel/row.cpp", "Blocks")
+WindowStruct = struct("parallel/row.cpp", "Window")
 
 
 @dataclass
@@ -91,7 +91,7 @@ class CompiledRow:
 
 class CompiledReader:
     """A decoder whose layers, linear maps and embeddings compiled code reads for one row. step: of the row's KV cache
-    (kernels/transformer.py); embedding (V, d); scale: of the embedding; norm: of embeddings (decoders/linear.py, Norm), or None."""
+    (kernels/decoder/transformer.py); embedding (V, d); scale: of the embedding; norm: of embeddings (decoders/linear.py, Norm), or None."""
 
     def __init__(self, layers: LayerStack, output: PackedLinear, embedding: Tensor, scale: float, step: ctypes.Structure, norm: Any = None):
         assert embedding.is_contiguous() and embedding.dtype == torch.float32

@@ -6,8 +6,8 @@
 #include <tuple>
 #include <utility>
 
-#include "topk.hpp"
-#include "shortlist.hpp"
+#include "search/topk.hpp"
+#include "softmax/shortlist.hpp"
 
 extern "C" void linear(const void* packed, const float* x, int64_t lines, float* y, int64_t epilogue);  // transformer.cpp
 

@@ -5,10 +5,10 @@
 //
 // Shapes: N = n x b lines (n rows, b new tokens each), d features, H heads, h = d / H, f feed-forward features, V vocabulary.
 
-#include "attention.hpp"
-#include "linear.hpp"
-#include "norm.hpp"
-#include "step.hpp"
+#include "decoder/attention.hpp"
+#include "decoder/linear.hpp"
+#include "decoder/norm.hpp"
+#include "decoder/step.hpp"
 
 namespace {
 

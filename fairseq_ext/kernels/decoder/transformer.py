@@ -23,12 +23,12 @@ EPILOGUES = {"none": 0, "relu": 1, "gelu": 2}
 KIND = {32: 0, 8: 1, 16: 2}  # by bits of the weights
 
 
-LinearStruct = struct("linear.hpp", "Linear")
-NormStruct = struct("norm.hpp", "Norm")
-LayerStruct = struct("transformer.cpp", "Layer")
-LayerStackStruct = struct("transformer.cpp", "LayerStack")
-CacheStruct = struct("step.hpp", "Cache")
-StepStruct = struct("step.hpp", "Step")
+LinearStruct = struct("decoder/linear.hpp", "Linear")
+NormStruct = struct("decoder/norm.hpp", "Norm")
+LayerStruct = struct("decoder/transformer.cpp", "Layer")
+LayerStackStruct = struct("decoder/transformer.cpp", "LayerStack")
+CacheStruct = struct("decoder/step.hpp", "Cache")
+StepStruct = struct("decoder/step.hpp", "Step")
 
 
 def has_int8() -> bool:

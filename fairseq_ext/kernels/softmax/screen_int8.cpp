@@ -6,9 +6,9 @@
 #include <tuple>
 #include <utility>
 
-#include "linear.hpp"
-#include "shortlist.hpp"
-#include "topk.hpp"
+#include "decoder/linear.hpp"
+#include "softmax/shortlist.hpp"
+#include "search/topk.hpp"
 
 namespace {
 

@@ -1,7 +1,7 @@
 // What row.cpp, beam.cpp and constrained.cpp read sentences with.
 #pragma once
 
-#include "norm.hpp"
+#include "decoder/norm.hpp"
 
 // of transformer.cpp; what they are given is made in transformer.py
 extern "C" void decode(const void* layers, const void* step);

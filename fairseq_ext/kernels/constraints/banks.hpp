@@ -6,8 +6,8 @@
 
 #pragma once
 
-#include "phrases.hpp"
-#include "topk.hpp"
+#include "constraints/phrases.hpp"
+#include "search/topk.hpp"
 
 namespace {
 
