@@ -49,7 +49,7 @@ ALLOWED = {
     "constraints": "counters errors files search.finished search.log_probs search.pool stats terms",
     "decoders": "errors kernels",
     # what all may import
-    "kernels": "compat.own_process files",
+    "kernels": "compat.own_process errors files",
     "registry": "capabilities errors",
     "capabilities": "",
     "child": "",

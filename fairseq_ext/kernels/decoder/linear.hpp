@@ -6,11 +6,10 @@
 #include <type_traits>
 
 #include "vectors.hpp"
-#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+#if defined(__x86_64__)
 #include <immintrin.h>
-#define HAS_INT8 1
-#else
-#define HAS_INT8 0
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace {
@@ -46,12 +45,38 @@ inline void panel_float(const float* x, int64_t stride, const Weight* weight, in
     }
 }
 
-#if HAS_INT8
-inline ints dot4(ints sum, int32_t x, ints weight) {
-#ifdef __AVX512VNNI__
-    return (ints)_mm512_dpbusd_epi32((__m512i)sum, _mm512_set1_epi32(x), (__m512i)weight);
+#if defined(__ARM_FEATURE_DOTPROD) && !defined(__ARM_FEATURE_MATMUL_INT8)
+constexpr bool LESS_128 = true;  // of x: bytes are signed in this instruction, and there is no offset to take away
 #else
+constexpr bool LESS_128 = false;
+#endif
+
+// sum + the products of four bytes of x, unsigned, with four signed ones of each lane's weight. Without an instruction for that, pairs of
+// 16 bits are multiplied: all of it is exact
+inline ints dot4(ints sum, int32_t x, ints weight) {
+#if defined(__AVX512VNNI__)
+    return (ints)_mm512_dpbusd_epi32((__m512i)sum, _mm512_set1_epi32(x), (__m512i)weight);
+#elif defined(__AVXVNNI__)
     return (ints)_mm256_dpbusd_avx_epi32((__m256i)sum, _mm256_set1_epi32(x), (__m256i)weight);
+#elif defined(__ARM_FEATURE_MATMUL_INT8)
+    return (ints)vusdotq_s32((int32x4_t)sum, vreinterpretq_u8_s32(vdupq_n_s32(x)), vreinterpretq_s8_s32((int32x4_t)weight));
+#elif defined(__ARM_FEATURE_DOTPROD)
+    const int8x16_t less = vreinterpretq_s8_s32(vdupq_n_s32(x ^ static_cast<int32_t>(0x80808080)));
+    return (ints)vdotq_s32((int32x4_t)sum, less, vreinterpretq_s8_s32((int32x4_t)weight));
+#elif defined(__AVX2__)
+    typedef int16_t shorts __attribute__((vector_size(LANES * 4)));
+    const shorts even = (shorts)weight << 8 >> 8, odd = (shorts)weight >> 8;
+    const int32_t x_even = x & 0xff00ff, x_odd = x >> 8 & 0xff00ff;
+#if defined(__AVX512BW__)
+    sum += (ints)_mm512_madd_epi16((__m512i)even, _mm512_set1_epi32(x_even));
+    return sum + (ints)_mm512_madd_epi16((__m512i)odd, _mm512_set1_epi32(x_odd));
+#else
+    sum += (ints)_mm256_madd_epi16((__m256i)even, _mm256_set1_epi32(x_even));
+    return sum + (ints)_mm256_madd_epi16((__m256i)odd, _mm256_set1_epi32(x_odd));
+#endif
+#else
+    for (int byte = 0; byte < 32; byte += 8) sum += (weight << (24 - byte) >> 24) * (x >> byte & 255);
+    return sum;
 #endif
 }
 
@@ -67,7 +92,6 @@ inline void panel_int8(const int32_t* x, int64_t stride, const int32_t* weight, 
             for (int v = 0; v < VECTORS; ++v) sums[r][v] = dot4(sums[r][v], x[r * stride + k], w[v]);
     }
 }
-#endif
 
 // Write one line's panel of results, `columns` of them
 inline void finish(const float* line, const float* bias, float* y, int64_t columns, Epilogue epilogue) {
@@ -98,7 +122,6 @@ void block_of_rows(const Linear& p, int64_t panel, const void* x, int64_t line, 
         }
         std::memcpy(results, sums, sizeof(results));
     } else {
-#if HAS_INT8
         ints sums[R][VECTORS];
         int64_t fours = p.in / 4;
         const int32_t* weight = static_cast<const int32_t*>(p.weight) + panel * fours * PANEL;
@@ -107,9 +130,8 @@ void block_of_rows(const Linear& p, int64_t panel, const void* x, int64_t line, 
             int32_t whole[PANEL];
             std::memcpy(whole, sums[r], sizeof(whole));
             for (int c = 0; c < PANEL; ++c)
-                results[r][c] = static_cast<float>(whole[c] - p.offset[first + c]) * (row_scale[line + r] * p.scale[first + c]);
+                results[r][c] = static_cast<float>(whole[c] - (LESS_128 ? 0 : p.offset[first + c])) * (row_scale[line + r] * p.scale[first + c]);
         }
-#endif
     }
     for (int r = 0; r < R; ++r)
         finish(results[r], p.bias ? p.bias + first : nullptr, y + (line + r) * p.out + first, columns, epilogue);

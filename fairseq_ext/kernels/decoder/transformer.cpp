@@ -63,7 +63,6 @@ thread_local std::vector<float> memory_y, memory_wide, memory_score;
 extern "C" {
 
 int64_t panel_columns() { return PANEL; }
-int64_t has_int8() { return HAS_INT8; }
 
 // Whether linear maps give what they must: 4 x 1 x 1 is 4. Tried in a process of its own after compiling, since a wrong idea of the
 // processor ends the process
@@ -74,7 +73,7 @@ int64_t works() {
     std::vector<float> scale(PANEL, 1.0f);
     std::vector<int32_t> offset(PANEL, 4 * 128);
     bool good = true;
-    for (int64_t kind : {FLOAT32, INT16, HAS_INT8 ? INT8 : INT16}) {
+    for (int64_t kind : {FLOAT32, INT16, INT8}) {
         const void* data = weight.data();
         if (kind == INT16) data = shorts.data();
         if (kind == INT8) data = bytes.data();

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_ext.kernels.declarations import struct
-from fairseq_ext.kernels.library import library, loaded
+from fairseq_ext.kernels.library import loaded
 
 EPILOGUES = {"none": 0, "relu": 1, "gelu": 2}
 KIND = {32: 0, 8: 1, 16: 2}  # by bits of the weights
@@ -29,12 +29,6 @@ LayerStruct = struct("decoder/transformer.cpp", "Layer")
 LayerStackStruct = struct("decoder/transformer.cpp", "LayerStack")
 CacheStruct = struct("decoder/step.hpp", "Cache")
 StepStruct = struct("decoder/step.hpp", "Step")
-
-
-def has_int8() -> bool:
-    """Whether this processor multiplies 8-bit numbers in one instruction, and the library is there."""
-    found = library()
-    return found is not None and bool(found.has_int8())
 
 
 def panels(weight: Tensor, columns: int | None = None) -> Tensor:

@@ -37,7 +37,6 @@ struct ScreenInt8 {
 // R lines (bytes of 2 states each R = 2, ...) times a panel. The next weights are prefetched where they come from memory
 template <int R, bool FIRST>
 inline void panel_bytes(const int32_t* x, int64_t stride, const int32_t* weight, int64_t fours, ints sums[R][SLIM]) {
-#if HAS_INT8
     for (int r = 0; r < R; ++r)
         for (int v = 0; v < SLIM; ++v) sums[r][v] = ints{};
     for (int64_t k = 0; k < fours; ++k, weight += COLUMNS) {
@@ -48,7 +47,6 @@ inline void panel_bytes(const int32_t* x, int64_t stride, const int32_t* weight,
         for (int r = 0; r < R; ++r)
             for (int v = 0; v < SLIM; ++v) sums[r][v] = dot4(sums[r][v], x[r * stride + k], w[v]);
     }
-#endif
 }
 
 // States as bytes: lines (2n, d) unsigned, high then low; unit (n,) what the low byte counts in; rest (n,) the norm of what is lost
@@ -90,7 +88,7 @@ struct Product {
             const float times = unit[row + r] / static_cast<float>(s.temperature);
             alignas(64) float logits[COLUMNS];
             for (int v = 0; v < SLIM; ++v) {
-                const ints offset = *reinterpret_cast<const loose_ints*>(s.offset + first + v * LANES);
+                const ints offset = LESS_128 ? ints{} : (ints)*reinterpret_cast<const loose_ints*>(s.offset + first + v * LANES);
                 const floats high = __builtin_convertvector((ints)(sums[2 * r][v] - offset), floats);
                 const floats low = __builtin_convertvector((ints)(sums[2 * r + 1][v] - offset), floats);
                 store(logits + v * LANES, (high * 256.0f + low) * (load(s.scale + first + v * LANES) * times));

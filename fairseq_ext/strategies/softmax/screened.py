@@ -36,7 +36,6 @@ from torch import Tensor
 from fairseq_ext.counters import Section
 from fairseq_ext.decoders.protocol import Decoder
 from fairseq_ext.errors import UsageError
-from fairseq_ext.kernels.decoder.transformer import has_int8
 from fairseq_ext.kernels.library import library
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam
@@ -202,8 +201,8 @@ def unavailable(weight: Tensor, m: int, bits: int = 16) -> str | None:
     """Why weights cannot be screened, in words; None when they can."""
     if weight.dtype != torch.float32:
         return f"the weights are {str(weight.dtype).removeprefix('torch.')}"
-    if bits == 8 and (weight.device.type != "cpu" or not has_int8()):
-        return "--screen-bits 8 is for a processor that multiplies 8-bit numbers (AVX-512 or AVX VNNI)"
+    if bits == 8 and weight.device.type != "cpu":
+        return "--screen-bits 8 is for the CPU"
     if bits == 8 and weight.size(1) % 4:
         return f"--screen-bits 8 takes features in fours, and there are {weight.size(1)}"
     if weight.size(0) < 4 * m:
