@@ -49,7 +49,7 @@ ALLOWED = {
     "constraints": "counters errors files search.finished search.log_probs search.pool stats terms",
     "decoders": "errors kernels",
     # what all may import
-    "kernels": "compat.own_process files",
+    "kernels": "compat.own_process errors files",
     "registry": "capabilities errors",
     "capabilities": "",
     "child": "",
@@ -211,7 +211,7 @@ def test_what_is_no_circle_is_not_found(written):
         ("search.loop", "search.beam", True),
         ("decoders.factory", "search.pool", False),
         ("strategies.select.dba", "config", False),
-        ("kernels.banks", "strategies.select.dba", False),
+        ("kernels.constraints.banks", "strategies.select.dba", False),
         ("", "tasks", True),
         ("errors", "files", False),
     ],

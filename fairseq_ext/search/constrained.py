@@ -1,5 +1,5 @@
-"""The compiled twin of the loop for sentences with required phrases (kernels/constrained.cpp): dynamic beam allocation and the early end,
-and no other strategy.
+"""The compiled twin of the loop for sentences with required phrases (kernels/constraints/constrained.cpp): dynamic beam allocation
+and the early end, and no other strategy.
 
 The loop (loop.py) is the definition: hypotheses are the same, to the last bit. The steps of a few rows that go on for long cost the loop
 more than their rows do. Sentences that start together are a group with a KV cache of its own.
@@ -13,8 +13,8 @@ import torch
 
 from fairseq_ext.constraints.sentence import SentenceConstraints
 from fairseq_ext.errors import NotANumber
-from fairseq_ext.kernels.beam import Result
-from fairseq_ext.kernels.constrained import Banks, CompiledConstrained, Settings
+from fairseq_ext.kernels.constraints.constrained import Banks, CompiledConstrained, Settings
+from fairseq_ext.kernels.search.beam import Result
 from fairseq_ext.search.compiled_search import FIRST_POSITIONS, FIRST_STEPS
 from fairseq_ext.search.finished import Hypothesis, hypotheses
 from fairseq_ext.search.pool import OfPool, Pool
@@ -33,7 +33,7 @@ class ConstrainedSearch(Searcher):
 
     @staticmethod
     def knows(setup: SearchSetup) -> bool:
-        """Whether kernels/constrained.cpp knows a generator's search, the decoder and the phrases left aside."""
+        """Whether kernels/constraints/constrained.cpp knows a generator's search, the decoder and the phrases left aside."""
         plugs = setup.plugs
         return (
             plugs.stop.estimate is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Generic, TypeVar
 
-from fairseq_ext.kernels.beam import STEPS
+from fairseq_ext.kernels.search.beam import STEPS
 from fairseq_ext.search.finished import OnFinal
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Schedule

@@ -14,8 +14,8 @@ from fairseq_ext import Translator, UsageError
 from fairseq_ext.engine.decoding import Decoding
 from fairseq_ext.engine.jobs import Answer, GlossaryFile, Job, Partial
 from fairseq_ext.engine.worker import STEPS, load
-from fairseq_ext.kernels.beam import Result
 from fairseq_ext.kernels.library import library
+from fairseq_ext.kernels.search.beam import Result
 from fairseq_ext.search.compiled_search import CompiledSearch
 from fairseq_ext.search.constrained import ConstrainedSearch
 from fairseq_ext.search.loop_search import LoopSearch
