@@ -26,8 +26,8 @@ class Best:
 def best_of_rows(k: int, beam: Beam, log_probs: LogProbs, children: int | None = None) -> Best:
     """The 2k best continuations of each sentence (or all but one where there are fewer: fairseq never takes pad), at most so many
     children of one row."""
-    width, words = beam.width, log_probs.value.size(1)
-    c = min(2 * k, width * words - (log_probs.ids is None))  # a shortlist has no pad
+    width, words = beam.width, log_probs.size
+    c = min(2 * k, width * words - log_probs.is_dense)  # a shortlist has no pad
     if children is None or children >= min(c, words):
         found = log_probs.best_of_sentences(c, beam.last_score(), beam.bounds())
         if found is not None:
