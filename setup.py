@@ -93,7 +93,7 @@ setup(
     extras_require={
         "gpu": ["cupy-cuda12x"],
         "plots": ["matplotlib"],
-        "cluster": ["ray[serve]", "pyarrow"],
+        "cluster": ["ray", "pyarrow"],
         "terms": ["simplemma>=2"],
         "docs": ["mkdocs-material"],
         "serve": ["fastapi", "fastapi-offline", "uvicorn", "uvloop", "httptools", "prometheus-client"],

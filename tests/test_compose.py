@@ -7,12 +7,16 @@ on the same random models and batch.
 from itertools import combinations_with_replacement
 
 import pytest
-from models import alone, batch, build, dictionary, generators, parted, refused, run, settings, with_files
+import torch
+from models import alone, batch, build, dictionary, generators, parted, refused, run, same, settings, with_files
 from sizes import covering, part_of
 
 from fairseq_ext import UsageError
 from fairseq_ext.constraints.sentence import SentenceConstraints, met
 from fairseq_ext.registry import STRATEGIES
+from fairseq_ext.search.candidates import Candidates, best_of_sentences
+from fairseq_ext.search.protocols import Select
+from fairseq_ext.strategies.softmax.screened import Screened
 from fairseq_ext.validate import field_names
 
 
@@ -110,3 +114,36 @@ def test_certified_answers_equal_those_of_a_search_that_never_stops_early(select
     for expected, *others in zip(full, certified, pruned, strict=True):
         for got in others:
             assert [h["tokens"].tolist() for h in got[:2]] == [h["tokens"].tolist() for h in expected[:2]]
+
+
+SOFTMAXES = {"full": {}} | {flags["softmax"]: flags for flags in reversed(settings("example").values()) if "softmax" in flags}
+OF_BEAM = ("select", "stop", "constraint_end", "patience", "prune_children", "prune_finished", "prune_threshold")
+NEUTRAL = [flags for flags in settings("neutral").values() if set(flags) & set(OF_BEAM)]
+
+
+class OfAllWords(Select):
+    """--select topk as a stranger writes it, from `dense`."""
+
+    def __call__(self, beam, log_probs, pool):
+        every = log_probs.dense()
+        return Candidates(*best_of_sentences(8, beam, every, torch.arange(every.size(1)).expand_as(every)), 4)
+
+
+@pytest.mark.parametrize("softmax", SOFTMAXES)
+def test_a_neutral_setting_beside_a_softmax_is_that_softmax_alone(softmax, tmp_path, monkeypatch):
+    """Columns of shortlists are no words and inexact scores no scores, whoever reads them. In float32, which --softmax screened reads."""
+    monkeypatch.setattr(Screened, "is_faster", lambda *_: True)
+    models, sample = [build("transformer", 2, torch.float32, words=300, peak=2.0)], batch(LENGTHS, words=300)
+
+    def generator(flags):
+        ours = with_files(SOFTMAXES[softmax] | flags, tmp_path)
+        return generators(models, ours, words=300, beam=4, nbest=2, max_len_b=8).ours
+
+    expected = run(generator({}), sample)
+    allowed = [flags for flags in NEUTRAL if refused(SOFTMAXES[softmax] | flags, {}) is None]
+    assert len(allowed) >= len(NEUTRAL) - 1  # bonus raises what screened has ruled out
+    for flags in allowed:
+        same(expected, run(generator(flags), sample), 1e-4)
+    stranger = generator({})
+    stranger.plugs.select = OfAllWords()
+    same(expected, run(stranger, sample), 1e-4)

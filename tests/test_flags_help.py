@@ -73,7 +73,7 @@ def test_every_help_line_says_its_default_and_a_number_its_unit() -> None:
 
 PARSERS = {
     "corpus": "fairseq_ext.corpus.__main__:parser", "serve": "fairseq_ext.serve.__main__:parser",
-    "terms": "fairseq_ext.terms.__main__:parser", "ray_app": "fairseq_ext.serve.ray_app:arguments",
+    "terms": "fairseq_ext.terms.__main__:parser",
     "ddg": "fairseq_ext.viz.ddg:parser",
 }  # fmt: skip
 

@@ -44,27 +44,15 @@ class BannedTable:
     def ban_(self, log_probs: LogProbs, state: Tensor, last: Tensor | None = None) -> None:
         """Make impossible what would violate a phrase in rows (n,) of these states. last (n,) bool: rows that end behind the next token."""
         root = self.root[state]
-        self.forbid_(log_probs, torch.cat([self.finishing[state], self.finishing[root]], dim=1))
+        log_probs.ban_each_(torch.cat([self.finishing[state], self.finishing[root]], dim=1))
         if self.glued.numel() == 1:
             return
         pending = self.pending[state]
         if state.device.type != "cpu" or bool(pending.any()):
-            glued = self.glued if log_probs.ids is None else self.glued[log_probs.ids]
-            if state.device.type == "cpu":  # few rows are
-                own = glued if glued.dim() == 1 else glued[pending]
-                log_probs.value[pending] = log_probs.value[pending].masked_fill(~own, -torch.inf)
-            else:
-                log_probs.value.masked_fill_(pending[:, None] & ~glued, -torch.inf)
+            log_probs.ban_words_(pending, ~self.glued)
         if last is not None and (state.device.type != "cpu" or bool(last.any())):
             closing = torch.cat([self.closing[state], self.closing[root]], dim=1)
-            self.forbid_(log_probs, closing.masked_fill(~last[:, None], -1))
-
-    @staticmethod
-    def forbid_(log_probs: LogProbs, token: Tensor) -> None:
-        """Make tokens (n, B) impossible, each in its row; -1 for none."""
-        column, known = log_probs.column(token.clamp(min=0))
-        penalty = torch.zeros_like(column, dtype=log_probs.value.dtype).masked_fill_((token >= 0) & known, -torch.inf)
-        log_probs.value.scatter_add_(1, column, penalty)  # in place: a copy of all words would take longer than the search itself
+            log_probs.ban_each_(closing.masked_fill(~last[:, None], -1))
 
     def advance(self, state: Tensor, token: Tensor) -> Tensor:
         """States after a token, any shape."""

@@ -129,16 +129,11 @@ def forbid_(log_probs: LogProbs, tokens: EndTokens, rows: Rows, eos: int) -> Non
     gate = rows.open & rows.ruled & ~behind & (ends + 1 >= rows.allowed)
     attached = tokens.period[final] & tokens.abbreviates[rows.last][:, None]  # (n, F)
     own = (rows.wanted[:, :, None] == final).any(1)
-    column, known = log_probs.column(final[None])
-    penalty = torch.zeros(own.shape, dtype=log_probs.value.dtype, device=own.device)
-    penalty.masked_fill_(gate[:, None] & ~attached & ~own & known, -torch.inf)
-    log_probs.value = log_probs.value.scatter_add(1, column.expand(own.shape), penalty)
+    log_probs.ban_each_(torch.where(gate[:, None] & ~attached & ~own, final, -1))
     # (2) all but EOS and what closes, of rows behind their last end
     closed = rows.ruled & behind & (ends >= rows.allowed)
     if closed.device.type == "cpu" and not bool(closed.any()):  # as in most steps; asked where that does not mean to wait for a device
         return
     follows = tokens.final | tokens.closer
     follows[eos] = True
-    if log_probs.ids is not None:
-        follows = follows[log_probs.ids]
-    log_probs.value = log_probs.value.masked_fill(closed[:, None] & ~follows, -torch.inf)
+    log_probs.ban_words_(closed, ~follows)

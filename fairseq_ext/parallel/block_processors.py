@@ -22,7 +22,7 @@ from fairseq_ext.upload import upload
 
 def process_blocks(processors: LogitsProcessors, log_probs: LogProbs, pool: Pool, rows: Rows, draft: np.ndarray) -> None:
     """Apply all processors to log-probabilities (m, C), in place. draft (n, w - 1)."""
-    w, device = draft.shape[1] + 1, log_probs.value.device
+    w, device = draft.shape[1] + 1, log_probs.device
     step = (rows.length[:, None] + np.arange(w)).reshape(-1)  # (n, w) -> (m,) tokens before each position
     limit = step >= rows.limit.repeat(w)
     sentence = None if pool.prefix is None else upload(rows.live.repeat(w), device)

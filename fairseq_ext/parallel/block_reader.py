@@ -53,7 +53,7 @@ class BlockReader:
         log_probs = self.softmax(self.decoder, [x.reshape(n * w, -1) for x in features], None)  # (n, w, d) -> (m, d)
         process_blocks(self.processors, log_probs, pool, rows, draft)
         word, score, apart = (part.reshape(n, w) for part in fetch(log_probs, margin))
-        return Best(word, score, apart, log_probs.value.dtype)
+        return Best(word, score, apart, log_probs.dtype)
 
 
 def fetch(log_probs: LogProbs, margin: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -62,9 +62,9 @@ def fetch(log_probs: LogProbs, margin: bool) -> tuple[np.ndarray, np.ndarray, np
         best, words = log_probs.topk(2)
         value, token, apart = best[:, 0], words[:, 0], best[:, 0] - best[:, 1]
     else:
-        value, column = log_probs.value.max(1)
-        token = column if log_probs.ids is None else log_probs.ids[column]
-        apart = value
+        best, words = log_probs.topk(1)
+        value = apart = best[:, 0]
+        token = words[:, 0]
     if value.device.type == "cpu":
         score = value.double().numpy()
         return token.numpy(), score, apart.double().numpy() if margin else score

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from fairseq_ext.search.beam import Beam
+
 
 @dataclass
 class Candidates:
@@ -48,6 +50,22 @@ class StopDecision:
     done: Tensor | None  # (S, c) becomes a finished hypothesis; None: no candidate does
     stays: Tensor | None  # (S, c) becomes a row of the next beam, up to the width; None: every possible candidate
     final: Tensor  # (S,) the sentence needs no more decoding
+
+
+def best_of_sentences(c: int, beam: Beam, score: Tensor, token: Tensor, stable: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    """Row, token and cumulative score (S, c) of each sentence's best continuations, of those that its rows have: log-probability and token
+    (n, m). Fewer than c where its rows have fewer. stable: of equals the first, as everywhere else on a CPU."""
+    m = score.size(1)
+    score = beam.by_sentence(score + beam.last_score()[:, None], -torch.inf).flatten(1)  # (n, m) -> (S, width x m)
+    token = beam.by_sentence(token, 0).flatten(1)
+    if stable:
+        score, place = (x[:, :c] for x in score.sort(dim=1, descending=True, stable=True))
+    else:
+        score, place = score.topk(min(c, score.size(1)), dim=1)
+    row = place // m
+    if beam.counts is not None:  # an empty place points to a row of its own sentence
+        row = row.masked_fill(score == -torch.inf, 0)
+    return beam.first_row()[:, None] + row if len(beam.live) > 1 else row, token.gather(1, place), score
 
 
 def pick(value: Tensor, index: Tensor) -> Tensor:

@@ -5,105 +5,186 @@ Shapes: n live rows, V vocabulary, C = V or the length of a shortlist.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
 from fairseq_ext.kernels.library import library
+from fairseq_ext.kernels.search.ngrams import block_ngrams_, repeated
 from fairseq_ext.kernels.search.topk import best_of_sentences, topk
 
 FEW, MANY = 64, 256  # so many of each row, and of each sentence, the compiled top-k keeps sorted by insertion
 BLOCK = 64  # columns of one block of the two-stage top-k
 
 
-@dataclass
 class LogProbs:
-    """Log-probabilities of the next token: of every word, or of a shortlist."""
+    """Log-probabilities of the next token: of every word, or of a shortlist.
 
-    value: Tensor  # (n, C) with C = V, or the length of the shortlist
-    ids: Tensor | None = None  # None: all words; (C,) ascending: the words of every row's shortlist; (n, C): each row's own, which
-    # may repeat its last word behind it, with -inf
-    settled: ClassVar[bool] = True  # `value` may be read as it is; False: only what the methods return is exact (--softmax screened)
+    What is stored has columns that need not be words, and of some softmaxes (--softmax screened) is not exact, so it is private: `topk`,
+    `at` and `dense` are the ways in. Methods whose names end in _ change the log-probabilities in place.
+    """
 
-    def is_compiled(self) -> bool:
-        """Whether the compiled library can read `value`, in float32."""
-        return self.settled and self.value.dtype == torch.float32 and is_compiled(self.value)
+    def __init__(self, value: Tensor, ids: Tensor | None = None, vocabulary: int = 0):
+        self._value = value  # (n, C) with C = V, or the length of the shortlist
+        # None: all words; (C,) ascending: the words of every row's shortlist; (n, C): each row's own, which may repeat its last word
+        # behind it, with -inf
+        self._ids = ids
+        self._vocabulary = vocabulary  # V, for a shortlist
 
-    def topk(self, k: int) -> tuple[Tensor, Tensor]:
-        """The k best of each row, best first: scores (n, k) and tokens (n, k)."""
-        score, column = blockwise_topk(self.value, k)
-        return score, self.words(column)
+    @property
+    def size(self) -> int:
+        """How many words each row scores."""
+        return self._value.size(1)
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether every word is scored."""
+        return self._ids is None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._value.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self._value.device
+
+    def topk(self, k: int, without: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        """The k best of each row, best first: scores (n, k) and tokens (n, k).
+
+        without: rows (n,) and words (V,), masks: words that are left out in those rows."""
+        value = self._value
+        if without is not None:
+            rows, words = without
+            value = value.masked_fill(rows[:, None] & self._of_columns(words), -torch.inf)
+        score, column = value.max(1, keepdim=True) if k == 1 else blockwise_topk(value, k)
+        return score, self._words(column)
+
+    def at(self, token: Tensor) -> Tensor:
+        """Log-probabilities (n, m) of tokens (n or 1, m); -inf where a token is not on the shortlist."""
+        column, known = self._column(token)
+        return self._value.gather(1, column.expand(self._value.size(0), -1)).masked_fill(~known, -torch.inf)
+
+    def dense(self) -> Tensor:
+        """Log-probabilities (n, V) of all words, to be read only; -inf where a word is not on the shortlist."""
+        if self._ids is None:
+            return self._value
+        everything = self._value.new_full((self._value.size(0), self._vocabulary), -torch.inf)
+        return everything.scatter_reduce_(1, self._ids.expand_as(self._value), self._value, "amax")
+
+    def dense_for_library(self) -> Tensor | None:
+        """`dense` where it costs nothing and the compiled library can read it, in float32; else None."""
+        return self._value if self._ids is None and self._is_compiled() else None
+
+    def _is_compiled(self) -> bool:
+        return self._value.dtype == torch.float32 and is_compiled(self._value)
 
     def best_of_sentences(self, c: int, before: Tensor, first: Tensor) -> tuple[Tensor, ...] | None:
         """The c best continuations of each sentence, as kernels/search/topk.py returns them, with words in place of columns.
 
-        None where the compiled library cannot read `value`, or c is too large for it.
+        None where the compiled library cannot read the rows, or c is too large for it.
         """
-        if c > MANY or not self.is_compiled():
-            return None
-        return self.compiled_best(c, before, first)
+        return None if c > MANY or not self._is_compiled() else self._compiled_best(c, before, first)
 
-    def compiled_best(self, c: int, before: Tensor, first: Tensor) -> tuple[Tensor, ...]:
-        """The same by the compiled library, which must be able to read `value`."""
-        row, column, score = best_of_sentences(self.value, before.contiguous(), first, c)
-        if self.ids is None:
+    def _compiled_best(self, c: int, before: Tensor, first: Tensor) -> tuple[Tensor, ...]:
+        row, column, score = best_of_sentences(self._value, before.contiguous(), first, c)
+        if self._ids is None:
             return row, column, score
-        return row, self.ids[column] if self.ids.dim() == 1 else self.ids[row, column], score
+        return row, self._ids[column] if self._ids.dim() == 1 else self._ids[row, column], score
 
-    def words(self, column: Tensor) -> Tensor:
+    def mass(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Of rows (m,), by number: the log of the sum of probabilities, and how many words are possible."""
+        value = self._value[rows]
+        return value.logsumexp(1), (value > -torch.inf).sum(1)
+
+    def has_nan(self, all_words: bool = False) -> Tensor:
+        """Whether a row has NaN (a tensor of one bool): in its first word, where the model's NaN are, or in any."""
+        return (self._value if all_words else self._value[:, 0]).isnan().any()
+
+    def is_listed(self, token: Tensor) -> Tensor:
+        """Whether tokens (n or 1, m) are scored."""
+        return self._column(token)[1]
+
+    def _words(self, column: Tensor) -> Tensor:
         """The words that columns (n, m) hold."""
-        if self.ids is None:
+        if self._ids is None:
             return column
-        return self.ids[column] if self.ids.dim() == 1 else self.ids.gather(1, column)
+        return self._ids[column] if self._ids.dim() == 1 else self._ids.gather(1, column)
 
-    def column(self, token: Tensor) -> tuple[Tensor, Tensor]:
+    def _column(self, token: Tensor) -> tuple[Tensor, Tensor]:
         """Columns that hold tokens (n or 1, m), and whether each token is on its row's shortlist at all."""
-        if self.ids is None:
+        if self._ids is None:
             return token, torch.ones_like(token, dtype=torch.bool)
-        if self.ids.dim() == 2:
-            token = token.expand(self.ids.size(0), -1)
-        column = torch.searchsorted(self.ids, token.contiguous()).clamp_(max=self.ids.size(-1) - 1)
-        return column, self.words(column) == token
+        if self._ids.dim() == 2:
+            token = token.expand(self._ids.size(0), -1)
+        column = torch.searchsorted(self._ids, token.contiguous()).clamp_(max=self._ids.size(-1) - 1)
+        return column, self._words(column) == token
 
-    def at(self, token: Tensor) -> Tensor:
-        """Log-probabilities (n, m) of tokens (n, m); -inf where a token is not on the shortlist."""
-        column, known = self.column(token)
-        return self.value.gather(1, column).masked_fill(~known, -torch.inf)
+    def _of_columns(self, words: Tensor) -> Tensor:
+        """What (V,) or (n, V) has of each column: (C,) or (n, C)."""
+        if self._ids is None:
+            return words
+        return words[self._ids] if words.dim() == 1 else words.gather(1, self._ids.expand(words.size(0), -1))
 
     def ban_(self, token: int, rows: Tensor | None = None) -> None:
         """Make a token impossible, in every row or where the mask rows (n,) is true."""
-        if self.ids is None and rows is None:
-            self.value.select(1, token).fill_(-torch.inf)
+        if self._ids is None and rows is None:
+            self._value.select(1, token).fill_(-torch.inf)
         else:
             self.add_(token, -torch.inf, rows)
 
+    def ban_each_(self, token: Tensor) -> None:
+        """Make tokens (n, m) impossible, each in its row; -1 for none."""
+        column, known = self._column(token.clamp(min=0))
+        penalty = torch.zeros_like(column, dtype=self._value.dtype).masked_fill_((token >= 0) & known, -torch.inf)
+        self._value.scatter_add_(1, column, penalty)  # in place: a copy of all words would take longer than the search itself
+
+    def ban_words_(self, rows: Tensor, words: Tensor) -> None:
+        """Make the words of a mask (V,) impossible in the rows of a mask (n,), of which there are few."""
+        words = self._of_columns(words)
+        if rows.device.type == "cpu":
+            self._value[rows] = self._value[rows].masked_fill(words if words.dim() == 1 else words[rows], -torch.inf)
+        else:
+            self._value.masked_fill_(rows[:, None] & words, -torch.inf)
+
+    def ban_repeated_(self, tokens: Tensor, n: int) -> None:
+        """Ban every token that would complete an n-gram that its row's history, tokens (n, T), already holds."""
+        if tokens.size(1) < n:
+            return
+        if self._is_compiled() and tokens.stride(1) == 1:
+            block_ngrams_(self._value, tokens, n, self._ids)
+        else:
+            words, again = repeated(tokens, n)
+            self.ban_each_(words.masked_fill(~again, -1))
+
     def add_(self, token: int, amount: float, rows: Tensor | None = None) -> None:
         """Add to a token's log-probability, in every row or where the mask rows (n,) is true."""
-        if self.ids is None:
-            value = self.value.select(1, token)
+        if self._ids is None:
+            value = self._value.select(1, token)
             value += amount if rows is None else torch.zeros_like(value).masked_fill_(rows, amount)
             return
-        column, known = self.column(self.ids.new_full((1, 1), token))
-        column, known = (x.expand(self.value.size(0), -1) for x in (column, known))
+        column, known = self._column(self._ids.new_full((1, 1), token))
+        column, known = (x.expand(self._value.size(0), -1) for x in (column, known))
         known = known if rows is None else known & rows[:, None]
-        kept = self.value.gather(1, column)
-        self.value.scatter_(1, column, torch.where(known, kept + amount, kept))
+        kept = self._value.gather(1, column)
+        self._value.scatter_(1, column, torch.where(known, kept + amount, kept))
+
+    def add_dense_(self, amount: Tensor) -> None:
+        """Add amounts (n, V)."""
+        self._value = self._value + self._of_columns(amount)
 
     def make_exact_(self, rows: Tensor) -> None:
-        """Make `value` exact in the rows of a mask (n,)."""
+        """Make what is stored of the rows of a mask (n,) exact, for `mass`."""
 
     def reorder_(self, row: Tensor) -> None:
         """Row i becomes what row[i] was, among rows of one sentence."""
-        self.value = self.value[row]
+        self._value = self._value[row]
 
     def only_(self, token: Tensor, rows: Tensor) -> None:
-        """Make all but one token (n,) impossible where the mask rows (n,) is true."""
-        kept = self.at(token[:, None])
-        column, known = self.column(token[:, None])
-        alone = torch.full_like(self.value, -torch.inf).scatter_(1, column, kept.masked_fill(~known, -torch.inf))
-        self.value = torch.where(rows[:, None], alone, self.value)
+        """Make all but tokens (n, m) impossible where the mask rows (n,) is true; -1 for none."""
+        column, _ = self._column(token.clamp(min=0))
+        kept = self.at(token.clamp(min=0)).masked_fill_(token < 0, -torch.inf)
+        alone = torch.full_like(self._value, -torch.inf).scatter_reduce_(1, column, kept, "amax")
+        self._value = torch.where(rows[:, None], alone, self._value)
 
 
 def is_compiled(value: Tensor) -> bool:

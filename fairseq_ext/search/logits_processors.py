@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.search.ngrams import block_ngrams_, repeated
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
@@ -90,15 +89,15 @@ class LogitsProcessors:
         if self.unk_penalty:
             log_probs.add_(self.unk, -self.unk_penalty)
         if at.at_limit is not None:  # only EOS, at its true log-probability
-            log_probs.only_(torch.full_like(at.at_limit, self.eos, dtype=torch.long), at.at_limit)
+            log_probs.only_(torch.full_like(at.at_limit, self.eos, dtype=torch.long)[:, None], at.at_limit)
         if at.forced is not None:
             rows = at.forced != self.pad if at.at_limit is None else (at.forced != self.pad) & ~at.at_limit
-            log_probs.only_(at.forced.masked_fill(~rows, self.eos), rows)
+            log_probs.only_(at.forced.masked_fill(~rows, self.eos)[:, None], rows)
         ban_where(log_probs, self.eos, at.short)
         for token in self.suppress.tolist() if self.suppress is not None else ():
             ban_where(log_probs, token, at.free)
         if self.no_repeat_ngram:
-            block_ngrams(log_probs, at.history(), self.no_repeat_ngram)
+            log_probs.ban_repeated_(at.history(), self.no_repeat_ngram)
 
 
 def ban_where(log_probs: LogProbs, token: int, where: Tensor | bool) -> None:
@@ -113,9 +112,7 @@ def add_language_model(log_probs: LogProbs, beam: Beam, lm: torch.nn.Module, wei
     """Shallow fusion: add the weighted log-probabilities of a fairseq language model over the same dictionary."""
     out = lm(beam.tokens)
     lm_log_probs = lm.get_normalized_probs(out, log_probs=True, sample=None)[:, -1, :]  # type: ignore[operator]
-    if log_probs.ids is not None:
-        lm_log_probs = lm_log_probs.gather(1, log_probs.ids.expand(beam.rows, -1))
-    log_probs.value = log_probs.value + weight * lm_log_probs
+    log_probs.add_dense_(weight * lm_log_probs)
 
 
 def repeat_ended(log_probs: LogProbs, beam: Beam, ends: Tensor) -> None:
@@ -127,16 +124,3 @@ def repeat_ended(log_probs: LogProbs, beam: Beam, ends: Tensor) -> None:
         source = torch.where(ends, beam.first_row()[beam.sentence_of_row()], torch.arange(beam.rows, device=beam.device))
         log_probs.reorder_(source)
         beam.tokens, beam.score = beam.tokens[source], beam.score[source]
-
-
-def block_ngrams(log_probs: LogProbs, tokens: Tensor, n: int) -> None:
-    """Ban every token that would complete an n-gram that its history, tokens (m, T), already holds."""
-    if tokens.size(1) < n:
-        return
-    if log_probs.is_compiled() and tokens.stride(1) == 1:
-        block_ngrams_(log_probs.value, tokens, n, log_probs.ids)
-        return
-    words, again = repeated(tokens, n)
-    column, known = log_probs.column(words)
-    penalty = torch.zeros_like(column, dtype=log_probs.value.dtype).masked_fill_(again & known, -torch.inf)
-    log_probs.value.scatter_add_(1, column, penalty)

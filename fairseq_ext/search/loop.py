@@ -62,10 +62,10 @@ def advance(search: Search, beam: Beam) -> Beam:
         beam.attention.add_(attention)
     # (4) the softmax scores the vocabulary or a shortlist, (5) the logits processors forbid and force
     log_probs = plugs.softmax(decoder, features, beam, pool)
-    broken = log_probs.value[:, 0].isnan().any()
+    broken = log_probs.has_nan()
     log_probs = search.processors(log_probs, beam, pool, at_limit)
     if search.processors.lm is not None:  # NaN of its own
-        broken = broken | log_probs.value.isnan().any()
+        broken = broken | log_probs.has_nan(all_words=True)
     # (6) the best continuations of each sentence, (7) less those that pruning drops
     candidates = plugs.select(beam, log_probs, pool)
     for prune in plugs.prune:

@@ -17,6 +17,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
 from fastapi_offline import FastAPIOffline
 
+from fairseq_ext.engine.engine import Engine
 from fairseq_ext.engine.jobs import Answer
 from fairseq_ext.errors import UsageError
 from fairseq_ext.serve import libretranslate, records
@@ -24,7 +25,6 @@ from fairseq_ext.serve.glossary_routes import GlossaryRoutes
 from fairseq_ext.serve.graphs import Graphs
 from fairseq_ext.serve.guard import read_body
 from fairseq_ext.serve.metrics import Counted
-from fairseq_ext.serve.protocol import AnyEngine
 from fairseq_ext.serve.refusals import ERRORS, REFUSED, refusal
 from fairseq_ext.serve.same_site import SameSite
 from fairseq_ext.serve.service import Service
@@ -43,7 +43,7 @@ def body_of(schema: dict[str, Any], examples: dict[str, Any]) -> dict[str, Any]:
 class Server(Service):
     """A service over HTTP. `app` is the ASGI application."""
 
-    def __init__(self, engine: AnyEngine, settings: Settings):
+    def __init__(self, engine: Engine, settings: Settings):
         super().__init__(engine, settings)
         self.graphs = Graphs(engine.flags)
         # the documentation's scripts come from here, too: /docs works without a network

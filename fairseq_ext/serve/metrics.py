@@ -9,8 +9,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Summa
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from fairseq_ext.engine.engine import Engine
 from fairseq_ext.engine.jobs import Answer
-from fairseq_ext.serve.protocol import AnyEngine
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 
@@ -18,7 +18,7 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10
 class OfEngine(Collector):
     """What the engine counts by itself."""
 
-    def __init__(self, engine: AnyEngine):
+    def __init__(self, engine: Engine):
         self.engine = engine
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily | SummaryMetricFamily]:
@@ -35,7 +35,7 @@ class OfEngine(Collector):
 class Metrics:
     """The metrics of one server."""
 
-    def __init__(self, engine: AnyEngine):
+    def __init__(self, engine: Engine):
         self.registry = CollectorRegistry()
         self.registry.register(OfEngine(engine))
         self.requests = Counter("fairseq_ext_requests", "HTTP requests", ["route", "status"], registry=self.registry)

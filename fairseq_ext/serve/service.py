@@ -8,13 +8,13 @@ from typing import Any
 
 from fastapi import HTTPException, Request
 
+from fairseq_ext.engine.engine import Engine
 from fairseq_ext.engine.jobs import Answer, Description
 from fairseq_ext.errors import UsageError
 from fairseq_ext.serve import records
 from fairseq_ext.serve.glossaries import Glossaries
 from fairseq_ext.serve.guard import Keys, read_body
 from fairseq_ext.serve.metrics import Metrics
-from fairseq_ext.serve.protocol import AnyEngine
 from fairseq_ext.serve.settings import Settings, default_folder
 from fairseq_ext.serve.waiting import answers, submit_all
 
@@ -22,7 +22,7 @@ from fairseq_ext.serve.waiting import answers, submit_all
 class Service:
     """An engine, what it allows, and what it counts."""
 
-    def __init__(self, engine: AnyEngine, settings: Settings):
+    def __init__(self, engine: Engine, settings: Settings):
         self.engine, self.settings = engine, settings
         self.keys = Keys(settings.api_keys)
         self.metrics = Metrics(engine)

@@ -10,16 +10,16 @@ from typing import Any
 
 from fastapi import HTTPException, Request
 
+from fairseq_ext.engine.engine import Engine
 from fairseq_ext.engine.jobs import Answer, Partial
 from fairseq_ext.errors import UsageError
-from fairseq_ext.serve.protocol import AnyEngine
 
 
 class Gone(Exception):
     """The client has hung up."""
 
 
-def submit_all(engine: AnyEngine, requests: Sequence[dict[str, Any]]) -> list[Future[Answer]]:
+def submit_all(engine: Engine, requests: Sequence[dict[str, Any]]) -> list[Future[Answer]]:
     """A future of each request, or none: errors as of Engine.submit."""
     futures: list[Future[Answer]] = []
     try:
@@ -70,7 +70,7 @@ class Stream:
     A client that reads slowly gets fewer partial results, as the last one has all of those before.
     """
 
-    def __init__(self, engine: AnyEngine, request: dict[str, Any], deadline: float):
+    def __init__(self, engine: Engine, request: dict[str, Any], deadline: float):
         self.loop = asyncio.get_running_loop()
         self.changed = asyncio.Event()
         self.latest: Partial | None = None

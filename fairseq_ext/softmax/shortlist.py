@@ -131,7 +131,7 @@ class ShortlistSoftmax(Softmax):
         if self.compiled is not None:
             ids, value = self.compiled(features[0], self.nothing if found is None else found, shortlist_stats.CLOCK)
             self.measured.spent(("gather", "matmul", "normalise"), self.compiled.seconds)
-            return LogProbs(value, ids)
+            return LogProbs(value, ids, self.V)
         scores, ids = [], self.base
         for linear, (weight, bias), x in zip(self.linears, self.layers, features, strict=True):
             with self.measured.stage("matmul"):
@@ -152,7 +152,7 @@ class ShortlistSoftmax(Softmax):
                 if not self.is_prefix:
                     ids, order = ids.sort()
                     value = value.index_select(1, order)
-        return LogProbs(value, ids)
+        return LogProbs(value, ids, self.V)
 
     def gathered(self, weight: Tensor, ids: Tensor) -> Tensor:
         """Rows ids (m,) of weight; on a CPU in memory that is used again, since fresh pages cost more than the copy."""
@@ -185,7 +185,7 @@ class ShortlistSoftmax(Softmax):
                 logits = (logits if shift is None else logits + shift)[sentence, rank]  # (n, C)
             scores.append(logits.masked_fill(fills[sentence], -torch.inf))
         with self.measured.stage("normalise"):
-            return LogProbs(mean_log_softmax(scores, self.temperature), ids[sentence])
+            return LogProbs(mean_log_softmax(scores, self.temperature), ids[sentence], self.V)
 
 
 def small_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -84,7 +84,7 @@ class ShortlistMeter:
     def sample(self, full: Tensor, listed: LogProbs) -> None:
         """Count which of each row's best words under the full softmax (n, V) are on its shortlist."""
         best = full.topk(min(self.k, full.size(1)), dim=1).indices
-        known = listed.column(best)[1].float()
+        known = listed.is_listed(best).float()
         at_k, at_1 = torch.stack([known.mean(1).sum(), known[:, 0].sum()]).tolist()
         n, counts = full.size(0), self.counts
         counts.recall_at_k = (counts.recall_at_k or Mean()) + Mean(at_k, n)

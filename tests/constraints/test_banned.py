@@ -18,7 +18,7 @@ def banned_now(table, state: torch.Tensor) -> list[set[int]]:
     """Tokens that `ban_` makes impossible in rows of these states."""
     log_probs = LogProbs(torch.zeros(state.numel(), V))
     table.ban_(log_probs, state)
-    return [set((row == -torch.inf).nonzero()[:, 0].tolist()) for row in log_probs.value]
+    return [set((row == -torch.inf).nonzero()[:, 0].tolist()) for row in log_probs.dense()]
 
 
 def finishing(phrases, tokens) -> set[int]:
@@ -64,9 +64,9 @@ def test_states_advance_in_any_shape():
 
 def test_a_shortlist_is_banned_by_word_not_by_column():
     table = build_banned([[(4,), (2,)]], V, CPU)
-    log_probs = LogProbs(torch.zeros(1, 3), ids=torch.tensor([1, 4, 5]))  # 2 is not on it
+    log_probs = LogProbs(torch.zeros(1, 3), torch.tensor([1, 4, 5]), V)  # 2 is not on it
     table.ban_(log_probs, table.start)
-    assert log_probs.value.tolist() == [[0.0, -torch.inf, 0.0]]
+    assert log_probs.dense()[0, [1, 4, 5]].tolist() == [0.0, -torch.inf, 0.0]
 
 
 def test_a_table_that_has_all_lists_is_used_again():

@@ -124,7 +124,7 @@ def test_a_token_is_banned_exactly_when_the_text_would_have_a_banned_phrase(phra
     for token in wished:
         log_probs = LogProbs(torch.zeros(1, V))
         table.ban_(log_probs, state)
-        banned = (log_probs.value[0] == -torch.inf).nonzero()[:, 0].tolist()
+        banned = (log_probs.dense()[0] == -torch.inf).nonzero()[:, 0].tolist()
         follow = [t for t in range(FIRST_WORD, V) if violates(spaced([*tokens, t]), phrases, mode, case, False)]
         assert [t for t in banned if t >= FIRST_WORD] == follow
         assert (EOS in banned) == violates(read(tokens), phrases, mode, case, True)

@@ -7,7 +7,6 @@ from fairseq_ext.kernels.library import library
 from fairseq_ext.search import log_probs
 from fairseq_ext.search.beam import NOT_YET
 from fairseq_ext.search.log_probs import LogProbs
-from fairseq_ext.search.logits_processors import block_ngrams
 
 WORDS = 13  # so few that n-grams repeat
 
@@ -33,15 +32,14 @@ def test_compiled_ngrams_equal_torchs(of_words, monkeypatch):
                 ids = torch.rand(rows, WORDS, generator=chance).argsort(1)[:, :6].sort(1).values
                 ids[:, -1] = ids[:, -2]
             value = torch.randn(rows, WORDS if ids is None else ids.size(-1), generator=chance)
-            compiled, torchs = LogProbs(value.clone(), ids), LogProbs(value.clone(), ids)
-            block_ngrams(compiled, tokens, size)
+            if ids is not None and ids.dim() == 2:
+                value[:, 1:].masked_fill_(ids[:, 1:] == ids[:, :-1], -torch.inf)
+            compiled, torchs = LogProbs(value.clone(), ids, WORDS), LogProbs(value.clone(), ids, WORDS)
+            before = compiled.dense().clone()
+            compiled.ban_repeated_(tokens, size)
             with monkeypatch.context() as patch:
                 patch.setattr(log_probs, "library", lambda: None)
-                block_ngrams(torchs, tokens, size)
-            # a word that a row's list repeats has -inf there already; only where it stands first counts
-            first = torch.ones_like(value, dtype=torch.bool)
-            if ids is not None and ids.dim() == 2:
-                first[:, 1:] = ids[:, 1:] != ids[:, :-1]
-            assert torch.equal(compiled.value[first], torchs.value[first])
-            changed += int((compiled.value != value).sum())
+                torchs.ban_repeated_(tokens, size)
+            assert torch.equal(compiled.dense(), torchs.dense())
+            changed += int((compiled.dense() != before).sum())
     assert changed > 20

@@ -53,6 +53,13 @@ def test_every_key_of_the_statistics_is_explained() -> None:
     assert len(names) > 14 and [name for name in sorted(names) if f"`{name}`" not in text] == []
 
 
+def test_every_word_of_needs_and_denies_is_explained() -> None:
+    from fairseq_ext.capabilities import CAPABILITIES
+
+    table = (ROOT / "docs" / "strategy.md").read_text().partition("| word | who needs it | who denies it |")[2].partition("\n\n")[0]
+    assert [line.split("`")[1] for line in table.splitlines()[2:]] == list(CAPABILITIES)
+
+
 def test_the_readme_can_be_read_in_one_sitting() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 130
 

@@ -35,19 +35,14 @@ def test_blockwise_topk_equals_topk(rows, columns, k, levels, seed):
 def both(seed: int = 0) -> tuple[LogProbs, LogProbs]:
     """Log-probabilities of 12 words in 3 rows: of all, and of the shortlist."""
     value = torch.randn(3, 12, generator=torch.Generator().manual_seed(seed)).log_softmax(-1)
-    return LogProbs(value.clone()), LogProbs(value[:, SHORTLIST].clone(), SHORTLIST)
-
-
-def as_dense(log_probs: LogProbs) -> torch.Tensor:
-    """(n, 12), -inf where a word is not on the shortlist."""
-    if log_probs.ids is None:
-        return log_probs.value
-    return torch.full((3, 12), -INF).index_copy(1, log_probs.ids, log_probs.value)
+    return LogProbs(value.clone()), LogProbs(value[:, SHORTLIST].clone(), SHORTLIST, 12)
 
 
 def test_topk_gives_words_not_columns():
     dense, short = both()
-    dense.value[:, [w for w in range(12) if w not in SHORTLIST]] = -INF
+    for word in {*range(12)} - {*SHORTLIST.tolist()}:
+        dense.ban_(word)
+    assert torch.equal(short.dense(), dense.dense())
     for ours, expected in zip(short.topk(3), dense.topk(3), strict=True):
         assert torch.equal(ours, expected)
 
@@ -55,7 +50,7 @@ def test_topk_gives_words_not_columns():
 def test_at_is_minus_infinity_off_the_shortlist():
     for log_probs in both():
         words = torch.tensor([[0, 2, 5], [9, 11, 3], [4, 4, 2]])
-        assert torch.equal(log_probs.at(words), as_dense(log_probs).gather(1, words))
+        assert torch.equal(log_probs.at(words), log_probs.dense().gather(1, words))
     assert both()[1].at(torch.tensor([[0], [11], [4]])).eq(-INF).all()
 
 
@@ -63,25 +58,25 @@ def test_at_is_minus_infinity_off_the_shortlist():
 @pytest.mark.parametrize("rows", [None, torch.tensor([True, False, True])])
 def test_ban_makes_one_word_impossible(word, rows):
     for log_probs in both():
-        expected = as_dense(log_probs).clone()
+        expected = log_probs.dense().clone()
         expected[slice(None) if rows is None else rows, word] = -INF
         log_probs.ban_(word, rows)
-        assert torch.equal(as_dense(log_probs), expected)
+        assert torch.equal(log_probs.dense(), expected)
 
 
 def test_only_leaves_one_word_to_a_row_at_its_own_probability():
     rows = torch.tensor([True, False, True])
     words = torch.tensor([5, 5, 4])  # 4 is not on the shortlist: nothing is left to the last row
     for log_probs in both():
-        before = as_dense(log_probs).clone()
-        log_probs.only_(words, rows)
+        before = log_probs.dense().clone()
+        log_probs.only_(words[:, None], rows)
         expected = torch.full_like(before, -INF)
         for i in range(3):
             if rows[i]:
                 expected[i, words[i]] = before[i, words[i]]
             else:
                 expected[i] = before[i]
-        assert torch.equal(as_dense(log_probs), expected)
+        assert torch.equal(log_probs.dense(), expected)
 
 
 # ---- beams: three sentences (4, 7 and 8 of the pool) with 2, 1 and 3 rows

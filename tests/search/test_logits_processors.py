@@ -32,9 +32,9 @@ def apply(
     """Each row's word -> log-probability before and after the processors."""
     words = list(range(V)) if ids is None else ids
     value = torch.randn(4, len(words), generator=torch.Generator().manual_seed(2), dtype=torch.float64).log_softmax(-1)
-    log_probs = LogProbs(value.clone(), None if ids is None else torch.tensor(ids))
+    log_probs = LogProbs(value.clone(), None if ids is None else torch.tensor(ids), V)
     after = processors(log_probs, beam(), the_pool or pool(), at_limit)
-    return tuple([dict(zip(words, row, strict=True)) for row in rows.tolist()] for rows in (value, after.value))
+    return tuple([dict(zip(words, row, strict=True)) for row in rows.tolist()] for rows in (value, after.dense()[:, words]))
 
 
 def processors(**settings) -> LogitsProcessors:

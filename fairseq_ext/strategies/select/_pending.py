@@ -36,7 +36,7 @@ def limit_pending_(table: Tables, beam: Beam, log_probs: LogProbs, width: Tensor
         wanted = table.phrases.of(live).next_token(place, count)[beam.sentence_of_row(), beam.rank_of_row()]  # (n, .)
     free = table.max_len[live] - steps_left < table.forced[live]
     drop_unlikely_(banned, beam, log_probs, width, free, wanted)
-    limit_new_(banned, beam, log_probs, (width // SHARE).masked_fill(free, beam.rows * log_probs.value.size(1)), wanted)
+    limit_new_(banned, beam, log_probs, (width // SHARE).masked_fill(free, beam.rows * log_probs.size), wanted)
 
 
 def drop_unlikely_(banned: BannedTable, beam: Beam, log_probs: LogProbs, width: Tensor, free: Tensor, wanted: Tensor | None) -> None:
@@ -52,17 +52,14 @@ def drop_unlikely_(banned: BannedTable, beam: Beam, log_probs: LogProbs, width: 
         at = torch.zeros_like(width, dtype=torch.bool).index_fill(0, sentence[pending], True)[sentence].nonzero()[:, 0]
     else:
         at = torch.arange(sentence.numel(), device=sentence.device)
-    value, sentence, pending = log_probs.value[at], sentence[at], pending[at]
-    unlikely = pending & (value.logsumexp(1) < math.log(LIKELY))
+    (likely, possible), of = log_probs.mass(at), sentence[at]
+    unlikely = pending[at] & (likely < math.log(LIKELY))
     impossible = beam.last_score()[at] == -torch.inf  # rows of a beam that is wider than there are continuations
-    others = (value > -torch.inf).sum(1).masked_fill(unlikely | impossible, 0)
-    unlikely &= (torch.zeros_like(width).index_add(0, sentence, others) >= 2 * width)[sentence]
-    dropped = unlikely[:, None].expand_as(value)
-    if wanted is not None:
-        column, known = log_probs.column(wanted.clamp(min=0))
-        kept = torch.zeros_like(value).scatter_add(1, column[at], (known & (wanted >= 0))[at].to(value.dtype))
-        dropped = dropped & (kept == 0)
-    log_probs.value[at] = value.masked_fill(dropped, -torch.inf)
+    others = possible.masked_fill(unlikely | impossible, 0)
+    unlikely &= (torch.zeros_like(width).index_add(0, of, others) >= 2 * width)[of]
+    if unlikely.device.type != "cpu" or bool(unlikely.any()):
+        kept = torch.full_like(sentence[:, None], -1) if wanted is None else wanted
+        log_probs.only_(kept, torch.zeros_like(pending).index_put((at,), unlikely))
 
 
 def limit_new_(banned: BannedTable, beam: Beam, log_probs: LogProbs, most: Tensor, wanted: Tensor | None) -> None:
@@ -79,4 +76,4 @@ def limit_new_(banned: BannedTable, beam: Beam, log_probs: LogProbs, most: Tenso
     of_sentence = beam.by_sentence(score, -torch.inf).flatten(1)
     best = of_sentence.topk(min(max(1, int(most.max())), of_sentence.size(1)), dim=1).values
     least = best.gather(1, (most - 1).clamp(0, best.size(1) - 1)[:, None])[:, 0].masked_fill(most == 0, torch.inf)
-    banned.forbid_(log_probs, token.masked_fill(~counted | (score >= least[beam.sentence_of_row()][:, None]), -1))
+    log_probs.ban_each_(token.masked_fill(~counted | (score >= least[beam.sentence_of_row()][:, None]), -1))

@@ -66,7 +66,7 @@ class Bonus(DBA):
         sentence, rank = beam.sentence_of_row(), beam.rank_of_row()
         # (1) of each row the likeliest words, and the next tokens of its phrases
         most = self.children or max(2 * self.k, LIKELIEST)
-        score, token = log_probs.topk(min(most, log_probs.value.size(1)))
+        score, token = log_probs.topk(min(most, log_probs.size))
         wanted = phrases.next_token(place, count)[sentence, rank]  # (n, G x W)
         at = log_probs.at(wanted.clamp(min=0)).masked_fill(wanted < 0, -torch.inf)
         score = torch.cat([score, at], dim=1) + beam.last_score()[:, None]

@@ -121,8 +121,8 @@ class DBA(Select):
         done = beam.longest - (0 if beam.lags is None else beam.lag())  # (S,) or the same for all
         steps_left = table.max_len[live] - done  # (S,) tokens that may still come before EOS
         wanted = self.forbid_(beam, log_probs, table, steps_left)
-        if self.may_compile and self.children is None and log_probs.ids is None and log_probs.is_compiled():
-            return self.compiled(beam, log_probs, table, done, steps_left, wanted)
+        if self.may_compile and self.children is None and (dense := log_probs.dense_for_library()) is not None:
+            return self.compiled(beam, dense, table, done, steps_left, wanted)
         sentence = beam.sentence_of_row()
         phrases = table.phrases.of(live)
         place, count = (beam.by_sentence(beam.aux[name], 0) for name in ("place", "count"))  # (S, width, G)
@@ -163,16 +163,16 @@ class DBA(Select):
         return Candidates(row, token, score, self.width(table), self.widths(phrases), phrases.total, group, aux)
 
     def compiled(
-        self, beam: Beam, log_probs: LogProbs, table: Tables, done: int | Tensor, steps_left: Tensor, wanted: Tensor | None
+        self, beam: Beam, log_probs: Tensor, table: Tables, done: int | Tensor, steps_left: Tensor, wanted: Tensor | None
     ) -> Candidates:
-        """What __call__ defines, in one call of the compiled library."""
+        """What __call__ defines, in one call of the compiled library, from log-probabilities (n, V)."""
         live, place, count = beam.live_index(), beam.aux["place"], beam.aux["count"]
         infeasible = table.infeasible[live]
         excused = infeasible | (done < table.forced[live])
-        best = min(2 * self.k, beam.width * log_probs.value.size(1) - 1)
+        best = min(2 * self.k, beam.width * log_probs.size(1) - 1)
         out = min(2 * self.k, best + beam.width * (self.each + place.size(1) * table.phrases.wanted.size(1)) + 1)
         rows = BankRows(
-            log_probs.value, beam.last_score().contiguous(), place.contiguous(), count.contiguous(), beam.bounds(), live, steps_left,
+            log_probs, beam.last_score().contiguous(), place.contiguous(), count.contiguous(), beam.bounds(), live, steps_left,
             excused, infeasible, self.eos, self.k, best, self.each, out, self.even,
         )  # fmt: skip
         row, token, group, score, place, count = select_by_banks(table.compiled_phrases(), rows)
@@ -243,16 +243,11 @@ class DBA(Select):
 
     def likeliest(self, beam: Beam, log_probs: LogProbs, phrases: PhraseTable, place: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
         """Scores and tokens (n, each) of each row's likeliest continuations; where a phrase is pending, of those that let it count."""
-        most = min(self.each, self.children or self.each, log_probs.value.size(1))
+        most = min(self.each, self.children or self.each, log_probs.size)
         pending = phrases.is_pending(place, count).any(-1)[beam.sentence_of_row(), beam.rank_of_row()]  # (n,)
         if not phrases.is_bounded or (pending.device.type == "cpu" and not bool(pending.any())):
             return log_probs.topk(most)
-        log_probs.make_exact_(pending)
-        glued = phrases.glued if log_probs.ids is None else phrases.glued[log_probs.ids]
-        value, log_probs.value = log_probs.value, log_probs.value.masked_fill(pending[:, None] & glued, -torch.inf)
-        found = log_probs.topk(most)
-        log_probs.value = value
-        return found
+        return log_probs.topk(most, without=(pending, phrases.glued))
 
 
 @dataclass

@@ -73,10 +73,8 @@ def words_scored_again(k: int, bits: int = 16) -> int:
 class ScreenedLogProbs(LogProbs):
     """Log-probabilities of which the best words' are exact; what the search asks for is exact, or made so.
 
-    subtle: what logits processors do to `value` is kept where a row is computed in full, by adding the difference to what it was at first.
+    subtle: what logits processors do to the rows is kept where a row is computed in full, by adding the difference to what it was at first.
     """
-
-    settled = False  # `topk` and `best_of_sentences` decide which rows must be computed in full
 
     def __init__(self, softmax: "Screened", decoder: Decoder, x: Tensor, screen: Screen):
         value, self.known, self.ceiling, error = screen.log_probs(x)  # known (n, V), ceiling (n,): as Screen.log_probs says
@@ -85,7 +83,7 @@ class ScreenedLogProbs(LogProbs):
         self.complete_(~(error <= screen.tolerance), fresh=True)
 
     def complete_(self, rows: Tensor, fresh: bool = False) -> None:
-        """Compute rows (a mask (n,)) in full; fresh: no logits processor has been at `value` yet."""
+        """Compute rows (a mask (n,)) in full; fresh: no logits processor has been at the rows yet."""
         which = rows.nonzero()[:, 0]
         if not which.numel():
             return
@@ -94,25 +92,25 @@ class ScreenedLogProbs(LogProbs):
         full = self.decoder.log_probs([x], self.screen.temperature)
         if not fresh:
             first = self.screen.log_probs(x)[0]
-            full = self.value[which] + torch.where(first > -torch.inf, full - first, 0.0)
-        self.value[which] = full
+            full = self._value[which] + torch.where(first > -torch.inf, full - first, 0.0)
+        self._value[which] = full
         self.known[which] = True
         self.ceiling[which] = -torch.inf
 
-    def topk(self, k: int) -> tuple[Tensor, Tensor]:
-        score, token = super().topk(k)
+    def topk(self, k: int, without: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        score, token = super().topk(k, without)
         unsure = (score[:, -1] <= self.ceiling) & (self.ceiling > -torch.inf)
         if bool(unsure.any()):
             self.complete_(unsure)
-            score, token = super().topk(k)
+            score, token = super().topk(k, without)
         return score, token
 
     def best_of_sentences(self, c: int, before: Tensor, first: Tensor) -> tuple[Tensor, ...] | None:
-        if c > MANY or self.value.dtype != torch.float32 or not is_compiled(self.value):
+        if c > MANY or self._value.dtype != torch.float32 or not is_compiled(self._value):
             return None
         # subtle: rows computed in full can lower the last candidate's score, and so let other rows in
         while True:
-            found = self.compiled_best(c, before, first)
+            found = self._compiled_best(c, before, first)
             last = found[2][:, -1].repeat_interleave(first.diff(), output_size=before.numel())  # (n,)
             reached = before + self.ceiling
             unsure = (reached >= last) & (reached > -torch.inf)
@@ -121,8 +119,15 @@ class ScreenedLogProbs(LogProbs):
             self.complete_(unsure)
 
     def at(self, token: Tensor) -> Tensor:
-        token = token.expand(self.value.size(0), -1)
+        token = token.expand(self._value.size(0), -1)
         return super().at(token) + self.screen.change(self.x, token).masked_fill_(self.known.gather(1, token), 0.0)
+
+    def dense(self) -> Tensor:
+        self.make_exact_(torch.ones_like(self.ceiling, dtype=torch.bool))
+        return super().dense()
+
+    def dense_for_library(self) -> None:
+        """What is stored is not exact."""
 
     def make_exact_(self, rows: Tensor) -> None:
         self.complete_(rows & ~self.known.all(1))

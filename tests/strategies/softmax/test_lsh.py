@@ -69,9 +69,7 @@ def scored(softmax: LSH, x: torch.Tensor) -> LogProbs:
 
 def listed(softmax: LSH, x: torch.Tensor) -> list[set[int]]:
     """The words on the list of each row."""
-    ids = scored(softmax, x).ids
-    ids = torch.arange(softmax.V) if ids is None else ids
-    return [set(row.tolist()) for row in (ids if ids.dim() == 2 else ids.expand(x.size(0), -1))]
+    return [set(row.nonzero()[:, 0].tolist()) for row in scored(softmax, x).dense() > -torch.inf]
 
 
 # ---- what is on a list
@@ -107,8 +105,9 @@ def test_lists_shrink_with_t_and_grow_with_T_and_W():
 
 def test_an_empty_candidate_list_leaves_eos_and_unk(way):
     log_probs = scored(plug(31), states(2))
-    assert log_probs.ids.tolist() == [2, 3]
-    assert log_probs.value.exp().sum(1).tolist() == pytest.approx([1.0, 1.0])
+    dense = log_probs.dense()
+    assert (dense > -torch.inf).nonzero().tolist() == [[row, word] for row in (0, 1) for word in (2, 3)]
+    assert dense.exp().sum(1).tolist() == pytest.approx([1.0, 1.0])
 
 
 @pytest.mark.parametrize("share", ["batch", "sentence"])
@@ -119,7 +118,7 @@ def test_probabilities_are_the_full_ones_over_the_lists_sum(way, share):
         ids = torch.tensor(sorted(words))
         expected = full[i, ids].log_softmax(-1)
         torch.testing.assert_close(log_probs.at(ids.expand(4, -1))[i], expected)
-        assert log_probs.value[i].exp().sum().item() == pytest.approx(1.0)  # what fills a row up counts for nothing
+        assert log_probs.dense()[i].exp().sum().item() == pytest.approx(1.0)  # what fills a row up counts for nothing
 
 
 def test_same_seed_same_index():
