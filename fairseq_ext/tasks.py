@@ -139,7 +139,7 @@ class Extended(Batches, BuildsGenerators):
         sample, constraints = self.complete(sample, constraints)
         run = partial(self.command.decode, generator, decode, models, generator.pad)
         found = self.decode_usable((sample, prefix_tokens, constraints), run)
-        if self.report_path:
+        if self.report_path or self.documents is not None:
             self.report_glossary(sample, [generator.target_text.text(each[0]["tokens"]) for each in found])
         return found
 

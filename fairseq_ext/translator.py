@@ -249,6 +249,7 @@ class Translator(LoadedModel):
             for i, line in enumerate(tokens):
                 if line.numel() == 1 and "source sentence" not in self.task.lacks:  # EOS; an empty prompt may be gone on with
                     out[i] = [self.nothing(numbers[i], wanted[i] if wanted else EMPTY)]
+            self.task.line_numbers = numbers
             for batch in self.batches(tokens) if None in out else ():
                 here = batch["id"].tolist()
                 places = [place for place, i in enumerate(here) if out[i] is None]

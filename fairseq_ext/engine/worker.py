@@ -44,6 +44,7 @@ NOT_HERE = {
     "constraints_file": "gives line n its phrases, and requests have no numbers: give them with each request",
     "print_alignment": "reads attention over a whole batch, which an engine has none of",
     "glossary_report": "writes a line a sentence to a file: each answer has the same report",
+    "glossary_documents": "looks back to earlier lines, and requests have no order",
     "stats_file": "is written by a run that ends: ask the engine for its counts",
     "draft_file": "gives line n its draft, and requests have no numbers",
     "ddg_dir": "draws the sentences of a whole run",
