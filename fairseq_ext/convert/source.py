@@ -32,6 +32,11 @@ class Source:
         if self.has("adapter_config.json"):
             raise UsageError(f"{folder} has adapter_config.json, the changes of another model: merge them into it, and name the merged one")
 
+    @property
+    def name(self) -> str:
+        """The class of the model."""
+        return str((self.config.get("architectures") or ["model without architectures"])[0])
+
     def has(self, name: str) -> bool:
         return (self.folder / name).is_file()
 

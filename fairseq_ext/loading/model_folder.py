@@ -84,7 +84,7 @@ def find_model(folder: str, given: Mapping[str, Any]) -> dict[str, Any]:
             raise UsageError(f"{folder} has one dictionary for all languages: add --source-lang and --target-lang{known}")
         pair = language_pair(folder, first, flags.get("source_lang"), flags.get("target_lang"))
         flags["source_lang"], flags["target_lang"] = pair
-    found |= segmentation_flags(folder, flags)
+    found |= segmentation_flags(folder, flags, task)
     whole = {**found, **flags, "path": path, "data": folder}
     said = [f"{name}={value}" for name, value in whole.items() if name in found or name.endswith("_lang")]
     logger.info("%s: %s", folder, ", ".join(said))

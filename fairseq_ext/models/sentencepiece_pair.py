@@ -3,10 +3,8 @@
 A source line may begin with `>>xx<<`, the language to translate to, which is one token.
 """
 
-from __future__ import annotations
-
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from fairseq.data.encoders import register_bpe
 from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, SentencepieceConfig
@@ -25,7 +23,7 @@ class SentencepiecePair(SentencepieceBPE):
 
     def __init__(self, cfg):
         super().__init__(cfg)
-        self.target = SentencepieceBPE(replace(cfg, sentencepiece_model=cfg.target_sentencepiece_model))
+        self.target = SentencepieceBPE(SentencepieceConfig(sentencepiece_model=cfg.target_sentencepiece_model))
 
     def encode(self, x: str) -> str:
         language = LANGUAGE.match(x)
