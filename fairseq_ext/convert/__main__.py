@@ -8,11 +8,18 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 
-from fairseq_ext.convert import marian
+from collections.abc import Callable
+
+from fairseq_ext.convert import marian, multilingual
+from fairseq_ext.convert.folder import Folder
 from fairseq_ext.convert.source import Source
 from fairseq_ext.errors import UsageError, report
 
-CLASSES = {"MarianMTModel": marian}  # config.json's "architectures"
+CLASSES: dict[str, Callable[[Source], Folder]] = {  # config.json's "architectures"
+    "MarianMTModel": marian.convert,
+    "M2M100ForConditionalGeneration": multilingual.convert_m2m100,
+    "MBartForConditionalGeneration": multilingual.convert_mbart,
+}
 
 
 def parser() -> ArgumentParser:
@@ -30,7 +37,7 @@ def convert(model: str, out: str) -> list[str]:
     source = Source(model)
     if source.name not in CLASSES:
         raise source.refuse("architectures", f"{', '.join(CLASSES)} can be converted")
-    return CLASSES[source.name].convert(source).write(source, out)
+    return CLASSES[source.name](source).write(source, out)
 
 
 def main(argv: list[str] | None = None) -> int:

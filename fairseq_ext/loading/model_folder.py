@@ -29,7 +29,7 @@ MANY = "translation_multi_simple_epoch_ext"
 LANGUAGES = {
     MANY: (
         "langs", "lang_pairs", "encoder_langtok", "decoder_langtok", "lang_tok_style", "lang_tok_replacing_bos_eos",
-        "add_data_source_prefix_tags",
+        "add_data_source_prefix_tags", "lang_tok_behind_eos",
     ),
     "translation_from_pretrained_bart_ext": ("langs", "prepend_bos"),
     "multilingual_translation_ext": ("lang_pairs", "encoder_langtok", "decoder_langtok"),
