@@ -28,6 +28,7 @@ from fairseq_ext.decoders.refused import refuse_architecture
 from fairseq_ext.generator import AlignedBeamSearchGenerator, BeamSearchGenerator
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.loading.languages import name_languages_
+from fairseq_ext.models import marian_transformer, sentencepiece_pair  # noqa: F401  which they register
 from fairseq_ext.session.batches import Batches
 from fairseq_ext.session.checkpoint import checkpoint_of, longest_source, segments_text, shows_bar
 from fairseq_ext.session.command import Command

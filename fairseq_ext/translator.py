@@ -216,8 +216,7 @@ class Translator(LoadedModel):
             raise UsageError(f"there are {len(sources)} sources and {len(targets)} targets: give one target for each source")
         check_task(self.task)
         with self.lock:
-            dictionary = self.task.target_dictionary
-            source, target = [self.encode(line) for line in sources], [self.tokens(line, dictionary) for line in targets]
+            source, target = [self.encode(line) for line in sources], [self.target_tokens(line) for line in targets]
             for number, pair in enumerate(zip(source, target, strict=True)):
                 for side, line in enumerate(pair):
                     self.check_length(line, f"the {'target' if side else 'source'} of line {number + 1}", side)

@@ -30,13 +30,14 @@ ALLOWED = {
     "session.generators session.teacher_forcing stats translation",
     "viz": "errors files parallel search session.pool_of translator",
     # tasks -> config, generator
-    "tasks": "capabilities compat.own_process config constraints decoders.refused generator kernels loading.languages session validate",
+    "tasks": "capabilities compat.own_process config constraints decoders.refused generator kernels loading.languages models session validate",
     "generator": "config constraints decoders drivers errors search session.pools session.checkpoint "
     "session.progress session.results_file stats",
     "drivers": "config constraints decoders.fairseq.uncached decoders.protocol errors placement registry search viz.writer",
     "session": "compat.invalid_bytes compat.own_process compat.startup config constraints digests errors files generator kernels leaving "
     "loading.lengths loading.raw_text parallel registry search.pool search.spec stats",
     "config": "capabilities constraints digests registry search stats validate version",
+    "models": "",
     "loading": "compat.startup constraints.boundaries errors",
     "validate": "capabilities constraints.flags errors registry session.cpu_workers",
     # strategies -> drivers, kernels

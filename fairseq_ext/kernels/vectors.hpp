@@ -93,6 +93,9 @@ inline float gelu(float x) {
     return x * (x < 0 ? tail : 1.0f - tail);
 }
 
+// x / (1 + e^-x); NaN stays NaN
+inline float silu(float x) { return x / (1.0f + exponential(x < -87.0f ? 87.0f : -x)); }
+
 template <class T>
 T* scratch(std::vector<T>& memory, int64_t size) {
     if (static_cast<int64_t>(memory.size()) < size) memory.resize(size);

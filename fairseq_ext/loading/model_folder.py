@@ -29,7 +29,7 @@ MANY = "translation_multi_simple_epoch_ext"
 LANGUAGES = {
     MANY: (
         "langs", "lang_pairs", "encoder_langtok", "decoder_langtok", "lang_tok_style", "lang_tok_replacing_bos_eos",
-        "add_data_source_prefix_tags",
+        "add_data_source_prefix_tags", "lang_tok_behind_eos",
     ),
     "translation_from_pretrained_bart_ext": ("langs", "prepend_bos"),
     "multilingual_translation_ext": ("lang_pairs", "encoder_langtok", "decoder_langtok"),
@@ -84,7 +84,7 @@ def find_model(folder: str, given: Mapping[str, Any]) -> dict[str, Any]:
             raise UsageError(f"{folder} has one dictionary for all languages: add --source-lang and --target-lang{known}")
         pair = language_pair(folder, first, flags.get("source_lang"), flags.get("target_lang"))
         flags["source_lang"], flags["target_lang"] = pair
-    found |= segmentation_flags(folder, flags)
+    found |= segmentation_flags(folder, flags, task)
     whole = {**found, **flags, "path": path, "data": folder}
     said = [f"{name}={value}" for name, value in whole.items() if name in found or name.endswith("_lang")]
     logger.info("%s: %s", folder, ", ".join(said))

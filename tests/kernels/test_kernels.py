@@ -50,14 +50,14 @@ def no_library(monkeypatch):
 
 
 @needs_library
-@pytest.mark.parametrize("after", ["none", "relu", "gelu"])
+@pytest.mark.parametrize("after", ["none", "relu", "gelu", "silu"])
 @pytest.mark.parametrize("with_bias", [True, False])
 @pytest.mark.parametrize("shape", [*SHAPES, LARGE])
 def test_linear_layers_equal_torchs(shape, with_bias, after, two_threads):
     lines, inputs, out = shape
     x, weight, bias = numbers(lines, inputs), numbers(out, inputs, seed=1) / inputs**0.5, numbers(out, seed=2) if with_bias else None
     expected = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
-    expected = {"none": lambda v: v, "relu": F.relu, "gelu": F.gelu}[after](expected)
+    expected = {"none": lambda v: v, "relu": F.relu, "gelu": F.gelu, "silu": F.silu}[after](expected)
     torch.testing.assert_close(step.PackedLinear(weight, bias)(x, after).double(), expected, rtol=0, atol=5e-6)
 
 

@@ -18,7 +18,7 @@ constexpr int64_t AHEAD = 12 << 10;  // bytes of a panel: 48 inputs in float32
 
 // mirrored in transformer.py (KIND, EPILOGUES)
 enum Kind : int64_t { FLOAT32, INT8, INT16 };
-enum Epilogue : int64_t { PLAIN, RELU, GELU, ADD };  // what is done to a result before it is stored; ADD: it is added to what y holds
+enum Epilogue : int64_t { PLAIN, RELU, GELU, SILU, ADD };  // what is done to a result before it is stored; ADD: it is added to what y holds
 
 struct Linear {
     const void* weight;     // (panels, in, PANEL) float32 or int16, or (panels, in / 4, PANEL, 4) int8
@@ -101,6 +101,7 @@ inline void finish(const float* line, const float* bias, float* y, int64_t colum
         case PLAIN: for (int64_t c = 0; c < columns; ++c) y[c] = line[c] + bias[c]; break;
         case RELU: for (int64_t c = 0; c < columns; ++c) y[c] = std::max(line[c] + bias[c], 0.0f); break;
         case GELU: for (int64_t c = 0; c < columns; ++c) y[c] = gelu(line[c] + bias[c]); break;
+        case SILU: for (int64_t c = 0; c < columns; ++c) y[c] = silu(line[c] + bias[c]); break;
         case ADD: for (int64_t c = 0; c < columns; ++c) y[c] += line[c] + bias[c]; break;
     }
 }

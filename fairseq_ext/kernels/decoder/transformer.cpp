@@ -21,7 +21,7 @@ struct Layer {
     Linear cross_query, cross_out;  // unused in an encoder
     Norm ffn_norm;
     Linear ffn_in, ffn_out;
-    int64_t activation;  // RELU or GELU
+    int64_t activation;  // RELU, GELU or SILU
 };
 
 struct LayerStack {

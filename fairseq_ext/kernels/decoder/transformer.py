@@ -19,7 +19,7 @@ from torch import Tensor
 from fairseq_ext.kernels.declarations import struct
 from fairseq_ext.kernels.library import loaded
 
-EPILOGUES = {"none": 0, "relu": 1, "gelu": 2}
+EPILOGUES = {"none": 0, "relu": 1, "gelu": 2, "silu": 3}
 KIND = {32: 0, 8: 1, 16: 2}  # by bits of the weights
 
 
@@ -72,7 +72,7 @@ class PackedLinear:
         self.address = ctypes.addressof(self.struct)
 
     def __call__(self, x: Tensor, after: str = "none") -> Tensor:
-        """x (N, in) -> (N, out); after: none, relu or gelu."""
+        """x (N, in) -> (N, out); after: none, relu, gelu or silu."""
         x = x.contiguous()
         assert x.dtype == torch.float32 and x.dim() == 2 and x.size(1) == self.inputs
         y = x.new_empty(x.size(0), self.outputs)
