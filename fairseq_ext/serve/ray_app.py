@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from fairseq_ext.corpus.cluster import connection
 from fairseq_ext.errors import UsageError
-from fairseq_ext.serve.__main__ import flags_of, needed, parser, settings_of
+from fairseq_ext.loading.model_folder import flags_of
+from fairseq_ext.serve.__main__ import needed, parser, settings_of
 from fairseq_ext.serve.settings import Settings
 
 if TYPE_CHECKING:
