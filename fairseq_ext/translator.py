@@ -29,8 +29,8 @@ from fairseq_ext.session.generators import Generators, hypotheses
 from fairseq_ext.session.teacher_forcing import check_task, score_pairs
 from fairseq_ext.stats import Stats
 from fairseq_ext.text.alignment import Aligner
+from fairseq_ext.text.formats import passes
 from fairseq_ext.text.in_lines import TextTranslation, translated
-from fairseq_ext.text.markup import items_of
 from fairseq_ext.text.segments import Segment
 from fairseq_ext.text.splitter import splitter
 from fairseq_ext.translation import Translation, empty
@@ -219,9 +219,9 @@ class Translator(LoadedModel):
         format: "text", "html", "xml" or "markdown". protect: regular expressions of what stays as it is, beside URLs, e-mail addresses,
         `{name}`, `%s` and the like. Errors: UsageError for another format, and for an expression that is none.
         """
-        found = TextTranslation("")
-        items = items_of(text, format, splitter(getattr(self.task.flags(), "source_lang", None)), protect)
-        found.text = "".join(translated(items, partial(self.of_segments, progress=progress), found.left))
+        found = TextTranslation(text)
+        for items in passes(format, splitter(getattr(self.task.flags(), "source_lang", None)), protect):
+            found.text = "".join(translated(items(found.text), partial(self.of_segments, progress=progress), found.left))
         return found
 
     def of_segments(self, segments: Sequence[Segment], progress: bool = False) -> list[Translation | UsageError]:

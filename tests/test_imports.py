@@ -28,7 +28,7 @@ ALLOWED = {
     "terms": "errors files",
     "text": "constraints errors files loading placement.forced_decoding terms.words translation translator",
     "translator": "constraints errors flags loading session.bad_sentences session.cpu_workers "
-    "session.generators session.teacher_forcing stats text.alignment text.in_lines text.markup text.segments text.splitter translation",
+    "session.generators session.teacher_forcing stats text.alignment text.in_lines text.formats text.segments text.splitter translation",
     "viz": "errors files parallel search session.pool_of translator",
     # tasks -> config, generator
     "tasks": "capabilities compat.own_process config constraints decoders.refused generator kernels loading.languages session validate",

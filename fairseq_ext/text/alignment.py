@@ -1,5 +1,5 @@
 """Which word of a translation stands for which word of its source, by cross-attention (as placement/word_alignment.py): of each target
-word, the source word that the model attends to most when it writes it, on the average of all layers and heads.
+word, the source word that the model attends to most when it writes it, on the average of all layers and heads (`assigned`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fairseq_ext.terms.words import UNITS, is_word
 from fairseq_ext.translation import Translation
 
 Pairs = list[tuple[Span, Span]]  # characters of the source, and of the translation
-LEAST = 0.1  # attention to a word, of 1
+LEAST, YIELDS = 0.1, 0.5  # attention to a word, of 1; and to a free one, of that to the best
 
 
 class Aligner:
@@ -61,13 +61,29 @@ class Aligner:
             return []
         table = torch.stack([weights[targets[row][1]].mean(0) for row in rows])  # (rows, T)
         table = torch.stack([table[:, sources[column][1]].sum(1) for column in columns], dim=1)  # (rows, columns)
-        best, which = table.max(1)
-        pairs = zip(rows, best.tolist(), which.tolist(), strict=True)
-        return [(sources[columns[column]][0], targets[row][0]) for row, score, column in pairs if score >= LEAST]
+        return [(sources[columns[column]][0], targets[row][0]) for row, column in zip(rows, assigned(table), strict=True) if column >= 0]
 
     def text_of(self, pieces: Sequence[str]) -> str:
         """Pieces as text."""
         return self.translator.decode(" ".join(pieces))  # type: ignore[attr-defined]
+
+
+def assigned(table: Tensor) -> list[int]:
+    """The source word of each target word, -1 for none, by attention (target, source).
+
+    The surest word chooses first. A source word that has been chosen yields to a free one that is attended to nearly as much: "the" is
+    written with an eye on its noun, and stands for the article.
+    """
+    best, taken = table.max(1).values.tolist(), set[int]()
+    found = [-1] * len(best)
+    for row in sorted(range(len(best)), key=lambda row: -best[row]):
+        order = table[row].argsort(descending=True).tolist()
+        free = next((column for column in order if column not in taken), order[0])
+        column = free if float(table[row][free]) >= YIELDS * best[row] else order[0]
+        if best[row] >= LEAST:
+            found[row] = column
+            taken.add(column)
+    return found
 
 
 def words_in(text: str, pieces: Sequence[str], decode: Callable[[Sequence[str]], str]) -> list[tuple[Span, list[int]]]:

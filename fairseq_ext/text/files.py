@@ -8,8 +8,8 @@ from tqdm import tqdm
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import replacing
+from fairseq_ext.text.formats import passes
 from fairseq_ext.text.in_lines import translated
-from fairseq_ext.text.markup import items_of
 from fairseq_ext.text.segments import Item
 from fairseq_ext.text.splitter import splitter
 from fairseq_ext.translator import Translator
@@ -26,7 +26,7 @@ def translate(source: str, target: str, load: Callable[[], Translator], protect:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read {source} ({error}): name a file of text in UTF-8") from None
     translator, left = load(), list[tuple[str, str]]()
-    items = items_of(text, "text", splitter(getattr(translator.task.flags(), "source_lang", None)), protect)
+    items = passes("text", splitter(getattr(translator.task.flags(), "source_lang", None)), protect)[0](text)
     with replacing(target) as out, tqdm(total=len(text), unit=" characters", unit_scale=True, dynamic_ncols=True) as bar:
         for part in translated(counted_by(bar, items), translator.of_segments, left):
             out.write(part.encode("utf-8", "surrogatepass"))

@@ -17,13 +17,16 @@ KNOWN = (
     r"https?://[^\s<>\"']*[^\s<>\"'.,;:!?)\]}“”’»]", r"www\.[^\s<>\"']*[^\s<>\"'.,;:!?)\]}“”’»]",  # URLs, without the mark behind them
     r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+",  # e-mail addresses
     r"\$?\{\{?[^{}\s][^{}\n]{0,80}\}?\}", r"%(?:\d+\$|\(\w+\))?[-+0# ]?\d*(?:\.\d+)?[sdifgexXuc@](?!\w)", r"%%",
-    r"&(?:[a-zA-Z]\w{1,30}|#\d{1,7}|#[xX][\da-fA-F]{1,6});",
 )  # fmt: skip
+ENTITIES = {
+    False: r"&(?:[a-zA-Z]\w{1,30}|#\d{1,7}|#[xX][\da-fA-F]{1,6});",
+    True: "&(?:nbsp|shy|ensp|emsp|thinsp|#160|#xA0);",
+}  # by of_markup
 AROUND = {"(": ")", "[": "]", "{": "}", "<": ">", "„": "“", "“": "”", "‚": "‘", "‘": "’", "«": "»", "»": "«", '"': '"', "'": "'"}
 
 
 @cache
-def pattern(protect: tuple[str, ...] = ()) -> regex.Pattern[str]:
+def pattern(protect: tuple[str, ...], of_markup: bool) -> regex.Pattern[str]:
     """What finds placeholders. protect: regular expressions of more of them. Errors: UsageError for one that is none."""
     for each in protect:
         try:
@@ -31,13 +34,13 @@ def pattern(protect: tuple[str, ...] = ()) -> regex.Pattern[str]:
                 raise UsageError(f"--protect {each} matches nothing at all as well: write what it must hold")
         except regex.error as error:
             raise UsageError(f"--protect {each} is no regular expression ({error}): correct it") from None
-    return regex.compile("|".join(f"(?:{each})" for each in (*protect, *KNOWN)))
+    return regex.compile("|".join(f"(?:{each})" for each in (*protect, *KNOWN, ENTITIES[of_markup])))
 
 
-def find(text: str, protect: Sequence[str] = ()) -> list[tuple[int, int]]:
-    """Where placeholders stand, with the brackets or quotes that hold nothing else."""
+def find(text: str, protect: Sequence[str] = (), of_markup: bool = False) -> list[tuple[int, int]]:
+    """Where placeholders stand, with the brackets or quotes that hold nothing else. of_markup: of entities, those of spaces alone."""
     found: list[tuple[int, int]] = []
-    for match in pattern(tuple(protect)).finditer(text):
+    for match in pattern(tuple(protect), of_markup).finditer(text):
         start, end = match.span()
         while start and end < len(text) and AROUND.get(text[start - 1]) == text[end]:
             start, end = start - 1, end + 1

@@ -18,7 +18,7 @@ from fairseq_ext.text.placeholders import find
 
 TEXT, OPEN, CLOSE, POINT, PLACEHOLDER = "text", "open", "close", "point", "placeholder"
 CUTS = (regex.compile(r"[,;:.!?…)\]]+\s+|[，；：。！？、]|\s[-–—]\s"), regex.compile(r"\s+"), regex.compile(r"(?<=.)(?=.)"))
-WORDY = regex.compile(r"\w")
+WORDY, SPACE = regex.compile(r"\w"), regex.compile(r"\s")
 CLOSES = regex.compile(r"[\p{P}--[\p{Ps}\p{Pi}]]", regex.V1)  # punctuation that stands directly behind a word
 
 
@@ -72,7 +72,7 @@ def of_text(text: str, ends: Callable[[str], list[int]], protect: Sequence[str] 
 def of_run(atoms: Sequence[Atom], ends: Callable[[str], list[int]], escape: Callable[[str], str] = str) -> Iterator[Item]:
     """The items of a run. escape: from plain text to what stands in the run."""
     atoms = [atom for atom in atoms if atom.raw]
-    shown = read(atoms)
+    shown = SPACE.sub(" ", read(atoms))
     yield from of_parts(atoms, ends(shown) if shown else [], escape)
 
 

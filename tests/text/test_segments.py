@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.text.markup import items_of
+from fairseq_ext.text.formats import passes
 from fairseq_ext.text.placeholders import find
 from fairseq_ext.text.segments import Segment, halves
 from fairseq_ext.text.splitter import plain_ends, splitter
@@ -20,15 +20,19 @@ def source(item) -> str:
     return item if isinstance(item, str) else item.source
 
 
+def items_of(text: str, ends, format: str = "text"):
+    return passes(format, ends)[-1](text)
+
+
 def sentences(text: str, language: str = "de") -> list[str]:
-    return [item.source for item in items_of(text, "text", splitter(language)) if isinstance(item, Segment)]
+    return [item.source for item in items_of(text, splitter(language)) if isinstance(item, Segment)]
 
 
 @settings(max_examples=60)
 @given(TEXTS)
 @pytest.mark.parametrize("ends", [splitter("de"), plain_ends], ids=["rules", "plain"])
 def test_every_character_belongs_to_one_segment(ends, text):
-    items = list(items_of(text, "text", ends))
+    items = list(items_of(text, ends))
     assert "".join(map(source, items)) == text
     for item in items:
         if isinstance(item, Segment):
@@ -43,7 +47,7 @@ def test_every_character_belongs_to_one_segment(ends, text):
 @settings(max_examples=60)
 @given(TEXTS)
 def test_placeholders_are_taken_out_and_stand_in_the_marks(text):
-    for item in items_of(text, "text", plain_ends):
+    for item in items_of(text, plain_ends):
         if isinstance(item, Segment):
             assert [mark.opening for mark in item.marks] == [item.source[a:b] for a, b in find(item.source)]
             assert not find(item.plain)
@@ -59,7 +63,7 @@ def test_sentences_of_a_paragraph():
 
 def test_long_lines_take_little_time():
     line = "Der Hund läuft über die Straße. " * 20_000
-    assert sum(isinstance(item, Segment) for item in items_of(line, "text", splitter("de"))) == pytest.approx(20_000, abs=40)
+    assert sum(isinstance(item, Segment) for item in items_of(line, splitter("de"))) == pytest.approx(20_000, abs=40)
 
 
 def test_a_language_without_rules_gets_the_plain_rule_and_says_so(caplog):
