@@ -96,6 +96,7 @@ setup(
         "cluster": ["ray", "pyarrow"],
         "terms": ["simplemma>=2"],
         "docs": ["mkdocs-material"],
+        "text": ["sentence-splitter"],
         "serve": ["fastapi", "fastapi-offline", "uvicorn", "uvloop", "httptools", "prometheus-client"],
     },
     distclass=Compiled,

@@ -21,13 +21,14 @@ ALLOWED = {
     "compat": "child errors tasks",
     "corpus": "child constraints counters digests errors files loading stats translator",
     "doctor": "compat leaving",
-    "serve": "child constraints corpus.cluster engine errors files loading.arguments loading.model_folder loading.several_sentences "
+    "serve": "child constraints corpus.cluster engine errors files loading.model_folder loading.several_sentences "
     "tasks terms.glossary_files translator viz",
     "engine": "child constraints errors flags kernels.library loading.lengths parallel placement.align search session.pool_of terms "
     "translator",
     "terms": "errors files",
+    "text": "constraints errors files loading placement.forced_decoding terms.words translation translator",
     "translator": "constraints errors flags loading session.bad_sentences session.cpu_workers "
-    "session.generators session.teacher_forcing stats translation",
+    "session.generators session.teacher_forcing stats text.alignment text.in_lines text.formats text.segments text.splitter translation",
     "viz": "errors files parallel search session.pool_of translator",
     # tasks -> config, generator
     "tasks": "capabilities compat.own_process config constraints decoders.refused generator kernels loading.languages models session validate",
