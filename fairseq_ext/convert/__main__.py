@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
-
 from collections.abc import Callable
 
 from fairseq_ext.convert import marian, multilingual

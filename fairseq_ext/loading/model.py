@@ -71,10 +71,10 @@ class LoadedModel:
     def tokens(self, line: str, dictionary: Any, bpe: Any) -> Tensor:
         """Tokens of a line of text, EOS included; EOS alone for a line of nothing but spaces."""
         # as the dictionary's encode_line, which puts numbers into a tensor one by one
-        return torch.tensor([*map(dictionary.index, self.pieces(line)), dictionary.eos()])
+        return torch.tensor([*map(dictionary.index, self.pieces(line, bpe)), dictionary.eos()])
 
-    def pieces(self, line: str) -> list[str]:
-        """Subword pieces of a line of text; none for one of nothing but spaces."""
+    def pieces(self, line: str, bpe: Any) -> list[str]:
+        """Subword pieces of a line of text, segmented by `bpe`; none for one of nothing but spaces."""
         line = line if line.strip() else ""
         for step in (self.tokenizer, bpe) if line else ():
             line = step.encode(line) if step is not None else line
