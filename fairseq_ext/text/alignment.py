@@ -52,7 +52,7 @@ class Aligner:
 
     def of_sentence(self, source: str, hypothesis: Translation, weights: Tensor) -> Pairs:
         """The pairs of one translation, given the attention (L, T) of its tokens, ends included."""
-        pieces = self.translator.pieces(source)  # type: ignore[attr-defined]
+        pieces = self.translator.pieces(source, self.translator.bpe)  # type: ignore[attr-defined]
         sources = words_in(source, pieces, self.text_of)
         targets = words_in(hypothesis.text, hypothesis.tokens, self.text_of)
         columns = [i for i, (span, of) in enumerate(sources) if of and is_word(source[slice(*span)])]
