@@ -81,7 +81,7 @@ class Runs:
         self.flags = dict(cpu=args.cpu, batch_size=args.batch_size, beam=args.beam, **model_flags(args.model, args.src, args.tgt))
         self.sources, self.references = read_text(args.text, args.src, args.tgt, args.limit)
         quiet()
-        self.segmenter = Translator(**self.flags).task.constraint_source().segmenter
+        self.segmenter = Translator(**self.flags).task.session.sentences.constraint_source().segmenter
         self.lemmas = lemmatizer(args.src, "--src"), lemmatizer(args.tgt, "--tgt")
 
     def terms(self, name: str) -> list[tuple[Term, ...]]:
