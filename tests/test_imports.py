@@ -21,7 +21,7 @@ ALLOWED = {
     "compat": "child errors tasks",
     "corpus": "child constraints counters digests errors files loading stats translator",
     "doctor": "compat leaving",
-    "serve": "child constraints corpus.cluster engine errors files loading.arguments loading.model_folder loading.several_sentences "
+    "serve": "child constraints engine errors files loading.arguments loading.model_folder loading.several_sentences "
     "tasks terms.glossary_files translator viz",
     "engine": "child constraints errors flags kernels.library loading.lengths parallel placement.align search session.pool_of terms "
     "translator",

@@ -71,7 +71,7 @@ def compiled_requirement(alternatives: Sequence[Phrase], cased: Cased, boundarie
         if items:
             found = list(found)
             for i, form in enumerate(forms):
-                come = [form.tokens_at[n] for p, n in items if p == form.pattern and n in form.tokens_at]
+                come = [form.tokens_at[n] for node, n in items if n in form.tokens_at and form.pattern in automaton.through[node]]
                 if come:
                     found[i] = form.short + max(come), form.tokens[max(come)]
         value.append(max(0, *(has for has, _ in found)))
