@@ -1,24 +1,53 @@
-"""Installs fairseq_ext and the start-up file that lets stock fairseq run on current Python (fairseq_ext/compat)."""
+"""Installs fairseq_ext, the start-up file that lets stock fairseq run on current Python (fairseq_ext/compat), and the compiled kernels.
 
+A wheel has a library for each level of processors (fairseq_ext/kernels/compiling.py), which no Python's release matters to: one wheel
+serves them all. Without a C++ compiler, or with FAIRSEQ_EXT_KERNELS=off, it has none and serves every machine. An editable install
+compiles for its own processor, at first use.
+"""
+
+import os
+import platform
 import re
+import runpy
 import shutil
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import Distribution, find_packages, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 from setuptools.command.editable_wheel import editable_wheel
 
 START_UP = Path("fairseq_ext") / "compat" / "fairseq_ext.pth"
 VERSION = re.findall(r'__version__ = "(.+)"', (Path(__file__).parent / "fairseq_ext" / "version.py").read_text())[0]
+COMPILING = runpy.run_path(str(Path("fairseq_ext") / "kernels" / "compiling.py"))
+COMPILER = COMPILING["compiler"]() if platform.machine() in COMPILING["LEVELS"] else None
+COMPILER = None if os.environ.get("FAIRSEQ_EXT_KERNELS") == "off" else COMPILER
 
 
-class BuildWithStartUp(build_py):
-    """A wheel carries the .pth file at its top, so that it lands in site-packages."""
+class Build(build_py):
+    """A wheel carries the .pth file at its top, so that it lands in site-packages, and the libraries."""
 
     def run(self):
         super().run()
-        if not self.editable_mode:
-            shutil.copy(START_UP, Path(self.build_lib) / START_UP.name)
+        if self.editable_mode:
+            return
+        shutil.copy(START_UP, Path(self.build_lib) / START_UP.name)
+        if COMPILER is not None:
+            COMPILING["compile_levels"](COMPILER, Path(self.build_lib) / "fairseq_ext" / "kernels" / "built")
+
+
+class Compiled(Distribution):
+    """Its libraries bind a wheel to a kind of machine."""
+
+    def has_ext_modules(self):
+        return COMPILER is not None
+
+
+class WheelOfEveryPython(bdist_wheel):
+    """They do not bind it to a release of Python."""
+
+    def get_tag(self):
+        return "py3", "none", super().get_tag()[2]
 
 
 class EditableWithStartUp(editable_wheel):
@@ -44,7 +73,7 @@ setup(
     packages=find_packages(include=["fairseq_ext", "fairseq_ext.*"]),
     package_data={
         "fairseq_ext": ["py.typed"], "fairseq_ext.compat": ["*.pth"], "fairseq_ext.serve": ["*.html"],
-        "fairseq_ext.kernels": ["*.cpp", "*.hpp", "*.cu"],
+        "fairseq_ext.kernels": ["**/*.cpp", "**/*.hpp", "**/*.cu"],
     },
     # fairseq's own pins cannot be met today, so it is installed by itself: pip install --no-deps fairseq==0.12.2
     install_requires=[
@@ -67,7 +96,9 @@ setup(
         "cluster": ["ray", "pyarrow"],
         "terms": ["simplemma>=2"],
         "docs": ["mkdocs-material"],
+        "text": ["sentence-splitter"],
         "serve": ["fastapi", "fastapi-offline", "uvicorn", "uvloop", "httptools", "prometheus-client"],
     },
-    cmdclass={"build_py": BuildWithStartUp, "editable_wheel": EditableWithStartUp},
+    distclass=Compiled,
+    cmdclass={"build_py": Build, "bdist_wheel": WheelOfEveryPython, "editable_wheel": EditableWithStartUp},
 )

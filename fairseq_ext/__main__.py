@@ -28,7 +28,7 @@ NOTES = {  # what a group says of flags of fairseq's own
 }
 PAGES = {  # of flags whose own page is another than their group's
     "glossary": "glossaries.md", "glossary_match": "glossaries.md", "glossary_repeat": "glossaries.md", "glossary_report": "glossaries.md",
-    "glossary_placement": "glossaries.md",
+    "glossary_placement": "glossaries.md", "glossary_documents": "glossaries.md",
     "results_file": "quickstart.md", "resume": "quickstart.md", "strict": "reliability.md",
     "int8": "limits.md", "cuda_graphs": "limits.md", "decoder_backend": "supported-models.md",
     "prune_finished": "constraints.md", "ddg_dir": "parallel-decoding.md",

@@ -148,12 +148,10 @@ def onednn() -> str:
 
 
 def compiled_step() -> str:
-    imports = "from fairseq_ext.kernels.library import build; from fairseq_ext.kernels.transformer import has_int8"
-    done = forked(f"{imports}; print(build(), has_int8())")
+    done = forked("from fairseq_ext.kernels.library import build; print(build())")
     if done.returncode:
         raise Failed(last_line(done), "the fast decoder runs as torch operations, which take longer: install a C++ compiler (g++)")
-    path, _, int8 = done.stdout.strip().rpartition("\n")[2].rpartition(" ")
-    return path + (", with 8-bit linear layers (--int8)" if int8 == "True" else ", without 8-bit linear layers (--int8)")
+    return done.stdout.strip().rpartition("\n")[2]
 
 
 def user_dir() -> str:

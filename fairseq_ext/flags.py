@@ -185,6 +185,7 @@ class Flags(EngineFlags, total=False):
     cpu_workers: int | None
     ddg_dir: Text | None
     draft_file: Text | None
+    glossary_documents: Text | None
     glossary_report: Text | None
     prefix_size: int | None
     print_alignment: Literal["hard", "soft"] | bool | None

@@ -28,6 +28,7 @@ from fairseq_ext.decoders.refused import refuse_architecture
 from fairseq_ext.generator import AlignedBeamSearchGenerator, BeamSearchGenerator
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.loading.languages import name_languages_
+from fairseq_ext.models import marian_transformer, sentencepiece_pair  # noqa: F401  which they register
 from fairseq_ext.session.batches import Batches
 from fairseq_ext.session.checkpoint import checkpoint_of, longest_source, segments_text, shows_bar
 from fairseq_ext.session.command import Command
@@ -139,7 +140,7 @@ class Extended(Batches, BuildsGenerators):
         sample, constraints = self.complete(sample, constraints)
         run = partial(self.command.decode, generator, decode, models, generator.pad)
         found = self.decode_usable((sample, prefix_tokens, constraints), run)
-        if self.report_path:
+        if self.report_path or self.documents is not None:
             self.report_glossary(sample, [generator.target_text.text(each[0]["tokens"]) for each in found])
         return found
 

@@ -6,6 +6,7 @@ import itertools
 import threading
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -27,6 +28,11 @@ from fairseq_ext.session.cpu_workers import share_of
 from fairseq_ext.session.generators import Generators, hypotheses
 from fairseq_ext.session.teacher_forcing import check_task, score_pairs
 from fairseq_ext.stats import Stats
+from fairseq_ext.text.alignment import Aligner
+from fairseq_ext.text.formats import passes
+from fairseq_ext.text.in_lines import TextTranslation, translated
+from fairseq_ext.text.segments import Segment
+from fairseq_ext.text.splitter import splitter
 from fairseq_ext.translation import Translation, empty
 
 if TYPE_CHECKING:
@@ -34,6 +40,7 @@ if TYPE_CHECKING:
 
     from fairseq_ext.flags import Flags
 
+ALIGNED = 64  # translations at once
 Avoid = Sequence[str] | Sequence[Sequence[str]]  # of all lines, or of each
 
 
@@ -47,6 +54,7 @@ class Translator(LoadedModel):
     Errors: UsageError for wrong flags or combinations; what fairseq raises for files it cannot read.
     """
 
+    aligner: Aligner | None = None
     glossaries_of_calls = False  # whether glossaries come with calls, so that their flags need no --glossary
 
     @classmethod
@@ -204,6 +212,37 @@ class Translator(LoadedModel):
                 out[place] = each
             return out
 
+    def translate_text(self, text: str, format: str = "text", protect: Sequence[str] = (), progress: bool = False) -> TextTranslation:
+        """A whole text: its sentences are translated one by one and joined with the white space between them; what cannot be translated
+        stays as it is, in `left` with the reason. A line break ends a sentence.
+
+        format: "text", "html", "xml" or "markdown". protect: regular expressions of what stays as it is, beside URLs, e-mail addresses,
+        `{name}`, `%s` and the like. Errors: UsageError for another format, and for an expression that is none.
+        """
+        found = TextTranslation(text)
+        for items in passes(format, splitter(getattr(self.task.flags(), "source_lang", None)), protect):
+            found.text = "".join(translated(items(found.text), partial(self.of_segments, progress=progress), found.left))
+        return found
+
+    def of_segments(self, segments: Sequence[Segment], progress: bool = False) -> list[Translation | UsageError]:
+        """The best translation of each segment, aligned where something is to be put back; the error of one that has none."""
+        with self.lock:
+            plain = [segment.plain for segment in segments]
+            nbest = self.translate_part(plain, 1, Given(), "return", None, progress)
+            found = [each if isinstance(each, UsageError) else each[0] for each in nbest]
+            marked = [i for i, each in enumerate(found) if segments[i].marks and isinstance(each, Translation)]
+            self.align([plain[i] for i in marked], [found[i] for i in marked])  # type: ignore[misc]
+        return found
+
+    def align(self, sources: Sequence[str], hypotheses: Sequence[Translation]) -> None:
+        """Find the `words` of translations that stand for those of their sources; None where the model does not say what it attends to."""
+        with self.lock:
+            self.aligner = self.aligner or Aligner(self)
+            for part in range(0, len(sources), ALIGNED):
+                here = hypotheses[part : part + ALIGNED]
+                for hypothesis, pairs in zip(here, self.aligner.pairs(sources[part : part + ALIGNED], here), strict=True):
+                    hypothesis.words = pairs
+
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Translation]:
         """Each target as the model scores it, given its source: teacher-forced log probabilities, as `--score-reference` has them.
 
@@ -216,8 +255,7 @@ class Translator(LoadedModel):
             raise UsageError(f"there are {len(sources)} sources and {len(targets)} targets: give one target for each source")
         check_task(self.task)
         with self.lock:
-            dictionary = self.task.target_dictionary
-            source, target = [self.encode(line) for line in sources], [self.tokens(line, dictionary) for line in targets]
+            source, target = [self.encode(line) for line in sources], [self.target_tokens(line) for line in targets]
             for number, pair in enumerate(zip(source, target, strict=True)):
                 for side, line in enumerate(pair):
                     self.check_length(line, f"the {'target' if side else 'source'} of line {number + 1}", side)
@@ -249,6 +287,7 @@ class Translator(LoadedModel):
             for i, line in enumerate(tokens):
                 if line.numel() == 1 and "source sentence" not in self.task.lacks:  # EOS; an empty prompt may be gone on with
                     out[i] = [self.nothing(numbers[i], wanted[i] if wanted else EMPTY)]
+            self.task.line_numbers = numbers
             for batch in self.batches(tokens) if None in out else ():
                 here = batch["id"].tolist()
                 places = [place for place, i in enumerate(here) if out[i] is None]

@@ -28,8 +28,9 @@ import fairseq_ext  # noqa: F401  lets fairseq be imported
 from fairseq_ext import array_file
 from fairseq_ext.errors import UsageError
 from fairseq_ext.kernels import library as building
-from fairseq_ext.kernels import lsh
-from fairseq_ext.kernels.row import RowStruct
+from fairseq_ext.kernels.compiling import FOLDER
+from fairseq_ext.kernels.parallel.row import RowStruct
+from fairseq_ext.kernels.softmax import lsh
 from fairseq_ext.parallel.drafts import table as tables
 from fairseq_ext.parallel.drafts.estimate import estimate
 from fairseq_ext.parallel.drafts.ngram import Ngram
@@ -37,9 +38,8 @@ from fairseq_ext.softmax import lsh_index
 from fairseq_ext.softmax.lsh_index import Parameters
 
 PRELOADED = "FAIRSEQ_EXT_SANITIZED"
-FILES = ("draft.cpp", "lsh.cpp")
-FLAGS = ("-O1", "-g", "-march=native", "-std=c++17", "-fPIC", "-shared", "-fopenmp", "-fsanitize=address,undefined",
-         "-fno-sanitize-recover=undefined")  # fmt: skip
+FILES = ("parallel/draft.cpp", "softmax/lsh.cpp")
+FLAGS = ("-O1", "-g", "-std=c++17", "-fPIC", "-fopenmp", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
 STRANGE = [-(1 << 63), -(1 << 31), -2, -1, 0, 1, 2, 31, 255, 1 << 15, 1 << 16, (1 << 31) - 1, 1 << 31, (1 << 63) - 1]
 WORDS, SOURCE_PAD = 60, 1
 
@@ -55,7 +55,8 @@ def sanitized() -> str | None:
 
 def load_sanitized() -> None:
     """Make the library that the kernels use the sanitized one."""
-    building.FLAGS, building.SOURCES = FLAGS, [building.FOLDER / name for name in FILES]
+    os.environ[building.VARIABLE] = "native"
+    building.FLAGS, building.SOURCES = FLAGS, [FOLDER / name for name in FILES]
     building.TRY = "pass"  # a process of its own would lack the sanitizer's library
     assert building.library() is not None, "the sanitized library could not be built"
 

@@ -116,7 +116,7 @@ download() {
     say "2/3 building $FAIRSEQ"
     pip wheel "build $FAIRSEQ (it takes a C++ compiler)" --wheel-dir "$1" --find-links "$1" --no-deps "$FAIRSEQ"
     say "3/3 what building fairseq_ext itself needs"
-    pip wheel "fetch setuptools" --wheel-dir "$1" --find-links "$1" "setuptools>=64" wheel
+    pip wheel "fetch setuptools" --wheel-dir "$1" --find-links "$1" "setuptools>=70.1"
     say "done: $(find "$1" -name '*.whl' | wc -l) wheels, $(du -sh "$1" | cut -f1); install them with WHEELS=$1 scripts/setup.sh"
 }
 

@@ -89,6 +89,7 @@ RECIPES: dict[str, Recipe] = {
     "transformer, cross-self-attention": transformer(cross_self_attention=True, no_cross_attention=True),
     "transformer, cross-self-attention and cross-attention": transformer(cross_self_attention=True),
     "transformer, NormFormer": transformer(scale_attn=True, scale_fc=True, scale_heads=True, scale_resids=True, **PRE_NORM),
+    "marian_transformer": transformer("marian_transformer", activation_fn="swish", share_all_embeddings=True, joined=True, **LEARNED),
     "transformer_align": transformer("transformer_align", alignment_layer=1, alignment_heads=1, full_context_alignment=True),
     "bart": transformer("bart_base", joined=True, spread=8.0),
     "mbart": transformer("mbart_base", joined=True, spread=8.0),

@@ -26,10 +26,10 @@ from torch import Tensor
 from fairseq_ext.registry import STRATEGIES
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.logits_processors import LogitsProcessors
-from fairseq_ext.search.loop import beam_search
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Plugs, Stop
 from fairseq_ext.search.scoring import Scoring
+from fairseq_ext.search.searchers import beam_search
 from fairseq_ext.search.spec import SearchSpec
 from fairseq_ext.search.state import SearchSetup
 from fairseq_ext.stats import Stats

@@ -21,22 +21,24 @@ ALLOWED = {
     "compat": "child errors tasks",
     "corpus": "child constraints counters digests errors files loading stats translator",
     "doctor": "compat leaving",
-    "serve": "child constraints engine errors files loading.arguments loading.model_folder loading.several_sentences "
+    "serve": "child constraints engine errors files loading.model_folder loading.several_sentences "
     "tasks terms.glossary_files translator viz",
     "engine": "child constraints errors flags kernels.library loading.lengths parallel placement.align search session.pool_of terms "
     "translator",
     "terms": "errors files",
+    "text": "constraints errors files loading placement.forced_decoding terms.words translation translator",
     "translator": "constraints errors flags loading session.bad_sentences session.cpu_workers "
-    "session.generators session.teacher_forcing stats translation",
+    "session.generators session.teacher_forcing stats text.alignment text.in_lines text.formats text.segments text.splitter translation",
     "viz": "errors files parallel search session.pool_of translator",
     # tasks -> config, generator
-    "tasks": "capabilities compat.own_process config constraints decoders.refused generator kernels loading.languages session validate",
+    "tasks": "capabilities compat.own_process config constraints decoders.refused generator kernels loading.languages models session validate",
     "generator": "config constraints decoders drivers errors search session.pools session.checkpoint "
     "session.progress session.results_file stats",
     "drivers": "config constraints decoders.fairseq.uncached decoders.protocol errors placement registry search viz.writer",
     "session": "compat.invalid_bytes compat.own_process compat.startup config constraints digests errors files generator kernels leaving "
     "loading.lengths loading.raw_text parallel registry search.pool search.spec stats",
     "config": "capabilities constraints digests registry search stats validate version",
+    "models": "",
     "loading": "compat.startup constraints.boundaries errors",
     "validate": "capabilities constraints.flags errors registry session.cpu_workers",
     # strategies -> drivers, kernels
@@ -49,7 +51,7 @@ ALLOWED = {
     "constraints": "counters errors files search.finished search.log_probs search.pool stats terms",
     "decoders": "errors kernels",
     # what all may import
-    "kernels": "compat.own_process files",
+    "kernels": "compat.own_process errors files",
     "registry": "capabilities errors",
     "capabilities": "",
     "child": "",
@@ -211,7 +213,7 @@ def test_what_is_no_circle_is_not_found(written):
         ("search.loop", "search.beam", True),
         ("decoders.factory", "search.pool", False),
         ("strategies.select.dba", "config", False),
-        ("kernels.banks", "strategies.select.dba", False),
+        ("kernels.constraints.banks", "strategies.select.dba", False),
         ("", "tasks", True),
         ("errors", "files", False),
     ],

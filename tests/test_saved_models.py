@@ -23,7 +23,7 @@ from fairseq_ext.registry import STRATEGIES
 BEAMS = (1, 3, 5)
 NEUTRAL = settings("neutral") | {"fairseq's modules": {"decoder_backend": "fairseq"}}
 # decoders whose features can be had before their output layer, which is linear and nothing else
-HAVE_FEATURES = ("transformer", "transformer_align", "bart_base", "mbart_base")
+HAVE_FEATURES = ("transformer", "marian_transformer", "transformer_align", "bart_base", "mbart_base")
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory) -> Saved:
     return Saved(tmp_path_factory.mktemp("saved"))

@@ -39,7 +39,7 @@ def test_translations_equal_those_of_the_stock_command(tiny, translator):
 @pytest.mark.parametrize("line", ["de1 de2", "  de1\tde2 \u2003 de9\x1cunheard-of\u00a0de3 ", "<pad> </s> <unk> <s> de1", "de4\u200bde5"])
 def test_tokens_are_those_of_fairseqs_dictionary_and_so_is_their_text(translator, line):
     dictionary, text = translator.task.source_dictionary, translator.generator.target_text
-    tokens = translator.tokens(line, dictionary)
+    tokens = translator.tokens(line, dictionary, translator.bpe)
     assert tokens.tolist() == dictionary.encode_line(line, add_if_not_exist=False).tolist() and tokens.dtype == torch.long
     for numbers in (tokens, [*range(8), 10**6], []):
         expected = text.segmenter().dictionary.string(numbers, extra_symbols_to_ignore=text.left_out)

@@ -199,13 +199,24 @@ class ConstraintSource:
             text.append(each.term.text)
             cased.append(each.cased)
             mentions = () if tokens_of is None else tuple(tuple(tokens_of(match.start, match.end)) for match in each.matches)
-            terms.append(SourceTerm(each.term.text, each.phrases, each.term.writable, mentions))
+            terms.append(SourceTerm(each.term.text, each.phrases, each.term.writable, mentions, each.term.source))
         if len(any_of) == len(given.any_of) and len(unmet) == len(given.unmet):
             return given
         exact = all(each.mode == "exact" for each in cased)
         return replace(
             given, any_of=tuple(any_of), text=tuple(text), unmet=tuple(unmet), cased=() if exact else tuple(cased), terms=tuple(terms)
         )
+
+    def narrowed(self, given: SentenceConstraints, forms: Callable[[str, Sequence[str]], tuple[str, ...]]) -> SentenceConstraints:
+        """The constraints with fewer target forms for their glossary terms: forms(source term, its target forms) -> those that are left."""
+        any_of, cased, terms = list(given.any_of), list(given.cases), list(given.terms)
+        for i, term in enumerate(terms):
+            left = forms(term.source, term.targets)
+            if left != term.targets and term.phrases in any_of:
+                place = any_of.index(term.phrases)
+                any_of[place], cased[place] = self.segmenter.alternatives(left, term.source)[0], self.cased(left, cased[place].mode)
+                terms[i] = replace(term, phrases=any_of[place], targets=left)
+        return replace(given, any_of=tuple(any_of), cased=tuple(cased) if given.cased else (), terms=tuple(terms))
 
     def tokens_of_words(self, tokens: Tensor | Sequence[int]) -> Callable[[int, int], list[int]]:
         """A function from words [start, end) of a source, as `required` counts them, to the places of their tokens; tokens (L,)."""

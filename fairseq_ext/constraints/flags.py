@@ -17,6 +17,7 @@ from fairseq_ext.terms.glossary_files import Languages
 
 # defaults of flags that need --glossary
 GLOSSARY = {"glossary_match": "surface", "glossary_repeat": "once", "glossary_placement": None, "glossary_report": None}
+GLOSSARY |= {"glossary_documents": None}
 # defaults of flags that need phrases, and of those among them that need required ones
 REQUIRED = {"constraint_case": None, "constraint_bonus": None, "constraint_draft_first": False, "dba_allocation": "even"}
 PHRASES = {"constraint_boundary": None, "constraint_end": False, "avoid_case": "any"} | REQUIRED
@@ -57,6 +58,14 @@ class ConstraintFlags(FairseqDataclass):
             "help": "where a term of --glossary stands: in the place of the words that translate its source term (align), or wherever the "
             "search puts it (free) (default: align with --select dba where --bpe or --tokenizer is given and no other flag needs the "
             "search's own hypotheses, else free)"
+        },
+    )
+    glossary_documents: Optional[str] = field(  # noqa: UP045
+        default=None,
+        metadata={
+            "help": "keep the target form that a document first has for a source term of --glossary: blank (blank lines part documents), "
+            "or a file with the name of each line's document, in the order of the lines (default: each line has a form of its own)",
+            "file": True,
         },
     )
     constraint_boundary: Optional[ChoiceEnum(["word", "prefix", "none"])] = field(  # type: ignore[valid-type]  # noqa: UP045

@@ -57,6 +57,9 @@ def from_packed(
         names = iter(unknown)
         pieces = [next(names, dictionary[token]) if token == dictionary.unk() else dictionary[token] for token in phrase]
         text = " ".join(pieces) if segmenter is None else segmenter.decode(" ".join(pieces))
+        if segmenter is not None and segmenter.is_of_target:
+            pieces = segmenter.pieces(text)
+            phrase = tuple(map(dictionary.index, pieces))
         forms: tuple[Phrase, ...] = (phrase,)
         if segmenter is not None and not is_prefix and dictionary.unk() in phrase:
             forms, reason = segmenter.alternatives([text], where)

@@ -24,10 +24,11 @@ from fairseq_ext.errors import UsageError
 
 
 class Segmenter:
-    """Text to target tokens and back, by the task's tokenizer and bpe; either may be None."""
+    """Text to target tokens and back, by the task's tokenizer and bpe; either may be None. A bpe may have another for the target."""
 
     def __init__(self, dictionary: Dictionary, tokenizer: Any = None, bpe: Any = None):
-        self.dictionary, self.tokenizer, self.bpe = dictionary, tokenizer, bpe
+        self.dictionary, self.tokenizer, self.bpe = dictionary, tokenizer, getattr(bpe, "target", bpe)
+        self.is_of_target = self.bpe is not bpe  # and the command has segmented typed phrases as source text
 
     @cached_property
     def sentencepiece(self) -> Any:

@@ -73,6 +73,7 @@ NOT_HERE = {
     "print_alignment": "has no place in the records of a corpus run",
     "cpu_workers": "would start processes within the workers, which --workers counts",
     "glossary_report": "writes a file of its own, and workers share none",
+    "glossary_documents": "has a line wait for the lines before it, which another worker may have",
     "strict": "ends at a sentence, and a corpus run goes on to its end",
     "ddg_dir": "draws a few sentences of the other commands, not a corpus",
 }

@@ -15,7 +15,6 @@ from fairseq_ext.decoders.transformer.supported import unsupported
 from fairseq_ext.decoders.transformer.weights import Weights
 from fairseq_ext.errors import UsageError
 from fairseq_ext.kernels.library import library
-from fairseq_ext.kernels.transformer import has_int8
 
 logger = logging.getLogger("fairseq_ext")
 
@@ -83,6 +82,4 @@ def no_int8(decoder: TransformerBackend) -> str | None:
         return "it is for the CPU"
     if any(weights.embedding.dtype != torch.float32 for weights in decoder.weights):
         return "it starts from float32 weights (without --fp16)"
-    if library() is None:
-        return "the compiled decoder step is not there (python -m fairseq_ext.kernels says why)"
-    return None if has_int8() else "this processor has no 8-bit linear layers (AVX-512 or AVX VNNI)"
+    return None if library() else "the compiled decoder step is not there (python -m fairseq_ext.kernels says why)"

@@ -8,9 +8,7 @@
 | processes.py | starting and hearing worker processes |
 | worker.py | what runs in them |
 | intake.py | requests, prepared as they come |
-| decoding.py | requests through one beam search (search/open_search.py) |
-| compiled.py | those of them that the compiled searches take |
-| one_at_a_time.py | requests through parallel decoding |
+| decoding.py | requests through one search |
 | requirements.py | a request's phrases and glossaries, and where they stand in its translation |
 | jobs.py | requests and answers as they travel |
 """

@@ -1,9 +1,8 @@
-"""Requests through beam search, in one process: started as the schedule says, decoded together, answered.
+"""Requests through a search, in one process: started as the schedule says, decoded together, answered.
 
-The search is never empty on purpose: every few steps (`Refill.steps`), or at once where nothing runs, as many requests start as there is
-room for (--stream-width sentences, or --stream-rows rows); --refill-threshold waits until few are left, and --schedule batch until none is.
-Requests without constraints, and those with required phrases, are decoded in compiled steps, where there are such (compiled.py), all
-others in those of the loop.
+The search is never empty on purpose: every few steps, or at once where nothing runs, as many requests start as there is room for
+(--stream-width sentences, or --stream-rows rows); --refill-threshold waits until few are left, and --schedule batch until none is. With
+--decoding other than beam they are decoded one after another, which is what these methods are made for.
 
 A request whose preparation fails is answered with the error. When a step fails, whatever the reason, all its sentences run again, each
 alone, so that the error goes to the request that is to blame.
@@ -16,212 +15,152 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass, replace
 
 import torch
 
-from fairseq_ext.engine.compiled import Compiled, Plain, WithPhrases
-from fairseq_ext.engine.intake import Intake, Request, told
+from fairseq_ext.engine.intake import Intake, JobRequest, told
 from fairseq_ext.engine.jobs import Partial
 from fairseq_ext.errors import NotANumber
+from fairseq_ext.parallel.driver import ParallelSearch
 from fairseq_ext.placement.align import GlossaryPlacement, elsewhere
-from fairseq_ext.search import compiled_search, constrained
 from fairseq_ext.search.finished import Hypothesis
-from fairseq_ext.search.open_search import OpenSearch
+from fairseq_ext.search.loop_search import LoopSearch
+from fairseq_ext.search.open_pool import OpenPool
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.state import SearchSetup
-from fairseq_ext.session.pool_of import pool_of
+from fairseq_ext.search.protocols import Schedule
+from fairseq_ext.search.searcher import Searcher
+from fairseq_ext.search.searchers import Searchers, compiled
+from fairseq_ext.session.pool_of import pool_of, pool_without_constraints
 from fairseq_ext.translator import Translator
 
 
-@dataclass(frozen=True)
-class Refill:
-    """When waiting requests start."""
-
-    places: int  # most sentences at once
-    threshold: float  # they start when at most this share of the places is taken
-    steps: int = 8  # between two starts: an encoder call has costs that several sentences share
-
-    def newcomers(self, live: int, since: int) -> int:
-        """How many may start beside so many live sentences, so many steps after the last start."""
-        if live and (live > self.threshold * self.places or since < self.steps):
-            return 0
-        return self.places - live
-
-
 class Decoding(Intake):
-    """Requests through beam search."""
+    """Requests through a search. `add` and `cancel` at any time, then `work` as long as it is `busy`; take what comes from `events`."""
 
-    def __init__(self, translator: Translator, refill: Refill):
-        super().__init__(translator, refill.places)
-        self.refill = refill
-        self.device = torch.device("cuda" if translator.cuda else "cpu")
-        setup, driver = self.generator.setup, self.generator.driver
+    def __init__(self, translator: Translator, schedule: Schedule, places: int):
+        super().__init__(translator, schedule, places)
+        driver = self.generator.driver
         self.placement = driver if isinstance(driver, GlossaryPlacement) else None
-        plugs = replace(setup.plugs, select=setup.plugs.select.unconstrained(), stop=setup.plugs.stop.unconstrained())
-        of_plain = replace(setup, plugs=plugs)
-        self.kinds: dict[type[Compiled], SearchSetup] = {}  # the compiled searches that there may be, with what they search by
-        if setup.decoder.is_compiled and compiled_search.knows(of_plain):
-            self.kinds[Plain] = of_plain
-        if setup.decoder.is_compiled and constrained.knows(setup):
-            self.kinds[WithPhrases] = setup
-        self.alone: deque[Request] = deque()  # that run by themselves, after a step that failed
-        self.since = 0  # steps since requests started
+        self.alone: deque[JobRequest] = deque()  # that run by themselves, after a step that failed
         self.clear()
 
     def clear(self) -> None:
         """Start with no live requests."""
-        self.search = OpenSearch(self.generator.setup, self.refill.places, self.device)
-        self.live: dict[int, Request] = {}  # by place
-        self.compiled = [kind(self.translator, setup) for kind, setup in self.kinds.items()]
+        self.live: dict[int, JobRequest] = {}  # by number
+        self.search = Searchers(self.searchers())
+
+    def searchers(self) -> list[Searcher]:
+        """The searches that --decoding names, without requests."""
+        setup, driver = self.generator.setup, self.generator.driver
+        if isinstance(driver, ParallelSearch):
+            driver.cancel(list(driver.at.values()))
+            return [driver]
+        device = torch.device("cuda" if self.translator.cuda else "cpu")
+        return [*compiled(setup), LoopSearch(setup, OpenPool(self.places, setup.spec.pad, device))]
 
     @property
     def busy(self) -> bool:
         """Whether there is anything to do."""
-        return bool(self.started or self.waiting or self.alone)
-
-    @property
-    def started(self) -> int:
-        """How many requests are being decoded."""
-        return len(self.live) + sum(len(compiled.held) for compiled in self.compiled)
+        return bool(self.live or self.scheduler.waiting or self.alone)
 
     def cancel(self, number: int) -> None:
         """Forget a request; its rows are free at the next step."""
-        self.waiting.pop(number, None)
+        self.scheduler.cancel(number)
         self.alone = deque(request for request in self.alone if request.number != number)
-        for place, request in self.live.items():
-            if request.number == number:
-                del self.live[place]
-                return self.search.cancel([place])
-        any(compiled.cancel(number) for compiled in self.compiled)
+        if (request := self.live.pop(number, None)) is not None:
+            self.search.cancel([request])
 
     def work(self) -> None:
         """Start what may start, and decode one step."""
         newcomers = self.newcomers()
         try:
-            if newcomers:
-                self.start(newcomers)
-                newcomers = []  # a search has each of them now
-            for place in self.search.step():
-                self.finish(place)
-            for compiled in self.compiled:
-                for place in compiled.search.step():
-                    self.finish_compiled(compiled, place)
-            self.since += 1
+            self.start(newcomers)
+            newcomers = []  # a search has each of them now
+            for request in self.search.step():
+                self.finish(self.live[request.number])
             self.tell_prefixes()
         except Exception as error:
             self.fail(newcomers, error)
 
-    def newcomers(self) -> list[Request]:
+    def newcomers(self) -> list[JobRequest]:
         """The requests that start now."""
         if self.alone:
-            return [] if self.started else [self.alone.popleft()]
-        room = min(self.refill.newcomers(self.started, self.since), len(self.waiting)) if self.waiting else 0
-        return [self.waiting.popitem(last=False)[1] for _ in range(room)]
+            return [] if self.live else [self.alone.popleft()]
+        return self.scheduler.start(len(self.live), self.search.rows)
 
-    def start(self, requests: list[Request]) -> None:
-        """Put these requests into the searches."""
-        now, self.since = time.monotonic(), 0
+    def start(self, requests: list[JobRequest]) -> None:
+        """Put these requests into the search, in a batch for each of its searchers."""
+        now = time.monotonic()
+        batches: dict[Searcher, list[JobRequest]] = {}
         for request in requests:
             request.started = request.started or now
-        for compiled in list(self.compiled):
-            known = [request for request in requests if compiled.knows(request)]
-            if known and self.start_compiled(compiled, known):
-                requests = [request for request in requests if not compiled.knows(request)]
-        if requests:
-            self.start_in_loop(requests)
+            taker = next(searcher for searcher in self.search.searchers if searcher.may_take(request.sought))
+            batches.setdefault(taker, []).append(request)
+        for batch in batches.values():
+            tokens = [request.tokens for request in batch]
+            if all(request.sought is None or request.sought.is_free for request in batch):
+                pool = pool_without_constraints(self.translator, tokens)
+            else:
+                pool = pool_of(self.translator, tokens, [request.sought for request in batch])
+            batch = [batch[i] for i in pool.ids.tolist()]
+            for sentence, request in enumerate(batch):
+                request.pool, request.sentence = pool, sentence
+            self.search.admit(batch)
+            self.live |= {request.number: request for request in batch}
 
-    def start_compiled(self, compiled: Compiled, requests: list[Request]) -> bool:
-        """Put requests into a compiled search. False where the flags force something on every sentence that the search does not know; then
-        it is not asked again."""
-        pool = compiled.pool(requests)
-        self.search.set_aside()
-        is_known = compiled.start(pool, requests)
-        if not is_known:
-            self.compiled.remove(compiled)
-            del self.kinds[type(compiled)]
-        return is_known
-
-    def start_in_loop(self, requests: list[Request]) -> None:
-        """Put requests into the loop's search."""
-        arrivals = pool_of(self.translator, [request.tokens for request in requests], [request.sought for request in requests])
-        requests = [requests[i] for i in arrivals.ids.tolist()]
-        places = self.search.admit(arrivals, [request.hypotheses for request in requests])
-        self.live |= zip(places, requests, strict=True)
-
-    def finish(self, place: int) -> None:
+    def finish(self, request: JobRequest) -> None:
         """Answer a request whose search is over."""
-        self.settle(self.live[place], self.search.pool, place, self.search.take(place))
-        self.search.leave(place)
-        del self.live[place]
-
-    def finish_compiled(self, compiled: Compiled, place: int) -> None:
-        """Answer a request whose compiled search is over; one that it cannot decode goes to the loop."""
-        held = compiled.held[place]  # until it is answered: a step that fails runs it again
-        request = held.request
         try:
-            found = compiled.take(place)
+            found = self.search.take(request)
         except NotANumber as error:
             self.events.append((request.number, told(error)))
         else:
             if found is None:
-                self.search_again(request)
-            else:
-                self.settle(request, held.pool, held.sentence, found)
-        del compiled.held[place]
+                return
+            self.settle(request, request.batch, request.sentence, found)
+        del self.live[request.number]  # now: a step that fails runs it again
 
-    def settle(self, request: Request, pool: Pool, sentence: int, found: list[Hypothesis]) -> None:
+    def settle(self, request: JobRequest, pool: Pool, sentence: int, found: list[Hypothesis]) -> None:
         """Answer a request with what the search has found; a draft that lacks phrases is searched once more, with them."""
         if request.is_draft:
             pool, sentence = pool_of(self.translator, [request.tokens], [request.wanted]), 0
             complete = self.completed(request, pool, found)
             if complete is None:
-                request.sought, request.hypotheses = request.wanted, request.nbest
-                return self.search_again(request)
+                request.sought, request.nbest, request.most = request.wanted, request.asked, request.asked
+                return self.scheduler.add(request, first=True)
             found = complete
         elif self.placement is not None and request.wanted is not None and request.wanted.terms:
             found = elsewhere(request.wanted, found)
         self.answer(request, self.generator.answer(pool, sentence, found), gap_of(found))
 
-    def completed(self, request: Request, pool: Pool, drafts: list[Hypothesis]) -> list[Hypothesis] | None:
+    def completed(self, request: JobRequest, pool: Pool, drafts: list[Hypothesis]) -> list[Hypothesis] | None:
         """A draft's hypotheses with all that is required, best first; None where they lack something. pool: of the request alone."""
         if self.placement is not None:
-            return self.placement.placed(pool, [self.placement.sentence(pool, 0, drafts, request.nbest)])[0] if drafts else drafts
+            return self.placement.placed(pool, [self.placement.sentence(pool, 0, drafts, request.asked)])[0] if drafts else drafts
         assert request.wanted is not None
         has_all = drafts and all(self.generator.meets(pool)(drafts[0].tokens.tolist(), request.wanted, pool.ordered))
         return drafts if has_all else None
 
-    def search_again(self, request: Request) -> None:
-        """Start a request once more in the loop or with its phrases, before all that wait."""
-        request.is_plain = False
-        self.waiting[request.number] = request
-        self.waiting.move_to_end(request.number, last=False)
-
     def tell_prefixes(self) -> None:
         """Tell what has become certain of the requests that stream; nothing is of a draft."""
-        for place, request in self.live.items():
+        for request in self.live.values():
             if request.job.streams and not request.is_draft:
-                self.tell(request, self.search.common_prefix(place))
-        for compiled in self.compiled:
-            for place, held in compiled.held.items():
-                if held.request.job.streams and not held.request.is_draft:
-                    self.tell(held.request, compiled.search.common_prefix(place))
+                self.tell(request, self.search.common_prefix(request))
 
-    def tell(self, request: Request, prefix: list[int]) -> None:
+    def tell(self, request: JobRequest, prefix: list[int]) -> None:
         """Tell that an answer begins with these tokens, where that is more than has been told."""
         if len(prefix) > request.told:
             request.told = len(prefix)
             self.events.append((request.number, Partial(self.generator.target_text.text(prefix), len(prefix))))
 
-    def fail(self, newcomers: list[Request], error: Exception) -> None:
+    def fail(self, newcomers: list[JobRequest], error: Exception) -> None:
         """A step has failed: its sentences run again alone; the one that was alone is to blame."""
         error.__traceback__ = None  # it would keep the step's tensors alive
-        in_compiled = [held.request for compiled in self.compiled for held in compiled.held.values()]
-        known = {request.number: request for request in [*newcomers, *self.live.values(), *in_compiled]}
+        known = {request.number: request for request in [*newcomers, *self.live.values()]}
         if len(known) == 1:
             self.events.append((next(iter(known)), told(error)))
         else:
-            self.alone.extend(request for request in known.values())
+            self.alone.extend(known.values())
         self.clear()
 
 

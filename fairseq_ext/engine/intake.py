@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,25 +16,25 @@ from fairseq_ext.engine.jobs import Answer, Job, Work
 from fairseq_ext.engine.requirements import Requirements, Term
 from fairseq_ext.errors import UsageError, explain
 from fairseq_ext.placement.align import SEARCHED, without_terms
+from fairseq_ext.search.protocols import Schedule
+from fairseq_ext.search.request import Request
+from fairseq_ext.search.scheduler import Scheduler
 from fairseq_ext.translator import Translation, Translator
 
 Event = tuple[int, Any]  # the number of a request, and a Partial, an Answer or an Exception
 EMPTY = Answer([Translation("", [], 0.0, [])])
 
 
-@dataclass
-class Request:
-    """A request on its way."""
+@dataclass(eq=False, kw_only=True)
+class JobRequest(Request):
+    """A request on its way, as somebody has asked for it."""
 
-    number: int
     job: Job
     tokens: Tensor  # (L,)
-    nbest: int
+    asked: int  # hypotheses of its answer; its search may keep more
     wanted: SentenceConstraints | None
     terms: list[Term]
     sought: SentenceConstraints | None  # what the search obeys: less than is wanted, while a draft is searched
-    hypotheses: int  # that the search keeps
-    is_plain: bool  # the search has no constraints, and the compiled one has not given it up
     started: float = 0.0  # time.monotonic()
     told: int = 0  # tokens of the prefix that has been told
 
@@ -46,33 +44,17 @@ class Request:
         return self.sought is not self.wanted
 
 
-class Intake(ABC):
-    """One model and its requests. `add` and `cancel` at any time, then `work` as long as it is `busy`; take what comes from `events`.
+class Intake:
+    """One model and its requests. What comes of them is in `events`. places: sentences that are decoded at once."""
 
-    places: sentences that are decoded at once.
-    """
-
-    def __init__(self, translator: Translator, places: int):
+    def __init__(self, translator: Translator, schedule: Schedule, places: int):
         self.translator, self.places = translator, places
         self.generator = translator.generator
+        self.scheduler: Scheduler[JobRequest] = Scheduler(schedule)
         self.requirements = Requirements(translator)
         self.longest: int | None = None  # most source tokens, where fewer are allowed than the model takes
         self.events: list[Event] = []
-        self.waiting: OrderedDict[int, Request] = OrderedDict()
         self.before = self.work_done()
-
-    @property
-    @abstractmethod
-    def busy(self) -> bool:
-        """Whether there is anything to do."""
-
-    @abstractmethod
-    def work(self) -> None:
-        """Do a part of it."""
-
-    @abstractmethod
-    def cancel(self, number: int) -> None:
-        """Forget a request; its rows are free at the next step."""
 
     def add(self, number: int, job: Job) -> None:
         """Take in a request."""
@@ -83,11 +65,11 @@ class Intake(ABC):
                 now = time.monotonic()
                 self.events.append((number, Answer(EMPTY.hypotheses, constraints, queued=now - job.submitted)))
                 return
-            self.waiting[number] = self.prepared(number, job)
+            self.scheduler.add(self.prepared(number, job))
         except Exception as error:
             self.events.append((number, told(error)))
 
-    def prepared(self, number: int, job: Job) -> Request:
+    def prepared(self, number: int, job: Job) -> JobRequest:
         """The request, segmented and checked (raises UsageError)."""
         translator, spec = self.translator, self.generator.spec
         nbest = translator.nbest if job.nbest is None else job.nbest
@@ -103,11 +85,13 @@ class Intake(ABC):
             sought, hypotheses = without_terms(wanted), min(spec.k, max(nbest, SEARCHED))
         elif wanted is not None and wanted.any_of and translator.task.flags().constraint_draft_first:
             sought = without_phrases(wanted)
-        return Request(number, job, tokens, nbest, wanted, terms, sought, hypotheses, sought is None or sought.is_free)
+        return JobRequest(
+            number, hypotheses, hypotheses, job=job, tokens=tokens, asked=nbest, wanted=wanted, terms=terms, sought=sought
+        )  # fmt: skip
 
-    def answer(self, request: Request, found: list[dict[str, Any]], gap: float | None = None) -> None:
+    def answer(self, request: JobRequest, found: list[dict[str, Any]], gap: float | None = None) -> None:
         """Answer a request with its hypotheses, as the generator has them, best first."""
-        hypotheses = [self.translator.translation(h) for h in found[: request.nbest]]
+        hypotheses = [self.translator.translation(h) for h in found[: request.asked]]
         constraints = self.requirements.report(request.job, request.wanted, request.terms, hypotheses[0])
         now = time.monotonic()
         answer = Answer(hypotheses, constraints, gap, request.started - request.job.submitted, now - request.started)

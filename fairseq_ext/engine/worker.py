@@ -24,17 +24,17 @@ from typing import Any
 
 import torch
 
-from fairseq_ext.engine.decoding import Decoding, Refill
-from fairseq_ext.engine.intake import Intake
+from fairseq_ext.engine.decoding import Decoding
 from fairseq_ext.engine.jobs import Description
-from fairseq_ext.engine.one_at_a_time import OneAtATime
 from fairseq_ext.engine.requirements import OfRequests, Requirements
 from fairseq_ext.errors import UsageError, explain
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.loading.lengths import source_limit
+from fairseq_ext.strategies.schedule.stream import Stream
 from fairseq_ext.translator import Translator
 
 WIDTH = 32  # sentences at once where --stream-width does not say
+STEPS = 8  # between two starts: an encoder call has costs that several sentences share
 REPORT = 0.25  # seconds between two reports of work
 EVENTS_BETWEEN_TRIMS = 100  # about so many answers: then the memory that steps leave in pieces goes back to the system
 IDLE_MS = 1000  # without a request: then too
@@ -44,6 +44,7 @@ NOT_HERE = {
     "constraints_file": "gives line n its phrases, and requests have no numbers: give them with each request",
     "print_alignment": "reads attention over a whole batch, which an engine has none of",
     "glossary_report": "writes a line a sentence to a file: each answer has the same report",
+    "glossary_documents": "looks back to earlier lines, and requests have no order",
     "stats_file": "is written by a run that ends: ask the engine for its counts",
     "draft_file": "gives line n its draft, and requests have no numbers",
     "ddg_dir": "draws the sentences of a whole run",
@@ -52,7 +53,7 @@ NOT_HERE = {
 }
 
 
-def load(flags: dict[str, Any], longest: int | None = None) -> Intake:
+def load(flags: dict[str, Any], longest: int | None = None) -> Decoding:
     """A model with its search, by the flags of `Translator` (raises UsageError). longest: most source tokens.
 
     A flag that names no schedule, width or order gets the one for requests that come one by one.
@@ -65,46 +66,40 @@ def load(flags: dict[str, Any], longest: int | None = None) -> Intake:
             "--constraint-draft-first with --constraint-bonus makes its drafts by another search than its answers, and an engine refills "
             "one search: leave one of the two out"
         )
-    is_beam = str(flags.get("decoding") or "beam") == "beam"
-    decoding = load_beam(flags) if is_beam else load_parallel(flags)
+    decoding = decoding_of(flags)
     decoding.longest = longest
     return decoding
 
 
-def load_beam(flags: dict[str, Any]) -> Decoding:
-    """A model with a beam search that is refilled."""
+def decoding_of(flags: dict[str, Any]) -> Decoding:
+    """A model with a search that is refilled; parallel decoding takes one request after another."""
+    is_beam = str(flags.get("decoding") or "beam") == "beam"
     given = dict(flags)
-    threshold = float(given.get("refill_threshold", 1.0))
+    for name in ("schedule", "stream_width", "stream_rows", "stream_order", "refill_threshold") if not is_beam else ():
+        if given.pop(name, None) not in (None, "batch"):
+            raise UsageError(
+                f"--{name.replace('_', '-')} says how requests share a search, and with --decoding {flags['decoding']} each is decoded by "
+                "itself: leave one of the two out"
+            )
+    threshold = given.get("refill_threshold", 1.0)  # whenever there is room
     if str(given.pop("schedule", "stream")) == "batch":
-        threshold = 0.0  # a batch starts when the one before it has ended
         given.pop("refill_threshold", None)
-    stream = {"schedule": "stream", "stream_order": "fifo", "stream_width": WIDTH} | given | {"cpu_workers": 1}
-    if threshold == 1.0:
-        stream.pop("refill_threshold", None)
-    translator, no_constraints = constrained(stream)
-    own = translator.task.flags()
-    rows, k = own.stream_rows, translator.generator.spec.k
+        threshold = 0.0  # a batch starts when the one before it has ended
+    if is_beam:
+        given = {"schedule": "stream", "stream_order": "fifo", "stream_width": WIDTH} | given
+    translator, no_constraints = constrained(given | {"cpu_workers": 1})
+    own, setup = translator.task.flags(), translator.generator.setup
     share = next((name for name in ("lsh_share", "shortlist_share") if shares(own, name)), None)
     if share is not None:
         raise UsageError(
             f"--softmax {own.softmax} has one list for all rows that are decoded together, so that a request's result would depend on "
             f"others: add --{share.replace('_', '-')} sentence"
         )
-    decoding = Decoding(translator, Refill(max(1, rows // k) if rows else own.stream_width, threshold))
-    decoding.requirements = Requirements(translator, no_constraints)
-    return decoding
-
-
-def load_parallel(flags: dict[str, Any]) -> OneAtATime:
-    """A model with parallel decoding, one request after another."""
-    for name in ("schedule", "stream_width", "stream_rows", "stream_order", "refill_threshold"):
-        if flags.get(name) not in (None, "batch"):
-            raise UsageError(
-                f"--{name.replace('_', '-')} says how requests share a search, and with --decoding {flags['decoding']} each is decoded by "
-                "itself: leave one of the two out"
-            )
-    translator, no_constraints = constrained(dict(flags) | {"cpu_workers": 1})
-    decoding = OneAtATime(translator)
+    places = 1
+    if is_beam:
+        places = max(1, own.stream_rows // setup.spec.k) if own.stream_rows else own.stream_width
+    setup.plugs.schedule = Stream(places, float(threshold), str(own.stream_order) == "shortest", None, STEPS, fills=True)
+    decoding = Decoding(translator, setup.plugs.schedule, places)
     decoding.requirements = Requirements(translator, no_constraints)
     return decoding
 
@@ -125,7 +120,7 @@ def shares(flags: Any, name: str) -> bool:
     return str(flags.softmax) in of[name] and str(getattr(flags, name)) == "batch"
 
 
-def description(decoding: Intake) -> Description:
+def description(decoding: Decoding) -> Description:
     """What the engine is told of a worker."""
     translator = decoding.translator
     flags, longest = translator.task.flags(), source_limit(translator.max_positions)
@@ -141,7 +136,7 @@ class Ended(BaseException):
 
 
 @torch.no_grad()
-def serve(pipe: Connection, decoding: Intake) -> None:
+def serve(pipe: Connection, decoding: Decoding) -> None:
     """Work on what the pipe brings, until it is closed or says so."""
     pipe.send(description(decoding))
     reported, answered = time.monotonic(), 0
@@ -189,13 +184,6 @@ def serve(pipe: Connection, decoding: Intake) -> None:
             else:
                 decoding.cancel(number)
 
-    def between() -> None:
-        hear()
-        if decoding.events:
-            tell()
-
-    if isinstance(decoding, OneAtATime):
-        decoding.between = between
     while True:
         hear()
         if decoding.busy:
@@ -203,7 +191,7 @@ def serve(pipe: Connection, decoding: Intake) -> None:
         tell()
 
 
-def work(pipe: Connection, loaded: Intake | Exception | None, flags: dict[str, Any], longest: int | None) -> None:
+def work(pipe: Connection, loaded: Decoding | Exception | None, flags: dict[str, Any], longest: int | None) -> None:
     """A worker's life. loaded: the model, or why it cannot be had; None: load it here."""
     torch.set_num_threads(1)
     try:
@@ -216,7 +204,7 @@ def work(pipe: Connection, loaded: Intake | Exception | None, flags: dict[str, A
         pass  # so has the engine
 
 
-def loaded_or_error(flags: dict[str, Any], longest: int | None) -> Intake | Exception:
+def loaded_or_error(flags: dict[str, Any], longest: int | None) -> Decoding | Exception:
     """The model, or the sentence that says why it cannot be loaded."""
     try:
         return load(flags, longest)

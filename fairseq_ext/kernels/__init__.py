@@ -2,17 +2,19 @@
 
 | file | computes | definition |
 | --- | --- | --- |
-| library | builds, verifies and loads the compiled library; the signature of each function | |
-| transformer | a Transformer's step on the CPU | decoders/transformer/ |
-| topk | log-softmax and the best continuations | search/log_probs.py |
-| banks | the selection of dynamic beam allocation | strategies/select/dba.py |
-| beam | beam search of sentences without constraints, all steps | search/loop.py |
-| row | parallel decoding of a sentence alone | parallel/driver.py, strategies/decoding/ |
-| draft | its drafts | parallel/drafts/ |
-| lsh | the functions of LSH softmax on the CPU; lsh_cuda and lsh.cu on a GPU | lsh_torch.py |
-| shortlist | the scores of a shortlist's words | softmax/shortlist.py |
-| screen | screened log-probabilities | softmax/error_bounds.py |
+| library | builds, verifies and loads the compiled library | |
+| declarations | the layout of each structure and the signature of each function, read from the C++ files | |
+| decoder/transformer | a Transformer's step on the CPU | decoders/transformer/ |
+| search/topk | log-softmax and the best continuations | search/log_probs.py |
+| search/beam | beam search of sentences without constraints, all steps | search/loop.py |
+| search/ngrams | the words that would repeat an n-gram | search/logits_processors.py |
+| constraints/banks | the selection of dynamic beam allocation | strategies/select/dba.py |
+| constraints/constrained | beam search with required phrases, all steps | search/loop.py |
+| parallel/row | parallel decoding of a sentence alone | parallel/driver.py, strategies/decoding/ |
+| parallel/draft | its drafts | parallel/drafts/ |
+| softmax/lsh | the functions of LSH softmax on the CPU; lsh_cuda and lsh.cu on a GPU | softmax/lsh_torch.py |
+| softmax/shortlist | the scores of a shortlist's words | softmax/shortlist.py |
+| softmax/screen | screened log-probabilities; screen_int8 from weights of 8 bits | softmax/error_bounds.py, random_rounding.py |
 
-Shared by the C++ files: vectors.hpp (SIMD), linear.hpp (linear layers), attention.hpp, topk.hpp, shortlist.hpp (linear layers of single
-words), row.hpp (a row and its drafts), stages.hpp (timing).
+Shared by the C++ files: vectors.hpp (SIMD), stages.hpp (timing).
 """

@@ -1,4 +1,4 @@
-"""What the C++ files beside this one declare, for ctypes: the fields of their structures and the signatures of their functions.
+"""What the C++ files of this folder declare, for ctypes: the fields of their structures and the signatures of their functions.
 
 Both are read from the text that the library is compiled from, so that a layout and a signature are written once.
 """
@@ -27,7 +27,8 @@ def of_type(declared: str, name: str) -> Any:
         return c_void_p
     if name in NUMBERS:
         return NUMBERS[name]
-    return next(struct(path.name, name) for path in sorted(FOLDER.glob("*.hpp")) if f"\nstruct {name} {{" in path.read_text("utf-8"))
+    declaring = next(path for path in sorted(FOLDER.rglob("*.hpp")) if f"\nstruct {name} {{" in path.read_text("utf-8"))
+    return struct(str(declaring.relative_to(FOLDER)), name)
 
 
 @functools.cache

@@ -1,12 +1,12 @@
-"""The compiled library: built from the C++ files beside this one, verified, and loaded with the signatures of its functions.
+"""The compiled library: the one of this processor's level, brought by a wheel or compiled here, and loaded with its functions' signatures.
 
-It is compiled for this processor, once: `python -m fairseq_ext.kernels` does it ahead of time. It lies in the user's cache folder
-under a name that holds source, compiler, flags and processor, so a changed source or another machine with the same home folder gets
-its own. Loading a library runs it, so it is loaded only from a folder that nobody else can write to, and only if its content has the
-digest that was written beside it when it was built; anything else is built anew. Without a compiler nothing breaks: the torch
-operations run instead.
+Where no wheel brought it, it is compiled once: `python -m fairseq_ext.kernels` does it ahead of time. It lies in the user's cache folder
+under a name that holds source, compiler and flags, so a changed source gets its own. Loading a library runs it, so one from that folder
+is loaded only if nobody else can write there, and only if its content has the digest that was written beside it when it was built;
+anything else is built anew. Without a wheel's library and without a compiler nothing breaks: the torch operations run instead.
 
-Environment: CXX names the compiler; FAIRSEQ_EXT_KERNELS=off switches the compiled library off.
+Environment: FAIRSEQ_EXT_KERNELS names a level (compiling.py), or is `native` to compile for this processor alone, or `off`; CXX names the
+compiler.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import ctypes
 import fcntl
 import functools
 import hashlib
+import importlib.util
 import logging
 import os
 import platform
@@ -26,31 +27,43 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fairseq_ext.compat import own_process
+from fairseq_ext.errors import UsageError
 from fairseq_ext.files import cache_folder, replace, untrusted
-from fairseq_ext.kernels.declarations import FOLDER, signatures
+from fairseq_ext.kernels.compiling import ASKING, BROUGHT, FLAGS, HEADERS, LEVELS, SOURCES, compile_files, compiler
+from fairseq_ext.kernels.declarations import signatures
 
 logger = logging.getLogger("fairseq_ext")
-SOURCES, HEADERS = sorted(FOLDER.glob("*.cpp")), sorted(FOLDER.glob("*.hpp"))
-FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-shared", "-fopenmp", "-fno-math-errno", "-fno-trapping-math")
-
+VARIABLE = "FAIRSEQ_EXT_KERNELS"
 DIGEST = ".sha256"  # ends the name of the file with the library's digest
-TRY = "import ctypes, sys; sys.exit(0 if ctypes.CDLL(sys.argv[1]).works() else 1)"
-OFF = "FAIRSEQ_EXT_KERNELS=off switches it off"
+TRY = "import ctypes, sys; found = ctypes.CDLL(sys.argv[1]); sys.exit(0 if not hasattr(found, 'works') or found.works() else 1)"
+OFF = f"{VARIABLE}=off switches it off"
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of malloc.h
 
 
-def compiler() -> list[str] | None:
-    """The C++ compiler's path, and what CXX gives it along (`ccache g++`); None if there is none."""
-    named = os.environ.get("CXX", "").strip()
-    for name, *others in [[named], named.split()] if named else [["g++"], ["c++"], ["clang++"]]:
-        path = shutil.which(name)
-        if path is not None:
-            return [path, *others]
-    return None
+def is_off() -> bool:
+    """Whether the user has switched the library off."""
+    return os.environ.get(VARIABLE) == "off"
+
+
+def level() -> str:
+    """The fastest level of this processor, or what the user names; `native` on a machine without levels.
+
+    Errors: RuntimeError where the processor has none of them; UsageError for a name that is none of its own.
+    """
+    levels, named = LEVELS.get(platform.machine(), {}), "" if is_off() else os.environ.get(VARIABLE, "")
+    if named == "native" or not (named or levels):
+        return "native"
+    supports = ctypes.CDLL(str(found_or_compiled("levels", [ASKING], FLAGS))).supports
+    found = [name for name in levels if supports(name.encode())]
+    if named and named not in found:
+        raise UsageError(f"{VARIABLE}={named}: name one of {', '.join([*found, 'native', 'off'])} on this processor")
+    if not found:
+        raise RuntimeError(f"the processor has none of {', '.join(levels)}")
+    return named or found[0]
 
 
 def processor() -> str:
@@ -62,17 +75,18 @@ def processor() -> str:
     return "".join(dict.fromkeys(line for line in lines if line.startswith(("flags", "Features", "model name"))))
 
 
-def is_off() -> bool:
-    """Whether the user has switched the library off."""
-    return os.environ.get("FAIRSEQ_EXT_KERNELS") == "off"
+@functools.cache
+def version_of(*command: str) -> str:
+    """What a compiler says of itself."""
+    return subprocess.run([*command, "--version"], capture_output=True, text=True, check=False).stdout
 
 
-def file_name(command: list[str]) -> str:
-    """The library's file name, with a digest of all that its content depends on."""
-    version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False).stdout
-    sources = (path.read_text(encoding="utf-8") for path in SOURCES + HEADERS)
-    parts = (*sources, shlex.join(command), version, *FLAGS, platform.machine(), processor())
-    return f"step-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}.so"
+def file_name(stem: str, files: Sequence[Path], flags: Sequence[str], command: list[str]) -> str:
+    """A library's file name, with a digest of all that its content depends on."""
+    sources = (path.read_text(encoding="utf-8") for path in [*files, *HEADERS])
+    machine = processor() if "-march=native" in flags else platform.machine()
+    parts = (*sources, shlex.join(command), version_of(*command), *flags, machine)
+    return f"{stem}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}.so"
 
 
 def private_folder() -> Path:
@@ -83,7 +97,7 @@ def private_folder() -> Path:
     if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) != 0o700:
         planted = untrusted(folder) is not None
         folder.chmod(0o700)
-        for file in folder.glob("step-*") if planted else ():
+        for file in folder.glob("*.so") if planted else ():
             logger.info("%s is removed and built anew: others could have written it", file)
             file.unlink()
     why = untrusted(folder)
@@ -115,21 +129,18 @@ def one_builder(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def compile_library(command: list[str], target: Path) -> None:
-    """Compile the sources, try the library in a process of its own, and put it and its digest in place.
+def compile_library(command: list[str], flags: Sequence[str], files: Sequence[Path], target: Path) -> None:
+    """Compile a library, try it in a process of its own, and put it and its digest in place.
 
     Errors: RuntimeError in one sentence; OSError.
     """
-    names, called = ", ".join(path.name for path in SOURCES), shlex.join(command)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         made = Path(folder) / target.name
-        done = subprocess.run([*command, *FLAGS, "-o", str(made), *map(str, SOURCES)], capture_output=True, text=True, check=False)
-        if done.returncode:
-            said = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[-200:])
-            raise RuntimeError(f"{called} could not compile {names} ({said.strip()})")
+        compile_files(command, flags, files, made, linking=flags)
         tried = subprocess.run([sys.executable, "-I", "-c", TRY, str(made)], capture_output=True, check=False)
         if tried.returncode:
-            raise RuntimeError(f"what {called} made of {names} does not work on this processor (status {tried.returncode})")
+            names = ", ".join(path.name for path in files)
+            raise RuntimeError(f"what {shlex.join(command)} made of {names} does not work on this processor (status {tried.returncode})")
         content = made.read_bytes()
         replace(target, [content])
         target.chmod(0o700)
@@ -144,24 +155,45 @@ def say(line: str) -> None:
         logger.info(line)
 
 
-def build() -> Path:
-    """The compiled library, verified; made if it is not there. Errors: RuntimeError in one sentence."""
-    command = compiler()
+def found_or_compiled(stem: str, files: Sequence[Path], flags: Sequence[str]) -> Path:
+    """A library that a wheel brought, or a verified one, made if it is not there. Errors: RuntimeError in one sentence."""
+    brought, command = BROUGHT / f"{stem}.so", compiler()
+    if brought.is_file():
+        return brought
     if command is None:
         raise RuntimeError("there is no C++ compiler (g++, c++, clang++ or the one that CXX names)")
     try:
-        target = private_folder() / file_name(command)
+        target = private_folder() / file_name(stem, files, flags, command)
         if is_verified(target):
             return target
         with one_builder(target.parent):
             if not is_verified(target):  # another process may have built it meanwhile
                 if target.exists():
                     logger.info("%s is not what was built there: it is built anew", target)
-                say("compiling the decoder step, once on this machine: about 15 s")
-                compile_library(command, target)
+                if stem != "levels":
+                    say("compiling the decoder step, once on this machine: about 15 s")
+                compile_library(command, flags, files, target)
     except OSError as error:
         raise RuntimeError(f"{cache_folder()} cannot be written ({error.strerror})") from error
     return target
+
+
+def build() -> Path:
+    """The compiled library for this processor. Errors: RuntimeError in one sentence; UsageError (level)."""
+    name = level()
+    chosen = ("-march=native",) if name == "native" else LEVELS[platform.machine()][name]
+    return found_or_compiled(name, SOURCES, (*FLAGS, *chosen))
+
+
+def share_openmp() -> None:
+    """Let a wheel's library find OpenMP's functions: torch's own, so that there is one set of threads, or the system's."""
+    torch = importlib.util.find_spec("torch")
+    folders = [Path(folder) for folder in (torch and torch.submodule_search_locations) or ()]
+    names = [str(path) for folder in folders for path in [*folder.glob("lib/libgomp*"), *folder.parent.glob("torch.libs/libgomp*")]]
+    for name in [*names, "libgomp.so.1"]:
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
+            return
 
 
 @functools.cache
@@ -195,7 +227,10 @@ def library() -> ctypes.CDLL | None:
         logger.info("no compiled decoder step, torch operations run instead, which take longer: %s", OFF)
         return None
     try:
-        found = ctypes.CDLL(str(build()))
+        file = build()
+        if file.parent == BROUGHT:
+            share_openmp()
+        found = ctypes.CDLL(str(file))
     except (RuntimeError, OSError) as error:
         logger.info("no compiled decoder step, torch operations run instead, which take longer: %s", error)
         return None

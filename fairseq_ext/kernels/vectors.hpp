@@ -10,8 +10,10 @@
 
 namespace {
 
-#ifdef __AVX512F__
+#if defined(__AVX512F__)
 constexpr int LANES = 16, VECTORS = 4;  // of a panel: with 6 rows, 24 of 32 registers are sums
+#elif defined(__aarch64__)
+constexpr int LANES = 4, VECTORS = 4;
 #else
 constexpr int LANES = 8, VECTORS = 2;
 #endif
@@ -31,21 +33,17 @@ floats load(const int16_t* from) {
 void store(float* to, floats value) { *reinterpret_cast<loose_floats*>(to) = value; }
 
 // Horizontal reduction: one number from the lanes of a vector, halves at a time; both(a, b) reduces two vectors to one
-template <class Both>
-inline float across(floats v, Both both) {
-    typedef float eight __attribute__((vector_size(32)));
-    typedef float four __attribute__((vector_size(16)));
-    eight low8, high8;
-    std::memcpy(&low8, &v, sizeof low8);  // a register's parts, once optimised
-    if constexpr (LANES == 16) {
-        std::memcpy(&high8, reinterpret_cast<const char*>(&v) + sizeof low8, sizeof high8);
-        low8 = both(low8, high8);
+template <class Vector, class Both>
+inline float across(Vector v, Both both) {
+    if constexpr (sizeof(Vector) == 16) {
+        return both(both(v[0], v[1]), both(v[2], v[3]));
+    } else {
+        typedef float half __attribute__((vector_size(sizeof(Vector) / 2)));
+        half low, high;  // a register's parts, once optimised
+        std::memcpy(&low, &v, sizeof low);
+        std::memcpy(&high, reinterpret_cast<const char*>(&v) + sizeof low, sizeof high);
+        return across(static_cast<half>(both(low, high)), both);
     }
-    four low, high;
-    std::memcpy(&low, &low8, sizeof low);
-    std::memcpy(&high, reinterpret_cast<const char*>(&low8) + sizeof low, sizeof high);
-    four q = both(low, high);
-    return both(both(q[0], q[1]), both(q[2], q[3]));
 }
 
 inline float sum(floats v) {
@@ -94,6 +92,9 @@ inline float gelu(float x) {
     float tail = 0.5f * p * exponential(-z * z);  // of the distribution, beyond |x|
     return x * (x < 0 ? tail : 1.0f - tail);
 }
+
+// x / (1 + e^-x); NaN stays NaN
+inline float silu(float x) { return x / (1.0f + exponential(x < -87.0f ? 87.0f : -x)); }
 
 template <class T>
 T* scratch(std::vector<T>& memory, int64_t size) {

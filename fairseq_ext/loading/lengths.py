@@ -7,6 +7,10 @@ from typing import Any
 from fairseq_ext.errors import SentenceError
 
 
+class TooLong(SentenceError):
+    """A sentence has more tokens than there may be; its halves may have fewer."""
+
+
 def source_limit(limits: Any) -> int | None:
     """The most source tokens, from what fairseq says of source and target, or of each pair of languages; None for any number."""
     if isinstance(limits, dict):
@@ -19,10 +23,10 @@ def limit_of(most: int | None) -> int | None:
     return most if most and most > 0 else None
 
 
-def too_long(where: str, tokens: int, of_model: int | None, of_batch: int | None) -> SentenceError | None:
+def too_long(where: str, tokens: int, of_model: int | None, of_batch: int | None) -> TooLong | None:
     """The error of a sentence of so many tokens; None for one that fits. where: how messages name it; of_model, of_batch: the most that
     the model and --max-tokens take, None for any number."""
     for most, who in ((of_model, "the model"), (limit_of(of_batch), "--max-tokens")):
         if most is not None and tokens > most:
-            return SentenceError(f"{where} has {tokens} tokens and {who} takes {most}: shorten or split it")
+            return TooLong(f"{where} has {tokens} tokens and {who} takes {most}: shorten or split it")
     return None

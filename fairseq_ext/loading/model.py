@@ -62,15 +62,23 @@ class LoadedModel:
 
     def encode(self, line: str) -> Tensor:
         """Source tokens of a line of text, EOS included."""
-        return self.tokens(line, self.task.source_dictionary)
+        return self.tokens(line, self.task.source_dictionary, self.bpe)
 
-    def tokens(self, line: str, dictionary: Any) -> Tensor:
+    def target_tokens(self, line: str) -> Tensor:
+        """The same of the target."""
+        return self.tokens(line, self.task.target_dictionary, self.task.segmenter.bpe)
+
+    def tokens(self, line: str, dictionary: Any, bpe: Any) -> Tensor:
         """Tokens of a line of text, EOS included; EOS alone for a line of nothing but spaces."""
-        line = line if line.strip() else ""
-        for step in (self.tokenizer, self.bpe) if line else ():
-            line = step.encode(line) if step is not None else line
         # as the dictionary's encode_line, which puts numbers into a tensor one by one
-        return torch.tensor([*map(dictionary.index, line.split()), dictionary.eos()])
+        return torch.tensor([*map(dictionary.index, self.pieces(line, bpe)), dictionary.eos()])
+
+    def pieces(self, line: str, bpe: Any) -> list[str]:
+        """Subword pieces of a line of text, segmented by `bpe`; none for one of nothing but spaces."""
+        line = line if line.strip() else ""
+        for step in (self.tokenizer, bpe) if line else ():
+            line = step.encode(line) if step is not None else line
+        return line.split()
 
     def decode(self, text: str) -> str:
         """Plain text from subword text."""

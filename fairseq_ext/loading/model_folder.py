@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +17,7 @@ from fairseq import utils
 from fairseq.tasks import TASK_REGISTRY
 
 from fairseq_ext.errors import UsageError, cut
+from fairseq_ext.loading.arguments import as_keywords
 from fairseq_ext.loading.languages import language_pair, languages_of
 from fairseq_ext.loading.saved_settings import saved_settings
 from fairseq_ext.loading.segmentation import segmentation_flags
@@ -29,7 +30,7 @@ MANY = "translation_multi_simple_epoch_ext"
 LANGUAGES = {
     MANY: (
         "langs", "lang_pairs", "encoder_langtok", "decoder_langtok", "lang_tok_style", "lang_tok_replacing_bos_eos",
-        "add_data_source_prefix_tags",
+        "add_data_source_prefix_tags", "lang_tok_behind_eos",
     ),
     "translation_from_pretrained_bart_ext": ("langs", "prepend_bos"),
     "multilingual_translation_ext": ("lang_pairs", "encoder_langtok", "decoder_langtok"),
@@ -84,7 +85,7 @@ def find_model(folder: str, given: Mapping[str, Any]) -> dict[str, Any]:
             raise UsageError(f"{folder} has one dictionary for all languages: add --source-lang and --target-lang{known}")
         pair = language_pair(folder, first, flags.get("source_lang"), flags.get("target_lang"))
         flags["source_lang"], flags["target_lang"] = pair
-    found |= segmentation_flags(folder, flags)
+    found |= segmentation_flags(folder, flags, task)
     whole = {**found, **flags, "path": path, "data": folder}
     said = [f"{name}={value}" for name, value in whole.items() if name in found or name.endswith("_lang")]
     logger.info("%s: %s", folder, ", ".join(said))
@@ -120,3 +121,19 @@ def of_languages(settings: dict[str, Any], task: str) -> dict[str, Any]:
     """The flags of a multilingual task, as the checkpoint was trained with them."""
     found = {name: settings.get(name) for name in LANGUAGES.get(task, ())}
     return {name: ",".join(value) if isinstance(value, list) else value for name, value in found.items() if value}
+
+
+def add_model(parse: ArgumentParser) -> None:
+    """Add the flags that name a model to a command."""
+    add = parse.add_argument
+    add("--path", help="checkpoint, or several joined by colons (default: the one in --data, with its segmentation)")
+    add("--data", required=True, help="folder with the dictionaries")
+    add("-s", "--source-lang", help="source language (default: as the dictionaries and the checkpoint say)")
+    add("-t", "--target-lang", help="target language (default: the other dictionary's)")
+
+
+def flags_of(args: Any, others: list[str]) -> dict[str, Any]:
+    """Keywords of `Translator` and `Engine` for the model that these flags name and its decoding, the other flags (raises UsageError)."""
+    pair = {name: value for name in ("source_lang", "target_lang") if (value := getattr(args, name)) is not None}
+    flags = as_keywords(others) | pair
+    return find_model(args.data, flags) if args.path is None else {"path": args.path, "data": args.data, **flags}

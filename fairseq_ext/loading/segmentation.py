@@ -11,6 +11,7 @@ from typing import Any
 
 from fairseq_ext.errors import UsageError
 
+SAVED = ("sentencepiece_model", "target_sentencepiece_model", "bpe_codes", "gpt2_encoder_json", "gpt2_vocab_bpe")  # flags of files
 CODES = ("bpecodes", "code", "codes")  # merges, as fairseq's archives and others name them
 CODE_SUFFIXES = (".code", ".codes")  # ende30k.fastbpe.code, of an archive of WMT19
 SUFFIX = ".model"  # of SentencePiece's
@@ -43,11 +44,14 @@ def is_moses(folder: str) -> bool:
     return any(ESCAPED.search(path.read_text(encoding="utf-8", errors="replace")) for path in Path(folder).glob("dict.*txt"))
 
 
-def segmentation_flags(folder: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def segmentation_flags(folder: str, given: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
     """The flags of a folder's segmentation (bpe, its file, tokenizer) that are not given; {} where the folder has no file for one.
 
-    Errors: UsageError, naming the choices, where the folder has several.
+    saved: the checkpoint's settings, which may name files of the folder. Errors: UsageError, naming the choices, where it has several.
     """
+    files = {name: os.path.join(folder, str(saved[name])) for name in SAVED if saved.get(name)}
+    if files and not any(given.get(name) for name in ("bpe", "tokenizer", *SAVED)) and all(map(os.path.isfile, files.values())):
+        return files | {name: saved[name] for name in ("bpe", "tokenizer") if saved.get(name)}
     if given.get("sentencepiece_model"):
         return {} if given.get("bpe") else {"bpe": "sentencepiece"}
     wanted = {"sentencepiece": "sentencepiece_model", "subword_nmt": "bpe_codes", "fastbpe": "bpe_codes"}.get(given.get("bpe") or "")

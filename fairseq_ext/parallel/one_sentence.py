@@ -1,4 +1,4 @@
-"""A sentence that is alone: the calls of driver.py through their compiled twin (kernels/row.cpp).
+"""A sentence that is alone: the calls of driver.py through their compiled twin (kernels/parallel/row.cpp).
 
 The numbered steps are the driver's. On a CPU in float32, with the full softmax and no logits processor but the length limits and
 --no-repeat-ngram-size, a whole call is one call of compiled code. Elsewhere the decoder is read as for many rows, and drafting and
@@ -7,6 +7,7 @@ committing are compiled.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,10 +15,10 @@ import torch
 
 from fairseq_ext.errors import NotANumber
 from fairseq_ext.kernels.library import library
-from fairseq_ext.kernels.row import CompiledRow, Status
+from fairseq_ext.kernels.parallel.row import CompiledRow, Status
 from fairseq_ext.parallel.block_reader import BlockReader
 from fairseq_ext.parallel.near_ties import NearTies
-from fairseq_ext.parallel.protocols import Method, Trace
+from fairseq_ext.parallel.protocols import Method
 from fairseq_ext.parallel.rows import Iteration, Rows
 from fairseq_ext.search.pool import Pool
 
@@ -35,20 +36,23 @@ class Decoded:
     taken: int  # draft tokens committed
 
 
-def decode_alone(method: Method, reader: BlockReader, near_ties: NearTies, pool: Pool, rows: Rows, trace: Trace | None) -> Decoded | None:
-    """Decode the only sentence that the decoder has admitted, rows' only row, in place; None where its method has no compiled twin.
+def decode_alone(
+    method: Method, reader: BlockReader, near_ties: NearTies, pool: Pool, rows: Rows, every: bool
+) -> Iterator[Iteration | Decoded]:
+    """Decode the only sentence that the decoder has admitted, rows' only row, in place. Give each call where `every` is set, and Decoded
+    after the last; nothing where its method has no compiled twin.
 
-    Raises NotANumber where the model gives NaN.
+    Errors: NotANumber where the model gives NaN.
     """
     sentence, limit = int(rows.live[0]), int(rows.limit[0])
     compiled = method.compiled(sentence) if library() is not None else None
     if compiled is None:
-        return None
+        return
     processors = reader.processors
     row = CompiledRow(rows.tokens, rows.score, rows.length, limit + 2, compiled)
     row.limits_(limit, processors.min_len, processors.eos, processors.pad, processors.no_repeat_ngram)
     state = row.struct
-    state.every, state.least_margin = trace is not None, near_ties.margin
+    state.every, state.least_margin = every, near_ties.margin
     fast = None if near_ties.margin or not is_plain(reader, pool, limit) else reader.decoder.row_reader()
     dtype, read = torch.float32, np.zeros(1, np.int64)  # read: tokens that the decoder has read
     status = Status.GOES_ON
@@ -65,12 +69,12 @@ def decode_alone(method: Method, reader: BlockReader, near_ties: NearTies, pool:
             status = row.commit(best.word[0], best.score[0], best.margin[0])  # (4) to (7)
         if status == Status.NOT_A_NUMBER:
             raise NotANumber(f"the model gives NaN at target position {before + state.broken}")
-        if trace is not None:
+        if every:
             w = state.first_guess + state.guesses
             draft, word, score = (row.buffers[name][:m].copy() for name, m in (("draft", w - 1), ("word", w), ("word_score", w)))
-            trace(Iteration(sentence, before, draft, word, score, state.verified))
+            yield Iteration(sentence, before, draft, word, score, state.verified)
     near_ties.counts.count(state.checked, state.redone)
-    return Decoded(dtype, status == Status.LOST, state.calls, state.positions, state.kept, state.offered, state.taken)
+    yield Decoded(dtype, status == Status.LOST, state.calls, state.positions, state.kept, state.offered, state.taken)
 
 
 def is_plain(reader: BlockReader, pool: Pool, limit: int) -> bool:

@@ -33,8 +33,8 @@ class Rows:
         tokens = np.full((n, most), pool.bos)
         nothing = np.full((n, 0), NONE)
         zeros = np.zeros(n, np.int64)
-        limit = np.array([pool.max_len[s] for s in sentences])
-        return Rows(np.array(sentences), tokens, np.zeros((n, most)), zeros, limit, nothing, zeros.astype(bool))
+        limit = np.array([pool.max_len[s] for s in sentences], np.int64)
+        return Rows(np.array(sentences, np.int64), tokens, np.zeros((n, most)), zeros, limit, nothing, zeros.astype(bool))
 
     def __len__(self) -> int:
         return len(self.live)

@@ -1,58 +1,105 @@
-"""Sentences with required phrases in compiled calls (kernels/constrained.cpp) of many steps each.
+"""The compiled twin of the loop for sentences with required phrases (kernels/constraints/constrained.cpp): dynamic beam allocation
+and the early end, and no other strategy.
 
 The loop (loop.py) is the definition: hypotheses are the same, to the last bit. The steps of a few rows that go on for long cost the loop
-more than their rows do.
+more than their rows do. Sentences that start together are a group with a KV cache of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 
+from fairseq_ext.constraints.sentence import SentenceConstraints
 from fairseq_ext.errors import NotANumber
-from fairseq_ext.kernels.beam import STEPS, Result
-from fairseq_ext.kernels.constrained import Banks, CompiledConstrained, Settings
+from fairseq_ext.kernels.constraints.constrained import Banks, CompiledConstrained, Settings
+from fairseq_ext.kernels.search.beam import Result
 from fairseq_ext.search.compiled_search import FIRST_POSITIONS, FIRST_STEPS
-from fairseq_ext.search.finished import Hypothesis, OnFinal, hypotheses
-from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.finished import Hypothesis, hypotheses
+from fairseq_ext.search.pool import OfPool, Pool
+from fairseq_ext.search.request import Request
+from fairseq_ext.search.searcher import Searcher, common_prefix
 from fairseq_ext.search.state import SearchSetup
 
 
-def knows(setup: SearchSetup) -> bool:
-    """Whether kernels/constrained.cpp knows a generator's search, the decoder and the phrases left aside."""
-    plugs = setup.plugs
-    return (
-        plugs.stop.estimate is not None
-        and plugs.softmax.is_full
-        and not plugs.prune
-        and setup.processors.is_plain
-        and not setup.spec.scoring.reward
-    )
+class ConstrainedSearch(Searcher):
+    """Beam search of sentences with phrases that must appear, and no other constraints."""
 
+    def __init__(self, setup: SearchSetup):
+        self.setup = setup
+        self.at: dict[Request, tuple[ConstrainedGroup, int]] = {}  # the group of each, and its place there
+        self.banks = OfPool(setup.plugs.select.banks)
 
-def banks_of(setup: SearchSetup, pool: Pool) -> Banks | None:
-    """A pool's phrases, where the search is one that is known; None where the sentences have something that is not."""
-    fits = (
-        pool.prefix is None
-        and not (pool.alone and len(pool.queue(0)) > 1)
-        and pool.length.device.type == "cpu"
-        and any(c.any_of for c in pool.constraints or ())
-    )
-    return setup.plugs.select.banks(pool) if fits else None
+    @staticmethod
+    def knows(setup: SearchSetup) -> bool:
+        """Whether kernels/constraints/constrained.cpp knows a generator's search, the decoder and the phrases left aside."""
+        plugs = setup.plugs
+        return (
+            plugs.stop.estimate is not None
+            and plugs.softmax.is_full
+            and not plugs.prune
+            and plugs.schedule.most_rows is None  # groups are not divided
+            and setup.processors.is_plain
+            and not setup.spec.scoring.reward
+        )
+
+    @property
+    def live(self) -> int:
+        return len(self.at)
+
+    @property
+    def rows(self) -> int:
+        return sum(group.rows for group in self.groups())
+
+    def groups(self) -> list[ConstrainedGroup]:
+        """The groups that have requests."""
+        return list(dict.fromkeys(group for group, _ in self.at.values()))
+
+    def may_take(self, constraints: SentenceConstraints | None) -> bool:
+        return constraints is not None and bool(constraints.any_of) and not (constraints.banned or constraints.prefix)
+
+    def takes(self, pool: Pool) -> bool:
+        is_known = pool.prefix is None and not pool.alone and pool.length.device.type == "cpu"
+        return is_known and any(c.any_of for c in pool.constraints or ()) and self.banks(pool) is not None
+
+    @torch.no_grad()
+    def admit(self, requests: Sequence[Request]) -> None:
+        banks = self.banks(requests[0].batch)
+        assert banks is not None
+        group = ConstrainedGroup(self.setup, banks, requests)
+        self.at |= {request: (group, i) for i, request in enumerate(requests)}
+
+    def step(self, most: int = 1) -> list[Request]:
+        groups = self.groups()
+        return [group.requests[i] for group in groups for i in group.step(most if len(groups) == 1 else 1)]
+
+    def take(self, request: Request) -> list[Hypothesis]:
+        group, i = self.at.pop(request)
+        return group.found(i)
+
+    def cancel(self, requests: Collection[Request]) -> None:
+        for request in requests:
+            group, i = self.at.pop(request)
+            group.search.drop_(i)
+
+    def common_prefix(self, request: Request) -> list[int]:
+        group, i = self.at[request]
+        return common_prefix([*group.search.tokens(i), *(tokens.tolist() for tokens, _ in group.search.found(i))])
 
 
 class ConstrainedGroup:
-    """Sentences of a pool that start together. nbest: of each, the length of its n-best list; None: as the flags say."""
+    """Requests of a pool that start together. banks: the pool's phrases."""
 
-    def __init__(self, setup: SearchSetup, pool: Pool, banks: Banks, sentences: Sequence[int], nbest: Sequence[int] | None = None):
-        self.setup = setup
-        setup.decoder.admit(pool.inputs(list(sentences)))
+    def __init__(self, setup: SearchSetup, banks: Banks, requests: Sequence[Request]):
+        self.setup, self.requests = setup, requests
+        pool, sentences = requests[0].batch, [request.sentence for request in requests]
+        setup.decoder.admit(pool.inputs(sentences))
         self.reader = setup.decoder.batch_reader(FIRST_POSITIONS + FIRST_STEPS * setup.spec.k)
         setup.decoder.set_aside()
         setup.stats.encoder_calls += 1
         limits = [pool.max_len[s] for s in sentences]
-        lists = [setup.spec.nbest] * len(limits) if nbest is None else nbest
+        lists = [request.nbest for request in requests]
         settings = self.settings(max(limits), banks.highest, max(lists))
         self.search = CompiledConstrained(settings, banks, sentences, limits, pool.bos, lists)
         self.most_rows = len(limits) * setup.spec.k
@@ -68,12 +115,12 @@ class ConstrainedGroup:
         )  # fmt: skip
 
     @property
-    def is_live(self) -> bool:
-        """Whether a sentence has not ended."""
-        return self.search.struct.live > 0
+    def rows(self) -> int:
+        """Rows of the sentences that have not ended."""
+        return int(self.search.arrays["first"][self.search.struct.live])
 
     def step(self, most: int = 1) -> list[int]:
-        """Add tokens to every row, so many or fewer. Return the sentences that have ended, as places among those given.
+        """Add tokens to every row, so many or fewer. Return the sentences that have ended, by their places in the group.
 
         Raises NotANumber where the model gives NaN.
         """
@@ -95,28 +142,3 @@ class ConstrainedGroup:
     def found(self, i: int) -> list[Hypothesis]:
         """The hypotheses of the i-th sentence, best first."""
         return hypotheses(self.search.found(i), self.setup.spec.scoring)
-
-
-class ConstrainedSearch:
-    """Searches of whole pools that dynamic beam allocation and the early end make, and no other strategy."""
-
-    def __init__(self, setup: SearchSetup):
-        self.setup = setup
-
-    def banks(self, pool: Pool) -> Banks | None:
-        """The pool's phrases, where the search is one that is known, the decoder left aside; else None."""
-        return banks_of(self.setup, pool) if knows(self.setup) and not self.setup.refills else None
-
-    @torch.no_grad()
-    def __call__(self, pool: Pool, banks: Banks, answer: OnFinal) -> None:
-        """Give `answer` each wanted sentence of the pool.
-
-        Raises NotANumber where the model gives NaN.
-        """
-        sentences = list(pool.queue(0))
-        if not sentences:
-            return
-        group = ConstrainedGroup(self.setup, pool, banks, sentences)
-        while group.is_live:
-            for i in group.step(STEPS):
-                answer(sentences[i], group.found(i))

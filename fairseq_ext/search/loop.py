@@ -1,6 +1,7 @@
 """The one decoding loop: beam search over flat rows, with the plug points of protocols.py.
 
 A pass through the numbered steps adds one token to every row of a group. The host waits for the device once a pass, in step (8).
+scheduler.py says when sentences start (1) and which passes are made; loop_search.py gives them their hypotheses.
 """
 
 from __future__ import annotations
@@ -12,41 +13,16 @@ from fairseq_ext.errors import NotANumber
 from fairseq_ext.search.attention import Attention
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import StopDecision
-from fairseq_ext.search.finished import OnFinal
-from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.state import Search, SearchSetup
+from fairseq_ext.search.state import Search
 from fairseq_ext.search.survivors import continued, survivors
 from fairseq_ext.upload import upload
-
-
-@torch.no_grad()
-def beam_search(setup: SearchSetup, pool: Pool, answer: OnFinal) -> None:
-    """Decode the sentences of the pool that are wanted; give `answer` each of them as soon as it is final."""
-    search = Search(setup, pool)
-    while (final := step(search)) is not None:
-        for sentence in final:
-            answer(sentence, search.finished.take(sentence, search.plugs.stop.answers(sentence)))
-
-
-def step(search: Search) -> list[int] | None:
-    """Start what may start, and add a token to every row of one group; return the sentences that are final now.
-
-    None: no sentence is live.
-    """
-    # (1) sentences start when the schedule says so
-    groups = search.groups
-    if sentences := list(search.plugs.schedule(search.pool, search.started, groups.live, groups.rows)):
-        if search.started and search.refills:
-            search.stats.refill()
-        search.started += len(sentences)
-        for part in search.pool.together(sentences):
-            start(search, part)
-    return advance_group(search) if groups.groups else None
 
 
 def advance_group(search: Search) -> list[int]:
     """Add a token to every row of one group; return the sentences that are final now."""
     groups = search.groups
+    if not groups.groups:
+        return []
     before = groups.next()
     after = advance(search, before)
     groups.put(after)
@@ -57,7 +33,7 @@ def advance_group(search: Search) -> list[int]:
 
 
 def start(search: Search, sentences: list[int]) -> None:
-    """Encode these sentences; they become a group of one row each."""
+    """(1) Encode these sentences; they become a group of one row each."""
     pool = search.pool
     search.groups.set_aside()
     search.decoder.admit(pool.inputs(sentences))

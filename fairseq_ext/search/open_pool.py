@@ -8,6 +8,7 @@ Shapes: N places, T source columns of the longest sentence, P tokens of the long
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -25,7 +26,7 @@ class OpenPool(Pool):
         super().__init__({}, torch.zeros(places, dtype=torch.long, device=device), [0] * places, torch.arange(places), bos=pad, pad=pad)
         self.min_len_beside_prefix = True  # each sentence's own prefix counts
         self.free = list(range(places))  # a heap
-        self.newcomers: Pool | None = None  # the sentences of the last `put_`, which start now
+        self.newcomers: tuple[Pool, list[int]] | None = None  # the sentences of the last `put_`, which start now
         self.sources = [self.length[:0]] * places  # (T,) without padding
         self.prefixes = [self.length[:0]] * places  # (P,) the same of the prefixes
         self.leads = [0] * places
@@ -33,10 +34,10 @@ class OpenPool(Pool):
         self.ends_allowed = [1] * places  # sentence ends that a translation may have (--constraint-end)
         self.refresh_()
 
-    def put_(self, arrivals: Pool) -> list[int]:
-        """Give the sentences of another pool a place each; return the places in the order of that pool. Fails where too few are free."""
-        places = [heapq.heappop(self.free) for _ in range(len(arrivals))]
-        for i, place in enumerate(places):
+    def put_(self, arrivals: Pool, sentences: Sequence[int]) -> list[int]:
+        """Give sentences of another pool a place each; return the places in their order. Fails where too few are free."""
+        places = [heapq.heappop(self.free) for _ in sentences]
+        for i, place in zip(sentences, places, strict=True):
             self.sources[place] = arrivals.source(i)
             self.max_len[place] = arrivals.max_len[i]
             if arrivals.prefix is not None:
@@ -48,12 +49,14 @@ class OpenPool(Pool):
             if arrivals.ends is not None:
                 self.ends_allowed[place] = int(arrivals.ends.allowed[i])
             self.given[place] = EMPTY if given.is_free else given
-        self.constraints = None if arrivals.constraints is None else self.given
         self.lead = self.leads
-        self.bos, self.ordered, self.boundaries = arrivals.bos, arrivals.ordered, arrivals.boundaries
-        self.banned_in_any_case = arrivals.banned_in_any_case
-        self.ends = None if arrivals.ends is None else replace(arrivals.ends, allowed=torch.tensor(self.ends_allowed))
-        self.newcomers = arrivals
+        self.bos = arrivals.bos
+        if arrivals.constraints is not None:  # else those that are live keep theirs
+            self.constraints, self.ordered, self.boundaries = self.given, arrivals.ordered, arrivals.boundaries
+            self.banned_in_any_case = arrivals.banned_in_any_case
+        if arrivals.ends is not None:
+            self.ends = replace(arrivals.ends, allowed=torch.tensor(self.ends_allowed))
+        self.newcomers = arrivals, list(sentences)
         self.refresh_()
         return places
 
@@ -76,5 +79,5 @@ class OpenPool(Pool):
 
     def inputs(self, sentences: list[int]) -> dict[str, Tensor]:
         """The encoder's input for the newcomers, which start together, as their own pool has it."""
-        assert self.newcomers is not None and len(sentences) == len(self.newcomers)
-        return self.newcomers.inputs(list(range(len(sentences))))
+        assert self.newcomers is not None and len(sentences) == len(self.newcomers[1])
+        return self.newcomers[0].inputs(self.newcomers[1])

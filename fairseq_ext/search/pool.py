@@ -66,9 +66,9 @@ class Pool:
         width = max(map(len, rows))
         self.prefix = torch.tensor([row + [self.pad] * (width - len(row)) for row in rows], device=self.length.device)
 
-    def queue(self, started: int) -> Sequence[int]:
-        """The sentences that have not started yet."""
-        return range(started, len(self)) if self.wanted is None else self.wanted[started:]
+    def wanted_sentences(self) -> Sequence[int]:
+        """The sentences to decode, in the order in which they start."""
+        return range(len(self)) if self.wanted is None else self.wanted
 
     def inputs(self, sentences: list[int]) -> dict[str, Tensor]:
         """The model's input for these sentences, no wider than the longest of them (an LSTM insists on it)."""

@@ -16,8 +16,8 @@ from typing import Any
 from torch import Tensor
 
 from fairseq_ext.decoders.protocol import Decoder
-from fairseq_ext.kernels.beam import PlugRules
-from fairseq_ext.kernels.constrained import Banks, Estimate
+from fairseq_ext.kernels.constraints.constrained import Banks, Estimate
+from fairseq_ext.kernels.search.beam import PlugRules
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, StopDecision
 from fairseq_ext.search.finished import Ending, Finished, Hypothesis
@@ -27,14 +27,14 @@ from fairseq_ext.search.scoring import Scoring
 
 
 class Schedule(ABC):
-    """When sentences start (`--schedule`)."""
+    """When sentences that wait start (`--schedule`)."""
 
     level: bool = True  # the sentences with the fewest tokens continue first, until the others are level with them; else all in turn
     most_rows: int | None = None  # of one decoder call; None: no limit
 
     @abstractmethod
-    def __call__(self, pool: Pool, started: int, live: int, rows: int) -> Sequence[int]:
-        """The sentences that start now, given how many have started, how many of those are still live, and their rows."""
+    def __call__(self, waiting: int, live: int, rows: int, since: int) -> int:
+        """How many of those that wait start now, beside so many live sentences and their rows, so many steps after the last start."""
 
 
 class Softmax(ABC):
@@ -53,7 +53,7 @@ class Softmax(ABC):
 
 
 class Replaceable:
-    """A plug that the compiled search (kernels/beam.cpp) may stand in for."""
+    """A plug that the compiled search (kernels/search/beam.cpp) may stand in for."""
 
     @property
     def rules(self) -> PlugRules | None:
@@ -88,7 +88,7 @@ class Select(Replaceable, ABC):
         return None
 
     def banks(self, pool: Pool) -> Banks | None:
-        """What the compiled search (kernels/constrained.cpp) must know to select as this plug does; None (the default): it cannot."""
+        """What kernels/constraints/constrained.cpp must know to select as this plug does; None (the default): it cannot."""
         return None
 
     @abstractmethod
@@ -109,7 +109,7 @@ class Stop(Replaceable, ABC):
     """When a sentence is final (`--stop`)."""
 
     variable: bool = False  # a sentence may continue with fewer rows than the beam
-    estimate: Estimate | None = None  # by which the compiled search (kernels/constrained.cpp) decides as this plug does; None: it cannot
+    estimate: Estimate | None = None  # by which kernels/constraints/constrained.cpp decides as this plug does; None: it cannot
 
     def start(self, beam: Beam, pool: Pool) -> None:  # noqa: B027  most keep no state of their own
         """Prepare the plug's state for the sentences of a beam, which start now; nothing by default."""
@@ -148,5 +148,5 @@ class Plugs:
         return bool(self.prune) or self.select.variable or self.stop.variable
 
     def rules(self) -> list[PlugRules | None]:
-        """What the compiled search (kernels/beam.cpp) does as those that choose, drop and end; None for each that it cannot replace."""
+        """What kernels/search/beam.cpp does as those that choose, drop and end; None for each that it cannot replace."""
         return [self.select.rules, self.stop.rules, *(prune.rules for prune in self.prune)]

@@ -31,13 +31,12 @@ class Search:
 
     def __init__(self, setup: SearchSetup, pool: Pool):
         self.decoder, self.spec, self.plugs = setup.decoder, setup.spec, setup.plugs
-        self.processors, self.stats, self.refills = setup.processors, setup.stats, setup.refills
+        self.processors, self.stats = setup.processors, setup.stats
         self.pool = pool
         self.device = pool.length.device
         self.finished = Finished.empty(len(pool), setup.spec.nbest, self.device)
         # a language model reads rows of one length only
         self.groups = Groups(setup.decoder, setup.plugs.schedule, joins_any_step=setup.processors.lm is None)
-        self.started = 0  # sentences of the pool that have started
         if not setup.plugs.softmax.is_full:
             pool.required = setup.plugs.select.required_ids(pool)
 

@@ -16,7 +16,7 @@ from typing import Any
 from fairseq_ext.engine.engine import Engine
 from fairseq_ext.engine.tickets import Closed
 from fairseq_ext.errors import SERVER, UsageError, explain
-from fairseq_ext.loading.arguments import as_keywords
+from fairseq_ext.loading.model_folder import add_model, flags_of
 from fairseq_ext.serve.settings import Settings, default_folder
 
 EXIT_CODES = "exit codes: 0 ended by SIGTERM or Ctrl-C; 1 an error, which is told in one sentence"
@@ -32,10 +32,7 @@ def parser(name: str = "python -m fairseq_ext.serve") -> ArgumentParser:
         allow_abbrev=False,
     )
     add, default = parse.add_argument, Settings()
-    add("--path", help="checkpoint, or several joined by colons (default: the one in --data, with its segmentation)")
-    add("--data", required=True, help="folder with the dictionaries")
-    add("-s", "--source-lang", help="source language (default: as the dictionaries and the checkpoint say)")
-    add("-t", "--target-lang", help="target language (default: the other dictionary's)")
+    add_model(parse)
     add("--host", default=default.host, help=f"address to listen on; other than loopback with --api-keys only (default: {default.host})")
     add("--port", type=int, default=default.port, help=f"port to listen on; 0: any that is free (default: {default.port})")
     add("--cpu-workers", type=int, default=1, metavar="N", help="processes of one thread that decode (default: 1)")
@@ -80,17 +77,6 @@ def settings_of(args: Any) -> Settings:
         args.host, args.port, args.api_keys, args.glossary_folder, args.max_body, args.max_lines, args.max_line_tokens, args.max_queue,
         args.deadline, args.grace, args.allowed_hosts or (), args.max_connections, args.read_timeout, args.keep_alive,
     )  # fmt: skip
-
-
-def flags_of(args: Any, others: list[str]) -> dict[str, Any]:
-    """Keywords of `Engine` for the model and its decoding (raises UsageError)."""
-    pair = {name: value for name in ("source_lang", "target_lang") if (value := getattr(args, name)) is not None}
-    flags = as_keywords(others) | pair
-    if args.path is None:
-        from fairseq_ext.loading.model_folder import find_model
-
-        return find_model(args.data, flags)
-    return {"path": args.path, "data": args.data, **flags}
 
 
 def needed(*names: str) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fairseq.data import LanguagePairDataset
 
+from fairseq_ext.errors import UsageError
 from fairseq_ext.loading.lengths import limit_of
 from fairseq_ext.registry import refills
 from fairseq_ext.session.interactive import Interactive
@@ -25,6 +27,31 @@ class OneBatch:
         return [self.batch]
 
 
+@dataclass
+class ByLevel:
+    """Stands for fairseq's EpochBatchIterator: a sentence comes behind those that decide a term's form for it (constraints/documents.py).
+
+    levels: of the data set's sentences, asked for when the first batch is.
+    """
+
+    dataset: Any
+    batches: Sequence[Sequence[int]]
+    levels: Callable[[Any], list[int]]
+
+    def next_epoch_itr(self, shuffle: bool = True) -> ByLevel:
+        return self
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        level = self.levels(self.dataset)
+        for each in range(max(level, default=0) + 1):
+            for batch in self.batches:
+                if part := [i for i in batch if level[i] == each]:
+                    yield self.dataset.collater([self.dataset[i] for i in part])
+
+
 class Batches(Interactive):
     """The part of an *_ext task that makes batches."""
 
@@ -37,12 +64,37 @@ class Batches(Interactive):
             pool = POOL if "source tokens" not in self.lacks else SPEECH_POOL
             max_tokens, max_sentences = None, max(pool, max_sentences or 0)
             kwargs["required_batch_size_multiple"] = 1  # else the last few sentences are a batch of their own
-        elif not args and (alone := self.batch_of_line(dataset, max_tokens, **kwargs)) is not None:
+        elif not args and not self.flags().glossary_documents and (alone := self.batch_of_line(dataset, max_tokens, **kwargs)) is not None:
             return alone
         self.room = limit_of(max_tokens)
         batches = super().get_batch_iterator(dataset, max_tokens, max_sentences, *args, **kwargs)  # type: ignore[misc]
         self.forget(dataset)
-        return self.with_too_long(batches) if self.is_corpus(dataset) else batches
+        batches = self.with_too_long(batches) if self.is_corpus(dataset) else batches
+        if not self.flags().glossary_documents:
+            return batches
+        if kwargs.get("num_shards", 1) > 1:
+            raise UsageError(
+                "--glossary-documents needs all lines of a document in one run, and --distributed-world-size shares them out: leave it out"
+            )
+        return ByLevel(dataset, batches.frozen_batches, self.levels)
+
+    def levels(self, dataset: Any) -> list[int]:
+        """When the sentences of a data set can be decoded (constraints/documents.py)."""
+        source, documents, first = self.constraint_source(), self.documents, self.buffer_start
+        if documents is None:  # no constraints in this run
+            return [0] * len(dataset)
+        if self.is_corpus(dataset):
+            documents.check_size(len(dataset))
+        numbers = self.line_numbers or range(first, first + len(dataset))
+
+        def terms(place: int) -> list[str] | None:
+            text = source.source_text(dataset[place]["source"])
+            if not text.strip() and place not in self.refused_here:
+                return None
+            return [each.term.source for each in source.required(text) if len(each.term.targets) > 1]
+
+        found = documents.levels((number, terms(place)) for place, number in enumerate(numbers))
+        return [found[number] for number in numbers]
 
     def batch_of_line(self, dataset: Any, max_tokens: int | None, max_positions: Any = None, **others: Any) -> OneBatch | None:
         """The only batch of a data set that holds one line, as fairseq's batch iterator makes it, in a twentieth of the time.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import Any
+from unicodedata import normalize
 
 import torch
 from fairseq.data import Dictionary
@@ -15,11 +16,13 @@ from fairseq.utils import split_paths
 from torch import Tensor
 
 from fairseq_ext.constraints.boundaries import kind_of
+from fairseq_ext.constraints.documents import FLAG, Documents
 from fairseq_ext.constraints.files import ConstraintSource, Matching
 from fairseq_ext.constraints.flags import case_of, glossary_options, places_terms
-from fairseq_ext.constraints.glossary_report import GlossaryReport
+from fairseq_ext.constraints.glossary_report import GlossaryReport, forms_used
 from fairseq_ext.constraints.packed import from_packed, keys_of
 from fairseq_ext.constraints.phrase import Phrase
+from fairseq_ext.constraints.pieces import normal
 from fairseq_ext.constraints.report import ConstraintCounts, GlossaryCounts
 from fairseq_ext.constraints.segmenter import Segmenter
 from fairseq_ext.constraints.sentence import EMPTY, SentenceConstraints, merge
@@ -30,6 +33,7 @@ from fairseq_ext.session.checkpoint import setting
 from fairseq_ext.session.process_end import at_process_end
 from fairseq_ext.session.target_dictionary import TargetDictionary
 from fairseq_ext.stats import Stats
+from fairseq_ext.terms.lemmas import lemmatizer
 
 logger = logging.getLogger("fairseq_ext")
 
@@ -54,6 +58,8 @@ class Sentences:
     numbered = False  # lines of an interactive session carry their numbers
     report_path: str | None = None  # --glossary-report
     glossary_report: GlossaryReport | None = None
+    documents: Documents | None = None  # --glossary-documents
+    line_numbers: Sequence[int] | None = None  # of the lines of a Translator's call
     of_line: dict[int, SentenceConstraints]
     lines_read = 0  # of an interactive session
     draft_file: str | None = None
@@ -78,6 +84,8 @@ class Sentences:
         self.constrained = constrained
         self.numbered = self.constrained or bool(flags.results_file) or bool(flags.ddg_dir)
         self.draft_file, self.report_path = flags.draft_file, flags.glossary_report
+        if self.constrained and flags.glossary_documents is not None:
+            self.documents = Documents(flags.glossary_documents, lemmatizer(str(getattr(flags, "target_lang", None) or ""), FLAG))
         if self.constrained and isinstance(self.target_dictionary, TargetDictionary):
             self.target_dictionary.noting = True
 
@@ -130,6 +138,10 @@ class Sentences:
         self.errors_here = {}
         if (self.constrained or (constraints is not None and self.carries_numbers)) and "sentence_constraints" not in sample:
             sample, constraints = self.add_constraints(sample, constraints), None
+        if self.documents is not None and "sentence_constraints" in sample:
+            given, narrowed = zip(numbers_of(sample), sample["sentence_constraints"], strict=False), self.constraint_source().narrowed
+            of_line = [narrowed(each, functools.partial(self.documents.forms, number)) for number, each in given]
+            sample = {**sample, "sentence_constraints": of_line}
         if self.draft_file and "id" not in sample:
             sample = {**sample, "draft_lines": self.draft_lines(sample["net_input"]["src_tokens"])}
         return sample, constraints
@@ -227,15 +239,21 @@ class Sentences:
         return None if boundaries is None else boundaries.whole
 
     def report_glossary(self, sample: dict, translations: list[str]) -> None:
-        """Write a batch's lines of --glossary-report; translations: the best of each of its sentences, as text, or of the first few."""
-        source = self.constraint_source()
-        if self.glossary_report is None:
-            self.glossary_report = GlossaryReport(str(self.report_path), source.segmenter.takes_pieces, self.whole())
+        """Write a batch's lines of --glossary-report, and have their documents keep their forms; translations: the best of each of its
+        sentences, as text, or of the first few."""
+        source, segmented = self.constraint_source(), self.segmenter.takes_pieces
+        if self.glossary_report is None and self.report_path:
+            self.glossary_report = GlossaryReport(self.report_path, segmented, self.whole())
             at_process_end(self.glossary_report.close)
-        numbers = sample["sentence_numbers" if "sentence_numbers" in sample else "id"].tolist()
-        for number, row, translation in zip(numbers, sample["net_input"]["src_tokens"], translations, strict=False):
+        for number, row, translation in zip(numbers_of(sample), sample["net_input"]["src_tokens"], translations, strict=False):
             text = source.source_text(row)
-            self.glossary_report.add(number, text, translation, source.required(text))
+            required = source.required(text)
+            if self.glossary_report is not None:
+                self.glossary_report.add(number, text, translation, required)
+            if self.documents is not None:
+                forms = forms_used(normal(normalize("NFKC", translation)), required, segmented, self.whole())
+                for each, (form, _) in zip(required, forms, strict=True):
+                    self.documents.keep(number, each.term.source, form)
 
     def tell_unmet(self, stats: Stats) -> None:
         """Tell what became of the glossary's terms; warn of constraints that were not met, and of lines of the constraints file that no
@@ -258,6 +276,11 @@ class Sentences:
         if self.source is not None and 0 < self.lines_read < len(self.source):
             lines, read = counted(len(self.source), "line"), counted(self.lines_read, "sentence")
             logger.warning("the constraints file has %s, and the input %s", lines, read)
+
+
+def numbers_of(sample: dict) -> list[int]:
+    """The numbers of a batch's sentences."""
+    return sample["sentence_numbers" if "sentence_numbers" in sample else "id"].tolist()
 
 
 def encoded(encode: Callable[[str], str], text: str) -> str:

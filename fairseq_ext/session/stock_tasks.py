@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import torch
+from fairseq.data import AppendTokenDataset
 from fairseq.data.multilingual.multilingual_data_manager import MultilingualDatasetManager
 from fairseq.tasks import TASK_REGISTRY
 from fairseq.tasks.language_modeling import LanguageModelingTask
@@ -63,6 +65,11 @@ class MultiSimpleEpoch(TranslationMultiSimpleEpochTask):
             action="store_true",
             help="the dictionary ends in the tags of NLLB's training data, which its checkpoints have embeddings of",
         )
+        parser.add_argument(
+            "--lang-tok-behind-eos",
+            action="store_true",
+            help="as mBART-25: the source ends in </s> and its language's token, and the decoder begins with the target's, not with </s>",
+        )
 
     @classmethod
     def setup_task(cls, args, **kwargs):
@@ -71,7 +78,22 @@ class MultiSimpleEpoch(TranslationMultiSimpleEpochTask):
             for dictionary in dictionaries.values():  # several languages may share one, which takes a word once
                 for tag in NLLB_TAGS:
                     dictionary.add_symbol(tag)
-        return cls(args, languages, dictionaries, training)
+        made = cls(args, languages, dictionaries, training)
+        if getattr(args, "lang_tok_behind_eos", False):
+            made.data_manager.src_dataset_tranform_func = made.with_language_behind
+        return made
+
+    def with_language_behind(self, source, target, dataset, spec=None):
+        """A data set of source sentences with the language's token behind </s>."""
+        token = self.data_manager.get_encoder_langtok(source, target, spec)
+        return AppendTokenDataset(dataset, token)
+
+    def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
+        if not getattr(self.args, "lang_tok_behind_eos", False):
+            return super().inference_step(generator, models, sample, prefix_tokens, constraints)
+        first = self.data_manager.get_decoder_langtok(self.args.target_lang, self.args.langtoks["main"][1])
+        with torch.no_grad():
+            return generator.generate(models, sample, prefix_tokens=prefix_tokens, constraints=constraints, bos_token=first)
 
 
 class PretrainedBART(TranslationFromPretrainedBARTTask):

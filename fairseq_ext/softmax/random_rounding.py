@@ -19,7 +19,7 @@ subtle: A must not depend on the draw. So t + h is one of THRESHOLDS numbers, fo
 as rounded even if it was scored again.
 The state itself is a whole number of 16 bits, two lines of bytes; what that loses adds |x - rounded x| max |W_j| to each |e_j|.
 
-Shapes: n rows, V vocabulary, d features. On a CPU with 8-bit products kernels/screen_int8.cpp computes this.
+Shapes: n rows, V vocabulary, d features. On a CPU with 8-bit products kernels/softmax/screen_int8.cpp computes this.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.kernels.library import library
-from fairseq_ext.kernels.screen_int8 import ScreenedInt8
+from fairseq_ext.kernels.softmax.screen_int8 import ScreenedInt8
 from fairseq_ext.softmax.error_bounds import ROUNDING, SAFETY, WHOLE, Screen
 
 FAILURE = 1e-9  # probability that a row's bounds do not hold

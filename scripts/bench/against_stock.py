@@ -1,6 +1,7 @@
 """fairseq's own constrained search as a contender, and how the hypotheses of two searches compare by their scores."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -76,3 +77,18 @@ def compare_scores(outputs: Outputs, others: Outputs) -> Scores:
     worse = sum(a < b - SCORE_TOLERANCE for a, b in pairs)
     n = max(1, len(pairs))
     return Scores(sum(a for a, _ in pairs) / n, sum(b for _, b in pairs) / n, better, worse, len(pairs))
+
+
+def repeats(line: str, others: Sequence[str]) -> bool:
+    """Whether a bigram of words stands in a line three times or more, and more often than in the others."""
+    count = [Counter(zip((words := text.split()), words[1:], strict=False)) for text in (line, *others)]
+    return any(n > max(2, *(other[bigram] for other in count[1:])) for bigram, n in count[0].items())
+
+
+def ramblers(text: Text, outputs: Outputs, free: Outputs, required: Sequence[int]) -> tuple[int, int]:
+    """How many best hypotheses have more than twice the tokens of the unconstrained ones and the required ones, and how many repeat a
+    bigram three times that neither these nor the references have as often."""
+    tokens = [[len(best[0][0]) - 1 for best in each] for each in (outputs, free)]
+    long = sum(n > 2 * m + needed for n, m, needed in zip(*tokens, required, strict=True))
+    lines = zip(text.lines(outputs), text.references, text.lines(free), strict=True)
+    return long, sum(repeats(line, others) for line, *others in lines)

@@ -181,7 +181,7 @@ class Bench:
         size = (args.model / "checkpoint.pt").stat().st_size
         key = [named(args.model), size, named(args.text), args.src, args.tgt, len(text.references), args.seed, args.max_tokens]
         key += [] if args.max_len_b is None else [f"max_len_b {args.max_len_b}"]
-        key += [args.repeats, args.threads] if part == "speed" else ["intervals"]
+        key += [args.repeats, args.threads] if part == "speed" else ["intervals", "rambling"]
         cells = Cells.read(part, key, None if args.out is None else args.out.with_name(f"{args.out.name}.cells"))
         limit = [] if args.max_len_b is None else ["--max-len-b", str(args.max_len_b)]
         for beam in args.beams:

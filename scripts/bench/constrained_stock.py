@@ -2,7 +2,8 @@
 
 quality: mean score of the best hypotheses, sentences that score better and worse, decoder rows over unconstrained search; each search
 runs once. A cell is accepted where worse <= better + 2% of the sentences. bleu: BLEU and length of the outputs of the same searches, with
-95 % intervals (intervals.py); a difference is one of BLEU on the same resamples. speed: interleaved rounds; accepted from 5 times as fast.
+95 % intervals (intervals.py); a difference is one of BLEU on the same resamples; long, repeats: outputs, as in rambling.py. speed:
+interleaved rounds; accepted from 5 times as fast.
 fairseq meets phrases inside words too, so the two compare under --constraint-boundary none; whole words stand beside it.
 """
 
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from against_stock import SPEED, StockFailed, compare_scores, stock_constrained
+from against_stock import SPEED, StockFailed, compare_scores, ramblers, stock_constrained
 from counted import Counted, Row, searching
 from extract import MORE_SETS
 from harness import BenchError, Spread, compare
@@ -30,7 +31,7 @@ HEADS = {
     "quality": ["set", "beam", "rows", "mean score", "fairseq's mean", "better", "worse", "accepted"]
     + [f"whole words: {column}" for column in ("rows", "mean", "better", "worse")],
     "bleu": ["set", "beam", "BLEU", "fairseq's BLEU", "difference", "over unconstrained", "whole words: BLEU", "whole words: difference"]
-    + ["length ratio", "fairseq's", "whole words"],
+    + ["length ratio", "fairseq's", "whole words", "long, fairseq's", "whole words", "repeats, fairseq's", "whole words"],
     "speed": ["set", "beam", "times as fast (min-max)", "accepted", "time over unconstrained"]
     + [f"whole words: {column}" for column in ("times as fast", "time over unconstrained")],
 }
@@ -38,12 +39,14 @@ HEADS = {
 
 @dataclass
 class Searches:
-    """The contenders of a cell: fairseq's own constrained search, ours without constraints, DBA as fairseq counts and on whole words."""
+    """The contenders of a cell: fairseq's own constrained search, ours without constraints, DBA as fairseq counts and on whole words.
+    required: tokens of each sentence's phrases."""
 
     theirs: Counted
     free: Counted
     inside: Counted
     whole: Counted
+    required: list[int]
 
     @classmethod
     def of(
@@ -52,7 +55,8 @@ class Searches:
         """flags: of all of them; given: flags that give the phrases; pieces: a phrase as symbols of the target dictionary."""
         ours = {"free": [], "inside": [*given, *INSIDE], "whole": [*given]}
         made = {name: searching(text, [*flags, *more], name) for name, more in ours.items()}
-        return cls(stock_constrained(text, flags, phrases, pieces, "fairseq"), **made)
+        required = [sum(len(pieces(phrase)) for phrase in line) for line in phrases]
+        return cls(stock_constrained(text, flags, phrases, pieces, "fairseq"), **made, required=required)
 
     def all(self) -> list[Counted]:
         """In the order of a race."""
@@ -61,10 +65,13 @@ class Searches:
 
 def quality(searches: Searches, text: Text) -> dict[str, Any]:
     """Scores and BLEU of a cell."""
-    found = {name: each.contender.read(each.contender.run()) for name, each in vars(searches).items()}
+    names = ("theirs", "free", "inside", "whole")
+    found = {name: each.contender.read(each.contender.run()) for name, each in zip(names, searches.all(), strict=True)}
     measured = against(text.references, {name: text.lines(outputs) for name, outputs in found.items()})
     rows = searches.free.stats["rows"]
     facts: dict[str, Any] = {name: measured[name] for name in ("theirs", "free")}
+    for name in ("theirs", "whole"):
+        measured[name]["long"], measured[name]["repeats"] = ramblers(text, found[name], found["free"], searches.required)
     for name in ("inside", "whole"):
         each = getattr(searches, name)
         scores = compare_scores(each.outputs, searches.theirs.outputs)
@@ -112,7 +119,8 @@ def row(part: str, name: str, beam: int, facts: dict[str, Any]) -> Row:
         theirs = facts["theirs"]
         shown = [with_interval(inside), with_interval(theirs), difference(inside["over"]["theirs"]), difference(inside["over"]["free"])]
         shown += [with_interval(whole), difference(whole["over"]["theirs"])]
-        return [name, str(beam), *shown, *(f"{each['ratio']:.3f}" for each in (inside, theirs, whole))]
+        shown += [f"{each['ratio']:.3f}" for each in (inside, theirs, whole)]
+        return [name, str(beam), *shown, *(str(each[rambling]) for rambling in ("long", "repeats") for each in (theirs, whole))]
     first = [f"{inside['rows']:.3f}", f"{inside['mean']:.4f}", f"{facts['mean']:.4f}", str(inside["better"]), str(inside["worse"])]
     last = [f"{whole['rows']:.3f}", f"{whole['mean']:.4f}", str(whole["better"]), str(whole["worse"])]
     return [name, str(beam), *first, "yes" if inside["accepted"] else "no", *last]

@@ -18,12 +18,11 @@ import json
 import re
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from against_stock import StockFailed, compare_scores, stock_constrained
+from against_stock import StockFailed, compare_scores, ramblers, stock_constrained
 from arguments import command_line, run_script, text_arguments
 from constrained import Bench
 from counted import Counted, markdown, searching
@@ -54,16 +53,10 @@ def ran(made, file: Path | None) -> dict:
     return found
 
 
-def repeats(line: str, others: Sequence[str]) -> bool:
-    """Whether a bigram stands in a line three times or more, and more often than in the others."""
-    count = [Counter(zip((words := text.split()), words[1:], strict=False)) for text in (line, *others)]
-    return any(n > max(2, *(other[bigram] for other in count[1:])) for bigram, n in count[0].items())
-
-
 def row(bench: Bench, outputs: Outputs, free: Outputs, theirs: Outputs | None, required: Sequence[int]) -> list[str]:
     """The columns of a search from BLEU on, without rows and seconds."""
     references = bench.text.references
-    lines, plain = bench.text.lines(outputs), bench.text.lines(free)
+    lines = bench.text.lines(outputs)
     counts = counts_of(lines, references)
     score, (*_, output, reference) = float(bleu(counts.sum(0))), counts.sum(0)
     over, better, worse = "", "", ""
@@ -74,9 +67,7 @@ def row(bench: Bench, outputs: Outputs, free: Outputs, theirs: Outputs | None, r
         scores = compare_scores(outputs, theirs)
         better, worse = str(scores.better), str(scores.worse)
     mean = sum(best[0][1] for best in outputs) / len(outputs)
-    tokens = [[len(best[0][0]) - 1 for best in each] for each in (outputs, free)]
-    long = sum(n > 2 * m + needed for n, m, needed in zip(*tokens, required, strict=True))
-    again = sum(repeats(line, others) for line, *others in zip(lines, references, plain, strict=True))
+    long, again = ramblers(bench.text, outputs, free, required)
     behind = sum(len(END.findall(line)) > len(END.findall(reference)) for line, reference in zip(lines, references, strict=True))
     return [f"{score:.2f}", over, f"{mean:.4f}", better, worse, f"{output / reference:.3f}", str(long), str(again), str(behind)]
 

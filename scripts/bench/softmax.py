@@ -29,9 +29,9 @@ from report import machine, where_and_when
 
 import fairseq_ext  # noqa: F401
 from fairseq_ext.decoders.linear import Linear
-from fairseq_ext.kernels.library import give_back_memory
-from fairseq_ext.kernels.topk import log_softmax_
-from fairseq_ext.kernels.transformer import PackedLinear, has_int8
+from fairseq_ext.kernels.decoder.transformer import PackedLinear
+from fairseq_ext.kernels.library import give_back_memory, library
+from fairseq_ext.kernels.search.topk import log_softmax_
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
@@ -89,7 +89,7 @@ class OutputLayer:
         self.screened = Screened(self.screen, 1.0, Stats())
         self.mib["screened"] = resident() - before
         self.eight = None
-        if has_int8():
+        if library() is not None:
             before = resident()
             self.eight = RandomScreen(self.weight, None, 1.0, words_scored_again(BEST // 2, 8), [2, 3], EIGHT_BITS)
             self.mib["screened, 8 bits"] = resident() - before

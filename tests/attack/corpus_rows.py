@@ -42,6 +42,7 @@ COMMANDS: dict[str, tuple[list[str], str]] = {
     "alignments": (["--print-alignment"], "--print-alignment has no place in the records of a corpus run: leave it out"),
     "processes": (["--cpu-workers", "4"], "--cpu-workers would start processes within the workers"),
     "a report": (["--glossary", "{tsv}", "--glossary-report", "r"], "--glossary-report writes a file of its own"),
+    "documents": (["--glossary", "{tsv}", "--glossary-documents", "blank"], "--glossary-documents has a line wait for the lines before it"),
     "strict": (["--strict"], "--strict ends at a sentence, and a corpus run goes on to its end: leave it out"),
     "graphs": (["--ddg-dir", "d"], "--ddg-dir draws a few sentences of the other commands, not a corpus: leave it out"),
     "a column that is not there": (["--input", "{parquet}"], 'has no column "source" or "text": name one with --source-field'),

@@ -49,6 +49,7 @@ FLAGS: dict[str, tuple[list, str]] = {
     ),
     "case of no ban": ([*PHRASES, "--avoid-case", "exact"], "--avoid-case shapes banned phrases, and the command has none"),
     "report of no glossary": ([*PHRASES, "--glossary-report", "r"], "--glossary-report needs a glossary: add --glossary"),
+    "documents of no glossary": ([*PHRASES, "--glossary-documents", "blank"], "--glossary-documents needs a glossary: add --glossary"),
     "match of no glossary": ([*PHRASES, "--glossary-match", "lemma"], "--glossary-match needs a glossary"),
     "repeat of no glossary": ([*PHRASES, "--glossary-repeat", "each"], "--glossary-repeat needs a glossary"),
     # phrases and what takes none

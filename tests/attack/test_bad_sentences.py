@@ -12,7 +12,7 @@ from forked import Done, generate, interactive
 from test_lines import told
 
 from fairseq_ext import SentenceError, Translator, UsageError
-from fairseq_ext.kernels.transformer import has_int8
+from fairseq_ext.kernels.library import library
 
 SENTENCES = 11
 EXT = ["--task", "translation_ext", "--cpu", "--beam", 2, "--max-len-b", 8]
@@ -211,7 +211,7 @@ def test_a_sentence_whose_every_word_was_forbidden_says_which_constraints_it_lac
     assert f"constraints not met: {SENTENCES} of {SENTENCES}" in done.stderr
 
 
-@pytest.mark.skipif(not has_int8(), reason="this processor has no 8-bit products")
+@pytest.mark.skipif(library() is None, reason="there is no compiled library")
 @pytest.mark.parametrize("lists", [["--lsh-u", 1, "--lsh-hits", 1], ["--lsh-u", 2, "--lsh-hits", 3]], ids=["often all words", "few words"])
 def test_int8_with_lists_of_each_sentence_does_not_depend_on_batches_or_processes(tiny, lists):
     """In float32's rounding, which int8 may magnify to half a digit of what is printed."""

@@ -11,14 +11,16 @@ import pytest
 import torch
 
 from fairseq_ext import Translator, UsageError
-from fairseq_ext.engine.compiled import WithPhrases
 from fairseq_ext.engine.decoding import Decoding
 from fairseq_ext.engine.jobs import Answer, GlossaryFile, Job, Partial
-from fairseq_ext.engine.worker import load
-from fairseq_ext.kernels.beam import Result
+from fairseq_ext.engine.worker import STEPS, load
 from fairseq_ext.kernels.library import library
+from fairseq_ext.kernels.search.beam import Result
 from fairseq_ext.search.compiled_search import CompiledSearch
-from fairseq_ext.search.open_search import OpenSearch
+from fairseq_ext.search.constrained import ConstrainedSearch
+from fairseq_ext.search.loop_search import LoopSearch
+from fairseq_ext.search.request import Request
+from fairseq_ext.search.searchers import Searchers
 from fairseq_ext.session.pool_of import pool_of, pool_without_constraints
 from fairseq_ext.translation import Translation
 
@@ -199,16 +201,18 @@ def test_a_draft_that_has_its_phrases_is_the_answer_and_the_report_names_them():
 )
 def test_requests_are_decoded_in_compiled_steps_beside_others(flags, monkeypatch):
     shared = []
-    admit = OpenSearch.admit
-    monkeypatch.setattr(OpenSearch, "admit", lambda self, pool, nbest: shared.append(len(pool)) or admit(self, pool, nbest))
+    admit = LoopSearch.admit
+    monkeypatch.setattr(LoopSearch, "admit", lambda self, requests: shared.append(len(requests)) or admit(self, requests))
     decoding, translator = load({**FLAGS, **flags}), Translator(**FLAGS | flags)
 
     def in_loop(*jobs: Job) -> int:
         """How many of these requests started in the loop's search; their answers are right."""
         shared.clear()
-        for each, answer in zip(jobs, answers(decoding, list(jobs)), strict=True):
+        found = answers(decoding, list(jobs))
+        n = sum(shared)
+        for each, answer in zip(jobs, found, strict=True):
             same_as_alone(translator, each, answer)
-        return sum(shared)
+        return n
 
     assert in_loop(*map(job, LINES)) == 0
     assert in_loop(job(LINES[0], nbest=1), job(LINES[1], streams=True)) == 0
@@ -242,9 +246,9 @@ def test_requests_with_phrases_get_the_answers_of_the_loop_to_the_last_bit_as_th
         return {number: (answer.hypotheses, answer.constraints) for number, answer in out.items() if number not in gone}
 
     in_groups = found(1)
-    assert not decoding.compiled[1].held
-    del decoding.kinds[WithPhrases]
-    decoding.clear()
+    compiled = decoding.search.searchers
+    assert [type(searcher) for searcher in compiled] == [CompiledSearch, ConstrainedSearch, LoopSearch]
+    decoding.search = Searchers([compiled[0], compiled[2]])
     in_loop = found(2)
     assert len(in_loop) == 18 and in_groups == in_loop
 
@@ -254,12 +258,12 @@ def test_a_request_that_the_compiled_search_cannot_decode_goes_to_the_loop(monke
     decoding, translator = load(FLAGS), Translator(**FLAGS)
     taken = []
     take = CompiledSearch.take
-    monkeypatch.setattr(CompiledSearch, "take", lambda self, place, most=None: taken.append(take(self, place, most)) or taken[-1])
-    plain = decoding.compiled[0]
-    plain.search.step = lambda: list(plain.held)  # they end at once, with no result
+    monkeypatch.setattr(CompiledSearch, "take", lambda self, request: taken.append(take(self, request)) or taken[-1])
+    plain = decoding.search.searchers[0]
+    plain.step = lambda most: list(plain.sentences)  # they end at once, with no result
     jobs = [job(LINES[0], nbest=3), job(LINES[1], nbest=3)]
     given = answers(decoding, jobs)
-    assert taken == [None, None] and not plain.held and len(plain.search) == 0
+    assert taken == [None, None] and plain.live == 0
     for each, answer in zip(jobs, given, strict=True):
         same_as_alone(translator, each, answer)
 
@@ -269,10 +273,10 @@ def test_what_a_model_cannot_score_is_told_to_the_one_who_asked(monkeypatch):
     decoding = load(FLAGS)
     take = CompiledSearch.take
 
-    def broken(self: CompiledSearch, place: int, most: int | None = None) -> list:
-        if place == 1:
-            self.sentences[place].struct.result = Result.NOT_A_NUMBER
-        return take(self, place, most)
+    def broken(self: CompiledSearch, request: Request) -> list | None:
+        if request.number == 1:
+            self.sentences[request].struct.result = Result.NOT_A_NUMBER
+        return take(self, request)
 
     monkeypatch.setattr(CompiledSearch, "take", broken)
     first, error, third = answers(decoding, [job(line) for line in LINES[:3]])
@@ -302,19 +306,18 @@ def test_a_translation_that_cannot_be_made_text_is_told_to_the_one_who_asked(fie
 @pytest.mark.skipif(library() is None, reason="there is no compiled library")
 def test_a_request_that_is_given_up_in_a_step_that_then_fails_is_answered_once():
     decoding = load(FLAGS)
-    plain, phrases = decoding.compiled
+    plain, phrases, _ = decoding.search.searchers
 
-    def broken() -> list[int]:
+    def broken(most: int) -> list[Request]:
         raise RuntimeError("out of order")
 
-    plain.search.step, phrases.search.step = lambda: list(plain.held), broken  # the first one ends with no result: it is for the loop
+    plain.step, phrases.step = lambda most: list(plain.sentences), broken  # the first one ends with no result: it is for the loop
     decoding.add(0, job(LINES[0]))
     decoding.add(1, job(LINES[1], constraints=["very"]))
     while decoding.busy:
         decoding.work()
     assert sorted(number for number, _ in decoding.events) == [0, 1]
-    of = dict(decoding.events)
-    assert isinstance(of[0], Answer) and "out of order" in str(of[1])  # the step that failed had the second one alone
+    assert all(isinstance(what, Answer) for _, what in decoding.events)  # each has run again, alone
 
 
 def test_a_certificate_is_given_to_a_request_that_finds_nobody():
@@ -344,7 +347,7 @@ def test_parallel_decoding_gives_greedy_translations_and_tells_what_is_verified(
 
 
 def test_newcomers_start_together_after_some_steps(decoding):
-    stats, steps = decoding.generator.stats, decoding.refill.steps
+    stats, steps = decoding.generator.stats, STEPS
     before = stats.encoder_calls
     for number, line in enumerate((" ".join(LINES[:3]), *LINES[:2])):  # the first starts at once, the two that come behind it together
         decoding.add(number, job(line))
@@ -352,9 +355,9 @@ def test_newcomers_start_together_after_some_steps(decoding):
     assert stats.encoder_calls == before + 1
     for _ in range(steps - 3):
         decoding.work()
-    assert decoding.started == 1 and stats.encoder_calls == before + 1
+    assert len(decoding.live) == 1 and stats.encoder_calls == before + 1
     decoding.work()
-    assert decoding.started == 3 and stats.encoder_calls == before + 2
+    assert len(decoding.live) == 3 and stats.encoder_calls == before + 2
     while decoding.busy:
         decoding.work()
     assert sorted(number for number, _ in decoding.events) == [0, 1, 2]
@@ -374,20 +377,17 @@ def test_a_pool_that_is_made_without_the_task_is_the_one_that_the_task_makes():
 
 def test_a_request_of_parallel_decoding_ends_where_it_is_cancelled():
     decoding = load({**FLAGS, "beam": 1, "decoding": "window", "block_size": 2})
-    calls = []
-
-    def between() -> None:
-        calls.append(1)
-        if len(calls) == 2:
-            decoding.cancel(0)
-
-    decoding.between = between
-    long = " ".join(LINES[:3])
-    decoding.add(0, job(long))
+    counted = decoding.generator.stats
+    decoding.add(0, job(" ".join(LINES[:3])))
     decoding.add(1, job(LINES[1]))
-    decoding.work()
-    assert len(calls) == 2 and decoding.events == [] and decoding.busy
-    decoding.work()
+    before = counted.decoder_calls
+    for _ in range(2):
+        decoding.work()
+    decoding.cancel(0)
+    assert decoding.events == [] and decoding.busy
+    while decoding.busy:
+        decoding.work()
+    assert 0 < counted.decoder_calls - before < len(LINES[1].split()) * 3
     ((number, answer),) = decoding.events
     assert number == 1 and answer.text == Translator(**FLAGS | {"beam": 1}).translate([LINES[1]])[0][0].text
 

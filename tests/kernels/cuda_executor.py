@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels import lsh_cuda
+from fairseq_ext.kernels.softmax import lsh_cuda
 
 HERE = Path(__file__).parent
 SOURCE = Path(lsh_cuda.__file__).with_name("lsh.cu")

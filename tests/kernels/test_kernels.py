@@ -18,12 +18,11 @@ from fairseq_ext.decoders.factory import make_decoder
 from fairseq_ext.decoders.transformer.decoder import TransformerBackend
 from fairseq_ext.errors import UsageError
 from fairseq_ext.kernels import library as building
-from fairseq_ext.kernels import topk
-from fairseq_ext.kernels import transformer as step
+from fairseq_ext.kernels.decoder import transformer as step
+from fairseq_ext.kernels.search import topk
 from fairseq_ext.search import log_probs
 
 needs_library = pytest.mark.skipif(building.library() is None, reason="there is no C++ compiler")
-needs_int8 = pytest.mark.skipif(not step.has_int8(), reason="no compiler, or a processor without 8-bit linear layers")
 SHAPES = [(1, 4, 1), (2, 7, 63), (3, 64, 64), (4, 20, 65), (5, 16, 130), (7, 12, 200), (13, 32, 96)]  # lines, in, out
 LARGE = (50, 256, 1024)  # worth several threads
 
@@ -45,25 +44,24 @@ def no_library(monkeypatch):
     """As on a machine without a compiler."""
     for module in (linear, factory, log_probs):
         monkeypatch.setattr(module, "library", lambda: None)
-    monkeypatch.setattr(factory, "has_int8", lambda: False)
 
 
 # ---- linear maps, softmax, top-k
 
 
 @needs_library
-@pytest.mark.parametrize("after", ["none", "relu", "gelu"])
+@pytest.mark.parametrize("after", ["none", "relu", "gelu", "silu"])
 @pytest.mark.parametrize("with_bias", [True, False])
 @pytest.mark.parametrize("shape", [*SHAPES, LARGE])
 def test_linear_layers_equal_torchs(shape, with_bias, after, two_threads):
     lines, inputs, out = shape
     x, weight, bias = numbers(lines, inputs), numbers(out, inputs, seed=1) / inputs**0.5, numbers(out, seed=2) if with_bias else None
     expected = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
-    expected = {"none": lambda v: v, "relu": F.relu, "gelu": F.gelu}[after](expected)
+    expected = {"none": lambda v: v, "relu": F.relu, "gelu": F.gelu, "silu": F.silu}[after](expected)
     torch.testing.assert_close(step.PackedLinear(weight, bias)(x, after).double(), expected, rtol=0, atol=5e-6)
 
 
-@needs_int8
+@needs_library
 @pytest.mark.parametrize("shape", [s for s in [*SHAPES, LARGE] if s[1] % 4 == 0])
 def test_int8_linear_layers_are_those_of_the_rounded_numbers(shape, two_threads):
     lines, inputs, out = shape
@@ -258,7 +256,7 @@ def test_a_compiler_may_be_named_with_what_is_to_come_before_it_or_behind(monkey
 # ---- --int8
 
 
-@needs_int8
+@needs_library
 def test_int8_finds_nearly_the_same_translations_and_says_so():
     models = [build("transformer", 2, torch.float32)]
     exact = generators(models, beam=3, max_len_b=8).ours
@@ -289,13 +287,11 @@ def test_int8_is_refused_in_one_sentence_where_it_cannot_be(monkeypatch):
     assert "--decoder-backend fairseq" in refused(model, strategy={"decoder_backend": "fairseq"})
     assert "--sampling" in refused(model, sampling=True)
     assert "--print-alignment" in refused(model, print_alignment="hard")
-    monkeypatch.setattr(factory, "has_int8", lambda: False)
-    assert "8-bit" in refused(model)
     monkeypatch.setattr(factory, "library", lambda: None)
     assert "python -m fairseq_ext.kernels" in refused(model)
 
 
-@needs_int8
+@needs_library
 def test_int8_is_off_unless_asked_for():
     decoder, _ = make_decoder([build("transformer", dtype=torch.float32)])
     assert decoder.name == "transformer" and not decoder.int8

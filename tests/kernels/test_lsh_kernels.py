@@ -9,12 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_ext.kernels import lsh as lsh_compiled
-from fairseq_ext.kernels import lsh_cuda, lsh_torch
-from fairseq_ext.kernels import shortlist as gathered
+from fairseq_ext.kernels.decoder.transformer import PackedLinear
 from fairseq_ext.kernels.library import library
-from fairseq_ext.kernels.lsh_torch import PRIME
-from fairseq_ext.kernels.transformer import PackedLinear
+from fairseq_ext.kernels.softmax import lsh as lsh_compiled
+from fairseq_ext.kernels.softmax import lsh_cuda, lsh_torch
+from fairseq_ext.kernels.softmax import shortlist as gathered
+from fairseq_ext.kernels.softmax.lsh_torch import PRIME
 from fairseq_ext.softmax import lsh_index
 
 SOURCE = Path(lsh_torch.__file__).with_name("lsh.cu")

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import sacrebleu
@@ -14,7 +15,7 @@ sys.path[:0] = [str(SCRIPTS / name) for name in ("experiments/terminology", "exp
 
 import attention_gate  # noqa: E402
 import make_glossary  # noqa: E402
-from against_stock import StockFailed, compare_scores  # noqa: E402
+from against_stock import StockFailed, compare_scores, ramblers  # noqa: E402
 from constrained_stock import Cells, against, row  # noqa: E402
 from make_glossary import Model1, Words, entries  # noqa: E402
 
@@ -101,9 +102,18 @@ def test_bleu_beside_fairseqs_is_sacrebleus_and_has_an_interval():
     middle, low, high = facts["inside"]["over"]["theirs"]
     assert low < middle < high < 0 and middle == pytest.approx(facts["inside"]["BLEU"] - 100)
     assert facts["inside"]["over"]["free"] == [0, 0, 0]  # equal lines, whatever is drawn
-    shown = row("bleu", "rand1", 5, facts)
+    shown = row("bleu", "rand1", 5, {name: {**each, "long": 3, "repeats": 1} for name, each in facts.items()})
     assert shown[4] == f"{middle:+.2f} ({low:+.2f} to {high:+.2f})" and shown[5] == "+0.00 (+0.00 to +0.00)"
-    assert shown[-3:] == ["0.955", "1.000", "1.000"]
+    assert shown[-7:] == ["0.955", "1.000", "1.000", "3", "3", "1", "1"]
+
+
+def test_ramblers_are_long_or_repeat_a_bigram_three_times_that_reference_and_draft_do_not():
+    lines = {"a b a b a b": 9, "x y": 3, "ha ha ha ha": 4, "no no no no no": 5}
+    text = SimpleNamespace(references=["a b", "x y", "ha ha ha ha", "no"], lines=lambda outputs: [best[0][2] for best in outputs])
+    outputs = [[([0] * (n + 1), 0.0, line)] for line, n in lines.items()]
+    free = [[([0] * 4, 0.0, line)] for line in ("a b a b", "x y", "ha", "no no no no")]  # three tokens each
+    assert ramblers(text, outputs, free, [2, 0, 0, 0]) == (1, 2)  # 9 > 2 * 3 + 2; "a b", and "no no", a fourth time
+    assert ramblers(text, outputs, free, [3, 0, 0, 0]) == (0, 2)
 
 
 SOURCES = ["Der Verband wird morgen geprüft.", "Die Ärztin öffnet die Akte.", "Zwei Verbände werden morgen geprüft."]

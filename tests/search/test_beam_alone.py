@@ -1,5 +1,5 @@
 """The compiled search (search/compiled_search.py) gives the loop's hypotheses to the last bit: to a sentence that is alone, in one call
-(driver.py), and to sentences that come and go."""
+(searchers.py), and to sentences that come and go."""
 
 import functools
 import os
@@ -12,9 +12,10 @@ from sizes import part_of
 
 from fairseq_ext.kernels.library import library
 from fairseq_ext.search.compiled_search import CompiledSearch
-from fairseq_ext.search.driver import BeamSearch
-from fairseq_ext.search.loop import beam_search
+from fairseq_ext.search.loop_search import LoopSearch
 from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.request import Request
+from fairseq_ext.search.searchers import BeamSearch, beam_search
 from fairseq_ext.stats import Stats
 from fairseq_ext.strategies.select.topk import TopK
 from fairseq_ext.strategies.stop.count import Count
@@ -43,19 +44,21 @@ def both(ours, sample: dict, calls: bool = True) -> tuple[list, list, bool]:
     calls: those of calls, too."""
     driver, searched = ours.driver, []
     assert isinstance(driver, BeamSearch)
-    search = driver.search
-    driver.search = lambda *arguments: searched.append(search(*arguments)) or searched[-1]  # the sentences left to the loop
     before = ours.stats.copy()
-    alone = run(ours, sample)
+    admit = LoopSearch.admit
+    try:
+        LoopSearch.admit = lambda self, requests: searched.extend(requests) or admit(self, requests)  # type: ignore[method-assign]
+        alone = run(ours, sample)
+    finally:
+        LoopSearch.admit = admit  # type: ignore[method-assign]
     counts, before = ours.stats.since(before), ours.stats.copy()
     try:
         ours.driver = functools.partial(beam_search, ours.setup)
         loop = run(ours, sample)
     finally:
         ours.driver = driver
-        driver.search = search
     theirs = ours.stats.since(before)
-    was_compiled = bool(searched) and searched[-1] == []
+    was_compiled = not searched
     for name in (COUNTS if calls else COUNTS[3:]) if was_compiled else ():
         assert getattr(counts, name) == getattr(theirs, name), name
     if was_compiled and hasattr(counts, "certificates"):
@@ -124,13 +127,15 @@ def test_sentences_that_come_and_go_get_the_loops_bits(strategy):
         ours.driver = functools.partial(beam_search, ours.setup)
         search, expected, waiting, steps = CompiledSearch(ours.setup), {}, list(range(15)), []
         most = draw.choice([2, 5])
-        told: dict[int, list[int]] = {}  # place -> its latest common prefix
+        told: dict[Request, list[int]] = {}  # its latest common prefix
         while waiting or expected:
-            room = min(most - len(search), len(waiting), draw.choice([0, 1, 3]))
+            room = min(most - search.live, len(waiting), draw.choice([0, 1, 3]))
             if room:
                 samples = [batch([draw.randint(1, 12)], seed=100 * turn + waiting.pop(0)) for _ in range(room)]
                 pool = pool_of([sample["net_input"]["src_tokens"][0] for sample in samples], ours, settings["max_len_b"])
-                for place, sample in zip(search.admit(pool, list(range(room))), samples, strict=True):
+                requests = [Request(i, ours.spec.nbest, pool=pool, sentence=i) for i in range(room)]
+                search.admit(requests)
+                for place, sample in zip(requests, samples, strict=True):
                     expected[place], told[place] = sample, []
             for place in search.step(draw.choice([1, 1, 7])):
                 found, sample = search.take(place), expected.pop(place)
@@ -148,7 +153,7 @@ def test_sentences_that_come_and_go_get_the_loops_bits(strategy):
                 del expected[place]
             told = {place: search.common_prefix(place) for place in expected}
             steps.append(len(expected))
-        assert max(steps) > 1 and len(search) == 0 and search.reader is None
+        assert max(steps) > 1 and search.live == 0 and search.reader is None
     assert ended > 100 and ended > 5 * unsuitable
 
 
@@ -242,9 +247,9 @@ def test_sentences_that_the_compiled_search_cannot_decode_are_left_to_the_loop(m
     ours, taken = generators([model("transformer", 1)], beam=3, max_len_b=12).ours, []
     take = CompiledSearch.take
 
-    def every_second(self: CompiledSearch, place: int) -> list | None:
-        taken.append(place)
-        return take(self, place) if len(taken) % 2 else self.cancel([place])
+    def every_second(self: CompiledSearch, request: Request) -> list | None:
+        taken.append(request)
+        return take(self, request) if len(taken) % 2 else self.cancel([request])
 
     monkeypatch.setattr(CompiledSearch, "take", every_second)
     sample = batch([9, 7, 5, 3, 2])

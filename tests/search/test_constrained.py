@@ -10,7 +10,8 @@ from models import batch, build, dictionary, generators, run, same
 
 from fairseq_ext.constraints.sentence import EMPTY, SentenceConstraints
 from fairseq_ext.kernels.library import library
-from fairseq_ext.search.loop import beam_search
+from fairseq_ext.search.loop_search import LoopSearch
+from fairseq_ext.search.searchers import beam_search
 
 pytestmark = pytest.mark.skipif(library() is None, reason="there is no compiled library")
 CASES = int(os.environ.get("CONSTRAINED_CASES", "150"))
@@ -44,18 +45,20 @@ def pool_of(ours, sample: dict):
     return pools[0]
 
 
-def both(ours, sample: dict, monkeypatch, wanted: list[int] | None = None) -> bool:
-    """Whether the driver has searched without the loop; its hypotheses, their order and its counts must be the loop's."""
+def both(ours, sample: dict, monkeypatch, wanted: list[int] | None = None, counted: tuple = COUNTS) -> bool:
+    """Whether the driver has searched without the loop; its hypotheses and its counts must be the loop's, and their order where calls are
+    counted."""
     called: list = []
-    monkeypatch.setattr("fairseq_ext.search.driver.beam_search", lambda *arguments: called.append(1) or beam_search(*arguments))
+    admit = LoopSearch.admit
+    monkeypatch.setattr(LoopSearch, "admit", lambda self, requests: called.append(search) or admit(self, requests))
     found, counts = [], []
     for search in (ours.driver, functools.partial(beam_search, ours.setup)):
         pool, answers, before = pool_of(ours, sample), [], ours.stats.copy()
         pool.wanted = wanted
         search(pool, lambda sentence, hypotheses, answers=answers: answers.append((sentence, hypotheses)))
         found.append(answers)
-        counts.append({name: vars(ours.stats.since(before)).get(name) for name in COUNTS})
-    compiled, loop = found
+        counts.append({name: vars(ours.stats.since(before)).get(name) for name in counted})
+    compiled, loop = found if counted is COUNTS else map(sorted, found)
     assert [sentence for sentence, _ in compiled] == [sentence for sentence, _ in loop]
     for (_, some), (_, others) in zip(compiled, loop, strict=True):
         assert [h.score for h in some] == [h.score for h in others]
@@ -64,7 +67,7 @@ def both(ours, sample: dict, monkeypatch, wanted: list[int] | None = None) -> bo
     assert {name: None if n is None else int(n) for name, n in counts[0].items()} == {
         name: None if n is None else int(n) for name, n in counts[1].items()
     }
-    return not called
+    return ours.driver not in called
 
 
 def test_random_batches_give_the_loops_bits(monkeypatch):
@@ -90,7 +93,7 @@ def test_random_batches_give_the_loops_bits(monkeypatch):
 @pytest.mark.parametrize("places", [2, 9, 64])
 @pytest.mark.parametrize("beam", [1, 4, 12])
 def test_long_sentences_outgrow_the_cache_and_the_places_for_tokens(beam, places, monkeypatch):
-    monkeypatch.setattr("fairseq_ext.kernels.constrained.FIRST_PLACES", places)
+    monkeypatch.setattr("fairseq_ext.kernels.constraints.constrained.FIRST_PLACES", places)
     draw = random.Random(beam)
     ours = generators([model("transformer", 3)], {"select": "dba"}, beam=beam, min_len=draw.choice([1, 45]), nbest=beam, max_len_b=58).ours
     sample = batch([9, 5, 3, 1])
@@ -103,6 +106,16 @@ def test_some_sentences_of_a_batch_in_another_order(monkeypatch):
     sample = {**batch([9, 5, 3, 2, 1]), "sentence_constraints": [phrases(draw, 3) for _ in range(5)]}
     for wanted in ([3, 0], [2], [4, 3, 2, 1, 0], []):
         assert both(ours, sample, monkeypatch, wanted)
+
+
+def test_a_stream_gives_the_loops_bits(monkeypatch):
+    draw = random.Random(6)
+    flags = {"select": "dba", "schedule": "stream", "stream_width": 3, "refill_threshold": 0.5}
+    ours = generators([model("transformer", 3)], flags, beam=4, max_len_b=15).ours
+    sample = batch([9, 7, 6, 5, 5, 3, 2, 1])
+    given = {**sample, "sentence_constraints": [phrases(draw, 3) for _ in range(8)]}
+    assert both(ours, given, monkeypatch, counted=("decoder_rows", "expansions"))  # groups take turns otherwise
+    assert ours.stats.refills
 
 
 def test_int8_gives_the_loops_bits(monkeypatch):
@@ -123,8 +136,8 @@ def test_sentences_without_phrases_equal_stock_beside_others():
 
 
 FLAGS: list[dict] = [
-    {"stop": "count"}, {"patience": 2}, {"prune_finished": 5.0}, {"prune_children": 2}, {"schedule": "stream"}, {"select": "gbs"},
-    {"decoder_backend": "fairseq"}, {"softmax": "screened"},
+    {"stop": "count"}, {"patience": 2}, {"prune_finished": 5.0}, {"prune_children": 2}, {"schedule": "stream", "stream_rows": 6},
+    {"select": "gbs"}, {"decoder_backend": "fairseq"}, {"softmax": "screened"},
 ]  # fmt: skip
 
 

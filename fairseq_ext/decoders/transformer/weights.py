@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from fairseq import utils
 from fairseq.models.transformer import TransformerDecoderBase
 from fairseq.modules import LearnedPositionalEmbedding, SinusoidalPositionalEmbedding
@@ -20,7 +21,7 @@ from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor, nn
 
 from fairseq_ext.decoders.linear import Linear, Norm
-from fairseq_ext.kernels.transformer import EPILOGUES, CompiledNorm, LayerStack
+from fairseq_ext.kernels.decoder.transformer import EPILOGUES, CompiledNorm, LayerStack
 
 
 class Watch:
@@ -57,8 +58,8 @@ class EncoderLayer:
 
     @property
     def activation_name(self) -> str:
-        """Return relu, gelu or other."""
-        return "relu" if self.activation is None else "gelu" if self.activation is utils.get_activation_fn("gelu") else "other"
+        """Return relu, gelu, silu or other."""
+        return {None: "relu", utils.get_activation_fn("gelu"): "gelu", F.silu: "silu"}.get(self.activation, "other")
 
     @property
     def linears(self) -> dict[str, Linear]:

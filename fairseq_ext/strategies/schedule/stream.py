@@ -18,10 +18,10 @@ Neutral setting: every one; the stream changes no result, but for shortlists tha
 batch`). Here is when sentences start. Which are expanded is in search/batch_groups.py, delta and M are in strategies/prune/threshold.py
 and children.py, the finishing rule of A.1 in strategies/stop/ranked.py.
 
-Here, other than in the paper: rows that would not fit under --stream-rows wait, those with the most tokens first.
+Here, other than in the paper: rows that would not fit under --stream-rows wait, those with the most tokens first. An engine (engine/)
+refills the same way, but whenever there is room: a request that has come is not to wait for others.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
@@ -29,7 +29,6 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import register
-from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Schedule
 
 
@@ -60,20 +59,21 @@ class StreamFlags(FairseqDataclass):
 
 
 class Stream(Schedule):
-    """New sentences start when few are left: at most epsilon n; then n (1 - epsilon) of them."""
+    """n sentences, or rows, are decoded at once. New ones start when at most epsilon n are left; then n (1 - epsilon) of them.
 
-    def __init__(self, width: int, threshold: float, level: bool, rows: int | None):
+    steps: between two starts at least, while any is live; fills: as many start as there is room for.
+    """
+
+    def __init__(self, width: int, threshold: float, level: bool, rows: int | None, steps: int = 0, fills: bool = False):
         self.width = width if rows is None else rows
-        self.threshold = threshold
-        self.level = level
-        self.most_rows = rows
+        self.threshold, self.level, self.most_rows = threshold, level, rows
+        self.steps, self.fills = steps, fills
 
-    def __call__(self, pool: Pool, started: int, live: int, rows: int) -> Sequence[int]:
-        queue = pool.queue(started)
-        # every new sentence is one row
-        if not queue or (live if self.most_rows is None else rows) > self.threshold * self.width:
-            return ()
-        return queue[: max(1, int(self.width * (1 - self.threshold) + 1e-9))]
+    def __call__(self, waiting: int, live: int, rows: int, since: int) -> int:
+        taken = live if self.most_rows is None else rows  # every new sentence is one row
+        if taken > self.threshold * self.width or (live and since < self.steps):
+            return 0
+        return min(waiting, self.width - taken if self.fills else max(1, int(self.width * (1 - self.threshold) + 1e-9)))
 
 
 def check(flags, generation) -> None:

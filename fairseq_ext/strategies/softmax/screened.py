@@ -20,8 +20,9 @@ are certified as above. To the nearest number the 8-bit weights of a model train
 leave every row open, 12 bits 60%, 14 bits 11%, 16 bits none, with 256 words scored again; rounded at random they leave about 1%.
 Where it ends: with many rows a product is bound by its multiplications, of which there are as many as before.
 
-The bounds and their definition are in softmax/error_bounds.py; on a CPU kernels/screen.cpp computes them. Where the compiled library is
-missing, for weights other than float32, and for numbers of rows at which a start-up probe finds it slower, the full softmax runs.
+The bounds and their definition are in softmax/error_bounds.py; on a CPU kernels/softmax/screen.cpp computes them. Where the compiled
+library is missing, for weights other than float32, and for numbers of rows at which a start-up probe finds it slower, the full softmax
+runs.
 """
 
 import logging
@@ -36,7 +37,6 @@ from fairseq_ext.counters import Section
 from fairseq_ext.decoders.protocol import Decoder
 from fairseq_ext.errors import UsageError
 from fairseq_ext.kernels.library import library
-from fairseq_ext.kernels.transformer import has_int8
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import MANY, LogProbs, is_compiled
@@ -206,8 +206,8 @@ def unavailable(weight: Tensor, m: int, bits: int = 16) -> str | None:
     """Why weights cannot be screened, in words; None when they can."""
     if weight.dtype != torch.float32:
         return f"the weights are {str(weight.dtype).removeprefix('torch.')}"
-    if bits == 8 and (weight.device.type != "cpu" or not has_int8()):
-        return "--screen-bits 8 is for a processor that multiplies 8-bit numbers (AVX-512 or AVX VNNI)"
+    if bits == 8 and weight.device.type != "cpu":
+        return "--screen-bits 8 is for the CPU"
     if bits == 8 and weight.size(1) % 4:
         return f"--screen-bits 8 takes features in fours, and there are {weight.size(1)}"
     if weight.size(0) < 4 * m:

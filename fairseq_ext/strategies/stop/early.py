@@ -28,7 +28,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.constrained import Estimate
+from fairseq_ext.kernels.constraints.constrained import Estimate
 from fairseq_ext.registry import register
 from fairseq_ext.search.banks import by_banks
 from fairseq_ext.search.beam import Beam

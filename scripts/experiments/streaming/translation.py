@@ -33,7 +33,7 @@ from methods import (
 )
 from mixed_corpus import mix
 
-from fairseq_ext.kernels.beam import Result
+from fairseq_ext.kernels.search.beam import Result
 from fairseq_ext.search.compiled_search import CompiledSearch
 
 PARTS = ("grid", "exploration", "steps")

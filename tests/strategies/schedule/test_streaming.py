@@ -204,10 +204,8 @@ def test_references_are_not_scored_in_one_batch_of_the_whole_pool():
 
 def test_schedule_of_algorithm_1():
     """At most epsilon n are left: n (1 - epsilon) start."""
-    from types import SimpleNamespace
-
-    pool = SimpleNamespace(queue=lambda started: range(started, 100))
     plan = Stream(12, 1 / 6, True, None)
-    assert list(plan(pool, 0, 0, 0)) == list(range(10))
-    assert not plan(pool, 10, 3, 9) and list(plan(pool, 10, 2, 9)) == list(range(10, 20))
-    assert not plan(pool, 100, 0, 0)
+    assert plan(100, 0, 0, 1) == 10 and plan(90, 2, 9, 1) == 10 and plan(7, 2, 9, 1) == 7
+    assert plan(90, 3, 9, 1) == plan(0, 0, 0, 1) == 0
+    full = Stream(12, 1.0, False, None, steps=8, fills=True)
+    assert (full(100, 0, 0, 1), full(100, 5, 9, 8), full(100, 5, 9, 7), full(100, 12, 60, 99)) == (12, 7, 0, 0)

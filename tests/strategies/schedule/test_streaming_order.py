@@ -21,19 +21,21 @@ class Watch(Schedule):
         self.steps: dict[int, int] = {}  # tokens of each live sentence
         self.lines: list[tuple[int, list[int]]] = []  # at each step: fewest tokens of any live sentence, and those of the sentences stepped
         self.rows: list[int] = []
+        self.started = self.noted = 0
         self.select, self.schedule = generator.plugs.select, generator.plugs.schedule
         self.level, self.most_rows = self.schedule.level, self.schedule.most_rows
         generator.plugs.select, generator.plugs.schedule = called_through(self.select, self.look), self
 
-    def __call__(self, pool, started, live, rows):
-        new = self.schedule(pool, started, live, rows)
+    def __call__(self, waiting, live, rows, since):
+        new = self.schedule(waiting, live, rows, since)
         if new and self.most_rows is None:
-            assert live <= self.schedule.threshold * self.schedule.width and live + len(new) <= self.schedule.width
-        self.steps |= dict.fromkeys(new, 0)
-        self.live = live + len(new)
+            assert live <= self.schedule.threshold * self.schedule.width and live + new <= self.schedule.width
+        self.started = max(self.started, len(LENGTHS) - waiting + new)
         return new
 
     def look(self, beam, log_probs, pool):
+        self.steps |= dict.fromkeys(range(self.noted, self.started), 0)
+        self.noted = self.started
         self.rows.append(beam.rows)
         self.lines.append((min(self.steps.values()), beam.steps()))
         for s, step in zip(beam.live, beam.steps(), strict=True):

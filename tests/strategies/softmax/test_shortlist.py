@@ -9,7 +9,7 @@ import torch
 from models import alone, batch, build, dictionary, generators, run, same
 
 from fairseq_ext import UsageError
-from fairseq_ext.kernels.transformer import has_int8
+from fairseq_ext.kernels.library import library
 from fairseq_ext.softmax.shortlist import most_frequent
 
 WORDS = 60
@@ -85,7 +85,7 @@ LISTS: dict[str, dict] = {
 }
 
 
-@pytest.mark.skipif(not has_int8(), reason="this processor has no 8-bit products")
+@pytest.mark.skipif(library() is None, reason="there is no compiled library")
 @pytest.mark.parametrize("listed", LISTS)
 def test_int8_lists_of_each_sentence_do_not_depend_on_the_batch(table, listed):
     """A sentence alone, and beside others: the same hypotheses, scores to float32's rounding."""

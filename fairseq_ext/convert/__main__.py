@@ -1,0 +1,54 @@
+"""`python -m fairseq_ext.convert hf MODEL_DIR OUT_DIR`: a model as Hugging Face keeps it becomes a folder that fairseq reads.
+
+Nothing of the model is run, and no network is asked. OUT_DIR/README.md has the command to type.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Callable
+
+from fairseq_ext.convert import marian, multilingual
+from fairseq_ext.convert.folder import Folder
+from fairseq_ext.convert.source import Source
+from fairseq_ext.errors import UsageError, report
+
+CLASSES: dict[str, Callable[[Source], Folder]] = {  # config.json's "architectures"
+    "MarianMTModel": marian.convert,
+    "M2M100ForConditionalGeneration": multilingual.convert_m2m100,
+    "MBartForConditionalGeneration": multilingual.convert_mbart,
+}
+
+
+def parser() -> ArgumentParser:
+    """The command line."""
+    top = ArgumentParser("python -m fairseq_ext.convert", description=__doc__, formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False)
+    commands = top.add_subparsers(dest="command", required=True)
+    parse = commands.add_parser("hf", help=f"from Hugging Face: {', '.join(CLASSES)}", allow_abbrev=False)
+    parse.add_argument("model", metavar="MODEL_DIR", help="config.json, model.safetensors or pytorch_model.bin, and the tokenizer's files")
+    parse.add_argument("out", metavar="OUT_DIR", help="a folder that is new or empty")
+    return top
+
+
+def convert(model: str, out: str) -> list[str]:
+    """Convert one model; the names of the files that are written (raises UsageError)."""
+    source = Source(model)
+    if source.name not in CLASSES:
+        raise source.refuse("architectures", f"{', '.join(CLASSES)} can be converted")
+    return CLASSES[source.name](source).write(source, out)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The exit code: 0, or 1 after an error, which is told in one sentence."""
+    given = parser().parse_args(argv)
+    try:
+        print(f"{given.out}: {', '.join(convert(given.model, given.out))}")
+    except (UsageError, OSError) as error:
+        report(type(error), error, error.__traceback__)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

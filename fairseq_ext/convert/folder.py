@@ -1,0 +1,75 @@
+"""A converted model as a folder that fairseq's commands read: checkpoint, dictionaries, segmentation, and a README with the command."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from argparse import Namespace
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fairseq_ext.convert.source import Source
+from fairseq_ext.convert.transformer import Transformer
+from fairseq_ext.convert.vocabulary import Vocabulary
+from fairseq_ext.errors import UsageError
+
+README = """# {name}, converted from Hugging Face's format
+
+{counts}. With fairseq and fairseq_ext installed, from this folder:
+
+```bash
+echo "{example}A sentence." | fairseq-interactive . --task {task} --path checkpoint.pt \\
+  {flags}
+```
+
+From Python: `fairseq_ext.Translator.from_folder("{folder}"{languages}).translate(["{example}A sentence."])`.
+"""
+
+
+@dataclass
+class Folder:
+    """What is written. settings: those of the task; segmentation: flags of it, whose files are among `files` or `texts`; pair: an example of
+    source and target language, for the command."""
+
+    model: Transformer
+    task: str
+    settings: dict[str, Any]
+    segmentation: dict[str, str]
+    dictionaries: dict[str, Vocabulary]
+    files: list[Path]
+    pair: dict[str, str]
+    flags: dict[str, Any] = field(default_factory=dict)  # of the task, as the command needs them
+    texts: dict[str, str] = field(default_factory=dict)
+    example: str = ""  # what stands before a sentence
+
+    def write(self, source: Source, out: str) -> list[str]:
+        """Write everything into a folder that is new or empty; return the names of the files."""
+        if os.path.isdir(out) and os.listdir(out):
+            raise UsageError(f"{out} is not empty: name a folder that is new")
+        os.makedirs(out, exist_ok=True)
+        texts = self.texts | {name: words.text() for name, words in self.dictionaries.items()} | {"README.md": self.readme(source, out)}
+        for name, text in texts.items():
+            Path(out, name).write_text(text, encoding="utf-8", newline="\n")
+        for path in self.files:
+            shutil.copyfile(path, Path(out, path.name))
+        arguments = Namespace(task=self.task, **self.settings, **self.segmentation, **self.model.settings)
+        state = dict(
+            args=arguments, model=self.model.weights, extra_state={"epoch": 1, "train_iterator": {"epoch": 1}}, last_optimizer_state=None,
+            optimizer_history=[dict(criterion_name="CrossEntropyCriterion", optimizer_name="Adam", lr_scheduler_state={}, num_updates=0)],
+        )  # fmt: skip
+        torch.save(state, Path(out, "checkpoint.pt"))
+        return sorted(os.listdir(out))
+
+    def readme(self, source: Source, out: str) -> str:
+        """What to type."""
+        given = self.pair | self.segmentation | self.flags
+        flags = " ".join(f"--{name.replace('_', '-')}" + (f" {value}" if value is not True else "") for name, value in given.items())
+        words = sorted({len(own.words) for own in self.dictionaries.values()})
+        counts = f"{self.model.settings['arch']}, {' and '.join(f'{count:,}' for count in words)} words"
+        return README.format(
+            name=source.name, counts=counts, example=self.example, task=f"{self.task}_ext", flags=flags, folder=os.path.basename(out),
+            languages="" if self.task == "translation" else "".join(f', {name}="{code}"' for name, code in self.pair.items()),
+        )  # fmt: skip

@@ -1,0 +1,41 @@
+"""MarianMTModel, which OPUS-MT's 1,400 models are.
+
+J. Tiedemann and S. Thottingal, OPUS-MT: Building open translation services for the World, EAMT 2020, https://aclanthology.org/2020.eamt-1.61
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from fairseq_ext.convert.folder import Folder
+from fairseq_ext.convert.source import Source
+from fairseq_ext.convert.transformer import Kind, transformer
+from fairseq_ext.convert.vocabulary import Vocabulary
+
+KIND = Kind(positions="marian", activation="swish", scales=True)
+NAMES = ("source", "target")
+
+
+def convert(source: Source) -> Folder:
+    """The folder of one model (raises UsageError)."""
+    joined, tokenizer = source.config.get("share_encoder_decoder_embeddings", True), source.read_json("tokenizer_config.json", needed=False)
+    first = source.number("vocab_size")
+    sizes = (first, first if joined else source.number("decoder_vocab_size", first))
+    files = ("vocab.json", "vocab.json" if joined else "target_vocab.json")
+    words = [Vocabulary.of(source.read_json(name), size, name) for name, size in zip(files, sizes, strict=True)]
+    made = transformer(source, KIND, (words[0], words[1]), joined, source.number("decoder_start_token_id"))
+    languages = [language(tokenizer.get(f"{name}_lang"), name) for name in NAMES]
+    languages = list(NAMES) if languages[0] == languages[1] else languages
+    pair = dict(zip(("source_lang", "target_lang"), languages, strict=True))
+    segmentation = {"bpe": "sentencepiece_pair", "sentencepiece_model": "source.spm", "target_sentencepiece_model": "target.spm"}
+    codes = [word for word in words[0].words if re.fullmatch(r">>\w+<<", word)]
+    return Folder(
+        made, "translation", pair, segmentation, {f"dict.{code}.txt": own for code, own in zip(languages, words, strict=True)},
+        [source.file(f"{name}.spm") for name in NAMES], pair, example=f"{codes[0]} " if codes else "",
+    )
+
+
+def language(given: Any, otherwise: str) -> str:
+    """A language as the part of a file's name."""
+    return re.sub(r"\W+", "_", given) if isinstance(given, str) and given else otherwise

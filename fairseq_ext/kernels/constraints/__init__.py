@@ -1,0 +1,1 @@
+"""Search with required phrases."""

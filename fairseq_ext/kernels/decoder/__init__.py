@@ -1,0 +1,1 @@
+"""A Transformer's layers."""

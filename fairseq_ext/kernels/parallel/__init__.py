@@ -1,0 +1,1 @@
+"""A row of parallel decoding and its drafts."""

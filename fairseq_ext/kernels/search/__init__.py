@@ -1,0 +1,1 @@
+"""Beam search, the best continuations, repeated n-grams."""

@@ -1,0 +1,1 @@
+"""Softmaxes over a part of the vocabulary."""

@@ -1,0 +1,1 @@
+"""What fairseq lacks of models that were trained elsewhere: architectures and segmentations, registered with it."""

@@ -1,0 +1,30 @@
+"""`--bpe sentencepiece_pair`: one SentencePiece model for the source and another for the target, as OPUS-MT's models have them.
+
+A source line may begin with `>>xx<<`, the language to translate to, which is one token.
+"""
+
+import re
+from dataclasses import dataclass, field
+
+from fairseq.data.encoders import register_bpe
+from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, SentencepieceConfig
+
+LANGUAGE = re.compile(r">>.*?<<", re.DOTALL)
+
+
+@dataclass
+class PairConfig(SentencepieceConfig):
+    target_sentencepiece_model: str = field(default="???", metadata={"help": "path to the target's sentencepiece model"})
+
+
+@register_bpe("sentencepiece_pair", dataclass=PairConfig)
+class SentencepiecePair(SentencepieceBPE):
+    """Encodes the source; `target` encodes the target."""
+
+    def __init__(self, cfg):
+        super().__init__(cfg)
+        self.target = SentencepieceBPE(SentencepieceConfig(sentencepiece_model=cfg.target_sentencepiece_model))
+
+    def encode(self, x: str) -> str:
+        language = LANGUAGE.match(x)
+        return super().encode(x) if language is None else f"{language[0]} {super().encode(x[language.end() :])}".strip()

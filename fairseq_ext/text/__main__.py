@@ -1,0 +1,54 @@
+"""`python -m fairseq_ext.text translate IN OUT --data DATA [--path MODEL.pt] [-s de -t en] [any decoding flag]`"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser
+
+from fairseq_ext.errors import UsageError, counted, cut, report
+from fairseq_ext.files import refuse_shared
+from fairseq_ext.loading.model_folder import add_model, flags_of
+
+SHOWN = 5  # segments that are named of those that stay as they are
+
+
+def parser() -> ArgumentParser:
+    """What is ours on the command line; everything else is a decoding flag."""
+    parse = ArgumentParser(
+        "python -m fairseq_ext.text",
+        description="Translate texts and files as they are: sentence by sentence, with what stands around and between them.",
+        epilog="Every other flag is one of fairseq-interactive's or of this package (python -m fairseq_ext). exit codes: 0 all is "
+        "translated; 1 an error, which is told in one sentence; 3 some of it stays as it was, as standard error says",
+        allow_abbrev=False,
+    )
+    commands = parse.add_subparsers(required=True, metavar="translate")
+    translate = commands.add_parser("translate", help="translate a file", allow_abbrev=False)
+    translate.add_argument("input", metavar="IN", help="the file; its ending says what it is")
+    translate.add_argument("output", metavar="OUT", help="the translation")
+    add_model(translate)
+    add = translate.add_argument
+    add("--protect", action="append", default=[], metavar="REGEX", help="keep what this matches as it is; may be given several times")
+    return parse
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The exit code."""
+    try:
+        args, others = parser().parse_known_args(argv)
+        from fairseq_ext.text.files import translate
+        from fairseq_ext.translator import Translator
+
+        refuse_shared([("OUT", args.output)], [("IN", args.input)])
+        left = translate(args.input, args.output, lambda: Translator(**flags_of(args, others)), args.protect)
+    except UsageError as error:
+        report(type(error), error, error.__traceback__)
+        return 1
+    for source, reason in left[:SHOWN]:
+        print(f"left as it was: '{cut(source)}' ({reason})", file=sys.stderr)
+    if left:
+        print(f"{counted(len(left), 'segment')} of {args.input} left as it was", file=sys.stderr)
+    return 3 if left else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""Which word of a translation stands for which word of its source, by cross-attention (as placement/word_alignment.py): of each target
+word, the source word that the model attends to most when it writes it, on the average of all layers and heads (`assigned`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from difflib import SequenceMatcher
+from unicodedata import normalize
+
+import torch
+from torch import Tensor
+
+from fairseq_ext.constraints.places import Span
+from fairseq_ext.constraints.token_spans import overlapping, token_spans
+from fairseq_ext.placement.forced_decoding import ForcedDecoding
+from fairseq_ext.terms.words import UNITS, is_word
+from fairseq_ext.translation import Translation
+
+Pairs = list[tuple[Span, Span]]  # characters of the source, and of the translation
+LEAST, YIELDS = 0.1, 0.5  # attention to a word, of 1; and to a free one, of that to the best
+
+
+class Aligner:
+    """The words of translations and their sources. translator: a LoadedModel with a generator."""
+
+    def __init__(self, translator: object):
+        self.translator = translator
+        generator = translator.generator  # type: ignore[attr-defined]
+        decoder = generator.made_decoder.beside()
+        left_pad = getattr(translator.task.flags(), "left_pad_source", True)  # type: ignore[attr-defined]
+        dictionary = generator.target_text.segmenter().dictionary
+        self.attention = None if decoder is None else ForcedDecoding(decoder, True, dictionary, left_pad, generator.stats)
+
+    def pairs(self, sources: Sequence[str], hypotheses: Sequence[Translation]) -> list[Pairs | None]:
+        """Of each translation, the pairs of words; None where the model does not say what it attends to."""
+        if self.attention is None:
+            return [None] * len(sources)
+        translator, reading = self.translator, self.attention
+        device = torch.device("cuda" if translator.cuda else "cpu")  # type: ignore[attr-defined]
+        out: list[Pairs | None] = [[] for _ in sources]
+        full = [i for i, each in enumerate(hypotheses) if each.tokens]
+        if not full:
+            return out
+        dictionary, eos = translator.generator.target_text.segmenter().dictionary, translator.generator.spec.eos  # type: ignore[attr-defined]
+        targets = [[*map(dictionary.index, hypotheses[i].tokens), eos] for i in full]
+        tokens = [translator.encode(sources[i]).tolist() for i in full]  # type: ignore[attr-defined]
+        found = reading.attention(reading.encode(tokens, device), list(enumerate(targets)), eos)
+        for i, weights in zip(full, found, strict=True):
+            out[i] = self.of_sentence(sources[i], hypotheses[i], weights.float())
+        return out
+
+    def of_sentence(self, source: str, hypothesis: Translation, weights: Tensor) -> Pairs:
+        """The pairs of one translation, given the attention (L, T) of its tokens, ends included."""
+        pieces = self.translator.pieces(source, self.translator.bpe)  # type: ignore[attr-defined]
+        sources = words_in(source, pieces, self.text_of)
+        targets = words_in(hypothesis.text, hypothesis.tokens, self.text_of)
+        columns = [i for i, (span, of) in enumerate(sources) if of and is_word(source[slice(*span)])]
+        rows = [i for i, (span, of) in enumerate(targets) if of and is_word(hypothesis.text[slice(*span)])]
+        if not columns or not rows:
+            return []
+        table = torch.stack([weights[targets[row][1]].mean(0) for row in rows])  # (rows, T)
+        table = torch.stack([table[:, sources[column][1]].sum(1) for column in columns], dim=1)  # (rows, columns)
+        return [(sources[columns[column]][0], targets[row][0]) for row, column in zip(rows, assigned(table), strict=True) if column >= 0]
+
+    def text_of(self, pieces: Sequence[str]) -> str:
+        """Pieces as text."""
+        return self.translator.decode(" ".join(pieces))  # type: ignore[attr-defined]
+
+
+def assigned(table: Tensor) -> list[int]:
+    """The source word of each target word, -1 for none, by attention (target, source).
+
+    The surest word chooses first. A source word that has been chosen yields to a free one that is attended to nearly as much: "the" is
+    written with an eye on its noun, and stands for the article.
+    """
+    best, taken = table.max(1).values.tolist(), set[int]()
+    found = [-1] * len(best)
+    for row in sorted(range(len(best)), key=lambda row: -best[row]):
+        order = table[row].argsort(descending=True).tolist()
+        free = next((column for column in order if column not in taken), order[0])
+        column = free if float(table[row][free]) >= YIELDS * best[row] else order[0]
+        if best[row] >= LEAST:
+            found[row] = column
+            taken.add(column)
+    return found
+
+
+def words_in(text: str, pieces: Sequence[str], decode: Callable[[Sequence[str]], str]) -> list[tuple[Span, list[int]]]:
+    """The words of a text with the places of their pieces; the pieces' own text may be normalised otherwise."""
+    spans = [match.span() for match in UNITS.finditer(text)]
+    read = normalize("NFKC", decode(pieces)).rstrip()
+    there = [match.span() for match in UNITS.finditer(read)]
+    of_pieces = token_spans(pieces, decode)  # type: ignore[arg-type]
+    both = [normalize("NFKC", text[slice(*span)]) for span in spans], [read[slice(*span)] for span in there]
+    found: list[list[int]] = [[] for _ in spans]
+    blocks = [(0, 0, len(spans))] if both[0] == both[1] else SequenceMatcher(None, *both, autojunk=False).get_matching_blocks()
+    for ours, theirs, size in blocks:
+        for i in range(size):
+            found[ours + i] = overlapping(of_pieces, *there[theirs + i])
+    return list(zip(spans, found, strict=True))

@@ -1,0 +1,38 @@
+"""The formats of texts, each as passes: the items of a text, then those of what has come out, for what stands inside of tags."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from lxml import etree
+
+from fairseq_ext.errors import UsageError, cut
+from fairseq_ext.text.markdown import of_markdown
+from fairseq_ext.text.markup import of_attributes, of_markup
+from fairseq_ext.text.segments import Item, of_text
+
+Pass = Callable[[str], Iterator[Item]]
+FORMATS = ("text", "html", "xml", "markdown")
+
+
+def passes(format: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()) -> list[Pass]:
+    """The passes of a format (raises UsageError). ends: of `splitter`; protect: regular expressions of what stays as it is."""
+    found: dict[str, tuple[Callable[..., Iterator[Item]], ...]] = {
+        "text": (of_text,),
+        "html": (of_attributes, of_markup),
+        "xml": (of_xml,),
+        "markdown": (of_markdown,),
+    }
+    if format not in found:
+        raise UsageError(f"format {cut(repr(format))} is none of {', '.join(FORMATS)}")
+    return [partial(each, ends=ends, protect=tuple(protect)) for each in found[format]]
+
+
+def of_xml(text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()) -> Iterator[Item]:
+    """The items of XML. Errors: UsageError for what is not well-formed."""
+    try:
+        etree.fromstring(text.encode(), etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, encoding="utf-8"))
+    except etree.XMLSyntaxError as error:
+        raise UsageError(f"line {error.lineno} of the XML is not well-formed ({cut(str(error.msg))}): correct it, or use html") from None
+    return of_markup(text, ends, protect, xml=True)

@@ -1,0 +1,229 @@
+"""A text as segments, each of which a model of single sentences can take, and what is kept between them.
+
+A run of text is a list of atoms: text, tags, placeholders. It is cut where its sentences end; `items` are segments and kept strings whose
+sources, one behind the other, are the text, character for character. A segment has one plain sentence, and marks: what was taken out of it.
+A segment of more tokens than the model takes is cut again (`halves`): at punctuation, else at a space, else anywhere.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import regex
+
+from fairseq_ext.text.placeholders import find
+
+TEXT, OPEN, CLOSE, POINT, PLACEHOLDER = "text", "open", "close", "point", "placeholder"
+CUTS = (regex.compile(r"[,;:.!?…)\]]+\s+|[，；：。！？、]|\s[-–—]\s"), regex.compile(r"\s+"), regex.compile(r"(?<=.)(?=.)"))
+WORDY, SPACE = regex.compile(r"\w"), regex.compile(r"\s")
+CLOSES = regex.compile(r"[\p{P}--[\p{Ps}\p{Pi}]]", regex.V1)  # punctuation that stands directly behind a word
+
+
+@dataclass(frozen=True)
+class Atom:
+    """A part of a run. raw: as it stands there; text: what is read, of text alone; name: of a tag."""
+
+    kind: str
+    raw: str
+    text: str = ""
+    name: str = ""
+
+
+@dataclass
+class Mark:
+    """What is taken out of a sentence: a tag around the characters [start, end) of the plain text, or what stands at a place of it."""
+
+    start: int
+    end: int
+    opening: str  # of what has no end: itself
+    closing: str = ""
+    glued: tuple[bool, bool] = (False, False)  # whether a word stands directly before and behind
+    inside: list[Mark] = field(default_factory=list)
+
+
+@dataclass
+class Segment:
+    """One sentence, or a piece of one. source: its characters in the text; plain: what is translated."""
+
+    source: str
+    plain: str
+    marks: list[Mark]
+    atoms: list[Atom]
+    origin: list[int]  # of each character of plain, where it stands in the source
+    escape: Callable[[str], str] = str
+
+
+Item = str | Segment
+
+
+def of_text(text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()) -> Iterator[Item]:
+    """The items of a plain text. A line break ends a sentence. ends: of `splitter`; protect: regular expressions."""
+    for line in text.splitlines(keepends=True):
+        atoms, at = [], 0
+        for start, end in find(line, protect):
+            atoms += [Atom(TEXT, line[at:start], line[at:start]), Atom(PLACEHOLDER, line[start:end])]
+            at = end
+        yield from of_run([*atoms, Atom(TEXT, line[at:], line[at:])], ends)
+
+
+def of_run(atoms: Sequence[Atom], ends: Callable[[str], list[int]], escape: Callable[[str], str] = str) -> Iterator[Item]:
+    """The items of a run. escape: from plain text to what stands in the run."""
+    atoms = [atom for atom in atoms if atom.raw]
+    shown = SPACE.sub(" ", read(atoms))
+    yield from of_parts(atoms, ends(shown) if shown else [], escape)
+
+
+def read(atoms: Sequence[Atom]) -> str:
+    """What is read of atoms; a placeholder is one character."""
+    return "".join("_" if atom.kind == PLACEHOLDER else atom.text for atom in atoms)
+
+
+def of_parts(atoms: Sequence[Atom], ends: Sequence[int], escape: Callable[[str], str]) -> Iterator[Item]:
+    """The items of atoms, given where their parts end in what is read."""
+    for sentence in cut(atoms, ends):
+        for part in balanced(sentence):
+            yield from [part] if isinstance(part, str) else trimmed(part, escape)
+
+
+def cut(atoms: Sequence[Atom], ends: Sequence[int]) -> Iterator[list[Atom]]:
+    """The atoms of each sentence, given where sentences end in what is read."""
+    sentence, at, all_ends = list[Atom](), 0, set(ends)
+    for atom in atoms:
+        if sentence and at in all_ends and atom.kind != CLOSE:
+            yield sentence
+            sentence = []
+        size = 1 if atom.kind == PLACEHOLDER else len(atom.text)
+        inside = ends[bisect_right(ends, at) : bisect_left(ends, at + size)] if atom.raw == atom.text else []
+        for start, end in pairwise([at, *inside, at + size]) if inside else ():
+            if start > at:
+                yield sentence
+                sentence = []
+            text = atom.text[start - at : end - at]
+            sentence.append(Atom(TEXT, text, text))
+        if not inside:
+            sentence.append(atom)
+        at += size
+    if sentence:
+        yield sentence
+
+
+def balanced(atoms: list[Atom]) -> Iterator[list[Atom] | str]:
+    """The sentence in parts whose tags are balanced, and the tags that are not, which are kept."""
+    open_tags, matched = list[int](), set[int]()
+    for place, atom in enumerate(atoms):
+        if atom.kind == OPEN:
+            open_tags.append(place)
+        elif atom.kind == CLOSE and open_tags and atoms[open_tags[-1]].name == atom.name:
+            matched |= {open_tags.pop(), place}
+    part: list[Atom] = []
+    for place, atom in enumerate(atoms):
+        if atom.kind in (OPEN, CLOSE) and place not in matched:
+            yield part
+            yield atom.raw
+            part = []
+        else:
+            part.append(atom)
+    yield part
+
+
+def trimmed(atoms: list[Atom], escape: Callable[[str], str]) -> Iterator[Item]:
+    """A segment without what stands around its words, and that."""
+    first, behind = 0, len(atoms)
+    pairs = matching(atoms)
+    while first < behind:
+        if is_edge(atoms[first]):
+            first += 1
+        elif is_edge(atoms[behind - 1]):
+            behind -= 1
+        elif pairs.get(first) == behind - 1:
+            first, behind = first + 1, behind - 1
+        else:
+            break
+    lead, core, trail = atoms[:first], atoms[first:behind], atoms[behind:]
+    if core and core[0].kind == TEXT and core[0].raw == core[0].text:
+        stripped = core[0].text.lstrip()
+        space = core[0].text[: len(core[0].text) - len(stripped)]
+        lead, core = [*lead, Atom(TEXT, space, space)], [Atom(TEXT, stripped, stripped), *core[1:]]
+    if core and core[-1].kind == TEXT and core[-1].raw == core[-1].text:
+        stripped = core[-1].text.rstrip()
+        space = core[-1].text[len(stripped) :]
+        core, trail = [*core[:-1], Atom(TEXT, stripped, stripped)], [Atom(TEXT, space, space), *trail]
+    if kept := raw(lead):
+        yield kept
+    if core:
+        plain, marks, origin = taken_out(core)
+        yield Segment(raw(core), plain, marks, core, origin, escape) if WORDY.search(plain) else raw(core)
+    if kept := raw(trail):
+        yield kept
+
+
+def is_edge(atom: Atom) -> bool:
+    """Whether an atom at the edge of a sentence is no part of it."""
+    return atom.kind in (POINT, PLACEHOLDER) or (atom.kind == TEXT and not atom.text.strip())
+
+
+def raw(atoms: Sequence[Atom]) -> str:
+    """Atoms as they stand in the text."""
+    return "".join(atom.raw for atom in atoms)
+
+
+def matching(atoms: Sequence[Atom]) -> dict[int, int]:
+    """The place of each opening tag to that of its closing tag, in balanced atoms."""
+    open_tags, found = list[int](), dict[int, int]()
+    for place, atom in enumerate(atoms):
+        if atom.kind == OPEN:
+            open_tags.append(place)
+        elif atom.kind == CLOSE:
+            found[open_tags.pop()] = place
+    return found
+
+
+def taken_out(atoms: Sequence[Atom]) -> tuple[str, list[Mark], list[int]]:
+    """The plain text of balanced atoms with single spaces, what was taken out of it, and where its characters stand in the atoms."""
+    plain, origin, marks, stack = list[str](), list[int](), list[Mark](), list[Mark]()
+
+    def add(character: str, at: int) -> None:
+        if not (character.isspace() and plain and plain[-1] == " "):
+            plain.append(" " if character.isspace() else character)
+            origin.append(at)
+
+    at = 0
+    for place, atom in enumerate(atoms):
+        if atom.kind == TEXT:
+            for i, character in enumerate(atom.text):
+                add(character, at + (i if atom.raw == atom.text else 0))
+        elif atom.kind == CLOSE:
+            mark = stack.pop()
+            mark.end, mark.closing = len(plain), atom.raw
+        else:
+            before, behind = plain[-1] if plain else "", next((other.text[0] for other in atoms[place + 1 :] if other.text), " ")
+            glued = is_word(before), is_word(behind)
+            if atom.kind == PLACEHOLDER and all(glued):
+                add(" ", at)
+            elif atom.kind == PLACEHOLDER and before == " " and CLOSES.match(behind):
+                del plain[-1], origin[-1]
+            mark = Mark(len(plain), len(plain), atom.raw, glued=glued)
+            (stack[-1].inside if stack else marks).append(mark)
+            if atom.kind == OPEN:
+                stack.append(mark)
+        at += len(atom.raw)
+    return "".join(plain), marks, origin
+
+
+def is_word(character: str) -> bool:
+    """Whether a character belongs to a word."""
+    return WORDY.match(character) is not None
+
+
+def halves(segment: Segment) -> list[Item]:
+    """The segment in two pieces, near its middle; between or around them, tags that stand around both."""
+    shown = read(segment.atoms)
+    for pattern in CUTS:
+        ends = [match.end() for match in pattern.finditer(shown) if len(shown) / 5 <= match.end() <= len(shown) * 4 / 5]
+        if ends:
+            end = min(ends, key=lambda each: abs(each - len(shown) / 2))
+            return list(of_parts(segment.atoms, [end, len(shown)], segment.escape))
+    return [segment.source]

@@ -1,0 +1,96 @@
+"""Segments: nothing of a text is lost, whatever it holds, and sentences are told apart as their language's rules say."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairseq_ext.errors import UsageError
+from fairseq_ext.text.formats import passes
+from fairseq_ext.text.placeholders import find
+from fairseq_ext.text.segments import Segment, halves
+from fairseq_ext.text.splitter import plain_ends, splitter
+
+PARTS = ("Zwei Hunde. ", "Er kam ", "Dr. Müller", "z.B. ", "\n", "\n\n", "  ", "\t", "{name}", "https://a.b/c?d=e", "%s", "%1$d", "&nbsp;",
+         "a@b.de", "(", ")", "„", "“", "!", "?", ".", ",", "漢字。",
+         "\u00a0", "\u2028", "é", "0", "5 km", "<", ">", "{", "\r\n", "🙂")  # fmt: skip
+TEXTS = st.lists(st.sampled_from(PARTS), max_size=25).map("".join) | st.text(max_size=60)
+
+
+def source(item) -> str:
+    return item if isinstance(item, str) else item.source
+
+
+def items_of(text: str, ends, format: str = "text"):
+    return passes(format, ends)[-1](text)
+
+
+def sentences(text: str, language: str = "de") -> list[str]:
+    return [item.source for item in items_of(text, splitter(language)) if isinstance(item, Segment)]
+
+
+@settings(max_examples=60)
+@given(TEXTS)
+@pytest.mark.parametrize("ends", [splitter("de"), plain_ends], ids=["rules", "plain"])
+def test_every_character_belongs_to_one_segment(ends, text):
+    items = list(items_of(text, ends))
+    assert "".join(map(source, items)) == text
+    for item in items:
+        if isinstance(item, Segment):
+            assert item.plain.strip() == item.plain != "" and not any(end in item.plain for end in "\r\n\u2028")
+            assert [item.source[i] if not c.isspace() else " " for c, i in zip(item.plain, item.origin, strict=True)] == list(item.plain)
+            pieces = halves(item)
+            assert "".join(map(source, pieces)) == item.source
+            longest = max((len(each.plain) for each in pieces if isinstance(each, Segment)), default=0)
+            assert longest < len(item.plain) or len(pieces) == 1
+
+
+@settings(max_examples=60)
+@given(TEXTS)
+def test_placeholders_are_taken_out_and_stand_in_the_marks(text):
+    for item in items_of(text, plain_ends):
+        if isinstance(item, Segment):
+            assert [mark.opening for mark in item.marks] == [item.source[a:b] for a, b in find(item.source)]
+            assert not find(item.plain)
+
+
+def test_sentences_of_a_paragraph():
+    text = "Zwei Hunde spielen. Dr. Müller kam z.B. am 3. Mai nach Hause!  Wer?\nNoch eine Zeile ohne Punkt\n\n - \nEnde."
+    assert sentences(text) == [
+        "Zwei Hunde spielen.", "Dr. Müller kam z.B. am 3. Mai nach Hause!", "Wer?", "Noch eine Zeile ohne Punkt", "Ende."
+    ]  # fmt: skip
+    assert sentences("See https://a.b/c.d?e=F. Next one (a@b.de).", "en") == ["See https://a.b/c.d?e=F.", "Next one (a@b.de)."]
+
+
+def test_long_lines_take_little_time():
+    line = "Der Hund läuft über die Straße. " * 20_000
+    assert sum(isinstance(item, Segment) for item in items_of(line, splitter("de"))) == pytest.approx(20_000, abs=40)
+
+
+def test_a_language_without_rules_gets_the_plain_rule_and_says_so(caplog):
+    splitter.cache_clear()
+    assert sentences("Foo bar. Baz qux.", "xx") == ["Foo bar.", "Baz qux."]
+    (record,) = caplog.records
+    assert record.getMessage() == "no rules for sentences in 'xx': they are told apart by a plain rule, which knows few abbreviations"
+
+
+@pytest.mark.parametrize(
+    ("text", "placeholders"),
+    [
+        ("Siehe https://a.b/c_(d)?e=f#g, dann (www.x.org).", ["https://a.b/c_(d)?e=f#g", "(www.x.org)"]),
+        ("Mail an a.b+c@d-e.co.uk!", ["a.b+c@d-e.co.uk"]),
+        ("Hallo {name}, {{x}} und ${y} sind „{z}“.", ["{name}", "{{x}}", "${y}", "„{z}“"]),
+        ("%s hat %1$d von %(all)s, %.2f oder 50%, 5%igen.", ["%s", "%1$d", "%(all)s", "%.2f"]),
+        ("10&nbsp;km &#160; &#xA0; & mehr; AT&T;", ["&nbsp;", "&#160;", "&#xA0;"]),
+        ("{ kein } Platzhalter {}", []),
+    ],
+)
+def test_what_is_a_placeholder(text, placeholders):
+    assert [text[a:b] for a, b in find(text)] == placeholders
+
+
+def test_protected_expressions():
+    assert [(a, b) for a, b in find("in 5 km und ACME", ["\\d+ km", "ACME"])] == [(3, 7), (12, 16)]
+    with pytest.raises(UsageError, match=r"--protect \( is no regular expression"):
+        find("x", ["("])
+    with pytest.raises(UsageError, match="matches nothing at all as well"):
+        find("x", ["a*"])

@@ -1,0 +1,76 @@
+"""Whole texts through the demo model, beside its sentences by themselves."""
+
+import random
+import re
+
+import pytest
+import sacrebleu
+from serving import FLAGS, ROOT
+
+from fairseq_ext import Translator
+
+KINDS = ("https://a.example/x?y={}", "user{}@example.org", "{{name{}}}", "%{}$s", "&#{};", "www.example.org/{}")
+
+
+@pytest.fixture(scope="module")
+def translator() -> Translator:
+    return Translator(**{**FLAGS, "stop": "count", "stream_width": None, "schedule": None, "beam": 2})
+
+
+def with_placeholders(line: str, draw: random.Random, count: int) -> tuple[str, list[str]]:
+    """A line with placeholders between its words, each another one."""
+    words, made = line.split(" "), [draw.choice(KINDS).format(draw.randrange(100, 99999)) for _ in range(count)]
+    for each in made:
+        words.insert(draw.randrange(1, len(words)), each)
+    return " ".join(words), made
+
+
+def without(text: str, placeholders: list[str]) -> str:
+    for each in placeholders:
+        assert text.count(each) == 1, (text, each)
+        text = text.replace(each, " ")
+    return re.sub(r" +(?=[.,;:!?])", "", re.sub(" +", " ", text)).strip()
+
+
+def test_sentences_of_a_paragraph_are_translated_as_if_alone(translator, lines):
+    expected = [found[0].text for found in translator.translate(lines[:6])]
+    text = "  {} {}\n\n\t{}  {}\r\n{} {}\n".format(*lines[:6])
+    found = translator.translate_text(text)
+    assert found.text == "  {} {}\n\n\t{}  {}\r\n{} {}\n".format(*expected) and not found.left
+
+
+def test_a_sentence_longer_than_the_model_is_cut_and_none_is_lost(translator, lines):
+    long = " ".join(line.rstrip(".?!") + "," for line in lines * 4)
+    assert translator.encode(long).numel() > 256
+    found = translator.translate_text(f"{lines[0]}\n{long}\n{'x' * 900}")
+    first, second, third = found.text.split("\n")
+    assert first == translator.translate([lines[0]])[0][0].text and len(second.split()) > 200 and third and not found.left
+
+
+def test_placeholders_stand_once_each_and_the_rest_is_as_without(translator, lines):
+    draw = random.Random(1)
+    made = [with_placeholders(line, draw, 1 + i % 6) for i, line in enumerate(lines)]
+    found = translator.translate_text("\n".join(text for text, _ in made)).text.split("\n")
+    rest = [without(text, placeholders) for text, (_, placeholders) in zip(found, made, strict=True)]
+    plain = [h[0].text for h in translator.translate(lines)]
+    references = (ROOT / "data" / "demo" / "test.en").read_text(encoding="utf-8").splitlines()
+    sources = (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()
+    expected = [[references[sources.index(line)] for line in lines]]
+    assert abs(sacrebleu.corpus_bleu(rest, expected).score - sacrebleu.corpus_bleu(plain, expected).score) <= 0.3
+
+
+def test_what_cannot_be_translated_stays_and_is_told(translator, monkeypatch):
+    from fairseq_ext.errors import SentenceError
+
+    checked = translator.checked
+
+    def refuse(line, where):
+        if "Patient" in line:
+            raise SentenceError(f"{where} is refused")
+        return checked(line, where)
+
+    monkeypatch.setattr(translator, "checked", refuse)
+    found = translator.translate_text("Er ist sehr alt. Der Patient {x} hat einen Port. Er ist sehr alt.")
+    alone = translator.translate(["Er ist sehr alt."])[0][0].text
+    assert found.text == f"{alone} Der Patient {{x}} hat einen Port. {alone}"
+    assert found.left == [("Der Patient {x} hat einen Port.", "line 2 is refused")]
