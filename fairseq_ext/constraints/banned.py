@@ -57,9 +57,9 @@ class BannedTable:
         """States after a token, any shape."""
         behind = self.base[state] + (self.behind[token] if self.behind.numel() > 1 else self.behind)
         for at in (self.root[state], state):
-            wanted = at * self.vocabulary + token
-            place = torch.searchsorted(self.key, wanted).clamp_(max=self.key.numel() - 1)
-            behind = torch.where(self.key[place] == wanted, self.target[place], behind)
+            key = at * self.vocabulary + token
+            place = torch.searchsorted(self.key, key).clamp_(max=self.key.numel() - 1)
+            behind = torch.where(self.key[place] == key, self.target[place], behind)
         return behind
 
 
