@@ -133,7 +133,7 @@ def explain(name: str) -> str:
                 lines.append(f"Add to a command: {example_of(field, owners, example)}")
                 lines.append(f"More: docs/{PAGES.get(plain, page)}")
                 return "\n".join(textwrap.fill(line, 120, subsequent_indent="  ") for line in lines)
-    raise UsageError(f"{name} is no flag of fairseq_ext: python -m fairseq_ext lists them")
+    raise UsageError(f"{name} is not a flag of fairseq_ext: python -m fairseq_ext lists them")
 
 
 def main(arguments: list[str]) -> None:

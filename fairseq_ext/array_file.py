@@ -62,7 +62,7 @@ def load(
     """
     with open(path, "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise Damaged("it is no regular file")
+            raise Damaged("it is not a regular file")
         try:
             with zipfile.ZipFile(file) as archive:
                 return contents(archive, os.fstat(file.fileno()).st_size, kind, version, layout)

@@ -126,7 +126,7 @@ class Section:
         found = {name: value for name, value in vars(self).items() if value is not None and value != "" and not name.startswith("_")}
         for name, value in found.items():
             if isinstance(value, bool) or not isinstance(value, (int, float, str, Ratio, Setting, Items, Section)):
-                raise TypeError(f"{type(self).__name__}.{name} is no counter: {value!r}")
+                raise TypeError(f"{type(self).__name__}.{name} is not a counter: {value!r}")
         return found
 
     def add(self, part: Section) -> None:

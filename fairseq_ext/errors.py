@@ -112,7 +112,7 @@ def explain(error: BaseException) -> str | None:
         lacks = f"it {'lacks' if found[1] == 'Missing' else 'has'} {found[2]}" if found else "their names differ"
         return f"the checkpoint's weights are not those of its architecture ({lacks}): it is damaged, or needs its own --user-dir"
     if isinstance(error, IndexError) and "Replacement index" in text:  # how fairseq says that no model has this name
-        return "the checkpoint's architecture is none that fairseq knows: name the --user-dir that registers it"
+        return "the checkpoint's architecture is unknown to fairseq: name the --user-dir that registers it"
     if "Incorrect dictionary format" in text:
         return f"the dictionary has a line that is not 'token count' ({cut(text.rpartition(': ')[2])}): make it with fairseq-preprocess"
     if "Incorrect encoding detected in " in text:
@@ -120,7 +120,7 @@ def explain(error: BaseException) -> str | None:
     if "Duplicate word found when loading Dictionary" in text:
         return f"the dictionary has a word twice ({cut(text.partition(': ')[2].partition('.')[0])}): make it with fairseq-preprocess"
     if "DiverseBeamSearch requires --beam to be divisible" in text:
-        return "--diverse-beam-groups shares the beam out evenly, and --beam is no multiple of it: change one of the two"
+        return "--diverse-beam-groups shares the beam out evenly, so --beam must be a multiple of it: change one of the two"
     if type(error).__name__ == "ConfigCompositionException" and "tokenizer." in text:
         return "--tokenizer moses needs the languages: add --source-lang and --target-lang"
     if type(error).__name__ == "MissingConfigException" and (found := re.search(r"Could not find '(bpe|tokenizer)/(\w+)'", text)):
@@ -131,13 +131,13 @@ def explain(error: BaseException) -> str | None:
         found = re.search(r"Missing mandatory value: (?:\w+\.)*(\w+)", text)
         return f"--{(found[1] if found else 'a flag').replace('_', '-')} is needed here and missing: add it"
     if isinstance(error, NotImplementedError) and "Unknown post_process option: " in text:
-        return f"--post-process (--remove-bpe) {cut(text.partition(': ')[2])} is none of fairseq's: use sentencepiece or subword_nmt"
+        return f"--post-process (--remove-bpe) {cut(text.partition(': ')[2])} is unknown to fairseq: use sentencepiece or subword_nmt"
     if "malformed node or string" in text or (isinstance(error, SyntaxError) and error.filename == "<unknown>"):  # of ast.literal_eval
-        return "a flag, or a setting of the checkpoint, is neither a number nor a list, as is needed: correct it (--verbose shows where)"
+        return "a flag, or a setting of the checkpoint, must be a number or a list: correct it (--verbose shows where)"
     if isinstance(error, AssertionError) and "world size is" in text and "available devices" in text:
         return f"--distributed-world-size: the {text}; a search runs in one process: leave the flag out"
     if isinstance(error, ValueError) and "Seed must be between" in text:
-        return "--seed is no seed of numpy's: use 0 to 4294967295"
+        return "--seed must be 0 to 4294967295, as numpy has it: use another"
     if isinstance(error, ImportError) and text.startswith("fairseq_ext is a plug-in for fairseq"):
         return text
     if isinstance(error, ModuleNotFoundError) and error.name in SERVER:

@@ -46,7 +46,7 @@ class Lines:
         except OSError as error:
             raise UsageError(f"{flag}: cannot read {path} ({error.strerror}): name a file that exists and is readable") from None
         if not mappable and len(self.data) > LONGEST_PIPE:
-            raise UsageError(f"{flag}: {path} has no end within {LONGEST_PIPE >> 20} MiB, and is no file: write its lines to a file")
+            raise UsageError(f"{flag}: {path} has no end within {LONGEST_PIPE >> 20} MiB, and is not a file: write its lines to a file")
         found = [np.flatnonzero(np.frombuffer(self.data[i : i + BLOCK], np.uint8) == 10) + i for i in range(0, len(self.data), BLOCK)]
         open_end = [np.array([len(self.data)])] if len(self.data) and self.data[-1] != 10 else []
         self.ends = np.concatenate([np.zeros(0, np.int64), *found, *open_end])  # (lines,)

@@ -152,9 +152,9 @@ class BeamSearchGenerator(SequenceGenerator):
         if self.results is not None:
             for i, number in enumerate(ids):
                 out[i] = self.results.hypotheses(number, self.checksum(pool, i), device) or []
-            pool.wanted = [i for i, found in enumerate(out) if not found]
-            if pool.wanted and pool.net_input["src_tokens"].dim() == 3 and not pool.alone:
-                pool.wanted = None  # speech is encoded in its whole batch, on which its results depend
+            pool.to_decode = [i for i, found in enumerate(out) if not found]
+            if pool.to_decode and pool.net_input["src_tokens"].dim() == 3 and not pool.alone:
+                pool.to_decode = None  # speech is encoded in its whole batch, on which its results depend
         missing = len(pool.wanted_sentences())
         shown = self.setup.refills and missing > 1 and self.on_answer is None
         progress = Progress(missing, self.stats, self.show_bar) if shown else None

@@ -194,7 +194,7 @@ def refuse_values(flags: Any, generation: Any) -> None:
         if value is not None and not least <= value <= most:
             bounds = f"{short(least)} or more" if most == math.inf else f"{short(least)} to {short(most)}"
             bounds = "a finite number" if (least, most) == FINITE else bounds
-            raise UsageError(f"--{name.replace('_', '-')} {value} is no {meaning}: use {bounds}")
+            raise UsageError(f"--{name.replace('_', '-')} ({meaning}) must be {bounds}, not {value}")
     for name in {name for s in all_strategies() for name in field_names(s)}:
         value = getattr(flags, name)
         if isinstance(value, float) and math.isnan(value):

@@ -371,7 +371,7 @@ def test_two_user_directories_are_refused_with_the_right_command(tiny, theirs, g
 
 def test_an_unknown_task_of_ours_lists_ours_in_one_line(tiny):
     said = sentence(generate(tiny, "--task", "translate_ext", check=False))
-    assert said.startswith("error: --task translate_ext is none of fairseq_ext's tasks: use ") and "translation_ext" in said
+    assert said.startswith("error: --task translate_ext is unknown to fairseq_ext: use ") and "translation_ext" in said
     assert len(said) < 300
 
 

@@ -169,7 +169,7 @@ def test_parts_that_were_damaged_or_made_by_somebody_else(tmp_path, harms, end, 
 @pytest.mark.parametrize(
     "second, why",
     [
-        ({"": False}, "is no counter: False"),
+        ({"": False}, "is not a counter: False"),
         ({"add": 1}, "a counter cannot have the name 'add'"),
         ({"_x": 1}, "a counter cannot have the name '_x'"),
         ({"a": {"b": [1]}}, ""),

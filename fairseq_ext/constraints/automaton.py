@@ -20,7 +20,8 @@ from fairseq_ext.constraints.pieces import Index, is_letter
 
 START, LED, SPACE, OUT, IN = range(5)
 ROOTS = 5
-Items = frozenset[tuple[int, int]]  # pattern, units of it that have come
+ANYWHERE, AT_START = range(2)  # the roots of the trees of patterns: of those that may stand anywhere, and of a translation's first
+Items = frozenset[tuple[int, int]]  # node of the tree, units that have come
 NOTHING: Items = frozenset()
 Arc = tuple[int, int]  # how often the patterns are met, and the state behind
 
@@ -39,6 +40,7 @@ class Automaton:
     """States are numbered; the first five are the roots START to IN."""
 
     patterns: Sequence[Pattern]
+    through: Sequence[Sequence[int]]  # the patterns of each node
     context: list[int] = field(default_factory=list)  # of each state: what stands in front of what comes next
     items: list[Items] = field(default_factory=list)
     pending: list[bool] = field(default_factory=list)
@@ -56,27 +58,27 @@ class Reading:
     whole: bool
 
 
-def of_texts(patterns: Sequence[Pattern], index: Index, whole: bool, reader: type[Reader] | None = None) -> Automaton:
-    """The automaton of patterns of characters, as `index` reads tokens. reader: the class that reads them (default: Reader)."""
+def of_texts(patterns: Sequence[Pattern], index: Index, whole: bool) -> Automaton:
+    """The automaton of patterns of characters, as `index` reads tokens."""
 
     def continuing(rest: Sequence[Any], at_start: bool) -> Iterable[int]:
         return index.continuing(str(rest), at_start, whole)
 
     reading = Reading(index.texts.__getitem__, continuing, index.whole.get(" ", ()), is_letter, whole)
-    return compiled(patterns, reading, reader or Reader)
+    return compiled(patterns, reading)
 
 
-def of_tokens(patterns: Sequence[Pattern], reader: type[Reader] | None = None) -> Automaton:
+def of_tokens(patterns: Sequence[Pattern]) -> Automaton:
     """The automaton of patterns of tokens."""
     reading = Reading(lambda token: (token,), lambda rest, at_start: rest[:1], (), lambda unit: False, False)
-    return compiled(patterns, reading, reader or Reader)
+    return compiled(patterns, reading)
 
 
-def compiled(patterns: Sequence[Pattern], reading: Reading, reader: type[Reader]) -> Automaton:
+def compiled(patterns: Sequence[Pattern], reading: Reading) -> Automaton:
     """All states that can be reached, and their arcs."""
-    found = Automaton(patterns)
     number: dict[tuple[Items, int], int] = {}
-    read = reader(patterns, reading)
+    read = Reader(patterns, reading)
+    found = Automaton(patterns, read.through)
 
     def state(items: Items, context: int) -> int:
         if (items, context) not in number:
@@ -121,16 +123,28 @@ def compiled(patterns: Sequence[Pattern], reading: Reading, reader: type[Reader]
 
 
 class Reader:
-    """Reads tokens unit by unit."""
+    """Reads tokens unit by unit, for many patterns at once: those that begin alike are one node of a tree, so that what a token costs does
+    not grow with their number."""
 
     def __init__(self, patterns: Sequence[Pattern], reading: Reading):
         self.patterns, self.reading = patterns, reading
-        self.lengths = [len(pattern.units) for pattern in patterns]
-        self.pends = [reading.whole and reading.is_letter(pattern.units[-1]) for pattern in patterns]
-        self.starting: dict[Any, list[int]] = {}
+        self.firsts = {pattern.units[0] for pattern in patterns}
+        self.children: list[dict[Any, int]] = [{}, {}]  # of each node, by the unit that comes next
+        self.through: list[list[int]] = [[], []]  # the patterns that begin as the node says
+        self.last: list[Any] = [None, None]
+        self.known: dict[int, set[int]] = {}  # what `behind` has found
+        self.ends: dict[int, bool] = {}  # the nodes at which a pattern is whole, and whether what comes next decides if it counts
         for p, pattern in enumerate(patterns):
-            self.starting.setdefault(pattern.units[0], []).append(p)
-        self.firsts = set(self.starting)
+            node = AT_START if pattern.at_start else ANYWHERE
+            for unit in pattern.units:
+                if unit not in self.children[node]:
+                    self.children[node][unit] = len(self.children)
+                    self.children.append({})
+                    self.through.append([])
+                    self.last.append(unit)
+                node = self.children[node][unit]
+                self.through[node].append(p)
+            self.ends[node] = reading.whole and reading.is_letter(pattern.units[-1])
 
     def context_behind(self, token: int) -> int:
         """The context behind a token with which nothing has begun."""
@@ -139,18 +153,21 @@ class Reader:
 
     def is_pending(self, items: Items) -> bool:
         """Whether all of a pattern has come."""
-        return any([at == self.lengths[p] for p, at in items])
+        return any([node in self.ends for node, _ in items])
 
     def continuing(self, items: Items) -> set[int]:
         """Tokens that may lead on with one of the items."""
-        found: set[int] = set()
-        for p, at in items:
-            units = self.patterns[p].units
-            if at < len(units):
-                found.update(self.reading.continuing(units[at:], False))
-                if units[at - 1] == " ":  # several spaces are one
-                    found.update(self.reading.continuing(" " + str(units[at:]), False))
-        return found
+        return set().union(*(self.behind(node, at) for node, at in items))
+
+    def behind(self, node: int, at: int) -> set[int]:
+        """Tokens that may lead on from a node."""
+        if node not in self.known:
+            found = self.known[node] = set()
+            for rest in {self.patterns[p].units[at:] for p in self.through[node] if at < len(self.patterns[p].units)}:
+                found.update(self.reading.continuing(rest, False))
+                if self.last[node] == " ":  # several spaces are one
+                    found.update(self.reading.continuing(" " + str(rest), False))
+        return self.known[node]
 
     def token(self, items: Items, context: int, token: int) -> tuple[int, Items, int]:
         """How often the patterns are met inside a token, and the items and context behind it."""
@@ -166,21 +183,24 @@ class Reader:
     def at_once(self, items: Items, units: Sequence[Any], token: int) -> tuple[int, Items, int] | None:
         """The same in the usual case: one pattern goes on, or starts as a token's first sign behind a space, and nothing else may start."""
         if len(items) == 1:
-            ((p, at),) = items
-            end = at + len(units)
-            if end <= self.lengths[p] and self.patterns[p].units[at:end] == units and self.firsts.isdisjoint(units):
-                return self.come(p, end, token)
+            ((node, at),) = items
+            if self.firsts.isdisjoint(units):
+                return self.walk(node, at, units, token)
         elif not items and len(units) > 1 and units[0] == " " and self.firsts.isdisjoint(units[2:]):
-            begun = self.starting.get(units[1], ())
-            n = len(units) - 1
-            if len(begun) == 1 and not self.patterns[begun[0]].at_start and self.patterns[begun[0]].units[:n] == units[1:]:
-                return self.come(begun[0], n, token)
+            begun = self.children[ANYWHERE].get(units[1])
+            if begun is not None and units[1] not in self.children[AT_START]:
+                return self.walk(begun, 1, units[2:], token)
         return None
 
-    def come(self, p: int, at: int, token: int) -> tuple[int, Items, int]:
-        """The same where no more than so many units of one pattern have come."""
-        hit = at == self.lengths[p] and not self.pends[p]
-        return int(hit), NOTHING if hit else frozenset([(p, at)]), self.context_behind(token)
+    def walk(self, node: int, at: int, units: Sequence[Any], token: int) -> tuple[int, Items, int] | None:
+        """What is behind a token whose last units these are, where they lead on from a node and end no pattern before the last."""
+        for unit in units:
+            child = None if node in self.ends else self.children[node].get(unit)
+            if child is None:
+                return None
+            node = child
+        hit = self.ends.get(node) is False
+        return int(hit), NOTHING if hit else frozenset([(node, at + len(units))]), self.context_behind(token)
 
     def unit(self, items: Items, context: int, unit: Any) -> tuple[int, Items, int]:
         """The same of one unit."""
@@ -188,23 +208,19 @@ class Reader:
         if blank and context in (START, LED):
             return 0, items, LED
         letter = self.reading.is_letter(unit)
-        hits = 0
-        after = set()
-        for p, at in items:
-            units = self.patterns[p].units
-            if at == len(units):
-                hits |= not letter
-            elif units[at] == unit:
-                after.add((p, at + 1))
-            elif blank and units[at - 1] == " ":
-                after.add((p, at))
-        if hits:
-            after.clear()
+        hit = not letter and self.is_pending(items)
+        after: set[tuple[int, int]] = set()
+        for node, at in () if hit else items:
+            child = self.children[node].get(unit)
+            if child is not None:
+                after.add((child, at + 1))
+            elif blank and self.last[node] == " ":
+                after.add((node, at))
         if not (letter and context == IN):
-            for p in self.starting.get(unit, ()):
-                if not self.patterns[p].at_start or context in (START, LED):
-                    after.add((p, 1))
-        if any(at == self.lengths[p] and not self.pends[p] for p, at in after):
-            hits += 1
+            for root in (ANYWHERE, AT_START) if context in (START, LED) else (ANYWHERE,):
+                if (child := self.children[root].get(unit)) is not None:
+                    after.add((child, 1))
+        if any(self.ends.get(node) is False for node, _ in after):
+            hit = True
             after.clear()
-        return int(hits), frozenset(after) if after else NOTHING, SPACE if blank else IN if letter else OUT
+        return int(hit), frozenset(after) if after else NOTHING, SPACE if blank else IN if letter else OUT

@@ -18,7 +18,6 @@ from fairseq_ext.constraints.automaton import OUT, START, Automaton, Pattern, of
 from fairseq_ext.constraints.boundaries import Boundaries
 from fairseq_ext.constraints.phrase import Phrase
 from fairseq_ext.constraints.pieces import folded
-from fairseq_ext.constraints.shared_beginnings import SharedReader
 from fairseq_ext.search.log_probs import LogProbs
 
 KEPT = 64  # automata of sentences' phrases that a compiler keeps
@@ -58,9 +57,9 @@ class BannedTable:
         """States after a token, any shape."""
         behind = self.base[state] + (self.behind[token] if self.behind.numel() > 1 else self.behind)
         for at in (self.root[state], state):
-            wanted = at * self.vocabulary + token
-            place = torch.searchsorted(self.key, wanted).clamp_(max=self.key.numel() - 1)
-            behind = torch.where(self.key[place] == wanted, self.target[place], behind)
+            key = at * self.vocabulary + token
+            place = torch.searchsorted(self.key, key).clamp_(max=self.key.numel() - 1)
+            behind = torch.where(self.key[place] == key, self.target[place], behind)
         return behind
 
 
@@ -82,12 +81,12 @@ class BannedCompiler:
 
     def compiled(self, phrases: tuple[Phrase, ...]) -> Automaton:
         if self.boundaries is None:
-            return of_tokens([Pattern(phrase) for phrase in phrases], SharedReader)
+            return of_tokens([Pattern(phrase) for phrase in phrases])
         pieces = self.boundaries.pieces
         texts = dict.fromkeys(map(pieces.text_of, phrases))
         texts = dict.fromkeys(map(folded, texts)) if self.any_case else texts
         index = pieces.without_case if self.any_case else pieces.as_written
-        return of_texts([Pattern(text) for text in texts], index, self.boundaries.whole, SharedReader)
+        return of_texts([Pattern(text) for text in texts], index, self.boundaries.whole)
 
 
 def build_banned(

@@ -43,7 +43,7 @@ class DraftFirst:
         counts = self.stats.section(ConstraintCounts)
         counts.redone = (counts.redone or 0) + len(left)
         if left:
-            self.forced(replace(pool, wanted=sorted(left)), answer)
+            self.forced(replace(pool, to_decode=sorted(left)), answer)
 
     def holds_all(self, pool: Pool, sentence: int, found: list[Hypothesis]) -> bool:
         """Whether a sentence's best hypothesis has all that is required of it."""

@@ -62,7 +62,7 @@ class PhraseTable:
     root: Tensor  # (M,) the root whose arcs count where a state has none
     pending: Tensor  # (M,) 1 where the next token decides
     value: Tensor  # (M,) tokens of its constraint that a row has
-    wanted: Tensor  # (M, W) tokens that continue the phrases, padded with -1
+    proposed: Tensor  # (M, W) tokens that continue the phrases, padded with -1
     behind: Tensor  # (V,) the root behind each token; (1,) where the target's words are not known
     glued: Tensor  # (V,) bool: tokens that continue a word; (1,) where that is not known
     span: int  # above every token that has an arc
@@ -104,16 +104,16 @@ class PhraseTable:
     def next_token(self, place: Tensor, count: Tensor) -> Tensor:
         """(S, c, G x W): the tokens that continue active constraints, -1 for others."""
         place, count = self.meet_pending(place, count, None)
-        return self.wanted[place].masked_fill(~self.active(count)[..., None], -1).flatten(2)
+        return self.proposed[place].masked_fill(~self.active(count)[..., None], -1).flatten(2)
 
     def arc(self, place: Tensor, token: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Whether states have an arc of their own for tokens, its target and its hits (all of one shape)."""
         if not self.key.numel():
             none = torch.zeros_like(place)
             return none > 0, none, none
-        wanted = place * self.span + token.clamp(max=self.span - 1)
-        at = torch.searchsorted(self.key, wanted).clamp_(max=self.key.numel() - 1)
-        return self.key[at] == wanted, self.target[at], self.hits[at]
+        key = place * self.span + token.clamp(max=self.span - 1)
+        at = torch.searchsorted(self.key, key).clamp_(max=self.key.numel() - 1)
+        return self.key[at] == key, self.target[at], self.hits[at]
 
     def advance(self, place: Tensor, count: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
         """State (S, c, G) after token (S, c)."""
@@ -185,15 +185,15 @@ def build_table(
             longest[n] = max(int(longest[n]), automaton.longest)
     bases = np.cumsum([0, *(len(part.context) for part in parts[:-1])])
     arcs = np.cumsum([0, *(len(part.arcs.token) for part in parts[:-1])])
-    W = max(part.wanted.shape[1] for part in parts)
+    W = max(part.proposed.shape[1] for part in parts)
     base = np.repeat(bases, [len(part.context) for part in parts])
     first = np.concatenate([part.arcs.first + arc for part, arc in zip(parts, arcs, strict=True)])
     token = np.concatenate([part.arcs.token for part in parts])
     first = np.append(first, len(token))
     span = int(token.max(initial=0)) + 2
-    wanted = np.full((states, W), -1)
+    proposed = np.full((states, W), -1)
     for part, at in zip(parts, bases, strict=True):
-        wanted[at : at + len(part.context), : part.wanted.shape[1]] = part.wanted
+        proposed[at : at + len(part.context), : part.proposed.shape[1]] = part.proposed
     behind = torch.tensor([OUT]) if boundaries is None else boundaries.behind
 
     def tensor(values: np.ndarray) -> Tensor:
@@ -207,7 +207,7 @@ def build_table(
         key=tensor(np.repeat(np.arange(states), np.diff(first)) * span + token),
         base=tensor(base), root=tensor(base + np.concatenate([part.context for part in parts])),
         pending=tensor(np.concatenate([part.pending for part in parts])), value=tensor(np.concatenate([part.value for part in parts])),
-        wanted=tensor(wanted), behind=behind.to(device),
+        proposed=tensor(proposed), behind=behind.to(device),
         glued=(torch.zeros(1, dtype=torch.bool) if boundaries is None else boundaries.glued).to(device),
         span=span, longest=longest.to(device), ordered=ordered,
     )  # fmt: skip

@@ -37,7 +37,7 @@ class Requirement:
     context: np.ndarray  # (n,) the root whose arcs count where a state has none
     pending: np.ndarray  # (n,) 1 where the token behind decides whether the constraint is met
     value: np.ndarray  # (n,) tokens of the constraint that a row has
-    wanted: np.ndarray  # (n, W) tokens that the search proposes, padded with -1
+    proposed: np.ndarray  # (n, W) tokens that the search proposes, padded with -1
     size: int  # tokens that the constraint takes
     longest: int  # tokens of its longest form
 
@@ -65,21 +65,21 @@ def compiled_requirement(alternatives: Sequence[Phrase], cased: Cased, boundarie
     forms = [Form(p, pattern, form, size, pieces) for p, pattern in enumerate(patterns) for form in pattern.forms]
     # what a row has, and the next token, by what stands in front alone: of states without items, and of forms that have not begun
     unbegun = [[form.unbegun(context) for form in forms] for context in range(ROOTS)]
-    value, wanted = [], []
+    value, proposed = [], []
     for items, context in zip(automaton.items, automaton.context, strict=True):
         found = unbegun[context]
         if items:
             found = list(found)
             for i, form in enumerate(forms):
-                come = [form.tokens_at[n] for p, n in items if p == form.pattern and n in form.tokens_at]
+                come = [form.tokens_at[n] for node, n in items if n in form.tokens_at and form.pattern in automaton.through[node]]
                 if come:
                     found[i] = form.short + max(come), form.tokens[max(come)]
         value.append(max(0, *(has for has, _ in found)))
-        wanted.append(list(dict.fromkeys(token for _, token in found if token >= 0)))
-    width = max(1, *map(len, wanted))
+        proposed.append(list(dict.fromkeys(token for _, token in found if token >= 0)))
+    width = max(1, *map(len, proposed))
     return Requirement(
         arcs_of(automaton), np.array(automaton.context), np.array(automaton.pending, dtype=np.int64), np.array(value),
-        np.array([tokens + [-1] * (width - len(tokens)) for tokens in wanted]), size, max(len(form.tokens) for form in forms),
+        np.array([tokens + [-1] * (width - len(tokens)) for tokens in proposed]), size, max(len(form.tokens) for form in forms),
     )  # fmt: skip
 
 

@@ -118,7 +118,7 @@ class Rows:
     allowed: Tensor  # sentence ends that they may have
     open: Tensor  # bool: must not end yet
     ruled: Tensor  # bool: keep to the rule at all
-    wanted: Tensor  # (n, Q) next tokens of their required phrases, -1 for none
+    proposed: Tensor  # (n, Q) next tokens of their required phrases, -1 for none
 
 
 def forbid_(log_probs: LogProbs, tokens: EndTokens, rows: Rows, eos: int) -> None:
@@ -128,7 +128,7 @@ def forbid_(log_probs: LogProbs, tokens: EndTokens, rows: Rows, eos: int) -> Non
     final = tokens.final.nonzero()[:, 0]
     gate = rows.open & rows.ruled & ~behind & (ends + 1 >= rows.allowed)
     attached = tokens.period[final] & tokens.abbreviates[rows.last][:, None]  # (n, F)
-    own = (rows.wanted[:, :, None] == final).any(1)
+    own = (rows.proposed[:, :, None] == final).any(1)
     log_probs.ban_each_(torch.where(gate[:, None] & ~attached & ~own, final, -1))
     # (2) all but EOS and what closes, of rows behind their last end
     closed = rows.ruled & behind & (ends >= rows.allowed)

@@ -67,7 +67,7 @@ def pieces_of(source: Source) -> dict[str, int]:
     try:
         model = sentencepiece.SentencePieceProcessor(str(path))
     except (RuntimeError, OSError):
-        raise UsageError(f"{path} is no SentencePiece model: copy it again") from None
+        raise UsageError(f"{path} is not a SentencePiece model: copy it again") from None
     begin = [model.id_to_piece(i) for i in range(3)]
     if begin != ["<unk>", "<s>", "</s>"]:
         raise UsageError(f"{path} begins with {', '.join(begin)} and not with <unk>, <s>, </s>: name a folder of the model's own tokenizer")

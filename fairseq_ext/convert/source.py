@@ -24,7 +24,7 @@ class Source:
     def __init__(self, folder: str):
         self.folder = Path(folder)
         if not self.folder.is_dir():
-            raise UsageError(f"{folder} is no folder: name the one that has the model's config.json")
+            raise UsageError(f"{folder} is not a folder: name the one that has the model's config.json")
         self.config = self.read_json("config.json")
         for field in ("quantization_config", "adapters"):
             if self.config.get(field):

@@ -116,7 +116,7 @@ def check_numbers(args: Namespace) -> None:
     for name, (most, meaning) in MOST.items():
         value = getattr(args, name)
         if value is not None and value > most:
-            raise UsageError(f"--{name.replace('_', '-')} {cut(str(value))} is no {meaning}: use 1 to {most}")
+            raise UsageError(f"--{name.replace('_', '-')} ({meaning}) must be 1 to {most}, not {cut(str(value))}")
     if not args.address and (args.workers or 1) * args.threads > LARGEST_MACHINE * cluster.cores():
         raise UsageError(
             f"--workers {args.workers or 1} with --threads {args.threads} is far more than this machine's "
@@ -126,7 +126,7 @@ def check_numbers(args: Namespace) -> None:
     if args.object_store < LEAST_STORE:
         raise UsageError(f"--object-store {args.object_store} is less than Ray takes: use {LEAST_STORE} MiB or more")
     if not 0 <= args.progress < float("inf"):
-        raise UsageError(f"--progress {args.progress} is no number of seconds: use 0 or more")
+        raise UsageError(f"--progress (seconds) must be 0 or more, not {args.progress}")
 
 
 def interrupted(number: int, frame: Any) -> None:

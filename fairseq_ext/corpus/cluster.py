@@ -95,8 +95,8 @@ def room(job: Job, resources: dict[str, float]) -> Workers:
     gpus = 0 if job.flags.get("cpu") else int(resources.get("GPU", 0))
     count = job.workers or gpus or int(resources.get("CPU", 0)) // job.threads
     if count < 1:
-        wanted = counted(job.threads, "core")
-        raise UsageError(f"a worker is to have {wanted} and the cluster has {resources.get('CPU', 0):g}: lower --threads")
+        asked = counted(job.threads, "core")
+        raise UsageError(f"a worker is to have {asked} and the cluster has {resources.get('CPU', 0):g}: lower --threads")
     return Workers(count, gpus > 0)
 
 

@@ -41,9 +41,9 @@ def check_model(job: Job) -> None:
     if not {"checkpoint_suffix", "checkpoint_shard_count"} & set(job.flags):  # which change the file names
         for part in job.path.split(":"):
             if not os.path.isfile(part):
-                raise UsageError(f"--path {part} is no file: name one checkpoint, or several joined by colons")
+                raise UsageError(f"--path {part} is not a file: name one checkpoint, or several joined by colons")
     if not os.path.isdir(job.data.split(":")[0]):
-        raise UsageError(f"--data {job.data} is no folder: name the one with the model's dictionaries")
+        raise UsageError(f"--data {job.data} is not a folder: name the one with the model's dictionaries")
 
 
 def files_read(job: Job, shards: Sequence[Shard]) -> list[tuple[str, str]]:

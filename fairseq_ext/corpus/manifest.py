@@ -71,8 +71,8 @@ def check(found: dict[str, Any]) -> None:
     for entry in shards.values():
         if not isinstance(entry, dict) or not all(isinstance(entry.get(name), str) for name in ("state", "input")):
             raise ValueError("it has a file without state and input")
-        wanted = NEEDED.get(entry["state"], {})
-        if not all(type(entry.get(name)) is kind for name, kind in wanted.items()):
+        counts = NEEDED.get(entry["state"], {})
+        if not all(type(entry.get(name)) is kind for name, kind in counts.items()):
             raise ValueError("it has a finished file without its counts")
 
 

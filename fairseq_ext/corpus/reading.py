@@ -128,9 +128,9 @@ class Reader:
 
         with pyarrow.parquet.ParquetFile(self.shard.path) as file:
             known = set(file.schema_arrow.names)
-            wanted = [name for name in (*self.names(), "id", *KEYS) if name in known]
+            columns = [name for name in (*self.names(), "id", *KEYS) if name in known]
             for i in range(file.num_row_groups):
-                for batch in file.iter_batches(ROWS, row_groups=[i], columns=wanted, use_threads=False):
+                for batch in file.iter_batches(ROWS, row_groups=[i], columns=columns, use_threads=False):
                     for row in batch.to_pylist():
                         self.position += self.size / file.metadata.num_rows
                         yield row

@@ -140,7 +140,7 @@ class Run:
         try:
             self.stats.add(Section.restored(found["counts"]), *found["signatures"])
         except (ValueError, TypeError, KeyError) as error:
-            what = f"{self.manifest.path} cannot be used, because the counts of {shard.name} are none: {error}"
+            what = f"{self.manifest.path} cannot be used, because the counts of {shard.name} cannot be read: {error}"
             raise UsageError(f"{what}; name another --output, or start anew with --overwrite") from error
         self.progress.before += found["lines"]
         return entry["state"] == "done"

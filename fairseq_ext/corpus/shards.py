@@ -53,7 +53,7 @@ def shards_of(paths: Sequence[str], constraints: Sequence[str] | None) -> list[S
         raise UsageError("--input names no file: give one or more")
     for flag, path in [("--input", path) for path in found] + [("--constraints-file", path) for path in constraints or ()]:
         if os.path.exists(path) and not os.path.isfile(path):
-            raise UsageError(f"{flag} {path} is no regular file, and a corpus run reads its files more than once: write it to one first")
+            raise UsageError(f"{flag} {path} is not a regular file, and a corpus run reads its files more than once: write it to one first")
     if constraints is not None and len(constraints) != len(found):
         raise UsageError(
             f"--constraints-file names {counted(len(constraints), 'file')} and the input has {len(found)}: give one for each, in order"

@@ -38,7 +38,7 @@ def refused(architecture: str, task: Any) -> str | None:
         whole = "labels all frames at once (CTC) and has no next token to search for: use fairseq's examples/speech_recognition"
         return None if issubclass(kind, FairseqEncoderDecoderModel) else whole
     if isinstance(task, (LanguageModelingTask, MultilingualLanguageModelingTask)):
-        return None if issubclass(kind, FairseqLanguageModel) else "is no language model: use --task translation_ext"
+        return None if issubclass(kind, FairseqLanguageModel) else "is not a language model: use --task translation_ext"
     if isinstance(task, MultilingualTranslationTask):
         return None if issubclass(kind, FairseqMultiModel) else "is one model and not one for each pair: use --task translation_ext"
     if not isinstance(task, TranslationTask):

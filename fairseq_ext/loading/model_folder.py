@@ -69,7 +69,7 @@ def find_model(folder: str, given: Mapping[str, Any]) -> dict[str, Any]:
     Errors: UsageError for a folder that is not there, and where it leaves a choice, which the sentence names.
     """
     if not os.path.isdir(folder):
-        raise UsageError(f"{folder} is no folder: name the one that has the model's checkpoint and dictionaries")
+        raise UsageError(f"{folder} is not a folder: name the one that has the model's checkpoint and dictionaries")
     flags = {name: value for name, value in given.items() if value is not None}
     flags |= {name: within(folder, str(flags[name])) for name in FILES if name in flags}
     if "user_dir" in flags:

@@ -67,7 +67,7 @@ def refusal(settings: Mapping[str, Any]) -> str | None:
     unknown = {name: value for name, value in settings.items() if value and name not in known_settings()}
     if unknown:
         name, value = next(iter(unknown.items()))
-        return f"its settings have {name}={value!r}, which is none of a plain Transformer's"
+        return f"its settings have {name}={value!r}, which a plain Transformer does not have"
     return None
 
 
@@ -84,7 +84,7 @@ def build_as_plain_(state: dict[str, Any]) -> None:
         return
     reason = "it is spread over several files" if "fsdp_metadata" in state else refusal(settings)
     if reason is not None:
-        raise UsageError(f"the checkpoint's architecture {name} is none that is registered here, and {reason}: name its --user-dir")
+        raise UsageError(f"the checkpoint's architecture {name} is not registered here, and {reason}: name its --user-dir")
     sizes = f"{settings['encoder_layers']} + {settings['decoder_layers']} layers of width {settings['decoder_embed_dim']}"
     logger.info("the checkpoint's architecture %s is not registered here: built as a plain Transformer, %s, by its settings", name, sizes)
     if isinstance(holder, Namespace):

@@ -54,10 +54,10 @@ def segmentation_flags(folder: str, given: Mapping[str, Any], saved: Mapping[str
         return files | {name: saved[name] for name in ("bpe", "tokenizer") if saved.get(name)}
     if given.get("sentencepiece_model"):
         return {} if given.get("bpe") else {"bpe": "sentencepiece"}
-    wanted = {"sentencepiece": "sentencepiece_model", "subword_nmt": "bpe_codes", "fastbpe": "bpe_codes"}.get(given.get("bpe") or "")
-    if given.get("bpe") and (wanted is None or given.get(wanted)):
+    needs = {"sentencepiece": "sentencepiece_model", "subword_nmt": "bpe_codes", "fastbpe": "bpe_codes"}.get(given.get("bpe") or "")
+    if given.get("bpe") and (needs is None or given.get(needs)):
         return {}
-    names = [name for name in segmentation_files(folder) if wanted in (None, flag_of(name))]
+    names = [name for name in segmentation_files(folder) if needs in (None, flag_of(name))]
     codes = given.get("bpe_codes")
     if codes is None and len(names) > 1:
         ways = [f"--{flag_of(name).replace('_', '-')} {os.path.join(folder, name)}" for name in names]

@@ -91,7 +91,7 @@ class ParallelSearch(Searcher):
 
     @torch.no_grad()
     def __call__(self, pool: Pool, answer: OnFinal) -> None:
-        """The driver: decode the sentences of the pool that are wanted; give `answer` each of them as soon as it is finished."""
+        """The driver: decode the pool's sentences `to_decode`; give `answer` each of them as soon as it is finished."""
         try:
             search_all(self.schedule, self, pool, 1, self.stats, answer)
         finally:
@@ -224,9 +224,9 @@ class ParallelSearch(Searcher):
         tokens, score = rows.tokens[r, 1:behind].tolist(), rows.score[r, 1:behind].tolist()
         total = torch.tensor(sum(score), dtype=torch.float64)
         sentence = upload(rows.live[r : r + 1], device)
-        wanted = self.scoring.wanted(pool, sentence).cpu() if self.scoring.reward else total
+        rewarded = self.scoring.rewarded(pool, sentence).cpu() if self.scoring.reward else total
         positional = torch.tensor(score, dtype=dtype, device=device)
-        return Hypothesis(torch.tensor(tokens, device=device), float(self.scoring(total, len(tokens), wanted)), positional)
+        return Hypothesis(torch.tensor(tokens, device=device), float(self.scoring(total, len(tokens), rewarded)), positional)
 
     def keep(self, stays: np.ndarray) -> None:
         """Drop the rows that do not stay (n,), here and in the decoder."""

@@ -142,7 +142,7 @@ class GlossaryPlacement:
         if waiting:
             settle()
         if left:
-            self.forced(replace(pool, wanted=sorted(left)), lambda number, found: answer(number, elsewhere(given[number], found)))
+            self.forced(replace(pool, to_decode=sorted(left)), lambda number, found: answer(number, elsewhere(given[number], found)))
 
     def sentence(self, pool: Pool, number: int, drafts: Sequence[Hypothesis], nbest: int) -> Sentence:
         """A sentence of the pool and its drafts, best first."""
@@ -182,8 +182,8 @@ class GlossaryPlacement:
         scores = self.score.log_probs(sources, [(s.source, tokens) for s, _, tokens in jobs], pool.bos)
         for (sentence, candidate, tokens), each in zip(jobs, scores, strict=True):
             total = each.sum()
-            wanted = self.spec.scoring.wanted(pool, torch.tensor([sentence.number], device=pool.length.device)).cpu()[0]
-            score = float(self.spec.scoring(total, len(tokens), wanted))
+            rewarded = self.spec.scoring.rewarded(pool, torch.tensor([sentence.number], device=pool.length.device)).cpu()[0]
+            score = float(self.spec.scoring(total, len(tokens), rewarded))
             final = replace(candidate.draft, tokens=torch.tensor(tokens), score=score, positional_scores=each, ending=None)
             candidate.finals.append((candidate.draft.score + TRUST * float(total) / len(tokens), final))
 

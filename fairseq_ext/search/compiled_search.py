@@ -86,8 +86,8 @@ class CompiledSearch(Searcher):
             self.reader = decoder.batch_reader(FIRST_POSITIONS + FIRST_STEPS * spec.k)
             decoder.set_aside()
         self.setup.stats.encoder_calls += 1
-        wanted = spec.scoring.wanted(pool, torch.tensor(sentences)).tolist() if spec.scoring.reward else itertools.repeat(0.0)
-        for request, slot, length in zip(requests, slots, wanted, strict=False):
+        rewarded = spec.scoring.rewarded(pool, torch.tensor(sentences)).tolist() if spec.scoring.reward else itertools.repeat(0.0)
+        for request, slot, length in zip(requests, slots, rewarded, strict=False):
             self.sentences[request] = self.spare.pop() if self.spare else CompiledSentence(self.rules)
             limit = pool.max_len[request.sentence]
             self.sentences[request].start_(pool.bos, limit, slot, request.nbest, length, (limit + 1.0) ** spec.scoring.lenpen)
@@ -153,7 +153,7 @@ class CompiledSearch(Searcher):
             if self.proves:
                 steps = state.limit - state.length
                 ending = Ending(state.gap, steps, steps * self.rules.k + state.missed)
-            found = hypotheses(sentence.found(), self.setup.spec.scoring, request.most, state.wanted, ending)
+            found = hypotheses(sentence.found(), self.setup.spec.scoring, request.most, state.rewarded, ending)
         if self.drops:
             stats.drop(torch.tensor(state.dropped))
         self.cancel([request])

@@ -45,12 +45,12 @@ def hypotheses(
     found: Sequence[tuple[np.ndarray, np.ndarray]],
     scoring: Scoring,
     most: int | None = None,
-    wanted: float = 0.0,
+    rewarded: float = 0.0,
     ending: Ending | None = None,
 ) -> list[Hypothesis]:
     """Return the hypotheses of a compiled search, best first, of equals those that come first, at most so many.
 
-    found: of each its tokens (L,) with EOS, and sums of log-probabilities (L,); wanted: target length that a bounded reward counts up to.
+    found: of each its tokens (L,) with EOS, and sums of log-probabilities (L,); rewarded: target length that a bounded reward counts up to.
     """
     scored = []
     for tokens, cumulative in found:
@@ -58,7 +58,7 @@ def hypotheses(
         if scoring.normalize:
             total = total / np.float32(len(tokens) ** scoring.lenpen)
         elif scoring.reward:
-            total = np.float64(total) + scoring.reward * min(wanted, len(tokens))
+            total = np.float64(total) + scoring.reward * min(rewarded, len(tokens))
         scored.append((float(total), tokens, cumulative))
     out = []
     for score, tokens, cumulative in sorted(scored, key=lambda each: -each[0])[:most]:
@@ -141,7 +141,7 @@ class Finished:
         cumulative = torch.cat([beam.score[row], last[:, None]], dim=1)
         lag = None if beam.lags is None else [beam.lags[i] for i in of]
         length = tokens.size(1) if lag is None else tokens.size(1) - upload(lag, beam.device)
-        score = scoring(last, length, scoring.wanted(pool, owner))
+        score = scoring(last, length, scoring.rewarded(pool, owner))
         attention = None if beam.attention is None or not beam.attention.weights.size(1) else beam.attention.weights[row]
         self.add_(sentence, FinishedStep(tokens, cumulative, score, attention, lag))
         self.count.index_add_(0, owner, torch.ones_like(row))

@@ -42,7 +42,7 @@ class Pool:
     required: Sequence[Collection[int]] | None = None  # ids that a shortlist must hold for each sentence, as `select` says
     draft_lines: list[int] | None = None  # line of the draft file of each sentence, -1 for none; None: its number
     numbered: bool = True  # ids come from the data set, not from the place in the batch
-    wanted: list[int] | None = None  # the sentences to decode, in the order in which they start; None: all
+    to_decode: list[int] | None = None  # the sentences to decode, in the order in which they start; None: all
     alone: bool = False  # a sentence is encoded beside others of its length only: padding would change its encoder's output
     version: int = 0  # counts the changes of a pool whose sentences come and go (open_pool.py)
     _limit: Tensor | None = field(default=None, repr=False)
@@ -68,7 +68,7 @@ class Pool:
 
     def wanted_sentences(self) -> Sequence[int]:
         """The sentences to decode, in the order in which they start."""
-        return range(len(self)) if self.wanted is None else self.wanted
+        return range(len(self)) if self.to_decode is None else self.to_decode
 
     def inputs(self, sentences: list[int]) -> dict[str, Tensor]:
         """The model's input for these sentences, no wider than the longest of them (an LSTM insists on it)."""

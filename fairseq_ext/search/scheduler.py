@@ -55,7 +55,7 @@ class Scheduler(Generic[R]):
 
 
 def search_all(schedule: Schedule, searcher: Searcher, pool: Pool, nbest: int, stats: Stats, answer: OnFinal) -> None:
-    """Decode the sentences of the pool that are wanted; give `answer` each of them as soon as it is final. nbest: length of their lists."""
+    """Decode the pool's sentences `to_decode`; give `answer` each of them as soon as it is final. nbest: length of their lists."""
     scheduler: Scheduler[Request] = Scheduler(schedule)
     has_started = False
     for sentence in pool.wanted_sentences():

@@ -87,7 +87,7 @@ class BeamSearch:
 
     @torch.no_grad()
     def __call__(self, pool: Pool, answer: OnFinal) -> None:
-        """Decode the sentences of the pool that are wanted; give `answer` each of them as soon as it is final."""
+        """Decode the pool's sentences `to_decode`; give `answer` each of them as soon as it is final."""
         searchers = Searchers([*self.compiled, LoopSearch(self.setup, pool)])
         try:
             search_all(self.setup.plugs.schedule, searchers, pool, self.setup.spec.nbest, self.setup.stats, answer)

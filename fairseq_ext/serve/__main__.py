@@ -69,7 +69,7 @@ def settings_of(args: Any) -> Settings:
         if value is not None and not value > 0:
             raise UsageError(f"--{name.replace('_', '-')} {value:g} allows nothing: use a number above 0")
     if not args.grace >= 0:
-        raise UsageError(f"--grace {args.grace:g} is no time: use 0 seconds or more")
+        raise UsageError(f"--grace (seconds) must be 0 or more, not {args.grace:g}")
     if args.api_keys is None and not is_loopback(args.host):
         raise UsageError(f"--host {args.host} opens the server to others and no keys are given: add --api-keys FILE, or leave --host out")
     Keys(args.api_keys)

@@ -52,7 +52,7 @@ class Keys:
             return
         if not key:
             raise HTTPException(401, "this server asks for a key: send it as Authorization: Bearer KEY", {"WWW-Authenticate": "Bearer"})
-        raise HTTPException(403, "the key is none of this server's: check it, or ask who runs the server for one")
+        raise HTTPException(403, "this server does not know the key: check it, or ask who runs the server for one")
 
 
 def read_hashes(path: str) -> list[str]:

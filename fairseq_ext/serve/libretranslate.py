@@ -73,12 +73,12 @@ def read(body: bytes, content_type: str, model: Description, most: int) -> Asked
     else:
         value = read_json(body)
     if not isinstance(value, dict):
-        raise UsageError("the body is no object: send q, source and target")
+        raise UsageError("the body must be an object: send q, source and target")
     q = value.get("q")
     several = isinstance(q, list)
     texts: list[Any] = value["q"] if several else [q]
     if not texts or not all(isinstance(text, str) for text in texts):
-        raise UsageError('"q" is no text: write the text to translate there, or a list of texts')
+        raise UsageError('"q" must be a text: write the text to translate there, or a list of texts')
     for name, known in (("source", model.source), ("target", model.target)):
         given = value.get(name)
         if given != known and not (name == "source" and given == "auto"):
@@ -90,7 +90,7 @@ def read(body: bytes, content_type: str, model: Description, most: int) -> Asked
     except (TypeError, ValueError):
         alternatives = -1
     if alternatives < 0:
-        raise UsageError('"alternatives" is no number of texts: use 0 or more')
+        raise UsageError('"alternatives" must be 0 or more')
     lines = [text.split("\n") for text in texts]
     if sum(map(len, lines)) > most:
         raise UsageError(f"the request has {sum(map(len, lines))} lines and the limit is {most} (--max-lines): send fewer")

@@ -86,7 +86,7 @@ def read_json(body: bytes) -> Any:
 
 def refuse_constant(name: str) -> None:
     """NaN and infinities are no JSON."""
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 DECODER = json.JSONDecoder(object_pairs_hook=no_key_twice("the request"), parse_constant=refuse_constant)
@@ -143,7 +143,7 @@ def read_graph(body: bytes) -> tuple[str, list[str] | None]:
         raise UsageError("a graph has one sentence: send an object with a source")
     tokens = value.get("tokens")
     if tokens is not None and (not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens)):
-        raise UsageError(f'{cut(json.dumps(tokens))} for "tokens" is no list of tokens: send those of an answer with "detail"')
+        raise UsageError(f'{cut(json.dumps(tokens))} for "tokens" is not a list of tokens: send those of an answer with "detail"')
     return source, tokens
 
 

@@ -97,7 +97,7 @@ class ResultsFile:
                     if isinstance(error, UsageError):
                         raise
                     raise UsageError(
-                        f"{self.path}, line {number}, is no line of a results file, because {error}: name another --results-file"
+                        f"{self.path}, line {number}, is not a line of a results file, because {error}: name another --results-file"
                     ) from None
                 whole += len(line)
         return whole

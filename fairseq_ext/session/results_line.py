@@ -53,14 +53,14 @@ def sentence(line: bytes, words: int) -> dict[str, Any]:
 def check(hypothesis: Any, words: int) -> None:
     """Errors: ValueError for what is no hypothesis over so many words."""
     if not isinstance(hypothesis, dict):
-        raise ValueError("it has a hypothesis that is no object")
+        raise ValueError("it has a hypothesis that is not an object")
     tokens, scores, unmet = (hypothesis.get(name) for name in ("tokens", "positional_scores", "unmet"))
     if not isinstance(tokens, list) or not tokens or not all(whole(token) and token < words for token in tokens):
-        raise ValueError(f"it has a token that is none of the dictionary's {words} words")
+        raise ValueError(f"it has a token outside the dictionary's {words} words")
     if not isinstance(scores, list) or len(scores) != len(tokens) or not all(map(number, [hypothesis.get("score"), *scores])):
-        raise ValueError("it has a score that is no number, or not one for each token")
+        raise ValueError("it has a score that is not a number, or not one for each token")
     if "unmet" in hypothesis and not (isinstance(unmet, list) and all(pair_of_texts(pair) for pair in unmet)):
-        raise ValueError("it has constraints that are no pairs of phrase and reason")
+        raise ValueError("it has constraints that are not pairs of phrase and reason")
 
 
 def whole(value: Any) -> bool:

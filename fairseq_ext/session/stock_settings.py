@@ -32,14 +32,14 @@ RANGES: dict[tuple[str, str], tuple[int, int, str]] = {
 
 
 def check_stock_settings(settings: DictConfig | Namespace) -> None:
-    """UsageError for a number outside its range, too few open files, overrides that are no dictionary, a damaged dictionary of alignments.
+    """UsageError for a number outside its range, too few open files, overrides other than a dictionary, a damaged dictionary of alignments.
 
     settings: a task's.
     """
     for (group, name), (least, most, meaning) in RANGES.items():
         value = setting(settings, group, name)
         if value is not None and not least <= value <= most:
-            raise UsageError(f"--{name.replace('_', '-')} {value} is no {meaning}: use {least} to {most}")
+            raise UsageError(f"--{name.replace('_', '-')} ({meaning}) must be {least} to {most}, not {value}")
     workers, files = setting(settings, "dataset", "num_workers") or 0, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if workers and is_loaded("fairseq_cli.generate") and files != resource.RLIM_INFINITY and files < 48 + 8 * workers:
         raise UsageError(  # torch would wait for ever for what its process could not send
@@ -53,7 +53,7 @@ def check_stock_settings(settings: DictConfig | Namespace) -> None:
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             is_right = False
         if not is_right:
-            raise UsageError(f"--model-overrides is no dictionary of values ({cut(given)}): write one, such as {{'data': 'x'}}")
+            raise UsageError(f"--model-overrides must be a dictionary of values, not {cut(given)}: write one, such as {{'data': 'x'}}")
     aligned = setting(settings, "generation", "replace_unk")
     if isinstance(aligned, str) and aligned.strip("@ "):  # the flag alone gives "@@ "
         list(table_lines(aligned, "--replace-unk", 2))

@@ -48,7 +48,7 @@ def refuse_unknown(name: str) -> None:
     if name not in ours and own is not None and not own.__module__.startswith("fairseq."):
         raise UsageError(f"there is no --task {name} yet: add fairseq_ext.extend({own.__name__}) where {stock} is registered")
     if name not in ours:
-        raise UsageError(f"--task {name} is none of fairseq_ext's tasks: use {', '.join(ours)}")
+        raise UsageError(f"--task {name} is unknown to fairseq_ext: use {', '.join(ours)}")
 
 
 class MultiSimpleEpoch(TranslationMultiSimpleEpochTask):
@@ -141,5 +141,5 @@ class SpeechToText(SpeechToTextTask):
     def get_interactive_tokens_and_lengths(self, lines: list[str], encode_fn: Any) -> tuple[list[str], list[int]]:
         for line in lines:
             if not os.path.isfile(line.partition(":")[0]):  # behind a colon: place and size in an archive
-                raise UsageError(f"'{line}' of the input is no file: each line names an audio file, or features as .npy")
+                raise UsageError(f"'{line}' of the input is not a file: each line names an audio file, or features as .npy")
         return super().get_interactive_tokens_and_lengths(lines, encode_fn)

@@ -28,7 +28,7 @@ def check_languages(task: type[FairseqTask], name: str, settings: DictConfig | N
         if not given:
             raise UsageError(f"--task {name} translates from one language to another: add {shown}, one of {listed}")
         if given not in known:
-            raise UsageError(f"{shown} {cut(given)} is none of the task's languages: use one of {listed}")
+            raise UsageError(f"{shown} {cut(given)} is not a language of the task: use one of {listed}")
     pair = f"{settings.source_lang}-{settings.target_lang}"
     if issubclass(task, MultilingualTranslationTask) and pair not in pairs_of(settings):
         raise UsageError(f"--lang-pairs has no {cut(pair)}, and the checkpoint has a model for each of its pairs alone: use one of those")

@@ -33,7 +33,7 @@ def typed(least: int, most: int, meaning: str) -> Callable[[str], int]:
     def whole_number(text: str) -> int:
         value = int(text)
         if not least <= value <= most:
-            raise ArgumentTypeError(f"{cut(text)} is no {meaning}: use {least} to {most}, or leave it out")
+            raise ArgumentTypeError(f"({meaning}) must be {least} to {most}, not {cut(text)}, or be left out")
         return value
 
     return whole_number

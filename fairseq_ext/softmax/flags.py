@@ -46,4 +46,4 @@ class TopFlags(ShortlistFlags):
 def check_top(flags, generation) -> None:
     """Refuse a size below zero (raises UsageError)."""
     if flags.shortlist_top < 0:
-        raise UsageError(f"--shortlist-top {flags.shortlist_top} is no number of words: use 0 or more")
+        raise UsageError(f"--shortlist-top (number of words) must be 0 or more, not {flags.shortlist_top}")

@@ -33,9 +33,9 @@ class FullScorer:
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / spec.temperature
         exact = logits.log_softmax(-1).gather(2, tokens[:, :, None])[:, :, 0] - spec.unk_penalty * (tokens == spec.unk)
         out = []
-        wanted = scoring.wanted(pool, owner[:1])
+        rewarded = scoring.rewarded(pool, owner[:1])
         for h, row in zip(found, exact, strict=True):
             positional = row[: h.tokens.numel()].clone()
-            score = float(scoring(positional.double().sum(), h.tokens.numel(), wanted))
+            score = float(scoring(positional.double().sum(), h.tokens.numel(), rewarded))
             out.append(Hypothesis(h.tokens, score, positional, h.attention))
         return sorted(out, key=lambda h: -h.score)

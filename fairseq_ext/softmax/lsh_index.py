@@ -179,7 +179,7 @@ def check_numbers(arrays: dict[str, Any], parameters: Parameters, V: int, D: int
     if not key.shape == start.shape == length.shape == (W, key.shape[1]) or key.shape[1] < 1 or hashes.shape != (W, 4):
         raise Damaged("its arrays are of another size")
     if not 1 <= int(hashes.min()) <= int(hashes.max()) < PRIME:
-        raise Damaged("its hash functions are none")
+        raise Damaged("its hash functions are not valid")
     if int(start.min()) < 0 or int(length.min()) < 0 or int((start.astype("int64") + length).max()) > V:
         raise Damaged("its spans leave their band")
 

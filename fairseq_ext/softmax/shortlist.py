@@ -34,19 +34,19 @@ SHAPES = 256  # a gathered part is filled up to a multiple of so many words
 
 def required_words(pool: Pool) -> Tensor:
     """(N, R) ids that each sentence's prefix and constraints need, padded with -1."""
-    wanted = [{*ids, *pool.forced(i)} for i, ids in enumerate(pool.required or [()] * len(pool))]
-    width = max(map(len, wanted), default=0)
-    rows = [[*sorted(w), *[-1] * (width - len(w))] for w in wanted]
+    needed = [{*ids, *pool.forced(i)} for i, ids in enumerate(pool.required or [()] * len(pool))]
+    width = max(map(len, needed), default=0)
+    rows = [[*sorted(w), *[-1] * (width - len(w))] for w in needed]
     return torch.tensor(rows, dtype=torch.long, device=pool.length.device).view(len(pool), width)
 
 
-def mask_with(mask: Tensor, wanted: Tensor | None) -> Tensor:
-    """mask (G, V) with the ids wanted (G, R) set, -1 left out."""
-    if wanted is None:
+def mask_with(mask: Tensor, needed: Tensor | None) -> Tensor:
+    """mask (G, V) with the ids needed (G, R) set, -1 left out."""
+    if needed is None:
         return mask
     V = mask.size(1)
     mask = torch.cat([mask, mask[:, :1]], dim=1)  # a column for what only fills up
-    return mask.scatter(1, wanted.masked_fill(wanted < 0, V), True)[:, :V]
+    return mask.scatter(1, needed.masked_fill(needed < 0, V), True)[:, :V]
 
 
 class ShortlistSoftmax(Softmax):
@@ -80,8 +80,8 @@ class ShortlistSoftmax(Softmax):
 
     def required_of_live(self, beam: Beam, pool: Pool) -> Tensor | None:
         """(S, R) ids that prefixes and constraints of the live sentences need, padded with -1; None for none."""
-        wanted = self.required(pool)
-        return wanted[beam.live_index()] if wanted.size(1) else None
+        needed = self.required(pool)
+        return needed[beam.live_index()] if needed.size(1) else None
 
     def words(self, features: list[Tensor], beam: Beam, pool: Pool) -> Tensor | None:
         """Words that a call's shortlists need besides the base: a mask (S, V) with one for each sentence, or (1, V) for all rows
@@ -104,13 +104,13 @@ class ShortlistSoftmax(Softmax):
             out = self.full(decoder, features)
         elif self.by_sentence and len(beam.live) > 1:
             mask = self.words(features, beam, pool)
-            wanted = self.required_of_live(beam, pool)
+            needed = self.required_of_live(beam, pool)
             if mask is None:
                 mask = self.in_base.expand(len(beam.live), -1)
-            out = self.separate(features, mask_with(mask | self.in_base, wanted), beam)
+            out = self.separate(features, mask_with(mask | self.in_base, needed), beam)
         else:
-            wanted = self.required_of_live(beam, pool)
-            always = None if wanted is None else mask_with(self.in_base[None], wanted.reshape(1, -1))[0]
+            needed = self.required_of_live(beam, pool)
+            always = None if needed is None else mask_with(self.in_base[None], needed.reshape(1, -1))[0]
             found = self.found(features, beam, pool, always)
             size = self.base.numel() + (0 if found is None else found.numel())
             # subtle: a sentence's own list is scored by the same products alone and beside others, which never are the decoder's (--int8)

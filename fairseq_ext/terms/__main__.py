@@ -84,7 +84,7 @@ def lemmatizers(args: Namespace, source_lang: str | None) -> tuple[Lemmatizer | 
 def score_command(args: Namespace) -> None:
     """Print the scores; UsageError for files that cannot be used."""
     if args.draws < 1:
-        raise UsageError(f"--draws {args.draws} is no number of draws: use 1 or more")
+        raise UsageError(f"--draws must be 1 or more, not {args.draws}")
     files = Files(args.references, args.target_lang, args.source_lang, args.sources, args.terms_file, args.terms, args.glossary_match)
     sentences, source_lang = READERS[args.format](files)
     if not sentences:

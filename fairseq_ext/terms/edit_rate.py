@@ -43,8 +43,8 @@ def cost(hypothesis: list[str], reference: list[str], weights: list[int]) -> int
         row.append(row[-1] + weight)  # all missing
     for word in shifted:
         above, row = row, [row[0] + 1]
-        for i, (wanted, weight) in enumerate(zip(reference, weights, strict=True)):
-            replaced = above[i] + (0 if word == wanted else weight)
+        for i, (expected, weight) in enumerate(zip(reference, weights, strict=True)):
+            replaced = above[i] + (0 if word == expected else weight)
             row.append(min(replaced, above[i + 1] + 1, row[i] + weight))
     return shifts + row[-1]
 

@@ -19,14 +19,14 @@ Lemmas = tuple[str, ...]
 
 def forms_in(lines: Iterable[str], targets: Iterable[str], lemma: Lemmatizer) -> dict[str, Counter[str]]:
     """For each target, the forms that the lines have, with how often they occur."""
-    wanted: defaultdict[Lemmas, list[str]] = defaultdict(list)
+    targets_of: defaultdict[Lemmas, list[str]] = defaultdict(list)
     lengths: defaultdict[str, set[int]] = defaultdict(set)  # lemma of a first word -> lengths of the targets that start with it
     for target in dict.fromkeys(targets):
         key = tuple(lemma(word) for word in words_of(target))
         if key:
-            wanted[key].append(target)
+            targets_of[key].append(target)
             lengths[key[0]].add(len(key))
-    found: dict[str, Counter[str]] = {target: Counter() for of_key in wanted.values() for target in of_key}
+    found: dict[str, Counter[str]] = {target: Counter() for of_key in targets_of.values() for target in of_key}
     for line in lines:
         text = normalize("NFKC", line)
         words = words_of(text)
@@ -37,7 +37,7 @@ def forms_in(lines: Iterable[str], targets: Iterable[str], lemma: Lemmatizer) ->
             for small in (False, True)[: 1 + (start == first)]:
                 head = lemma(words[start][:1].lower() + words[start][1:]) if small else lemmas[start]
                 for length in lengths.get(head, ()):
-                    for target in wanted.get((head, *lemmas[start + 1 : start + length]), ()):
+                    for target in targets_of.get((head, *lemmas[start + 1 : start + length]), ()):
                         if (start == first and target[:1].islower()) == small:
                             end = start + length - 1
                             form = " ".join(text[starts[start] : starts[end] + len(words[end])].split())

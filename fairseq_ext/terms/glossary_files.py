@@ -125,7 +125,7 @@ def json_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int,
                 yield number, (record["source"], targets)
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 how = 'write {"source": "term", "target": "a|b"}, the target as text or a list of texts'
-                yield number, UsageError(f"line {number} of {path} is no entry: {how}")
+                yield number, UsageError(f"line {number} of {path} is not an entry: {how}")
 
 
 def csv_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, Any]]:

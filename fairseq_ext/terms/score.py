@@ -36,8 +36,8 @@ class EvaluationSet:
     def cases(self, hypotheses: Sequence[str], flag: str) -> list[Case]:
         """The lines of a system; UsageError for another number of lines than the test set's."""
         if len(hypotheses) != len(self.sentences):
-            found, wanted = counted(len(hypotheses), "translation"), counted(len(self.sentences), "line")
-            raise UsageError(f"{flag} has {found} and --references has {wanted}: name files of the same test set")
+            found, lines = counted(len(hypotheses), "translation"), counted(len(self.sentences), "line")
+            raise UsageError(f"{flag} has {found} and --references has {lines}: name files of the same test set")
         return cases_of(self.sentences, hypotheses, self.of_source, self.of_target)
 
 

@@ -25,7 +25,7 @@ def passes(format: str, ends: Callable[[str], list[int]], protect: Sequence[str]
         "markdown": (of_markdown,),
     }
     if format not in found:
-        raise UsageError(f"format {cut(repr(format))} is none of {', '.join(FORMATS)}")
+        raise UsageError(f"format must be one of {', '.join(FORMATS)}, not {cut(repr(format))}")
     return [partial(each, ends=ends, protect=tuple(protect)) for each in found[format]]
 
 

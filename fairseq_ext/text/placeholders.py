@@ -33,7 +33,7 @@ def pattern(protect: tuple[str, ...], of_markup: bool) -> regex.Pattern[str]:
             if regex.compile(each).search("") is not None:
                 raise UsageError(f"--protect {each} matches nothing at all as well: write what it must hold")
         except regex.error as error:
-            raise UsageError(f"--protect {each} is no regular expression ({error}): correct it") from None
+            raise UsageError(f"--protect {each} must be a regular expression ({error}): correct it") from None
     return regex.compile("|".join(f"(?:{each})" for each in (*protect, *KNOWN, ENTITIES[of_markup])))
 
 

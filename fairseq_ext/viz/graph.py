@@ -89,7 +89,7 @@ class Graph:
         except OSError as error:
             raise UsageError(f"{path} cannot be read ({error.strerror}): name a file that --ddg-dir has written") from error
         except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
-            raise UsageError(f"{path} is no dependency graph: name a JSON file that --ddg-dir has written") from error
+            raise UsageError(f"{path} is not a dependency graph: name a JSON file that --ddg-dir has written") from error
 
     def check(self) -> None:
         """Raise TypeError, ValueError or KeyError unless every number and text is one that can be drawn."""

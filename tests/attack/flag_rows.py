@@ -59,13 +59,13 @@ FLAGS: dict[str, tuple[list, str]] = {
         "--constraint-bonus can make a token's score positive, so --stop optimal proves nothing",
     ),
     "bonus and banks": ([*PHRASES, "--constraint-bonus", 1, "--select", "gbs"], "--select gbs forces them: leave one of the two out"),
-    "bonus nan": ([*PHRASES, "--constraint-bonus", "nan"], "--constraint-bonus nan is no bonus in nats: use 0 to 1000"),
-    "bonus below 0": ([*PHRASES, "--constraint-bonus=-1"], "--constraint-bonus -1.0 is no bonus in nats: use 0 to 1000"),
+    "bonus nan": ([*PHRASES, "--constraint-bonus", "nan"], "--constraint-bonus (bonus in nats) must be 0 to 1000, not nan"),
+    "bonus below 0": ([*PHRASES, "--constraint-bonus=-1"], "--constraint-bonus (bonus in nats) must be 0 to 1000, not -1.0"),
     "allocation of another search": (
         [*PHRASES, "--select", "gbs", *SHAPES["--dba-allocation"]],
         "--dba-allocation belongs to --select dba",
     ),
-    "width beyond all": (["--schedule", "stream", "--stream-width", 10**9], "is no number of sentences: use 1 to 10000000"),
+    "width beyond all": (["--schedule", "stream", "--stream-width", 10**9], "(number of sentences) must be 1 to 10000000"),
     # what searches nothing takes no flag of a search
     **{
         f"{flag} and references": (["--score-reference", flag, *value], f"{REFERENCE} {flag} has nothing to do: leave one of the two out")

@@ -36,13 +36,13 @@ RESULTS = {
     "no text": (2, {**SENTENCE, "text": ["a"]}, "it has no number, source or text of a sentence"),
     "no hypotheses": (2, {**SENTENCE, "hypotheses": []}, "it has no hypotheses"),
     "hypotheses by name": (2, {**SENTENCE, "hypotheses": {"0": HYPOTHESIS}}, "it has no hypotheses"),
-    "a hypothesis as text": (2, {**SENTENCE, "hypotheses": ["a"]}, "it has a hypothesis that is no object"),
+    "a hypothesis as text": (2, {**SENTENCE, "hypotheses": ["a"]}, "it has a hypothesis that is not an object"),
     "a word too many": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "tokens": [10, 2]}]}, "none of the dictionary's 10 words"),
     "a word below 0": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "tokens": [-1, 2]}]}, "none of the dictionary's 10 words"),
     "no words": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "tokens": []}]}, "none of the dictionary's 10 words"),
     "a huge word": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "tokens": [10**40, 2]}]}, "none of the dictionary's 10 words"),
-    "NaN": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "score": float("nan")}]}, "it has a score that is no number"),
-    "a score as text": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "score": "-1"}]}, "it has a score that is no number"),
+    "NaN": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "score": float("nan")}]}, "it has a score that is not a number"),
+    "a score as text": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "score": "-1"}]}, "it has a score that is not a number"),
     "a score too few": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "positional_scores": [-1.0]}]}, "or not one for each token"),
     "unmet as text": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "unmet": "x"}]}, "no pairs of phrase and reason"),
     "unmet without reason": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "unmet": [["x"]]}]}, "no pairs of phrase and reason"),
@@ -63,7 +63,7 @@ def test_a_results_file(tmp_path, name):
     with pytest.raises(UsageError) as error:
         ResultsFile(str(path), True, "s", MADE_FROM, 10)
     assert reason in str(error.value) and "name another --results-file" in str(error.value)
-    assert number == 1 or f"line {number}, is no line of a results file, because" in str(error.value)
+    assert number == 1 or f"line {number}, is not a line of a results file, because" in str(error.value)
 
 
 # ---- the corpus command's manifest
@@ -157,7 +157,7 @@ def test_a_draft_table(tmp_path, name):
     made.save(path)
     with pytest.raises(UsageError) as error:
         Table.load(path)
-    assert f"--draft-table {path} is no draft table, because {reason}" in str(error.value) and table.REBUILD in str(error.value)
+    assert f"--draft-table {path} is not a draft table, because {reason}" in str(error.value) and table.REBUILD in str(error.value)
 
 
 # ---- LSH indexes, of 50 words and 8 dimensions
@@ -174,8 +174,8 @@ INDEXES = {
     "a start below 0": ("cuckoo", "start", (0, 0), -1, "its spans leave their band"),
     "a length too large": ("cuckoo", "length", (1, 1), 10**9, "its spans leave their band"),
     "a length below 0": ("cuckoo", "length", (1, 1), -2, "its spans leave their band"),
-    "no hash function": ("cuckoo", "hashes", (0, 0), 0, "its hash functions are none"),
-    "a hash function too large": ("cuckoo", "hashes", (3, 3), 2**62, "its hash functions are none"),
+    "no hash function": ("cuckoo", "hashes", (0, 0), 0, "its hash functions are not valid"),
+    "a hash function too large": ("cuckoo", "hashes", (3, 3), 2**62, "its hash functions are not valid"),
 }
 
 

@@ -99,7 +99,7 @@ def test_a_draft_that_is_done_again_has_no_certificate(demo, mixed):
         (("--constraint-end",), "--constraint-end shapes phrases, and the command has none: add --constraints-file"),
         (("--select", "dba", "--constraint-bonus", 2), "--constraint-bonus prefers phrases and --select dba forces them"),
         (("--select", "bonus"), "--select bonus prefers phrases by a bonus and none is given"),
-        (("--constraint-bonus", -1), "--constraint-bonus -1.0 is no bonus in nats"),
+        (("--constraint-bonus", -1), "--constraint-bonus (bonus in nats) must be "),
         (("--constraint-bonus", 1, "--stop", "optimal", "--unnormalized"), "can make a token's score positive"),
         (("--constraint-bonus", 1, "--softmax", "screened"), "can raise words"),
         (("--select", "bonus", "--constraint-bonus", 1, "--constraint-draft-first"), "forces phrases in the end"),

@@ -108,14 +108,14 @@ def test_overwrite_removes_nothing_outside_the_folder(tmp_path):
 @pytest.mark.parametrize(
     "flags, said",
     [
-        (["--threads", "1000000"], "--threads 1000000 is no number of CPU threads: use 1 to 1024"),
+        (["--threads", "1000000"], "--threads (number of CPU threads) must be 1 to 1024, not 1000000"),
         (["--threads", "9" * 200], "..."),
-        (["--workers", "1000000"], "--workers 1000000 is no number of workers"),
+        (["--workers", "1000000"], "--workers (number of workers) must be "),
         (["--workers", "5000", "--threads", "1000"], "far more than this machine's"),
-        (["--unit", "99999999"], "--unit 99999999 is no number of sentences"),
+        (["--unit", "99999999"], "--unit (number of sentences) must be "),
         (["--object-store", "20"], "--object-store 20 is less than Ray takes"),
-        (["--object-store", "999999999"], "--object-store 999999999 is no number of MiB"),
-        (["--progress", "nan"], "--progress nan is no number of seconds"),
+        (["--object-store", "999999999"], "--object-store (number of MiB) must be "),
+        (["--progress", "nan"], "--progress (seconds) must be 0 or more, not nan"),
     ],
 )
 def test_absurd_counts_are_refused(tmp_path, echo, capsys, flags, said):

@@ -189,7 +189,7 @@ def test_two_segmentation_models_are_a_choice(tmp_path):
         find_model(str(place), {})
     assert find_model(str(place), {"bpe": "sentencepiece"})["sentencepiece_model"] == str(place / "spm.model")
     assert find_model(str(place), {"bpe": "subword_nmt"})["bpe_codes"] == str(place / "bpecodes")
-    with pytest.raises(UsageError, match="is no folder: name the one that has"):
+    with pytest.raises(UsageError, match="is not a folder: name the one that has"):
         find_model(str(tmp_path / "no such"), {})
 
 

@@ -83,8 +83,8 @@ def other_size(settings, weights):
 @pytest.mark.parametrize(
     "change, message",
     [
-        (lacks, "architecture somebodys_sizes is none that is registered here, and its settings lack decoder_layers: name its --user-dir"),
-        (has_more, "its settings have rotary_positions=True, which is none of a plain Transformer's: name its --user-dir"),
+        (lacks, "architecture somebodys_sizes is not registered here, and its settings lack decoder_layers: name its --user-dir"),
+        (has_more, "its settings have rotary_positions=True, which a plain Transformer does not have: name its --user-dir"),
         (other_weights, r"weights are not those of its architecture \(it has decoder.layers.0.gate.weight\)"),
         (other_size, "does not fit"),
     ],

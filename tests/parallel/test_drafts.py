@@ -168,7 +168,7 @@ def test_a_table_whose_numbers_lead_out_of_it_is_refused(tmp_path, harm):
     change, said = HARMS[harm]
     change(table)
     table.save(str(tmp_path / "table.npz"))
-    with pytest.raises(UsageError, match=f"is no draft table, because .*{said}"):
+    with pytest.raises(UsageError, match=f"is not a draft table, because .*{said}"):
         Table.load(str(tmp_path / "table.npz"))
 
 

@@ -54,7 +54,7 @@ def both(ours, sample: dict, monkeypatch, wanted: list[int] | None = None, count
     found, counts = [], []
     for search in (ours.driver, functools.partial(beam_search, ours.setup)):
         pool, answers, before = pool_of(ours, sample), [], ours.stats.copy()
-        pool.wanted = wanted
+        pool.to_decode = wanted
         search(pool, lambda sentence, hypotheses, answers=answers: answers.append((sentence, hypotheses)))
         found.append(answers)
         counts.append({name: vars(ours.stats.since(before)).get(name) for name in counted})

@@ -99,7 +99,7 @@ def test_what_cannot_be_is_refused_in_one_sentence(tmp_path):
             (["--read-timeout", "nan"], "--read-timeout nan allows nothing: use a number above 0"),
             (["--max-connections", "0"], "--max-connections 0 allows nothing: use a number above 0"),
             (["--keep-alive", "-1"], "--keep-alive -1 allows nothing: use a number above 0"),
-            (["--grace", "-1"], "--grace -1 is no time: use 0 seconds or more"),
+            (["--grace", "-1"], "--grace (seconds) must be 0 or more, not -1"),
             (["--port", port], f"cannot listen on 127.0.0.1:{port} (Address already in use): choose another --host or --port"),
             (["--host", "1.2.3.4", "--api-keys", "x"], "--api-keys: cannot read x"),
             (["5"], "'5' belongs to no flag: write a flag before its value"),

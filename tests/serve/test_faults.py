@@ -32,7 +32,7 @@ KEYS = "source, id, constraints, any_of, avoid, prefix, glossary, nbest, detail"
         (b'{"source": "a", "id": 1e999}', "the body has a number that JSON has no form for (NaN or Infinity): write a finite one"),
         (b'{"source": "a", "id": ' + b"[" * 970 + b"]" * 970 + b"}", "the body has lists and objects in one another more than 100 deep"),
         (b'{"source": "a", "nbest": -1e999}', "the body has a number that JSON has no form for"),
-        (b'{"source": NaN}', "the body is not valid JSON (NaN is no JSON)"),
+        (b'{"source": NaN}', "the body is not valid JSON (NaN is not JSON)"),
         (b'{"source": "a", "source": "b"}', "the request has a key twice: join their values"),
         (b'[{"source": "a", "id": {"b": 1, "b": 2}}]', "the request has a key twice: join their values"),
         (b'"text"', f'the request is "text": send an object with the keys {KEYS}'),
@@ -101,7 +101,7 @@ def test_keys(serving, tmp_path, lines):
         without = client.post("/v1/translate", json=body)
         assert without.status_code == 401 and without.headers["www-authenticate"] == "Bearer"
         wrong = client.post("/v1/translate", json=body, headers={"Authorization": "Bearer wrong"})
-        assert wrong.status_code == 403 and wrong.json()["error"].startswith("the key is none of this server's")
+        assert wrong.status_code == 403 and wrong.json()["error"].startswith("this server does not know the key")
         for headers in ({"Authorization": "Bearer right"}, {"X-API-Key": "other"}):
             assert client.post("/v1/translate", json=body, headers=headers).json()["text"]
             assert client.get("/metrics", headers=headers).status_code == 200

@@ -96,8 +96,8 @@ def test_libretranslate_in_json_with_lists_and_alternatives(client, translator, 
     wrong = {
         "fr is not supported as source: this server translates from de to en": {"q": "x", "source": "fr", "target": "en"},
         'format html is not supported: send "text"': {"q": "x", "source": "de", "target": "en", "format": "html"},
-        '"q" is no text: write the text to translate there, or a list of texts': {"source": "de", "target": "en"},
-        '"alternatives" is no number of texts: use 0 or more': {"q": "x", "source": "de", "target": "en", "alternatives": "many"},
+        '"q" must be a text: write the text to translate there, or a list of texts': {"source": "de", "target": "en"},
+        '"alternatives" must be 0 or more': {"q": "x", "source": "de", "target": "en", "alternatives": "many"},
     }
     for sentence, body in wrong.items():
         response = client.post("/translate", json=body)
@@ -186,7 +186,7 @@ def test_a_dependency_graph_is_drawn_on_demand(client):
     assert other.status_code == 200 and "▁very" in other.text and "is given: the search chose it" in other.text
     for body, sentence in [
         ({"source": ""}, "a graph has one sentence: send an object with a source"),
-        ({"source": SOURCE, "tokens": "a"}, '"a" for "tokens" is no list of tokens: send those of an answer with "detail"'),
+        ({"source": SOURCE, "tokens": "a"}, '"a" for "tokens" is not a list of tokens: send those of an answer with "detail"'),
         ({"source": SOURCE, "tokens": ["漢"]}, "the target dictionary lacks the token '漢': give the tokens of an answer"),
     ]:
         assert client.post("/v1/graph", json=body).json() == {"error": sentence}

@@ -153,7 +153,7 @@ def test_files_that_cannot_be_continued_are_refused(tmp_path):
     with pytest.raises(UsageError, match=r"of another search, which differs in --beam \(3 there, 4 now\)"):
         opened(path, True, {"--beam": "4"})
     path.write_text("no json\n{}\n")
-    with pytest.raises(UsageError, match="line 1, is no line of a results file"):
+    with pytest.raises(UsageError, match="line 1, is not a line of a results file"):
         opened(path, True)
     with pytest.raises(UsageError, match="cannot be written"):
         opened(tmp_path / "nowhere" / "x")

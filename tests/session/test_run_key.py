@@ -74,7 +74,7 @@ def test_a_line_that_was_changed_is_told_by_its_number(tiny, tmp_path, line, cha
     lines = path.read_bytes().splitlines(keepends=True)
     lines[line - 1] = change(lines[line - 1])
     path.write_bytes(b"".join(lines))
-    assert f"{path}, line {line}, is no line of a results file, because {said}: name another --results-file" in refused(tiny, path)
+    assert f"{path}, line {line}, is not a line of a results file, because {said}: name another --results-file" in refused(tiny, path)
     assert path.read_bytes() == b"".join(lines)
 
 
@@ -85,11 +85,11 @@ def test_a_line_that_was_changed_is_told_by_its_number(tiny, tmp_path, line, cha
         ({"id": True}, "has no number, source or text of a sentence"),
         ({"text": None}, "has no number, source or text of a sentence"),
         ({"hypotheses": []}, "has no hypotheses"),
-        ({"tokens": [10**30]}, "has a token that is none of the dictionary's"),
-        ({"tokens": [[4]]}, "has a token that is none of the dictionary's"),
-        ({"tokens": {}}, "has a token that is none of the dictionary's"),
-        ({"score": "x"}, "has a score that is no number"),
-        ({"positional_scores": []}, "has a score that is no number, or not one for each token"),
+        ({"tokens": [10**30]}, "has a token outside the dictionary's"),
+        ({"tokens": [[4]]}, "has a token outside the dictionary's"),
+        ({"tokens": {}}, "has a token outside the dictionary's"),
+        ({"score": "x"}, "has a score that is not a number"),
+        ({"positional_scores": []}, "has a score that is not a number, or not one for each token"),
         ({"unmet": [["x"]]}, "has constraints that are no pairs"),
     ],
     ids=str,

@@ -155,7 +155,7 @@ def test_the_command_gives_the_same_lines(tiny, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "generation", "words"),
     [
-        ({"cpu_workers": 0}, {}, "--cpu-workers 0 is no number of processes"),
+        ({"cpu_workers": 0}, {}, "--cpu-workers (number of processes) must be "),
         ({"cpu_workers": 2, "results_file": "x.jsonl"}, {}, "--results-file"),
         ({"cpu_workers": 2}, {"sampling": True}, "--sampling"),
     ],

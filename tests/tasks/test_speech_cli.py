@@ -106,7 +106,7 @@ def test_what_needs_words_of_the_source_is_refused(plain, flags, named):
 
 def test_a_line_that_names_no_file_is_one_sentence(plain):
     done = forked(interactive_main, "fairseq-interactive", *plain.arguments("speech_to_text_ext"), stdin="nowhere.npy\n")
-    assert done.status == 1 and "'nowhere.npy' of the input is no file" in done.stderr
+    assert done.status == 1 and "'nowhere.npy' of the input is not a file" in done.stderr
 
 
 def test_a_model_whose_translations_begin_with_a_tag_asks_for_it(tagged):

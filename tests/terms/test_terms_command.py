@@ -56,7 +56,7 @@ def test_the_table_ends_with_the_signature(files, capsys):
         (["--references", "nowhere"], "cannot read nowhere"),
         (["--terms", "other"], "has no dictionary 'other'"),
         (["--target-lang", "xx"], "has no text under 'xx'"),
-        (["--draws", "0"], "--draws 0 is no number of draws: use 1 or more"),
+        (["--draws", "0"], "--draws must be 1 or more, not 0"),
     ],
 )
 def test_a_wrong_argument_is_one_sentence(files, capsys, change, sentence):

@@ -115,7 +115,7 @@ def test_documents_and_other_dictionaries_of_jsonl(tmp_path):
         (wmt25.read, '{"en": "a", "de": "b"}\n', "line 1 of F has no dictionary 'proper'"),
         (wmt25.read, '{"en": "a", "proper": {}}\n', "line 1 of F has no text under 'de'"),
         (wmt25.read, '{"en": "a", "de": "b", "proper": {"a": 3}}\n', "line 1 of F has a term without a target"),
-        (wmt25.read, "[]\n", "line 1 of F is no JSON object"),
+        (wmt25.read, "[]\n", "line 1 of F is not a JSON object"),
         (wmt25.read, '{"en": "a", "de": "\\ud800", "proper": {}}\n', "line 1 of F is not JSON"),
         (wmt21.read, "<doc>\n", "has no <seg> elements"),
         (wmt21.read, "<seg id=4> a <term tgt=b> b </seg>", "segment 4 of F has a <term> without its end"),

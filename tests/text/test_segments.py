@@ -90,7 +90,7 @@ def test_what_is_a_placeholder(text, placeholders):
 
 def test_protected_expressions():
     assert [(a, b) for a, b in find("in 5 km und ACME", ["\\d+ km", "ACME"])] == [(3, 7), (12, 16)]
-    with pytest.raises(UsageError, match=r"--protect \( is no regular expression"):
+    with pytest.raises(UsageError, match=r"--protect \( must be a regular expression"):
         find("x", ["("])
     with pytest.raises(UsageError, match="matches nothing at all as well"):
         find("x", ["a*"])

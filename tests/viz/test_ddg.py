@@ -74,7 +74,7 @@ def test_a_graph_with_a_part_that_is_none_is_refused(part, value, tmp_path):
     (tmp_path / "7.json").write_text(json.dumps(whole))
     assert Graph.load(tmp_path / "7.json").tokens == ["a"]
     (tmp_path / "7.json").write_text(json.dumps(whole | {part: value}))
-    with pytest.raises(UsageError, match="7.json is no dependency graph"):
+    with pytest.raises(UsageError, match="7.json is not a dependency graph"):
         Graph.load(tmp_path / "7.json")
 
 

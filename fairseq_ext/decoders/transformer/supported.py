@@ -41,7 +41,7 @@ def unsupported(model: Any) -> str | None:
     """Return in words why the backend does not support this model; None when it does."""
     decoder: Any = getattr(model, "decoder", None)
     if not isinstance(model, FairseqEncoderDecoderModel) or not has_plain_decoder(model):
-        return f"{type(model).__name__} is no encoder-decoder with a plain Transformer decoder"
+        return f"{type(model).__name__} is not an encoder-decoder with a plain Transformer decoder"
     own_softmax = type(decoder).get_normalized_probs is not FairseqDecoder.get_normalized_probs
     if own_softmax or not has_plain_softmax(model):
         return f"{type(model).__name__} computes its probabilities in a way of its own"

@@ -90,7 +90,7 @@ struct Scratch {
 // The candidates of one sentence: the best of all rows, the best of each row, and the next tokens of open phrases
 void collect(const Table& table, const Rows& rows, int64_t s, Scratch& m) {
     const Phrases& p = table.p;
-    static thread_local std::vector<int64_t> wanted;
+    static thread_local std::vector<int64_t> proposed;
     static thread_local std::vector<float> ending;  // of a row whose phrase is pending: words that do not continue the last one
     m.candidate.clear(), m.place.clear(), m.count.clear();
     int64_t from = rows.first[s], to = rows.first[s + 1];
@@ -122,13 +122,13 @@ void collect(const Table& table, const Rows& rows, int64_t s, Scratch& m) {
         }
         best.add_line(line, rows.V, 0.0f, 0);
         for (int64_t i = 0; i < best.found; ++i) add(r, best.where[i], best.score[i] + rows.before[r]);
-        wanted.clear();
+        proposed.clear();
         int64_t *place, *count;
         table.read(rows.place + r * p.G, rows.count + r * p.G, place, count);
         for (int64_t g = 0; g < p.G; ++g)
-            for (int64_t i = 0; table.active(count, g) && i < p.W && p.wanted[place[g] * p.W + i] >= 0; ++i)
-                wanted.push_back(p.wanted[place[g] * p.W + i]);
-        for (int64_t word : wanted) add(r, word, rows.x[r * rows.V + word] + rows.before[r]);
+            for (int64_t i = 0; table.active(count, g) && i < p.W && p.proposed[place[g] * p.W + i] >= 0; ++i)
+                proposed.push_back(p.proposed[place[g] * p.W + i]);
+        for (int64_t word : proposed) add(r, word, rows.x[r * rows.V + word] + rows.before[r]);
     }
 }
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from fairseq_ext.kernels.declarations import struct
 from fairseq_ext.kernels.library import loaded
 
-LONGS = ("first", "token", "target", "hits", "base", "root", "pending", "value", "wanted", "need", "size", "total")
+LONGS = ("first", "token", "target", "hits", "base", "root", "pending", "value", "proposed", "need", "size", "total")
 PhrasesStruct = struct("constraints/phrases.hpp", "Phrases")
 RowsStruct = struct("constraints/banks.hpp", "Rows")
 FoundStruct = struct("constraints/banks.cpp", "Found")
@@ -45,7 +45,7 @@ def phrases_struct(longs: Sequence[Tensor], behind: Tensor, glued: Tensor, order
     longs: LONGS, and behind, glued and ordered, as in constraints/required.py, PhraseTable.
     """
     assert all(part.is_contiguous() and part.dtype == torch.long for part in (*longs, behind)) and glued.dtype == torch.bool
-    (_, W), (_, G) = (longs[LONGS.index(name)].shape for name in ("wanted", "need"))
+    (_, W), (_, G) = (longs[LONGS.index(name)].shape for name in ("proposed", "need"))
     words = [part.data_ptr() if glued.numel() > 1 else None for part in (behind, glued)]
     return PhrasesStruct(*(part.data_ptr() for part in longs), *words, G, W, int(ordered))
 

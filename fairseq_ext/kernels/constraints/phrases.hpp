@@ -16,7 +16,7 @@ struct Phrases {
     const int64_t *token, *target, *hits;   // (E,) of each arc
     const int64_t *base, *root;             // (M,)
     const int64_t *pending, *value;         // (M,)
-    const int64_t *wanted;                  // (M, W) padded with -1
+    const int64_t *proposed;                // (M, W) padded with -1
     const int64_t *need, *size, *total;     // (N, G), (N, G), (N,)
     const int64_t* behind;                  // (V,); null: nothing is known of words
     const bool* glued;                      // (V,); null as well

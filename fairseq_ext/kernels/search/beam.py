@@ -103,16 +103,16 @@ class CompiledSentence:
             self.places_(2 * self.struct.T)
         return is_full
 
-    def start_(self, bos: int, limit: int, slot: int, nbest: int, wanted: float, limit_divisor: float) -> None:
+    def start_(self, bos: int, limit: int, slot: int, nbest: int, rewarded: float, limit_divisor: float) -> None:
         """Begin with a sentence of at most `limit` tokens before EOS, which lies in a slot of the KV cache.
 
-        nbest: hypotheses that are asked for; wanted: target length that a reward counts up to; limit_divisor: (limit + 1)^lenpen.
+        nbest: hypotheses that are asked for; rewarded: target length that a reward counts up to; limit_divisor: (limit + 1)^lenpen.
         """
         struct = self.struct
         for name, address in self.addresses.items():
             setattr(struct, name, address)
         struct.limit, struct.slot, struct.rows, struct.m = limit, slot, 1, nbest
-        struct.wanted, struct.limit_divisor = wanted, limit_divisor
+        struct.rewarded, struct.limit_divisor = rewarded, limit_divisor
         struct.result = struct.length = struct.used = struct.finished = struct.waiting = struct.dropped = struct.missed = 0
         struct.best_total, struct.gap = -math.inf, 0.0
         self.kept["best"].fill(-math.inf)

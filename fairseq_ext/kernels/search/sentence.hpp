@@ -18,7 +18,7 @@ struct Rules {
     int64_t k, min_len, eos, pad, ngram;  // ngram: size of those that do not repeat, 0: off
     int64_t stop, variable, children;     // variable: a sentence may have fewer than k rows; most continuations of a row
     int64_t paper, prune_bound;           // of OPTIMAL: a candidate that ends takes a place; rows that cannot win are dropped
-    int64_t normalize;                    // scores are totals / length^lenpen, else totals + reward x min(length, wanted)
+    int64_t normalize;                    // scores are totals / length^lenpen, else totals + reward x min(length, rewarded)
     float temperature;
     double threshold, behind_finished;  // nats that a candidate may lie behind the best, and behind the best finished hypothesis
     double lenpen, reward;
@@ -28,7 +28,7 @@ struct Rules {
 struct Sentence {
     const Rules* rules;
     int64_t limit, T, m;           // limit: most tokens before EOS
-    double wanted, limit_divisor;  // length that the reward counts up to; (limit + 1)^lenpen
+    double rewarded, limit_divisor;  // length that the reward counts up to; (limit + 1)^lenpen
     int64_t slot;                  // in the KV cache
     // state
     int64_t result;                            // GOES_ON while it is live

@@ -114,14 +114,14 @@ bool ranked(Sentence& s, const Candidates& all, Places& stays) {
 double final_score(const Sentence& s, float total, int64_t length) {
     const Rules& rules = *s.rules;
     if (rules.normalize) return total / static_cast<float>(std::pow(static_cast<double>(length), rules.lenpen));
-    return rules.reward ? total + rules.reward * std::min<double>(s.wanted, length) : total;
+    return rules.reward ? total + rules.reward * std::min<double>(s.rewarded, length) : total;
 }
 
 // The best score that a live hypothesis can still get
 double reach(const Sentence& s, float total) {
     const Rules& rules = *s.rules;
     if (rules.normalize) return total / s.limit_divisor;
-    return rules.reward ? total + rules.reward * std::min<double>(s.wanted, s.limit + 1) : total;
+    return rules.reward ? total + rules.reward * std::min<double>(s.rewarded, s.limit + 1) : total;
 }
 
 // A hypothesis, where it is one of the m best

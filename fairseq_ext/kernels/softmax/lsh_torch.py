@@ -68,10 +68,10 @@ def sort_words(codes: Tensor) -> Spans:
 
 def build_direct(spans: Spans, size: int) -> Tensor:
     """Offsets (W, size + 1) int32 of each code's span: code c of band w has words.flatten()[offsets[w, c] : offsets[w, c + 1]]."""
-    wanted = torch.arange(size + 1, dtype=torch.int32, device=spans.codes.device).expand(spans.codes.size(0), -1)
+    code = torch.arange(size + 1, dtype=torch.int32, device=spans.codes.device).expand(spans.codes.size(0), -1)
     W, V = spans.codes.shape
     band = torch.arange(W, dtype=torch.int32, device=spans.codes.device)[:, None]
-    return torch.searchsorted(spans.codes, wanted.contiguous(), out_int32=True) + band * V
+    return torch.searchsorted(spans.codes, code.contiguous(), out_int32=True) + band * V
 
 
 def lookup_direct(codes: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
@@ -164,11 +164,11 @@ def insert(keys: Tensor, is_key: Tensor, hashes: Tensor, size: int) -> tuple[Ten
     waiting = is_key.clone()
     for _ in range(MAX_ROUNDS):
         slot = slot_of(keys, hashes, which, size).masked_fill(~waiting, size)  # those that lie still write behind the table
-        wanted = torch.full((W, size + 1), nobody, device=keys.device).scatter_reduce_(1, slot, number, "amin")[:, :size]
-        taken = wanted < nobody
+        claimed = torch.full((W, size + 1), nobody, device=keys.device).scatter_reduce_(1, slot, number, "amin")[:, :size]
+        taken = claimed < nobody
         evicted = torch.where(taken, place, nobody)  # what lay in the slots that are taken
-        place = torch.where(taken, wanted, place)
-        won = torch.zeros(W, m + 1, dtype=torch.bool, device=keys.device).scatter_(1, wanted, True)[:, :m]
+        place = torch.where(taken, claimed, place)
+        won = torch.zeros(W, m + 1, dtype=torch.bool, device=keys.device).scatter_(1, claimed, True)[:, :m]
         lost = torch.zeros(W, m + 1, dtype=torch.bool, device=keys.device).scatter_(1, evicted, True)[:, :m]
         # a key that did not get its slot tries the other one next, as does one that was driven out
         which = torch.where((waiting & ~won) | lost, 1 - which, which)
@@ -180,15 +180,15 @@ def insert(keys: Tensor, is_key: Tensor, hashes: Tensor, size: int) -> tuple[Ten
 
 def lookup_cuckoo(codes: Tensor, table: Cuckoo, V: int) -> tuple[Tensor, Tensor]:
     """Start and length (n, W) of each code's span, as `lookup_direct`; length 0 where no word has the code."""
-    wanted = codes.t()  # (W, n)
-    start = torch.zeros_like(wanted)
-    length = torch.zeros_like(wanted)
+    sought = codes.t()  # (W, n)
+    start = torch.zeros_like(sought)
+    length = torch.zeros_like(sought)
     for which in (0, 1):
-        slot = slot_of(wanted, table.hashes, which, table.size)
-        hit = table.key.gather(1, slot) == wanted
+        slot = slot_of(sought, table.hashes, which, table.size)
+        hit = table.key.gather(1, slot) == sought
         start = torch.where(hit, table.start.gather(1, slot), start)
         length = torch.where(hit, table.length.gather(1, slot), length)
-    band = torch.arange(wanted.size(0), device=codes.device, dtype=start.dtype)
+    band = torch.arange(sought.size(0), device=codes.device, dtype=start.dtype)
     return (start + band[:, None] * V).masked_fill(length == 0, 0).t().contiguous(), length.t().contiguous()
 
 

@@ -70,7 +70,7 @@ class Table:
         except OSError as error:
             raise UsageError(f"--draft-table {path} cannot be read ({error.strerror or error}): {REBUILD}") from error
         except Damaged as error:
-            raise UsageError(f"--draft-table {path} is no draft table, because {error}: {REBUILD}") from error
+            raise UsageError(f"--draft-table {path} is not a draft table, because {error}: {REBUILD}") from error
         return table
 
     def check_numbers(self) -> None:
@@ -90,7 +90,7 @@ class Table:
                 raise Damaged("it holds a token that is not in its vocabulary")
         for numbers in (self.prob, self.unigram, self.lexical_prob):
             if not ((numbers >= 0) & (numbers <= 1)).all():
-                raise Damaged("it holds a probability that is none")
+                raise Damaged("it holds a probability outside 0 to 1")
 
     def check(self, path: str, target: Any, source: Any) -> None:
         """The dictionaries must be those it was built with. Errors: UsageError."""

@@ -33,19 +33,19 @@ class EndRule:
         """
         live, sentence, rank = beam.live_index(), beam.sentence_of_row(), beam.rank_of_row()
         place, count = (beam.by_sentence(beam.aux[name], 0) for name in ("place", "count"))
-        wanted = phrases.next_token(place, count)[sentence, rank]
+        proposed = phrases.next_token(place, count)[sentence, rank]
         done = torch.as_tensor(beam.longest, device=beam.device) - (0 if beam.lags is None else beam.lag())  # (S,), or one for all
         early = (done + 1 < self.min_len).expand(len(beam.live))[:, None]  # (S, 1): EOS could not follow
         lacks = (phrases.bank(place, count) < phrases.total[:, None]) & forced
         ruled = self.ruled[live] & (done >= self.forced[live])
         rows = Rows(
-            beam.aux["ends"], beam.tokens[:, -1], self.allowed[live][sentence], (lacks | early)[sentence, rank], ruled[sentence], wanted
+            beam.aux["ends"], beam.tokens[:, -1], self.allowed[live][sentence], (lacks | early)[sentence, rank], ruled[sentence], proposed
         )
         forbid_(log_probs, self.tokens, rows, self.eos)
-        return torch.where(ruled[sentence][:, None], wanted, -2)  # -2: not counted at all
+        return torch.where(ruled[sentence][:, None], proposed, -2)  # -2: not counted at all
 
-    def after(self, beam: Beam, row: Tensor, token: Tensor, wanted: Tensor) -> Tensor:
-        """State (S, c) after the tokens (S, c) of rows (S, c); wanted: what `forbid_` returned."""
-        own = (wanted[row] == token[..., None]).any(-1)
+    def after(self, beam: Beam, row: Tensor, token: Tensor, proposed: Tensor) -> Tensor:
+        """State (S, c) after the tokens (S, c) of rows (S, c); proposed: what `forbid_` returned."""
+        own = (proposed[row] == token[..., None]).any(-1)
         state = self.tokens.after(beam.aux["ends"][row], beam.tokens[:, -1][row], token, own)
-        return torch.where(wanted[row][..., 0] == -2, beam.aux["ends"][row], state)
+        return torch.where(proposed[row][..., 0] == -2, beam.aux["ends"][row], state)

@@ -30,16 +30,16 @@ def limit_pending_(table: Tables, beam: Beam, log_probs: LogProbs, width: Tensor
     if banned is None or banned.glued.numel() == 1:
         return
     live = beam.live_index()
-    wanted = None
+    proposed = None
     if table.banks > 1:
         place, count = (beam.by_sentence(beam.aux[name], 0) for name in ("place", "count"))
-        wanted = table.phrases.of(live).next_token(place, count)[beam.sentence_of_row(), beam.rank_of_row()]  # (n, .)
+        proposed = table.phrases.of(live).next_token(place, count)[beam.sentence_of_row(), beam.rank_of_row()]  # (n, .)
     free = table.max_len[live] - steps_left < table.forced[live]
-    drop_unlikely_(banned, beam, log_probs, width, free, wanted)
-    limit_new_(banned, beam, log_probs, (width // SHARE).masked_fill(free, beam.rows * log_probs.size), wanted)
+    drop_unlikely_(banned, beam, log_probs, width, free, proposed)
+    limit_new_(banned, beam, log_probs, (width // SHARE).masked_fill(free, beam.rows * log_probs.size), proposed)
 
 
-def drop_unlikely_(banned: BannedTable, beam: Beam, log_probs: LogProbs, width: Tensor, free: Tensor, wanted: Tensor | None) -> None:
+def drop_unlikely_(banned: BannedTable, beam: Beam, log_probs: LogProbs, width: Tensor, free: Tensor, proposed: Tensor | None) -> None:
     """End pending rows whose continuations have less than probability LIKELY together, where the other rows have 2 x width continuations.
 
     The second condition keeps every row of a beam that is wide enough for all sequences."""
@@ -58,18 +58,18 @@ def drop_unlikely_(banned: BannedTable, beam: Beam, log_probs: LogProbs, width: 
     others = possible.masked_fill(unlikely | impossible, 0)
     unlikely &= (torch.zeros_like(width).index_add(0, of, others) >= 2 * width)[of]
     if unlikely.device.type != "cpu" or bool(unlikely.any()):
-        kept = torch.full_like(sentence[:, None], -1) if wanted is None else wanted
+        kept = torch.full_like(sentence[:, None], -1) if proposed is None else proposed
         log_probs.only_(kept, torch.zeros_like(pending).index_put((at,), unlikely))
 
 
-def limit_new_(banned: BannedTable, beam: Beam, log_probs: LogProbs, most: Tensor, wanted: Tensor | None) -> None:
+def limit_new_(banned: BannedTable, beam: Beam, log_probs: LogProbs, most: Tensor, proposed: Tensor | None) -> None:
     """Of the continuations of a sentence that lead to a pending state, ban all but the best `most` (S,); those that equal the last stay."""
     state = beam.aux["banned"]
     root = banned.root[state]
     token = torch.cat([banned.closing[state].masked_fill((state == root)[:, None], -1), banned.closing[root]], dim=1)  # (n, 2B)
     counted = token >= 0
-    if wanted is not None:
-        counted &= ~(token[:, :, None] == wanted[:, None]).any(2)
+    if proposed is not None:
+        counted &= ~(token[:, :, None] == proposed[:, None]).any(2)
     if state.device.type == "cpu" and not bool(counted.any()):
         return
     score = (log_probs.at(token.clamp(min=0)) + beam.last_score()[:, None]).masked_fill(~counted, -torch.inf)

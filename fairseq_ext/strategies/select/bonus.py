@@ -46,7 +46,7 @@ class Bonus(DBA):
         table = self.tables(pool)
         live = beam.live_index()
         done = torch.as_tensor(beam.longest, device=beam.device) - (0 if beam.lags is None else beam.lag())  # (S,), or one for all
-        wanted = self.forbid_(beam, log_probs, table, (table.max_len[live] - done))
+        proposed = self.forbid_(beam, log_probs, table, (table.max_len[live] - done))
         phrases = table.phrases.of(live)
         place, count = (beam.by_sentence(beam.aux[name], 0) for name in ("place", "count"))  # (S, width, G)
         if table.banks == 1:  # no sentence has any
@@ -56,7 +56,7 @@ class Bonus(DBA):
             place, count = pick(place, rank), pick(count, rank)
         else:
             row, token, score, place, count = self.raised(beam, log_probs, phrases, place, count)
-        aux = {"place": place, "count": count} | self.state_after(beam, table, row, token, wanted)
+        aux = {"place": place, "count": count} | self.state_after(beam, table, row, token, proposed)
         return Candidates(row, token, score, self.k, aux=aux)
 
     def raised(
@@ -67,10 +67,10 @@ class Bonus(DBA):
         # (1) of each row the likeliest words, and the next tokens of its phrases
         most = self.children or max(2 * self.k, LIKELIEST)
         score, token = log_probs.topk(min(most, log_probs.size))
-        wanted = phrases.next_token(place, count)[sentence, rank]  # (n, G x W)
-        at = log_probs.at(wanted.clamp(min=0)).masked_fill(wanted < 0, -torch.inf)
+        proposed = phrases.next_token(place, count)[sentence, rank]  # (n, G x W)
+        at = log_probs.at(proposed.clamp(min=0)).masked_fill(proposed < 0, -torch.inf)
         score = torch.cat([score, at], dim=1) + beam.last_score()[:, None]
-        token = torch.cat([token, wanted.clamp(min=0)], dim=1)
+        token = torch.cat([token, proposed.clamp(min=0)], dim=1)
         row = torch.arange(beam.rows, device=beam.device)[:, None].expand_as(token)
         row, token, score = (beam.by_sentence(x, fill).flatten(1) for x, fill in ((row, 0), (token, 0), (score, -torch.inf)))
         row = torch.where(score > -torch.inf, row, beam.first_row()[:, None])

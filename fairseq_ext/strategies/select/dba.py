@@ -120,9 +120,9 @@ class DBA(Select):
         live = beam.live_index()
         done = beam.longest - (0 if beam.lags is None else beam.lag())  # (S,) or the same for all
         steps_left = table.max_len[live] - done  # (S,) tokens that may still come before EOS
-        wanted = self.forbid_(beam, log_probs, table, steps_left)
+        proposed = self.forbid_(beam, log_probs, table, steps_left)
         if self.may_compile and self.children is None and (dense := log_probs.dense_for_library()) is not None:
-            return self.compiled(beam, dense, table, done, steps_left, wanted)
+            return self.compiled(beam, dense, table, done, steps_left, proposed)
         sentence = beam.sentence_of_row()
         phrases = table.phrases.of(live)
         place, count = (beam.by_sentence(beam.aux[name], 0) for name in ("place", "count"))  # (S, width, G)
@@ -159,24 +159,24 @@ class DBA(Select):
         order, score = self.order(phrases, table, place, count, bank, score)  # (S, 2k)
         row, token = row.gather(1, order), token.gather(1, order)
         group = bank.gather(1, order)
-        aux = {"place": pick(place, order), "count": pick(count, order)} | self.state_after(beam, table, row, token, wanted)
+        aux = {"place": pick(place, order), "count": pick(count, order)} | self.state_after(beam, table, row, token, proposed)
         return Candidates(row, token, score, self.width(table), self.widths(phrases), phrases.total, group, aux)
 
     def compiled(
-        self, beam: Beam, log_probs: Tensor, table: Tables, done: int | Tensor, steps_left: Tensor, wanted: Tensor | None
+        self, beam: Beam, log_probs: Tensor, table: Tables, done: int | Tensor, steps_left: Tensor, proposed: Tensor | None
     ) -> Candidates:
         """What __call__ defines, in one call of the compiled library, from log-probabilities (n, V)."""
         live, place, count = beam.live_index(), beam.aux["place"], beam.aux["count"]
         infeasible = table.infeasible[live]
         excused = infeasible | (done < table.forced[live])
         best = min(2 * self.k, beam.width * log_probs.size(1) - 1)
-        out = min(2 * self.k, best + beam.width * (self.each + place.size(1) * table.phrases.wanted.size(1)) + 1)
+        out = min(2 * self.k, best + beam.width * (self.each + place.size(1) * table.phrases.proposed.size(1)) + 1)
         rows = BankRows(
             log_probs, beam.last_score().contiguous(), place.contiguous(), count.contiguous(), beam.bounds(), live, steps_left,
             excused, infeasible, self.eos, self.k, best, self.each, out, self.even,
         )  # fmt: skip
         row, token, group, score, place, count = select_by_banks(table.compiled_phrases(), rows)
-        aux = {"place": place, "count": count} | self.state_after(beam, table, row, token, wanted)
+        aux = {"place": place, "count": count} | self.state_after(beam, table, row, token, proposed)
         return Candidates(row, token, score, self.k, None, table.phrases.total[live], group, aux)
 
     def forbid_(self, beam: Beam, log_probs: LogProbs, table: Tables, steps_left: Tensor) -> Tensor | None:
@@ -191,13 +191,13 @@ class DBA(Select):
             return None
         return table.ends.forbid_(beam, log_probs, table.phrases.of(beam.live_index()), not self.soft)
 
-    def state_after(self, beam: Beam, table: Tables, row: Tensor, token: Tensor, wanted: Tensor | None) -> dict[str, Tensor]:
-        """What `forbid_` reads of each row, after the candidates' tokens (S, c); wanted: what it has returned."""
+    def state_after(self, beam: Beam, table: Tables, row: Tensor, token: Tensor, proposed: Tensor | None) -> dict[str, Tensor]:
+        """What `forbid_` reads of each row, after the candidates' tokens (S, c); proposed: what it has returned."""
         aux = {}
         if table.banned is not None:
             aux["banned"] = table.banned.advance(beam.aux["banned"][row], token)
-        if table.ends is not None and wanted is not None:
-            aux["ends"] = table.ends.after(beam, row, token, wanted)
+        if table.ends is not None and proposed is not None:
+            aux["ends"] = table.ends.after(beam, row, token, proposed)
         return aux
 
     def width(self, table: Tables) -> int:
@@ -229,8 +229,8 @@ class DBA(Select):
         unmet phrases. The same continuation may occur more than once."""
         best = self.best(k, beam, log_probs, phrases)
         row_score, row_token = self.likeliest(beam, log_probs, phrases, place, count)  # (n, each)
-        wanted = phrases.next_token(place, count)  # (S, width, G x W)
-        flat = wanted[beam.sentence_of_row(), beam.rank_of_row()]  # (n, G x W)
+        proposed = phrases.next_token(place, count)  # (S, width, G x W)
+        flat = proposed[beam.sentence_of_row(), beam.rank_of_row()]  # (n, G x W)
         score = log_probs.at(flat.clamp(min=0)).masked_fill(flat < 0, -torch.inf)
         score = torch.cat([row_score, score], dim=1) + beam.last_score()[:, None]  # (n, each + G x W)
         token = torch.cat([row_token, flat.clamp(min=0)], dim=1)

@@ -213,7 +213,7 @@ def check(flags, generation) -> None:
     if flags.lsh_bands > MOST_BANDS:
         raise UsageError(f"--lsh-bands {flags.lsh_bands} is above the limit of {MOST_BANDS}: lower it")
     if flags.lsh_top < 0:
-        raise UsageError(f"--lsh-top {flags.lsh_top} is no number of words: use 0 or more")
+        raise UsageError(f"--lsh-top (number of words) must be 0 or more, not {flags.lsh_top}")
     bits = flags.lsh_u * lsh_torch.bits_of(flags.lsh_k)
     if bits > 30:
         raise UsageError(f"--lsh-u {flags.lsh_u} codes of --lsh-k {flags.lsh_k} take {bits} bits and a band holds 30: lower one of them")

@@ -69,8 +69,8 @@ class Early(Count):
         if candidates.goal is None or candidates.group is None:  # no search with banks
             return super().__call__(candidates, beam, pool, finished, at_limit)
         live = beam.live_index()
-        wanted = self.scoring.wanted(pool, live)[:, None]
-        score = self.worth(candidates.score, beam.step + 1, wanted)  # (S, c)
+        rewarded = self.scoring.rewarded(pool, live)[:, None]
+        score = self.worth(candidates.score, beam.step + 1, rewarded)  # (S, c)
         # subtle: where few rows are left, poor candidates come among the k best; those that end must not be counted
         useless = (score <= finished.best[live, -1:]) & (candidates.goal > 0)[:, None] & (candidates.token == self.eos)
         given = replace(candidates, score=candidates.score.masked_fill(useless, -torch.inf))
@@ -85,7 +85,7 @@ class Early(Count):
         # subtle: a sentence whose list is not full goes on as under --stop count, whatever others of the batch do
         within = goes_on.cumsum(1) <= (candidates.width if candidates.widths is None else candidates.widths[:, None])
         goes_on &= within | ~full[:, None]
-        stays = goes_on & ~(full[:, None] & (self.reach(candidates, beam, wanted) <= best[:, -1:]))
+        stays = goes_on & ~(full[:, None] & (self.reach(candidates, beam, rewarded) <= best[:, -1:]))
         # subtle: places that become free go to hypotheses of their neighbours, so a sentence with a full list gets no more rows than it has
         rows = (beam.by_sentence(beam.last_score(), -torch.inf) > -torch.inf).sum(1)  # placeholder rows, which a batch may need, are none
         stays &= (self.turn(candidates, stays) < rows[:, None]) | ~full[:, None]
@@ -105,10 +105,10 @@ class Early(Count):
         late = [step + 1 > 2 * length + 16 for step, length in zip(beam.steps(), lengths, strict=True)]
         return upload(late, beam.device)
 
-    def worth(self, total: Tensor, length: int | Tensor, wanted: Tensor) -> Tensor:
+    def worth(self, total: Tensor, length: int | Tensor, rewarded: Tensor) -> Tensor:
         """The score, of which the part of the total (any shape) beyond DEAR nats a token is not divided by the length."""
         least = -DEAR * length
-        return self.scoring(total.clamp(min=least), length, wanted) + (total - least).clamp(max=0)
+        return self.scoring(total.clamp(min=least), length, rewarded) + (total - least).clamp(max=0)
 
     def turn(self, candidates: Candidates, stays: Tensor) -> Tensor:
         """(S, c): place of each candidate where the banks take turns, from the highest down."""
@@ -118,12 +118,12 @@ class Early(Count):
         order, _ = by_banks(none, candidates.group, candidates.score.masked_fill(~stays, -torch.inf), candidates.goal)
         return torch.zeros_like(order).scatter_(1, order, torch.arange(order.size(1), device=order.device).expand_as(order))
 
-    def reach(self, candidates: Candidates, beam: Beam, wanted: Tensor) -> Tensor:
+    def reach(self, candidates: Candidates, beam: Beam, rewarded: Tensor) -> Tensor:
         """(S, c): the score that each candidate is expected to end with at best."""
         assert candidates.goal is not None and candidates.group is not None
         lacks = candidates.goal[:, None] - candidates.group  # (S, c) required tokens
         score, length = candidates.score - LACKING * lacks, beam.step + 1 + lacks
-        return torch.stack([self.worth(score - COST * n, length + n, wanted) for n in range(1, OTHERS + 2)]).amax(0)
+        return torch.stack([self.worth(score - COST * n, length + n, rewarded) for n in range(1, OTHERS + 2)]).amax(0)
 
 
 @register(

@@ -35,13 +35,13 @@ class LengthFlags(FairseqDataclass):
 def check_length(flags, generation) -> None:
     """Refuse a reward that no bound holds for, and a shape without a reward (raises UsageError)."""
     if not 0 <= flags.length_reward <= MOST:
-        raise UsageError(f"--length-reward {flags.length_reward} is no reward in nats: use 0 to {MOST}")
+        raise UsageError(f"--length-reward (nats) must be 0 to {MOST}, not {flags.length_reward}")
     if flags.length_reward and not generation.unnormalized:
         raise UsageError("--length-reward adds to raw scores: add --unnormalized, or leave --length-reward out and keep normalised scores")
     if not 0 < flags.length_ratio <= MOST:
         raise UsageError(f"--length-ratio {flags.length_ratio} is not a length ratio: use a number above 0, at most {MOST}")
     if not abs(flags.length_offset) <= LONGEST:
-        raise UsageError(f"--length-offset {flags.length_offset} is no number of subwords: use -{LONGEST} to {LONGEST}")
+        raise UsageError(f"--length-offset (number of subwords) must be -{LONGEST} to {LONGEST}, not {flags.length_offset}")
     shaped = {
         "--length-ratio": flags.length_ratio != 1.0,
         "--length-offset": flags.length_offset != 0.0,

@@ -68,30 +68,30 @@ class OptimalEnding(Stop):
 
     def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None) -> StopDecision:
         live = beam.live_index()
-        wanted = self.scoring.wanted(pool, live)[:, None]
+        rewarded = self.scoring.rewarded(pool, live)[:, None]
         longest = pool.limit()[live][:, None] + 1.0
         ends, goes_on = candidates.ends_and_goes_on(self.eos)
         # a candidate is finished among the k best; the k best others go on, or in the paper's expansion those of the k best
         first_k = candidates.within_width()
         done = ends & first_k
         stays = goes_on & first_k if self.paper else goes_on & (goes_on.cumsum(1) <= candidates.most)
-        score = self.scoring(candidates.score, beam.step + 1, wanted).masked_fill(~done, -torch.inf)
+        score = self.scoring(candidates.score, beam.step + 1, rewarded).masked_fill(~done, -torch.inf)
         best = finished.rank_(live, score)
         # the certificate: no live hypothesis can reach the n-th best finished score
-        reach = self.scoring.bound(candidates.score, beam.step + 1, longest, wanted).masked_fill(~stays, -torch.inf)  # (S, c)
+        reach = self.scoring.bound(candidates.score, beam.step + 1, longest, rewarded).masked_fill(~stays, -torch.inf)  # (S, c)
         worst = best[:, -1:]  # (S, 1)
         if self.prune:
             self.stats.drop(stays & (reach <= worst))
             stays = stays & (reach > worst)
         final = reach.amax(1) <= worst[:, 0]
-        gap = self.gap(final, at_limit, beam, best, longest, wanted)
+        gap = self.gap(final, at_limit, beam, best, longest, rewarded)
         steps, beyond, missed = self.saved(candidates, beam, longest)
         finished.ending[live] = torch.stack([gap, steps, beyond, finished.ending[live, 3].clamp(min=0) + missed], dim=1)
         if at_limit is not None:
             final = final | at_limit
         return StopDecision(done, stays if self.variable else ~ends, final)
 
-    def gap(self, final: Tensor, at_limit: Tensor | None, beam: Beam, best: Tensor, longest: Tensor, wanted: Tensor) -> Tensor:
+    def gap(self, final: Tensor, at_limit: Tensor | None, beam: Beam, best: Tensor, longest: Tensor, rewarded: Tensor) -> Tensor:
         """What the answer of each sentence (S,) may lack, in nats, if it ends here: 0 where it is proved the best.
 
         A sentence that its length limit cuts is open unless no row of the last step could have won.
@@ -99,7 +99,7 @@ class OptimalEnding(Stop):
         if at_limit is None:
             return torch.zeros_like(best[:, 0])
         top = beam.by_sentence(beam.last_score(), -torch.inf).amax(1, keepdim=True)
-        reach = self.scoring.bound(top, beam.step, longest, wanted)[:, 0]
+        reach = self.scoring.bound(top, beam.step, longest, rewarded)[:, 0]
         return (reach - best[:, -1]).masked_fill(~at_limit | (reach <= best[:, -1]), 0.0)
 
     def saved(self, candidates: Candidates, beam: Beam, longest: Tensor) -> tuple[Tensor, Tensor, Tensor]:

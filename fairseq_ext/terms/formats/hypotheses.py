@@ -24,7 +24,7 @@ def read(path: str, flag: str, target_lang: str) -> list[str]:
     records = list(objects(path, flag))
     for record, where in records:
         if not isinstance(record, dict):
-            raise UsageError(f"{where} is no JSON object: {flag} takes text, results, corpus output or submissions")
+            raise UsageError(f"{where} is not a JSON object: {flag} takes text, results, corpus output or submissions")
     if records and "signature" in records[0][0] and "hypotheses" not in records[0][0]:
         return numbered(records[1:], path, flag)
     return [translation(record, target_lang, where) for record, where in records]
@@ -35,7 +35,7 @@ def numbered(records: list[tuple[dict[str, Any], str]], path: str, flag: str) ->
     found: dict[int, str] = {}
     for record, where in records:
         if not isinstance(record.get("id"), int) or not isinstance(record.get("text"), str):
-            raise UsageError(f"{where} is no line of a results file: it needs a number under 'id' and the translation under 'text'")
+            raise UsageError(f"{where} is not a line of a results file: it needs a number under 'id' and the translation under 'text'")
         found[record["id"]] = record["text"].strip()
     missing = next((number for number in range(len(found)) if number not in found), None)
     if missing is not None:

@@ -38,7 +38,7 @@ def read_jsonl(files: Files) -> tuple[list[Sentence], str | None]:
     records = list(objects(files.references, "--references"))
     for record, where in records:
         if not isinstance(record, dict):
-            raise UsageError(f"{where} is no JSON object: write one with source, reference and terms")
+            raise UsageError(f"{where} is not a JSON object: write one with source, reference and terms")
     name = key_of(files, [record for record, _ in records])
     found = []
     for record, where in records:

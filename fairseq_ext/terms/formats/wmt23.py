@@ -35,7 +35,7 @@ def read(files: Files) -> tuple[list[Sentence], str | None]:
 def languages(pairs: Any, where: str, files: Files) -> list[str]:
     """The languages besides the target that a line's terms name; UsageError for a line that is no list of objects."""
     if not isinstance(pairs, list) or not all(isinstance(pair, dict) for pair in pairs):
-        raise UsageError(f"{where} is no list of terms: a WMT23 line is a JSON list of objects, [] for none")
+        raise UsageError(f"{where} is not a list of terms: a WMT23 line is a JSON list of objects, [] for none")
     return [key for pair in pairs for key in pair if key != files.target_lang]
 
 

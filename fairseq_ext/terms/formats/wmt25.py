@@ -19,7 +19,7 @@ def read(files: Files) -> tuple[list[Sentence], str | None]:
     found, source_lang = [], files.source_lang
     for record, where in objects(files.references, "--references"):
         if not isinstance(record, dict):
-            raise UsageError(f"{where} is no JSON object: a WMT25 line is one with source, reference and dictionaries")
+            raise UsageError(f"{where} is not a JSON object: a WMT25 line is one with source, reference and dictionaries")
         source_lang = source_lang or next((key for key in record if key not in (*NOT_LANGUAGES, files.target_lang)), "en")
         pairs = record.get(name)
         if not isinstance(pairs, dict):

@@ -176,7 +176,7 @@ def test_single_precision_ensembles_agree_within_rounding():
 @pytest.mark.parametrize(
     "flags, said",
     [
-        (stream(0), "--stream-width 0 is no number of sentences"),
+        (stream(0), "--stream-width (number of sentences) must be "),
         (stream(4, 1.0), "--refill-threshold 1.0 is not a share"),
         (stream(4, -0.5), "--refill-threshold -0.5 is not a share"),
         (stream(stream_rows=3), "--stream-rows 3 is below the beam of 4"),

@@ -325,7 +325,7 @@ def test_an_index_that_cannot_be_kept_is_used(tmp_path, built, monkeypatch, capl
         (("transformer",), {"lsh_k": 40}, {}, "dimensions"),
         (("transformer",), {"lsh_u": 9}, {}, "bits"),
         (("transformer",), {"lsh_bands": 32768}, {}, "--lsh-bands 32768 is above the limit of"),
-        (("transformer",), {"lsh_top": -1}, {}, "--lsh-top -1 is no number"),
+        (("transformer",), {"lsh_top": -1}, {}, "--lsh-top (number of words) must be 0 or more, not -1"),
         (("transformer",), {"lsh_normalise": "exact"}, {"lm_path": "lm.pt"}, "--lm-path"),
     ],
 )
