@@ -19,7 +19,10 @@ class StockFlags(TypedDict, total=False):
     add_data_source_prefix_tags: bool | None
     batch_size: int | None
     beam: int | None
-    bpe: Literal["bert", "byte_bpe", "bytes", "characters", "fastbpe", "gpt2", "hf_byte_bpe", "sentencepiece", "subword_nmt"] | None
+    bpe: Literal[
+        "bert", "byte_bpe", "bytes", "characters", "fastbpe", "gpt2", "hf_byte_bpe", "sentencepiece",
+        "sentencepiece_pair", "subword_nmt",
+    ] | None
     bpe_add_prefix_space: bool | None
     bpe_cased: bool | None
     bpe_codes: Text | None
@@ -107,6 +110,7 @@ class StockFlags(TypedDict, total=False):
     source_lang: Text | None
     target_dict: Text | None
     target_lang: Text | None
+    target_sentencepiece_model: Text | None
     temperature: float | None
     tokenizer: Literal["moses", "nltk", "space"] | None
     truncate_source: bool | None

@@ -19,6 +19,7 @@ ALLOWED = {
     "__init__": "compat engine errors leaving tasks translation translator version",
     "__main__": "errors registry tasks",
     "compat": "child errors tasks",
+    "convert": "errors",
     "corpus": "child constraints counters digests errors files loading stats translator",
     "doctor": "compat leaving",
     "serve": "child constraints corpus.cluster engine errors files loading.arguments loading.model_folder loading.several_sentences "
@@ -30,7 +31,8 @@ ALLOWED = {
     "session.generators session.teacher_forcing stats translation",
     "viz": "errors files parallel search session.pool_of translator",
     # tasks -> config, generator
-    "tasks": "capabilities compat.own_process config constraints decoders.refused generator kernels loading.languages models session validate",
+    "tasks": "capabilities compat.own_process config constraints decoders.refused generator kernels loading.languages models "
+    "session validate",
     "generator": "config constraints decoders drivers errors search session.pools session.checkpoint "
     "session.progress session.results_file stats",
     "drivers": "config constraints decoders.fairseq.uncached decoders.protocol errors placement registry search viz.writer",

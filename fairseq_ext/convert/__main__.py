@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
-
 from collections.abc import Callable
 
 from fairseq_ext.convert import marian, multilingual
@@ -24,7 +23,9 @@ CLASSES: dict[str, Callable[[Source], Folder]] = {  # config.json's "architectur
 
 def parser() -> ArgumentParser:
     """The command line."""
-    top = ArgumentParser("python -m fairseq_ext.convert", description=__doc__, formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False)
+    top = ArgumentParser(
+        "python -m fairseq_ext.convert", description=__doc__, formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     commands = top.add_subparsers(dest="command", required=True)
     parse = commands.add_parser("hf", help=f"from Hugging Face: {', '.join(CLASSES)}", allow_abbrev=False)
     parse.add_argument("model", metavar="MODEL_DIR", help="config.json, model.safetensors or pytorch_model.bin, and the tokenizer's files")
