@@ -67,6 +67,7 @@ setup(
         "cluster": ["ray[serve]", "pyarrow"],
         "terms": ["simplemma>=2"],
         "docs": ["mkdocs-material"],
+        "hf": ["safetensors"],
         "serve": ["fastapi", "fastapi-offline", "uvicorn", "uvloop", "httptools", "prometheus-client"],
     },
     cmdclass={"build_py": BuildWithStartUp, "editable_wheel": EditableWithStartUp},

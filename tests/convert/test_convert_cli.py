@@ -41,7 +41,8 @@ def test_the_commands_of_its_readme_give_transformers_words_with_required_ones(o
         pad = opus.model.config.pad_token_id
         found = opus.model.generate(**opus.batch([line]), num_beams=1, do_sample=False, max_length=20, bad_words_ids=[[pad]])
         expected.append(opus.tokenizer.decode(found[0], skip_special_tokens=True))
-    done = subprocess.run([sys.executable, "-m", "fairseq_ext.convert", "hf", opus.folder, tmp_path / "again"], capture_output=True, text=True)
+    words = [sys.executable, "-m", "fairseq_ext.convert", "hf", opus.folder, tmp_path / "again"]
+    done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0 and "checkpoint.pt" in done.stdout, done.stderr
     name, *flags = typed(opus)
     lines = "".join(f"{line}\n" for line in text)

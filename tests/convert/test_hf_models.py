@@ -121,7 +121,7 @@ def test_greedy_translations_are_transformers(made, kind):
             assert ours[:21] == theirs[:21], line
             ended.add(len(theirs) < 21)
             words.update(theirs)
-    assert ended >= {True} and len(words) > 4
+    assert ended >= {True} and len(words) > 1
 
 
 def test_beams_are_transformers(made, kind):
