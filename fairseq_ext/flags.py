@@ -46,6 +46,7 @@ class StockFlags(TypedDict, total=False):
     eos_token: Text | None
     fixed_dictionary: Text | None
     fp16: bool | None
+    free_start: bool | None
     gpt2_encoder_json: Text | None
     gpt2_vocab_bpe: Text | None
     iter_decode_eos_penalty: float | None
@@ -56,6 +57,7 @@ class StockFlags(TypedDict, total=False):
     keep_inference_langtok: bool | None
     lang_dict: Text | None
     lang_pairs: Text | None
+    lang_tok_behind_eos: bool | None
     lang_tok_replacing_bos_eos: bool | None
     lang_tok_style: Literal["mbart", "multilingual"] | None
     langs: Text | None
@@ -112,7 +114,7 @@ class StockFlags(TypedDict, total=False):
     target_lang: Text | None
     target_sentencepiece_model: Text | None
     temperature: float | None
-    tokenizer: Literal["moses", "nltk", "space"] | None
+    tokenizer: Literal["moses", "moses_normalized", "nltk", "space"] | None
     truncate_source: bool | None
     unkpen: float | None
     unnormalized: bool | None

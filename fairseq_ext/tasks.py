@@ -28,7 +28,8 @@ from fairseq_ext.decoders.refused import refuse_architecture
 from fairseq_ext.generator import AlignedBeamSearchGenerator, BeamSearchGenerator
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.loading.languages import name_languages_
-from fairseq_ext.models import marian_transformer, sentencepiece_pair  # noqa: F401  which they register
+from fairseq_ext.models import marian_transformer, moses_normalized, sentencepiece_pair  # noqa: F401  which they register
+from fairseq_ext.models.translation_bart import TranslationBart
 from fairseq_ext.session.batches import Batches
 from fairseq_ext.session.checkpoint import checkpoint_of, longest_source, segments_text, shows_bar
 from fairseq_ext.session.command import Command
@@ -151,6 +152,7 @@ def extend(stock: type[FairseqTask], name: str | None = None) -> type:
 
 
 extend(TranslationTask, "translation")
+extend(TranslationBart)
 extend(MultiSimpleEpoch, "translation_multi_simple_epoch")
 extend(PretrainedBART, "translation_from_pretrained_bart")
 extend(MultilingualTranslationTask, "multilingual_translation")

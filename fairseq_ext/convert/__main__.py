@@ -9,7 +9,7 @@ import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable
 
-from fairseq_ext.convert import marian, multilingual
+from fairseq_ext.convert import bart, fsmt, marian, multilingual
 from fairseq_ext.convert.folder import Folder
 from fairseq_ext.convert.source import Source
 from fairseq_ext.errors import UsageError, report
@@ -18,6 +18,8 @@ CLASSES: dict[str, Callable[[Source], Folder]] = {  # config.json's "architectur
     "MarianMTModel": marian.convert,
     "M2M100ForConditionalGeneration": multilingual.convert_m2m100,
     "MBartForConditionalGeneration": multilingual.convert_mbart,
+    "FSMTForConditionalGeneration": fsmt.convert,
+    "BartForConditionalGeneration": bart.convert,
 }
 
 

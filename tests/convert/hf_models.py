@@ -68,9 +68,8 @@ class Made:
 
     def number_of(self, dictionary: Any, side: int = 1) -> torch.Tensor:
         """fairseq's number of each of Hugging Face's words. Only Marian has them in another order than fairseq's models."""
-        size = self.model.config.decoder_vocab_size if side and self.is_marian else self.model.config.vocab_size
         if not self.is_marian:
-            return torch.arange(size)
+            return torch.arange(len(dictionary))
         name = "target_vocab.json" if side and (self.folder / "target_vocab.json").exists() else "vocab.json"
         table = json.loads((self.folder / name).read_text(encoding="utf-8"))
         return torch.tensor([dictionary.index(word) for word in sorted(table, key=table.__getitem__)])
@@ -167,9 +166,40 @@ def mbart25(folder: Path) -> tuple:
     return MBartForConditionalGeneration(config), tokenizer, "de_DE", "en_XX", {"decoder_start_token_id": english}
 
 
+def bart(folder: Path) -> tuple:
+    from tokenizers import ByteLevelBPETokenizer
+    from transformers import BartConfig, BartForConditionalGeneration, BartTokenizer
+
+    made = ByteLevelBPETokenizer()
+    made.train_from_iterator(lines(800), vocab_size=500, special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"], show_progress=False)
+    made.save_model(str(folder))
+    tokenizer = BartTokenizer.from_pretrained(folder)
+    model = BartForConditionalGeneration(BartConfig(vocab_size=len(tokenizer), **SIZES))
+    model.generation_config.forced_bos_token_id = 0
+    return model, tokenizer, "source", "target", {"forced_bos_token_id": 0}
+
+
+def fsmt(folder: Path) -> tuple:
+    from transformers import FSMTConfig, FSMTForConditionalGeneration, FSMTTokenizer
+
+    text = lines(800)
+    characters = sorted({character for line in text for character in line if character != " "})
+    merges = ["d e", "e r</w>", "d er</w>", "п о", "по ч", "м о", "с т</w>", "мо ст</w>", "ν α", "क ल</w>", ". </w>"]
+    vocabulary = ["<s>", "<pad>", "</s>", "<unk>", *characters[::2], *(f"{character}</w>" for character in characters[1:])]
+    vocabulary += [merge.replace(" ", "") for merge in merges]
+    vocabulary += ["&apos;</w>", "&quot;</w>", "@-@</w>"]
+    tables = [list(dict.fromkeys(vocabulary)), list(dict.fromkeys([*vocabulary[:4], *vocabulary[:9:-1]]))]
+    (folder / "merges.txt").write_text("".join(f"{merge}\n" for merge in merges), encoding="utf-8")
+    for side, table in zip(("src", "tgt"), tables, strict=True):
+        (folder / f"vocab-{side}.json").write_text(json.dumps({word: i for i, word in enumerate(table)}), encoding="utf-8")
+    tokenizer = FSMTTokenizer(["de", "en"], *(folder / name for name in ("vocab-src.json", "vocab-tgt.json", "merges.txt")))
+    config = FSMTConfig(langs=["de", "en"], src_vocab_size=len(tables[0]), tgt_vocab_size=len(tables[1]), max_length=100, **SIZES)
+    return FSMTForConditionalGeneration(config), tokenizer, "de", "en", {}
+
+
 KINDS = {
     "OPUS-MT": marian, "OPUS-MT, two vocabularies": lambda folder: marian(folder, joined=False), "M2M-100": m2m100, "NLLB-200": nllb,
-    "mBART-50": mbart50, "mBART-25": mbart25,
+    "mBART-50": mbart50, "mBART-25": mbart25, "WMT19": fsmt, "BART": bart,
 }  # fmt: skip
 
 

@@ -57,7 +57,7 @@ def test_words_have_the_tokenizers_numbers(made, kind):
         ours = next(iter(found.batches([found.encode(line)])))["net_input"]["src_tokens"][0].tolist()
         assert ours == expected, line
         seen.update(ours)
-    assert unknown in seen and len(seen) > 100
+    assert len(seen) > 100 and (unknown in seen or kind == "BART")
 
 
 @pytest.mark.parametrize("double", [False, True])
