@@ -22,7 +22,8 @@ from fairseq_ext import config, validate
 from fairseq_ext.compat.own_process import decodes_alone
 from fairseq_ext.decoders.refused import refuse_architecture
 from fairseq_ext.loading.languages import name_languages_
-from fairseq_ext.models import marian_transformer, sentencepiece_pair  # noqa: F401  which they register
+from fairseq_ext.models import marian_transformer, moses_normalized, sentencepiece_pair  # noqa: F401  which they register
+from fairseq_ext.models.translation_bart import TranslationBart
 from fairseq_ext.session.checkpoint import checkpoint_of
 from fairseq_ext.session.outputs import check_outputs
 from fairseq_ext.session.sentences import segmentation
@@ -136,6 +137,7 @@ def extend(stock: type[FairseqTask], name: str | None = None) -> type:
 
 
 extend(TranslationTask, "translation")
+extend(TranslationBart)
 extend(MultiSimpleEpoch, "translation_multi_simple_epoch")
 extend(PretrainedBART, "translation_from_pretrained_bart")
 extend(MultilingualTranslationTask, "multilingual_translation")
