@@ -7,8 +7,8 @@
 
 --displaced: terms that the model would not use, and the words that they displace (placement_scores.py): no glossary, those words replaced
 by hand, fairseq's own constrained search, which takes no alternatives: with each term's first form, and with the one that the reference
-has (form known), --glossary-placement free and align, at the first beam also in step (placement_model.py) and again: the draft up to the word that
-the term displaces and the term are a prefix, and the rest is searched. Also how often each alignment finds the displaced word.
+has (form known), --glossary-placement free and align, at the first beam also in step (placement_model.py) and again: the draft up to the
+word that the term displaces and the term are a prefix, and the rest is searched. Also how often each alignment finds the displaced word.
 --glossary, --term-lists: terms that agree with the references: no glossary, fairseq, free and align. term lists are a JSON list a line of
 objects with a term for each language; entries with several translations are left out, the others make one glossary. --lines-of: only
 lines for which FILE has WORD.
