@@ -221,7 +221,8 @@ def make(kind: str, folder: Path, seed: int = 1) -> Made:
                 weight *= 1.5
         last = model.model.decoder
         shift = getattr(last, "layer_norm", last.layers[-1].final_layer_norm).bias  # of every feature that the output layer sees
-        model.get_output_embeddings().weight[model.config.eos_token_id] += 3 * shift / shift.square().sum()
+        output = getattr(last, "output_projection", None) or model.get_output_embeddings()
+        output.weight[model.config.eos_token_id] += (6 if kind == "WMT19" else 3) * shift / shift.square().sum()
     model.save_pretrained(there)
     convert(str(there), str(folder / "out"))
     return Made(model, tokenizer, there, folder / "out", source, target, generation)
