@@ -68,10 +68,11 @@ class CompiledSearch(Searcher):
         return self.batch.rows
 
     def may_take(self, constraints: SentenceConstraints | None) -> bool:
-        return constraints is None or constraints.is_free
+        return self.setup.decoder.is_compiled and (constraints is None or constraints.is_free)
 
     def takes(self, pool: Pool) -> bool:
-        return pool.prefix is None and pool.constraints is None and pool.length.device.type == "cpu"
+        is_known = pool.prefix is None and pool.constraints is None and pool.length.device.type == "cpu"
+        return is_known and self.setup.decoder.is_compiled  # which changes with the models' weights
 
     @torch.no_grad()
     def admit(self, requests: Sequence[Request]) -> None:

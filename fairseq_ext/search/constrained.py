@@ -57,10 +57,12 @@ class ConstrainedSearch(Searcher):
         return list(dict.fromkeys(group for group, _ in self.at.values()))
 
     def may_take(self, constraints: SentenceConstraints | None) -> bool:
-        return constraints is not None and bool(constraints.any_of) and not (constraints.banned or constraints.prefix)
+        if constraints is None or constraints.banned or constraints.prefix:
+            return False
+        return bool(constraints.any_of) and self.setup.decoder.is_compiled
 
     def takes(self, pool: Pool) -> bool:
-        is_known = pool.prefix is None and not pool.alone and pool.length.device.type == "cpu"
+        is_known = pool.prefix is None and not pool.alone and pool.length.device.type == "cpu" and self.setup.decoder.is_compiled
         return is_known and any(c.any_of for c in pool.constraints or ()) and self.banks(pool) is not None
 
     @torch.no_grad()

@@ -67,8 +67,6 @@ class Searchers(Searcher):
 
 def compiled(setup: SearchSetup) -> list[Searcher]:
     """The compiled searches that know a generator's strategies."""
-    if not setup.decoder.is_compiled:
-        return []
     return [kind(setup) for kind in (CompiledSearch, ConstrainedSearch) if kind.knows(setup)]
 
 
