@@ -109,7 +109,7 @@ class Extended(Batches, BuildsGenerators):
             gc.collect()  # what reading the checkpoint leaves behind holds all of its weights
             give_back_memory()
         generator = self.build_ours(models, args, kind, extra, prefix_allowed_tokens_fn)
-        self.longest, self.draws = longest_source(flags, self, models), generator.runs_stock_loop
+        self.longest, self.samples = longest_source(flags, self, models), generator.runs_stock_loop
         self.alignment = str(getattr(args, "print_alignment", None))
         if self.command is None:
             warn_of_other_words(self, flags)

@@ -57,7 +57,7 @@ class EndsHere(list):
 class BadSentences(Sentences):
     """The part of an *_ext task that keeps bad sentences apart, in fairseq-generate and fairseq-interactive."""
 
-    talks = False  # this is fairseq-interactive
+    is_interactive = False  # this is fairseq-interactive
     translates_corpus = False  # this is fairseq-generate
     strict = False
     held: UsageError | None = None  # what the first sentence that was not translated is to blame for
@@ -134,7 +134,7 @@ class BadSentences(Sentences):
             raise held
         sample = batch[0]
         n = len(sample["net_input"]["src_tokens"]) if "src_tokens" in sample["net_input"] else 0
-        if not n or not (self.talks or self.translates_corpus):
+        if not n or not (self.is_interactive or self.translates_corpus):
             for error in self.errors_here.values():
                 raise SentenceError(str(error)) from error
             return decode(batch)
@@ -149,7 +149,7 @@ class BadSentences(Sentences):
         else:
             found = {}
         errors = {**known, **{i: each for i, each in found.items() if isinstance(each, UsageError)}}
-        if self.strict and self.talks:
+        if self.strict and self.is_interactive:
             return [EndsHere(self.empty_hypotheses(), partial(self.end_by, errors[i])) if i in errors else found[i] for i in range(n)]
         if self.strict:
             return self.cut_before(min(errors), errors[min(errors)], sample, [found.get(i) for i in range(n)])

@@ -56,7 +56,7 @@ class Batches(Interactive):
     """The part of an *_ext task that makes batches."""
 
     lacks: frozenset[str]  # what they do not have, of capabilities.py
-    draws = True  # the search draws random numbers, for all that is known
+    samples = True  # the search draws random numbers, for all that is known
 
     def get_batch_iterator(self, dataset, max_tokens=None, max_sentences=None, *args, **kwargs):
         """fairseq's batches; a stream takes its sentences from batches of many thousand, of which it encodes few at a time."""
@@ -102,7 +102,7 @@ class Batches(Interactive):
         None where that iterator must do it: it filters lines that are too long, and it draws a random number, which counts where the
         search draws some, too. Arguments: of FairseqTask.get_batch_iterator.
         """
-        if self.draws or others.keys() - {"ignore_invalid_inputs"} or type(dataset) is not LanguagePairDataset or len(dataset) != 1:
+        if self.samples or others.keys() - {"ignore_invalid_inputs"} or type(dataset) is not LanguagePairDataset or len(dataset) != 1:
             return None
         longest = max_positions[0] if isinstance(max_positions, tuple) else max_positions
         too_long = any(limit is not None and int(dataset.src_sizes[0]) > limit for limit in (max_tokens, longest))

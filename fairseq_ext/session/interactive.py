@@ -55,9 +55,9 @@ class Interactive(BadSentences):
 
     def get_interactive_tokens_and_lengths(self, lines, encode_fn):
         """A buffer's lines as tokens. One that cannot be used is empty; under --strict it and those behind it are left out."""
-        if not self.talks:
+        if not self.is_interactive:
             check_phrases(self.flags(), self.typed, False)
-        self.talks = True
+        self.is_interactive = True
         if self.alignment == "soft":
             raise UsageError("--print-alignment soft is what fairseq-generate alone prints: use hard, or leave it out")
         if setting(self.flags(), "generation", "score_reference"):
@@ -97,7 +97,7 @@ class Interactive(BadSentences):
         for place, error in sorted(self.refused_here.items()):
             self.tell(self.lines_read + place, error)
         self.buffer, self.buffer_start = list(src_tokens), self.lines_read
-        self.lines_read += n if self.talks else 0
+        self.lines_read += n if self.is_interactive else 0
         # a line that cannot be used has become an empty one; a speech file has as many frames as the stock task says
         lengths = [len(line) if isinstance(line, Tensor) else n for line, n in zip(src_tokens, src_lengths, strict=False)]
         dataset = super().build_dataset_for_inference(src_tokens, lengths)  # type: ignore[misc]
@@ -152,7 +152,7 @@ class Interactive(BadSentences):
         return torch.tensor([self.source_dictionary.eos()])
 
     def known_errors(self, sample: dict) -> dict[int, UsageError]:
-        if not self.talks:
+        if not self.is_interactive:
             return super().known_errors(sample)
         numbers = sample["sentence_numbers"].tolist() if self.refused_here and "sentence_numbers" in sample else []
         first = self.buffer_start
@@ -160,7 +160,7 @@ class Interactive(BadSentences):
 
     def numbers_of(self, sample: dict, places: Sequence[int]) -> list[int]:
         """The numbers of lines of a batch; of equal lines, which have equal errors, each gets one of theirs."""
-        if not self.talks:
+        if not self.is_interactive:
             return super().numbers_of(sample, places)
         if "sentence_numbers" in sample:
             return [int(sample["sentence_numbers"][i]) for i in places]
@@ -174,7 +174,7 @@ class Interactive(BadSentences):
 
     def hold(self, error: UsageError, before: int) -> None:
         """Raise the error; in a session whose buffer has lines before it, later: with the next buffer, or at the end."""
-        if not (self.talks and before):
+        if not (self.is_interactive and before):
             raise error
         self.held = error
 
