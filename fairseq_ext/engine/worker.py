@@ -98,8 +98,8 @@ def decoding_of(flags: dict[str, Any]) -> Decoding:
     places = 1
     if is_beam:
         places = max(1, own.stream_rows // setup.spec.k) if own.stream_rows else own.stream_width
-    setup.plugs.schedule = Stream(places, float(threshold), str(own.stream_order) == "shortest", None, STEPS, fills=True)
-    decoding = Decoding(translator, setup.plugs.schedule, places)
+    setup.strategies.schedule = Stream(places, float(threshold), str(own.stream_order) == "shortest", None, STEPS, fills=True)
+    decoding = Decoding(translator, setup.strategies.schedule, places)
     decoding.requirements = Requirements(translator, no_constraints)
     return decoding
 

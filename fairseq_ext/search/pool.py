@@ -115,7 +115,7 @@ class Pool:
 
 
 class OfPool(Generic[T]):
-    """What a plug makes once for each pool: kept as long as the pool lives, made anew when its sentences have changed.
+    """What a strategy makes once for each pool: kept as long as the pool lives, made anew when its sentences have changed.
 
     subtle: live rows of a pool refer to what was made for it, so that it must outlast calls with other pools.
     """

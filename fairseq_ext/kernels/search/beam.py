@@ -36,7 +36,7 @@ class Result(IntEnum):
 
 
 class StopRule(IntEnum):
-    """Which plug of strategies/stop ends sentences."""
+    """Which strategy of strategies/stop ends sentences."""
 
     COUNT = 0
     RANKED = 1
@@ -51,7 +51,7 @@ Rules = struct("search/sentence.hpp", "Rules")
 
 @dataclass(frozen=True)
 class PlugRules:
-    """What a plug does, as fields of `Rules`; None: the plug does not set the field."""
+    """What a strategy does, as fields of `Rules`; None: the strategy does not set the field."""
 
     stop: StopRule | None = None
     paper: bool | None = None

@@ -34,7 +34,7 @@ LIKELIEST = 32  # words of each row that are looked at, at least
 
 
 class Bonus(DBA):
-    """The select plug; its row state is that of DBA."""
+    """The select strategy; its row state is that of DBA."""
 
     soft = True
 

@@ -55,7 +55,7 @@ from fairseq_ext.strategies.select.topk import TopK
 
 
 class DBA(Select):
-    """The select plug. Row state rides in beam.aux: place, count (constraints/required.py) and banned (constraints/banned.py)."""
+    """The select strategy. Row state rides in beam.aux: place, count (constraints/required.py) and banned (constraints/banned.py)."""
 
     each = 3  # continuations of each row among the candidates, at least
     may_compile = True  # kernels/constraints/banks.cpp selects, where it can, and kernels/constraints/constrained.cpp searches

@@ -56,7 +56,7 @@ class GatedTable(PhraseTable):
 
 
 class AttentionGate(DBA):
-    """The select plug. spans: by the number of a sentence; final (V,): tokens that end a sentence."""
+    """The select strategy. spans: by the number of a sentence; final (V,): tokens that end a sentence."""
 
     is_compiled = False
 
@@ -117,10 +117,10 @@ def find_spans(translator: Translator, source: str, terms: Sequence[Term]) -> Sp
 def gated_translator(flags: dict[str, Any], sources: Sequence[str], terms: Sequence[Sequence[Term]]) -> Translator:
     """A Translator of these flags whose dba is gated; it translates these sources, in one call."""
     translator = Translator(**flags, constraints="unordered", print_alignment="hard")  # the alignment makes the decoder keep attention
-    plugs = translator.generator.setup.plugs
+    strategies = translator.generator.setup.strategies
     dictionary = translator.task.target_dictionary
     final = end_tokens(dictionary, translator.bpe).final.clone()
     final[dictionary.eos()] = True
     spans = {number: find_spans(translator, *each) for number, each in enumerate(zip(sources, terms, strict=True))}
-    plugs.select = AttentionGate(plugs.select, spans, final)
+    strategies.select = AttentionGate(strategies.select, spans, final)
     return translator
