@@ -97,6 +97,7 @@ setup(
         "terms": ["simplemma>=2"],
         "docs": ["mkdocs-material"],
         "text": ["sentence-splitter"],
+        "hf": ["safetensors"],
         "serve": ["fastapi", "fastapi-offline", "uvicorn", "uvloop", "httptools", "prometheus-client"],
     },
     distclass=Compiled,

@@ -1,5 +1,7 @@
 """`python -m fairseq_ext.doctor`: a line for each thing that fairseq_ext needs, and for each that fails what to do about it.
 
+With --install-fairseq it installs fairseq first.
+
 Behind them a line for each change of other packages that is in force in its process, with the reason (compat/patches.py). Ends with exit
 code 1 when a required item fails. An item marked `note` is worth knowing and stops nothing. Nothing but the standard
 library is imported before an item asks for it, so `python fairseq_ext/doctor.py` also runs where half of the packages are missing.
@@ -9,8 +11,9 @@ import importlib
 import importlib.metadata
 import logging
 import os
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,7 +39,7 @@ IS_CLONE = (PACKAGE.parent / "scripts" / "setup.sh").is_file()
 SET_UP = (
     "run scripts/setup.sh again, and start Python from the environment that it names"
     if IS_CLONE
-    else f"pip install --upgrade fairseq_ext; pip install --no-deps fairseq=={FAIRSEQ}"
+    else "pip install --upgrade fairseq_ext; python -m fairseq_ext.doctor --install-fairseq"
 )
 AS_COMMAND = ("--user-dir", str(PACKAGE), "--task", "translation_ext")
 OLDEST_PYTHON = (3, 10)
@@ -180,7 +183,7 @@ ITEMS = [
     Item("hydra", installed("hydra-core", "hydra")),
     Item("omegaconf", installed("omegaconf", "omegaconf")),
     Item("start-up hook", start_up_hook, ahead=(HOOK_PROBE,)),
-    Item("fairseq", fairseq, cure=f"pip install --no-deps fairseq=={FAIRSEQ}, or {SET_UP}"),
+    Item("fairseq", fairseq, cure=f"python -m fairseq_ext.doctor --install-fairseq, or {SET_UP}"),
     Item("sentencepiece", installed("sentencepiece", "sentencepiece")),
     Item("subword-nmt", installed("subword-nmt", "subword_nmt")),
     Item("sacrebleu", installed("sacrebleu", "sacrebleu")),
@@ -212,8 +215,22 @@ def examine(item: Item) -> bool:
     return not item.required
 
 
-def main() -> int:
+def install_fairseq() -> int:
+    """fairseq by pip, without its dependencies, whose versions no Python of today has, and without the parts that a compiler makes, which
+    compat/uncompiled.py stands in for: fairseq's setup.py leaves them out where documentation is made. Gives pip's status."""
+    print(f"pip install --no-deps fairseq=={FAIRSEQ}, without its dependencies' old versions and its compiled parts", flush=True)
+    words = ("install", "--no-deps", "--no-cache-dir", "--no-binary", "fairseq", f"fairseq=={FAIRSEQ}")
+    return subprocess.run([sys.executable, "-m", "pip", *words], env={**os.environ, "READTHEDOCS": "1"}, check=False).returncode
+
+
+def main(given: Sequence[str] = ()) -> int:
     """Examine everything; the exit code."""
+    if list(given) not in ([], ["--install-fairseq"]):
+        print(f"error: python -m fairseq_ext.doctor takes --install-fairseq or nothing, not {' '.join(given)}", file=sys.stderr)
+        return 2
+    if given and install_fairseq():
+        print("error: pip could not install fairseq (its message is above): mend that and run this again", file=sys.stderr)
+        return 1
     logging.disable(logging.INFO)  # fairseq's own notes on packages that nothing here uses
     for item in ITEMS:
         if item.ahead:
@@ -229,4 +246,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    leave(main())  # at once: to look through all that was imported takes half a second
+    leave(main(sys.argv[1:]))  # at once: to look through all that was imported takes half a second

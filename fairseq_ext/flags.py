@@ -19,7 +19,10 @@ class StockFlags(TypedDict, total=False):
     add_data_source_prefix_tags: bool | None
     batch_size: int | None
     beam: int | None
-    bpe: Literal["bert", "byte_bpe", "bytes", "characters", "fastbpe", "gpt2", "hf_byte_bpe", "sentencepiece", "subword_nmt"] | None
+    bpe: Literal[
+        "bert", "byte_bpe", "bytes", "characters", "fastbpe", "gpt2", "hf_byte_bpe", "sentencepiece",
+        "sentencepiece_pair", "subword_nmt",
+    ] | None
     bpe_add_prefix_space: bool | None
     bpe_cased: bool | None
     bpe_codes: Text | None
@@ -43,6 +46,7 @@ class StockFlags(TypedDict, total=False):
     eos_token: Text | None
     fixed_dictionary: Text | None
     fp16: bool | None
+    free_start: bool | None
     gpt2_encoder_json: Text | None
     gpt2_vocab_bpe: Text | None
     iter_decode_eos_penalty: float | None
@@ -53,6 +57,7 @@ class StockFlags(TypedDict, total=False):
     keep_inference_langtok: bool | None
     lang_dict: Text | None
     lang_pairs: Text | None
+    lang_tok_behind_eos: bool | None
     lang_tok_replacing_bos_eos: bool | None
     lang_tok_style: Literal["mbart", "multilingual"] | None
     langs: Text | None
@@ -107,8 +112,9 @@ class StockFlags(TypedDict, total=False):
     source_lang: Text | None
     target_dict: Text | None
     target_lang: Text | None
+    target_sentencepiece_model: Text | None
     temperature: float | None
-    tokenizer: Literal["moses", "nltk", "space"] | None
+    tokenizer: Literal["moses", "moses_normalized", "nltk", "space"] | None
     truncate_source: bool | None
     unkpen: float | None
     unnormalized: bool | None

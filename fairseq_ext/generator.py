@@ -155,7 +155,7 @@ class BeamSearchGenerator(SequenceGenerator):
             pool.to_decode = [i for i, found in enumerate(out) if not found]
             if pool.to_decode and pool.net_input["src_tokens"].dim() == 3 and not pool.alone:
                 pool.to_decode = None  # speech is encoded in its whole batch, on which its results depend
-        missing = len(pool.wanted_sentences())
+        missing = len(pool.sentences_to_decode())
         shown = self.setup.refills and missing > 1 and self.on_answer is None
         progress = Progress(missing, self.stats, self.show_bar) if shown else None
 

@@ -77,8 +77,8 @@ class Translator(LoadedModel):
         self.beam, self.nbest = width_and_length(None, None, (generation.beam, generation.nbest))  # of calls that name none
         self.lock = threading.RLock()  # held while a call uses task, generator or models
         super().__init__(self.cfg)
-        self.task.phrases_of_calls = True
-        self.task.glossaries_of_calls = self.glossaries_of_calls
+        self.known.phrases_of_calls = True
+        self.known.glossaries_of_calls = self.glossaries_of_calls
         self.generator = self.build_generator()
         self.generators = Generators(self.task, self.models, generation, self.generator)
 
@@ -91,6 +91,11 @@ class Translator(LoadedModel):
     def build_generator(self) -> Any:
         """The generator of the flags (raises UsageError)."""
         return self.task.build_generator(self.models, self.cfg.generation)
+
+    @property
+    def known(self) -> Any:
+        """What the task knows of its sentences (session/sentences.py)."""
+        return self.task.session.sentences
 
     @property
     def stats(self) -> Stats:
@@ -187,7 +192,7 @@ class Translator(LoadedModel):
             if given:
                 self.use_constraints()
             given.check(len(lines))
-            self.task.raw_text.look([line for line in lines if isinstance(line, str)])
+            self.known.raw_text.look([line for line in lines if isinstance(line, str)])
             texts = ((given.first + i + 1, line) for i, line in enumerate(lines) if isinstance(line, str))
             if said := [each for number, line in texts if (each := warning(line, f"line {number}"))]:
                 more = f" ({counted(len(said) - 1, 'more such line')})" if len(said) > 1 else ""
@@ -197,8 +202,8 @@ class Translator(LoadedModel):
             for place, line in enumerate(lines):
                 try:
                     encoded = self.checked(line, f"line {given.first + place + 1}")
-                    if self.task.constrained:
-                        wanted.append(given.of_line(place, encoded, self.task.constraint_source()))
+                    if self.known.constrained:
+                        wanted.append(given.of_line(place, encoded, self.known.constraint_source()))
                 except UsageError as error:
                     if errors == "raise":
                         raise
@@ -207,7 +212,7 @@ class Translator(LoadedModel):
                     good.append(place)
                     tokens.append(encoded)
             numbers = [given.first + place for place in good]
-            found = self.search(tokens, wanted if self.task.constrained else None, nbest, errors == "return", progress, numbers)
+            found = self.search(tokens, wanted if self.known.constrained else None, nbest, errors == "return", progress, numbers)
             for place, each in zip(good, found, strict=True):
                 out[place] = each
             return out
@@ -287,7 +292,7 @@ class Translator(LoadedModel):
             for i, line in enumerate(tokens):
                 if line.numel() == 1 and "source sentence" not in self.task.lacks:  # EOS; an empty prompt may be gone on with
                     out[i] = [self.nothing(numbers[i], wanted[i] if wanted else EMPTY)]
-            self.task.line_numbers = numbers
+            self.known.line_numbers = numbers
             for batch in self.batches(tokens) if None in out else ():
                 here = batch["id"].tolist()
                 places = [place for place, i in enumerate(here) if out[i] is None]

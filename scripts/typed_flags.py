@@ -29,7 +29,8 @@ KEPT = {  # fairseq's flags that matter to decoding, besides its group "Generati
 }  # fmt: skip
 OF_TASKS = {  # the same of the flags that tasks add
     "add_data_source_prefix_tags", "config_yaml", "constraints", "decoder_langtok", "enable_lang_ids", "encoder_langtok", "eos_token",
-    "fixed_dictionary", "keep_inference_langtok", "lang_dict", "lang_pairs", "lang_tok_replacing_bos_eos", "lang_tok_style", "langs",
+    "fixed_dictionary", "free_start", "keep_inference_langtok", "lang_dict", "lang_pairs", "lang_tok_behind_eos",
+    "lang_tok_replacing_bos_eos", "lang_tok_style", "langs",
     "langtoks", "langtoks_specs", "left_pad_source", "left_pad_target", "max_source_positions", "max_target_positions", "prepend_bos",
     "source_dict", "source_lang", "target_dict", "target_lang", "truncate_source",
 }  # fmt: skip

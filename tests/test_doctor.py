@@ -31,7 +31,7 @@ def test_doctor_passes_here_and_decodes(hostile):
     assert f"--user-dir {Path(doctor.__file__).parent}" in done.stdout
     told = [line for line in done.stdout.splitlines() if line.startswith("patch ")]
     for patch in patches.EVERYWHERE + patches.COMMANDS:
-        if patch.change not in ("repairs.set_up_no_log", "repairs.give_numpy_long"):  # of a guest; of numpy 2
+        if patch.change not in ("repairs.set_up_no_log", "repairs.give_numpy_long") and "uncompiled" not in patch.change:  # of a guest; ...
             assert any(line.startswith(f"patch {patch.what}: {patch.why}") for line in told), patch.what
     assert sum(line.endswith(" (in commands alone)") for line in told) == len(patches.COMMANDS + patches.QUICK) - 1  # a log of fairseq_cli
 

@@ -19,24 +19,25 @@ ALLOWED = {
     "__init__": "compat engine errors leaving tasks translation translator version",
     "__main__": "errors registry tasks",
     "compat": "child errors tasks",
+    "convert": "errors",
     "corpus": "child constraints counters digests errors files loading stats translator",
     "doctor": "compat leaving",
     "serve": "child constraints engine errors files loading.model_folder loading.several_sentences "
     "tasks terms.glossary_files translator viz",
-    "engine": "child constraints errors flags kernels.library loading.lengths parallel placement.align search session.pool_of terms "
-    "translator",
+    "engine": "child constraints errors flags kernels.library loading.lengths parallel placement.align search session.pool_of "
+    "strategies.schedule.stream terms translator",
     "terms": "errors files",
     "text": "constraints errors files loading placement.forced_decoding terms.words translation translator",
     "translator": "constraints errors flags loading session.bad_sentences session.cpu_workers "
     "session.generators session.teacher_forcing stats text.alignment text.in_lines text.formats text.segments text.splitter translation",
     "viz": "errors files parallel search session.pool_of translator",
     # tasks -> config, generator
-    "tasks": "capabilities compat.own_process config constraints decoders.refused generator kernels loading.languages models session validate",
+    "tasks": "compat.own_process config decoders.refused loading.languages models session validate",
     "generator": "config constraints decoders drivers errors search session.pools session.checkpoint "
     "session.progress session.results_file stats",
     "drivers": "config constraints decoders.fairseq.uncached decoders.protocol errors placement registry search viz.writer",
-    "session": "compat.invalid_bytes compat.own_process compat.startup config constraints digests errors files generator kernels leaving "
-    "loading.lengths loading.raw_text parallel registry search.pool search.spec stats",
+    "session": "capabilities compat.invalid_bytes compat.own_process compat.startup config constraints digests errors files generator "
+    "kernels leaving loading.lengths loading.raw_text parallel registry search.pool search.spec stats terms.lemmas validate",
     "config": "capabilities constraints digests registry search stats validate version",
     "models": "",
     "loading": "compat.startup constraints.boundaries errors",

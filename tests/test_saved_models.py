@@ -51,7 +51,7 @@ class Both:
 
     def ours(self, **strategy: Any) -> Loaded:
         loaded = self.saved.ready(self.models, self.data, "translation_ext", strategy, **self.generation)
-        loaded.task.typed = True  # as in a command with --constraints, none of whose lines names a phrase
+        loaded.task.session.sentences.typed = True  # as in a command with --constraints, none of whose lines names a phrase
         return loaded
 
     def compare(self, ours: Loaded, count: int, equal: bool) -> None:
@@ -170,7 +170,7 @@ def test_processes_that_share_a_batch_equal_stock(saved, name):
     ours = both.ours(cpu_workers=2)
     for count in (1, 5):
         both.compare(ours, count, equal=False)
-    ours.task.command.workers.stop()
+    ours.task.session.command.workers.stop()
 
 
 @pytest.mark.parametrize("strategy", [{"cpu_workers": 2}, {"schedule": "stream"}], ids=str)

@@ -75,6 +75,14 @@ EVERYWHERE = (
         "numpy's name in two data sets of fairseq", "they use numpy.compat, which numpy 2 lacks",
         "repairs.give_numpy_long", ("fairseq.data.token_block_dataset", "fairseq.data.language_pair_dataset"),
     ),
+    Patch(
+        "fairseq.data.data_utils_fast and token_block_utils_fast", "fairseq was installed without a compiler: they are ours, in Python",
+        "uncompiled.stand_in", ("fairseq.data.data_utils",),
+    ),
+    Patch(
+        "fairseq.scoring.bleu.Scorer.__init__", "fairseq was installed without a compiler: n-grams are counted in Python",
+        "uncompiled.count_ngrams", ("fairseq.scoring.bleu",),
+    ),
 )  # fmt: skip
 COMMANDS = (
     Patch("sys.excepthook", "known mistakes end in one sentence, Ctrl-C quietly", "fairseq_ext.leaving.install_hook"),

@@ -9,7 +9,7 @@ import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable
 
-from fairseq_ext.convert import marian, multilingual
+from fairseq_ext.convert import bart, fsmt, marian, multilingual
 from fairseq_ext.convert.folder import Folder
 from fairseq_ext.convert.source import Source
 from fairseq_ext.errors import UsageError, report
@@ -18,12 +18,16 @@ CLASSES: dict[str, Callable[[Source], Folder]] = {  # config.json's "architectur
     "MarianMTModel": marian.convert,
     "M2M100ForConditionalGeneration": multilingual.convert_m2m100,
     "MBartForConditionalGeneration": multilingual.convert_mbart,
+    "FSMTForConditionalGeneration": fsmt.convert,
+    "BartForConditionalGeneration": bart.convert,
 }
 
 
 def parser() -> ArgumentParser:
     """The command line."""
-    top = ArgumentParser("python -m fairseq_ext.convert", description=__doc__, formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False)
+    top = ArgumentParser(
+        "python -m fairseq_ext.convert", description=__doc__, formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     commands = top.add_subparsers(dest="command", required=True)
     parse = commands.add_parser("hf", help=f"from Hugging Face: {', '.join(CLASSES)}", allow_abbrev=False)
     parse.add_argument("model", metavar="MODEL_DIR", help="config.json, model.safetensors or pytorch_model.bin, and the tokenizer's files")

@@ -31,8 +31,8 @@ From Python: `fairseq_ext.Translator.from_folder("{folder}"{languages}).translat
 
 @dataclass
 class Folder:
-    """What is written. settings: those of the task; segmentation: flags of it, whose files are among `files` or `texts`; pair: an example of
-    source and target language, for the command."""
+    """What is written. settings: those of the task; segmentation: flags, whose files are among `files` or `texts`; pair: the languages, or
+    two of them, as the command names them."""
 
     model: Transformer
     task: str

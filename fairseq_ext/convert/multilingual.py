@@ -46,12 +46,12 @@ def convert(source: Source, kind: Kind, style: str, more: dict[str, Any]) -> Fol
     languages = [name.strip("_") if name.startswith("__") else name for name in added if name != MASK]
     if len(languages) < 2:
         raise UsageError(f"{source.folder} names no languages: copy tokenizer.json or special_tokens_map.json of the model into it")
-    named = zip([mark.format(name) for name in languages], [number for name, number in added.items() if name != MASK], strict=True)
-    numbers = pieces | dict(named) | {MASK: number for name, number in added.items() if name == MASK}
+    marked = [name if name == MASK else mark.format(name.strip("_") if name.startswith("__") else name) for name in added]
+    numbers = pieces | dict(zip(marked, added.values(), strict=True))
     words = Vocabulary.of(numbers, source.number("vocab_size"), f"{source.folder}'s vocabulary")
     made = transformer(source, kind, (words, words), joined=True)
     pair = dict(zip(("source_lang", "target_lang"), languages, strict=False))
-    flags = {"lang_pairs": f"{languages[0]}-{languages[1]}", "encoder_langtok": "src", "decoder_langtok": True, "lang_tok_style": style} | more
+    flags = {"lang_pairs": "-".join(languages[:2]), "encoder_langtok": "src", "decoder_langtok": True, "lang_tok_style": style} | more
     files = {"fixed_dictionary": "dict.txt", "lang_dict": "languages.txt"}
     return Folder(
         made, "translation_multi_simple_epoch", flags | files, {"bpe": "sentencepiece", "sentencepiece_model": PIECES}, {"dict.txt": words},
@@ -75,7 +75,7 @@ def pieces_of(source: Source) -> dict[str, int]:
 
 
 def added_tokens(source: Source, first: int) -> dict[str, int]:
-    """The tokens of languages, and <mask>, with their numbers, in the numbers' order. first: that of the first, where files give no numbers."""
+    """The tokens of languages, and <mask>, with their numbers, in their order. first: the first number, where files give none."""
     settings = source.read_json("tokenizer_config.json", needed=False)
     added = source.read_json("tokenizer.json", needed=False).get("added_tokens") or []
     numbers = {each["content"]: each["id"] for each in added}

@@ -37,15 +37,14 @@ class Vocabulary:
         for special in ("</s>", "<unk>", "<pad>"):
             if special not in numbers:
                 raise UsageError(f"{where} has no {special}: the models that can be converted have one")
-        order: list[int | None] = [numbers.get(special) for special in SPECIAL]
-        order += [number for number in range(size) if words.get(number) not in SPECIAL]
-        names = [*SPECIAL, *(written(words.get(number, f"madeupword{number:04d}")) for number in order[4:])]  # type: ignore[str-format]
+        others = [number for number in range(size) if words.get(number) not in SPECIAL]
+        names = [*SPECIAL, *(written(words.get(number, f"madeupword{number:04d}")) for number in others)]
         if len(set(names)) < len(names):
             raise UsageError(f"{where} has a word twice, once spaces in words are written as <U+0020>: rename one")
-        return Vocabulary(names, order)
+        return Vocabulary(names, [*(numbers.get(special) for special in SPECIAL), *others])
 
     def arranged(self, table: Tensor, lacking: float = 0.0) -> Tensor:
-        """A model's table (rows, ...) in the dictionary's order; the same tensor where that is its own. lacking: of a word without a row."""
+        """A model's table (rows, ...) in the dictionary's order, or itself where that is its own; lacking: of a word without a row."""
         if self.rows == list(range(table.size(0))):
             return table
         out = table[torch.tensor([row or 0 for row in self.rows])]

@@ -106,11 +106,11 @@ class UnitTranslation:
 
     def constrain(self, sentence: Sentence, tokens: Any) -> None:
         """The sentence's constraints, those of --glossary and --avoid-file included."""
-        if not self.translator.task.constrained:
+        if not self.translator.task.session.sentences.constrained:
             return
         from fairseq_ext.constraints.sentence import merge
 
-        source = self.translator.task.constraint_source()
+        source = self.translator.task.session.sentences.constraint_source()
         found = source.sentence(sentence.number, tokens)
         if sentence.fields:
             found = merge(found, source.of_fields(sentence.fields, self.where(sentence)), source.consistent)

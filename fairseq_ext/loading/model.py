@@ -66,7 +66,7 @@ class LoadedModel:
 
     def target_tokens(self, line: str) -> Tensor:
         """The same of the target."""
-        return self.tokens(line, self.task.target_dictionary, self.task.segmenter.bpe)
+        return self.tokens(line, self.task.target_dictionary, self.task.session.sentences.segmenter.bpe)
 
     def tokens(self, line: str, dictionary: Any, bpe: Any) -> Tensor:
         """Tokens of a line of text, EOS included; EOS alone for a line of nothing but spaces."""
@@ -82,7 +82,7 @@ class LoadedModel:
 
     def decode(self, text: str) -> str:
         """Plain text from subword text."""
-        return self.task.segmenter.decode(text)
+        return self.task.session.sentences.segmenter.decode(text)
 
     def checked(self, line: str, where: str) -> Tensor:
         """Source tokens of a line, EOS included. Errors: SentenceError for what cannot be translated."""

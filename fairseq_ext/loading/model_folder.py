@@ -33,6 +33,7 @@ LANGUAGES = {
         "add_data_source_prefix_tags", "lang_tok_behind_eos",
     ),
     "translation_from_pretrained_bart_ext": ("langs", "prepend_bos"),
+    "translation_bart_ext": ("free_start",),
     "multilingual_translation_ext": ("lang_pairs", "encoder_langtok", "decoder_langtok"),
     "language_modeling_ext": ("add_bos_token",),
     "multilingual_language_modeling_ext": ("langs", "add_bos_token"),

@@ -1,7 +1,8 @@
 """Which word of a translation a source term has become.
 
 Attention: the word whose prediction attends to the term, by the cross-attention of all layers and heads on average: no layer is to be
-chosen. Where that is not sure, or the model has none, prediction difference:
+chosen. A step that predicts an article or an adjective looks ahead to the noun: of neighbours that attend about as much, it is the last.
+Where that is not sure, or the model has none, prediction difference:
 
     X. Li, G. Li, L. Liu, M. Meng and S. Shi. On the Word Alignment from Neural Machine Translation. ACL 2019.
     https://aclanthology.org/P19-1124/     Section 4.2, without their sampling: the source word is left out.
@@ -21,6 +22,7 @@ from fairseq_ext.constraints.token_spans import overlapping
 from fairseq_ext.terms.words import is_word, starts_of, words_of
 
 ATTENDED = 0.25  # least attention to a term's tokens, of 1
+AHEAD = 0.5  # of the most attention: with so much of it, a word behind that one is the term's
 DROP = 0.5  # nats
 
 
@@ -43,18 +45,21 @@ class WordAlignment:
     def attend_(self, attention: Sequence[Tensor]) -> None:
         """Find words by the attention (L,) to each mention's tokens."""
         scores = {m: [float(weights[of].mean()) if of else 0.0 for of in self.tokens] for m, weights in enumerate(attention)}
-        self.take_(scores, ATTENDED)
+        self.take_(scores, ATTENDED, AHEAD)
 
     def differ_(self, drops: dict[int, Tensor]) -> None:
         """Find words by how far each token's log-probability falls without a mention (L,)."""
         self.take_({m: [float(drop[of].sum()) if of else 0.0 for of in self.tokens] for m, drop in drops.items()}, DROP)
 
-    def take_(self, scores: dict[int, list[float]], least: float) -> None:
-        """Give these mentions the free words that score best for them, if that is enough. The surest mention chooses first."""
+    def take_(self, scores: dict[int, list[float]], least: float, ahead: float = 2.0) -> None:
+        """Give these mentions the free words that score best for them, if that is enough; the next one where it has this share of the score
+        (above 1: never). The surest mention chooses first."""
         for mention in sorted(scores, key=lambda mention: -max(scores[mention], default=0.0)):
             free = [word for word, span in enumerate(self.words) if span not in self.found]
             best = max(free, key=scores[mention].__getitem__, default=None)
-            if best is not None and scores[mention][best] >= least:
+            if best is not None and (most := scores[mention][best]) >= least:
+                while best + 1 in free and scores[mention][best + 1] >= ahead * most:
+                    best += 1
                 self.found[mention] = self.words[best]
 
 

@@ -66,7 +66,7 @@ class Pool:
         width = max(map(len, rows))
         self.prefix = torch.tensor([row + [self.pad] * (width - len(row)) for row in rows], device=self.length.device)
 
-    def wanted_sentences(self) -> Sequence[int]:
+    def sentences_to_decode(self) -> Sequence[int]:
         """The sentences to decode, in the order in which they start."""
         return range(len(self)) if self.to_decode is None else self.to_decode
 

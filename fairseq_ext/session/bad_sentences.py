@@ -54,39 +54,34 @@ class EndsHere(list):
         self.end()
 
 
-class BadSentences(Sentences):
-    """The part of an *_ext task that keeps bad sentences apart, in fairseq-generate and fairseq-interactive."""
+class BadSentences:
+    """Keeps bad sentences apart, in fairseq-generate and fairseq-interactive. sentences: what is known of them."""
 
-    is_interactive = False  # this is fairseq-interactive
-    translates_corpus = False  # this is fairseq-generate
-    strict = False
-    held: UsageError | None = None  # what the first sentence that was not translated is to blame for
-    refused: set[int]  # numbers of the sentences that cannot be translated, all that were told
-    too_long: dict[int, UsageError]  # of the data set, by number
-    room: int | None = None  # --max-tokens
+    def __init__(self, task: Any, sentences: Sentences):
+        self.task, self.sentences = task, sentences
+        self.is_interactive = False  # this is fairseq-interactive
+        self.translates_corpus = False  # this is fairseq-generate
+        self.strict = False
+        self.held: UsageError | None = None  # what the first sentence that was not translated is to blame for
+        self.refused: set[int] = set()  # numbers of the sentences that cannot be translated, all that were told
+        self.too_long: dict[int, UsageError] = {}  # of the data set, by number
+        self.room: int | None = None  # --max-tokens
 
-    def __init__(self, *arguments, **more):
-        super().__init__(*arguments, **more)
-        self.refused, self.too_long = set(), {}
-
-    def use_flags(self, flags: Any, constrained: bool) -> None:
+    def use_flags(self, flags: Any) -> None:
+        """Note what the flags ask for."""
         if sys.stdout is None and (is_loaded("fairseq_cli.generate") or is_loaded("fairseq_cli.interactive")):
             raise UsageError("standard output is closed, and translations are printed there: send it to a file")
-        super().use_flags(flags, constrained)
         self.strict = flags.strict
         self.room = None if choice(flags, "schedule") == "stream" else limit_of(setting(flags, "dataset", "max_tokens"))
 
     # ---- sentences of a data set
 
-    def load_dataset(self, split, *args, **kwargs):
-        super().load_dataset(split, *args, **kwargs)
-        # fairseq-train and -validate load theirs here, too
-        self.translates_corpus = is_loaded("fairseq_cli.generate") and setting(self.flags(), "dataset", "gen_subset") == split
+    def look(self, split: str) -> None:
+        """A data set was loaded; fairseq-train and -validate load theirs, too."""
+        self.translates_corpus = is_loaded("fairseq_cli.generate") and setting(self.task.flags(), "dataset", "gen_subset") == split
 
-    def filter_indices_by_size(self, indices, dataset, max_positions=None, ignore_invalid_inputs=False):
-        """The sentences that the model takes. Others are kept in mind, unless the command leaves them out without a word."""
-        if ignore_invalid_inputs or not self.translates_corpus or not self.is_corpus(dataset):
-            return super().filter_indices_by_size(indices, dataset, max_positions, ignore_invalid_inputs)  # type: ignore[misc]
+    def filter(self, indices: Any, dataset: Any, max_positions: Any) -> Any:
+        """The sentences of a data set that the model takes; the others are kept in mind."""
         kept, ignored = dataset.filter_indices_by_size(indices, max_positions)
         limit = max_positions[0] if isinstance(max_positions, (tuple, list)) else max_positions
         limit = limit if isinstance(limit, (int, float)) else None  # some tasks have one for each language
@@ -118,8 +113,8 @@ class BadSentences(Sentences):
         try:
             yield
         except IndexError as error:
-            sides = (self.source_dictionary, sample["net_input"].get("src_tokens")), (self.target_dictionary, sample.get("target"))
-            for words, tokens in sides:
+            task, source = self.task, sample["net_input"].get("src_tokens")
+            for words, tokens in ((task.source_dictionary, source), (task.target_dictionary, sample.get("target"))):
                 if words is not None and tokens is not None and int(tokens.max()) >= len(words):
                     raise UsageError(damaged_data(f"word {int(tokens.max())} of a dictionary of {len(words)}")) from error
             raise
@@ -135,10 +130,10 @@ class BadSentences(Sentences):
         sample = batch[0]
         n = len(sample["net_input"]["src_tokens"]) if "src_tokens" in sample["net_input"] else 0
         if not n or not (self.is_interactive or self.translates_corpus):
-            for error in self.errors_here.values():
+            for error in self.sentences.errors_here.values():
                 raise SentenceError(str(error)) from error
             return decode(batch)
-        pad = (self.source_dictionary or self.target_dictionary).pad()  # speech has no source dictionary
+        pad = (self.task.source_dictionary or self.task.target_dictionary).pad()  # speech has no source dictionary
         known = self.known_errors(sample)
         usable = [i for i in range(n) if i not in known]
         if usable:
@@ -160,7 +155,7 @@ class BadSentences(Sentences):
     def known_errors(self, sample: dict) -> dict[int, UsageError]:
         """place -> what is known to be wrong with a batch's sentences."""
         numbers = sample["id"].tolist() if "id" in sample else []
-        return {**{i: self.too_long[number] for i, number in enumerate(numbers) if number in self.too_long}, **self.errors_here}
+        return {**{i: self.too_long[number] for i, number in enumerate(numbers) if number in self.too_long}, **self.sentences.errors_here}
 
     def numbers_of(self, sample: dict, places: Sequence[int]) -> list[int]:
         """The numbers of sentences of a batch."""
@@ -192,13 +187,13 @@ class BadSentences(Sentences):
     def empty_hypotheses(self) -> list[dict[str, Any]]:
         """The n-best list of a sentence that is not translated."""
         lost = torch.tensor([-float("inf")])
-        tokens, nothing = torch.tensor([self.target_dictionary.eos()]), torch.empty(0)
+        tokens, nothing = torch.tensor([self.task.target_dictionary.eos()]), torch.empty(0)
         return [{"tokens": tokens, "score": lost[0], "attention": nothing, "alignment": nothing, "positional_scores": lost.clone()}]
 
     def tell_at_end(self, stats: Stats) -> int:
         """At the end of the process: warn of what was not met, and tell an error that is still held; the status."""
-        if self.constrained:
-            self.tell_unmet(stats)
+        if self.sentences.constrained:
+            self.sentences.tell_unmet(stats)
         if self.held is not None:
             report(type(self.held), self.held, None)
         return 1 if self.held is not None else BAD_SENTENCES if self.refused else 0

@@ -11,7 +11,7 @@ from fairseq.data import LanguagePairDataset
 from fairseq_ext.errors import UsageError
 from fairseq_ext.loading.lengths import limit_of
 from fairseq_ext.registry import refills
-from fairseq_ext.session.interactive import Interactive
+from fairseq_ext.session.interactive import Lines
 
 POOL = 10_000  # sentences among which a stream finds its next ones
 SPEECH_POOL = 256  # the same of speech, which lies in memory as features: a sentence is up to 2 MB
@@ -52,25 +52,30 @@ class ByLevel:
                     yield self.dataset.collater([self.dataset[i] for i in part])
 
 
-class Batches(Interactive):
-    """The part of an *_ext task that makes batches."""
+class Batches:
+    """Makes the batches of a task. lines: those of its session."""
 
-    lacks: frozenset[str]  # what they do not have, of capabilities.py
-    samples = True  # the search draws random numbers, for all that is known
+    def __init__(self, task: Any, lines: Lines):
+        self.task, self.lines, self.sentences = task, lines, lines.sentences
+        self.samples = True  # the search draws random numbers, for all that is known
 
-    def get_batch_iterator(self, dataset, max_tokens=None, max_sentences=None, *args, **kwargs):
-        """fairseq's batches; a stream takes its sentences from batches of many thousand, of which it encodes few at a time."""
-        if refills(self.flags()):  # fairseq-generate asks for batches before it builds a generator
-            pool = POOL if "source tokens" not in self.lacks else SPEECH_POOL
+    def make(
+        self, build: Callable[..., Any], dataset: Any, max_tokens: int | None, max_sentences: int | None, *args: Any, **kwargs: Any
+    ) -> Any:
+        """fairseq's batches, by the stock task's `build`; a stream takes its sentences from batches of many thousand, of which it encodes
+        few at a time. Arguments: of FairseqTask.get_batch_iterator."""
+        flags = self.task.flags()
+        if refills(flags):  # fairseq-generate asks for batches before it builds a generator
+            pool = POOL if "source tokens" not in self.task.lacks else SPEECH_POOL
             max_tokens, max_sentences = None, max(pool, max_sentences or 0)
             kwargs["required_batch_size_multiple"] = 1  # else the last few sentences are a batch of their own
-        elif not args and not self.flags().glossary_documents and (alone := self.batch_of_line(dataset, max_tokens, **kwargs)) is not None:
+        elif not args and not flags.glossary_documents and (alone := self.batch_of_line(dataset, max_tokens, **kwargs)) is not None:
             return alone
-        self.room = limit_of(max_tokens)
-        batches = super().get_batch_iterator(dataset, max_tokens, max_sentences, *args, **kwargs)  # type: ignore[misc]
-        self.forget(dataset)
-        batches = self.with_too_long(batches) if self.is_corpus(dataset) else batches
-        if not self.flags().glossary_documents:
+        self.lines.room = limit_of(max_tokens)
+        batches = build(dataset, max_tokens, max_sentences, *args, **kwargs)
+        self.lines.forget(dataset)
+        batches = self.lines.with_too_long(batches) if self.sentences.is_corpus(dataset) else batches
+        if not flags.glossary_documents:
             return batches
         if kwargs.get("num_shards", 1) > 1:
             raise UsageError(
@@ -80,16 +85,17 @@ class Batches(Interactive):
 
     def levels(self, dataset: Any) -> list[int]:
         """When the sentences of a data set can be decoded (constraints/documents.py)."""
-        source, documents, first = self.constraint_source(), self.documents, self.buffer_start
+        known, documents, first = self.sentences, self.sentences.documents, self.lines.buffer_start
         if documents is None:  # no constraints in this run
             return [0] * len(dataset)
-        if self.is_corpus(dataset):
+        source = known.constraint_source()
+        if known.is_corpus(dataset):
             documents.check_size(len(dataset))
-        numbers = self.line_numbers or range(first, first + len(dataset))
+        numbers = known.line_numbers or range(first, first + len(dataset))
 
         def terms(place: int) -> list[str] | None:
             text = source.source_text(dataset[place]["source"])
-            if not text.strip() and place not in self.refused_here:
+            if not text.strip() and place not in self.lines.refused_here:
                 return None
             return [each.term.source for each in source.required(text) if len(each.term.targets) > 1]
 

@@ -64,7 +64,7 @@ class Generators:
 
     def constrain(self) -> Any:
         """The generator in use, which from now on searches with constraints, whatever the flags said (raises UsageError)."""
-        if self.task.constrained:
+        if self.task.session.sentences.constrained:
             return self.current
         if self.current.results is not None:
             raise UsageError(
@@ -77,7 +77,7 @@ class Generators:
         try:
             self.current = self.rebuilt(*key)
         except UsageError:  # the flags do not allow it: lines without constraints are translated as before
-            self.generation.constraints, self.task.constrained = before, False
+            self.generation.constraints, self.task.session.sentences.constrained = before, False
             raise
         self.made = {key: self.current}
         return self.current

@@ -6,7 +6,7 @@ fairseq-interactive reads a buffer of lines, makes batches of it and prints when
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,52 +22,51 @@ from fairseq_ext.errors import SentenceError, UsageError, cut
 from fairseq_ext.loading.lengths import too_long
 from fairseq_ext.session.bad_sentences import BadSentences
 from fairseq_ext.session.checkpoint import setting
+from fairseq_ext.session.sentences import Sentences
 from fairseq_ext.session.target_dictionary import TargetDictionary
 
 
-class Interactive(BadSentences):
-    """The part of an *_ext task that takes a session's lines; `Sentences` (sentences.py) says what is known of each."""
+class Lines(BadSentences):
+    """Takes the lines of a session."""
 
-    dataset_to_epoch_iter: dict[Any, Any]  # batches that fairseq keeps
-    draft_lines_read = 0
-    alignment = "None"  # which one is printed
-    longest: int | None = None  # source tokens that the models take
-    refused_here: dict[int, UsageError]  # lines of the buffer at hand that cannot be used, by their places
-    buffer: list[Tensor]  # its lines as tokens
-    buffer_start = 0  # the number of its first line
-
-    def __init__(self, *arguments, **more):
-        super().__init__(*arguments, **more)
-        self.refused_here, self.buffer = {}, []
+    def __init__(self, task: Any, sentences: Sentences):
+        super().__init__(task, sentences)
+        self.draft_lines_read = 0
+        self.alignment = "None"  # which one is printed
+        self.longest: int | None = None  # source tokens that the models take
+        self.refused_here: dict[int, UsageError] = {}  # lines of the buffer at hand that cannot be used, by their places
+        self.buffer: list[Tensor] = []  # its lines as tokens
+        self.buffer_start = 0  # the number of its first line
 
     @property
-    def carries_numbers(self) -> bool:
+    def carry_numbers(self) -> bool:
         """Whether lines carry their numbers: where something asks for them, and where a line of the buffer cannot be used. Those of a
         Translator have their constraints already."""
-        return (self.numbered and not self.phrases_of_calls) or bool(self.refused_here)
+        return (self.sentences.numbered and not self.sentences.phrases_of_calls) or bool(self.refused_here)
 
-    def use_flags(self, flags: Any, constrained: bool) -> None:
-        super().use_flags(flags, constrained)
+    def use_flags(self, flags: Any) -> None:
+        super().use_flags(flags)
         if sys.stdin is None and is_loaded(COMMAND) and setting(flags, "interactive", "input") == "-":
             raise UsageError("standard input is closed: give lines there, or name a file by --input")
         if own_process.owned == COMMAND:
             startup.make(startup.beside("patches").INVALID_BYTES)
 
-    def get_interactive_tokens_and_lengths(self, lines, encode_fn):
-        """A buffer's lines as tokens. One that cannot be used is empty; under --strict it and those behind it are left out."""
+    def read(self, lines: Iterable[str], encode: Callable[[list[str]], tuple[list, list]]) -> tuple[list, list]:
+        """A buffer's lines as tokens, by the stock task's `encode`, and their lengths. One that cannot be used is empty; under --strict it
+        and those behind it are left out."""
         if not self.is_interactive:
-            check_phrases(self.flags(), self.typed, False)
+            check_phrases(self.task.flags(), self.sentences.typed, False)
         self.is_interactive = True
         if self.alignment == "soft":
             raise UsageError("--print-alignment soft is what fairseq-generate alone prints: use hard, or leave it out")
-        if setting(self.flags(), "generation", "score_reference"):
+        if setting(self.task.flags(), "generation", "score_reference"):
             raise UsageError("--score-reference scores the translations of a data set, and lines have none: use fairseq-generate")
         if self.held is not None:
             held, self.held = self.held, None
             raise held
         self.refused_here = {}
         lines = list(lines)
-        self.raw_text.look(lines)
+        self.sentences.raw_text.look(lines)
         for i, line in enumerate(lines):
             if not line.isascii() and any("\ud800" <= character <= "\udfff" for character in line):
                 said = f"a line of the input is not valid UTF-8 ({cut(ascii(line))}): convert it, for example with iconv -t utf-8"
@@ -75,9 +74,9 @@ class Interactive(BadSentences):
                     lines = lines[:i]
                     break
                 lines[i] = ""
-        tokens, lengths = super().get_interactive_tokens_and_lengths(lines, encode_fn)  # type: ignore[misc]
+        tokens, lengths = encode(lines)
         for i, length in enumerate(lengths):
-            error = too_long(f"line {self.lines_read + i + 1} of the input", length, self.longest, self.room)
+            error = too_long(f"line {self.sentences.lines_read + i + 1} of the input", length, self.longest, self.room)
             if error is None:
                 continue
             if self.refuse(error, i):
@@ -85,42 +84,43 @@ class Interactive(BadSentences):
             tokens[i], lengths[i] = self.nothing(), 1
         return tokens, lengths
 
-    def build_dataset_for_inference(self, src_tokens, src_lengths, constraints=None):
-        """The lines' constraints travel by number, in a last column that fairseq does not read."""
-        if self.carries_numbers:
+    def dataset(self, src_tokens: list, src_lengths: list, constraints: Tensor | None, build: Callable[[list, list], Any]) -> Any:
+        """The data set of a buffer's lines, by the stock task's `build`. Their constraints travel by number, in a last column that fairseq
+        does not read."""
+        if self.carry_numbers:
             src_tokens, constraints = self.number(src_tokens, constraints)
         n = len(src_tokens)
-        if self.draft_file:
+        if self.sentences.draft_file:
             good = {tuple(tokens.tolist()): i for i, tokens in enumerate(src_tokens) if i not in self.refused_here}
-            self.draft_line |= {tokens: self.draft_lines_read + i for tokens, i in good.items()}
+            self.sentences.draft_line |= {tokens: self.draft_lines_read + i for tokens, i in good.items()}
             self.draft_lines_read += n
         for place, error in sorted(self.refused_here.items()):
-            self.tell(self.lines_read + place, error)
-        self.buffer, self.buffer_start = list(src_tokens), self.lines_read
-        self.lines_read += n if self.is_interactive else 0
+            self.tell(self.sentences.lines_read + place, error)
+        self.buffer, self.buffer_start = list(src_tokens), self.sentences.lines_read
+        self.sentences.lines_read += n if self.is_interactive else 0
         # a line that cannot be used has become an empty one; a speech file has as many frames as the stock task says
         lengths = [len(line) if isinstance(line, Tensor) else n for line, n in zip(src_tokens, src_lengths, strict=False)]
-        dataset = super().build_dataset_for_inference(src_tokens, lengths)  # type: ignore[misc]
+        dataset = build(src_tokens, lengths)
         if constraints is not None:  # put in afterwards: some stock tasks refuse to take them
             dataset.collater = partial(with_constraints, dataset.collater, constraints[:n])
         return dataset
 
     def forget(self, dataset: Any) -> None:
         """Drop the batches that fairseq keeps of a buffer's lines: nobody asks for them again, and it would keep them all to the end."""
-        if not self.is_corpus(dataset):
-            self.dataset_to_epoch_iter.pop(dataset, None)
+        if not self.sentences.is_corpus(dataset):
+            self.task.dataset_to_epoch_iter.pop(dataset, None)
 
     def number(self, src_tokens: list[Tensor], typed: Tensor | None) -> tuple[list[Tensor], Tensor]:
         """The lines that can be decoded, and their packed constraints; typed: fairseq's, of the lines' own fields."""
-        first, of_line = self.lines_read, {}
+        first, of_line = self.sentences.lines_read, {}
         unknown = list(self.unknown_words())
-        self.constraint_source()  # what is wrong with a file is no line's fault
+        self.sentences.constraint_source()  # what is wrong with a file is no line's fault
         for i, tokens in enumerate(src_tokens):
             of_line[first + i] = EMPTY
             row = None if typed is None else typed[i]
             if i not in self.refused_here:
                 try:
-                    of_line[first + i] = self.constraints_of_line(first + i, tokens, row, unknown)
+                    of_line[first + i] = self.sentences.constraints_of_line(first + i, tokens, row, unknown)
                 except UsageError as error:
                     if self.refuse(error, i):
                         del of_line[first + i]
@@ -128,20 +128,20 @@ class Interactive(BadSentences):
                         break
                     src_tokens[i] = self.nothing()
             if row is not None:
-                del unknown[: int((row[1:] == self.target_dictionary.unk()).sum())]  # those of this line
+                del unknown[: int((row[1:] == self.task.target_dictionary.unk()).sum())]  # those of this line
         self.unknown_words().clear()
-        self.of_line = of_line
-        if isinstance(self.target_dictionary, TargetDictionary):
-            self.target_dictionary.alternatives.clear()
-        return src_tokens, pack(list(of_line.values()), list(of_line), self.shown)
+        self.sentences.of_line = of_line
+        if isinstance(self.task.target_dictionary, TargetDictionary):
+            self.task.target_dictionary.alternatives.clear()
+        return src_tokens, pack(list(of_line.values()), list(of_line), self.sentences.shown)
 
     def unknown_words(self) -> list[str]:
         """The words of typed phrases that the dictionary lacks, as it has noted them."""
-        return self.target_dictionary.unknown if isinstance(self.target_dictionary, TargetDictionary) else []
+        return self.task.target_dictionary.unknown if isinstance(self.task.target_dictionary, TargetDictionary) else []
 
     def refuse(self, error: UsageError, place: int) -> bool:
         """A line of the buffer cannot be used. Whether the session ends there, which --strict asks for."""
-        if self.strict or self.source_dictionary is None:  # nothing stands for an empty line of speech
+        if self.strict or self.task.source_dictionary is None:  # nothing stands for an empty line of speech
             self.hold(error, place)
             return True
         self.refused_here[place] = error
@@ -149,7 +149,7 @@ class Interactive(BadSentences):
 
     def nothing(self) -> Tensor:
         """The tokens of an empty line."""
-        return torch.tensor([self.source_dictionary.eos()])
+        return torch.tensor([self.task.source_dictionary.eos()])
 
     def known_errors(self, sample: dict) -> dict[int, UsageError]:
         if not self.is_interactive:
@@ -166,7 +166,7 @@ class Interactive(BadSentences):
             return [int(sample["sentence_numbers"][i]) for i in places]
         found: list[int] = []
         for row in (sample["net_input"]["src_tokens"][i] for i in places):
-            line = row[row != self.source_dictionary.pad()].tolist() if row.dim() == 1 else row.tolist()
+            line = row[row != self.task.source_dictionary.pad()].tolist() if row.dim() == 1 else row.tolist()
             same = [i for i, source in enumerate(self.buffer) if isinstance(source, Tensor) and source.tolist() == line]
             numbers = [self.buffer_start + i for i in same or range(len(self.buffer))]
             found.append(next(number for number in numbers if number not in self.refused and number not in found))

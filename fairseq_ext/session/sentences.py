@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Sequence
-from types import MappingProxyType
 from typing import Any
 from unicodedata import normalize
 
@@ -39,45 +38,40 @@ logger = logging.getLogger("fairseq_ext")
 
 
 class Sentences:
-    """The part of an *_ext task that gives sentences their numbers, constraints and drafts."""
+    """Gives the sentences of a task their numbers, constraints and drafts."""
 
-    source_dictionary: Any
-    target_dictionary: Any
-    datasets: dict[str, Any]
-    tgt_dict: Any = None
-    dicts: Any = MappingProxyType({})
-    tokenizer_used: Any = None
-    bpe_used: Any = None
-    source: ConstraintSource | None = None
-    target_text: TargetText | None = None  # the generator's
-    constrained = False
-    typed = False  # --constraints is given
-    phrases_of_calls = False  # phrases come with each call (translator.py), besides those of the flags
-    glossaries_of_calls = False  # so do glossaries (engine/requirements.py)
-    corpus_size = 0  # sentences of the data set that fairseq-generate translates
-    numbered = False  # lines of an interactive session carry their numbers
-    report_path: str | None = None  # --glossary-report
-    glossary_report: GlossaryReport | None = None
-    documents: Documents | None = None  # --glossary-documents
-    line_numbers: Sequence[int] | None = None  # of the lines of a Translator's call
-    of_line: dict[int, SentenceConstraints]
-    lines_read = 0  # of an interactive session
-    draft_file: str | None = None
-    errors_here: dict[int, UsageError]  # what is wrong with sentences of the batch at hand, by their places
+    def __init__(self, task: Any):
+        self.task = task
+        self.source: ConstraintSource | None = None
+        self.target_text: TargetText | None = None  # the generator's
+        self.constrained = False
+        self.typed = False  # --constraints is given
+        self.phrases_of_calls = False  # phrases come with each call (translator.py), besides those of the flags
+        self.glossaries_of_calls = False  # so do glossaries (engine/requirements.py)
+        self.corpus_size = 0  # sentences of the data set that fairseq-generate translates
+        self.numbered = False  # lines of an interactive session carry their numbers
+        self.report_path: str | None = None  # --glossary-report
+        self.glossary_report: GlossaryReport | None = None
+        self.documents: Documents | None = None  # --glossary-documents
+        self.line_numbers: Sequence[int] | None = None  # of the lines of a Translator's call
+        self.of_line: dict[int, SentenceConstraints] = {}
+        self.lines_read = 0  # of an interactive session
+        self.draft_file: str | None = None
+        self.draft_line: dict[tuple[int, ...], int] = {}  # line number of each source of an interactive session with --draft-file
+        self.errors_here: dict[int, UsageError] = {}  # what is wrong with sentences of the batch at hand, by their places
+        self.tokenizer: Any = None
+        self.bpe: Any = None
+        note_unknown_words(task)
 
-    def __init__(self, *arguments, **more):
-        super().__init__(*arguments, **more)
-        self.errors_here = {}
-        for name in ("tgt_dict", "output_dictionary"):  # the second: a language model's
-            if isinstance(found := getattr(self, name, None), Dictionary):
-                setattr(self, name, TargetDictionary.of(found))
-        flags = self.flags()
-        for language in (TGT_DICT_NAME, getattr(flags, "target_lang", None)):  # of tasks with a dictionary for each language
-            if language in self.dicts and language != getattr(flags, "source_lang", None):
-                self.dicts[language] = TargetDictionary.of(self.dicts[language])
+    @property
+    def source_dictionary(self) -> Any:
+        """The task's; None of speech, which has no source words."""
+        return self.task.source_dictionary
 
-    def flags(self) -> Any:
-        raise NotImplementedError
+    @property
+    def target_dictionary(self) -> Any:
+        """The task's."""
+        return self.task.target_dictionary
 
     def use_flags(self, flags: Any, constrained: bool) -> None:
         """Note what the flags ask for besides the search; constrained: sentences have constraints, which our own search obeys."""
@@ -89,54 +83,40 @@ class Sentences:
         if self.constrained and isinstance(self.target_dictionary, TargetDictionary):
             self.target_dictionary.noting = True
 
-    def build_tokenizer(self, args):
-        self.tokenizer_used = super().build_tokenizer(args)  # type: ignore[misc]
-        return self.tokenizer_used
-
-    def build_bpe(self, args):
-        try:
-            self.bpe_used = super().build_bpe(args)  # type: ignore[misc]
-        except (RuntimeError, OSError, ValueError, LookupError) as error:  # of the segmentation's own reader
-            if explain(error) is not None:
-                raise
-            path = getattr(args, "sentencepiece_model", None)
-            named = f"--sentencepiece-model {path}" if path else f"what --bpe {getattr(args, '_name', '')} names"
-            raise UsageError(f"{named} cannot be read ({cut(str(error))}): it is damaged or of another kind; copy it again") from None
-        if self.bpe_used is None and self.corpus_size and not self.undoes_bpe:
+    def segment_by(self, bpe: Any) -> None:
+        """Take note of how the command segments text."""
+        self.bpe = bpe
+        if bpe is None and self.corpus_size and not self.undoes_bpe:
             tell_segmented_output(self.target_dictionary, self.data_folder)
-        if self.bpe_used is not None:
-            self.bpe_used.encode = functools.partial(encoded, self.bpe_used.encode)  # of typed phrases, too
-        return self.bpe_used
+        if bpe is not None:
+            bpe.encode = functools.partial(encoded, bpe.encode)  # of typed phrases, too
 
     @property
     def data_folder(self) -> str:
         """The first of the data directories."""
-        return split_paths(self.flags().data or "")[0]
+        return split_paths(self.task.flags().data or "")[0]
 
     @property
     def undoes_bpe(self) -> bool:
         """Whether the command joins the pieces of words in what it prints, by --remove-bpe."""
-        return bool(setting(self.flags(), "common_eval", "post_process"))
+        return bool(setting(self.task.flags(), "common_eval", "post_process"))
 
     @functools.cached_property
     def raw_text(self) -> RawText:
         """Watches text that comes without --bpe."""
         words = self.source_dictionary
-        kind = kind_of(words, None) if self.bpe_used is None and isinstance(words, Dictionary) else None
+        kind = kind_of(words, None) if self.bpe is None and isinstance(words, Dictionary) else None
         return RawText(kind, self.data_folder, words.__contains__ if kind is not None and self.undoes_bpe else None)
-
-    def load_dataset(self, split, *args, **kwargs):
-        super().load_dataset(split, *args, **kwargs)  # type: ignore[misc]
-        self.corpus_size = len(self.datasets[split])
 
     def is_corpus(self, dataset: Any) -> bool:
         """Whether it is a data set that was loaded, and not an interactive session's buffer."""
-        return any(dataset is known for known in self.datasets.values())
+        return any(dataset is known for known in self.task.datasets.values())
 
-    def complete(self, sample: dict, constraints: Tensor | None) -> tuple[dict, Tensor | None]:
-        """A batch with all that is known of its sentences, and the packed constraints that are still to be read."""
+    def complete(self, sample: dict, constraints: Tensor | None, carries_numbers: bool) -> tuple[dict, Tensor | None]:
+        """A batch with all that is known of its sentences, and the packed constraints that are still to be read. carries_numbers: whether
+        those have the numbers of an interactive session's lines."""
         self.errors_here = {}
-        if (self.constrained or (constraints is not None and self.carries_numbers)) and "sentence_constraints" not in sample:
+        if (self.constrained or (constraints is not None and carries_numbers)) and "sentence_constraints" not in sample:
             sample, constraints = self.add_constraints(sample, constraints), None
         if self.documents is not None and "sentence_constraints" in sample:
             given, narrowed = zip(numbers_of(sample), sample["sentence_constraints"], strict=False), self.constraint_source().narrowed
@@ -147,19 +127,14 @@ class Sentences:
         return sample, constraints
 
     @property
-    def carries_numbers(self) -> bool:
-        """Whether an interactive session's lines carry their numbers, in their packed constraints."""
-        return self.numbered
-
-    @property
     def segmenter(self) -> Segmenter:
         """From text to target tokens and back, as the command's --tokenizer and --bpe say."""
-        return Segmenter(self.target_dictionary, self.tokenizer_used, self.bpe_used)
+        return Segmenter(self.target_dictionary, self.tokenizer, self.bpe)
 
     def constraint_source(self) -> ConstraintSource:
         """The command's constraint files, segmented as its tokenizer and bpe segment text (read when first needed)."""
         if self.source is None:
-            flags = self.flags()
+            flags = self.task.flags()
             files = (flags.constraints_file, flags.avoid_file, glossary_options(flags))
             boundaries = None if self.target_text is None else self.target_text.boundaries
             matching = Matching(case_of(flags), str(flags.avoid_case), boundaries)
@@ -170,11 +145,6 @@ class Sentences:
             except UsageError as error:  # told once more when its sentence comes
                 logger.warning("%s; the sentence of such a line is not translated", error)
         return self.source
-
-    @functools.cached_property
-    def draft_line(self) -> dict[tuple[int, ...], int]:
-        """Line number of each source of an interactive session with --draft-file."""
-        return {}
 
     def draft_lines(self, rows: Tensor) -> list[int]:
         """Lines of the draft file that belong to these sources (S, T); of equal sources, the last one's."""
@@ -276,6 +246,29 @@ class Sentences:
         if self.source is not None and 0 < self.lines_read < len(self.source):
             lines, read = counted(len(self.source), "line"), counted(self.lines_read, "sentence")
             logger.warning("the constraints file has %s, and the input %s", lines, read)
+
+
+def note_unknown_words(task: Any) -> None:
+    """Give a task target dictionaries that can take note of the words they lack."""
+    for name in ("tgt_dict", "output_dictionary"):  # the second: a language model's
+        if isinstance(found := getattr(task, name, None), Dictionary):
+            setattr(task, name, TargetDictionary.of(found))
+    flags, dictionaries = task.flags(), getattr(task, "dicts", {})
+    for language in (TGT_DICT_NAME, getattr(flags, "target_lang", None)):  # of tasks with a dictionary for each language
+        if language in dictionaries and language != getattr(flags, "source_lang", None):
+            dictionaries[language] = TargetDictionary.of(dictionaries[language])
+
+
+def segmentation(build: Callable[[Any], Any], args: Any) -> Any:
+    """What `build`, the stock task's, makes of --bpe. Errors: UsageError for a file that is damaged."""
+    try:
+        return build(args)
+    except (RuntimeError, OSError, ValueError, LookupError) as error:  # of the segmentation's own reader
+        if explain(error) is not None:
+            raise
+        path = getattr(args, "sentencepiece_model", None)
+        named = f"--sentencepiece-model {path}" if path else f"what --bpe {getattr(args, '_name', '')} names"
+        raise UsageError(f"{named} cannot be read ({cut(str(error))}): it is damaged or of another kind; copy it again") from None
 
 
 def numbers_of(sample: dict) -> list[int]:

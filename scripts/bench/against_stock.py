@@ -1,9 +1,12 @@
 """fairseq's own constrained search as a contender, and how the hypotheses of two searches compare by their scores."""
 
 import re
+import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from contenders import batches, contender, load, read
@@ -11,7 +14,7 @@ from counted import Counted
 from equality import SCORE_TOLERANCE, Outputs
 from fairseq.token_generation_constraints import pack_constraints
 from harness import BenchError
-from text import Text
+from text import Text, prepare
 
 SHARE = 0.02  # of the sentences: by how much those that score worse may outnumber those that score better
 SPEED = 5.0  # times as fast as fairseq's own
@@ -52,6 +55,22 @@ def stock_constrained(
     decode_all = counted.contender.run
     counted.contender.run, counted.contender.read = run, keep
     return counted
+
+
+def stock_translations(
+    model: Path, prefix: str, languages: tuple[str, str], flags: Sequence[str], phrases: Sequence[Sequence[str]],
+    pieces: Callable[[str], list[str]], limit: int | None = None,
+) -> tuple[list[str], float]:  # fmt: skip
+    """The best hypotheses of fairseq's own constrained search as plain text, and the seconds that it took. prefix: of the two text files;
+    other arguments as in `stock_constrained`."""
+    with tempfile.TemporaryDirectory() as folder:
+        text = prepare(Path(folder), model, prefix, *languages, limit)
+        counted = stock_constrained(text, flags, phrases, pieces, "fairseq")
+        start = time.perf_counter()
+        decoded = counted.contender.run()
+        seconds = time.perf_counter() - start
+        found = counted.contender.read(decoded)
+        return text.lines([each or [([], 0.0)] for each in found]), seconds
 
 
 @dataclass

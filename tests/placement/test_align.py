@@ -16,6 +16,7 @@ from fairseq_ext.decoders.factory import make_decoder
 from fairseq_ext.decoders.fairseq.uncached import UncachedBackend
 from fairseq_ext.placement.forced_decoding import ForcedDecoding
 from fairseq_ext.placement.term_in_text import agreeing, fitting, put, widened
+from fairseq_ext.placement.word_alignment import WordAlignment
 from fairseq_ext.stats import Stats
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,6 +74,31 @@ def test_a_neighbour_that_the_term_holds_itself_goes_with_the_word():
     assert text[slice(*widened(text, (9, 17), "six-string guitar", [(9, 17), (18, 24)]))] == "electric"
     inserted = widened(text, (17, 17), "six-string guitar", [(17, 17)])
     assert put(text, [(inserted, "six-string guitar")], True) == "plays an electric six-string guitar guitar and a guitar"
+
+
+@pytest.mark.parametrize(
+    ("attention", "word"),
+    [
+        ([0.88, 0.64, 0.1, 0.1, 0.1], "boy"),  # the step of "Young" looks ahead
+        ([0.1, 0.1, 0.1, 0.67, 0.33], "a"),  # too little behind it
+        ([0.88, 0.1, 0.1, 0.1, 0.64], "Young"),  # no neighbour
+        ([0.3, 0.2, 0.16, 0.1, 0.1], "sees"),  # several, each beside the next
+        ([0.2, 0.2, 0.2, 0.2, 0.2], None),
+    ],
+)
+def test_of_neighbours_that_attend_the_last_is_the_word(attention, word):
+    text = "Young boy sees a dog"
+    spans = [match.span() for match in re.finditer(r"\w+", text)]
+    words = WordAlignment(text, spans, 1)
+    words.attend_([torch.tensor(attention)])
+    assert words.found == [word and spans[text.split().index(word)]]
+
+
+def test_no_word_is_taken_twice_by_looking_ahead():
+    text = "an old dog"
+    words = WordAlignment(text, [(0, 2), (3, 6), (7, 10)], 2)
+    words.attend_([torch.tensor([0.1, 0.5, 0.4]), torch.tensor([0.1, 0.1, 0.9])])
+    assert words.found == [(3, 6), (7, 10)]
 
 
 # ---- the scores

@@ -225,4 +225,4 @@ def test_workers_are_forked_again_for_another_search(tiny):
     alone = Translator(str(tiny / "model.pt"), str(tiny / "data"), **flags).translate(lines, constraints=[["en3 en4"], [], ["en7"]])
     assert [h.text for nbest in found for h in nbest] == [h.text for nbest in alone for h in nbest]
     assert translator.stats.as_dict()["constraints"] == {"given": 2, "met": 2, "unmet": []}
-    translator.task.command.workers.stop()
+    translator.task.session.command.workers.stop()

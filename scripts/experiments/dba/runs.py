@@ -60,7 +60,7 @@ class Runs:
         self.flags = dict(cpu=args.cpu, batch_size=args.batch_size, **model_flags(args.model, args.src, args.tgt))
         self.sources, self.references = read_text(args.text, args.src, args.tgt, args.limit)
         quiet()
-        self.segmenter = Translator(**self.flags).task.constraint_source().segmenter
+        self.segmenter = Translator(**self.flags).task.session.sentences.constraint_source().segmenter
         self.sets = {name: extract(self.references, name, args.seed, self.usable) for name in args.sets}
 
     def usable(self, phrase: str) -> bool:

@@ -66,7 +66,7 @@ class AttentionGate(DBA):
         self.is_open = torch.ones(0)
 
     def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
-        would_end = self.final[log_probs.value.argmax(1)]  # (n,); before EOS is forbidden to rows that lack something
+        would_end = self.final[log_probs.topk(1)[1][:, 0]]  # (n,); before EOS is forbidden to rows that lack something
         span, known = self.spans_of(beam, pool)
         sentence = beam.sentence_of_row()
         assert beam.attention is not None

@@ -6,11 +6,12 @@
     python scripts/experiments/terminology/placement.py --out DIR --name TITLE --term-lists F [...]
 
 --displaced: terms that the model would not use, and the words that they displace (placement_scores.py): no glossary, those words replaced
-by hand, --glossary-placement free and align, at the first beam also in step (placement_model.py) and again: the draft up to the word that
-the term displaces and the term are a prefix, and the rest is searched. Also how often each alignment finds the displaced word.
---glossary, --term-lists: terms that agree with the references: no glossary, free and align. term lists are a JSON list a line of objects
-with a term for each language; entries with several translations are left out, the others make one glossary. --lines-of: only lines for
-which FILE has WORD.
+by hand, fairseq's own constrained search, which takes no alternatives: with each term's first form, and with the one that the reference
+has (form known), --glossary-placement free and align, at the first beam also in step (placement_model.py) and again: the draft up to the
+word that the term displaces and the term are a prefix, and the rest is searched. Also how often each alignment finds the displaced word.
+--glossary, --term-lists: terms that agree with the references: no glossary, fairseq, free and align. term lists are a JSON list a line of
+objects with a term for each language; entries with several translations are left out, the others make one glossary. --lines-of: only
+lines for which FILE has WORD.
 
 Only lines with a term are translated. DIR/placement.json holds the sections by name; what is run again takes its old place there, so a
 section can be made in parts. placement_tables.py makes DIR/tables.md of it. Outputs are in DIR/outputs, a line
@@ -31,15 +32,16 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1] / "bench"), str(HERE.parent / "optimal_ending")]
 
+from against_stock import StockFailed, stock_translations  # noqa: E402
 from placement_model import LEAST, AttentiveModel, Words  # noqa: E402
-from placement_scores import Entry, bleu_over, by_hand, entries_of, measured  # noqa: E402
+from placement_scores import Entry, as_word, bleu_over, by_hand, entries_of, measured  # noqa: E402
 from placement_searches import Line, accuracy, again, stepwise  # noqa: E402
 from searches import command_line, machine, model_flags, named, quiet, read_text, run_script, text_arguments  # noqa: E402
 
 from fairseq_ext.translation import Translation  # noqa: E402
 from fairseq_ext.translator import Translator  # noqa: E402
 
-WAYS = ("free", "align", "in step", "again")
+WAYS = ("fairseq", "fairseq, form known", "free", "align", "in step", "again")
 
 
 def read_displaced(file: Path) -> list[Entry]:
@@ -92,12 +94,32 @@ class Section:
         print(f"{self.args.name}: {placement or 'no glossary'}, beam {beam}", file=sys.stderr, flush=True)
         return [nbest[0] for nbest in self.translator(beam, placement).translate(self.sources)]
 
+    def of_fairseq(self, beam: int, known: bool) -> list[str]:
+        """What fairseq's own constrained search makes of the terms; nothing where it fails. known: it is told the references' forms."""
+        print(f"{self.args.name}: fairseq, beam {beam}", file=sys.stderr, flush=True)
+        languages = self.args.src, self.args.tgt
+        for language, lines in zip(languages, (self.sources, self.plain), strict=True):
+            (self.work / f"text.{language}").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+        pieces = Translator(**self.flags).task.constraint_source().segmenter.pieces
+        pairs = zip(self.references, self.entries, strict=True)
+        told = [[[f for f in e.forms if known and as_word(f).search(line)] or e.forms for e in entries] for line, entries in pairs]
+        phrases = [[forms[0] for forms in of_line] for of_line in told]
+        flags = ["--cpu", "--beam", str(beam), "--batch-size", str(self.flags["batch_size"])]
+        try:
+            return stock_translations(self.args.model, str(self.work / "text"), languages, flags, phrases, pieces)[0]
+        except StockFailed as error:
+            print(f"{self.args.name}: {error}", file=sys.stderr)
+            return []
+
     def of_beam(self, beam: int) -> list[dict[str, Any]]:
         """A row of the table for each way at a beam."""
         drafts = self.translated(beam)
         texts = {"no glossary": [draft.text for draft in drafts]}
         if self.args.displaced:
             texts["by hand"] = [by_hand(*each) for each in zip(texts["no glossary"], self.entries, strict=True)]
+        for way in [way for way in WAYS[:2] if way in self.args.ways]:
+            if lines := self.of_fairseq(beam, way != "fairseq"):
+                texts[way] = lines
         inserted: dict[str, int] = {}
         for placement in [way for way in ("free", "align") if way in self.args.ways]:
             found = self.translated(beam, placement)

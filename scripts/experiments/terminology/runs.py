@@ -17,8 +17,6 @@ import argparse
 import json
 import os
 import sys
-import tempfile
-import time
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -27,11 +25,10 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1] / "bench"), str(HERE.parent / "optimal_ending"), str(HERE.parent / "dba")]
 
-from against_stock import stock_constrained  # noqa: E402
+from against_stock import stock_translations  # noqa: E402
 from attention_gate import LEAST, gated_translator  # noqa: E402
 from extract import MORE_SETS, SETS, extract  # noqa: E402
 from searches import command_line, machine, model_flags, named, quiet, read_text, run_script, text_arguments  # noqa: E402
-from text import prepare  # noqa: E402
 
 from fairseq_ext.terms.formats.files import Files  # noqa: E402
 from fairseq_ext.terms.formats.text import read as read_with_glossary  # noqa: E402
@@ -81,7 +78,7 @@ class Runs:
         self.flags = dict(cpu=args.cpu, batch_size=args.batch_size, beam=args.beam, **model_flags(args.model, args.src, args.tgt))
         self.sources, self.references = read_text(args.text, args.src, args.tgt, args.limit)
         quiet()
-        self.segmenter = Translator(**self.flags).task.constraint_source().segmenter
+        self.segmenter = Translator(**self.flags).task.session.sentences.constraint_source().segmenter
         self.lemmas = lemmatizer(args.src, "--src"), lemmatizer(args.tgt, "--tgt")
 
     def terms(self, name: str) -> list[tuple[Term, ...]]:
@@ -140,17 +137,13 @@ class Runs:
 
     def stock(self, given: list[list[list[str]]]) -> Run:
         """fairseq's own constrained search; it takes no alternatives, so the first of each term."""
-        with tempfile.TemporaryDirectory() as folder:
-            text = prepare(Path(folder), self.args.model, self.args.text, self.args.src, self.args.tgt, self.args.limit)
-            flags = ["--cpu", "--beam", str(self.args.beam), "--batch-size", str(self.args.batch_size)]
-            phrases = [[alternatives[0] for alternatives in line] for line in given]
-            counted = stock_constrained(text, flags, phrases, self.segmenter.pieces, "fairseq")
-            start = time.perf_counter()
-            decoded = counted.contender.run()
-            seconds = time.perf_counter() - start
-            dictionary = self.segmenter.dictionary
-            best = [nbest[0][0] if nbest else [] for nbest in counted.contender.read(decoded)]
-            return Run({}, seconds, [text.plain(dictionary[t] for t in tokens if t != dictionary.eos()) for tokens in best])
+        args = self.args
+        flags = ["--cpu", "--beam", str(args.beam), "--batch-size", str(args.batch_size)]
+        phrases = [[alternatives[0] for alternatives in line] for line in given]
+        texts, seconds = stock_translations(
+            args.model, args.text, (args.src, args.tgt), flags, phrases, self.segmenter.pieces, args.limit
+        )
+        return Run({}, seconds, texts)
 
     def scores(self, name: str, method: str, terms: list[tuple[Term, ...]], baseline: list[str], free: Run) -> dict[str, Any]:
         """A row of the tables."""

@@ -1,0 +1,129 @@
+"""What fairseq's three compiled modules do for translation, where fairseq was installed without a compiler (`python -m fairseq_ext.doctor
+--install-fairseq`): batches by size, blocks of a language model's text, and the n-gram counts of its BLEU.
+
+startup.py loads this file by its path, while fairseq is being imported.
+"""
+
+import ctypes
+import importlib.util
+import sys
+import types
+from collections import Counter
+from collections.abc import Callable
+from types import ModuleType
+
+import numpy as np
+
+
+def batch_by_size_vec(indices, sizes, most_tokens: int, most_sentences: int, multiple: int) -> list:
+    """indices (n,) in batches, sizes (n,) being their tokens: each of at most so many tokens, padding included, and sentences; a number of
+    sentences that `multiple` divides, or fewer than it, wherever a batch may go on. A limit of 0 or less is none.
+
+    Errors: AssertionError for a sentence longer than a batch.
+    """
+    assert most_tokens <= 0 or not len(sizes) or max(sizes) <= most_tokens, f"Sentences lengths should not exceed max_tokens={most_tokens}"
+    ends: list[int] = []
+    start = good = 0  # where the batch begins, and where it could end: what lies behind is its tail
+    longest = longest_of_tail = 0
+    for i, size in enumerate(np.asarray(sizes).tolist()):
+        longest_of_tail = max(longest_of_tail, size)
+        count, most = i + 1 - start, max(longest, longest_of_tail)
+        is_full = 0 < most_sentences < count or 0 < most_tokens < count * most
+        if is_full:
+            if 0 < most_tokens < (i + 1 - good) * longest_of_tail:  # so is the tail: it ends before this sentence
+                ends.append(good)
+                good, longest_of_tail = i, size
+            ends.append(good)
+            start, most = good, longest_of_tail
+        if is_full or count < multiple or count % multiple == 0:
+            good, longest, longest_of_tail = i + 1, most, 0
+    if good != len(indices):
+        ends.append(good)
+    return np.split(indices, ends) if len(indices) else []
+
+
+def batch_by_size_fn(indices, size_of: Callable, *limits: int) -> list:
+    """The same where a function gives a sentence's tokens."""
+    return batch_by_size_vec(indices, [size_of(i) for i in indices], *limits)
+
+
+def slices(sizes, break_mode: str, block_size: int, document_sep_len: int):
+    """Where each block of a text begins and ends, (blocks, 2): a sentence each (`eos`), or so many tokens (`none`)."""
+    ends = sizes.cumsum()
+    if break_mode == "none":
+        ends = np.minimum(np.arange(block_size, ends[-1] + block_size, block_size), ends[-1])
+    elif break_mode != "eos":
+        raise ValueError(f"--sample-break-mode {break_mode} needs fairseq's compiled parts: install fairseq where there is a C++ compiler")
+    return np.stack([np.concatenate([[0], ends[:-1]]), ends], 1)
+
+
+def sentences_of(sizes, blocks):
+    """In which sentence each block begins, how far behind that sentence's first token, and in which it ends: (blocks, 3)."""
+    ends = sizes.cumsum()
+    first, last = (np.searchsorted(ends, place, "right") for place in (blocks[:, 0], blocks[:, 1] - 1))
+    return np.stack([first, blocks[:, 0] - (ends - sizes)[first], last], 1)
+
+
+class Counts:
+    """The functions of libbleu."""
+
+    @staticmethod
+    def bleu_zero_init(stat) -> None:
+        ctypes.memset(stat, 0, ctypes.sizeof(stat._obj))
+
+    @classmethod
+    def bleu_one_init(cls, stat) -> None:
+        cls.bleu_zero_init(stat)
+        for n in (2, 3, 4):
+            setattr(stat._obj, f"match{n}", 1)
+            setattr(stat._obj, f"count{n}", 1)
+
+    @staticmethod
+    def bleu_add(stat, reference_length, reference, length, output, pad, eos) -> None:
+        def words(count, first) -> list[int]:
+            """Without padding on the left, and without that and ends on the right, where at least one word stays."""
+            found = list((ctypes.c_int * count.value).from_address(first.value)) if count.value else []
+            while found and found[0] == pad.value:
+                del found[0]
+            while len(found) > 1 and found[-1] in (pad.value, eos.value):
+                del found[-1]
+            return found
+
+        theirs, ours = words(reference_length, reference), words(length, output)
+        stat._obj.reflen += len(theirs)
+        stat._obj.predlen += len(ours)
+        for n in (1, 2, 3, 4):
+            expected, got = (Counter(zip(*(text[i:] for i in range(n)), strict=False)) for text in (theirs, ours))
+            setattr(stat._obj, f"count{n}", getattr(stat._obj, f"count{n}") + got.total())
+            setattr(stat._obj, f"match{n}", getattr(stat._obj, f"match{n}") + (expected & got).total())
+
+
+TWINS: dict[str, dict[str, Callable | None]] = {
+    "fairseq.data.data_utils_fast": {
+        "batch_by_size_vec": batch_by_size_vec, "batch_by_size_fn": batch_by_size_fn, "batch_fixed_shapes_fast": None,
+    },
+    "fairseq.data.token_block_utils_fast": {"_get_slice_indices_fast": slices, "_get_block_to_dataset_index_fast": sentences_of},
+}  # fmt: skip
+
+
+def stand_in(module: ModuleType) -> bool:
+    """Give fairseq these where its compiled modules are missing; whether they are."""
+    if importlib.util.find_spec("fairseq.data.data_utils_fast") is not None:
+        return False
+    for name, functions in TWINS.items():
+        sys.modules[name] = types.ModuleType(name)
+        vars(sys.modules[name]).update(functions)
+    return True
+
+
+def count_ngrams(module: ModuleType) -> bool:
+    """Let fairseq.scoring.bleu's Scorer count here where libbleu is missing; whether it is."""
+    if importlib.util.find_spec("fairseq.libbleu") is not None:
+        return False
+
+    def initialise(self, cfg) -> None:
+        self.stat, self.pad, self.eos, self.unk, self.C = module.BleuStat(), cfg.pad, cfg.eos, cfg.unk, Counts
+        self.reset()
+
+    module.Scorer.__init__ = initialise  # type: ignore[attr-defined]
+    return True

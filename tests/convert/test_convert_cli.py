@@ -1,0 +1,144 @@
+"""`python -m fairseq_ext.convert hf`, and what users then type: the commands of the README that it writes, constraints, other doors."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+
+import pytest
+import safetensors.torch
+import torch
+from conftest import command
+
+pytest.importorskip("transformers", reason="the oracle is not installed")
+
+from hf_models import Made, make  # noqa: E402
+
+from fairseq_ext.convert.__main__ import main  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def opus(tmp_path_factory) -> Made:
+    return make("OPUS-MT", tmp_path_factory.mktemp("opus"))
+
+
+def sentences(done: subprocess.CompletedProcess) -> list[str]:
+    return [line.split("\t")[2] for line in done.stdout.splitlines() if line.startswith("D-")]
+
+
+def typed(made: Made) -> list[str]:
+    """The words of the README's command, without the echo before it."""
+    block = (made.out / "README.md").read_text(encoding="utf-8").split("```")[1].removeprefix("bash\n").replace("\\\n", " ")
+    return shlex.split(block)[shlex.split(block).index("|") + 1 :]
+
+
+def test_the_commands_of_its_readme_give_transformers_words_with_required_ones(opus, tmp_path):
+    text = ["der Verband wird geprüft", ">>fra<< der Verband wird geprüft", "никто не знает почему"]
+    expected = []
+    for line in text:
+        pad = opus.model.config.pad_token_id
+        found = opus.model.generate(**opus.batch([line]), num_beams=1, do_sample=False, max_length=20, bad_words_ids=[[pad]])
+        expected.append(opus.tokenizer.decode(found[0], skip_special_tokens=True))
+    words = [sys.executable, "-m", "fairseq_ext.convert", "hf", opus.folder, tmp_path / "again"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0 and "checkpoint.pt" in done.stdout, done.stderr
+    name, *flags = typed(opus)
+    lines = "".join(f"{line}\n" for line in text)
+    done = command(name, *flags, "--beam", 1, "--min-len", 0, "--max-len-b", 18, stdin=lines, cwd=opus.out)
+    assert sentences(done) == expected
+    # required words in two scripts, from a file and typed; the target's pieces are its own model's
+    (tmp_path / "terms.tsv").write_text("Brücke\nмост\nδεν ξέρει\n")
+    done = command(name, *flags, "--constraints-file", tmp_path / "terms.tsv", stdin=lines, cwd=opus.out)
+    for sentence, term in zip(sentences(done), ["Brücke", "мост", "δεν ξέρει"], strict=True):
+        assert f" {term} " in f" {sentence} ".translate(str.maketrans(".,!?", "    "))
+    done = command(name, *flags, "--constraints", stdin="der Verband\tмост\tBrücke\n", cwd=opus.out)
+    assert all(term in sentences(done)[0].split() for term in ("мост", "Brücke"))
+    pieces = opus.tokenizer.spm_target.encode("мост", out_type=str)
+    assert f"C-0\t{' '.join(pieces)}" in done.stdout
+
+
+def test_the_corpus_command_and_scores_read_the_folder(opus, tmp_path):
+    import fairseq_ext
+
+    text = ["der Verband wird geprüft", "никто не знает"]
+    translator = fairseq_ext.Translator.from_folder(opus.out, cpu=True, beam=3, max_len_b=18)
+    expected = [found[0].text for found in translator.translate(text)]
+    (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in text))
+    done = subprocess.run(
+        [sys.executable, "-m", "fairseq_ext.corpus", "translate", "--data", opus.out, "--input", tmp_path / "in.txt", "--output",
+         tmp_path / "out", "--format", "text", "--beam", "3", "--max-len-b", "18", "--cpu"], capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert next((tmp_path / "out").glob("*.txt")).read_text(encoding="utf-8").splitlines() == expected
+    # scored as transformers scores it, segmented by the target's model
+    with torch.no_grad():
+        labels = opus.tokenizer(text_target=["мост Brücke"], return_tensors="pt")["input_ids"]
+        source = opus.batch(text[:1])
+        first = torch.full((1, 1), opus.generation["decoder_start_token_id"])
+        logits = opus.model(**source, decoder_input_ids=torch.cat([first, labels[:, :-1]], 1)).logits
+    log_probs = logits.log_softmax(-1).gather(2, labels[:, :, None])[0, :, 0]
+    assert translator.score(text[:1], ["мост Brücke"])[0].positional_scores == pytest.approx(log_probs.tolist(), abs=1e-4)
+
+
+REFUSED = {
+    "quantization_config": ({"quantization_config": {"bits": 4}}, "has quantization_config"),
+    "NLLB-MoE": ({"architectures": ["NllbMoeForConditionalGeneration"]}, "architectures=['NllbMoeForConditionalGeneration']"),
+    "no class": ({"architectures": None}, "architectures=None"),
+    "activation": ({"activation_function": "mish"}, "activation_function='mish'"),
+    "sizes": ({"d_model": "wide"}, "d_model='wide'"),
+    "other sizes": ({"d_model": 64}, "of width 64"),
+    "layers": ({"decoder_layers": 3}, "decoder.layers.2."),
+    "fewer layers": ({"decoder_layers": 1}, "decoder.layers.1."),
+    "words": ({"vocab_size": 100}, "and the model has 100 words"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_converted_is_refused_by_its_field(opus, tmp_path, capsys, name):
+    change, said = REFUSED[name]
+    for path in opus.folder.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "config.json").write_text(json.dumps(json.loads((opus.folder / "config.json").read_text()) | change))
+    assert main(["hf", str(tmp_path), str(tmp_path / "out")]) == 1
+    assert said in (told := capsys.readouterr().err) and told.count("\n") == 1
+
+
+def test_a_wrong_folder_is_told_in_a_sentence(opus, tmp_path, capsys):
+    good = tmp_path / "good"
+    good.mkdir()
+    for path in opus.folder.iterdir():
+        (good / path.name).symlink_to(path)
+
+    def told(*arguments) -> str:
+        assert main(["hf", *map(str, arguments)]) == 1
+        said = capsys.readouterr().err
+        assert said.startswith("error: ") and said.count("\n") == 1, said
+        return said
+
+    assert "is no folder" in told(tmp_path / "none", tmp_path / "out")
+    (tmp_path / "empty").mkdir()
+    assert "has no config.json" in told(tmp_path / "empty", tmp_path / "out")
+    assert "is not empty" in told(good, opus.out)
+    (good / "adapter_config.json").write_text("{}")
+    assert "adapter_config.json" in told(good, tmp_path / "out")
+    (good / "adapter_config.json").unlink()
+    (good / "source.spm").unlink()
+    assert "has no source.spm" in told(good, tmp_path / "out")
+    (good / "source.spm").symlink_to(opus.folder / "source.spm")
+    weights = safetensors.torch.load_file(opus.folder / "model.safetensors")
+    (good / "model.safetensors").unlink()
+    safetensors.torch.save_file({**weights, "model.encoder.layers.0.fc1.lora_A.weight": torch.ones(2)}, good / "model.safetensors")
+    assert "fc1.lora_A.weight" in told(good, tmp_path / "out")
+    (good / "model.safetensors").write_bytes(b"no weights")
+    assert "model.safetensors cannot be read" in told(good, tmp_path / "out")
+    (good / "model.safetensors").unlink()
+    assert "has no model.safetensors or pytorch_model.bin" in told(good, tmp_path / "out")
+    torch.save({"x": opus.__class__}, good / "pytorch_model.bin")
+    assert "holds more than weights" in told(good, tmp_path / "out")
+    (good / "vocab.json").unlink()
+    (good / "vocab.json").write_text('{"</s>": 0, "<unk>": 0, "<pad>": 1}')
+    assert "the same number" in told(good, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,177 @@
+"""Models of Hugging Face's classes, converted, give what `transformers` gives: numbers of words, logits, translations."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from sizes import part_of
+
+pytest.importorskip("transformers", reason="the oracle is not installed")
+
+from hf_models import KINDS, Made, lines, make  # noqa: E402
+
+TEXT = lines(36, seed=5)
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory):
+    """Models by kind and seed, each made once."""
+
+    @functools.cache
+    def of(kind: str, seed: int = 1) -> Made:
+        return make(kind, tmp_path_factory.mktemp("hf"), seed)
+
+    return of
+
+
+@functools.cache
+def translator(made: Made, double: bool = False, **flags):
+    """Of a converted folder; double: its model in float64, with the checkpoint's numbers."""
+    found = made.translator(**flags)
+    if double:
+        model = found.models[0].double()
+        model.load_state_dict(torch.load(made.out / "checkpoint.pt", weights_only=False)["model"])
+        for layer in (*model.encoder.layers, *model.decoder.layers):
+            if layer.activation_fn.__name__ == "gelu":
+                layer.activation_fn = F.gelu  # fairseq's is of float32 whatever comes in
+    return found
+
+
+def test_words_have_the_tokenizers_numbers(made, kind):
+    of, text = made(kind), lines(len(part_of(2000, 120)), seed=3)
+    if of.is_marian:
+        text += [f">>fra<< {text[0]}", ">>deu<<" + text[1], ">>fra", "a >>fra<< b"]
+    found = translator(of, beam=1, batch_size=1)
+    number_of = of.number_of(found.task.source_dictionary, 0).tolist()
+    unknown = found.task.source_dictionary.unk()
+    seen = set()
+    for line in text:
+        expected = [number_of[number] for number in of.tokenizer([line])["input_ids"][0]]
+        ours = next(iter(found.batches([found.encode(line)])))["net_input"]["src_tokens"][0].tolist()
+        assert ours == expected, line
+        seen.update(ours)
+    assert len(seen) > 100 and (unknown in seen or kind == "BART")
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_logits_are_transformers(made, kind, double):
+    of = made(kind)
+    found = translator(of, double, beam=1)
+    model, batch = found.models[0], of.batch(TEXT[:12])
+    theirs = of.model if double else copy.deepcopy(of.model).float()
+    chance = torch.Generator().manual_seed(1)
+    number_of = [of.number_of(each, side) for side, each in enumerate((found.task.source_dictionary, found.task.target_dictionary))]
+    words = torch.randint(4, len(number_of[1]) - 1, (12, 9), generator=chance)
+    start = of.generation.get("decoder_start_token_id", 2)
+    forced = torch.cat([torch.full((12, 1), start), words], 1)
+    previous = number_of[1][forced]
+    if of.is_marian:
+        previous[:, 0] = found.task.target_dictionary.eos()
+    source = number_of[0][batch["input_ids"]]
+    with torch.no_grad():
+        expected = theirs(**batch, decoder_input_ids=forced).logits
+        ours = model(source, batch["attention_mask"].sum(1), previous)[0]
+    torch.testing.assert_close(ours[:, :, number_of[1]], expected, rtol=0, atol=1e-9 if double else 1e-4)
+    if of.is_marian:  # <s>, which Marian lacks, takes no probability
+        assert ours.softmax(-1)[:, :, 0].max() == 0
+
+
+def generated(of: Made, batch: dict, longest: int, **settings) -> torch.Tensor:
+    """What transformers finds, without the word that it begins with."""
+    pad = of.model.config.pad_token_id
+    with torch.no_grad():
+        return of.model.generate(**batch, **of.generation, **settings, do_sample=False, max_length=longest, bad_words_ids=[[pad]])[:, 1:]
+
+
+def without_padding(of: Made, rows: torch.Tensor) -> list[list[int]]:
+    """Rows of numbers up to the end of the sentence."""
+    end = of.model.config.eos_token_id
+    return [[*itertools.takewhile(lambda number: number != end, row.tolist())] for row in rows]
+
+
+def ours_of(of: Made, found, text: list[str]) -> list[list[list[int]]]:
+    """The tokens of our hypotheses as Hugging Face's numbers, the forced one first, without </s>."""
+    number_of = of.number_of(found.task.target_dictionary).tolist()
+    back = {ours: theirs for theirs, ours in enumerate(number_of)}
+    out: list = [None] * len(text)
+    for batch in found.batches([found.encode(line) for line in text]):
+        hypotheses = found.task.inference_step(found.generator, found.models, batch)
+        for number, nbest in zip(batch["id"].tolist(), hypotheses, strict=True):
+            out[number] = [[back[token] for token in h["tokens"].tolist()[:-1]] for h in nbest]
+    return out
+
+
+def test_greedy_translations_are_transformers(made, kind):
+    """Up to the longest length, at which fairseq ends sentences and transformers breaks them off."""
+    ended, words = set(), set()
+    for seed in part_of(20, 1):
+        of = made(kind, seed + 1)
+        text = lines(len(part_of(500, 12)), seed)
+        found = translator(of, True, beam=1, max_len_b=22, min_len=0, unnormalized=True)
+        expected = without_padding(of, generated(of, of.batch(text), 24, num_beams=1))
+        got = [each[0] for each in ours_of(of, found, text)]
+        for line, theirs, ours in zip(text, expected, got, strict=True):
+            assert ours[:21] == theirs[:21], line
+            ended.add(len(theirs) < 21)
+            words.update(theirs)
+    assert ended >= {True} and len(words) > 1
+
+
+def test_beams_are_transformers(made, kind):
+    of = made(kind, 3)
+    text = lines(len(part_of(500, 12)), 9)
+    found = translator(of, True, beam=5, nbest=5, max_len_b=78, min_len=0, unnormalized=True)
+    rows = generated(of, of.batch(text), 80, num_beams=5, num_return_sequences=5, early_stopping=True, length_penalty=0.0)
+    expected = without_padding(of, rows)
+    compared = 0
+    for i, ours in enumerate(ours_of(of, found, text)):
+        theirs = expected[5 * i : 5 * i + 5]
+        if max(map(len, theirs)) < 77:  # none was broken off
+            assert ours == theirs, text[i]
+            compared += 1
+    assert compared > len(text) / 5
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    logging.disable(logging.INFO)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def pytest_generate_tests(metafunc):
+    if "kind" in metafunc.fixturenames:
+        metafunc.parametrize("kind", KINDS)
+
+
+def test_a_folder_may_have_several_files_of_weights_or_a_pickled_one(made, tmp_path):
+    """Sharded safetensors, and the pickled file of older models, give the same checkpoint."""
+    import safetensors.torch
+
+    from fairseq_ext.convert.__main__ import convert
+
+    of = made("OPUS-MT")
+    expected = torch.load(of.out / "checkpoint.pt", weights_only=False)["model"]
+    names = [path.name for path in of.folder.iterdir() if path.name != "model.safetensors"]
+    for form in ("sharded", "pickled"):
+        there = tmp_path / form
+        there.mkdir()
+        for name in names:
+            (there / name).symlink_to(of.folder / name)
+        if form == "sharded":
+            of.model.save_pretrained(tmp_path / "parts", max_shard_size="20KB")
+            for path in Path(tmp_path / "parts").glob("model*"):
+                path.rename(there / path.name)
+            assert len(list(there.glob("*.safetensors"))) > 2
+        else:
+            torch.save(safetensors.torch.load_file(of.folder / "model.safetensors"), there / "pytorch_model.bin")
+        convert(str(there), str(tmp_path / f"{form}.out"))
+        got = torch.load(tmp_path / f"{form}.out" / "checkpoint.pt", weights_only=False)["model"]
+        assert got.keys() == expected.keys() and all(torch.equal(got[name], expected[name]) for name in expected)

@@ -1,0 +1,157 @@
+"""Each level of processors (kernels/compiling.py) computes the same. With --all, those of this processor run the kernels' tests, and so do
+others under qemu (Debian: qemu-user-static, g++-aarch64-linux-gnu), where it is there."""
+
+import functools
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sizes
+import torch
+from conftest import BIN
+
+from fairseq_ext.kernels import library as building
+from fairseq_ext.kernels.compiling import FLAGS, FOLDER, LEVELS
+from fairseq_ext.kernels.decoder.transformer import PackedLinear
+
+ROOT = Path(__file__).parents[2]
+DEMO = ROOT / "checkpoints" / "demo"
+HERE = LEVELS.get(platform.machine(), {})
+PROCESSORS = {"avx2": "Haswell", "neon": "cortex-a72", "dotprod": "neoverse-n1", "i8mm": "max"}  # as qemu calls one of each level
+TESTS = (
+    "kernels/test_kernels.py", "kernels/test_levels.py", "kernels/test_lsh_kernels.py", "kernels/test_ngrams.py",
+    "search/test_beam_alone.py", "search/test_constrained.py", "parallel/test_one_sentence.py", "strategies/select/test_banks.py",
+    "strategies/softmax/test_screen_int8.py", "strategies/softmax/test_screened.py",
+)  # fmt: skip
+needs_all = pytest.mark.skipif(not os.environ.get(sizes.ALL), reason="with --all")
+needs_compiler = pytest.mark.skipif(building.compiler() is None or not HERE, reason="there is no C++ compiler, or no level")
+
+
+def of_command(name: str) -> list[str]:
+    """A command; a test that needs it is skipped where it is not there."""
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"there is no {name}")
+    return [found]
+
+
+def run(words: list, **environment: str) -> subprocess.CompletedProcess:
+    environment = {**{name: value for name, value in os.environ.items() if name != sizes.ALL}, "OMP_NUM_THREADS": "1", **environment}
+    return subprocess.run([*map(str, words)], cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
+
+
+@functools.cache
+def levels() -> list[str]:
+    """Those of this processor."""
+    refused = run([sys.executable, "-m", "fairseq_ext.kernels"], FAIRSEQ_EXT_KERNELS="none")
+    return [word for word in re.findall(r"\w+", refused.stderr) if word in HERE]
+
+
+def translations(*before: str, level: str = "") -> list[tuple[str, float]]:
+    """Hypotheses of some lines, and their scores, by the command that a user types."""
+    flags = ["--task", "translation_ext", "--path", DEMO / "checkpoint.pt", "-s", "de", "-t", "en", "--cpu", "--beam", 5, "--nbest", 5]
+    words = [*before, sys.executable, BIN / "fairseq-interactive", DEMO, *flags, "--buffer-size", 9, "--batch-size", 9]
+    text = ROOT / "data" / "demo" / "test.de"
+    given = "".join(text.read_text("utf-8").splitlines(keepends=True)[:9])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "FAIRSEQ_EXT_KERNELS": level}
+    bpe = ["--bpe", "sentencepiece", "--sentencepiece-model", str(DEMO / "spm.model")]
+    done = subprocess.run([*map(str, words), *bpe], input=given, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    return [(line.split("\t")[2], float(line.split("\t")[1])) for line in done.stdout.splitlines() if line.startswith("H-")]
+
+
+def equal(got: list[tuple[str, float]], expected: list[tuple[str, float]]) -> None:
+    assert len(expected) == 45 and [words for words, _ in got] == [words for words, _ in expected]
+    assert [score for _, score in got] == pytest.approx([score for _, score in expected], abs=1e-4)
+
+
+@needs_compiler
+def test_a_level_that_is_unknown_or_not_this_processors_is_refused():
+    for level in ("sse9", *(name for name in HERE if name not in levels())):
+        done = run([sys.executable, "-m", "fairseq_ext.kernels"], FAIRSEQ_EXT_KERNELS=level)
+        assert done.returncode == 1 and done.stderr.count("\n") == 1
+        assert done.stderr.startswith(f"error: FAIRSEQ_EXT_KERNELS={level}: name one of ")
+
+
+@needs_compiler
+def test_the_fastest_level_is_chosen_and_a_named_one_is_taken(monkeypatch):
+    monkeypatch.delenv(building.VARIABLE, raising=False)
+    assert building.level() == levels()[0]
+    monkeypatch.setenv(building.VARIABLE, levels()[-1])
+    assert building.level() == levels()[-1]
+
+
+@needs_compiler
+def test_a_processor_without_any_level_runs_on_torch(monkeypatch):
+    monkeypatch.delenv(building.VARIABLE, raising=False)
+    monkeypatch.setattr(building, "LEVELS", {platform.machine(): {"none": ()}})
+    with pytest.raises(RuntimeError, match="^the processor has none of none$"):
+        building.level()
+    assert building.library.__wrapped__() is None
+
+
+@pytest.mark.skipif(building.library() is None, reason="there is no compiled library")
+def test_8_bit_products_are_the_sums_of_whole_numbers():
+    chance = torch.Generator().manual_seed(0)
+    for lines, inputs, out in ((1, 4, 1), (7, 64, 130), (13, 512, 300)):
+        x, weight = (torch.randint(-127, 128, (n, inputs), generator=chance) for n in (lines, out))
+        x[:, 0] = weight[:, 0] = 127  # so that all scales are 1
+        assert PackedLinear(weight.float(), None, bits=8)(x.float()).equal((x @ weight.t()).float())
+
+
+@needs_all
+@needs_compiler
+@pytest.mark.parametrize("level", [*HERE, "native"])
+def test_the_kernels_tests_pass_at_each_level_of_this_processor(level):
+    if level not in (*levels(), "native"):
+        pytest.skip("the processor does not have it")
+    done = run([sys.executable, "-m", "pytest", "-q", *(ROOT / "tests" / name for name in TESTS)], FAIRSEQ_EXT_KERNELS=level)
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
+@needs_all
+@needs_compiler
+def test_hypotheses_are_the_same_at_each_level_and_on_torch():
+    expected = translations(level="off")
+    for level in (*levels(), "native"):
+        equal(translations(level=level), expected)
+
+
+@needs_all
+@pytest.mark.parametrize("machine, level", [(machine, level) for machine in LEVELS for level in LEVELS[machine]])
+def test_kernels_compute_right_on_processors_that_are_not_at_hand(machine, level, tmp_path):
+    """Compiled for the level, and run on a processor of it that qemu plays (or on this one)."""
+    compiler = building.compiler() if machine == platform.machine() else of_command(f"{machine}-linux-gnu-g++")
+    if level in PROCESSORS:
+        processor = [*of_command(f"qemu-{machine}-static"), "-cpu", PROCESSORS[level]]
+    elif level in levels():
+        processor = []
+    else:
+        pytest.skip("neither this processor nor qemu has it")
+    driver, source = tmp_path / "driver", Path(__file__).with_name("level_driver.cpp")
+    subprocess.run([*compiler, *FLAGS, *LEVELS[machine][level], f"-I{FOLDER}", "-static", "-w", source, "-o", driver], check=True)
+    done = subprocess.run([*processor, driver, level], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_all
+@needs_compiler
+def test_a_processor_with_avx2_alone_finds_the_same_hypotheses():
+    qemu = of_command("qemu-x86_64-static")
+    run([sys.executable, "-m", "fairseq_ext.kernels"], FAIRSEQ_EXT_KERNELS="avx2")  # compiled here, which is sooner
+    told = run([*qemu, "-cpu", "Haswell", sys.executable, "-m", "fairseq_ext.kernels"]).stdout
+    assert Path(told).name.startswith("avx2-")
+    equal(translations(*qemu, "-cpu", "Haswell"), translations())
+
+
+@needs_all
+@needs_compiler
+def test_a_processor_without_avx2_starts_and_finds_the_same_hypotheses_on_torch():
+    qemu = of_command("qemu-x86_64-static")
+    assert "the processor has none of avx512vnni" in run([*qemu, "-cpu", "Nehalem", sys.executable, "-m", "fairseq_ext.kernels"]).stderr
+    equal(translations(*qemu, "-cpu", "Nehalem"), translations())

@@ -1,0 +1,73 @@
+"""The page "Install" from nothing: a wheel in an environment of its own, without compilers, in a folder that is not the clone (--all)."""
+
+import os
+import subprocess
+import sys
+import venv
+import zipfile
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+import sizes
+from conftest import BIN
+
+from fairseq_ext.kernels import library as building
+from fairseq_ext.kernels.compiling import LEVELS
+
+ROOT = Path(__file__).parents[1]
+DEMO = ROOT / "checkpoints" / "demo"
+TOOLS = ("cat", "grep", "sh")
+needs_all = pytest.mark.skipif(not os.environ.get(sizes.ALL), reason="with --all: it takes minutes, and a network or pip's settings")
+
+
+def run(words: list, folder: Path, **environment: str) -> subprocess.CompletedProcess:
+    done = subprocess.run([*map(str, words)], cwd=folder, capture_output=True, text=True, check=False, env={**os.environ, **environment})
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory) -> Path:
+    """A wheel of this clone."""
+    folder = tmp_path_factory.mktemp("wheel")
+    run([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--wheel-dir", folder, ROOT], folder)
+    return next(folder.glob("fairseq_ext-*.whl"))
+
+
+@needs_all
+@pytest.mark.skipif(building.compiler() is None or os.uname().machine not in LEVELS, reason="there is no C++ compiler, or no level")
+def test_one_wheel_of_this_machine_holds_a_library_of_every_level(wheel):
+    assert wheel.name.partition("-py3-none-")[2] == f"linux_{os.uname().machine}.whl"
+    libraries = {Path(name).stem for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")}
+    assert libraries == {"levels", *LEVELS[os.uname().machine]}
+
+
+@needs_all
+def test_the_installed_wheel_translates_as_the_clone_does(wheel, tmp_path):
+    """The page's commands; pip gets the torch of this environment, which may be at hand."""
+    for line in ("pip install fairseq_ext-*.whl", "python -m fairseq_ext.doctor --install-fairseq"):
+        assert line in (ROOT / "docs" / "install.md").read_text()
+    tools, home = tmp_path / "tools", tmp_path / "here"
+    tools.mkdir()
+    home.mkdir()
+    for name in TOOLS:
+        (tools / name).symlink_to(f"/bin/{name}")
+    venv.create(home / ".venv", with_pip=True)
+    bare = {"PATH": f"{home / '.venv' / 'bin'}:{tools}", "PYTHONPATH": "", "XDG_CACHE_HOME": str(tmp_path / "cache"), "CXX": ""}
+    (home / "torch.txt").write_text(f"torch=={version('torch')}\n")
+    python = home / ".venv" / "bin" / "python"
+    run([python, "-m", "pip", "install", "-q", "-c", "torch.txt", wheel], home, **bare)
+    told = run([python, "-m", "fairseq_ext.doctor", "--install-fairseq"], home, **bare).stdout
+    assert "FAIL" not in told and "all that is required works" in told
+    assert f"ok    compiled step: {home}" in told and "fairseq was installed without a compiler" in told
+    text = (ROOT / "data" / "demo" / "test.de").read_text("utf-8").splitlines(keepends=True)[:20]
+    (home / "text.de").write_text("".join(text), "utf-8")
+    flags = [DEMO, "--path", DEMO / "checkpoint.pt", "-s", "de", "-t", "en", "--cpu", "--input", "text.de", "--task", "translation_ext"]
+    flags += ["--bpe", "sentencepiece", "--sentencepiece-model", DEMO / "spm.model", "--buffer-size", 20, "--batch-size", 7]
+    ours, theirs = (
+        [line for line in run([folder / "fairseq-interactive", *flags], home, **given).stdout.splitlines() if line.startswith("D-")]
+        for folder, given in ((python.parent, bare), (BIN, {}))
+    )
+    assert len(ours) == 20 and ours == theirs
+    assert not list((tmp_path / "cache").rglob("*.so"))  # nothing was compiled
