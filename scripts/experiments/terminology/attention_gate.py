@@ -48,10 +48,10 @@ class GatedTable(PhraseTable):
         gated.is_open = is_open
         return gated
 
-    def next_token(self, place: Tensor, count: Tensor) -> Tensor:
+    def next_token(self, state: Tensor, count: Tensor) -> Tensor:
         """As in PhraseTable, -1 too for a phrase that has not begun and whose gate is closed."""
-        wanted = super().next_token(place, count).unflatten(2, (place.size(2), -1))  # (S, c, G, W)
-        begun = self.value[self.settle(place, count, None)[0]] > 0
+        wanted = super().next_token(state, count).unflatten(2, (state.size(2), -1))  # (S, c, G, W)
+        begun = self.value[self.settle(state, count, None)[0]] > 0
         return wanted.masked_fill(~(self.is_open | begun)[..., None], -1).flatten(2)
 
 
@@ -76,9 +76,9 @@ class AttentionGate(DBA):
         return super().__call__(beam, log_probs, pool)
 
     def continuations(
-        self, k: int, beam: Beam, log_probs: LogProbs, phrases: PhraseTable, place: Tensor, count: Tensor
+        self, k: int, beam: Beam, log_probs: LogProbs, phrases: PhraseTable, state: Tensor, count: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        return super().continuations(k, beam, log_probs, GatedTable.of_table(phrases, self.is_open), place, count)
+        return super().continuations(k, beam, log_probs, GatedTable.of_table(phrases, self.is_open), state, count)
 
     def spans_of(self, beam: Beam, pool: Pool) -> tuple[Tensor, Tensor]:
         """The source columns (S, G, T) of each phrase, and which phrases have any (S, G)."""
