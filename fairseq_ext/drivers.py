@@ -19,7 +19,7 @@ from fairseq_ext.placement.forced_decoding import ForcedDecoding
 from fairseq_ext.registry import DEFAULT, OUTSIDE, PRUNERS, STRATEGIES, changed, choice, refills
 from fairseq_ext.search.logits_processors import LogitsProcessors
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import Plugs
+from fairseq_ext.search.protocols import Strategies
 from fairseq_ext.search.state import SearchSetup
 
 
@@ -32,10 +32,10 @@ def setup_of(flags: Any, context: Context, decoder: Regroupable, processors: Log
     """The strategies of all plug points, and the decoder that they work with. Errors: UsageError for a decoder that cannot do so."""
     prune = [s.build(flags, context) for s in PRUNERS.values() if changed(flags, s)]
     select, stop, schedule, softmax = (build(point, flags, context) for point in ("select", "stop", "schedule", "softmax"))
-    plugs = Plugs(select, stop, schedule, softmax, [p for p in prune if p is not None])
+    strategies = Strategies(select, stop, schedule, softmax, [p for p in prune if p is not None])
     if refills(flags):
         context.stats.refills = context.stats.refills or 0  # none so far
-    return SearchSetup(reads_blocks(flags, context, decoder), context, plugs, processors, context.stats, refills(flags))
+    return SearchSetup(reads_blocks(flags, context, decoder), context, strategies, processors, context.stats, refills(flags))
 
 
 def may_read_models(flags: Any) -> bool:
@@ -83,8 +83,8 @@ def driver_of(
 
 def free_setup(setup: SearchSetup) -> SearchSetup:
     """What makes the drafts of --glossary-placement align: the search without phrases, its lists long enough to choose from."""
-    plugs = replace(setup.plugs, select=setup.plugs.select.unconstrained(), stop=setup.plugs.stop.unconstrained())
-    return replace(setup, plugs=plugs, spec=replace(setup.spec, nbest=min(setup.spec.k, max(setup.spec.nbest, SEARCHED))))
+    strategies = replace(setup.strategies, select=setup.strategies.select.unconstrained(), stop=setup.strategies.stop.unconstrained())
+    return replace(setup, strategies=strategies, spec=replace(setup.spec, nbest=min(setup.spec.k, max(setup.spec.nbest, SEARCHED))))
 
 
 def draft_setup(flags: Any, context: Context, setup: SearchSetup) -> SearchSetup:
@@ -92,4 +92,4 @@ def draft_setup(flags: Any, context: Context, setup: SearchSetup) -> SearchSetup
     if flags.constraint_bonus is None:
         return setup
     select = STRATEGIES["select"]["bonus"].build(flags, context)
-    return replace(setup, plugs=replace(setup.plugs, select=select))
+    return replace(setup, strategies=replace(setup.strategies, select=select))

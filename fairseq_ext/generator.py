@@ -33,7 +33,7 @@ from fairseq_ext.search.alignments import WithAlignment
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.logits_processors import LogitsProcessors
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import Plugs
+from fairseq_ext.search.protocols import Strategies
 from fairseq_ext.session.checkpoint import checkpoint_of
 from fairseq_ext.session.pools import Pools
 from fairseq_ext.session.progress import Progress
@@ -104,9 +104,9 @@ class BeamSearchGenerator(SequenceGenerator):
         return self.setup.decoder
 
     @property
-    def plugs(self) -> Plugs:
+    def strategies(self) -> Strategies:
         """The strategies that the flags name."""
-        return self.setup.plugs
+        return self.setup.strategies
 
     def release_models(self) -> bool:
         """Let go of weights that are held packed as well, so that the models run only by this generator; return whether it did."""
@@ -155,7 +155,7 @@ class BeamSearchGenerator(SequenceGenerator):
             pool.to_decode = [i for i, found in enumerate(out) if not found]
             if pool.to_decode and pool.net_input["src_tokens"].dim() == 3 and not pool.alone:
                 pool.to_decode = None  # speech is encoded in its whole batch, on which its results depend
-        missing = len(pool.wanted_sentences())
+        missing = len(pool.sentences_to_decode())
         shown = self.setup.refills and missing > 1 and self.on_answer is None
         progress = Progress(missing, self.stats, self.show_bar) if shown else None
 
@@ -186,12 +186,12 @@ class BeamSearchGenerator(SequenceGenerator):
     def answer(self, pool: Pool, sentence: int, found: list[Hypothesis]) -> list[dict[str, Any]]:
         """What the final hypotheses of a sentence come to: scored anew where the softmax does, those first that meet the constraints."""
         if found and found[0].ending is not None:
-            self.plugs.stop.ended(found[0].ending)
-        found = self.plugs.softmax.rescore(sentence, found, pool, self.spec.scoring) or [self.nothing(pool.length.device)]
+            self.strategies.stop.ended(found[0].ending)
+        found = self.strategies.softmax.rescore(sentence, found, pool, self.spec.scoring) or [self.nothing(pool.length.device)]
         if pool.constraints is not None:
             lead = 0 if pool.lead is None else pool.lead[sentence]
             asked = Asked(int(pool.ids[sentence]), pool.constraints[sentence], pool.max_len[sentence], lead)
-            found = report_constraints(asked, found, self.stats, pool.ordered, self.meets(pool), self.plugs.select.soft)
+            found = report_constraints(asked, found, self.stats, pool.ordered, self.meets(pool), self.strategies.select.soft)
             count_terms(asked.constraints.terms, found[0], self.stats, places_terms(self.flags))
         out = self.as_dictionaries(found)
         self.stats.sentences += 1

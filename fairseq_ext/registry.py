@@ -2,7 +2,7 @@
 
 A strategy is one file: `strategies/<point>/<name>.py`, or one outside the package that the environment variable FAIRSEQ_EXT_STRATEGIES
 names (several are separated by colons). Nothing else names it. docs/strategy.md shows one that is whole and says what it is made of: the
-plug (search/protocols.py), its flags, what its builder and its check are given, and each word of its register line.
+strategy (search/protocols.py), its flags, what its builder and its check are given, and each word of its register line.
 
 `config.py` gathers the flags, `validate.py` derives refusals, `drivers.py` builds what the flags name. `tests/test_neutral.py`,
 `tests/test_compose.py` and `tests/test_strategies_cli.py` run every neutral and example setting, alone and beside all others.
@@ -36,7 +36,7 @@ class Strategy:
 
     point: str
     name: str
-    build: Callable  # (flags, Context) -> the plug
+    build: Callable  # (flags, Context) -> the strategy
     flags: type | None = None  # dataclass of its flags; several strategies may share one
     check: Callable | None = None  # (flags, generation config) -> None; raises UsageError with one sentence
     tell: Callable | None = None  # (flags, generation config) -> what the signature says of it besides its name and flags

@@ -25,7 +25,7 @@ from fairseq_ext.loading.model_folder import find_model
 from fairseq_ext.loading.several_sentences import warning
 from fairseq_ext.session.bad_sentences import decode_each
 from fairseq_ext.session.cpu_workers import share_of
-from fairseq_ext.session.generators import Generators, hypotheses
+from fairseq_ext.session.generators import Generators, width_and_length
 from fairseq_ext.session.teacher_forcing import check_task, score_pairs
 from fairseq_ext.stats import Stats
 from fairseq_ext.text.alignment import Aligner
@@ -74,7 +74,7 @@ class Translator(LoadedModel):
         self.cfg = configuration([str(data), "--path", str(path), "--task", task, *as_arguments(flags)])
         generation = self.cfg.generation
         self.aligns = generation.print_alignment == "hard"
-        self.beam, self.nbest = hypotheses(None, None, (generation.beam, generation.nbest))  # of calls that name none
+        self.beam, self.nbest = width_and_length(None, None, (generation.beam, generation.nbest))  # of calls that name none
         self.lock = threading.RLock()  # held while a call uses task, generator or models
         super().__init__(self.cfg)
         self.known.phrases_of_calls = True

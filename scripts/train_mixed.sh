@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Trains a small Transformer on several parallel texts together, for outputs that differ in length: Multi30k's captions and Europarl's
-# speeches, for instance. 3+3 layers of 256 dimensions, shared embeddings, label smoothing 0.1, dropout 0.1, Adam; one thread.
+# text, for instance. 3+3 layers of 256 dimensions, shared embeddings, label smoothing 0.1, dropout 0.1, Adam; one thread.
 #
 #   scripts/train_mixed.sh --data MULTI30K --data EUROPARL --out DIR [--model DIR] [--src de] [--tgt en] [--updates 20000] [--minutes M]
 #                          [--lr 1e-3] [--vocab 8000] [-- FAIRSEQ-TRAIN ARGUMENTS]

@@ -6,7 +6,7 @@
 
 A table is a function from a prefix (a tuple of words) to the log-probabilities of all words. `lattice` writes one down,
 `random_table` draws one. One sentence of the pool is one table; several tables are decoded together, each with its own limit.
-Select and prune plugs that look at `pool.constraints`, `pool.prefix` or `beam.aux` work here as they do on a model.
+Select and prune strategies that look at `pool.constraints`, `pool.prefix` or `beam.aux` work here as they do on a model.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fairseq_ext.registry import STRATEGIES
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.logits_processors import LogitsProcessors
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import Plugs, Stop
+from fairseq_ext.search.protocols import Stop, Strategies
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.search.searchers import beam_search
 from fairseq_ext.search.spec import SearchSpec
@@ -217,10 +217,10 @@ def search(
     pool.banned_in_any_case = banned_in_any_case
     pool.ends = ends
     watched = Watched(stop, [0] * each, [0] * each)
-    plugs = Plugs(select or TopK(k), watched, WholeBatch(), FullSoftmax(), list(prune))
+    strategies = Strategies(select or TopK(k), watched, WholeBatch(), FullSoftmax(), list(prune))
     stats = stats if stats is not None else Stats()
     lists: list[list[Hypothesis]] = [[] for _ in tables]
-    setup = SearchSetup(TableDecoder(tables), spec(k, nbest, scoring), plugs, LogitsProcessors(PAD, UNK, EOS, min_len=min_len), stats)
+    setup = SearchSetup(TableDecoder(tables), spec(k, nbest, scoring), strategies, LogitsProcessors(PAD, UNK, EOS, min_len=min_len), stats)
 
     def keep(sentence: int, found: list[Hypothesis]) -> None:
         lists[sentence] = found

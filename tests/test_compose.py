@@ -70,7 +70,7 @@ def test_pair_keeps_its_properties_or_is_refused(first, second, tmp_path):
     constraints = CONSTRAINTS if flags.get("select") in TAKE_CONSTRAINTS else None
     got = decode(ours, sample, constraints)
     complete(got)
-    if constraints is not None and not ours.plugs.select.soft:
+    if constraints is not None and not ours.strategies.select.soft:
         meets(got)
     for i in part_of(len(got), 3):  # no pair lets a sentence depend on those beside it
         nbest = got[i]
@@ -145,5 +145,5 @@ def test_a_neutral_setting_beside_a_softmax_is_that_softmax_alone(softmax, tmp_p
     for flags in allowed:
         same(expected, run(generator(flags), sample), 1e-4)
     stranger = generator({})
-    stranger.plugs.select = OfAllWords()
+    stranger.strategies.select = OfAllWords()
     same(expected, run(stranger, sample), 1e-4)

@@ -7,7 +7,7 @@ shortest. A constraint that is *pending* (automaton.py) counts as met in the ban
 the word, EOS included, and unwinds when one does.
 
 Shapes: N sentences, G constraints of a sentence at most, M states of all automata, W tokens proposed in a state at most, V vocabulary,
-S sentences of c rows; a row's state is place (..., G), the state of each constraint, and count (..., G), how often each is met.
+S sentences of c rows; a row has state (..., G), of each constraint's automaton, and count (..., G), how often each is met.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ class PhraseTable:
         return replace(self, **{name: getattr(self, name)[sentence] for name in (*PARTS, "longest")})
 
     def begin(self, sentence: Tensor) -> tuple[Tensor, Tensor]:
-        """State of rows (n,) of these sentences that have no tokens yet: place (n, G) and count (n, G)."""
-        place = self.start[sentence]
-        return place, torch.zeros_like(place)
+        """State of rows (n,) of these sentences that have no tokens yet: state (n, G) and count (n, G)."""
+        state = self.start[sentence]
+        return state, torch.zeros_like(state)
 
     @property
     def is_bounded(self) -> bool:
@@ -88,61 +88,61 @@ class PhraseTable:
         open_ = count < self.need[:, None]
         return open_ & (open_.cumsum(-1) == 1) if self.ordered else open_
 
-    def is_pending(self, place: Tensor, count: Tensor) -> Tensor:
+    def is_pending(self, state: Tensor, count: Tensor) -> Tensor:
         """(S, c, G): constraints that the next token decides on."""
-        return (self.pending[place] > 0) & self.active(count)
+        return (self.pending[state] > 0) & self.active(count)
 
-    def meet_pending(self, place: Tensor, count: Tensor, token: Tensor | None) -> tuple[Tensor, Tensor]:
+    def meet_pending(self, state: Tensor, count: Tensor, token: Tensor | None) -> tuple[Tensor, Tensor]:
         """State (S, c, G) once what is pending is met, where token (S, c) does not continue the word; None: the text ends."""
         if not self.is_bounded:
-            return place, count
-        met = self.is_pending(place, count)
+            return state, count
+        met = self.is_pending(state, count)
         if token is not None:
             met &= ~self.glued[token][..., None]
-        return torch.where(met, self.base[place] + IN, place), count + met
+        return torch.where(met, self.base[state] + IN, state), count + met
 
-    def next_token(self, place: Tensor, count: Tensor) -> Tensor:
+    def next_token(self, state: Tensor, count: Tensor) -> Tensor:
         """(S, c, G x W): the tokens that continue active constraints, -1 for others."""
-        place, count = self.meet_pending(place, count, None)
-        return self.proposed[place].masked_fill(~self.active(count)[..., None], -1).flatten(2)
+        state, count = self.meet_pending(state, count, None)
+        return self.proposed[state].masked_fill(~self.active(count)[..., None], -1).flatten(2)
 
-    def arc(self, place: Tensor, token: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def arc(self, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Whether states have an arc of their own for tokens, its target and its hits (all of one shape)."""
         if not self.key.numel():
-            none = torch.zeros_like(place)
+            none = torch.zeros_like(state)
             return none > 0, none, none
-        key = place * self.span + token.clamp(max=self.span - 1)
+        key = state * self.span + token.clamp(max=self.span - 1)
         at = torch.searchsorted(self.key, key).clamp_(max=self.key.numel() - 1)
         return self.key[at] == key, self.target[at], self.hits[at]
 
-    def advance(self, place: Tensor, count: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
+    def advance(self, state: Tensor, count: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
         """State (S, c, G) after token (S, c)."""
-        place, count = self.meet_pending(place, count, token)
+        state, count = self.meet_pending(state, count, token)
         active = self.active(count)
-        behind = self.base[place] + (self.behind[token][..., None] if self.is_bounded else self.behind)
-        token = token[..., None].expand_as(place)
-        known, target, hits = self.arc(self.root[place], token)
+        behind = self.base[state] + (self.behind[token][..., None] if self.is_bounded else self.behind)
+        token = token[..., None].expand_as(state)
+        known, target, hits = self.arc(self.root[state], token)
         behind_root, hits = torch.where(known, target, behind), hits.masked_fill(~known, 0)
-        known, target, own_hits = self.arc(place, token)
+        known, target, own_hits = self.arc(state, token)
         after, hits = torch.where(known, target, behind_root), torch.where(known, own_hits, hits)
         count = torch.where(active, (count + hits).minimum(self.need[:, None]), count)
         return torch.where(active, after, behind), count
 
-    def bank(self, place: Tensor, count: Tensor) -> Tensor:
+    def bank(self, state: Tensor, count: Tensor) -> Tensor:
         """(S, c): tokens of met and pending constraints plus the longest live partial match of an unmet one."""
-        place, count = self.meet_pending(place, count, None)
-        partial = self.value[place].masked_fill(~self.active(count), 0)
+        state, count = self.meet_pending(state, count, None)
+        partial = self.value[state].masked_fill(~self.active(count), 0)
         return (count * self.size[:, None]).sum(-1) + partial.amax(-1)
 
     def bank_after(self, prefixes: Sequence[Phrase]) -> Tensor:
         """(N,): the bank of each sentence's prefix."""
         sentences = torch.arange(self.total.size(0), device=self.total.device)
-        place, count = (state[:, None] for state in self.begin(sentences))  # (N, 1, G)
+        state, count = (state[:, None] for state in self.begin(sentences))  # (N, 1, G)
         for i in range(max(map(len, prefixes), default=0)):
-            token = torch.tensor([[prefix[i] if i < len(prefix) else -1] for prefix in prefixes], device=place.device)
-            after = self.advance(place, count, token.clamp(min=0))
-            place, count = (torch.where(token[:, :, None] >= 0, new, old) for new, old in zip(after, (place, count), strict=True))
-        return self.bank(place, count)[:, 0]
+            token = torch.tensor([[prefix[i] if i < len(prefix) else -1] for prefix in prefixes], device=state.device)
+            after = self.advance(state, count, token.clamp(min=0))
+            state, count = (torch.where(token[:, :, None] >= 0, new, old) for new, old in zip(after, (state, count), strict=True))
+        return self.bank(state, count)[:, 0]
 
 
 def build_table(

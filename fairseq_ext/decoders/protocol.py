@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from fairseq_ext.kernels.parallel.row import CompiledReader
+from fairseq_ext.kernels.parallel.parallel_decode import CompiledReader
 
 
 class Decoder(Protocol):
@@ -49,7 +49,7 @@ class Decoder(Protocol):
 class RowReader(Protocol):
     """Reads the only sentence, compiled throughout."""
 
-    compiled: CompiledReader  # what kernels/parallel/row.cpp reads with
+    compiled: CompiledReader  # what kernels/parallel/parallel_decode.cpp reads with
     struct: ctypes.Structure  # where its KV cache lies
 
     def reserve_(self, kept: int, w: int) -> None:

@@ -29,7 +29,7 @@ from fairseq_ext.constraints.lines import fields_of
 from fairseq_ext.engine.callbacks import Threads
 from fairseq_ext.engine.dispatch import Dispatch
 from fairseq_ext.engine.jobs import Answer, Description, GlossaryFile, Job, Partial, Work, fields_or_none
-from fairseq_ext.engine.processes import Nursery, Worker
+from fairseq_ext.engine.processes import ForkServer, Worker
 from fairseq_ext.engine.tickets import Busy, Closed, Pace, Ticket, WorkerDied
 from fairseq_ext.errors import UsageError
 
@@ -66,7 +66,7 @@ class Engine:
             raise UsageError(f"--cpu-workers {cpu_workers} would decode nothing: use 1 or more")
         self.max_queue = max_queue
         self.flags = {"path": str(path), "data": str(data), "task": task, **flags}
-        self.nursery = Nursery(self.flags, longest)
+        self.fork_server = ForkServer(self.flags, longest)
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self.requests = Dispatch()
@@ -165,7 +165,7 @@ class Engine:
         for worker in workers:
             worker.send(None)
             worker.close()
-        self.nursery.stop()
+        self.fork_server.stop()
         for ticket in left:
             ticket.tell(Closed("the engine was closed before the request was answered"))
 
@@ -200,7 +200,7 @@ class Engine:
     # ---- requests and workers
 
     def start_worker(self) -> Worker:
-        return Worker(self.nursery, self.heard, self.lost)
+        return Worker(self.fork_server, self.heard, self.lost)
 
     def forget(self, number: int) -> None:
         """Nobody waits for a request any more."""

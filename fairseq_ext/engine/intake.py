@@ -80,13 +80,13 @@ class Intake:
         if self.longest is not None and tokens.numel() > self.longest:
             raise UsageError(f"the source has {tokens.numel()} tokens and the limit is {self.longest}: shorten or split it")
         wanted, terms = self.requirements.of(job, tokens)
-        sought, hypotheses = wanted, nbest
+        sought, searched = wanted, nbest
         if wanted is not None and wanted.terms and places_terms(translator.task.flags()):
-            sought, hypotheses = without_terms(wanted), min(spec.k, max(nbest, SEARCHED))
+            sought, searched = without_terms(wanted), min(spec.k, max(nbest, SEARCHED))
         elif wanted is not None and wanted.any_of and translator.task.flags().constraint_draft_first:
             sought = without_phrases(wanted)
         return JobRequest(
-            number, hypotheses, hypotheses, job=job, tokens=tokens, asked=nbest, wanted=wanted, terms=terms, sought=sought
+            number, searched, searched, job=job, tokens=tokens, asked=nbest, wanted=wanted, terms=terms, sought=sought
         )  # fmt: skip
 
     def answer(self, request: JobRequest, found: list[dict[str, Any]], gap: float | None = None) -> None:

@@ -1,4 +1,4 @@
-"""An engine's processes as the engine sees them: the nursery, and workers at the other ends of pipes."""
+"""An engine's processes as the engine sees them: the fork server, and workers at the other ends of pipes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fairseq_ext.errors import UsageError
 logger = logging.getLogger("fairseq_ext")
 
 
-class Nursery:
+class ForkServer:
     """The process that forks workers (worker.py). It is started when the first worker is asked for, and again if it has died.
 
     Errors: UsageError for flags that cannot be sent to it.
@@ -81,13 +81,13 @@ class Nursery:
 class Worker:
     """One worker process. heard: called with each message, in a thread of this worker's own; lost: called there when the worker is gone."""
 
-    def __init__(self, nursery: Nursery, heard: Callable[[Worker, Any], None], lost: Callable[[Worker], None]):
+    def __init__(self, fork_server: ForkServer, heard: Callable[[Worker, Any], None], lost: Callable[[Worker], None]):
         self.heard, self.lost = heard, lost
         self.ready = False  # its model is loaded
         self.fresh = True  # it has not answered any request yet
         self.load = 0  # of the requests that it has, a measure
         self.requests: dict[int, Any] = {}  # that it has, by number
-        self.pipe = nursery.worker()
+        self.pipe = fork_server.worker()
         self.closing = threading.Lock()
         self.thread = threading.Thread(target=self.listen, name="fairseq_ext engine", daemon=True)
         self.thread.start()

@@ -1,6 +1,6 @@
 """`python -m fairseq_ext.engine.worker FD`: the process that loads an engine's model, and the workers that it forks.
 
-The process that is started (the *nursery*) loads the model once and decodes nothing. For each message on its socket it forks a worker,
+The process that is started (the *fork server*) loads the model once and decodes nothing. For each message on its socket it forks a worker,
 which shares the loaded weights and gets the file descriptor that came with the message: one end of a pipe to the engine. So a worker
 that dies is replaced within milliseconds. Where the model goes to a GPU, each worker loads it by itself: a process that uses one cannot be
 forked. All of them end when the engine's process does, however that ends.
@@ -98,8 +98,8 @@ def decoding_of(flags: dict[str, Any]) -> Decoding:
     places = 1
     if is_beam:
         places = max(1, own.stream_rows // setup.spec.k) if own.stream_rows else own.stream_width
-    setup.plugs.schedule = Stream(places, float(threshold), str(own.stream_order) == "shortest", None, STEPS, fills=True)
-    decoding = Decoding(translator, setup.plugs.schedule, places)
+    setup.strategies.schedule = Stream(places, float(threshold), str(own.stream_order) == "shortest", None, STEPS, fills=True)
+    decoding = Decoding(translator, setup.strategies.schedule, places)
     decoding.requirements = Requirements(translator, no_constraints)
     return decoding
 
@@ -213,7 +213,7 @@ def loaded_or_error(flags: dict[str, Any], longest: int | None) -> Decoding | Ex
 
 
 def main(fd: int) -> None:
-    """The nursery."""
+    """The fork server."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the engine's process, which then ends this one
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for workers: their pipes tell
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # asking whether there is a GPU must not touch it before the fork

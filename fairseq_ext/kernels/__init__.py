@@ -10,7 +10,7 @@
 | search/ngrams | the words that would repeat an n-gram | search/logits_processors.py |
 | constraints/banks | the selection of dynamic beam allocation | strategies/select/dba.py |
 | constraints/constrained | beam search with required phrases, all steps | search/loop.py |
-| parallel/row | parallel decoding of a sentence alone | parallel/driver.py, strategies/decoding/ |
+| parallel/parallel_decode | parallel decoding of a sentence alone | parallel/driver.py, strategies/decoding/ |
 | parallel/draft | its drafts | parallel/drafts/ |
 | softmax/lsh | the functions of LSH softmax on the CPU; lsh_cuda and lsh.cu on a GPU | softmax/lsh_torch.py |
 | softmax/shortlist | the scores of a shortlist's words | softmax/shortlist.py |

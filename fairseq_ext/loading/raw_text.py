@@ -23,12 +23,12 @@ FLAG = {"sentencepiece": "sentencepiece_model", "subword-nmt": "bpe_codes"}
 class RawText:
     """Watches the lines of a run that has no --bpe, until it is known whether they are segmented.
 
-    kind: the segmentation of the dictionary, None for none. folder: where its model may lie. knows: where --remove-bpe undoes the
+    kind: the segmentation of the dictionary, None for none. folder: where its model may lie. has_word: where --remove-bpe undoes the
     segmentation of the output, whether the dictionary has a word; a line of such words is as good segmented as not.
     """
 
-    def __init__(self, kind: str | None, folder: str, knows: Callable[[str], bool] | None = None):
-        self.kind, self.folder, self.knows = kind, folder, knows
+    def __init__(self, kind: str | None, folder: str, has_word: Callable[[str], bool] | None = None):
+        self.kind, self.folder, self.has_word = kind, folder, has_word
 
     def look(self, lines: Sequence[str]) -> None:
         """Warn if these are the first lines that tell, and are not segmented."""
@@ -37,7 +37,7 @@ class RawText:
             return
         kind, segmented = self.kind, any(MARK[self.kind] in line for line in text)
         words = (word for line in text for word in line.split())
-        if not segmented and kind == "subword-nmt" and self.knows is not None and all(map(self.knows, words)):
+        if not segmented and kind == "subword-nmt" and self.has_word is not None and all(map(self.has_word, words)):
             return
         self.kind = None
         if not segmented:

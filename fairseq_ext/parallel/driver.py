@@ -123,7 +123,7 @@ class ParallelSearch(Searcher):
         self.last: Outputs | None = None
         # a sentence that is alone and stays alone has a compiled twin
         self.alone: Iterator[Iteration | Decoded] | None = None
-        self.is_alone = len(pool.wanted_sentences()) == 1
+        self.is_alone = len(pool.sentences_to_decode()) == 1
 
     def step(self, most: int = 1) -> list[Request]:
         if self.is_alone and (ended := self.step_alone(most)) is not None:

@@ -1,4 +1,4 @@
-"""A sentence that is alone: the calls of driver.py through their compiled twin (kernels/parallel/row.cpp).
+"""A sentence that is alone: the calls of driver.py through their compiled twin (kernels/parallel/parallel_decode.cpp).
 
 The numbered steps are the driver's. On a CPU in float32, with the full softmax and no logits processor but the length limits and
 --no-repeat-ngram-size, a whole call is one call of compiled code. Elsewhere the decoder is read as for many rows, and drafting and
@@ -15,7 +15,7 @@ import torch
 
 from fairseq_ext.errors import NotANumber
 from fairseq_ext.kernels.library import library
-from fairseq_ext.kernels.parallel.row import CompiledRow, Status
+from fairseq_ext.kernels.parallel.parallel_decode import CompiledRow, Status
 from fairseq_ext.parallel.block_reader import BlockReader
 from fairseq_ext.parallel.near_ties import NearTies
 from fairseq_ext.parallel.protocols import Method
@@ -53,7 +53,7 @@ def decode_alone(
     row.limits_(limit, processors.min_len, processors.eos, processors.pad, processors.no_repeat_ngram)
     state = row.struct
     state.every, state.least_margin = every, near_ties.margin
-    fast = None if near_ties.margin or not is_plain(reader, pool, limit) else reader.decoder.row_reader()
+    fast = None if near_ties.margin or not takes_full_softmax(reader, pool, limit) else reader.decoder.row_reader()
     dtype, read = torch.float32, np.zeros(1, np.int64)  # read: tokens that the decoder has read
     status = Status.GOES_ON
     while status == Status.GOES_ON:
@@ -77,7 +77,7 @@ def decode_alone(
     yield Decoded(dtype, status == Status.LOST, state.calls, state.positions, state.kept, state.offered, state.taken)
 
 
-def is_plain(reader: BlockReader, pool: Pool, limit: int) -> bool:
+def takes_full_softmax(reader: BlockReader, pool: Pool, limit: int) -> bool:
     """Whether the best words are those of the full softmax, but for the length limits and repeated n-grams."""
     processors, softmax = reader.processors, reader.softmax
     if not softmax.is_full or softmax.temperature != 1.0 or pool.prefix is not None or processors.min_len > limit:

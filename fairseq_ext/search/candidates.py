@@ -1,4 +1,4 @@
-"""The continuations that a select plug proposes, and the stop plug's decision on them.
+"""The continuations that a select strategy proposes, and the stop strategy's decision on them.
 
 Shapes: S live sentences, c candidates a sentence.
 """

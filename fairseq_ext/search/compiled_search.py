@@ -21,7 +21,7 @@ from fairseq_ext.decoders.protocol import BatchReader
 from fairseq_ext.errors import NotANumber
 from fairseq_ext.kernels.library import library
 from fairseq_ext.kernels.search.beam import CompiledBatch, CompiledSentence, Result, Rules, StopRule
-from fairseq_ext.search.finished import Ending, Hypothesis, hypotheses
+from fairseq_ext.search.finished import Ending, Hypothesis, n_best
 from fairseq_ext.search.log_probs import MANY
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.request import Request
@@ -38,7 +38,7 @@ class CompiledSearch(Searcher):
         self.setup = setup = free(setup)
         self.rules = rules_of(setup)
         self.proves = self.rules.stop == StopRule.OPTIMAL
-        self.drops = bool(setup.plugs.prune or self.rules.prune_bound)
+        self.drops = bool(setup.strategies.prune or self.rules.prune_bound)
         self.reader: BatchReader | None = None  # None while there are no sentences
         self.sentences: dict[Request, CompiledSentence] = {}  # live or ended
         self.running: dict[Request, CompiledSentence] = {}  # live
@@ -48,11 +48,11 @@ class CompiledSearch(Searcher):
     @staticmethod
     def knows(setup: SearchSetup) -> bool:
         """Whether kernels/search/beam.cpp knows a generator's search, the decoder left aside (`is_compiled`)."""
-        plugs, scoring = free(setup).plugs, setup.spec.scoring
+        strategies, scoring = free(setup).strategies, setup.spec.scoring
         return (
             library() is not None
-            and None not in plugs.rules()
-            and plugs.softmax.is_full
+            and None not in strategies.rules()
+            and strategies.softmax.is_full
             and setup.processors.is_plain
             and (scoring.bounded or not scoring.reward)
             and scoring.lenpen >= 0  # with a lower one the best that a row can reach depends on its length
@@ -100,7 +100,7 @@ class CompiledSearch(Searcher):
         self.batch.keep_(list(self.running.values()))
 
     def step(self, most: int = 1) -> list[Request]:
-        running, schedule = self.running, self.setup.plugs.schedule
+        running, schedule = self.running, self.setup.strategies.schedule
         lengths = {sentence.struct.length for sentence in running.values()} if schedule.level else ()
         if len(lengths) > 1:  # the shortest sentences, until they are level with the others
             shortest, above = sorted(lengths)[:2]
@@ -154,7 +154,7 @@ class CompiledSearch(Searcher):
             if self.proves:
                 steps = state.limit - state.length
                 ending = Ending(state.gap, steps, steps * self.rules.k + state.missed)
-            found = hypotheses(sentence.found(), self.setup.spec.scoring, request.most, state.rewarded, ending)
+            found = n_best(sentence.found(), self.setup.spec.scoring, request.most, state.rewarded, ending)
         if self.drops:
             stats.drop(torch.tensor(state.dropped))
         self.cancel([request])
@@ -178,19 +178,19 @@ class CompiledSearch(Searcher):
 
 def free(setup: SearchSetup) -> SearchSetup:
     """The same search where no sentence has constraints."""
-    plugs = replace(setup.plugs, select=setup.plugs.select.unconstrained(), stop=setup.plugs.stop.unconstrained())
-    return replace(setup, plugs=plugs)
+    strategies = replace(setup.strategies, select=setup.strategies.select.unconstrained(), stop=setup.strategies.stop.unconstrained())
+    return replace(setup, strategies=strategies)
 
 
 def rules_of(setup: SearchSetup) -> ctypes.Structure:
     """What a search that `knows` accepts does, as kernels/search/beam.cpp reads it."""
-    spec, plugs, known = setup.spec, setup.plugs, setup.processors
+    spec, strategies, known = setup.spec, setup.strategies, setup.processors
     fields: dict[str, Any] = {"children": 2 * spec.k, "threshold": math.inf, "behind_finished": math.inf}
-    for rules in plugs.rules():
+    for rules in strategies.rules():
         assert rules is not None
         fields |= rules.fields()
     return Rules(
-        k=spec.k, min_len=known.min_len, eos=known.eos, pad=known.pad, ngram=known.no_repeat_ngram, variable=plugs.variable,
-        temperature=plugs.softmax.temperature, normalize=spec.scoring.normalize, lenpen=spec.scoring.lenpen, reward=spec.scoring.reward,
-        **fields,
+        k=spec.k, min_len=known.min_len, eos=known.eos, pad=known.pad, ngram=known.no_repeat_ngram, variable=strategies.variable,
+        temperature=strategies.softmax.temperature, normalize=spec.scoring.normalize, lenpen=spec.scoring.lenpen,
+        reward=spec.scoring.reward, **fields,
     )  # fmt: skip

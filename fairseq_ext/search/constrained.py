@@ -16,7 +16,7 @@ from fairseq_ext.errors import NotANumber
 from fairseq_ext.kernels.constraints.constrained import Banks, CompiledConstrained, Settings
 from fairseq_ext.kernels.search.beam import Result
 from fairseq_ext.search.compiled_search import FIRST_POSITIONS, FIRST_STEPS
-from fairseq_ext.search.finished import Hypothesis, hypotheses
+from fairseq_ext.search.finished import Hypothesis, n_best
 from fairseq_ext.search.pool import OfPool, Pool
 from fairseq_ext.search.request import Request
 from fairseq_ext.search.searcher import Searcher, common_prefix
@@ -29,17 +29,17 @@ class ConstrainedSearch(Searcher):
     def __init__(self, setup: SearchSetup):
         self.setup = setup
         self.at: dict[Request, tuple[ConstrainedGroup, int]] = {}  # the group of each, and its place there
-        self.banks = OfPool(setup.plugs.select.banks)
+        self.banks = OfPool(setup.strategies.select.banks)
 
     @staticmethod
     def knows(setup: SearchSetup) -> bool:
         """Whether kernels/constraints/constrained.cpp knows a generator's search, the decoder and the phrases left aside."""
-        plugs = setup.plugs
+        strategies = setup.strategies
         return (
-            plugs.stop.estimate is not None
-            and plugs.softmax.is_full
-            and not plugs.prune
-            and plugs.schedule.most_rows is None  # groups are not divided
+            strategies.stop.estimate is not None
+            and strategies.softmax.is_full
+            and not strategies.prune
+            and strategies.schedule.most_rows is None  # groups are not divided
             and setup.processors.is_plain
             and not setup.spec.scoring.reward
         )
@@ -109,10 +109,10 @@ class ConstrainedGroup:
 
     def settings(self, limit: int, highest: int, nbest: int) -> Settings:
         """What holds for sentences that have at most `limit` tokens before EOS, `highest` required ones and an n-best list of `nbest`."""
-        setup, known, estimate = self.setup, self.setup.processors, self.setup.plugs.stop.estimate
+        setup, known, estimate = self.setup, self.setup.processors, self.setup.strategies.stop.estimate
         assert estimate is not None
         return Settings(
-            setup.spec.k, nbest, known.min_len, known.eos, known.pad, known.no_repeat_ngram, setup.plugs.softmax.temperature,
+            setup.spec.k, nbest, known.min_len, known.eos, known.pad, known.no_repeat_ngram, setup.strategies.softmax.temperature,
             estimate, *setup.spec.scoring.divisors(limit + highest + estimate.others + 3),
         )  # fmt: skip
 
@@ -143,4 +143,4 @@ class ConstrainedGroup:
 
     def found(self, i: int) -> list[Hypothesis]:
         """The hypotheses of the i-th sentence, best first."""
-        return hypotheses(self.search.found(i), self.setup.spec.scoring)
+        return n_best(self.search.found(i), self.setup.spec.scoring)

@@ -41,7 +41,7 @@ class Hypothesis:
     elsewhere: tuple[str, ...] = ()  # texts of glossary terms that it has, but not in the place of what translates them
 
 
-def hypotheses(
+def n_best(
     found: Sequence[tuple[np.ndarray, np.ndarray]],
     scoring: Scoring,
     most: int | None = None,
@@ -98,7 +98,7 @@ class Finished:
     """What each sentence of the pool has finished so far."""
 
     count: Tensor  # (N,) hypotheses of each sentence
-    best: Tensor  # (N, nbest) best scores of each sentence, best first, else -inf; only what stop plugs have given to `rank_`
+    best: Tensor  # (N, nbest) best scores of each sentence, best first, else -inf; only what stop strategies have given to `rank_`
     total: Tensor  # (N,) highest sum of log-probabilities of each sentence's hypotheses
     ending: Tensor  # (N, 4) of each sentence, by stop strategies that prove something: its gap, the steps and the rows that are saved
     # if it ends here, and the rows that its steps so far have not had; -inf: none

@@ -42,14 +42,14 @@ def start(search: Search, sentences: list[int]) -> None:
     if search.decoder.need_attention:
         columns = pool.net_input["src_tokens"].size(1)
         beam.attention = Attention.start(beam.rows, columns, pool.first_column(sentences), search.device)
-    search.plugs.select.start(beam, pool)
-    search.plugs.stop.start(beam, pool)
+    search.strategies.select.start(beam, pool)
+    search.strategies.stop.start(beam, pool)
     search.groups.add(beam)
 
 
 def advance(search: Search, beam: Beam) -> Beam:
     """The beam with one token more in every row: finished hypotheses go to `search.finished`, final sentences leave."""
-    decoder, pool, plugs, stats, finished = search.decoder, search.pool, search.plugs, search.stats, search.finished
+    decoder, pool, strategies, stats, finished = search.decoder, search.pool, search.strategies, search.stats, search.finished
     # (2) sentences that have reached their length may only end
     limits = [pool.max_len[s] <= length for s, length in zip(beam.live, beam.steps(), strict=True)]
     at_limit = upload(limits, beam.device) if any(limits) else None
@@ -61,19 +61,19 @@ def advance(search: Search, beam: Beam) -> Beam:
     if beam.attention is not None and (attention := decoder.attention()) is not None:
         beam.attention.add_(attention)
     # (4) the softmax scores the vocabulary or a shortlist, (5) the logits processors forbid and force
-    log_probs = plugs.softmax(decoder, features, beam, pool)
+    log_probs = strategies.softmax(decoder, features, beam, pool)
     broken = log_probs.has_nan()
     log_probs = search.processors(log_probs, beam, pool, at_limit)
     if search.processors.lm is not None:  # NaN of its own
         broken = broken | log_probs.has_nan(all_words=True)
     # (6) the best continuations of each sentence, (7) less those that pruning drops
-    candidates = plugs.select(beam, log_probs, pool)
-    for prune in plugs.prune:
+    candidates = strategies.select(beam, log_probs, pool)
+    for prune in strategies.prune:
         keep = prune(candidates, beam, pool, finished)
         stats.drop((~keep & (candidates.score > -torch.inf))[:, : candidates.width])
         candidates.score = candidates.score.masked_fill(~keep, -torch.inf)
     # (8) which candidates are finished, which continue, which sentences are final: the only wait for the device
-    decision = plugs.stop(candidates, beam, pool, finished, at_limit)
+    decision = strategies.stop(candidates, beam, pool, finished, at_limit)
     done, final, is_broken = fetch(decision, broken)
     if is_broken:
         source = "the model" if search.processors.lm is None else "the model or the language model"

@@ -35,7 +35,7 @@ class LoopSearch(Searcher):
         """The state of the loop, made when the first request comes."""
         if not isinstance(self.pool, OpenPool):
             return Search(self.setup, self.pool)
-        search = Search(replace(self.setup, plugs=replace(self.setup.plugs)), self.pool)
+        search = Search(replace(self.setup, strategies=replace(self.setup.strategies)), self.pool)
         search.finished = Finished.empty(len(self.pool), self.setup.spec.k, self.pool.length.device)
         return search
 
@@ -54,8 +54,8 @@ class LoopSearch(Searcher):
             places = self.put(self.pool, requests[0].batch, places)
             for place, request in zip(places, requests, strict=True):
                 search.finished.start_(place, request.nbest)
-            if not search.plugs.softmax.is_full:
-                self.pool.required = search.plugs.select.required_ids(self.pool)
+            if not search.strategies.softmax.is_full:
+                self.pool.required = search.strategies.select.required_ids(self.pool)
         self.at |= zip(places, requests, strict=True)
         self.place |= zip(requests, places, strict=True)
         start(search, places)
@@ -63,19 +63,19 @@ class LoopSearch(Searcher):
     def put(self, pool: OpenPool, arrivals: Pool, sentences: Sequence[int]) -> list[int]:
         """Put sentences into the pool; return their places. The row state of live rows is fitted to the changed pool.
 
-        While no sentence of the pool has constraints, the faster plug of `Select.unconstrained` selects.
+        While no sentence of the pool has constraints, the faster strategy of `Select.unconstrained` selects.
         """
-        plugs, beams, places = self.search.plugs, [group.beam for group in self.search.groups.groups], []
+        strategies, beams, places = self.search.strategies, [group.beam for group in self.search.groups.groups], []
 
         def change() -> None:
             places.extend(pool.put_(arrivals, sentences))
 
-        before, select = plugs.select, self.setup.plugs.select
+        before, select = strategies.select, self.setup.strategies.select
         before.follow(beams, pool, change)
-        plugs.select = select if any(given is not EMPTY for given in pool.given) else select.unconstrained()
-        for beam in beams if plugs.select is not before else ():
+        strategies.select = select if any(given is not EMPTY for given in pool.given) else select.unconstrained()
+        for beam in beams if strategies.select is not before else ():
             beam.aux.clear()
-            plugs.select.start(beam, pool)  # whatever such a sentence has chosen, it has begun no phrase
+            strategies.select.start(beam, pool)  # whatever such a sentence has chosen, it has begun no phrase
         return places
 
     def step(self, most: int = 1) -> list[Request]:
@@ -90,7 +90,7 @@ class LoopSearch(Searcher):
 
     def take(self, request: Request) -> list[Hypothesis]:
         place = self.place[request]
-        found = self.search.finished.take(place, self.search.plugs.stop.answers(place))
+        found = self.search.finished.take(place, self.search.strategies.stop.answers(place))
         self.leave(request)
         return found
 

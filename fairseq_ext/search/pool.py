@@ -66,7 +66,7 @@ class Pool:
         width = max(map(len, rows))
         self.prefix = torch.tensor([row + [self.pad] * (width - len(row)) for row in rows], device=self.length.device)
 
-    def wanted_sentences(self) -> Sequence[int]:
+    def sentences_to_decode(self) -> Sequence[int]:
         """The sentences to decode, in the order in which they start."""
         return range(len(self)) if self.to_decode is None else self.to_decode
 
@@ -115,7 +115,7 @@ class Pool:
 
 
 class OfPool(Generic[T]):
-    """What a plug makes once for each pool: kept as long as the pool lives, made anew when its sentences have changed.
+    """What a strategy makes once for each pool: kept as long as the pool lives, made anew when its sentences have changed.
 
     subtle: live rows of a pool refer to what was made for it, so that it must outlast calls with other pools.
     """

@@ -53,17 +53,17 @@ class Softmax(ABC):
 
 
 class Replaceable:
-    """A plug that the compiled search (kernels/search/beam.cpp) may stand in for."""
+    """A strategy that the compiled search (kernels/search/beam.cpp) may stand in for."""
 
     @property
     def rules(self) -> PlugRules | None:
-        """What the compiled search does in its place; None: it cannot stand in for this plug."""
+        """What the compiled search does in its place; None: it cannot stand in for this strategy."""
         return None
 
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)
         if "rules" not in vars(cls):
-            cls.rules = Replaceable.rules  # type: ignore[method-assign]  # whoever derives from a plug does something else
+            cls.rules = Replaceable.rules  # type: ignore[method-assign]  # whoever derives from a strategy does something else
 
 
 class Select(Replaceable, ABC):
@@ -80,7 +80,7 @@ class Select(Replaceable, ABC):
         change()
 
     def unconstrained(self) -> Select:
-        """Return a faster plug that selects the same while no sentence of the pool has constraints; by default this one."""
+        """Return a faster strategy that selects the same while no sentence of the pool has constraints; by default this one."""
         return self
 
     def required_ids(self, pool: Pool) -> list[Collection[int]] | None:
@@ -88,7 +88,7 @@ class Select(Replaceable, ABC):
         return None
 
     def banks(self, pool: Pool) -> Banks | None:
-        """What kernels/constraints/constrained.cpp must know to select as this plug does; None (the default): it cannot."""
+        """What kernels/constraints/constrained.cpp must know to select as this strategy does; None (the default): it cannot."""
         return None
 
     @abstractmethod
@@ -109,13 +109,13 @@ class Stop(Replaceable, ABC):
     """When a sentence is final (`--stop`)."""
 
     variable: bool = False  # a sentence may continue with fewer rows than the beam
-    estimate: Estimate | None = None  # by which kernels/constraints/constrained.cpp decides as this plug does; None: it cannot
+    estimate: Estimate | None = None  # by which kernels/constraints/constrained.cpp decides as this strategy does; None: it cannot
 
     def start(self, beam: Beam, pool: Pool) -> None:  # noqa: B027  most keep no state of their own
-        """Prepare the plug's state for the sentences of a beam, which start now; nothing by default."""
+        """Prepare the strategy's state for the sentences of a beam, which start now; nothing by default."""
 
     def unconstrained(self) -> Stop:
-        """Return a plug that stops the same while no sentence of the pool has constraints; by default this one."""
+        """Return a strategy that stops the same while no sentence of the pool has constraints; by default this one."""
         return self
 
     def answers(self, sentence: int) -> list[int] | None:
@@ -133,7 +133,7 @@ class Stop(Replaceable, ABC):
 
 
 @dataclass
-class Plugs:
+class Strategies:
     """The strategies of a search, one for each plug point but the driver, any number of pruners."""
 
     select: Select

@@ -58,7 +58,7 @@ def search_all(schedule: Schedule, searcher: Searcher, pool: Pool, nbest: int, s
     """Decode the pool's sentences `to_decode`; give `answer` each of them as soon as it is final. nbest: length of their lists."""
     scheduler: Scheduler[Request] = Scheduler(schedule)
     has_started = False
-    for sentence in pool.wanted_sentences():
+    for sentence in pool.sentences_to_decode():
         scheduler.add(Request(sentence, nbest, pool=pool, sentence=sentence))
     while True:
         if newcomers := scheduler.start(searcher.live, searcher.rows):

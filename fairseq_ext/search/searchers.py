@@ -73,7 +73,7 @@ def compiled(setup: SearchSetup) -> list[Searcher]:
 @torch.no_grad()
 def beam_search(setup: SearchSetup, pool: Pool, answer: OnFinal) -> None:
     """The driver of --decoding beam without the compiled searches: the definition."""
-    search_all(setup.plugs.schedule, Searchers([LoopSearch(setup, pool)]), pool, setup.spec.nbest, setup.stats, answer)
+    search_all(setup.strategies.schedule, Searchers([LoopSearch(setup, pool)]), pool, setup.spec.nbest, setup.stats, answer)
 
 
 class BeamSearch:
@@ -88,6 +88,6 @@ class BeamSearch:
         """Decode the pool's sentences `to_decode`; give `answer` each of them as soon as it is final."""
         searchers = Searchers([*self.compiled, LoopSearch(self.setup, pool)])
         try:
-            search_all(self.setup.plugs.schedule, searchers, pool, self.setup.spec.nbest, self.setup.stats, answer)
+            search_all(self.setup.strategies.schedule, searchers, pool, self.setup.spec.nbest, self.setup.stats, answer)
         finally:  # the compiled searches are used again
             searchers.cancel(list(searchers.at))

@@ -9,7 +9,7 @@ from fairseq_ext.search.batch_groups import Groups
 from fairseq_ext.search.finished import Finished
 from fairseq_ext.search.logits_processors import LogitsProcessors
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import Plugs
+from fairseq_ext.search.protocols import Strategies
 from fairseq_ext.search.spec import SearchSpec
 from fairseq_ext.stats import Stats
 
@@ -20,7 +20,7 @@ class SearchSetup:
 
     decoder: Regroupable
     spec: SearchSpec
-    plugs: Plugs
+    strategies: Strategies
     processors: LogitsProcessors
     stats: Stats
     refills: bool = False  # whether the schedule starts sentences beside live ones
@@ -30,17 +30,17 @@ class Search:
     """One search over a pool, between two steps."""
 
     def __init__(self, setup: SearchSetup, pool: Pool):
-        self.decoder, self.spec, self.plugs = setup.decoder, setup.spec, setup.plugs
+        self.decoder, self.spec, self.strategies = setup.decoder, setup.spec, setup.strategies
         self.processors, self.stats = setup.processors, setup.stats
         self.pool = pool
         self.device = pool.length.device
         self.finished = Finished.empty(len(pool), setup.spec.nbest, self.device)
         # a language model reads rows of one length only
-        self.groups = Groups(setup.decoder, setup.plugs.schedule, joins_any_step=setup.processors.lm is None)
-        if not setup.plugs.softmax.is_full:
-            pool.required = setup.plugs.select.required_ids(pool)
+        self.groups = Groups(setup.decoder, setup.strategies.schedule, joins_any_step=setup.processors.lm is None)
+        if not setup.strategies.softmax.is_full:
+            pool.required = setup.strategies.select.required_ids(pool)
 
     @property
     def variable(self) -> bool:
-        """Whether sentences may have fewer rows than the beam, as the plugs say of the sentences that have started."""
-        return self.plugs.variable
+        """Whether sentences may have fewer rows than the beam, as the strategies say of the sentences that have started."""
+        return self.strategies.variable

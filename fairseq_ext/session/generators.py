@@ -10,7 +10,7 @@ from fairseq_ext.errors import UsageError
 KEPT = 8  # generators of other beams than the flags'
 
 
-def hypotheses(beam: int | None, nbest: int | None, of_flags: tuple[int, int]) -> tuple[int, int]:
+def width_and_length(beam: int | None, nbest: int | None, of_flags: tuple[int, int]) -> tuple[int, int]:
     """The beam and the length of the n-best lists of a call that may name its own; of_flags: both, by the flags (raises UsageError)."""
     for name, given in (("beam", beam), ("nbest", nbest)):
         if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 1):
@@ -39,7 +39,7 @@ class Generators:
 
         Errors: UsageError for numbers that cannot be, and for another beam where the search cannot change.
         """
-        width, length = hypotheses(beam, nbest, self.of_flags)
+        width, length = width_and_length(beam, nbest, self.of_flags)
         usual, longest = self.of_flags
         if self.results_file and width != usual:
             raise UsageError("results_file holds the results of one search, and another beam is another search: leave one of the two out")

@@ -71,7 +71,7 @@ class ShortlistSoftmax(Softmax):
         self.everything = self.base.numel() == self.V
         # a fixed part that is a prefix of the vocabulary keeps the shortlist in order by itself
         self.is_prefix = bool(self.in_base[: self.base.numel()].all())
-        self.place = self.in_base.long().cumsum(0) - 1  # column of a base word
+        self.column = self.in_base.long().cumsum(0) - 1  # column of a base word
         self.linears = [Linear(w[self.base].contiguous(), None if b is None else b[self.base]) for w, b in layers]
         self.nothing = self.base[:0]
         self.compiled = None

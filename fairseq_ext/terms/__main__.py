@@ -54,7 +54,7 @@ def parser() -> ArgumentParser:
     add("--glossary-match", choices=MATCHES, default="surface", help="text: how terms are found in sources (default: surface)")
     add("--lemmas", choices=["simplemma", "none"], default="simplemma", help="how words get their lemmas (default: simplemma)")
     add("--baseline", metavar="F", help="translations of a second system, for a paired bootstrap (default: none)")
-    add("--draws", type=int, default=1000, metavar="N", help="draws of the bootstrap (default: 1000)")
+    add("--samples", type=int, default=1000, metavar="N", help="samples of the bootstrap (default: 1000)")
     add("--json", action="store_true", help="print one JSON object instead of a table (default: off)")
     parse.set_defaults(run=score_command)
     parse = commands.add_parser(
@@ -83,8 +83,8 @@ def lemmatizers(args: Namespace, source_lang: str | None) -> tuple[Lemmatizer | 
 
 def score_command(args: Namespace) -> None:
     """Print the scores; UsageError for files that cannot be used."""
-    if args.draws < 1:
-        raise UsageError(f"--draws must be 1 or more, not {args.draws}")
+    if args.samples < 1:
+        raise UsageError(f"--samples must be 1 or more, not {args.samples}")
     files = Files(args.references, args.target_lang, args.source_lang, args.sources, args.terms_file, args.terms, args.glossary_match)
     sentences, source_lang = READERS[args.format](files)
     if not sentences:
@@ -95,7 +95,7 @@ def score_command(args: Namespace) -> None:
     scores = score(test_set, translations)
     if args.baseline:
         baseline = hypotheses.read(args.baseline, "--baseline", args.target_lang)
-        scores["bootstrap"] = compare(test_set, translations, baseline, args.draws)
+        scores["bootstrap"] = compare(test_set, translations, baseline, args.samples)
     print(json.dumps(scores, ensure_ascii=False) if args.json else table(scores))
 
 

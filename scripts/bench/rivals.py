@@ -147,7 +147,7 @@ def profile(args: argparse.Namespace, text: Text, mode: str, flags: tuple[str, .
     parts.wrap(decoder, "step", "decoder layers")
     parts.wrap(decoder, "log_probs", "output layer and softmax")
     parts.wrap(decoder, "select", "reordering")
-    parts.wrap(generator.plugs, "select", "top-k")
+    parts.wrap(generator.strategies, "select", "top-k")
     rows, start = generator.stats.decoder_rows, clock()
     decode()
     total, rows = clock() - start, generator.stats.decoder_rows - rows

@@ -70,7 +70,7 @@ def in_turns(ways: Ways, times: int, clock: Callable[[], float], before: Callabl
 
 
 class OutputLayer:
-    """The softmax plugs over one random output layer."""
+    """The softmax strategies over one random output layer."""
 
     def __init__(self, V: int, d: int, near: int):
         generator = torch.Generator().manual_seed(1)

@@ -46,9 +46,9 @@ def of_tokens(translator: Translator, tokens: int) -> str:
 
 
 def workers_of(engine: Engine) -> list[int]:
-    """Process ids of the workers: children of the nursery."""
-    assert engine.nursery.process is not None
-    children = Path(f"/proc/{engine.nursery.process.pid}/task/{engine.nursery.process.pid}/children").read_text().split()
+    """Process ids of the workers: children of the fork server."""
+    assert engine.fork_server.process is not None
+    children = Path(f"/proc/{engine.fork_server.process.pid}/task/{engine.fork_server.process.pid}/children").read_text().split()
     return [int(child) for child in children]
 
 
@@ -127,7 +127,7 @@ def test_workers_that_are_killed_under_load_lose_nothing(engine, translator, sou
 
 def test_a_nursery_that_is_killed_is_replaced_as_well(engine, translator, sources):
     children = workers_of(engine)
-    engine.nursery.process.kill()
+    engine.fork_server.process.kill()
     os.kill(children[0], signal.SIGKILL)
     time.sleep(0.2)
     os.kill(children[1], signal.SIGKILL)
@@ -218,7 +218,7 @@ def test_closing_with_grace_finishes_what_runs_and_without_it_tells_the_rest(tra
 def test_no_process_is_left_behind():
     engine = Engine(**FLAGS)
     engine.wait(PATIENCE)
-    processes = [engine.nursery.process.pid, *workers_of(engine)]
+    processes = [engine.fork_server.process.pid, *workers_of(engine)]
     engine.close()
     deadline = time.monotonic() + 20
     while any(Path(f"/proc/{pid}").exists() for pid in processes) and time.monotonic() < deadline:

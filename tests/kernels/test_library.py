@@ -21,7 +21,7 @@ from fairseq_ext.kernels.compiling import FLAGS, FOLDER
 from fairseq_ext.kernels.constraints import banks, constrained
 from fairseq_ext.kernels.declarations import signatures
 from fairseq_ext.kernels.decoder import transformer
-from fairseq_ext.kernels.parallel import draft, row
+from fairseq_ext.kernels.parallel import draft, parallel_decode
 from fairseq_ext.kernels.search import beam
 from fairseq_ext.kernels.softmax import lsh, screen, screen_int8, shortlist
 
@@ -34,13 +34,13 @@ LOAD = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"
 
 LAYOUTS = {
     "constraints/banks.cpp": [banks.PhrasesStruct, banks.RowsStruct, banks.FoundStruct],
-    "search/beam.cpp": [beam.Rules, beam.SentenceStruct, beam.BatchStruct, row.ReaderStruct],
+    "search/beam.cpp": [beam.Rules, beam.SentenceStruct, beam.BatchStruct, parallel_decode.ReaderStruct],
     "constraints/constrained.cpp": [constrained.SentencesStruct],
     "parallel/draft.cpp": [
-        draft.TrajectoryStruct, draft.CopyStruct, draft.PreviousStruct, draft.TableStruct, draft.NgramStruct, row.RowStruct,
+        draft.TrajectoryStruct, draft.CopyStruct, draft.PreviousStruct, draft.TableStruct, draft.NgramStruct, parallel_decode.RowStruct,
     ],
     "softmax/lsh.cpp": [lsh.IndexStruct],
-    "parallel/row.cpp": [row.BlocksStruct, row.WindowStruct, draft.DrafterStruct],
+    "parallel/parallel_decode.cpp": [parallel_decode.BlocksStruct, parallel_decode.WindowStruct, draft.DrafterStruct],
     "softmax/screen.cpp": [screen.ScreenStruct],
     "softmax/screen_int8.cpp": [screen_int8.ScreenInt8Struct],
     "softmax/shortlist.cpp": [shortlist.ListStruct],

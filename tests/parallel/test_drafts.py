@@ -11,7 +11,7 @@ from models import batch, build, dictionary, generators, run, same
 from fairseq_ext import UsageError
 from fairseq_ext.kernels.library import library
 from fairseq_ext.kernels.parallel.draft import CompiledDrafter
-from fairseq_ext.kernels.parallel.row import RowStruct
+from fairseq_ext.kernels.parallel.parallel_decode import RowStruct
 from fairseq_ext.parallel.drafts.copy import Copy
 from fairseq_ext.parallel.drafts.drafter import Nothing
 from fairseq_ext.parallel.drafts.estimate import estimate

@@ -10,7 +10,7 @@ from parallel_decoding import EOS, LENGTHS, METHODS, PAD, blocks, counts, drafts
 from sizes import part_of
 
 from fairseq_ext.kernels.library import library
-from fairseq_ext.kernels.parallel.row import CompiledRow
+from fairseq_ext.kernels.parallel.parallel_decode import CompiledRow
 from fairseq_ext.parallel import one_sentence
 from fairseq_ext.parallel.drafts.estimate import estimate
 

@@ -21,7 +21,7 @@ def run(*arguments) -> subprocess.CompletedProcess:
 def texts(tmp_path) -> list:
     """Two folders as Multi30k and Europarl name their parts: --data arguments."""
     flags = []
-    for folder, parts, first in (("captions", ("train", "val", "test_2016_flickr"), 0), ("speeches", ("train", "dev", "test"), 40)):
+    for folder, parts, first in (("captions", ("train", "val", "test_2016_flickr"), 0), ("parliament", ("train", "dev", "test"), 40)):
         (tmp_path / folder).mkdir()
         for language in ("de", "en"):
             lines = (ROOT / "data" / "demo" / f"test.{language}").read_text(encoding="utf-8").split("\n")[first : first + 20]

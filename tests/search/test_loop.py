@@ -44,13 +44,13 @@ class DropSome(Prune):
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_ragged_path_without_pruning_equals_stock(architecture):
     pair = generators([build(architecture)], beam=5, max_len_b=12)
-    pair.ours.plugs.prune = [DropNothing()]
+    pair.ours.strategies.prune = [DropNothing()]
     same(run(pair.stock, batch(MIXED)), run(pair.ours, batch(MIXED)), LOOSE.get(architecture, 1e-9))
 
 
 def test_ragged_path_keeps_attention_with_its_row():
     pair = generators([build("transformer")], beam=3, max_len_b=12, print_alignment="hard")
-    pair.ours.plugs.prune = [DropNothing()]
+    pair.ours.strategies.prune = [DropNothing()]
     for theirs, mine in zip(run(pair.stock, batch(MIXED)), run(pair.ours, batch(MIXED)), strict=True):
         assert [h["alignment"] for h in mine] == [h["alignment"] for h in theirs]
 
@@ -61,7 +61,7 @@ def test_pruned_rows_equal_brute_force_one_sentence_at_a_time(architecture, seed
     """No row reads another sentence's source, whatever rows are dropped: fairseq's own reordering fails here when row counts happen
     to agree (multihead_attention.py, reorder_incremental_state)."""
     generator = ours(architecture, seed)
-    generator.plugs.prune = [DropSome(seed)]
+    generator.strategies.prune = [DropSome(seed)]
     sample = batch(MIXED, seed)
     oracle = build(architecture, seed)  # of its own: a generator leaves a BART model changed
     for i, nbest in enumerate(run(generator, sample)):
@@ -74,7 +74,7 @@ def test_pruned_rows_equal_brute_force_one_sentence_at_a_time(architecture, seed
 
 def test_pruned_ensemble_does_not_depend_on_the_batch():
     generator = generators([build("transformer", 1), build("lstm", 2), build("fconv", 3)], beam=4, max_len_b=10).ours
-    generator.plugs.prune = [DropSome(1)]
+    generator.strategies.prune = [DropSome(1)]
     sample = batch(MIXED)
     together = run(generator, sample)
     for i in range(len(MIXED)):
@@ -84,8 +84,8 @@ def test_pruned_ensemble_does_not_depend_on_the_batch():
 @pytest.mark.parametrize("prune", [[], [DropNothing()], [DropSome(3)]], ids=["uniform", "ragged", "pruned"])
 def test_rows_of_one_sentence_are_neighbours_and_best_first(prune):
     generator = ours()
-    generator.plugs.prune = prune
-    select, seen = generator.plugs.select, []
+    generator.strategies.prune = prune
+    select, seen = generator.strategies.select, []
 
     def watching(beam, log_probs, pool):
         owner = beam.sentence_of_row()
@@ -97,7 +97,7 @@ def test_rows_of_one_sentence_are_neighbours_and_best_first(prune):
         seen.append(beam.rows)
         return select(beam, log_probs, pool)
 
-    generator.plugs.select = called_through(select, watching)
+    generator.strategies.select = called_through(select, watching)
     run(generator, batch(MIXED))
     assert seen[0] == len(MIXED)  # before the first token all rows of a beam would be the same
 
@@ -110,7 +110,7 @@ def test_rows_of_one_sentence_are_neighbours_and_best_first(prune):
 def test_starting_sentences_in_groups_changes_nothing(architecture, at_once):
     generator = ours(architecture)
     expected = run(generator, batch(MIXED))
-    generator.plugs.schedule = Stream(at_once, 0.0, level=True, rows=None)
+    generator.strategies.schedule = Stream(at_once, 0.0, level=True, rows=None)
     same(expected, run(generator, batch(MIXED)), LOOSE.get(architecture, 1e-9))
 
 
@@ -127,14 +127,14 @@ class Shortlist(Softmax):
 @pytest.mark.parametrize("flags", [{}, {"beam": 20}, {"min_len": 4}, {"unkpen": 1.0}, {"max_len_b": 2}], ids=str)
 def test_every_word_on_the_shortlist_equals_stock(flags):
     pair = generators([build("transformer")], **({"beam": 4, "max_len_b": 10} | flags))
-    pair.ours.plugs.softmax = Shortlist(list(range(len(dictionary()))))
+    pair.ours.strategies.softmax = Shortlist(list(range(len(dictionary()))))
     same(run(pair.stock, batch(MIXED)), run(pair.ours, batch(MIXED)))
 
 
 def test_a_shortlist_equals_a_search_without_the_other_words():
     words = [1, 2, 4, 6, 7, 9, 12, 15, 16, 20, 23]
     generator = ours()
-    generator.plugs.softmax = Shortlist(words)
+    generator.strategies.softmax = Shortlist(words)
     sample = batch(MIXED)
     others = set(range(len(dictionary()))) - set(words)
     for i, nbest in enumerate(run(generator, sample)):

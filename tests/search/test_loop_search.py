@@ -187,7 +187,7 @@ def test_now_and_then_a_sentence_with_constraints(flags):
         made = lengths(draw, 16)
         constraints = [random_constraints(draw, without=0.85) for _ in made]
         arriving = Arriving(build("transformer", seed), {"stop": "count"} | flags, constraints, made, seed)
-        for plug in (arriving.generator.plugs.select, arriving.generator.plugs.select.unconstrained()):
+        for plug in (arriving.generator.strategies.select, arriving.generator.strategies.select.unconstrained()):
             selected.add(type(plug).__name__)
         assert interleaved(arriving, draw.randint(2, 4), seed)
     assert len(selected) == 2

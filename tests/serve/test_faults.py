@@ -205,8 +205,8 @@ def test_an_engine_that_is_killed_under_load_answers_every_request_once(client, 
     with ThreadPoolExecutor(8) as pool:
         asked = pool.map(ask, range(60))
         until(lambda: len(answers) > 5)
-        nursery = engine.nursery.process.pid
-        (worker,) = Path(f"/proc/{nursery}/task/{nursery}/children").read_text().split()
+        fork_server = engine.fork_server.process.pid
+        (worker,) = Path(f"/proc/{fork_server}/task/{fork_server}/children").read_text().split()
         os.kill(int(worker), signal.SIGKILL)
         list(asked)
     assert answers == {i: expected[i % len(lines)] for i in range(60)}

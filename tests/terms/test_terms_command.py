@@ -41,7 +41,7 @@ def test_the_command_prints_one_object_and_imports_neither_torch_nor_fairseq(fil
 
 
 def test_the_table_ends_with_the_signature(files, capsys):
-    options = ["--format", "wmt25", "--terms", "random", "--lemmas", "none", "--baseline", files[1], "--draws", "20"]
+    options = ["--format", "wmt25", "--terms", "random", "--lemmas", "none", "--baseline", files[1], "--samples", "20"]
     assert main(["score", *files, *options]) == 0
     *rows, signature = capsys.readouterr().out.splitlines()
     values = dict(row.rsplit("  ", 1) for row in rows if row)
@@ -56,7 +56,7 @@ def test_the_table_ends_with_the_signature(files, capsys):
         (["--references", "nowhere"], "cannot read nowhere"),
         (["--terms", "other"], "has no dictionary 'other'"),
         (["--target-lang", "xx"], "has no text under 'xx'"),
-        (["--draws", "0"], "--draws must be 1 or more, not 0"),
+        (["--samples", "0"], "--samples must be 1 or more, not 0"),
     ],
 )
 def test_a_wrong_argument_is_one_sentence(files, capsys, change, sentence):

@@ -64,7 +64,7 @@ class Model:
         own = getattr(type(self.decoder), "reorder_incremental_state", None)
         if self.incremental and own is not FairseqIncrementalDecoder.reorder_incremental_state:
             self.others.append(self.decoder)
-        # features and output layer apart, so that a softmax plug can score a part of the vocabulary; else the model's own scores
+        # features and output layer apart, so that a softmax strategy can score a part of the vocabulary; else the model's own scores
         self.has_output_layer = (
             self.keeps_source_once
             and getattr(self.decoder, "adaptive_softmax", None) is None

@@ -14,7 +14,7 @@ from fairseq_ext.decoders.transformer.key_values import KeyValues
 from fairseq_ext.decoders.transformer.rows import RowGroup
 from fairseq_ext.decoders.transformer.weights import Weights
 from fairseq_ext.kernels.decoder.transformer import StepStruct, cache_struct
-from fairseq_ext.kernels.parallel.row import CompiledReader
+from fairseq_ext.kernels.parallel.parallel_decode import CompiledReader
 
 
 class CompiledRowReader:

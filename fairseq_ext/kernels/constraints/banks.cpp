@@ -8,7 +8,7 @@ namespace {
 struct Found {
     int64_t *row, *token, *group;  // (S, out)
     float* score;
-    int64_t *place, *count;  // (S, out, G)
+    int64_t *state, *count;  // (S, out, G)
 };
 
 }  // namespace
@@ -26,11 +26,11 @@ extern "C" void select_by_banks(const Phrases* phrases, const Rows* rows_, const
             if (i < static_cast<int64_t>(m.order.size())) {
                 const Candidate& c = m.candidate[m.order[i]];
                 found.row[to] = c.row, found.token[to] = c.token, found.group[to] = c.bank, found.score[to] = c.score;
-                std::copy_n(m.place.data() + m.order[i] * G, G, found.place + to * G);
+                std::copy_n(m.state.data() + m.order[i] * G, G, found.state + to * G);
                 std::copy_n(m.count.data() + m.order[i] * G, G, found.count + to * G);
             } else {
                 found.row[to] = rows.first[s], found.token[to] = 0, found.group[to] = 0, found.score[to] = -INFINITY;
-                std::fill_n(found.place + to * G, G, 0);
+                std::fill_n(found.state + to * G, G, 0);
                 std::fill_n(found.count + to * G, G, 0);
             }
         }

@@ -15,7 +15,7 @@ namespace {
 struct Rows {
     float* x;             // (n, V) log-probabilities of the next word; EOS becomes impossible where constraints are open
     const float* before;  // (n,)
-    const int64_t *place, *count;  // (n, G)
+    const int64_t *state, *count;  // (n, G)
     const int64_t* first;          // (S + 1,) each sentence's first row
     const int64_t* sentence;       // (S,) its number in the tables
     const int64_t* left;           // (S,) tokens that may still come before EOS
@@ -81,7 +81,7 @@ struct Seen {
 struct Scratch {
     Seen seen;
     std::vector<Candidate> candidate;
-    std::vector<int64_t> place, count;  // of each candidate
+    std::vector<int64_t> state, count;  // of each candidate
     std::vector<int64_t> order, sizes, slots, rank, where;
     std::vector<std::pair<int64_t, int64_t>> turn;
     std::vector<float> best;
@@ -92,17 +92,17 @@ void collect(const Table& table, const Rows& rows, int64_t s, Scratch& m) {
     const Phrases& p = table.p;
     static thread_local std::vector<int64_t> proposed;
     static thread_local std::vector<float> ending;  // of a row whose phrase is pending: words that do not continue the last one
-    m.candidate.clear(), m.place.clear(), m.count.clear();
+    m.candidate.clear(), m.state.clear(), m.count.clear();
     int64_t from = rows.first[s], to = rows.first[s + 1];
     m.seen.clear(rows.best + (to - from) * (rows.each + p.G * p.W));
     auto add = [&](int64_t row, int64_t token, float score) {
         if (!(score > -INFINITY)) return;
         if (!m.seen.add(row * rows.V + token)) return;
         int64_t at = static_cast<int64_t>(m.candidate.size());
-        m.place.resize((at + 1) * p.G), m.count.resize((at + 1) * p.G);
-        int64_t *place = m.place.data() + at * p.G, *count = m.count.data() + at * p.G;
-        table.advance(rows.place + row * p.G, rows.count + row * p.G, token, place, count);
-        int64_t bank = table.bank(place, count);
+        m.state.resize((at + 1) * p.G), m.count.resize((at + 1) * p.G);
+        int64_t *state = m.state.data() + at * p.G, *count = m.count.data() + at * p.G;
+        table.advance(rows.state + row * p.G, rows.count + row * p.G, token, state, count);
+        int64_t bank = table.bank(state, count);
         bool in_time = p.total[table.s] - bank <= rows.left[s] - 1 || token == rows.eos || rows.excused[s];
         m.candidate.push_back({row, token, bank, in_time ? score : -INFINITY});
     };
@@ -115,7 +115,7 @@ void collect(const Table& table, const Rows& rows, int64_t s, Scratch& m) {
         if (!(rows.before[r] > -INFINITY)) continue;
         best = {m.best.data(), m.where.data(), rows.each, 0};
         const float* line = rows.x + r * rows.V;
-        if (table.is_pending(rows.place + r * p.G, rows.count + r * p.G)) {
+        if (table.is_pending(rows.state + r * p.G, rows.count + r * p.G)) {
             scratch(ending, rows.V);
             for (int64_t i = 0; i < rows.V; ++i) ending[i] = p.glued[i] ? -INFINITY : line[i];
             line = ending.data();
@@ -123,11 +123,11 @@ void collect(const Table& table, const Rows& rows, int64_t s, Scratch& m) {
         best.add_line(line, rows.V, 0.0f, 0);
         for (int64_t i = 0; i < best.found; ++i) add(r, best.where[i], best.score[i] + rows.before[r]);
         proposed.clear();
-        int64_t *place, *count;
-        table.read(rows.place + r * p.G, rows.count + r * p.G, place, count);
+        int64_t *state, *count;
+        table.read(rows.state + r * p.G, rows.count + r * p.G, state, count);
         for (int64_t g = 0; g < p.G; ++g)
-            for (int64_t i = 0; table.active(count, g) && i < p.W && p.proposed[place[g] * p.W + i] >= 0; ++i)
-                proposed.push_back(p.proposed[place[g] * p.W + i]);
+            for (int64_t i = 0; table.active(count, g) && i < p.W && p.proposed[state[g] * p.W + i] >= 0; ++i)
+                proposed.push_back(p.proposed[state[g] * p.W + i]);
         for (int64_t word : proposed) add(r, word, rows.x[r * rows.V + word] + rows.before[r]);
     }
 }
@@ -162,14 +162,14 @@ void choose(const Phrases& phrases, const Rows& rows, int64_t s, Scratch& m) {
     for (int64_t r = from; r < rows.first[s + 1]; ++r) {
         float& eos = rows.x[r * rows.V + rows.eos];
         if (eos + rows.before[r] > end_score) end_score = eos + rows.before[r], ending = r;
-        bool open = table.bank(rows.place + r * G, rows.count + r * G) < top;
+        bool open = table.bank(rows.state + r * G, rows.count + r * G) < top;
         if (open && !(rows.infeasible[s] && rows.left[s] <= 0)) eos = -INFINITY;
     }
     collect(table, rows, s, m);
     by_banks(top, rows.k, rows.even, m);
     if (m.order.empty() && end_score > -INFINITY) {  // nothing may follow: the best row ends as it is
         int64_t at = static_cast<int64_t>(m.candidate.size());
-        m.place.resize((at + 1) * G), m.count.resize((at + 1) * G);
+        m.state.resize((at + 1) * G), m.count.resize((at + 1) * G);
         m.candidate.push_back({ending, rows.eos, 0, end_score});
         m.order.push_back(at);
     }

@@ -24,7 +24,7 @@ class BankRows:
 
     x: Tensor  # (n, V) log-probabilities; the column of EOS is changed
     before: Tensor  # (n,) cumulative scores
-    place: Tensor  # (n, G)
+    state: Tensor  # (n, G)
     count: Tensor  # (n, G)
     first: Tensor  # (S + 1,) each sentence's first row
     sentence: Tensor  # (S,) numbers in the table of phrases
@@ -51,17 +51,17 @@ def phrases_struct(longs: Sequence[Tensor], behind: Tensor, glued: Tensor, order
 
 
 def select_by_banks(phrases: ctypes.Structure, rows: BankRows) -> tuple[Tensor, ...]:
-    """Row, token, bank and score (S, out), place and count (S, out, G) of the candidates of each sentence, in the order of
+    """Row, token, bank and score (S, out), state and count (S, out, G) of the candidates of each sentence, in the order of
     DBA.order."""
-    floats, longs, flags = (rows.x, rows.before), (rows.place, rows.count, rows.first), (rows.excused, rows.infeasible)
+    floats, longs, flags = (rows.x, rows.before), (rows.state, rows.count, rows.first), (rows.excused, rows.infeasible)
     tensors = (*floats, *longs, rows.sentence, rows.left, *flags)
     assert all(t.is_contiguous() for t in tensors) and all(t.dtype == torch.float32 for t in floats)
     assert all(t.dtype == torch.long for t in (*longs, rows.sentence, rows.left)) and all(t.dtype == torch.bool for t in flags)
     S, out = rows.sentence.numel(), rows.out
     row, token, bank = torch.empty(3, S, out, dtype=torch.long)
     score = rows.x.new_empty(S, out)
-    place, count = (torch.empty(S, out, t.size(1), dtype=torch.long) for t in (rows.place, rows.count))
+    state, count = (torch.empty(S, out, t.size(1), dtype=torch.long) for t in (rows.state, rows.count))
     given = RowsStruct(*(t.data_ptr() for t in tensors), S, rows.x.size(1), rows.eos, rows.k, rows.best, rows.each, out, rows.even)
-    found = FoundStruct(*(t.data_ptr() for t in (row, token, bank, score, place, count)))
+    found = FoundStruct(*(t.data_ptr() for t in (row, token, bank, score, state, count)))
     loaded().select_by_banks(ctypes.addressof(phrases), ctypes.addressof(given), ctypes.addressof(found))
-    return row, token, bank, score, place, count
+    return row, token, bank, score, state, count

@@ -71,7 +71,7 @@ void go_on(Sentences& s, int64_t r, const Scratch& m, int64_t at) {
     std::copy_n(s.tokens + c.row * s.T, s.length + 1, s.next_tokens + r * s.T);
     std::copy_n(s.score + c.row * s.T, s.length + 1, s.next_score + r * s.T);
     std::copy_n(s.history + c.row * s.T, s.length + 1, s.next_history + r * s.T);
-    std::copy_n(m.place.data() + at * G, G, s.next_place + r * G);
+    std::copy_n(m.state.data() + at * G, G, s.next_state + r * G);
     std::copy_n(m.count.data() + at * G, G, s.next_met + r * G);
     s.next_tokens[r * s.T + s.length + 1] = c.token;
     s.next_score[r * s.T + s.length + 1] = c.score;
@@ -96,7 +96,7 @@ void follow(Sentences& s, const std::vector<Outcome>& outcomes) {
     }
     s.live = live, s.first[live] = n, s.W = W;
     std::swap(s.tokens, s.next_tokens), std::swap(s.score, s.next_score), std::swap(s.history, s.next_history);
-    std::swap(s.place, s.next_place), std::swap(s.met, s.next_met);
+    std::swap(s.state, s.next_state), std::swap(s.met, s.next_met);
     ++s.length;
 }
 
@@ -129,7 +129,7 @@ bool choose_all(Sentences& s, const Reader& reader, Lines& lines, std::vector<Ou
         lines.infeasible[i] = s.infeasible[s.slot[i]];
     }
     const bool* infeasible = reinterpret_cast<const bool*>(lines.infeasible.data());
-    const Rows rows{reader.logits, lines.before.data(), s.place, s.met, s.first, lines.number.data(), lines.left.data(), infeasible,
+    const Rows rows{reader.logits, lines.before.data(), s.state, s.met, s.first, lines.number.data(), lines.left.data(), infeasible,
                     infeasible, s.live, V, s.eos, s.k, best, s.each, std::min(2 * s.k, best + s.W * (s.each + s.phrases->G * s.phrases->W) + 1), s.even};
     if (static_cast<int64_t>(outcomes.size()) < s.live) outcomes.resize(s.live);
     bool good = true;

@@ -19,7 +19,7 @@ from torch import Tensor
 from fairseq_ext.kernels.library import loaded
 from fairseq_ext.kernels.search.beam import FIRST_PLACES, FOUND, ROWS, Result
 
-STATES = ("place", "next_place", "met", "next_met")
+STATES = ("state", "next_state", "met", "next_met")
 
 
 @dataclass
@@ -82,13 +82,13 @@ class CompiledConstrained:
         N, k, G = len(sentences), settings.k, banks.start.size(1)
         self.most = max(limits) + 2  # places for tokens that a row may need
         T, F, number = min(self.most, FIRST_PLACES), 2 * k, torch.tensor(sentences)
-        place = np.empty((N * k, G), np.int64)
-        place[:N] = banks.start[number].numpy()
+        state = np.empty((N * k, G), np.int64)
+        state[:N] = banks.start[number].numpy()
         self.arrays: dict[str, np.ndarray] = {
             "number": number.numpy(), "limit": np.array(limits), "infeasible": banks.infeasible[number].numpy(),
             "divisor": settings.divisor.numpy(), "expected": settings.expected.numpy(), "slot": np.arange(N), "first": np.arange(N + 1),
             **{name: np.empty((N * k, T), dtype) for name, dtype in ROWS.items()},
-            "place": place, "next_place": np.empty_like(place), "met": np.zeros_like(place), "next_met": np.empty_like(place),
+            "state": state, "next_state": np.empty_like(state), "met": np.zeros_like(state), "next_met": np.empty_like(state),
             "best": np.full((N, settings.nbest), -np.inf), "finished": np.zeros(N, np.int64), "order": np.empty(N, np.int64),
             "found_length": np.empty((N, F), np.int64), **{name: np.empty((N, F, T), dtype) for name, dtype in FOUND.items()},
         }  # fmt: skip
@@ -107,7 +107,7 @@ class CompiledConstrained:
         )  # fmt: skip
 
     def go_on(self, reader: Any, step: ctypes.Structure, most: int) -> Result:
-        """Make at most so many steps with reader (kernels/parallel/row.py, CompiledReader), whose KV cache step describes."""
+        """Make at most so many steps with reader (kernels/parallel/parallel_decode.py, CompiledReader), whose KV cache step describes."""
         return Result(loaded().search_constrained(ctypes.addressof(self.struct), reader.address, ctypes.addressof(step), most))
 
     def take_counts(self) -> tuple[int, int]:
@@ -162,7 +162,7 @@ class CompiledConstrained:
             return
         slot, first = self.arrays["slot"], self.arrays["first"]
         live, n = struct.live, int(first[struct.live])
-        for array in self.present("tokens", "score", "history", "place", "met").values():
+        for array in self.present("tokens", "score", "history", "state", "met").values():
             array[rows.start : n + rows.start - rows.stop] = array[rows.stop : n].copy()
         i = slot[:live].tolist().index(sentence)
         sizes = np.delete(np.diff(first[: live + 1]), i)

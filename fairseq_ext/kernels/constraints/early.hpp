@@ -24,7 +24,7 @@ struct Sentences {
     int64_t *tokens, *next_tokens;                        // (n, T) the first token, then those chosen
     float *score, *next_score;                            // (n, T) sum of log-probabilities up to each token; 0 of the first
     int32_t *history, *next_history;                      // (n, T) where in the KV cache each token lies
-    int64_t *place, *next_place, *met, *next_met;         // (n, G) what each row has of its phrases
+    int64_t *state, *next_state, *met, *next_met;         // (n, G) what each row has of its phrases
     double* best;                                         // (N, m) best scores, best first
     // found: hypotheses of each sentence, their lengths with EOS, tokens and sums; sentences in the order in which they ended
     int64_t *finished, *found_length, *found_tokens, *order;

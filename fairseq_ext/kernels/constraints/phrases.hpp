@@ -39,33 +39,33 @@ struct Table {
         return true;
     }
     // whether the next token decides if a constraint is met
-    bool is_pending(const int64_t* place, const int64_t* count) const {
+    bool is_pending(const int64_t* state, const int64_t* count) const {
         for (int64_t g = 0; p.glued && g < p.G; ++g)
-            if (p.pending[place[g]] && active(count, g)) return true;
+            if (p.pending[state[g]] && active(count, g)) return true;
         return false;
     }
     // what is pending is met where nothing, or nothing that continues a word, comes (word -1)
-    void meet_pending(int64_t word, int64_t* place, int64_t* count) const {
+    void meet_pending(int64_t word, int64_t* state, int64_t* count) const {
         if (!p.glued || (word >= 0 && p.glued[word])) return;
         for (int64_t g = 0; g < p.G; ++g) {
-            if (!p.pending[place[g]] || !active(count, g)) continue;
-            ++count[g], place[g] = p.base[place[g]] + IN;
+            if (!p.pending[state[g]] || !active(count, g)) continue;
+            ++count[g], state[g] = p.base[state[g]] + IN;
             if (p.ordered) return;
         }
     }
     // a copy of a row's state, what is pending being met
-    void read(const int64_t* place, const int64_t* count, int64_t*& place_, int64_t*& count_) const {
-        state.assign(place, place + p.G);
-        state.insert(state.end(), count, count + p.G);
-        place_ = state.data(), count_ = state.data() + p.G;
-        meet_pending(-1, place_, count_);
+    void read(const int64_t* state, const int64_t* count, int64_t*& state_, int64_t*& count_) const {
+        copy.assign(state, state + p.G);
+        copy.insert(copy.end(), count, count + p.G);
+        state_ = copy.data(), count_ = copy.data() + p.G;
+        meet_pending(-1, state_, count_);
     }
     int64_t bank(const int64_t* before, const int64_t* met) const {
-        int64_t sum = 0, partial = 0, *place, *count;
-        read(before, met, place, count);
+        int64_t sum = 0, partial = 0, *state, *count;
+        read(before, met, state, count);
         for (int64_t g = 0; g < p.G; ++g) {
             sum += count[g] * size(g);
-            if (active(count, g)) partial = std::max(partial, p.value[place[g]]);
+            if (active(count, g)) partial = std::max(partial, p.value[state[g]]);
         }
         return sum + partial;
     }
@@ -75,29 +75,29 @@ struct Table {
         const int64_t* found = std::lower_bound(from, to, word);
         return found != to && *found == word ? found - p.token : -1;
     }
-    // place and count after a token, from those before
-    void advance(const int64_t* place, const int64_t* count, int64_t word, int64_t* place_, int64_t* count_) const {
+    // state and count after a token, from those before
+    void advance(const int64_t* state, const int64_t* count, int64_t word, int64_t* state_, int64_t* count_) const {
         std::copy(count, count + p.G, count_);
-        std::copy(place, place + p.G, place_);
-        meet_pending(word, place_, count_);
+        std::copy(state, state + p.G, state_);
+        meet_pending(word, state_, count_);
         int64_t behind = p.behind ? p.behind[word] : OUT;
         active_.assign(p.G, 0);
         for (int64_t g = 0; g < p.G; ++g) active_[g] = active(count_, g);
         for (int64_t g = 0; g < p.G; ++g) {
-            int64_t at = place_[g], found = -1;
-            place_[g] = p.base[at] + behind;
+            int64_t at = state_[g], found = -1;
+            state_[g] = p.base[at] + behind;
             if (!active_[g]) continue;
             found = arc(at, word);
             if (found < 0) found = arc(p.root[at], word);
             if (found < 0) continue;
-            place_[g] = p.target[found];
+            state_[g] = p.target[found];
             count_[g] = std::min(need(g), count_[g] + p.hits[found]);
         }
     }
-    static thread_local std::vector<int64_t> state;
+    static thread_local std::vector<int64_t> copy;
     static thread_local std::vector<char> active_;
 };
-thread_local std::vector<int64_t> Table::state;
+thread_local std::vector<int64_t> Table::copy;
 thread_local std::vector<char> Table::active_;
 
 }  // namespace

@@ -1,6 +1,6 @@
 // Where the draft of a row that is alone comes from; parallel/drafts/ holds the definitions, for arrays of rows.
 
-#include "parallel/row.hpp"
+#include "parallel/parallel_decode.hpp"
 #include "vectors.hpp"
 
 namespace {

@@ -15,7 +15,7 @@ import numpy as np
 from fairseq_ext.kernels.declarations import struct
 from fairseq_ext.kernels.library import loaded
 
-DrafterStruct = struct("parallel/row.hpp", "Drafter")
+DrafterStruct = struct("parallel/parallel_decode.hpp", "Drafter")
 TrajectoryStruct = struct("parallel/draft.cpp", "Trajectory")
 CopyStruct = struct("parallel/draft.cpp", "Copy")
 PreviousStruct = struct("parallel/draft.cpp", "Previous")

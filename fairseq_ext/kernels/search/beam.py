@@ -36,7 +36,7 @@ class Result(IntEnum):
 
 
 class StopRule(IntEnum):
-    """Which plug of strategies/stop ends sentences."""
+    """Which strategy of strategies/stop ends sentences."""
 
     COUNT = 0
     RANKED = 1
@@ -51,7 +51,7 @@ Rules = struct("search/sentence.hpp", "Rules")
 
 @dataclass(frozen=True)
 class PlugRules:
-    """What a plug does, as fields of `Rules`; None: the plug does not set the field."""
+    """What a strategy does, as fields of `Rules`; None: the strategy does not set the field."""
 
     stop: StopRule | None = None
     paper: bool | None = None
@@ -164,7 +164,7 @@ class CompiledBatch:
 
     def go_on(self, most: int, reader: Any, step: ctypes.Structure) -> Result:
         """At most so many steps, and none after one that ends a sentence; with NO_ROOM it is to be called again when reader
-        (kernels/parallel/row.py, CompiledReader) and step have more."""
+        (kernels/parallel/parallel_decode.py, CompiledReader) and step have more."""
         return Result(self.search_sentences(ctypes.addressof(self.struct), most, reader.address, ctypes.addressof(step)))
 
     def take_counts(self) -> tuple[int, int]:

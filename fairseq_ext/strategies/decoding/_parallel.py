@@ -33,9 +33,9 @@ def driver_with(flags: Any, context: Any, make: Callable[[Drafter], Method]) -> 
     def driver(setup: SearchSetup) -> ParallelSearch:
         dtype = str(next(context.models[0].parameters()).dtype).removeprefix("torch.")
         margin = MARGIN.get(dtype, 0.0) if flags.parallel_margin < 0 else flags.parallel_margin
-        decoder, plugs = cast("BlockDecoder", setup.decoder), setup.plugs  # each backend reads blocks
-        reader = BlockReader(decoder, plugs.softmax, setup.processors)
-        return ParallelSearch(reader, method, setup.spec.scoring, setup.stats, plugs.schedule, NearTies(margin))
+        decoder, strategies = cast("BlockDecoder", setup.decoder), setup.strategies  # each backend reads blocks
+        reader = BlockReader(decoder, strategies.softmax, setup.processors)
+        return ParallelSearch(reader, method, setup.spec.scoring, setup.stats, strategies.schedule, NearTies(margin))
 
     return driver
 

@@ -3,7 +3,7 @@
     M. Freitag and Y. Al-Onaizan. Beam Search Strategies for Neural Machine Translation. 2017, https://aclanthology.org/W17-3207/
     as in K. Yang et al., EMNLP 2020 (strategies/schedule/stream.py)
 
-M = --prune-children. The select plug itself takes no more than M children of a row: SearchSpec.children, which
+M = --prune-children. The select strategy itself takes no more than M children of a row: SearchSpec.children, which
 strategies/select/_best.py obeys. With constraints, continuations that are there for a constraint's sake do not count.
 Neutral setting: M >= --beam, since no more than k children of a row ever count.
 """
@@ -41,4 +41,4 @@ def check(flags, generation) -> None:
     paper="Freitag and Al-Onaizan 2017; Yang et al. 2020",
 )
 def build(flags, context) -> None:
-    """Nothing: the select plug is given the number."""
+    """Nothing: the select strategy is given the number."""

@@ -32,8 +32,8 @@ def limit_pending_(table: Tables, beam: Beam, log_probs: LogProbs, width: Tensor
     live = beam.live_index()
     proposed = None
     if table.banks > 1:
-        place, count = (beam.by_sentence(beam.aux[name], 0) for name in ("place", "count"))
-        proposed = table.phrases.of(live).next_token(place, count)[beam.sentence_of_row(), beam.rank_of_row()]  # (n, .)
+        state, count = (beam.by_sentence(beam.aux[name], 0) for name in ("state", "count"))
+        proposed = table.phrases.of(live).next_token(state, count)[beam.sentence_of_row(), beam.rank_of_row()]  # (n, .)
     free = table.max_len[live] - steps_left < table.forced[live]
     drop_unlikely_(banned, beam, log_probs, width, free, proposed)
     limit_new_(banned, beam, log_probs, (width // SHARE).masked_fill(free, beam.rows * log_probs.size), proposed)

@@ -34,7 +34,7 @@ LIKELIEST = 32  # words of each row that are looked at, at least
 
 
 class Bonus(DBA):
-    """The select plug; its row state is that of DBA."""
+    """The select strategy; its row state is that of DBA."""
 
     soft = True
 
@@ -48,26 +48,26 @@ class Bonus(DBA):
         done = torch.as_tensor(beam.longest, device=beam.device) - (0 if beam.lags is None else beam.lag())  # (S,), or one for all
         proposed = self.forbid_(beam, log_probs, table, (table.max_len[live] - done))
         phrases = table.phrases.of(live)
-        place, count = (beam.by_sentence(beam.aux[name], 0) for name in ("place", "count"))  # (S, width, G)
+        state, count = (beam.by_sentence(beam.aux[name], 0) for name in ("state", "count"))  # (S, width, G)
         if table.banks == 1:  # no sentence has any
             best = best_of_rows(self.k, beam, log_probs, self.children)
             row, token, score = best.row, best.token, best.score
             rank = row - beam.first_row()[:, None]
-            place, count = pick(place, rank), pick(count, rank)
+            state, count = pick(state, rank), pick(count, rank)
         else:
-            row, token, score, place, count = self.raised(beam, log_probs, phrases, place, count)
-        aux = {"place": place, "count": count} | self.state_after(beam, table, row, token, proposed)
+            row, token, score, state, count = self.raised(beam, log_probs, phrases, state, count)
+        aux = {"state": state, "count": count} | self.state_after(beam, table, row, token, proposed)
         return Candidates(row, token, score, self.k, aux=aux)
 
     def raised(
-        self, beam: Beam, log_probs: LogProbs, phrases: PhraseTable, place: Tensor, count: Tensor
+        self, beam: Beam, log_probs: LogProbs, phrases: PhraseTable, state: Tensor, count: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Row, token and raised score (S, 2k) of each sentence's best, and their state (S, 2k, G)."""
         sentence, rank = beam.sentence_of_row(), beam.rank_of_row()
         # (1) of each row the likeliest words, and the next tokens of its phrases
         most = self.children or max(2 * self.k, LIKELIEST)
         score, token = log_probs.topk(min(most, log_probs.size))
-        proposed = phrases.next_token(place, count)[sentence, rank]  # (n, G x W)
+        proposed = phrases.next_token(state, count)[sentence, rank]  # (n, G x W)
         at = log_probs.at(proposed.clamp(min=0)).masked_fill(proposed < 0, -torch.inf)
         score = torch.cat([score, at], dim=1) + beam.last_score()[:, None]
         token = torch.cat([token, proposed.clamp(min=0)], dim=1)
@@ -77,13 +77,13 @@ class Bonus(DBA):
         of = row - beam.first_row()[:, None]
         score = score.masked_fill(~first_of_equals((of * self.vocabulary + token).masked_fill(score == -torch.inf, -1)), -torch.inf)
         # (2) b for each token that a row's bank rises by, less b for each that it falls by
-        now = phrases.bank(place, count).gather(1, of)
-        place, count = phrases.advance(pick(place, of), pick(count, of), token)
-        rises = (phrases.bank(place, count) - now).to(score.dtype)
+        now = phrases.bank(state, count).gather(1, of)
+        state, count = phrases.advance(pick(state, of), pick(count, of), token)
+        rises = (phrases.bank(state, count) - now).to(score.dtype)
         # (3) the best of all
         score, order = (score + self.bonus * rises).topk(min(2 * self.k, score.size(1)), dim=1)
         row, token = row.gather(1, order), token.gather(1, order)
-        return row, token, score, pick(place, order), pick(count, order)
+        return row, token, score, pick(state, order), pick(count, order)
 
 
 def check(flags, generation) -> None:

@@ -49,7 +49,7 @@ class ConstrainedBeam(GridBeam):
         return int((2 ** (phrases.need > 0).sum(1) * phrases.longest).max())
 
     def order(
-        self, phrases: PhraseTable, table: Tables, place: Tensor, count: Tensor, bank: Tensor, score: Tensor
+        self, phrases: PhraseTable, table: Tables, state: Tensor, count: Tensor, bank: Tensor, score: Tensor
     ) -> tuple[Tensor, Tensor]:
         stages = phrases.longest[:, None]  # (S, 1) of each sentence alone, so that no sentence's banks depend on those beside it
         met = (count >= phrases.need[:, None]) & (phrases.need[:, None] > 0)  # (S, c, G)

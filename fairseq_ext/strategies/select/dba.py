@@ -55,7 +55,7 @@ from fairseq_ext.strategies.select.topk import TopK
 
 
 class DBA(Select):
-    """The select plug. Row state rides in beam.aux: place, count (constraints/required.py) and banned (constraints/banned.py)."""
+    """The select strategy. Row state rides in beam.aux: state, count (constraints/required.py) and banned (constraints/banned.py)."""
 
     each = 3  # continuations of each row among the candidates, at least
     may_compile = True  # kernels/constraints/banks.cpp selects, where it can, and kernels/constraints/constrained.cpp searches
@@ -74,7 +74,7 @@ class DBA(Select):
         """No phrase has begun."""
         table = self.tables(pool)
         sentence = beam.live_index()[beam.sentence_of_row()]
-        beam.aux["place"], beam.aux["count"] = table.phrases.begin(sentence)
+        beam.aux["state"], beam.aux["count"] = table.phrases.begin(sentence)
         if table.banned is not None:
             beam.aux["banned"] = table.banned.start[sentence]
         if table.ends is not None:
@@ -87,11 +87,11 @@ class DBA(Select):
         after = self.tables(pool)
         for beam in beams:
             sentence = beam.live_index()[beam.sentence_of_row()]
-            place, count = after.phrases.begin(sentence)
-            G = min(place.size(1), beam.aux["place"].size(1))  # what goes beyond is no constraint of a sentence that is here
-            place[:, :G] += beam.aux["place"][:, :G] - before.phrases.start[sentence][:, :G]
+            state, count = after.phrases.begin(sentence)
+            G = min(state.size(1), beam.aux["state"].size(1))  # what goes beyond is no constraint of a sentence that is here
+            state[:, :G] += beam.aux["state"][:, :G] - before.phrases.start[sentence][:, :G]
             count[:, :G] = beam.aux["count"][:, :G]
-            beam.aux["place"], beam.aux["count"] = place, count
+            beam.aux["state"], beam.aux["count"] = state, count
             old = beam.aux.pop("banned", None)
             if after.banned is not None:
                 inside = 0 if old is None or before.banned is None else old - before.banned.start[sentence]
@@ -125,20 +125,20 @@ class DBA(Select):
             return self.compiled(beam, dense, table, done, steps_left, proposed)
         sentence = beam.sentence_of_row()
         phrases = table.phrases.of(live)
-        place, count = (beam.by_sentence(beam.aux[name], 0) for name in ("place", "count"))  # (S, width, G)
+        state, count = (beam.by_sentence(beam.aux[name], 0) for name in ("state", "count"))  # (S, width, G)
 
         # EOS only when all constraints are met; a sentence that cannot meet them may end at its limit
         free = table.infeasible[live] & (steps_left <= 0)
-        unmet = phrases.total[:, None] - phrases.bank(place, count)  # (S, width)
+        unmet = phrases.total[:, None] - phrases.bank(state, count)  # (S, width)
         gate = (unmet > 0) & ~free[:, None]
         eos_score = log_probs.at(torch.full((beam.rows, 1), self.eos, device=beam.device))[:, 0] + beam.last_score()
         log_probs.ban_(self.eos, gate[sentence, beam.rank_of_row()])
 
-        row, token, score = self.continuations(self.width(table), beam, log_probs, phrases, place, count)
+        row, token, score = self.continuations(self.width(table), beam, log_probs, phrases, state, count)
         # the state after each candidate (S, c, ...), and whether the steps left suffice for what it then lacks
         rank = row - beam.first_row()[:, None]
-        place, count = phrases.advance(pick(place, rank), pick(count, rank), token)
-        bank = phrases.bank(place, count)
+        state, count = phrases.advance(pick(state, rank), pick(count, rank), token)
+        bank = phrases.bank(state, count)
         in_time = phrases.total[:, None] - bank <= steps_left[:, None] - 1
         in_time |= (token == self.eos) | (table.infeasible[live] | (done < table.forced[live]))[:, None]
         # an impossible copy must not hide a possible one: it has no key of its own
@@ -153,30 +153,30 @@ class DBA(Select):
         score = torch.cat([score, best.amax(1, keepdim=True)], dim=1)
         valid = torch.cat([valid, dead[:, None]], dim=1)
         # its sentence is final: nobody looks at what it has any more
-        place, count, bank = (torch.cat([x, torch.zeros_like(x[:, :1])], dim=1) for x in (place, count, bank))
+        state, count, bank = (torch.cat([x, torch.zeros_like(x[:, :1])], dim=1) for x in (state, count, bank))
 
         score = score.masked_fill(~valid, -torch.inf)
-        order, score = self.order(phrases, table, place, count, bank, score)  # (S, 2k)
+        order, score = self.order(phrases, table, state, count, bank, score)  # (S, 2k)
         row, token = row.gather(1, order), token.gather(1, order)
         group = bank.gather(1, order)
-        aux = {"place": pick(place, order), "count": pick(count, order)} | self.state_after(beam, table, row, token, proposed)
+        aux = {"state": pick(state, order), "count": pick(count, order)} | self.state_after(beam, table, row, token, proposed)
         return Candidates(row, token, score, self.width(table), self.widths(phrases), phrases.total, group, aux)
 
     def compiled(
         self, beam: Beam, log_probs: Tensor, table: Tables, done: int | Tensor, steps_left: Tensor, proposed: Tensor | None
     ) -> Candidates:
         """What __call__ defines, in one call of the compiled library, from log-probabilities (n, V)."""
-        live, place, count = beam.live_index(), beam.aux["place"], beam.aux["count"]
+        live, state, count = beam.live_index(), beam.aux["state"], beam.aux["count"]
         infeasible = table.infeasible[live]
         excused = infeasible | (done < table.forced[live])
         best = min(2 * self.k, beam.width * log_probs.size(1) - 1)
-        out = min(2 * self.k, best + beam.width * (self.each + place.size(1) * table.phrases.proposed.size(1)) + 1)
+        out = min(2 * self.k, best + beam.width * (self.each + state.size(1) * table.phrases.proposed.size(1)) + 1)
         rows = BankRows(
-            log_probs, beam.last_score().contiguous(), place.contiguous(), count.contiguous(), beam.bounds(), live, steps_left,
+            log_probs, beam.last_score().contiguous(), state.contiguous(), count.contiguous(), beam.bounds(), live, steps_left,
             excused, infeasible, self.eos, self.k, best, self.each, out, self.even,
         )  # fmt: skip
-        row, token, group, score, place, count = select_by_banks(table.compiled_phrases(), rows)
-        aux = {"place": place, "count": count} | self.state_after(beam, table, row, token, proposed)
+        row, token, group, score, state, count = select_by_banks(table.compiled_phrases(), rows)
+        aux = {"state": state, "count": count} | self.state_after(beam, table, row, token, proposed)
         return Candidates(row, token, score, self.k, None, table.phrases.total[live], group, aux)
 
     def forbid_(self, beam: Beam, log_probs: LogProbs, table: Tables, steps_left: Tensor) -> Tensor | None:
@@ -209,7 +209,7 @@ class DBA(Select):
         return None
 
     def order(
-        self, phrases: PhraseTable, table: Tables, place: Tensor, count: Tensor, bank: Tensor, score: Tensor
+        self, phrases: PhraseTable, table: Tables, state: Tensor, count: Tensor, bank: Tensor, score: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The 2k candidates of each sentence, the k that the banks admit first: their places and scores (S, 2k)."""
         sizes = bank_sizes(bank, score, table.banks)
@@ -223,13 +223,13 @@ class DBA(Select):
         return best_of_rows(k, beam, log_probs, self.children)
 
     def continuations(
-        self, k: int, beam: Beam, log_probs: LogProbs, phrases: PhraseTable, place: Tensor, count: Tensor
+        self, k: int, beam: Beam, log_probs: LogProbs, phrases: PhraseTable, state: Tensor, count: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Algorithm 2, lines 6-12: row, token and score (S, c) of the 2k best of all rows, each row's best, and all next tokens of
         unmet phrases. The same continuation may occur more than once."""
         best = self.best(k, beam, log_probs, phrases)
-        row_score, row_token = self.likeliest(beam, log_probs, phrases, place, count)  # (n, each)
-        proposed = phrases.next_token(place, count)  # (S, width, G x W)
+        row_score, row_token = self.likeliest(beam, log_probs, phrases, state, count)  # (n, each)
+        proposed = phrases.next_token(state, count)  # (S, width, G x W)
         flat = proposed[beam.sentence_of_row(), beam.rank_of_row()]  # (n, G x W)
         score = log_probs.at(flat.clamp(min=0)).masked_fill(flat < 0, -torch.inf)
         score = torch.cat([row_score, score], dim=1) + beam.last_score()[:, None]  # (n, each + G x W)
@@ -241,10 +241,10 @@ class DBA(Select):
         return row, token, score
 
 
-    def likeliest(self, beam: Beam, log_probs: LogProbs, phrases: PhraseTable, place: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+    def likeliest(self, beam: Beam, log_probs: LogProbs, phrases: PhraseTable, state: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
         """Scores and tokens (n, each) of each row's likeliest continuations; where a phrase is pending, of those that let it count."""
         most = min(self.each, self.children or self.each, log_probs.size)
-        pending = phrases.is_pending(place, count).any(-1)[beam.sentence_of_row(), beam.rank_of_row()]  # (n,)
+        pending = phrases.is_pending(state, count).any(-1)[beam.sentence_of_row(), beam.rank_of_row()]  # (n,)
         if not phrases.is_bounded or (pending.device.type == "cpu" and not bool(pending.any())):
             return log_probs.topk(most)
         return log_probs.topk(most, without=(pending, phrases.glued))

@@ -75,7 +75,7 @@ class GridBeam(DBA):
         return replace(best, score=best.score.masked_fill(beyond, -torch.inf))
 
     def order(
-        self, phrases: PhraseTable, table: Tables, place: Tensor, count: Tensor, bank: Tensor, score: Tensor
+        self, phrases: PhraseTable, table: Tables, state: Tensor, count: Tensor, bank: Tensor, score: Tensor
     ) -> tuple[Tensor, Tensor]:
         slots = torch.full((bank.size(0), table.banks), self.k, device=bank.device)
         return self.admitted_only(slots, table, bank, score, phrases.total)

@@ -154,7 +154,7 @@ class ScreenedCounts(Section):
 
 
 class Screened(Softmax):
-    """The softmax plug."""
+    """The softmax strategy."""
 
     def __init__(self, screen: Screen | None, temperature: float, stats: Stats):
         self.screen, self.temperature = screen, temperature

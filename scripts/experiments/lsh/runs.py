@@ -57,7 +57,7 @@ class Parts:
         self.wrap(generator.decoder, "step", "decoder layers")
         self.wrap(generator.decoder, "select", "hidden states reorder")
         for name in ("softmax", "select"):
-            self.wrap(generator.plugs, name, {"softmax": "softmax", "select": "beam expansion"}[name])
+            self.wrap(generator.strategies, name, {"softmax": "softmax", "select": "beam expansion"}[name])
         self.wrap(generator.setup, "processors", "beam expansion")
 
     def wrap(self, owner: Any, name: str, part: str) -> None:
@@ -100,7 +100,7 @@ def search(args: argparse.Namespace, flags: dict[str, Any], chosen: list[int]) -
     )
     is_shortlist = flags["softmax"] not in ("full", "screened")
     if is_shortlist:
-        translator.generator.plugs.softmax.measured.every = 0  # recall is measured in a run of its own
+        translator.generator.strategies.softmax.measured.every = 0  # recall is measured in a run of its own
     translator.translate(source[:2])
     parts = Parts(translator.generator)
     before, start = translator.stats.copy(), time.thread_time()
@@ -115,7 +115,7 @@ def search(args: argparse.Namespace, flags: dict[str, Any], chosen: list[int]) -
     out |= {"words": softmax.get("vocab_mean", 0.0) * counts["decoder_calls"], "stages": softmax.get("seconds", {})}
     out |= {"texts": [nbest[0].text for nbest in found], "references": target}
     if is_shortlist:
-        translator.generator.plugs.softmax.inner.measured.every = 1
+        translator.generator.strategies.softmax.inner.measured.every = 1
         translator.translate(source[:: max(1, len(source) // 15)])
         recall = translator.stats.as_dict()["softmax"]
         out["recall"] = [recall["recall_rows"], *(recall["recall_rows"] * recall[key] for key in ("recall_at_1", "recall_at_k"))]

@@ -70,10 +70,11 @@ class LegalProcessors(LogitsProcessors):
         return False
 
     def __call__(self, log_probs: LogProbs, beam: Beam, pool: Pool, at_limit: Tensor | None) -> LogProbs:
-        assert self.legal is not None and log_probs.ids is None
+        assert self.legal is not None and log_probs.is_dense
         log_probs = super().__call__(log_probs, beam, pool, at_limit)
         words = pool.length[beam.live_index()[beam.sentence_of_row()]] - 1  # less EOS
-        log_probs.value.masked_fill_(~self.legal(beam.chosen(), words), -torch.inf)
+        legal = self.legal(beam.chosen(), words)
+        log_probs.add_dense_(torch.zeros(legal.shape, device=legal.device).masked_fill_(~legal, -torch.inf))
         return log_probs
 
 

@@ -48,15 +48,15 @@ class GatedTable(PhraseTable):
         gated.is_open = is_open
         return gated
 
-    def next_token(self, place: Tensor, count: Tensor) -> Tensor:
+    def next_token(self, state: Tensor, count: Tensor) -> Tensor:
         """As in PhraseTable, -1 too for a phrase that has not begun and whose gate is closed."""
-        wanted = super().next_token(place, count).unflatten(2, (place.size(2), -1))  # (S, c, G, W)
-        begun = self.value[self.settle(place, count, None)[0]] > 0
+        wanted = super().next_token(state, count).unflatten(2, (state.size(2), -1))  # (S, c, G, W)
+        begun = self.value[self.settle(state, count, None)[0]] > 0
         return wanted.masked_fill(~(self.is_open | begun)[..., None], -1).flatten(2)
 
 
 class AttentionGate(DBA):
-    """The select plug. spans: by the number of a sentence; final (V,): tokens that end a sentence."""
+    """The select strategy. spans: by the number of a sentence; final (V,): tokens that end a sentence."""
 
     is_compiled = False
 
@@ -66,7 +66,7 @@ class AttentionGate(DBA):
         self.is_open = torch.ones(0)
 
     def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
-        would_end = self.final[log_probs.value.argmax(1)]  # (n,); before EOS is forbidden to rows that lack something
+        would_end = self.final[log_probs.topk(1)[1][:, 0]]  # (n,); before EOS is forbidden to rows that lack something
         span, known = self.spans_of(beam, pool)
         sentence = beam.sentence_of_row()
         assert beam.attention is not None
@@ -76,9 +76,9 @@ class AttentionGate(DBA):
         return super().__call__(beam, log_probs, pool)
 
     def continuations(
-        self, k: int, beam: Beam, log_probs: LogProbs, phrases: PhraseTable, place: Tensor, count: Tensor
+        self, k: int, beam: Beam, log_probs: LogProbs, phrases: PhraseTable, state: Tensor, count: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        return super().continuations(k, beam, log_probs, GatedTable.of_table(phrases, self.is_open), place, count)
+        return super().continuations(k, beam, log_probs, GatedTable.of_table(phrases, self.is_open), state, count)
 
     def spans_of(self, beam: Beam, pool: Pool) -> tuple[Tensor, Tensor]:
         """The source columns (S, G, T) of each phrase, and which phrases have any (S, G)."""
@@ -117,10 +117,10 @@ def find_spans(translator: Translator, source: str, terms: Sequence[Term]) -> Sp
 def gated_translator(flags: dict[str, Any], sources: Sequence[str], terms: Sequence[Sequence[Term]]) -> Translator:
     """A Translator of these flags whose dba is gated; it translates these sources, in one call."""
     translator = Translator(**flags, constraints="unordered", print_alignment="hard")  # the alignment makes the decoder keep attention
-    plugs = translator.generator.setup.plugs
+    strategies = translator.generator.setup.strategies
     dictionary = translator.task.target_dictionary
     final = end_tokens(dictionary, translator.bpe).final.clone()
     final[dictionary.eos()] = True
     spans = {number: find_spans(translator, *each) for number, each in enumerate(zip(sources, terms, strict=True))}
-    plugs.select = AttentionGate(plugs.select, spans, final)
+    strategies.select = AttentionGate(strategies.select, spans, final)
     return translator

@@ -18,7 +18,7 @@ K, MAX_LEN = 4, 9
 @pytest.mark.parametrize("k", [1, 5])
 def test_infinity_changes_nothing(architecture, k):
     pair = generators([build(architecture, 2)], {"prune_finished": float("inf")}, beam=k, max_len_b=14)
-    assert pair.ours.plugs.prune
+    assert pair.ours.strategies.prune
     same(run(pair.stock, batch([5, 1, 8, 0, 3])), run(pair.ours, batch([5, 1, 8, 0, 3])), 1e-5 if architecture == "lstm" else 1e-9)
 
 

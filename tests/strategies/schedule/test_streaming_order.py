@@ -22,9 +22,9 @@ class Watch(Schedule):
         self.lines: list[tuple[int, list[int]]] = []  # at each step: fewest tokens of any live sentence, and those of the sentences stepped
         self.rows: list[int] = []
         self.started = self.noted = 0
-        self.select, self.schedule = generator.plugs.select, generator.plugs.schedule
+        self.select, self.schedule = generator.strategies.select, generator.strategies.schedule
         self.level, self.most_rows = self.schedule.level, self.schedule.most_rows
-        generator.plugs.select, generator.plugs.schedule = called_through(self.select, self.look), self
+        generator.strategies.select, generator.strategies.schedule = called_through(self.select, self.look), self
 
     def __call__(self, waiting, live, rows, since):
         new = self.schedule(waiting, live, rows, since)
@@ -47,7 +47,7 @@ class Watch(Schedule):
 def watched(**flags) -> Watch:
     generator = ours(**flags)
     watch = Watch(generator)
-    stop = generator.plugs.stop
+    stop = generator.strategies.stop
 
     def forget(candidates, beam, pool, finished, at_limit):
         decision = stop(candidates, beam, pool, finished, at_limit)
@@ -56,7 +56,7 @@ def watched(**flags) -> Watch:
                 del watch.steps[s]
         return decision
 
-    generator.plugs.stop = called_through(stop, forget)
+    generator.strategies.stop = called_through(stop, forget)
     run(generator, batch(LENGTHS, 9))
     return watch
 

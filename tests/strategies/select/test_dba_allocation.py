@@ -100,7 +100,7 @@ def test_even_admits_what_fairseqs_own_search_does(k, banks, draw):
 
 @pytest.mark.parametrize("flags, even", [({}, True), ({"dba_allocation": "even"}, True), ({"dba_allocation": "paper"}, False)], ids=str)
 def test_the_flag_chooses_the_rule(flags, even):
-    assert generators([build("transformer", seed=2)], {"select": "dba", **flags}, beam=4).ours.plugs.select.even is even
+    assert generators([build("transformer", seed=2)], {"select": "dba", **flags}, beam=4).ours.strategies.select.even is even
 
 
 # ---- candidates

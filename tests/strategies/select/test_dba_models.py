@@ -141,7 +141,7 @@ def both(seed: int, k: int, lengths: list[int], max_len: int = 25, like_fairseq:
     flags = {"select": "dba", "stop": "count"}
     pair = generators([build("transformer", seed + 1)], flags, beam=k, nbest=k, max_len_b=max_len, constraints="unordered")
     if like_fairseq:
-        pair.ours.plugs.select = LikeFairseq(k, EOS, len(dictionary()))
+        pair.ours.strategies.select = LikeFairseq(k, EOS, len(dictionary()))
     packed = pack_constraints([[torch.tensor(p) for p in of_sentence] for of_sentence in phrases])
     try:
         stock = run(pair.stock, sample, constraints=packed)

@@ -289,18 +289,18 @@ def test_a_model_that_leaves_many_rows_open_gets_the_full_softmax(always_faster,
     monkeypatch.setattr(screened, "ENOUGH", 20)
     model = build("transformer", dtype=torch.float32, words=1500, peak=40.0)
     pair = generators([model], {"softmax": "screened"}, words=1500, beam=5, max_len_b=12)
-    pair.ours.plugs.softmax.screen.tolerance = 0.0
+    pair.ours.strategies.softmax.screen.tolerance = 0.0
     sample = batch([5, 3, 1, 0], words=1500)
     with caplog.at_level(logging.INFO):
         same(run(pair.stock, sample), run(pair.ours, sample), tolerance=1e-4)
-    assert "too many rows open" in caplog.text and pair.ours.plugs.softmax.screen is None
+    assert "too many rows open" in caplog.text and pair.ours.strategies.softmax.screen is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
 def test_other_weights_take_the_full_softmax(dtype, caplog):
     with caplog.at_level(logging.INFO):
         ours = generators([build("transformer", dtype=dtype)], {"softmax": "screened"}, beam=2).ours
-    assert ours.plugs.softmax.screen is None and "full precision, because" in caplog.text
+    assert ours.strategies.softmax.screen is None and "full precision, because" in caplog.text
 
 
 def test_ensembles_and_language_models_are_refused():

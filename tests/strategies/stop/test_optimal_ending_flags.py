@@ -16,7 +16,7 @@ def test_flags_reach_the_search():
     flags = dict(stop="optimal", length_reward=0.5, length_ratio=1.3, length_offset=0.7, stop_expansion="paper", prune_bound=True)
     ours = generators([build("transformer")], strategy=flags, beam=4, nbest=2, unnormalized=True, max_len_b=8).ours
     assert ours.spec.scoring == Scoring(False, 1.0, 0.5, 1.3, 0.7, True) and ours.spec.nbest == 2
-    assert ours.plugs.stop.paper and ours.plugs.stop.prune
+    assert ours.strategies.stop.paper and ours.strategies.stop.prune
     assert "stop:optimal,length_reward=0.5,length_ratio=1.3,length_offset=0.7,stop_expansion=paper,prune_bound=True" in ours.stats.signature
     hypotheses = run(ours, batch([3, 1, 5]))
     for nbest, source in zip(hypotheses, [5, 3, 1], strict=True):

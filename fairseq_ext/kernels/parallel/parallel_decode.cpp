@@ -4,14 +4,14 @@
 
 #include "search/ngrams.hpp"
 #include "decoder/reader.hpp"
-#include "parallel/row.hpp"
+#include "parallel/parallel_decode.hpp"
 #include "search/topk.hpp"
 
 namespace {
 
 enum Status : int64_t { GOES_ON, DONE, LOST, NOT_A_NUMBER, NO_ROOM };
 
-// jacobi, gs-jacobi, hybrid-jacobi; row.py reads its fields from here
+// jacobi, gs-jacobi, hybrid-jacobi; parallel_decode.py reads its fields from here
 struct Blocks {
     Drafter drafter;
     int64_t b, parallel_length, whole, hybrid;
@@ -19,7 +19,7 @@ struct Blocks {
     bool parallel(const Row* row) const { return !hybrid || *row->length < parallel_length; }
 };
 
-// window; row.py reads its fields from here
+// window; parallel_decode.py reads its fields from here
 struct Window {
     Drafter drafter;
     int64_t b, cheap;                     // b: 0 for no limit

@@ -1,4 +1,4 @@
-"""Parallel decoding of a row that is alone (`row.cpp`): a call drafts, reads, verifies and commits in compiled code.
+"""Parallel decoding of a row that is alone (`parallel_decode.cpp`): a call drafts, reads, verifies and commits in compiled code.
 
 The definitions work on arrays of rows: parallel/driver.py and strategies/decoding/.
 
@@ -35,10 +35,10 @@ class Status(IntEnum):
     NO_ROOM = 4  # the reader has no memory for the block
 
 
-RowStruct = struct("parallel/row.hpp", "Row")
+RowStruct = struct("parallel/parallel_decode.hpp", "Row")
 ReaderStruct = struct("decoder/reader.hpp", "Reader")
-BlocksStruct = struct("parallel/row.cpp", "Blocks")
-WindowStruct = struct("parallel/row.cpp", "Window")
+BlocksStruct = struct("parallel/parallel_decode.cpp", "Blocks")
+WindowStruct = struct("parallel/parallel_decode.cpp", "Window")
 
 
 @dataclass
