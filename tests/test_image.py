@@ -1,0 +1,91 @@
+"""The steps of scripts/docker/Dockerfile in a folder that holds a Debian (mmdebstrap), for want of a container engine (--all)."""
+
+import hashlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+import sizes
+import yaml
+from test_install import DEMO, ROOT, wheel  # noqa: F401  a fixture
+
+FOLDER = ROOT / "scripts" / "docker"
+STAGE = (FOLDER / "Dockerfile").read_text().rpartition("\nFROM ")[2]  # the last
+CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
+KEY = "a key"
+
+
+def told(word: str) -> list[str]:
+    """What the lines of the last stage say that begin with a word."""
+    return [line.partition(" ")[2] for line in STAGE.splitlines() if line.startswith(f"{word} ")]
+
+
+def test_the_image_is_not_roots_and_its_parts_fit() -> None:
+    service = yaml.safe_load((FOLDER / "compose.yaml").read_text())["services"]["translate"]
+    assert STAGE.startswith("debian:") and "g++" not in STAGE
+    assert told("USER") == ["translator"] and STAGE.index("\nUSER ") < STAGE.index("\nENTRYPOINT ")
+    (volume,), (port,), entry = told("VOLUME"), told("EXPOSE"), json.loads(told("ENTRYPOINT")[0])
+    assert entry[entry.index("--data") + 1] == volume and entry[entry.index("--api-keys") + 1].startswith(f"{volume}/")
+    assert f"localhost:{port}/ready" in told("HEALTHCHECK")[0]
+    assert service["ports"] == [f"127.0.0.1:{port}:{port}"] and service["volumes"][0].endswith(f":{volume}:ro")
+    assert (FOLDER / service["build"]["context"] / service["build"]["dockerfile"]).samefile(FOLDER / "Dockerfile")
+
+
+def inside(root: Path, words: list[str], **how) -> list[str]:
+    """A command that runs in the folder as its root, with a /proc of its own."""
+    started = 'mount -t proc proc "$0/proc" && exec chroot "$@"'
+    return ["unshare", "--mount", "sh", "-c", started, str(root), *how.get("options", ()), str(root), *words]
+
+
+@pytest.fixture
+def root(tmp_path, wheel) -> Path:  # noqa: F811
+    """A Debian, with what pip's own settings name, on which the steps have run."""
+    made = tmp_path / "root"
+    subprocess.run(["mmdebstrap", "--mode=root", "--variant=minbase", "bookworm", made], check=True, capture_output=True)
+    (made / "wheels").mkdir()
+    shutil.copy(wheel, made / "wheels")
+    for given in (CERTIFICATES, "/etc/resolv.conf", *os.environ.get("PIP_FIND_LINKS", "").split()):
+        if given.startswith("/") and os.path.exists(given):
+            (made / given[1:]).parent.mkdir(parents=True, exist_ok=True)
+            (shutil.copytree if os.path.isdir(given) else shutil.copy)(given, made / given[1:])
+    arguments = dict(line.split("=", 1) for line in told("ARG"))
+    for step in told("RUN"):
+        settings = {**os.environ, **arguments}
+        done = subprocess.run(inside(made, ["sh", "-c", step]), env=settings, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, step + done.stdout[-2000:] + done.stderr[-2000:]
+    return made
+
+
+@pytest.mark.skipif(not os.environ.get(sizes.ALL), reason="with --all: it takes minutes, and a network")
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mmdebstrap") is None, reason="needs root and mmdebstrap")
+def test_the_steps_make_a_server_that_becomes_healthy_and_asks_for_a_key(root) -> None:
+    shutil.copytree(DEMO, root / "model")
+    (root / "model" / "api-keys").write_text(f"{hashlib.sha256(KEY.encode()).hexdigest()} test\n")
+    assert not any((root / "usr" / "bin" / name).exists() for name in ("gcc", "g++", "c++", "cc"))
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    words = [*json.loads(told("ENTRYPOINT")[0]), "-s", "de", "-t", "en", "--port", port]
+    user = ["--userspec=translator"]
+    check = json.loads(told("HEALTHCHECK")[0].partition("CMD ")[2].replace(told("EXPOSE")[0], port))
+    with subprocess.Popen(inside(root, words, options=user), stderr=subprocess.PIPE, text=True, env={"HOME": "/home/translator"}) as server:
+        try:
+            end = time.monotonic() + 300
+            while subprocess.run(inside(root, check, options=user), capture_output=True, check=False).returncode:
+                assert time.monotonic() < end and server.poll() is None, server.stderr.read()
+                time.sleep(1)
+            assert os.stat(f"/proc/{server.pid}").st_uid == 1000
+            asked = urllib.request.Request(f"http://localhost:{port}/translate", b"q=Der Verband wird morgen.&source=de&target=en")
+            with pytest.raises(urllib.error.HTTPError, match="401"):
+                urllib.request.urlopen(asked, timeout=60)
+            asked.add_header("Authorization", f"Bearer {KEY}")
+            assert json.load(urllib.request.urlopen(asked, timeout=60))["translatedText"]
+        finally:
+            server.terminate()
