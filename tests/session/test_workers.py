@@ -47,7 +47,7 @@ def test_workers_give_what_one_process_gives(flags, lengths):
     same(alone, together)
     a, b = one.stats.as_dict(), many.stats.as_dict()
     assert a["sentences"] == b["sentences"] and a["target_tokens"] == b["target_tokens"] and b["seconds"] > 0
-    own.command.workers.stop()
+    own.session.command.workers.stop()
 
 
 def test_prefixes_and_batches_one_after_another():
@@ -60,7 +60,7 @@ def test_prefixes_and_batches_one_after_another():
         expected, _, _ = decode(models, sample, 1, prefix=prefix, beam=3)
         same(expected, own.inference_step(generator, models, sample, prefix))
     assert generator.stats.sentences == 12
-    own.command.workers.stop()
+    own.session.command.workers.stop()
 
 
 def test_a_model_trained_further_is_forked_again():
@@ -71,25 +71,25 @@ def test_a_model_trained_further_is_forked_again():
         weight.data.add_(torch.randn_like(weight), alpha=0.1)
     expected, _, _ = decode([model], sample, 1, beam=3)
     same(expected, own.inference_step(generator, [model], sample))
-    own.command.workers.stop()
+    own.session.command.workers.stop()
 
 
 def test_an_error_of_a_sentence_is_raised_here_and_workers_live_on():
     model, sample = build("transformer", 4), batch([4, 2, 7, 1])
     expected, own, generator = decode([model], sample, 2, beam=3)
-    own.command.workers.stop()
+    own.session.command.workers.stop()
     generator.pools.spec = replace(generator.spec, min_len=9)
     with pytest.raises(SentenceError, match="--min-len 9"):
         own.inference_step(generator, [model], sample)
-    assert len(own.command.workers.processes) == 2 and all(process.is_alive() for process in own.command.workers.processes)
-    own.command.workers.stop()
+    assert len(own.session.command.workers.processes) == 2 and all(process.is_alive() for process in own.session.command.workers.processes)
+    own.session.command.workers.stop()
 
 
 @pytest.mark.parametrize("error", [UsageError("no room"), ArithmeticError("no number"), OSError("no disk")], ids=lambda e: type(e).__name__)
 def test_an_error_in_a_worker_is_raised_here_and_ends_them_all(error):
     model, sample = build("transformer", 4), batch([4, 2, 7, 1])
     _, own, generator = decode([model], sample, 2, beam=3)
-    workers = own.command.workers
+    workers = own.session.command.workers
     workers.stop()
 
     def fails(*_):
@@ -106,10 +106,10 @@ def test_an_error_in_a_worker_is_raised_here_and_ends_them_all(error):
 def test_a_killed_worker_is_an_error_in_one_sentence():
     model, sample = build("transformer", 4), batch([4, 2, 7, 1])
     _, own, generator = decode([model], sample, 2, beam=3)
-    os.kill(own.command.workers.processes[1].pid, signal.SIGKILL)
+    os.kill(own.session.command.workers.processes[1].pid, signal.SIGKILL)
     with pytest.raises(UsageError, match="signal 9"):
         own.inference_step(generator, [model], sample)
-    assert own.command.workers.processes == []
+    assert own.session.command.workers.processes == []
 
 
 def test_workers_end_when_the_command_is_killed():
@@ -118,7 +118,7 @@ def test_workers_end_when_the_command_is_killed():
     command_process = os.fork()
     if command_process == 0:  # the command
         _, own, _ = decode([model], sample, 2, beam=3)
-        os.write(write, json.dumps([p.pid for p in own.command.workers.processes]).encode())
+        os.write(write, json.dumps([p.pid for p in own.session.command.workers.processes]).encode())
         time.sleep(60)
         os._exit(0)
     workers = json.loads(os.read(read, 1000))
