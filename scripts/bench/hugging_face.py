@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import random
 import statistics
 import tempfile
@@ -23,6 +22,7 @@ from typing import Any
 
 import sentencepiece
 import torch
+from report import machine, where_and_when
 
 from fairseq_ext import Translator
 from fairseq_ext.convert.__main__ import convert
@@ -167,7 +167,7 @@ def measure(contenders: dict[str, Run], args: argparse.Namespace) -> str:
     shape = ", ".join(f"{name} {value}" for name, value in SHAPES[args.shape].items())
     how = f"Random weights, {args.tokens} words a translation, one thread, CPU time, {args.rounds} interleaved rounds."
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    return f"## {args.shape}: {shape}\n\n{how}\n\n{table}\n\ntorch {torch.__version__}, {platform.processor() or platform.machine()}\n"
+    return f"## {args.shape}: {shape}\n\n{how}\n\n{table}\n\n{where_and_when(machine())}\n"
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from sizes import ALL
 
 pytest.importorskip("transformers", reason="the oracle is not installed")
 
-from hf_models import Made, make  # noqa: E402
+from hf_models import KINDS, Made, make  # noqa: E402
 
 from fairseq_ext.convert.__main__ import main  # noqa: E402
 
@@ -85,6 +85,22 @@ def test_the_corpus_command_and_scores_read_the_folder(opus, tmp_path):
         logits = opus.model(**source, decoder_input_ids=torch.cat([first, labels[:, :-1]], 1)).logits
     log_probs = logits.log_softmax(-1).gather(2, labels[:, :, None])[0, :, 0]
     assert translator.score(text[:1], ["мост Brücke"])[0].positional_scores == pytest.approx(log_probs.tolist(), abs=1e-4)
+
+
+@pytest.mark.skipif(not os.environ.get(ALL), reason="a command for each kind: with --all")
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_readmes_command_of_each_kind_translates_as_python_does(kind, tmp_path):
+    made = make(kind, tmp_path)
+    name, *flags = typed(made)
+    text = ["der Verband wird geprüft", "никто не знает"]
+    terms = ["мост", "Brücke"]
+    (tmp_path / "terms.tsv").write_text("мост\nBrücke\n", encoding="utf-8")
+    done = command(name, *flags, "--constraints-file", tmp_path / "terms.tsv", "--cpu", "--max-len-b", 30, stdin="\n".join(text), cwd=made.out)
+    made.source, made.target = (flags[flags.index(f"--{side}-lang") + 1] for side in ("source", "target"))
+    found = made.translator(max_len_b=30).translate(text, constraints=[[term] for term in terms])
+    assert sentences(done) == [nbest[0].text for nbest in found]
+    if kind != "WMT19":  # whose few pieces do not write every word
+        assert all(term in sentence for term, sentence in zip(terms, sentences(done), strict=True))
 
 
 REFUSED = {
