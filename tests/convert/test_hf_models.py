@@ -6,18 +6,20 @@ import copy
 import functools
 import itertools
 import logging
+import os
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
-from sizes import part_of
+from sizes import ALL, part_of
 
 pytest.importorskip("transformers", reason="the oracle is not installed")
 
 from hf_models import KINDS, Made, lines, make  # noqa: E402
 
 TEXT = lines(36, seed=5)
+SHORT = {"test_greedy_translations_are_transformers": ["OPUS-MT", "mBART-25"], "test_beams_are_transformers": ["NLLB-200", "BART"]}
 
 
 @pytest.fixture(scope="session")
@@ -45,10 +47,10 @@ def translator(made: Made, double: bool = False, **flags):
 
 
 def test_words_have_the_tokenizers_numbers(made, kind):
-    of, text = made(kind), lines(len(part_of(2000, 120)), seed=3)
+    of, text = made(kind), lines(len(part_of(2000, 48)), seed=3)
     if of.is_marian:
         text += [f">>fra<< {text[0]}", ">>deu<<" + text[1], ">>fra", "a >>fra<< b"]
-    found = translator(of, beam=1, batch_size=1)
+    found = translator(of, True, beam=1)
     number_of = of.number_of(found.task.source_dictionary, 0).tolist()
     unknown = found.task.source_dictionary.unk()
     seen = set()
@@ -57,10 +59,10 @@ def test_words_have_the_tokenizers_numbers(made, kind):
         ours = next(iter(found.batches([found.encode(line)])))["net_input"]["src_tokens"][0].tolist()
         assert ours == expected, line
         seen.update(ours)
-    assert len(seen) > 100 and (unknown in seen or kind == "BART")
+    assert len(seen) > 60 and (unknown in seen or kind == "BART")
 
 
-@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("double", [False, True] if os.environ.get(ALL) else [True])
 def test_logits_are_transformers(made, kind, double):
     of = made(kind)
     found = translator(of, double, beam=1)
@@ -127,7 +129,7 @@ def test_greedy_translations_are_transformers(made, kind):
 
 
 def test_beams_are_transformers(made, kind):
-    of = made(kind, 3)
+    of = made(kind, 16 if kind == "WMT19" else 3)  # one whose hypotheses end, and not at once
     text = lines(len(part_of(500, 12)), 9)
     found = translator(of, True, beam=5, nbest=5, max_len_b=78, min_len=0, unnormalized=True)
     rows = generated(of, of.batch(text), 80, num_beams=5, num_return_sequences=5, early_stopping=True, length_penalty=0.0)
@@ -150,7 +152,8 @@ def quiet():
 
 def pytest_generate_tests(metafunc):
     if "kind" in metafunc.fixturenames:
-        metafunc.parametrize("kind", KINDS)
+        short = SHORT.get(metafunc.function.__name__, KINDS)
+        metafunc.parametrize("kind", KINDS if os.environ.get(ALL) else short)
 
 
 def test_a_folder_may_have_several_files_of_weights_or_a_pickled_one(made, tmp_path):
