@@ -67,8 +67,8 @@ setup(
         "cluster": ["ray[serve]", "pyarrow"],
         "terms": ["simplemma>=2"],
         "docs": ["mkdocs-material"],
-        "text": ["sentence-splitter"],
-        "serve": ["fastapi", "fastapi-offline", "uvicorn", "uvloop", "httptools", "prometheus-client"],
+        "text": ["sentence-splitter", "lingua-language-detector", "openpyxl", "polib"],
+        "serve": ["fastapi", "fastapi-offline", "python-multipart", "uvicorn", "uvloop", "httptools", "prometheus-client"],
     },
     cmdclass={"build_py": BuildWithStartUp, "editable_wheel": EditableWithStartUp},
 )
