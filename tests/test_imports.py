@@ -23,11 +23,11 @@ ALLOWED = {
     "corpus": "child constraints counters digests errors files loading stats translator",
     "doctor": "compat leaving",
     "serve": "child constraints engine errors files loading.model_folder loading.several_sentences "
-    "tasks terms.glossary_files translator viz",
+    "tasks terms.glossary_files text.files text.formats text.in_engine text.splitter translator viz",
     "engine": "child constraints errors flags kernels.library loading.lengths parallel placement.align search session.pool_of "
-    "strategies.schedule.stream terms translator",
+    "strategies.schedule.stream terms text.formats text.in_engine text.splitter translator",
     "terms": "errors files",
-    "text": "constraints errors files loading placement.forced_decoding terms.words translation translator",
+    "text": "constraints engine.jobs engine.tickets errors files loading placement.forced_decoding terms.words translation translator",
     "translator": "constraints errors flags loading session.bad_sentences session.cpu_workers "
     "session.generators session.teacher_forcing stats text.alignment text.in_lines text.formats text.segments text.splitter translation",
     "viz": "errors files parallel search session.pool_of translator",

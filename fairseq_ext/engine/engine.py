@@ -32,6 +32,9 @@ from fairseq_ext.engine.jobs import Answer, Description, GlossaryFile, Job, Part
 from fairseq_ext.engine.processes import ForkServer, Worker
 from fairseq_ext.engine.tickets import Busy, Closed, Pace, Ticket, WorkerDied
 from fairseq_ext.errors import UsageError
+from fairseq_ext.text.formats import passes
+from fairseq_ext.text.in_engine import TextRequest
+from fairseq_ext.text.splitter import splitter
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -106,13 +109,14 @@ class Engine:
         terms: Mapping[str, str] | None = None,
         nbest: int | None = None,
         on_partial: Callable[[Partial], None] | None = None,
+        align: bool = False,
     ) -> Future[Answer]:
         """A future of the translation of one sentence. Cancelling it frees its rows at the next step.
 
         constraints, any_of, avoid, prefix: as in a line of a JSONL constraints file. glossaries: files; terms: source term to target
         term (or a|b), for this request. nbest: hypotheses, at most the beam. on_partial: called with what has become certain of the
         translation. It and the future's callbacks run one after another in a thread beside the engine's; what on_partial raises is the
-        future's error, and a slow one misses partial results.
+        future's error, and a slow one misses partial results. align: hypotheses say which of their `words` stand for which of the source.
         Errors: Busy where the queue is full, Closed, UsageError for phrases in a wrong form; the future has those that need the model.
         """
         if not isinstance(source, str):
@@ -120,7 +124,8 @@ class Engine:
         given = {"constraints": list(constraints), "any_of": [list(x) for x in any_of], "avoid": list(avoid)}
         fields = fields_of(given | ({"prefix": prefix} if prefix else {}), "the request")
         job = Job(
-            source, fields_or_none(fields), tuple(glossaries), tuple((terms or {}).items()), nbest, on_partial is not None, time.monotonic()
+            source, fields_or_none(fields), tuple(glossaries), tuple((terms or {}).items()), nbest, on_partial is not None, align,
+            time.monotonic(),
         )  # fmt: skip
         with self.lock:
             if self.failed is not None:
@@ -134,6 +139,15 @@ class Engine:
             self.requests.waiting[ticket.number] = ticket
             self.requests.give_out()
         return ticket.future
+
+    def submit_text(
+        self, text: str, format: str = "text", protect: Sequence[str] = (), on_partial: Callable[[Partial], None] | None = None,
+        **request: Any,
+    ) -> Future[Answer]:  # fmt: skip
+        """A future of the translation of a text, sentence by sentence, as of `Translator.translate_text`. request: as of `submit`, for each
+        sentence. Errors: as of both."""
+        ways = passes(format, splitter(self.wait().source), protect)
+        return TextRequest(self.submit, text, ways, request, on_partial).future
 
     def stream(self, source: str, **request: Any) -> Iterator[Partial | Answer]:
         """What is certain of a translation so far, each time that it is more, and the answer last. A caller that stops cancels it.

@@ -15,6 +15,7 @@ from fairseq_ext.constraints.sentence import SentenceConstraints
 from fairseq_ext.engine.jobs import Answer, Job, Work
 from fairseq_ext.engine.requirements import Requirements, Term
 from fairseq_ext.errors import UsageError, explain
+from fairseq_ext.loading.lengths import TooLong
 from fairseq_ext.placement.align import SEARCHED, without_terms
 from fairseq_ext.search.protocols import Schedule
 from fairseq_ext.search.request import Request
@@ -78,7 +79,7 @@ class Intake:
         tokens = translator.encode(job.source)
         translator.check_length(tokens, "the source")
         if self.longest is not None and tokens.numel() > self.longest:
-            raise UsageError(f"the source has {tokens.numel()} tokens and the limit is {self.longest}: shorten or split it")
+            raise TooLong(f"the source has {tokens.numel()} tokens and the limit is {self.longest}: shorten or split it")
         wanted, terms = self.requirements.of(job, tokens)
         sought, searched = wanted, nbest
         if wanted is not None and wanted.terms and places_terms(translator.task.flags()):
@@ -92,6 +93,8 @@ class Intake:
     def answer(self, request: JobRequest, found: list[dict[str, Any]], gap: float | None = None) -> None:
         """Answer a request with its hypotheses, as the generator has them, best first."""
         hypotheses = [self.translator.translation(h) for h in found[: request.asked]]
+        if request.job.align:
+            self.translator.align([request.job.source] * len(hypotheses), hypotheses)
         constraints = self.requirements.report(request.job, request.wanted, request.terms, hypotheses[0])
         now = time.monotonic()
         answer = Answer(hypotheses, constraints, gap, request.started - request.job.submitted, now - request.started)
@@ -114,6 +117,8 @@ class Intake:
 
 def told(error: Exception) -> Exception:
     """The error as the one who asked gets it: a UsageError for a known mistake, else one sentence."""
+    if isinstance(error, TooLong):
+        return error
     sentence = explain(error)
     if sentence is not None:
         return UsageError(sentence)

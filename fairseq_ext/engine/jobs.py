@@ -29,6 +29,7 @@ class Job:
     terms: tuple[tuple[str, str], ...] = ()  # source term and target term (or a|b), of this request alone
     nbest: int | None = None  # None: as many as --nbest says
     streams: bool = False  # partial results are asked for
+    align: bool = False  # so are the words of hypotheses that stand for words of the source
     submitted: float = 0.0  # time.monotonic()
 
 
@@ -62,6 +63,7 @@ class Answer:
     gap: float | None = None  # certificate: what the best hypothesis may lack, in nats, 0 where it is proved the best; None without one
     queued: float = 0.0  # seconds from submission to the decoder
     decoded: float = 0.0  # seconds in the decoder
+    left: list[tuple[str, str]] = field(default_factory=list)  # segments of a text that stay as they are, each with the reason
 
     @property
     def text(self) -> str:

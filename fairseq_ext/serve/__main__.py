@@ -45,6 +45,8 @@ def parser(name: str = "python -m fairseq_ext.serve") -> ArgumentParser:
     add("--deadline", type=float, default=default.deadline, metavar="SECONDS", help=f"most for a request (default: {default.deadline:g})")
     add("--allowed-hosts", type=names, metavar="NAMES",
         help="names that the server answers to beside localhost and --host, joined by commas (default: none; with --api-keys: any)")
+    add("--allowed-origins", type=names, metavar="ORIGINS",
+        help="origins whose pages may use it through a browser, such as https://example.org, joined by commas; *: any (default: none)")
     add("--max-connections", type=int, metavar="N", help="most connections at once (default: 1000, or as the limit of open files allows)")
     add("--read-timeout", type=float, default=default.read_timeout, metavar="SECONDS",
         help=f"most for the header of a request, and for its body (default: {default.read_timeout:g})")
@@ -75,7 +77,8 @@ def settings_of(args: Any) -> Settings:
     Keys(args.api_keys)
     return Settings(
         args.host, args.port, args.api_keys, args.glossary_folder, args.max_body, args.max_lines, args.max_line_tokens, args.max_queue,
-        args.deadline, args.grace, args.allowed_hosts or (), args.max_connections, args.read_timeout, args.keep_alive,
+        args.deadline, args.grace, args.allowed_hosts or (), args.allowed_origins or (), args.max_connections, args.read_timeout,
+        args.keep_alive,
     )  # fmt: skip
 
 

@@ -14,16 +14,18 @@ from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.concurrency import run_in_threadpool
+from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
 from fastapi_offline import FastAPIOffline
 
 from fairseq_ext.engine.engine import Engine
 from fairseq_ext.engine.jobs import Answer
 from fairseq_ext.errors import UsageError
-from fairseq_ext.serve import libretranslate, records
+from fairseq_ext.serve import records
 from fairseq_ext.serve.glossary_routes import GlossaryRoutes
 from fairseq_ext.serve.graphs import Graphs
 from fairseq_ext.serve.guard import read_body
+from fairseq_ext.serve.libretranslate import LibreTranslate
 from fairseq_ext.serve.metrics import Counted
 from fairseq_ext.serve.refusals import ERRORS, REFUSED, refusal
 from fairseq_ext.serve.same_site import SameSite
@@ -66,13 +68,15 @@ class Server(Service):
     def add_routes(self) -> None:
         """All routes; what a route does is the method of its name."""
         app = self.app
-        app.add_middleware(SameSite, hosts=self.settings.hosts)
+        app.add_middleware(SameSite, hosts=self.settings.hosts, origins=self.settings.allowed_origins)
         app.add_middleware(Counted, requests=self.metrics.requests, is_closing=lambda: self.closing)
+        if origins := self.settings.allowed_origins:  # answers OPTIONS; what is refused says so to the page, too
+            app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"], max_age=600)
         for kind in REFUSED:
             app.add_exception_handler(kind, self.refused)
         record = {"oneOf": [records.RECORD, {"type": "array", "items": records.RECORD}]}
         one = {name: value for name, value in records.EXAMPLES.items() if isinstance(value, dict)}
-        translate, libre = body_of(record, records.EXAMPLES), body_of(libretranslate.SCHEMA, {"a text": libretranslate.EXAMPLE})
+        translate = body_of(record, records.EXAMPLES)
         more: dict[str, Any] = {"responses": ERRORS}
         app.post("/v1/translate", openapi_extra=translate, **more)(self.translate)
         app.post("/v1/translate/stream", openapi_extra=body_of(records.RECORD, one), **more)(self.stream)
@@ -80,8 +84,7 @@ class Server(Service):
         graph = body_of(records.GRAPH, records.GRAPH_EXAMPLES)
         app.post("/v1/graph", summary="Dependency graph", openapi_extra=graph, response_class=Response, **more)(self.graph)
         app.get("/v1/model", summary="What is loaded", **more)(self.get_model)
-        app.post("/translate", summary="LibreTranslate's API", openapi_extra=libre, **more)(self.libretranslate)
-        app.get("/languages", **more)(self.languages)
+        LibreTranslate(self).add_to(app)
         app.get("/health")(self.health)
         app.get("/ready", **more)(self.ready)
         app.get("/metrics", summary="Counts for Prometheus", **more)(self.prometheus)
@@ -107,7 +110,7 @@ class Server(Service):
         if several:
             raise UsageError("a stream has one record: send an object, not a list")
         (record,) = given
-        stream = Stream(self.engine, record.request, self.settings.deadline)
+        stream = Stream(self.submit, await self.prepared(record.request), self.settings.deadline)
 
         def shown(answer: Answer) -> dict[str, Any]:
             self.metrics.answered(answer)
@@ -115,23 +118,6 @@ class Server(Service):
 
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         return StreamingResponse(stream.events(shown), media_type="text/event-stream", headers=headers)
-
-    async def libretranslate(self, request: Request) -> Any:
-        """Translate a text: LibreTranslate's API."""
-        if self.keys.given(request.headers):
-            self.check(request.headers)
-        body = await read_body(request, self.settings)
-        asked = libretranslate.read(body, request.headers.get("content-type", ""), self.model(), self.settings.max_lines)
-        self.keys.check(request.headers, asked.key)
-        found = await self.answered(request, asked.lines())
-        for answer in found:
-            if isinstance(answer, UsageError):
-                raise answer
-        return asked.shown(found)  # type: ignore[arg-type]
-
-    async def languages(self) -> Any:
-        """The languages: LibreTranslate's API."""
-        return libretranslate.languages(self.model())
 
     async def graph(self, request: Request) -> Response:
         """The decoding dependency graph of a hypothesis, as SVG: of `tokens`, as an answer with `detail` has them, else of the greedy

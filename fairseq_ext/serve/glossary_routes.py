@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
+from base64 import b64decode
 from pathlib import PurePath
 from typing import Any
 
@@ -47,18 +48,24 @@ class GlossaryRoutes:
         return {"glossaries": self.service.glossaries.names()}
 
     async def terms(self, request: Request) -> Any:
-        """The terms of a glossary file (TSV, CSV, JSONL or TBX, as its name ends), and what is wrong with its other lines."""
+        """The terms of a glossary file (TSV, CSV, XLSX, JSONL, TBX or TMX, as its name ends), and what is wrong with its other lines."""
         self.service.check(request.headers)
         given = read_json(await read_body(request, self.service.settings))
-        if not (isinstance(given, dict) and all(isinstance(given.get(key), str) for key in ("name", "content"))):
-            raise UsageError('the request needs "name", of the file, and "content", its text')
-        return await run_in_threadpool(self.read_file, given["name"], given["content"])
+        way = 'the request needs "name", of the file, and "content", its text, or "base64", its bytes'
+        content = given.get("base64", given.get("content")) if isinstance(given, dict) else None
+        if not isinstance(content, str) or not isinstance(given.get("name"), str):
+            raise UsageError(way)
+        try:
+            body = b64decode(content) if "base64" in given else content.encode("utf-8", "replace")
+        except ValueError:
+            raise UsageError(way) from None
+        return await run_in_threadpool(self.read_file, given["name"], body)
 
-    def read_file(self, name: str, content: str) -> dict[str, Any]:
+    def read_file(self, name: str, content: bytes) -> dict[str, Any]:
         """The same for a file of this name."""
         model, errors, terms = self.service.model(), Errors(), dict[str, list[str]]()
         with tempfile.NamedTemporaryFile(suffix=PurePath(name).suffix[:8]) as file:
-            file.write(content.encode("utf-8", "replace"))
+            file.write(content)
             file.flush()
             try:
                 for entry in read(file.name, "--glossary", Languages(model.source, model.target), errors):
@@ -71,10 +78,16 @@ class GlossaryRoutes:
         return {"terms": {source: "|".join(targets) for source, targets in terms.items()}, **wrong}
 
     async def put(self, name: str, request: Request) -> Any:
-        """Keep a glossary, one term a line: source term, tab, target term (or a|b). It replaces the one of this name."""
+        """Keep a glossary, one term a line: source term, tab, target term (or a|b). It replaces the one of this name. With the query
+        `?file=NAME` the body is a file of another form, as the name ends."""
         self.service.check(request.headers)
         self.service.glossaries.path(name)
         body = await read_body(request, self.service.settings)
+        if file_name := request.query_params.get("file"):
+            found = await run_in_threadpool(self.read_file, file_name, body)
+            if "error" in found:
+                raise UsageError(found["error"])
+            body = "".join(f"{' '.join(source.split())}\t{target}\n" for source, target in found["terms"].items()).encode()
         folder = self.service.glossaries.folder
         folder.mkdir(parents=True, exist_ok=True)
         # subtle: in this folder, which workers on other machines see as well; one of them knows what the model can write
@@ -82,9 +95,9 @@ class GlossaryRoutes:
             file.write(body)
             file.flush()
             probe = {"source": "", "glossaries": [GlossaryFile(file.name, hashlib.sha256(body).hexdigest())]}
-            (found,) = await self.service.answered(request, [probe])
-            if isinstance(found, UsageError):
-                raise UsageError(str(found).replace(file.name, f"glossary '{name}'").replace("--glossary: ", ""))
+            (answer,) = await self.service.answered(request, [probe])
+            if isinstance(answer, UsageError):
+                raise UsageError(str(answer).replace(file.name, f"glossary '{name}'").replace("--glossary: ", ""))
         is_new = await run_in_threadpool(self.service.glossaries.write, name, body)
         return JSONResponse({"name": name, "bytes": len(body)}, 201 if is_new else 200)
 

@@ -1,17 +1,32 @@
-"""LibreTranslate's API, so that its clients work: `POST /translate`, `GET /languages` (https://libretranslate.com/docs).
-
-A text is translated line by line; empty lines stay. Bodies are JSON or form fields.
+"""LibreTranslate's API, so that its clients work (https://docs.libretranslate.com): `POST /translate`, `/detect`, `/translate_file`,
+`/suggest`, `GET /languages`, `/frontend/settings`, `/spec`, with its error texts. Bodies are JSON or forms.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import tempfile
+import time
+import uuid
+from concurrent.futures import Future
 from dataclasses import dataclass
+from pathlib import Path, PurePath
 from typing import Any
-from urllib.parse import parse_qs
 
-from fairseq_ext.engine.jobs import Answer, Description
-from fairseq_ext.errors import UsageError, cut
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import FileResponse, JSONResponse
+from starlette.datastructures import UploadFile
+
+from fairseq_ext.engine.jobs import Answer
+from fairseq_ext.errors import UsageError
+from fairseq_ext.serve.detect import candidates
+from fairseq_ext.serve.guard import read_body
 from fairseq_ext.serve.records import read_json
+from fairseq_ext.serve.refusals import ERRORS
+from fairseq_ext.serve.service import Service
+from fairseq_ext.text.files import ENDINGS, through_engine, translate
 
 NAMES = {
     "ar": "Arabic", "bg": "Bulgarian", "bn": "Bengali", "ca": "Catalan", "cs": "Czech", "da": "Danish", "de": "German", "el": "Greek",
@@ -26,82 +41,222 @@ PROPERTIES = {
     "q": {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
     "source": {"type": "string"},
     "target": {"type": "string"},
-    "format": {"type": "string", "enum": ["text"]},
+    "format": {"type": "string", "enum": ["text", "html"]},
     "alternatives": {"type": "integer", "minimum": 0},
     "api_key": {"type": "string"},
 }
 SCHEMA = {"type": "object", "required": ["q", "source", "target"], "properties": PROPERTIES}
+KEPT = 3600.0  # seconds for which a translated file can be fetched
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A request."""
+    """A request. source: "auto" where it is to be detected."""
 
-    texts: list[list[str]]  # lines of each text
+    texts: list[str]
     several: bool  # they came as a list
-    nbest: int
+    source: str
+    target: str
+    format: str
     alternatives: int
-    key: str | None
-
-    def lines(self) -> list[dict[str, Any]]:
-        """Keywords of Engine.submit for every line."""
-        return [{"source": line, "nbest": self.nbest} for text in self.texts for line in text]
-
-    def shown(self, answers: list[Answer]) -> dict[str, Any]:
-        """The answers to these lines, in LibreTranslate's form."""
-        found = iter(answers)
-        texts: list[str] = []
-        others: list[list[str]] = []
-        for lines in self.texts:
-            ranked = [[h.text for h in next(found).hypotheses] for _ in lines]
-            most = max(map(len, ranked))
-            whole = ["\n".join(texts_of[min(i, len(texts_of) - 1)] for texts_of in ranked) for i in range(most)]
-            texts.append(whole[0])
-            others.append(whole[1:])
-        out: dict[str, Any] = {"translatedText": texts if self.several else texts[0]}
-        return out | ({"alternatives": others if self.several else others[0]} if self.alternatives else {})
 
 
-def read(body: bytes, content_type: str, model: Description, most: int) -> Asked:
-    """A request (raises UsageError)."""
-    if content_type.partition(";")[0].strip().lower() == "application/x-www-form-urlencoded":
-        try:
-            fields = parse_qs(body.decode("utf-8"), keep_blank_values=True, errors="strict")
-            value: Any = {name: found[-1] for name, found in fields.items()}
-        except UnicodeDecodeError:
-            raise UsageError("the form is not valid UTF-8: send it as UTF-8") from None
-    else:
-        value = read_json(body)
-    if not isinstance(value, dict):
-        raise UsageError("the body must be an object: send q, source and target")
-    q = value.get("q")
-    several = isinstance(q, list)
-    texts: list[Any] = value["q"] if several else [q]
-    if not texts or not all(isinstance(text, str) for text in texts):
-        raise UsageError('"q" must be a text: write the text to translate there, or a list of texts')
-    for name, known in (("source", model.source), ("target", model.target)):
-        given = value.get(name)
-        if given != known and not (name == "source" and given == "auto"):
-            raise UsageError(f'{cut(str(given))} is not supported as {name}: this server translates from {model.source} to {model.target}')
-    if value.get("format") not in (None, "", "text"):
-        raise UsageError(f'format {cut(str(value["format"]))} is not supported: send "text"')
+def bad(text: str) -> HTTPException:
+    """An error of the request."""
+    return HTTPException(400, text)
+
+
+def asked(fields: dict[str, Any]) -> Asked:
+    """A request to translate (raises HTTPException)."""
+    for name in ("q", "source", "target"):
+        if not fields.get(name):
+            raise bad(f"Invalid request: missing {name} parameter")
+    several = isinstance(fields["q"], list)
+    texts = fields["q"] if several else [fields["q"]]
+    if not all(isinstance(text, str) for text in [*texts, fields["source"], fields["target"]]):
+        raise bad("Invalid request: q, source and target are texts")
     try:
-        alternatives = int(value.get("alternatives") or 0)
+        alternatives = max(0, int(fields.get("alternatives") or 0))
     except (TypeError, ValueError):
-        alternatives = -1
-    if alternatives < 0:
-        raise UsageError('"alternatives" must be 0 or more')
-    lines = [text.split("\n") for text in texts]
-    if sum(map(len, lines)) > most:
-        raise UsageError(f"the request has {sum(map(len, lines))} lines and the limit is {most} (--max-lines): send fewer")
-    key = value.get("api_key")
-    return Asked(lines, several, min(1 + alternatives, model.beam), alternatives, key if isinstance(key, str) else None)
+        raise bad("Invalid request: alternatives parameter is not a number") from None
+    format = fields.get("format") or "text"
+    if format not in ("text", "html"):
+        raise bad(f"{format} format is not supported")
+    return Asked(texts, several, fields["source"], fields["target"], format, alternatives)
 
 
-def languages(model: Description) -> list[dict[str, Any]]:
-    """What can be translated."""
+def name_of(code: str) -> str:
+    """The language's name in English."""
+    return NAMES.get(code.replace("-", "_").partition("_")[0].lower(), code)
 
-    def entry(code: str, targets: list[str]) -> dict[str, Any]:
-        return {"code": code, "name": NAMES.get(code.partition("_")[0].lower(), code), "targets": targets}
 
-    return [entry(model.source, [model.target]), entry(model.target, [])]
+class LibreTranslate:
+    """Its routes over a service."""
+
+    def __init__(self, service: Service):
+        self.service = service
+        self.folder: tempfile.TemporaryDirectory | None = None  # of translated files
+
+    def add_to(self, app: FastAPI) -> None:
+        """Add the routes to an application."""
+        examples = {"a text": {"value": EXAMPLE}}
+        body = {"requestBody": {"required": True, "content": {"application/json": {"schema": SCHEMA, "examples": examples}}}}
+        more: dict[str, Any] = {"responses": ERRORS, "tags": ["LibreTranslate"]}
+        app.post("/translate", summary="Translate a text", openapi_extra=body, **more)(self.translate)
+        app.post("/detect", summary="Detect the language of a text", **more)(self.detect)
+        app.post("/translate_file", summary="Translate a file", **more)(self.translate_file)
+        app.get("/download_file/{name}", include_in_schema=False)(self.download_file)
+        app.post("/suggest", **more)(self.suggest)
+        app.get("/languages", **more)(self.languages)
+        app.get("/frontend/settings", **more)(self.settings)
+        app.get("/spec", include_in_schema=False)(lambda: JSONResponse(app.openapi()))
+
+    async def fields(self, request: Request) -> dict[str, Any]:
+        """The fields of a request that may ask."""
+        service = self.service
+        if service.keys.given(request.headers):
+            service.check(request.headers)
+        body, kind = await read_body(request, service.settings), request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind == "application/json" or (body and not kind):
+            found = read_json(body)
+            if not isinstance(found, dict):
+                raise bad("Invalid JSON format")
+        else:
+
+            async def again() -> dict[str, Any]:
+                return {"type": "http.request", "body": body, "more_body": False}
+
+            form = await Request(request.scope, again).form()
+            found = {**request.query_params, **form}
+            if isinstance(found.get("q"), str):
+                found["q"] = "\n".join(found["q"].splitlines())
+        key = found.get("api_key")
+        if not service.keys.admit(service.keys.given(request.headers) or (key if isinstance(key, str) else None)):
+            raise HTTPException(403, "Invalid API key") if key else bad("Please contact the server operator to get an API key")
+        return found
+
+    def codes(self) -> list[str]:
+        """The languages that are served."""
+        return list(dict.fromkeys(code for pair in self.service.pairs() for code in pair))
+
+    def pair(self, source: str, target: str) -> None:
+        """HTTPException for a pair that is not served."""
+        pairs = self.service.pairs()
+        for language in (source, target):
+            if not any(language in pair for pair in pairs):
+                raise bad(f"{language} is not supported")
+        if source != target and (source, target) not in pairs:
+            raise bad(
+                f"{name_of(target)} ({target}) is not available as a target language from {name_of(source)} ({source})"
+            )
+
+    async def source_of(self, text: str, source: str, target: str) -> tuple[str, dict[str, Any] | None]:
+        """The language of a text, and where it was to be detected, how."""
+        if source != "auto":
+            self.pair(source, target)
+            return source, None
+        pairs = self.service.pairs()
+        if not any(target in pair for pair in pairs):
+            raise bad(f"{target} is not supported")
+        found = (await run_in_threadpool(candidates, [text], self.codes()))[0]
+        self.pair(found["language"], target)
+        return found["language"], found
+
+    async def translate(self, request: Request) -> Any:
+        """Translate a text, or a list of them."""
+        service = self.service
+        what = asked(await self.fields(request))
+        if len(what.texts) > service.settings.max_lines:
+            size, limit = len(what.texts), service.settings.max_lines
+            raise bad(f"Invalid request: request ({size}) exceeds text limit ({limit})")
+        source, detected = await self.source_of("\n".join(what.texts), what.source, what.target)
+        out: dict[str, Any] = {"translatedText": what.texts}
+        others: list[list[str]] = [[] for _ in what.texts]
+        if source != what.target:
+            model = await service.loaded((source, what.target))
+            nbest = 1 if what.format == "html" else min(1 + what.alternatives, model.beam)
+            requests = [{"source": text, "format": what.format, "nbest": nbest} for text in what.texts]
+            found = await service.answered(request, requests, (source, what.target))
+            for answer in found:
+                if isinstance(answer, UsageError):
+                    raise answer
+            ranked = [list(dict.fromkeys(h.text for h in answer.hypotheses)) for answer in found]  # type: ignore[union-attr]
+            out["translatedText"], others = [texts[0] for texts in ranked], [texts[1:] for texts in ranked]
+        if what.alternatives:
+            out["alternatives"] = others
+        if detected is not None:
+            out["detectedLanguage"] = [detected] * len(what.texts)
+        return out if what.several else {name: value[0] for name, value in out.items()}
+
+    async def detect(self, request: Request) -> Any:
+        """The language of a text, of those that are served."""
+        q = (await self.fields(request)).get("q")
+        if not q:
+            raise bad("Invalid request: missing q parameter")
+        return await run_in_threadpool(candidates, q if isinstance(q, list) else [q], self.codes())
+
+    async def translate_file(self, request: Request) -> Any:
+        """Translate a file; the answer says where the translation is for an hour."""
+        fields = await self.fields(request)
+        file = fields.get("file")
+        for name in ("file", "source", "target"):
+            if not fields.get(name):
+                raise bad(f"Invalid request: missing {name} parameter")
+        if not isinstance(file, UploadFile) or not file.filename:
+            raise bad("Invalid request: empty file")
+        name = PurePath(file.filename.replace("\\", "/")).name
+        if PurePath(name).suffix.lower() not in ENDINGS:
+            raise bad("Invalid request: file format not supported")
+        content = await file.read()
+        source, _ = await self.source_of(content.decode("utf-8", "ignore")[:10_000], fields["source"], fields["target"])
+        await self.service.loaded((source, fields["target"]))
+        engine, started = self.service.engine_of((source, fields["target"])), list[Future[Answer]]()
+        folder = self.kept()
+        target = folder / f"{uuid.uuid4()}.{name}"
+        with tempfile.TemporaryDirectory(dir=folder) as work:
+            given = Path(work) / name
+            given.write_bytes(content)
+            try:
+                await asyncio.wait_for(
+                    run_in_threadpool(translate, str(given), str(target), through_engine(engine.submit, source, started)), None
+                )
+            finally:
+                for future in started:
+                    future.cancel()
+        url = request.url_for("download_file", name=target.name)
+        return {"translatedFileUrl": str(url)}
+
+    def kept(self) -> Path:
+        """The folder of translated files, without old ones."""
+        self.folder = self.folder or tempfile.TemporaryDirectory(prefix="fairseq_ext-files-")
+        for old in Path(self.folder.name).iterdir():
+            with contextlib.suppress(OSError):
+                if old.is_file() and time.time() - old.stat().st_mtime > KEPT:
+                    old.unlink()
+        return Path(self.folder.name)
+
+    async def download_file(self, name: str) -> Any:
+        """A translated file."""
+        path = self.kept() / PurePath(name).name
+        if not path.is_file():
+            raise bad("Invalid filename")
+        return FileResponse(path, filename=path.name.partition(".")[2], media_type="application/octet-stream")
+
+    async def suggest(self) -> Any:
+        """Suggestions are not taken."""
+        raise HTTPException(403, "Suggestions are disabled on this server.")
+
+    async def languages(self) -> Any:
+        """What can be translated."""
+        pairs = self.service.pairs()
+        return [{"code": c, "name": name_of(c), "targets": sorted(t for s, t in pairs if s == c)} for c in self.codes()]
+
+    async def settings(self) -> Any:
+        """What a page asks for."""
+        (source, target), *_ = self.service.pairs()
+        has_keys = self.service.keys.hashes is not None
+        return {
+            "apiKeys": has_keys, "charLimit": -1, "filesTranslation": True, "frontendTimeout": 500, "keyRequired": has_keys,
+            "language": {side: {"code": c, "name": name_of(c)} for side, c in (("source", source), ("target", target))},
+            "suggestions": False, "supportedFilesFormat": sorted(ENDINGS),
+        }  # fmt: skip

@@ -15,8 +15,10 @@ from fairseq_ext.constraints.lines import KEYS, TOO_DEEP, fields_of, flaw, no_ke
 from fairseq_ext.engine.jobs import Answer, GlossaryFile
 from fairseq_ext.errors import UsageError, cut
 from fairseq_ext.loading.several_sentences import warning
+from fairseq_ext.text.formats import FORMATS, passes
+from fairseq_ext.text.splitter import plain_ends
 
-NAMES = ("source", "id", *KEYS, "glossary", "nbest", "detail")
+NAMES = ("source", "id", *KEYS, "glossary", "nbest", "detail", "format", "alignment")
 EXAMPLE = {"source": "Der Patient hat einen Port.", "constraints": ["port"], "avoid": ["harbour"], "nbest": 2}
 EXAMPLES: dict[str, Any] = {
     "one sentence": {"source": "Der Patient hat einen Port."},
@@ -25,7 +27,7 @@ EXAMPLES: dict[str, Any] = {
     "several sentences": [{"source": "Der Patient hat einen Port.", "id": "a"}, {"source": "Er ist sehr alt.", "id": "b", "detail": True}],
 }
 PROPERTIES = {
-    "source": {"type": "string", "description": "the sentence to translate"},
+    "source": {"type": "string", "description": "the text to translate, sentence by sentence"},
     "id": {"description": "comes back with the answer"},
     "constraints": {"type": "array", "items": {"type": "string"}, "description": "phrases that must appear"},
     "any_of": {"type": "array", "items": {"type": "array", "items": {"type": "string"}}, "description": "of each list one must appear"},
@@ -34,6 +36,8 @@ PROPERTIES = {
     "glossary": {"description": "the name of a glossary that is kept here, a list of names, or terms: {source: target or a|b}"},
     "nbest": {"type": "integer", "minimum": 1, "description": "hypotheses, at most the beam"},
     "detail": {"type": "boolean", "description": "tokens and their scores as well"},
+    "format": {"type": "string", "enum": list(FORMATS), "description": "what the text is written in (default: text)"},
+    "alignment": {"type": "boolean", "description": "which words of the text and of its translation stand for each other as well"},
 }
 GRAPH = {
     "type": "object",
@@ -52,9 +56,9 @@ RECORD = {"type": "object", "required": ["source"], "additionalProperties": Fals
 
 @dataclass(frozen=True)
 class Record:
-    """One sentence of a request."""
+    """One text of a request."""
 
-    request: dict[str, Any]  # keywords of Engine.submit
+    request: dict[str, Any]  # keywords of Service.submit
     id: Any = None
     detail: bool = False
     names: dict[str, Any] = field(default_factory=dict)
@@ -111,13 +115,25 @@ def read_record(value: Any, where: str, glossary: Callable[[str], GlossaryFile])
         raise UsageError(f"{where} has the unknown key '{cut(unknown[0])}': the keys are {', '.join(NAMES)}")
     if not isinstance(value.get("source"), str):
         raise UsageError(f'{where} has no text in "source": write the sentence there')
-    for key, kind, what in (("nbest", int, "a whole number"), ("detail", bool, "true or false")):
+    for key, kind, what in (("nbest", int, "a whole number"), ("detail", bool, "true or false"), ("alignment", bool, "true or false")):
         if value.get(key) is not None and type(value[key]) is not kind:
             raise UsageError(f'{where} has {cut(json.dumps(value[key]))} for "{key}": write {what}')
     given = {key: value[key] for key in KEYS if value.get(key) is not None}
     fields_of(given, where)
     request = {"source": value["source"], **given, "nbest": value.get("nbest"), **read_glossary(value.get("glossary"), where, glossary)}
+    if value.get("format") not in (None, "text"):
+        if is_one_sentence(request):
+            raise UsageError(f"{where} has phrases that must appear, and a format of several sentences: leave one of the two out")
+        passes(value["format"], plain_ends)
+        request["format"] = value["format"]
+    if value.get("alignment"):
+        request["align"] = True
     return Record(request, value.get("id"), bool(value.get("detail")))
+
+
+def is_one_sentence(request: dict[str, Any]) -> bool:
+    """Whether a request asks for phrases, of which nobody knows in which sentence of a text they must stand."""
+    return any(request.get(name) for name in ("constraints", "any_of", "prefix"))
 
 
 def read_glossary(value: Any, where: str, glossary: Callable[[str], GlossaryFile]) -> dict[str, Any]:
@@ -163,6 +179,8 @@ def answer_json(record: Record, answer: Answer) -> dict[str, Any]:
         "nbest": hypotheses,
         "constraints": constraints,
         "certificate": proof,
-        **({"warnings": [said]} if (said := warning(record.request["source"], "the source")) else {}),
+        **({"warnings": [said]} if is_one_sentence(record.request) and (said := warning(record.request["source"], "the source")) else {}),
+        **({"left": [{"source": source, "reason": reason} for source, reason in answer.left]} if answer.left else {}),
+        **({"alignment": answer.hypotheses[0].words} if record.request.get("align") else {}),
         "seconds": {"queue": round(answer.queued, 6), "decoder": round(answer.decoded, 6)},
     }

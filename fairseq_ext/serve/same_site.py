@@ -18,9 +18,11 @@ FORMS = ("", "application/x-www-form-urlencoded", "multipart/form-data", "text/p
 
 
 class SameSite:
-    """An application behind these checks. hosts: names that it answers to; None for any, which keys must guard."""
+    """An application behind these checks. hosts: names that it answers to; None for any, which keys must guard. origins: that may use it
+    all the same."""
 
-    def __init__(self, app: ASGIApp, hosts: Sequence[str] | None):
+    def __init__(self, app: ASGIApp, hosts: Sequence[str] | None, origins: Sequence[str] = ()):
+        self.origins = origins
         self.app, self.hosts = app, None if hosts is None else {name.lower().strip("[]") for name in (*LOOPBACK, *hosts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -34,8 +36,10 @@ class SameSite:
     def check(self, method: str, path: str, headers: Headers) -> None:
         """HTTPException 403 or 415 for what is refused."""
         for name, url in (("Host", "//" + headers.get("host", "")), ("Origin", headers.get("origin", "//localhost"))):
-            if self.hosts is not None and host_of(url) not in self.hosts:
-                raise HTTPException(403, f"the {name} '{url.removeprefix('//')}' is not this server's: use its own, or add --allowed-hosts")
+            is_allowed = name == "Origin" and ("*" in self.origins or url in self.origins)
+            if self.hosts is not None and host_of(url) not in self.hosts and not is_allowed:
+                said = f"the {name} '{url.removeprefix('//')}' is not this server's"
+                raise HTTPException(403, f"{said}: use its own, or add --allowed-{name.lower()}s")
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if method == "POST" and path.startswith("/v1/") and kind != "application/json":
             raise HTTPException(415, "the body is JSON: say so with the header Content-Type: application/json")

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from fastapi import HTTPException, Request
+from fastapi.concurrency import run_in_threadpool
 
 from fairseq_ext.engine.engine import Engine
-from fairseq_ext.engine.jobs import Answer, Description
+from fairseq_ext.engine.jobs import Answer, Description, Partial
 from fairseq_ext.errors import UsageError
 from fairseq_ext.serve import records
 from fairseq_ext.serve.glossaries import Glossaries
 from fairseq_ext.serve.guard import Keys, read_body
 from fairseq_ext.serve.metrics import Metrics
+from fairseq_ext.serve.records import is_one_sentence
 from fairseq_ext.serve.settings import Settings, default_folder
 from fairseq_ext.serve.waiting import answers, submit_all
+from fairseq_ext.text.formats import Pass, passes
+from fairseq_ext.text.in_engine import TextRequest
+from fairseq_ext.text.splitter import splitter
+
+Pair = tuple[str, str]  # source and target language
+LONG = 5000  # characters
 
 
 class Service:
@@ -59,10 +68,49 @@ class Service:
         # the folder of glossaries is looked for only where a record names one
         return records.read_records(body, self.settings.max_lines, lambda name: self.glossaries.file(name))
 
-    async def answered(self, request: Request, requests: Sequence[dict[str, Any]]) -> list[Answer | UsageError]:
-        """The answers of the engine."""
+    def pairs(self) -> list[Pair]:
+        """The pairs of languages that are served."""
+        model = self.model()
+        return [(model.source, model.target)]
+
+    def engine_of(self, pair: Pair) -> Engine:
+        """The engine of a pair that is served."""
+        return self.engine
+
+    async def loaded(self, pair: Pair) -> Description:
+        """What is loaded for a pair that is served."""
+        return self.model()
+
+    def submit(
+        self, source: str, format: str = "text", on_partial: Callable[[Partial], None] | None = None, pair: Pair | None = None,
+        items: list[Pass] | None = None, **request: Any,
+    ) -> Future[Answer]:  # fmt: skip
+        """A future of the translation of a text, sentence by sentence; of one sentence where it must hold phrases. Errors as of
+        `Engine.submit`. items: as of `prepared`."""
+        engine = self.engine if pair is None else self.engine_of(pair)
+        if is_one_sentence(request):
+            return engine.submit(source, on_partial=on_partial, **request)
+        return TextRequest(engine.submit, source, items or self.passes(format, pair), request, on_partial).future
+
+    def passes(self, format: str, pair: Pair | None) -> list[Pass]:
+        """The passes of a format, for the source language of a pair."""
+        return passes(format, splitter(self.model().source if pair is None else pair[0]))
+
+    async def prepared(self, request: dict[str, Any], pair: Pair | None = None) -> dict[str, Any]:
+        """The request with the items of its text where that is long: to find them takes time, in which others are served."""
+        if len(request["source"]) < LONG or is_one_sentence(request):
+            return request
+        first, *others = self.passes(request.get("format", "text"), pair)
+        found = await run_in_threadpool(lambda: list(first(request["source"])))
+        return request | {"items": [lambda text: iter(found), *others]}
+
+    async def answered(
+        self, request: Request, requests: Sequence[dict[str, Any]], pair: Pair | None = None
+    ) -> list[Answer | UsageError]:
+        """The answers to these requests, keywords of `submit`."""
         self.model()
-        futures: list[Future[Answer]] = submit_all(self.engine, requests)
+        ready = [await self.prepared(each, pair) for each in requests]
+        futures: list[Future[Answer]] = submit_all(partial(self.submit, pair=pair), ready)
         found = await answers(request, futures, self.settings.deadline)
         for answer in found:
             if isinstance(answer, Answer):

@@ -22,6 +22,7 @@ class Settings:
     deadline: float = 60.0  # seconds from a request's arrival to its answer
     grace: float = 10.0  # seconds for running requests after SIGTERM
     allowed_hosts: tuple[str, ...] = ()  # names that the server answers to, beside loopback's and `host`
+    allowed_origins: tuple[str, ...] = ()  # of pages of other sites that may use it through a browser; "*" for any
     max_connections: int | None = None  # None: as the limit of open files allows
     read_timeout: float = 20.0  # seconds for a request's header, and for its body
     keep_alive: int = 75  # seconds for which an idle connection stays: longer than clients keep theirs, so that they close first

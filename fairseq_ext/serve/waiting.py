@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 from fastapi import HTTPException, Request
 
-from fairseq_ext.engine.engine import Engine
 from fairseq_ext.engine.jobs import Answer, Partial
 from fairseq_ext.errors import UsageError
 
@@ -19,12 +18,12 @@ class Gone(Exception):
     """The client has hung up."""
 
 
-def submit_all(engine: Engine, requests: Sequence[dict[str, Any]]) -> list[Future[Answer]]:
-    """A future of each request, or none: errors as of Engine.submit."""
+def submit_all(submit: Callable[..., Future[Answer]], requests: Sequence[dict[str, Any]]) -> list[Future[Answer]]:
+    """A future of each request, or none: errors as of `submit`."""
     futures: list[Future[Answer]] = []
     try:
         for request in requests:
-            futures.append(engine.submit(**request))
+            futures.append(submit(**request))
     except BaseException:
         for future in futures:
             future.cancel()
@@ -70,13 +69,13 @@ class Stream:
     A client that reads slowly gets fewer partial results, as the last one has all of those before.
     """
 
-    def __init__(self, engine: Engine, request: dict[str, Any], deadline: float):
+    def __init__(self, submit: Callable[..., Future[Answer]], request: dict[str, Any], deadline: float):
         self.loop = asyncio.get_running_loop()
         self.changed = asyncio.Event()
         self.latest: Partial | None = None
         self.deadline = self.loop.time() + deadline
         self.seconds = deadline
-        self.future = engine.submit(**request, on_partial=self.heard)
+        self.future = submit(**request, on_partial=self.heard)
 
     def heard(self, part: Partial) -> None:
         """In a thread of the engine's."""
@@ -97,6 +96,7 @@ class Stream:
                     return
                 if self.latest is not None and self.latest.tokens > told:
                     told = self.latest.tokens
+                    self.deadline = self.loop.time() + self.seconds  # of a long text, the next part has as long
                     yield event("partial", {"text": self.latest.text, "tokens": told})
         except asyncio.TimeoutError:
             yield event("error", {"error": f"the translation took more than {self.seconds:g} seconds: ask for less at once, or later"})

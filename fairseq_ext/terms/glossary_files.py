@@ -1,17 +1,18 @@
 """Entries of a glossary file, with the line that each stands on.
 
 By the file's name:
-- .csv: a header with the columns `source` and `target`, or the two language codes; other columns are not read.
+- .csv, with commas, semicolons or tabs, and .xlsx, the first sheet: a header with the columns `source` and `target`, or the two languages
+  by code or name, where other columns are not read; without one, two columns.
 - .jsonl, .json: `{"source": "term", "target": "a|b"}` a line; the target may be a list.
-- .tbx, .xml: TBX-Basic (ISO 30042), a concept's terms by language; terms marked deprecated or superseded are left out.
-- any other: source term, tab, target term.
+- .tbx, .tmx, .xml: TBX-Basic (ISO 30042), a concept's terms by language; terms marked deprecated or superseded are left out. Of TMX, units
+  that have the text in both languages.
+- any other: source term, tab, target term; a header as of .csv may stand above. UTF-8, or UTF-16 with a byte order mark.
 `a|b` in a target: any one of them. Blank lines are skipped.
 """
 
 from __future__ import annotations
 
-import csv
-import io
+import codecs
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ import regex
 
 from fairseq_ext.errors import UsageError, counted
 from fairseq_ext.files import Lines
+from fairseq_ext.terms.glossary_tables import csv_table, entries, xlsx_table
 
 # a mark that parts clauses, with more of the term behind it
 CLAUSES = regex.compile(r"[,;:!?…](?=\s+\S)|[，。；：！？、](?=\s*\S)")
@@ -66,8 +68,7 @@ def read(path: str, flag: str, languages: Languages, errors: Errors) -> list[Ent
 
     Errors: UsageError for a file that cannot be read, and for one whose form leaves no lines to read.
     """
-    readers = {".csv": csv_rows, ".jsonl": json_rows, ".json": json_rows, ".tbx": tbx_rows, ".xml": tbx_rows}
-    reader = readers.get(Path(path).suffix.lower(), tab_rows)
+    reader = READERS.get(Path(path).suffix.lower(), tab_rows)
     found = []
     for number, row in reader(path, flag, languages):
         try:
@@ -97,17 +98,8 @@ def checked(source: str, targets: list[str], where: str) -> tuple[str, tuple[str
 
 def tab_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, Any]]:
     """(line, (source, targets) or the error) of a tab-separated file."""
-    for number, line in numbered(path, flag):
-        if isinstance(line, UsageError):
-            yield number, line
-            continue
-        columns = line.split("\t")
-        if len(columns) == 2:
-            yield number, (columns[0], columns[1].split("|"))
-        elif line.strip():
-            count = counted(len(columns), "column")
-            how = "write the source term, one tab, the target term"
-            yield number, UsageError(f"line {number} of {path} has {count} and needs 2: {how}")
+    rows = ((number, line if isinstance(line, UsageError) else line.split("\t")) for number, line in numbered(path, flag))
+    yield from entries(rows, path, languages.source, languages.target, "write the source term, one tab, the target term")
 
 
 def json_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, Any]]:
@@ -134,21 +126,12 @@ def csv_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, 
     wrong = next((line for line in lines if isinstance(line, UsageError)), None)
     if wrong is not None:
         raise wrong
-    table = csv.reader(io.StringIO("\n".join(map(str, lines))), strict=True)
-    columns: list[int] | None = None
-    try:
-        for row in table:
-            if not any(cell.strip() for cell in row):
-                continue
-            if columns is None:
-                columns = header(row, path, languages)
-            elif len(row) <= max(columns):
-                said = f"line {table.line_num} of {path} has {counted(len(row), 'column')}, fewer than the header"
-                yield table.line_num, UsageError(f"{said}: give it a source and a target")
-            else:
-                yield table.line_num, (row[columns[0]], row[columns[1]].split("|"))
-    except csv.Error as error:
-        raise UsageError(f"line {table.line_num} of {path} is not valid CSV ({error}): mend its quotes") from None
+    yield from entries(csv_table("\n".join(map(str, lines)), path), path, languages.source, languages.target)
+
+
+def xlsx_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, Any]]:
+    """The same of the first sheet of an XLSX file."""
+    yield from entries(xlsx_table(path, flag), path, languages.source, languages.target)
 
 
 def tbx_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, Any]]:
@@ -158,24 +141,22 @@ def tbx_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, 
     yield from rows(path, flag, languages.source, languages.target)
 
 
-def header(row: list[str], path: str, languages: Languages) -> list[int]:
-    """The places of the source and the target column; UsageError where the header names none."""
-    names = [name.strip().lower() for name in row]
-    found = []
-    for column, code in (("source", languages.source), ("target", languages.target)):
-        accepted = [column] + ([code.lower()] if code else [])
-        place = next((names.index(name) for name in accepted if name in names), None)
-        if place is None:
-            raise UsageError(f"the header of {path} has no column '{column}': name two of its columns source and target")
-        found.append(place)
-    return found
-
-
 def numbered(path: str, flag: str) -> Iterator[tuple[int, str | UsageError]]:
-    """(number from 1, line or the error) of a text file."""
+    """(number from 1, line or the error) of a text file; in UTF-16, as spreadsheets write Unicode text, where its first bytes say so."""
     lines = Lines(path, flag)
+    if bytes(lines.data[:2]) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        try:
+            yield from enumerate(bytes(lines.data).decode("utf-16").replace("\r\n", "\n").rstrip("\n").split("\n"), 1)
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{path} begins as UTF-16 and is none ({error.reason}): save it again, or as UTF-8") from None
+        return
     for i in range(len(lines)):
         try:
             yield i + 1, lines[i]
         except UsageError as error:
             yield i + 1, error
+
+
+READERS = {
+    ".csv": csv_rows, ".xlsx": xlsx_rows, ".jsonl": json_rows, ".json": json_rows, ".tbx": tbx_rows, ".tmx": tbx_rows, ".xml": tbx_rows,
+}  # fmt: skip

@@ -1,4 +1,5 @@
-"""TBX-Basic (ISO 30042, https://www.tbxinfo.net/tbx-basic): concepts with their terms in each language, in XML.
+"""TBX-Basic (ISO 30042, https://www.tbxinfo.net/tbx-basic): concepts with their terms in each language, in XML; and TMX, whose units have a
+text in each language.
 
 Both dialects are read: `termEntry/langSet/tig/term` of version 2 and `conceptEntry/langSec/termSec/term` of version 3. Each source term
 of a concept is an entry, and the concept's target terms are its alternatives.
@@ -13,7 +14,7 @@ from lxml import etree
 
 from fairseq_ext.errors import UsageError, cut
 
-CONCEPTS, SECTIONS, TERM_GROUPS = ("termEntry", "conceptEntry"), ("langSet", "langSec"), ("tig", "ntig", "termSec")
+CONCEPTS, SECTIONS, TERM_GROUPS = ("termEntry", "conceptEntry", "tu"), ("langSet", "langSec", "tuv"), ("tig", "ntig", "termSec", "seg")
 LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 NOT_USED = ("deprecatedTerm-admn-sts", "supersededTerm-admn-sts")
 
@@ -24,7 +25,8 @@ def rows(path: str, flag: str, source_lang: str | None, target_lang: str | None)
     Errors: UsageError for a file that is no XML, has no concepts, or for languages that are not known or not in the file.
     """
     if not source_lang or not target_lang:
-        raise UsageError(f"{flag} {path} is TBX, and the languages are not known: name them by --source-lang and --target-lang")
+        kind = "TMX" if path.lower().endswith(".tmx") else "TBX"
+        raise UsageError(f"{flag} {path} is {kind}, and the languages are not known: name them by --source-lang and --target-lang")
     # entities are not resolved and nothing is fetched: a glossary may come from anywhere
     parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False)
     try:
@@ -57,7 +59,8 @@ def sections(concept: Any) -> Iterator[tuple[str, list[tuple[int, str]]]]:
             found = []
             for group in section:
                 if name_of(group) in TERM_GROUPS and not any(note.text and note.text.strip() in NOT_USED for note in group.iter()):
-                    found += [(each.sourceline, "".join(each.itertext()).strip()) for each in group.iter() if name_of(each) == "term"]
+                    terms = (each for each in group.iter() if name_of(each) in ("term", "seg"))
+                    found += [(each.sourceline, "".join(each.itertext()).strip()) for each in terms]
             yield str(section.get(LANGUAGE) or section.get("lang") or "").lower(), found
 
 

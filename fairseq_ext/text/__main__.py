@@ -35,11 +35,15 @@ def main(argv: list[str] | None = None) -> int:
     """The exit code."""
     try:
         args, others = parser().parse_known_args(argv)
-        from fairseq_ext.text.files import translate
+        from fairseq_ext.text.files import through_translator, translate
+        from fairseq_ext.text.placeholders import pattern
         from fairseq_ext.translator import Translator
 
         refuse_shared([("OUT", args.output)], [("IN", args.input)])
-        left = translate(args.input, args.output, lambda: Translator(**flags_of(args, others)), args.protect)
+        pattern(tuple(args.protect), False)  # before the model is loaded
+        translator, left = Translator(**flags_of(args, others)), list[tuple[str, str]]()
+        language = getattr(translator.task.flags(), "source_lang", None)
+        translate(args.input, args.output, through_translator(translator.of_segments, language, args.protect, left))
     except UsageError as error:
         report(type(error), error, error.__traceback__)
         return 1

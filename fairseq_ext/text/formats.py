@@ -10,10 +10,12 @@ from lxml import etree
 from fairseq_ext.errors import UsageError, cut
 from fairseq_ext.text.markdown import of_markdown
 from fairseq_ext.text.markup import of_attributes, of_markup
+from fairseq_ext.text.office import of_odt, of_runs
 from fairseq_ext.text.segments import Item, of_text
+from fairseq_ext.text.subtitles import of_subtitles
 
 Pass = Callable[[str], Iterator[Item]]
-FORMATS = ("text", "html", "xml", "markdown")
+FORMATS = ("text", "html", "xml", "markdown")  # beside those of files
 
 
 def passes(format: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()) -> list[Pass]:
@@ -23,6 +25,9 @@ def passes(format: str, ends: Callable[[str], list[int]], protect: Sequence[str]
         "html": (of_attributes, of_markup),
         "xml": (of_xml,),
         "markdown": (of_markdown,),
+        "subtitles": (of_subtitles,),
+        "runs": (of_runs,),
+        "odt": (of_odt,),
     }
     if format not in found:
         raise UsageError(f"format must be one of {', '.join(FORMATS)}, not {cut(repr(format))}")

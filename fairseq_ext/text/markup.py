@@ -8,7 +8,7 @@ same sentence parts segments.
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import regex
 
@@ -37,10 +37,17 @@ def escape(text: str) -> str:
     return html.escape(text, quote=False)
 
 
-def of_markup(text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = (), xml: bool = False) -> Iterator[Item]:
-    """The items of HTML or XML. ends, protect: as of `of_text`."""
+def of_markup(
+    text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = (), xml: bool = False, inline: Collection[str] | None = None
+) -> Iterator[Item]:
+    """The items of HTML or XML. ends, protect: as of `of_text`; inline: names of inline elements, where they are known in XML."""
+    return of_atoms(atoms(text, protect, xml, inline), ends)
+
+
+def of_atoms(given: Iterable[Atom], ends: Callable[[str], list[int]]) -> Iterator[Item]:
+    """The items of atoms among which there are some of kind BLOCK."""
     run: list[Atom] = []
-    for atom in atoms(text, protect, xml):
+    for atom in given:
         if atom.kind == BLOCK:
             yield from of_run(run, ends, escape)
             yield atom.raw
@@ -95,11 +102,10 @@ def end_of(text: str, tag: regex.Match[str]) -> int:
     return tag.end()
 
 
-def atoms(text: str, protect: Sequence[str], xml: bool) -> Iterator[Atom]:
+def atoms(text: str, protect: Sequence[str], xml: bool, inline: Collection[str] | None) -> Iterator[Atom]:
     """The atoms of HTML or XML; those of kind BLOCK part segments."""
-    tags, beside = list(TOKEN.finditer(text)), set[int]()
-    if xml:
-        beside = beside_text(text, tags)
+    tags = list(TOKEN.finditer(text))
+    beside = beside_text(text, tags) if xml and inline is None else set()
     at = 0
     for number, tag in enumerate(tags):
         if tag.start() < at:  # inside of what is kept
@@ -108,7 +114,7 @@ def atoms(text: str, protect: Sequence[str], xml: bool) -> Iterator[Atom]:
         at = tag.end()
         name = tag["name"] or ""
         key = name if xml else name.lower()
-        is_inline = number in beside if xml else key in INLINE
+        is_inline = number in beside or key in ((inline or ()) if xml else INLINE)
         if tag[0].startswith("<![CDATA["):
             yield Atom(BLOCK, tag[0])
         elif not name:

@@ -6,16 +6,15 @@ the rest of the sentence is translated as it is without it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cache
-
-import regex
 
 from fairseq_ext.errors import UsageError
 
 KNOWN = (
     r"https?://[^\s<>\"']*[^\s<>\"'.,;:!?)\]}“”’»]", r"www\.[^\s<>\"']*[^\s<>\"'.,;:!?)\]}“”’»]",  # URLs, without the mark behind them
-    r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+",  # e-mail addresses
+    r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+",  # e-mail addresses
     r"\$?\{\{?[^{}\s][^{}\n]{0,80}\}?\}", r"%(?:\d+\$|\(\w+\))?[-+0# ]?\d*(?:\.\d+)?[sdifgexXuc@](?!\w)", r"%%",
 )  # fmt: skip
 ENTITIES = {
@@ -26,15 +25,15 @@ AROUND = {"(": ")", "[": "]", "{": "}", "<": ">", "„": "“", "“": "”", "�
 
 
 @cache
-def pattern(protect: tuple[str, ...], of_markup: bool) -> regex.Pattern[str]:
+def pattern(protect: tuple[str, ...], of_markup: bool) -> re.Pattern[str]:
     """What finds placeholders. protect: regular expressions of more of them. Errors: UsageError for one that is none."""
     for each in protect:
         try:
-            if regex.compile(each).search("") is not None:
+            if re.compile(each).search("") is not None:
                 raise UsageError(f"--protect {each} matches nothing at all as well: write what it must hold")
-        except regex.error as error:
+        except re.error as error:
             raise UsageError(f"--protect {each} must be a regular expression ({error}): correct it") from None
-    return regex.compile("|".join(f"(?:{each})" for each in (*protect, *KNOWN, ENTITIES[of_markup])))
+    return re.compile("|".join(f"(?:{each})" for each in (*protect, *KNOWN, ENTITIES[of_markup])))
 
 
 def find(text: str, protect: Sequence[str] = (), of_markup: bool = False) -> list[tuple[int, int]]:

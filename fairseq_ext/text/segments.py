@@ -18,6 +18,7 @@ from fairseq_ext.text.placeholders import find
 
 TEXT, OPEN, CLOSE, POINT, PLACEHOLDER = "text", "open", "close", "point", "placeholder"
 CUTS = (regex.compile(r"[,;:.!?…)\]]+\s+|[，；：。！？、]|\s[-–—]\s"), regex.compile(r"\s+"), regex.compile(r"(?<=.)(?=.)"))
+LONGEST = 3000  # characters of a segment: no model takes so many, and to segment them would keep others waiting
 WORDY, SPACE = regex.compile(r"\w"), regex.compile(r"\s")
 CLOSES = regex.compile(r"[\p{P}--[\p{Ps}\p{Pi}]]", regex.V1)  # punctuation that stands directly behind a word
 
@@ -73,7 +74,20 @@ def of_run(atoms: Sequence[Atom], ends: Callable[[str], list[int]], escape: Call
     """The items of a run. escape: from plain text to what stands in the run."""
     atoms = [atom for atom in atoms if atom.raw]
     shown = SPACE.sub(" ", read(atoms))
-    yield from of_parts(atoms, ends(shown) if shown else [], escape)
+    yield from of_parts(atoms, short(shown, ends(shown)) if shown else [], escape)
+
+
+def short(shown: str, ends: Sequence[int]) -> list[int]:
+    """The ends of sentences, and more of them where one is longer than `LONGEST`."""
+    out, at = list[int](), 0
+    for end in ends:
+        while end - at > LONGEST:
+            found = (match.end() for pattern in CUTS[:2] for match in pattern.finditer(shown, at + LONGEST // 2, at + LONGEST))
+            at = next(found, at + LONGEST)
+            out.append(at)
+        out.append(end)
+        at = end
+    return out
 
 
 def read(atoms: Sequence[Atom]) -> str:

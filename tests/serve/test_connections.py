@@ -36,7 +36,7 @@ def test_without_keys_the_server_answers_under_its_own_names_and_to_its_own_page
     found = client.get("/health", headers=headers)
     assert found.status_code == status, found.text
     if status == 403:
-        assert found.json()["error"].endswith("is not this server's: use its own, or add --allowed-hosts")
+        assert found.json()["error"].endswith(("use its own, or add --allowed-hosts", "use its own, or add --allowed-origins"))
 
 
 def test_more_names_are_allowed_by_a_flag_and_keys_guard_any(serving, tmp_path):

@@ -44,7 +44,7 @@ def test_a_record_that_cannot_be_translated_costs_no_other_one_its_translation(c
     records = [{"source": SOURCE}, {"source": SOURCE, "constraints": ["</s>"], "id": "b"}, {"source": ""}]
     first, second, third = client.post("/v1/translate", json=records).json()
     assert first["text"] and third["text"] == "" and "warnings" not in first
-    (said,) = client.post("/v1/translate", json={"source": "Er kam. Sie ging."}).json()["warnings"]
+    (said,) = client.post("/v1/translate", json={"source": "Er kam. Sie ging.", "constraints": ["he"]}).json()["warnings"]
     assert said.startswith("the source holds 2 sentences")
     assert second["id"] == "b" and "a symbol that no translation holds" in second["error"] and "text" not in second
     alone = client.post("/v1/translate", json=records[1])
@@ -93,15 +93,97 @@ def test_libretranslate_in_json_with_lists_and_alternatives(client, translator, 
     found = client.post("/translate", json={"q": lines[:2], "source": "de", "target": "en", "alternatives": 2}).json()
     expected = [[h.text for h in nbest] for nbest in translator.translate(lines[:2], 3)]
     assert found == {"translatedText": [texts[0] for texts in expected], "alternatives": [texts[1:] for texts in expected]}
-    wrong = {
-        "fr is not supported as source: this server translates from de to en": {"q": "x", "source": "fr", "target": "en"},
-        'format html is not supported: send "text"': {"q": "x", "source": "de", "target": "en", "format": "html"},
-        '"q" must be a text: write the text to translate there, or a list of texts': {"source": "de", "target": "en"},
-        '"alternatives" must be 0 or more': {"q": "x", "source": "de", "target": "en", "alternatives": "many"},
+    wrong = {  # the texts are LibreTranslate's
+        "fr is not supported": {"q": "x", "source": "fr", "target": "en"},
+        "zz is not supported": {"q": "x", "source": "de", "target": "zz"},
+        "German (de) is not available as a target language from English (en)": {"q": "x", "source": "en", "target": "de"},
+        "pdf format is not supported": {"q": "x", "source": "de", "target": "en", "format": "pdf"},
+        "Invalid request: missing q parameter": {"source": "de", "target": "en"},
+        "Invalid request: missing source parameter": {"q": "x", "target": "en"},
+        "Invalid request: missing target parameter": {"q": "x", "source": "de"},
+        "Invalid request: alternatives parameter is not a number": {"q": "x", "source": "de", "target": "en", "alternatives": "many"},
+        "Invalid JSON format": [],
     }
     for sentence, body in wrong.items():
         response = client.post("/translate", json=body)
         assert (response.status_code, response.json()) == (400, {"error": sentence})
+
+
+def test_a_paragraph_is_translated_sentence_by_sentence(client, translator, lines):
+    expected = [found[0].text for found in translator.translate(lines[:3])]
+    record = {"source": f"{lines[0]} {lines[1]}\n\n{lines[2]} ", "alignment": True}
+    answer = client.post("/v1/translate", json=record).json()
+    assert answer["text"] == f"{expected[0]} {expected[1]}\n\n{expected[2]} " and "warnings" not in answer and "left" not in answer
+    for (a, b), (c, d) in answer["alignment"]:
+        assert record["source"][a:b].strip() == record["source"][a:b] != "" != answer["text"][c:d] == answer["text"][c:d].strip()
+    with client.stream("POST", "/v1/translate/stream", json=record) as response:
+        *parts, last = events(response)
+    assert last[1]["text"] == answer["text"] and all(answer["text"].startswith(part["text"]) for _, part in parts)
+    assert parts
+    page = client.post("/v1/translate", json={"source": f"<p>{lines[0]}</p>", "format": "html"}).json()
+    assert page["text"] == f"<p>{expected[0]}</p>"
+    wrong = client.post("/v1/translate", json={"source": "x", "format": "pdf"})
+    assert wrong.json() == {"error": "format 'pdf' is none of text, html, xml, markdown"} and wrong.status_code == 400
+
+
+def test_html_and_detection_of_libretranslate(client, lines):
+    text = client.post("/translate", json={"q": lines[0], "source": "de", "target": "en"}).json()["translatedText"]
+    body = {"q": f"<p>{lines[0]}</p>", "source": "auto", "target": "en", "format": "html", "alternatives": 2}
+    found = client.post("/translate", json=body).json()
+    assert found["translatedText"] == f"<p>{text}</p>" and found["alternatives"] == []
+    assert found["detectedLanguage"]["language"] == "de" and found["detectedLanguage"]["confidence"] > 80
+    english = "This is the story of a dog."
+    assert client.post("/translate", json={"q": [english], "source": "auto", "target": "en"}).json()["translatedText"] == [english]
+    (first, *_) = client.post("/detect", data={"q": english}).json()
+    assert first["language"] == "en" and first["confidence"] > 80
+    assert client.post("/detect").json() == {"error": "Invalid request: missing q parameter"}
+    settings = client.get("/frontend/settings").json()
+    assert settings["language"]["source"] == {"code": "de", "name": "German"} and ".docx" in settings["supportedFilesFormat"]
+    assert client.post("/suggest").json() == {"error": "Suggestions are disabled on this server."}
+    assert client.get("/spec").json()["paths"]["/translate"]
+
+
+def test_a_file_is_translated_and_fetched(client, lines):
+    """As the client of LibreTranslate uploads it."""
+    api = LibreTranslateAPI(str(client.base_url))
+    text = client.post("/translate", json={"q": lines[0], "source": "de", "target": "en"}).json()["translatedText"]
+    sent = {"files": {"file": ("a b.md", f"# {lines[0]}\n\n`code`\n".encode())}, "data": {"source": "auto", "target": "en"}}
+    found = client.post("/translate_file", **sent)
+    url = found.json()["translatedFileUrl"]
+    fetched = client.get(url)
+    assert fetched.text == f"# {text}\n\n`code`\n" and "a%20b.md" in fetched.headers["content-disposition"]
+    assert api.translate(lines[0], "de", "en") == text
+    for changes, sentence in (
+        ({"files": None}, "Invalid request: missing file parameter"),
+        ({"files": {"file": ("a.exe", b"x")}}, "Invalid request: file format not supported"),
+        ({"files": {"file": ("a.docx", b"x")}}, "is no archive, as its ending says: save it again"),
+        ({"data": {"source": "de"}}, "Invalid request: missing target parameter"),
+    ):
+        response = client.post("/translate_file", **(sent | changes))
+        assert response.status_code == 400 and response.json()["error"].endswith(sentence)
+    assert client.get("/download_file/..%2Fx").status_code in (400, 404)
+
+
+def test_pages_of_other_sites_that_are_allowed(serving, lines):
+    here, there = {"Origin": "https://example.org"}, {"Origin": "https://example.com"}
+    body = {"q": lines[0], "source": "de", "target": "en"}
+    with serving(allowed_origins=("https://example.org",)) as client:
+        asked = here | {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
+        preflight = client.options("/translate", headers=asked)
+        assert preflight.status_code == 200 and preflight.headers["access-control-allow-origin"] == "https://example.org"
+        found = client.post("/translate", json=body, headers=here)
+        assert found.status_code == 200 and found.headers["access-control-allow-origin"] == "https://example.org"
+        refused = client.post("/translate", json=body, headers=there)
+        assert refused.status_code == 403 and "add --allowed-origins" in refused.json()["error"]
+        assert "access-control-allow-origin" not in client.options("/translate", headers=asked | there).headers
+
+
+def test_the_unmodified_client_of_deep_translator(client, lines):
+    from deep_translator import LibreTranslator
+
+    text = client.post("/translate", json={"q": lines[0], "source": "de", "target": "en"}).json()["translatedText"]
+    made = LibreTranslator(source="de", target="en", custom_url=f"{client.base_url}/", api_key="none")
+    assert made.translate(lines[0]) == text and made.translate_batch(lines[:1]) == [text]
 
 
 def test_glossaries_are_kept_replaced_and_forgotten(client, settings):

@@ -29,6 +29,11 @@ TBX3 = """<tbx xmlns="urn:iso:std:iso:30042:ed-2" type="TBX-Basic"><text><body>
 <conceptEntry><langSec xml:lang="en"><termSec><term>green vein</term></termSec></langSec>
 <langSec xml:lang="de"><termSec><term>grüne Ader</term></termSec></langSec></conceptEntry></body></text></tbx>
 """
+TMX = """<tmx version="1.4"><header/><body>
+<tu><tuv xml:lang="de-DE"><seg>Ader</seg></tuv><tuv xml:lang="en"><seg>vein</seg></tuv><tuv xml:lang="en-GB"><seg>lode</seg></tuv></tu>
+<tu><tuv xml:lang="fr"><seg>veine</seg></tuv></tu>
+<tu><tuv xml:lang="en"><seg>green <ph x="1"/>vein</seg></tuv><tuv xml:lang="de"><seg>grüne Ader</seg></tuv></tu>
+</body></tmx>"""
 
 
 VALID = {
@@ -57,6 +62,11 @@ def read_text(tmp_path, name, content, languages=BOTH):
         ("g.csv", 'note,Target,source\n,vein|lode,Ader\n"a, b","green vein","grüne Ader"\n', (2, 3)),
         ("g.csv", "de,en\nAder,vein|lode\ngrüne Ader,green vein\n", (2, 3)),
         ("g.jsonl", '{"source": "Ader", "target": ["vein", "lode"]}\n{"source": "grüne Ader", "target": "green vein", "id": 3}\n', (1, 2)),
+        ("g.csv", "Ader;vein|lode\ngrüne Ader;green vein\n", (1, 2)),
+        ("g.csv", "sep=;\nEnglisch;Deutsch\nvein|lode;Ader\ngreen vein;grüne Ader\n", (3, 4)),
+        ("g.csv", "Ader\tvein|lode\ngrüne Ader\tgreen vein\n", (1, 2)),
+        ("g.tsv", "DE\tnote\tEN\nAder\t\tvein|lode\ngrüne Ader\tx\tgreen vein\n", (2, 3)),
+        ("g.tmx", TMX, (2, 4)),
         ("g.tbx", TBX2, (5, 9)),
         ("g.xml", TBX3, (2, 5)),
     ],
@@ -67,6 +77,25 @@ def test_formats(tmp_path, name, content, lines):
     assert tuple(entry.line for entry in found) == lines
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be"])
+@pytest.mark.parametrize("name", ["g.txt", "g.csv"])
+def test_what_spreadsheets_save_as_text(tmp_path, name, encoding):
+    text = ("\ufeff" if encoding == "utf-16-be" else "") + "German\tEnglish\r\nAder\tvein|lode\r\ngrüne Ader\tgreen vein\r\n"
+    (tmp_path / name).write_bytes(text.encode(encoding))
+    found = read(str(tmp_path / name), "--glossary", BOTH, Errors())
+    assert [(entry.source, entry.targets, entry.line) for entry in found] == [(*entry, i) for i, entry in enumerate(ENTRIES, 2)]
+
+
+def test_a_spreadsheet_itself(tmp_path):
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for row in (["Notiz", "Deutsch", "Englisch"], [None, "Ader", "vein|lode"], [], [7, "grüne Ader", "green vein"]):
+        book.active.append(row)
+    book.save(tmp_path / "g.xlsx")
+    found = read(str(tmp_path / "g.xlsx"), "--glossary", BOTH, Errors())
+    assert [(entry.source, entry.targets) for entry in found] == ENTRIES
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -75,8 +104,11 @@ def test_formats(tmp_path, name, content, lines):
         ("g.tsv", "Haus, Garten\tx\n", "line 1 of FILE has the source term 'Haus, Garten' across a ',': make its parts terms of their own"),
         ("g.tsv", "東京、大阪\tx\n", "across a '、'"),
         ("g.tsv", "a\t\n\tb\n", "line 1 of FILE has no target for the term 'a': write it after the tab (1 more such line in the file)"),
-        ("g.csv", "a,b\nc,d\n", "the header of FILE has no column 'source'"),
-        ("g.csv", "source,target\na\n", "line 2 of FILE has 1 column, fewer than the header"),
+        ("g.tsv", "a;b\n", "line 1 of FILE has 1 column and needs 2; its separator is ';', which files in .csv may have: write the"),
+        ("g.csv", "a,b,c\nc,d,e\n", "FILE has 3 columns and no header that names two of them: write source and target, or the languages"),
+        ("g.csv", "source,target\na\n", "line 2 of FILE has 1 column and needs 2: give it a source and a target"),
+        ("g.csv", "a;b\nc,d\ne;f\n", "line 2 of FILE has 1 column and needs 2; its separator is ',': give it a source and a target"),
+        ("g.xlsx", "a", "cannot read FILE as XLSX (File is not a zip file): save it again, or as CSV"),
         ("g.csv", 'source,target\n"a,b\n', "line 2 of FILE is not valid CSV"),
         ("g.jsonl", '{"source": "a", "target": "b"}\n{"source": "a"}\n', "line 2 of FILE is not an entry"),
         ("g.jsonl", '{"source": "a", "target": ["b", 3]}\n', "line 1 of FILE is not an entry"),

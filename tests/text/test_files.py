@@ -1,0 +1,143 @@
+"""Files of all kinds: read by other programs before and after, their text translated and all else as it was."""
+
+import io
+import re
+import subprocess
+import sys
+import zipfile
+
+import pytest
+from lxml import etree
+from serving import FLAGS
+
+from fairseq_ext import UsageError
+from fairseq_ext.text.files import ENDINGS, translate
+from fairseq_ext.text.formats import passes
+from fairseq_ext.text.marks import Projection
+from fairseq_ext.text.segments import Segment
+from fairseq_ext.text.splitter import splitter
+
+W = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+DOCX = f"""<?xml version="1.0" encoding="UTF-8" standalone="yes"?>
+<w:document xmlns:w="{W}"><w:body><w:p w:rsidR="0A"><w:pPr><w:pStyle w:val="x"/></w:pPr>
+<w:r w:rsidR="1"><w:t xml:space="preserve">Ein </w:t></w:r><w:proofErr w:type="spellStart"/><w:r w:rsidR="2"><w:t>alter </w:t></w:r>
+<w:r><w:rPr><w:b/></w:rPr><w:t>Hund</w:t></w:r><w:r><w:t> läuft &amp; </w:t></w:r>
+<w:hyperlink r="1"><w:r><w:t>schläft</w:t></w:r></w:hyperlink><w:r><w:t>. Er ist alt.</w:t><w:tab/><w:t>Ende</w:t></w:r></w:p><w:p/>
+</w:body></w:document>"""
+ODT = """<o:c xmlns:o="o" xmlns:text="t"><text:p><text:span>Ein </text:span><text:span a="b">Hund</text:span> läuft.</text:p></o:c>"""
+SRT = "1\n00:00:01,000 --> 00:00:02,000\nEin <i>alter</i>\nHund.\n\n2\n00:00:03,000 --> 00:00:04,000\n- Ja!\n"
+XLF = """<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2"><file><body>
+<trans-unit id="1"><source>Ein <g id="1">Hund</g>.</source>
+</trans-unit><trans-unit id="2"><source>Katze</source><target>cat</target></trans-unit></body></file></xliff>"""
+PO = """msgid ""
+msgstr "Content-Type: text/plain; charset=UTF-8\\n"
+
+msgid "Ein Hund %s."
+msgstr ""
+
+msgid "Katze"
+msgstr "cat"
+
+msgid "ein Hund"
+msgid_plural "%d Hunde"
+msgstr[0] ""
+msgstr[1] ""
+"""
+
+
+def shouted(seen: list[str]):
+    """A translation that writes capitals, so that each word stays where it was."""
+
+    def through(text: str, format: str):
+        for items in passes(format, splitter("de")):
+            out = ""
+            for item in items(text):
+                if isinstance(item, Segment):
+                    seen.append(item.plain)
+                    words = [(word.span(), word.span()) for word in re.finditer(r"\w+", item.plain)]
+                    out += Projection(item, item.plain.upper(), words).rendered()
+                else:
+                    out += item
+            text = out
+        yield text
+
+    return through
+
+
+def archive(**parts: str) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as made:
+        for name, text in parts.items():
+            made.writestr(name.replace("__", "/") + ".xml", text)
+    return out.getvalue()
+
+
+def done(tmp_path, name: str, content: bytes) -> tuple[bytes, list[str]]:
+    seen: list[str] = []
+    (tmp_path / name).write_bytes(content)
+    translate(str(tmp_path / name), str(tmp_path / f"out-{name}"), shouted(seen))
+    return (tmp_path / f"out-{name}").read_bytes(), seen
+
+
+def test_docx_keeps_its_formatting_and_everything_else(tmp_path):
+    out, seen = done(tmp_path, "a.docx", archive(word__document=DOCX, word__other="<keep>Hund</keep>"))
+    assert seen == ["Ein alter Hund läuft & schläft.", "Er ist alt.", "Ende"]
+    with zipfile.ZipFile(io.BytesIO(out)) as made:
+        assert made.read("word/other.xml") == b"<keep>Hund</keep>"
+        root = etree.fromstring(made.read("word/document.xml"))
+    runs = []
+    for run in root.iter(f"{{{W}}}r"):
+        runs.append(("".join(run.itertext()), run.find(f"{{{W}}}rPr/{{{W}}}b") is not None, run.getparent().tag.endswith("link")))
+    bold = [text for text, is_bold, _ in runs if is_bold]
+    assert "".join(text for text, *_ in runs) == "EIN ALTER HUND LÄUFT & SCHLÄFT. ER IST ALT.ENDE"
+    assert bold == ["HUND"] and [text for text, _, is_link in runs if is_link] == ["SCHLÄFT"]
+    assert len(root.findall(f".//{{{W}}}tab")) == 1 and len(root.findall(f".//{{{W}}}pStyle")) == 1
+
+
+def test_texts_of_other_files(tmp_path):
+    out, seen = done(tmp_path, "a.odt", archive(content=ODT, meta="<x>Hund</x>"))
+    with zipfile.ZipFile(io.BytesIO(out)) as made:
+        assert b'<text:span a="b">HUND</text:span>' in made.read("content.xml") and made.read("meta.xml") == b"<x>Hund</x>"
+    out, seen = done(tmp_path, "a.srt", SRT.encode())
+    assert out.decode() == SRT.replace("Ein <i>alter</i>\nHund.", "EIN <i>ALTER</i> HUND.").replace("Ja!", "JA!")
+    out, seen = done(tmp_path, "a.xlf", XLF.encode())
+    units = etree.fromstring(out).findall(".//{*}target")
+    assert ["".join(unit.itertext()) for unit in units] == ["EIN HUND.", "cat"] and units[0].find("{*}g").get("id") == "1"
+    out, seen = done(tmp_path, "a.txt", "Ein Hund.\n".encode("utf-16"))
+    assert out == b"EIN HUND.\n"
+
+
+def test_po(tmp_path):
+    polib = pytest.importorskip("polib")
+    done(tmp_path, "a.po", PO.encode())
+    first, second, third = polib.pofile(str(tmp_path / "out-a.po"))
+    assert (first.msgstr, second.msgstr, third.msgstr_plural) == ("EIN HUND %s.", "cat", {0: "EIN HUND", 1: "%d HUNDE"})
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.pdf", b"x", "is none of the files that are read: .docx, .epub"),
+        ("a.docx", b"x", "is no archive, as its ending says: save it again"),
+        ("a.txt", b"\xff", "is not valid UTF-8 (byte 1): save it as UTF-8"),
+        ("a.xlf", b"<a>", "line 1 of"),
+        ("a.po", b"x y", "is no po file"),
+    ],
+)
+def test_what_is_refused_leaves_no_file(tmp_path, name, content, message):
+    with pytest.raises(UsageError) as error:
+        done(tmp_path, name, content)
+    assert message in str(error.value) and not (tmp_path / f"out-{name}").exists()
+    assert name == "a.pdf" or name[1:] in ENDINGS
+
+
+def test_the_command(tmp_path):
+    (tmp_path / "a.md").write_text("# Der Patient hat einen Port.\n\nEr ist *sehr* alt. {x}\n", encoding="utf-8")
+    command = [sys.executable, "-m", "fairseq_ext.text", "translate", "a.md"]
+    model = ["--data", FLAGS["data"], "--cpu", "--beam", "2"]
+    ran = subprocess.run([*command, "b.md", *model], cwd=tmp_path, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    head, _, text = (tmp_path / "b.md").read_text(encoding="utf-8").splitlines()
+    assert head.startswith("# The patient") and text.count("*") == 2 and text.count("{x}") == 1 and "characters" in ran.stderr
+    same = subprocess.run([*command, "a.md", *model], cwd=tmp_path, capture_output=True, text=True)
+    assert same.returncode == 1 and same.stderr.startswith("error: OUT would be written over") and "Traceback" not in same.stderr
