@@ -190,6 +190,7 @@ ITEMS = [
     Item("simplemma", installed("simplemma", "simplemma"), required=False, cure=extra("terms", "lemmas of terms need")),
     Item("matplotlib", installed("matplotlib", "matplotlib"), required=False, cure=extra("plots", "dependency graphs (--ddg-dir) need")),
     Item("safetensors", installed("safetensors", "safetensors"), required=False, cure=extra("hf", "models from Hugging Face need")),
+    Item("sentence-splitter", installed("sentence-splitter", "sentence_splitter"), required=False, cure=extra("text", "whole texts need")),
     Item("FastAPI", installed("fastapi", "fastapi"), required=False, cure=extra("serve", "the server needs")),
     Item("uvicorn", installed("uvicorn", "uvicorn"), required=False, cure=extra("serve", "the server needs")),
     Item("CuPy", cupy, required=False, cure="only the CUDA kernels need it; see whether its CUDA release fits the driver"),

@@ -123,7 +123,7 @@ def test_a_paragraph_is_translated_sentence_by_sentence(client, translator, line
     page = client.post("/v1/translate", json={"source": f"<p>{lines[0]}</p>", "format": "html"}).json()
     assert page["text"] == f"<p>{expected[0]}</p>"
     wrong = client.post("/v1/translate", json={"source": "x", "format": "pdf"})
-    assert wrong.json() == {"error": "format 'pdf' is none of text, html, xml, markdown"} and wrong.status_code == 400
+    assert wrong.json() == {"error": "format must be one of text, html, xml, markdown, not 'pdf'"} and wrong.status_code == 400
 
 
 def test_html_and_detection_of_libretranslate(client, lines):
@@ -156,7 +156,7 @@ def test_a_file_is_translated_and_fetched(client, lines):
     for changes, sentence in (
         ({"files": None}, "Invalid request: missing file parameter"),
         ({"files": {"file": ("a.exe", b"x")}}, "Invalid request: file format not supported"),
-        ({"files": {"file": ("a.docx", b"x")}}, "is no archive, as its ending says: save it again"),
+        ({"files": {"file": ("a.docx", b"x")}}, "must be an archive, as its ending says: save it again"),
         ({"data": {"source": "de"}}, "Invalid request: missing target parameter"),
     ):
         response = client.post("/translate_file", **(sent | changes))

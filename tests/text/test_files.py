@@ -118,10 +118,10 @@ def test_po(tmp_path):
     ("name", "content", "message"),
     [
         ("a.pdf", b"x", "is none of the files that are read: .docx, .epub"),
-        ("a.docx", b"x", "is no archive, as its ending says: save it again"),
+        ("a.docx", b"x", "must be an archive, as its ending says: save it again"),
         ("a.txt", b"\xff", "is not valid UTF-8 (byte 1): save it as UTF-8"),
         ("a.xlf", b"<a>", "line 1 of"),
-        ("a.po", b"x y", "is no po file"),
+        ("a.po", b"x y", "must be a po file"),
     ],
 )
 def test_what_is_refused_leaves_no_file(tmp_path, name, content, message):

@@ -47,7 +47,7 @@ def test_one_bad_segment_stays_and_a_text_of_them_is_refused(engine, translator)
     assert source == "Er ist alt." and "no room for this one" in reason
     with pytest.raises(UsageError, match="a symbol that no translation holds"):
         engine.submit_text("Der Patient hat einen Port. Er ist sehr alt.", avoid=["</s>"]).result(60)
-    with pytest.raises(UsageError, match="format 'pdf' is none of text, html, xml, markdown"):
+    with pytest.raises(UsageError, match="format must be one of text, html, xml, markdown, not 'pdf'"):
         engine.submit_text("x", "pdf")
 
 
