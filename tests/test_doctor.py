@@ -99,7 +99,7 @@ def test_release_reads_the_leading_numbers(version, numbers):
 
 def test_where_the_packages_of_the_extras_are_missing_each_extra_is_named(quick, monkeypatch, capsys):
     """Those of setup.py, but for the one that builds the pages."""
-    version, missing = importlib.metadata.version, {"simplemma", "matplotlib", "safetensors", "fastapi", "uvicorn", "ray"}
+    version, missing = importlib.metadata.version, {"simplemma", "matplotlib", "safetensors", "sentence-splitter", "fastapi", "uvicorn", "ray"}
 
     def version_here(name: str) -> str:
         if name in missing:
@@ -111,4 +111,4 @@ def test_where_the_packages_of_the_extras_are_missing_each_extra_is_named(quick,
     setup = (Path(doctor.__file__).parents[1] / "setup.py").read_text()
     extras = set(re.findall(r'^        "(\w+)": \[', setup[setup.index("extras_require") :], re.MULTILINE)) - {"docs"}
     assert doctor.main() == 0
-    assert set(re.findall(r"pip install 'fairseq_ext\[(\w+)\]'", capsys.readouterr().out)) == extras and len(extras) == 6
+    assert set(re.findall(r"pip install 'fairseq_ext\[(\w+)\]'", capsys.readouterr().out)) == extras and len(extras) == 7
