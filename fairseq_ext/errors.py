@@ -21,7 +21,7 @@ DAMAGED_DATA = re.compile(  # what fairseq, numpy and torch say of a binarised d
 UNREADABLE = (
     "OverrideParseException", "InterpolationKeyError", "InterpolationResolutionError", "UnsupportedInterpolationType", "GrammarParseError",
 )  # fmt: skip
-SERVER = ("fastapi", "fastapi_offline", "prometheus_client", "starlette", "uvicorn")  # packages of the extra "serve"
+SERVER = ("fastapi", "fastapi_offline", "prometheus_client", "python_multipart", "starlette", "uvicorn")  # packages of the extra "serve"
 ENDLESS = re.compile(r"\d{81,}|[^\s/]{256,}")  # a number, and what no file can have as its name
 
 
