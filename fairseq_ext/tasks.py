@@ -152,7 +152,7 @@ def extend(stock: type[FairseqTask], name: str | None = None) -> type:
 
 
 extend(TranslationTask, "translation")
-extend(TranslationBart)
+extend(TranslationBart, "translation_bart")
 extend(MultiSimpleEpoch, "translation_multi_simple_epoch")
 extend(PretrainedBART, "translation_from_pretrained_bart")
 extend(MultilingualTranslationTask, "multilingual_translation")
