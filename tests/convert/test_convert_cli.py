@@ -95,8 +95,8 @@ def test_the_readmes_command_of_each_kind_translates_as_python_does(kind, tmp_pa
     text = ["der Verband wird geprüft", "никто не знает"]
     terms = ["мост", "Brücke"]
     (tmp_path / "terms.tsv").write_text("мост\nBrücke\n", encoding="utf-8")
-    flags += ["--constraints-file", tmp_path / "terms.tsv", "--cpu", "--max-len-b", 30]
-    done = command(name, *flags, stdin="\n".join(text), cwd=made.out)
+    more = ["--constraints-file", tmp_path / "terms.tsv", "--cpu", "--max-len-b", 30]
+    done = command(name, *flags, *more, stdin="\n".join(text), cwd=made.out)
     made.source, made.target = (flags[flags.index(f"--{side}-lang") + 1] for side in ("source", "target"))
     found = made.translator(max_len_b=30).translate(text, constraints=[[term] for term in terms])
     assert sentences(done) == [nbest[0].text for nbest in found]
@@ -140,7 +140,7 @@ def test_a_wrong_folder_is_told_in_a_sentence(opus, tmp_path, capsys):
         assert said.startswith("error: ") and said.count("\n") == 1, said
         return said
 
-    assert "is not a folder" in told(tmp_path / "none", tmp_path / "out")
+    assert "is no folder" in told(tmp_path / "none", tmp_path / "out")
     (tmp_path / "empty").mkdir()
     assert "has no config.json" in told(tmp_path / "empty", tmp_path / "out")
     assert "is not empty" in told(good, opus.out)
