@@ -155,7 +155,7 @@ HARMS = {
     "lexical_start": (lambda t: t.lexical_start.__setitem__(-1, 10**12), "translations are not in order"),
     "falling": (lambda t: t.lexical_start.__setitem__(3, -5), "translations are not in order"),
     "key": (lambda t: t.key.__setitem__(0, 10**12), "histories are not in order"),
-    "nan": (lambda t: t.unigram.__setitem__(0, np.nan), "a probability that is none"),
+    "nan": (lambda t: t.unigram.__setitem__(0, np.nan), "a probability outside 0 to 1"),
     "short": (lambda t: setattr(t, "token", t.token[:-1]), "do not fit each other"),
     "empty": (lambda t: (setattr(t, "any_token", t.any_token[:0]), setattr(t, "token", t.token[:, :0])), "do not fit each other"),
 }
