@@ -99,7 +99,8 @@ def test_release_reads_the_leading_numbers(version, numbers):
 
 def test_where_the_packages_of_the_extras_are_missing_each_extra_is_named(quick, monkeypatch, capsys):
     """Those of setup.py, but for the one that builds the pages."""
-    version, missing = importlib.metadata.version, {"simplemma", "matplotlib", "safetensors", "sentence-splitter", "fastapi", "uvicorn", "ray"}
+    missing = {"simplemma", "matplotlib", "safetensors", "sentence-splitter", "fastapi", "uvicorn", "ray"}
+    version = importlib.metadata.version
 
     def version_here(name: str) -> str:
         if name in missing:

@@ -7,10 +7,12 @@ those that decide for it, however lines are batched: a line that waits for none 
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterable, Sequence
 
 from fairseq_ext.errors import UsageError, counted
 from fairseq_ext.files import Lines
+from fairseq_ext.terms.lemmas import lemmatizer
 from fairseq_ext.terms.words import words_of
 
 FLAG = "--glossary-documents"
@@ -18,13 +20,23 @@ BLANK = "blank"
 Key = tuple[str | int, str]  # a document and a source term
 
 
+def lemmas_of(language: str) -> Callable[[str], str]:
+    """The lemmas of a language; its words where simplemma has none. Errors: UsageError where simplemma is not installed."""
+    try:
+        return lemmatizer(language, FLAG)
+    except UsageError:
+        if importlib.util.find_spec("simplemma") is None:
+            raise
+        return str.lower
+
+
 class Documents:
     """The documents of a text, whose lines come in one or several parts. where: `blank`, or a file with the name of each line's document;
-    lemma: of a target word."""
+    language: of the target."""
 
-    def __init__(self, where: str, lemma: Callable[[str], str]):
+    def __init__(self, where: str, language: str):
         self.names = None if where == BLANK else Lines(where, FLAG)
-        self.lemma = lemma
+        self.lemma = lemmas_of(language)
         self.clear()
 
     def clear(self) -> None:

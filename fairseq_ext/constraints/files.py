@@ -212,7 +212,7 @@ class ConstraintSource:
         any_of, cased, terms = list(given.any_of), list(given.cases), list(given.terms)
         for i, term in enumerate(terms):
             left = forms(term.source, term.targets)
-            if left != term.targets and term.phrases in any_of:
+            if left and left != term.targets and term.phrases in any_of:
                 place = any_of.index(term.phrases)
                 any_of[place], cased[place] = self.segmenter.alternatives(left, term.source)[0], self.cased(left, cased[place].mode)
                 terms[i] = replace(term, phrases=any_of[place], targets=left)

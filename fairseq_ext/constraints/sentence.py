@@ -39,7 +39,7 @@ class SourceTerm:
     phrases: tuple[Phrase, ...] = ()  # those of its constraint, by which that is found; none where it is unmet from the start
     targets: tuple[str, ...] = ()  # its target forms that the dictionary can write
     mentions: tuple[tuple[int, ...], ...] = ()  # the source tokens of each mention, by their places; none where terms are not placed
-    source: str = ""
+    source: str = ""  # as the glossary has it
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from fairseq.utils import split_paths
 from torch import Tensor
 
 from fairseq_ext.constraints.boundaries import kind_of
-from fairseq_ext.constraints.documents import FLAG, Documents
+from fairseq_ext.constraints.documents import Documents
 from fairseq_ext.constraints.files import ConstraintSource, Matching
 from fairseq_ext.constraints.flags import case_of, glossary_options, places_terms
 from fairseq_ext.constraints.glossary_report import GlossaryReport, forms_used
@@ -32,7 +32,6 @@ from fairseq_ext.session.checkpoint import setting
 from fairseq_ext.session.process_end import at_process_end
 from fairseq_ext.session.target_dictionary import TargetDictionary
 from fairseq_ext.stats import Stats
-from fairseq_ext.terms.lemmas import lemmatizer
 
 logger = logging.getLogger("fairseq_ext")
 
@@ -79,7 +78,7 @@ class Sentences:
         self.numbered = self.constrained or bool(flags.results_file) or bool(flags.ddg_dir)
         self.draft_file, self.report_path = flags.draft_file, flags.glossary_report
         if self.constrained and flags.glossary_documents is not None:
-            self.documents = Documents(flags.glossary_documents, lemmatizer(str(getattr(flags, "target_lang", None) or ""), FLAG))
+            self.documents = Documents(flags.glossary_documents, str(getattr(flags, "target_lang", None) or ""))
         if self.constrained and isinstance(self.target_dictionary, TargetDictionary):
             self.target_dictionary.noting = True
 

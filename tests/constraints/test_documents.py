@@ -110,11 +110,19 @@ def test_documents_that_cannot_be_told_are_refused_in_a_sentence(folder, flags, 
     assert done.status == 1 and said.format(folder=folder) in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.parametrize(("language", "kept"), [("en", ("Vein", "veins")), ("zh", ("Vein",))])
+def test_inflections_stay_where_there_are_lemmas(language, kept):
+    documents = Documents("blank", language)
+    documents.levels([(0, ["Ader"]), (1, ["Ader"])])
+    documents.keep(0, "Ader", "vein")
+    assert documents.forms(1, "Ader", ("Vein", "veins", "wire")) == kept
+
+
 @pytest.mark.parametrize("parts", [(6,), (1, 2, 3), (1,) * 6])
 def test_every_line_has_a_higher_level_than_those_that_decide_for_it(parts):
     """Over all texts of six lines in which each of two terms stands or not: by hand, what decides is the first line with the term."""
     for held in itertools.product(["", "a", "b", "ab"], repeat=6):
-        documents, start = Documents("blank", str.lower), 0
+        documents, start = Documents("blank", "en"), 0
         for size in parts:
             levels = documents.levels((start + i, list(held[start + i])) for i in range(size))
             for line in range(start, start + size):

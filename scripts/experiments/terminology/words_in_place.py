@@ -58,7 +58,7 @@ class Words:
 
     def lacking(self, texts: Sequence[str]) -> list[list[str]]:
         """The words that each text lacks."""
-        return [[w for w in words if not as_word(w, case=True).search(text)] for text, words in zip(texts, self.words, strict=True)]
+        return [[w for w in words if not as_word(w).search(text)] for text, words in zip(texts, self.words, strict=True)]
 
     def ranked(self, texts: Sequence[str], words: dict[int, str]) -> dict[int, list[tuple[float, str, int]]]:
         """For each line its texts with a word in them, best mean log-probability first."""
@@ -72,7 +72,8 @@ class Words:
     def placed(self) -> list[str]:
         """Drafts with their words in them, one word after the other."""
         texts = list(self.drafts)
-        while missing := {n: words[0] for n, words in enumerate(self.lacking(texts)) if words}:
+        for _ in range(max(map(len, self.words))):
+            missing = {n: words[0] for n, words in enumerate(self.lacking(texts)) if words}
             for n, [(_, made, _), *_] in self.ranked(texts, missing).items():
                 texts[n] = made
         return texts
@@ -82,7 +83,7 @@ class Words:
         texts, lacking = list(self.drafts), self.lacking(self.drafts)
         ranked = self.ranked(texts, {n: words[0] for n, words in enumerate(lacking) if words})
         jobs = [(n, made[:end]) for n, of_line in ranked.items() for _, made, end in of_line[:PLACES]]
-        given = [[w for w in self.words[n] if not as_word(w, case=True).search(prefix)] for n, prefix in jobs]
+        given = [[w for w in self.words[n] if not as_word(w).search(prefix)] for n, prefix in jobs]
         prefixes = [prefix for _, prefix in jobs]
         found = self.translator.translate([self.sources[n] for n, _ in jobs], constraints=given, prefixes=prefixes)
         best: dict[int, tuple[float, str]] = {}
