@@ -112,7 +112,7 @@ def test_a_small_file_does_not_unpack_to_a_large_one(tmp_path):
         load(path)
     assert tracemalloc.get_traced_memory()[1] < 10_000_000
     tracemalloc.stop()
-    with pytest.raises(Damaged, match="no regular file"):
+    with pytest.raises(Damaged, match="not a regular file"):
         load(Path(os.devnull))
 
 

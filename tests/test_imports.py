@@ -37,7 +37,7 @@ ALLOWED = {
     "session.progress session.results_file stats",
     "drivers": "config constraints decoders.fairseq.uncached decoders.protocol errors placement registry search viz.writer",
     "session": "capabilities compat.invalid_bytes compat.own_process compat.startup config constraints digests errors files generator "
-    "kernels leaving loading.lengths loading.raw_text parallel registry search.pool search.spec stats terms.lemmas validate",
+    "kernels leaving loading.lengths loading.raw_text parallel registry search.pool search.spec stats validate",
     "config": "capabilities constraints digests registry search stats validate version",
     "models": "",
     "loading": "compat.startup constraints.boundaries errors",

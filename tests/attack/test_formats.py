@@ -37,15 +37,15 @@ RESULTS = {
     "no hypotheses": (2, {**SENTENCE, "hypotheses": []}, "it has no hypotheses"),
     "hypotheses by name": (2, {**SENTENCE, "hypotheses": {"0": HYPOTHESIS}}, "it has no hypotheses"),
     "a hypothesis as text": (2, {**SENTENCE, "hypotheses": ["a"]}, "it has a hypothesis that is not an object"),
-    "a word too many": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "tokens": [10, 2]}]}, "none of the dictionary's 10 words"),
-    "a word below 0": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "tokens": [-1, 2]}]}, "none of the dictionary's 10 words"),
-    "no words": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "tokens": []}]}, "none of the dictionary's 10 words"),
-    "a huge word": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "tokens": [10**40, 2]}]}, "none of the dictionary's 10 words"),
+    "a word too many": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "tokens": [10, 2]}]}, "a token outside the dictionary's 10 words"),
+    "a word below 0": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "tokens": [-1, 2]}]}, "a token outside the dictionary's 10 words"),
+    "no words": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "tokens": []}]}, "a token outside the dictionary's 10 words"),
+    "a huge word": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "tokens": [10**40, 2]}]}, "a token outside the dictionary's 10 words"),
     "NaN": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "score": float("nan")}]}, "it has a score that is not a number"),
     "a score as text": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "score": "-1"}]}, "it has a score that is not a number"),
     "a score too few": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "positional_scores": [-1.0]}]}, "or not one for each token"),
-    "unmet as text": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "unmet": "x"}]}, "no pairs of phrase and reason"),
-    "unmet without reason": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "unmet": [["x"]]}]}, "no pairs of phrase and reason"),
+    "unmet as text": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "unmet": "x"}]}, "not pairs of phrase and reason"),
+    "unmet without reason": (2, {**SENTENCE, "hypotheses": [{**HYPOTHESIS, "unmet": [["x"]]}]}, "not pairs of phrase and reason"),
 }
 
 

@@ -11,6 +11,7 @@ from fairseq_ext.terms.__main__ import main
 ROWS = list(rows())
 
 
+
 @pytest.mark.parametrize("suffix, name, content, sentence", ROWS, ids=[f"{suffix[1:]}: {name}" for suffix, name, _, _ in ROWS])
 def test_a_glossary_that_cannot_be_used(tmp_path, suffix, name, content, sentence):
     path, text = tmp_path / f"g{suffix}", tmp_path / "text"
@@ -19,8 +20,10 @@ def test_a_glossary_that_cannot_be_used(tmp_path, suffix, name, content, sentenc
     begun = time.monotonic()
     done = forked(main, "fairseq_ext.terms", "expand", "--glossary", path, "--lang", "en", "--source-lang", "de", "--text", text)
     assert done.status == 1 and done.stdout == "" and "root:" not in done.stderr and time.monotonic() - begun < 30
-    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1 and len(done.stderr) < 500
-    assert sentence.format(path=path) in done.stderr
+    # fairseq, which this process has imported, asks for what a command of its own does not tell
+    told = "".join(line for line in done.stderr.splitlines(keepends=True) if not line.startswith("INFO:"))
+    assert told.startswith("error: ") and told.count("\n") == 1 and len(told) < 500
+    assert sentence.format(path=path) in told
 
 
 def test_nothing_is_fetched_for_a_glossary(tmp_path):

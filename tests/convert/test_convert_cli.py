@@ -140,7 +140,7 @@ def test_a_wrong_folder_is_told_in_a_sentence(opus, tmp_path, capsys):
         assert said.startswith("error: ") and said.count("\n") == 1, said
         return said
 
-    assert "is no folder" in told(tmp_path / "none", tmp_path / "out")
+    assert "is not a folder" in told(tmp_path / "none", tmp_path / "out")
     (tmp_path / "empty").mkdir()
     assert "has no config.json" in told(tmp_path / "empty", tmp_path / "out")
     assert "is not empty" in told(good, opus.out)

@@ -264,7 +264,7 @@ def test_what_it_cannot_run_goes_to_fairseqs_modules_with_the_reason(flags, reas
 
 @pytest.mark.parametrize("architecture", ["lstm", "fconv", "lightconv"])
 def test_other_architectures_go_to_fairseqs_modules(architecture):
-    assert "no encoder-decoder with a plain Transformer decoder" in unsupported(build(architecture))
+    assert "not an encoder-decoder with a plain Transformer decoder" in unsupported(build(architecture))
 
 
 def test_one_foreign_model_sends_the_ensemble_to_fairseqs_modules():

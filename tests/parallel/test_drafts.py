@@ -144,7 +144,7 @@ def test_a_table_survives_its_file_and_knows_its_dictionaries(tmp_path):
     with pytest.raises(UsageError, match="another dictionary"):
         again.check(file, D, dictionary(30))
     (tmp_path / "text.npz").write_text("nothing of the kind")
-    with pytest.raises(UsageError, match="no draft table"):
+    with pytest.raises(UsageError, match="not a draft table"):
         Table.load(str(tmp_path / "text.npz"))
 
 

@@ -19,6 +19,7 @@ sys.path += [str(HERE), str(SCRIPTS / "bench")]
 import methods  # noqa: E402
 import mixed_corpus  # noqa: E402
 import parsing  # noqa: E402
+import step_costs  # noqa: E402
 import stream_widths  # noqa: E402
 import streaming as bench  # noqa: E402
 import train_parsing  # noqa: E402
@@ -151,7 +152,7 @@ def test_steps_of_the_compiled_search_are_timed(tmp_path):
     text = methods.prepare(tmp_path, ROOT / "checkpoints" / "demo", str(ROOT / "data" / "demo" / "test"), "de", "en", 6)
     flags = methods.methods(methods.Setting(3, 2, 1.5, 3))["VAR-STREAM"]
     decoding = methods.Decoding("VAR-STREAM", ["--cpu", *flags], text)
-    clock = translation.StepClock(decoding.generator.decoder, time.process_time, decoding.generator.driver.compiled)
+    clock = translation.StepClock(decoding.generator.decoder, time.process_time, step_costs.compiled_search(decoding.generator.driver))
     decoding.run()
     assert len(clock.begun) == decoding.timesteps and sum(rows for _, rows, _ in clock.begun) == decoding.rows
     assert all(seconds > 0 for _, (_, found) in clock.times() for seconds in found)

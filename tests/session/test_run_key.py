@@ -90,7 +90,7 @@ def test_a_line_that_was_changed_is_told_by_its_number(tiny, tmp_path, line, cha
         ({"tokens": {}}, "has a token outside the dictionary's"),
         ({"score": "x"}, "has a score that is not a number"),
         ({"positional_scores": []}, "has a score that is not a number, or not one for each token"),
-        ({"unmet": [["x"]]}, "has constraints that are no pairs"),
+        ({"unmet": [["x"]]}, "has constraints that are not pairs"),
     ],
     ids=str,
 )

@@ -144,5 +144,5 @@ def test_a_huge_picture_is_drawn_with_fewer_dots(tmp_path):
 
 def test_what_is_no_graph_is_refused(tmp_path):
     (tmp_path / "x.json").write_text("{}")
-    with pytest.raises(UsageError, match="no dependency graph"):
+    with pytest.raises(UsageError, match="not a dependency graph"):
         main(["--out", str(tmp_path), str(tmp_path / "x.json")])

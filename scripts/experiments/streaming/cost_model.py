@@ -28,7 +28,7 @@ from typing import Any
 
 from cost_tables import backend_tables, draw, fitted, gpu_table
 from methods import BenchError, Decoding, Setting, Text, add_text_arguments, compare, machine, made_by, methods, named, prepare
-from step_costs import Launches, StepCosts
+from step_costs import Launches, StepCosts, compiled_search
 
 BACKENDS: dict[str, list[str]] = {
     "torch": [],
@@ -69,7 +69,7 @@ def pair(kind: str, n: int, text: Text, backend: str, args: argparse.Namespace) 
         both.append(Decoding(name, ["--cpu", *flags], text))
     measured = []
     for decoding in both:
-        with StepCosts(decoding.generator.decoder, decoding.generator.driver.compiled) as clocks:
+        with StepCosts(decoding.generator.decoder, compiled_search(decoding.generator.driver)) as clocks:
             decoding.run()
         measured.append(clocks.measured())
     contenders = [decoding.contender() for decoding in both]

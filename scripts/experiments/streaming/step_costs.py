@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_ext.kernels.search.beam import CompiledBatch, Result
 from fairseq_ext.search.compiled_search import CompiledSearch
+from fairseq_ext.search.request import Request
 
 CHANGES = ("admit", "set_aside", "join", "resume")
 
@@ -109,6 +110,11 @@ def positions(decoder: Any) -> int:
     return live.source[0].size(0) if live is not None and isinstance(live.source, tuple) else 0  # an LSTM's
 
 
+def compiled_search(driver: Any) -> CompiledSearch | None:
+    """The compiled search of a driver, where its flags have one."""
+    return next((searcher for searcher in driver.compiled if isinstance(searcher, CompiledSearch)), None)
+
+
 class StepCosts:
     """Wraps a decoder's methods while a search runs, and a compiled search's: `with StepCosts(decoder, search) as found: decode()`, then
     found.measured()."""
@@ -136,11 +142,10 @@ class StepCosts:
             del self.search.admit, self.search.batch.go_on
 
     def measured_sources(self, search: CompiledSearch, admit: Callable) -> Callable:
-        def call(pool: Any, sentences: list[int], *arguments: Any) -> list[int]:
-            places = admit(pool, sentences, *arguments)
-            for place, tokens in zip(places, pool.length[sentences].tolist(), strict=True):
-                self.source[search.sentences[place].address] = tokens
-            return places
+        def call(requests: Sequence[Request]) -> None:
+            admit(requests)
+            for request in requests:
+                self.source[search.sentences[request].address] = int(request.batch.length[request.sentence])
 
         return call
 

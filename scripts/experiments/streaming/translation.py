@@ -32,6 +32,7 @@ from methods import (
     timing,
 )
 from mixed_corpus import mix
+from step_costs import compiled_search
 
 from fairseq_ext.kernels.search.beam import Result
 from fairseq_ext.search.compiled_search import CompiledSearch
@@ -110,7 +111,7 @@ class Translation:
 
         def make() -> list[dict]:
             decoding = Decoding("VAR-STREAM", flags, text)
-            clock = StepClock(decoding.generator.decoder, clock_of(self.args), decoding.generator.driver.compiled)
+            clock = StepClock(decoding.generator.decoder, clock_of(self.args), compiled_search(decoding.generator.driver))
             decoding.run()
             return [dict(length=length, rows=rows, seconds=seconds) for length, (rows, seconds) in clock.times()]
 

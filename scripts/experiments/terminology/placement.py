@@ -100,7 +100,7 @@ class Section:
         languages = self.args.src, self.args.tgt
         for language, lines in zip(languages, (self.sources, self.plain), strict=True):
             (self.work / f"text.{language}").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-        pieces = Translator(**self.flags).task.constraint_source().segmenter.pieces
+        pieces = Translator(**self.flags).task.session.sentences.constraint_source().segmenter.pieces
         pairs = zip(self.references, self.entries, strict=True)
         told = [[[f for f in e.forms if known and as_word(f).search(line)] or e.forms for e in entries] for line, entries in pairs]
         phrases = [[forms[0] for forms in of_line] for of_line in told]

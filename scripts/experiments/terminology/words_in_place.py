@@ -127,7 +127,7 @@ def main() -> None:
     quiet()
     sources, references = read_text(args.text, args.src, args.tgt, args.limit)
     translator = Translator(**model_flags(args.model, args.src, args.tgt), cpu=True, batch_size=64, beam=args.beam)
-    usable = translator.task.constraint_source().segmenter.writable
+    usable = translator.task.session.sentences.constraint_source().segmenter.writable
     rows: list[list[str]] = []
     for name in args.sets:
         drawn = extract(references, name, args.seed, lambda word: usable(word) and WORD.search(word) is not None)
