@@ -57,7 +57,9 @@ def register_named_tasks(options: ModuleType) -> None:
                 stock(args)
         if own.names_our_task():
             importlib.import_module("fairseq_ext.tasks")
-            importlib.import_module("fairseq_ext.session.stock_tasks").refuse_unknown(own.named_task(sys.argv))
+            stock_tasks, name = importlib.import_module("fairseq_ext.session.stock_tasks"), own.named_task(sys.argv)
+            stock_tasks.refuse_unknown(name)
+            stock_tasks.refuse_flags(name, sys.argv)
 
     def given_twice() -> list[str]:
         apart = [sys.argv[i + 1] for i, argument in enumerate(sys.argv[:-1]) if argument == "--user-dir"]
