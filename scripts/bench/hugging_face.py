@@ -102,7 +102,9 @@ def write_m2m100(folder: Path, shape: dict[str, Any]) -> Kind:
     codes = list(FAIRSEQ_LANGUAGE_CODES)
     tokenizer = NllbTokenizer.from_pretrained(folder, additional_special_tokens=codes, src_lang="deu_Latn", tgt_lang="eng_Latn")
     tokenizer.save_pretrained(folder)
-    M2M100ForConditionalGeneration(M2M100Config(vocab_size=shape["vocab_size"], **sizes(shape))).save_pretrained(folder)
+    model = M2M100ForConditionalGeneration(M2M100Config(vocab_size=shape["vocab_size"], **sizes(shape)))
+    torch.nn.init.normal_(model.model.decoder.layer_norm.weight)  # else it repeats the language's token, which is no word of a translation
+    model.save_pretrained(folder)
     return Kind(M2M100ForConditionalGeneration, tokenizer, "deu_Latn", "eng_Latn")
 
 

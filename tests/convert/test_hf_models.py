@@ -159,13 +159,13 @@ def test_greedy_translations_are_transformers(made, kind):
 def test_beams_are_transformers(made, kind):
     of = made(kind, SEEDS[kind])
     text = lines(len(part_of(500, 12)), 9)
-    found = translator(of, True, beam=5, nbest=5, max_len_b=78, min_len=0, unnormalized=True)
-    rows = generated(of, of.batch(text), 80, num_beams=5, num_return_sequences=5, early_stopping=True, length_penalty=0.0)
+    found = translator(of, True, beam=5, nbest=5, max_len_b=38, min_len=0, unnormalized=True)
+    rows = generated(of, of.batch(text), 40, num_beams=5, num_return_sequences=5, early_stopping=True, length_penalty=0.0)
     expected = without_padding(of, rows)
     compared = 0
     for i, ours in enumerate(ours_of(of, found, text)):
         theirs = expected[5 * i : 5 * i + 5]
-        if max(map(len, theirs)) < 77:  # none was broken off
+        if max(map(len, theirs)) < 37:  # none was broken off
             assert ours == theirs, text[i]
             compared += 1
     assert compared > len(text) / 5
@@ -175,13 +175,13 @@ def test_scores_under_a_length_penalty_are_transformers(made, kind):
     """In float32, as users have it: transformers gives our hypotheses our scores, and has found none that is better."""
     of = made(kind, SEEDS[kind])
     text = lines(len(part_of(500, 8)), 13)
-    ours = hypotheses_of(of, translator(of, beam=5, nbest=5, max_len_b=78, min_len=0), text)
-    rows = generated(of, of.batch(text), 80, num_beams=5, num_return_sequences=5, early_stopping=True, length_penalty=1.0)
+    ours = hypotheses_of(of, translator(of, beam=5, nbest=5, max_len_b=38, min_len=0), text)
+    rows = generated(of, of.batch(text), 40, num_beams=5, num_return_sequences=5, early_stopping=True, length_penalty=1.0)
     theirs = [without_padding(of, rows[5 * i : 5 * i + 5]) for i in range(len(text))]
     again = scores_of(of, text, [[tokens for tokens, _ in nbest] for nbest in ours])
     for line, nbest, expected in zip(text, ours, again, strict=True):
         assert [score for _, score in nbest] == pytest.approx(expected, abs=1e-4), line
-    whole = [i for i, nbest in enumerate(theirs) if max(map(len, nbest)) < 77]  # none was broken off
+    whole = [i for i, nbest in enumerate(theirs) if max(map(len, nbest)) < 37]  # none was broken off
     found = scores_of(of, [text[i] for i in whole], [theirs[i] for i in whole])
     for i, scores in zip(whole, found, strict=True):
         assert max(scores) <= ours[i][0][1] + 1e-4, text[i]
