@@ -74,7 +74,7 @@ def own_this_process() -> None:
     global owned
     if owned:
         return
-    from fairseq_ext import child
+    from fairseq_ext.compat import child
 
     owned = command() or "?"
     if not (decodes_alone() and os.path.isdir("fairseq_cli")):  # fairseq itself is run from its source folder

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import tempfile
 
-from fairseq_ext import child
+from fairseq_ext.compat import child
 
 LONGEST = 300  # seconds that a probe may take
 

@@ -57,7 +57,7 @@ def register_named_tasks(options: ModuleType) -> None:
                 stock(args)
         if own.names_our_task():
             importlib.import_module("fairseq_ext.tasks")
-            importlib.import_module("fairseq_ext.session.stock_tasks").refuse_unknown(own.named_task(sys.argv))
+            importlib.import_module("fairseq_ext.session.stock.tasks").refuse_unknown(own.named_task(sys.argv))
 
     def given_twice() -> list[str]:
         apart = [sys.argv[i + 1] for i, argument in enumerate(sys.argv[:-1]) if argument == "--user-dir"]
@@ -67,7 +67,7 @@ def register_named_tasks(options: ModuleType) -> None:
     if own.names_our_task():
         importlib.import_module("fairseq_ext.tasks")
     if own.decodes_alone():
-        importlib.import_module("fairseq_ext.leaving").interrupts_raise()
+        importlib.import_module("fairseq_ext.compat.leaving").interrupts_raise()
         if {"-h", "--help"} & set(sys.argv):
             importlib.import_module("fairseq_ext.__main__").print_flags()
 

@@ -24,12 +24,12 @@ from fairseq_ext.errors import NotANumber
 from fairseq_ext.parallel.driver import ParallelSearch
 from fairseq_ext.placement.align import GlossaryPlacement, elsewhere
 from fairseq_ext.search.finished import Hypothesis
-from fairseq_ext.search.loop_search import LoopSearch
-from fairseq_ext.search.open_pool import OpenPool
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Schedule
-from fairseq_ext.search.searcher import Searcher
-from fairseq_ext.search.searchers import Searchers, compiled
+from fairseq_ext.search.searchers.loop import LoopSearch
+from fairseq_ext.search.searchers.open_pool import OpenPool
+from fairseq_ext.search.searchers.protocol import Searcher
+from fairseq_ext.search.searchers.several import Searchers, compiled
 from fairseq_ext.session.pool_of import pool_of, pool_without_constraints
 from fairseq_ext.translator import Translator
 

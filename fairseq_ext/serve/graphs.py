@@ -18,7 +18,7 @@ from typing import Any
 
 from fairseq.dataclass.configs import GenerationConfig
 
-from fairseq_ext import child
+from fairseq_ext.compat import child
 from fairseq_ext.errors import UsageError
 from fairseq_ext.tasks import Flags
 from fairseq_ext.translator import Translator

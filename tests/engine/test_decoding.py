@@ -16,13 +16,13 @@ from fairseq_ext.engine.jobs import Answer, GlossaryFile, Job, Partial
 from fairseq_ext.engine.worker import STEPS, load
 from fairseq_ext.kernels.library import library
 from fairseq_ext.kernels.search.beam import Result
-from fairseq_ext.search.compiled_search import CompiledSearch
-from fairseq_ext.search.constrained import ConstrainedSearch
-from fairseq_ext.search.loop_search import LoopSearch
 from fairseq_ext.search.request import Request
-from fairseq_ext.search.searchers import Searchers
+from fairseq_ext.search.searchers.compiled import CompiledSearch
+from fairseq_ext.search.searchers.constrained import ConstrainedSearch
+from fairseq_ext.search.searchers.loop import LoopSearch
+from fairseq_ext.search.searchers.several import Searchers
 from fairseq_ext.session.pool_of import pool_of, pool_without_constraints
-from fairseq_ext.translation import Translation
+from fairseq_ext.text.translation import Translation
 
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "checkpoints" / "demo"

@@ -6,7 +6,7 @@
 import os
 import sys
 
-PACKAGES = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # the folder that this package lies in
+PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # the folder that this package lies in
 
 
 def search_path() -> list[str]:
