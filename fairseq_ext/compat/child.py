@@ -26,6 +26,16 @@ def python(module: str, *arguments: str) -> list[str]:
     return [sys.executable, *alone, os.path.abspath(__file__), "\n".join(search_path()), module, *arguments]
 
 
+def pose(command: str) -> None:
+    """In the process, before anything is imported: look like one that was started for a command."""
+    sys.orig_argv = sys.argv = [command, *sys.argv[1:]]
+
+
+def argument() -> str:
+    """The first argument of the module, in the process."""
+    return sys.argv[1]
+
+
 def main() -> None:
     """In the process: be as one that was started with -m, or with -c. Ctrl-C ends it at once until it says otherwise."""
     path, module = sys.argv[1:3]

@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 
+from fairseq_ext.compat import child
 from fairseq_ext.engine.decoding import Decoding
 from fairseq_ext.engine.jobs import Description
 from fairseq_ext.engine.requirements import OfRequests, Requirements
@@ -245,5 +246,5 @@ def receive(control: socket.socket) -> bytes:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(child.argument()))
     os._exit(0)  # taking the model apart takes seconds

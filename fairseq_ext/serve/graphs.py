@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import subprocess
-import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import Pipe
@@ -103,4 +102,4 @@ class Graphs:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(child.argument()))
