@@ -51,7 +51,7 @@ ALLOWED = {
     "parallel": "counters decoders.protocol decoders.upload errors files kernels loading.array_file search stats",
     "search": "constraints.boundaries constraints.sentence constraints.sentence_end decoders.protocol decoders.upload errors kernels stats",
     "placement": "constraints decoders.protocol search stats terms",
-    "constraints": "counters errors files search.finished search.log_probs search.pool stats terms",
+    "constraints": "counters errors files search.finished search.log_probs stats terms",
     "decoders": "errors kernels",
     # what all may import
     "kernels": "compat.own_process errors files",
