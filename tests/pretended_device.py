@@ -15,6 +15,7 @@ import ctypes
 import subprocess
 import sys
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -264,8 +265,12 @@ class Graph:
 
     def __init__(self) -> None:
         self.calls: list[tuple] = []
+        self.own: set[int] = set()  # what its operations have made or changed
+        self.read: list[weakref.ref] = []  # what it takes from outside of the pool, which must outlive it
 
     def add(self, func, values, out, there) -> None:
+        self.read += [weakref.ref(x) for x in there if id(x.inner) not in self.own]
+        self.own |= {id(x) for x in tensors_of([out])}
         self.calls.append((func, *values, out))
 
     def made(self) -> Iterator[tuple]:
@@ -281,6 +286,8 @@ class Graph:
                 tensor.fill_(7)
 
     def replay(self) -> None:
+        if any(x() is None for x in self.read):
+            raise RuntimeError("a recorded graph reads memory outside of its pool that has been freed")
         for graph in self.pool:
             graph.spoil()
         made = {id(call) for call in self.made()}
