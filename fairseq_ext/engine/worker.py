@@ -62,11 +62,6 @@ def load(flags: dict[str, Any], longest: int | None = None) -> Decoding:
     for name, why in NOT_HERE.items():
         if flags.get(name) not in (None, False, 0, "0"):
             raise UsageError(f"--{name.replace('_', '-')} {why}: leave it out")
-    if flags.get("constraint_draft_first") and flags.get("constraint_bonus") is not None:
-        raise UsageError(
-            "--constraint-draft-first with --constraint-bonus makes its drafts by another search than its answers, and an engine refills "
-            "one search: leave one of the two out"
-        )
     decoding = decoding_of(flags)
     decoding.longest = longest
     return decoding
