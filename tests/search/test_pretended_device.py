@@ -8,16 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from kernels.cuda_executor import SOURCE, Executor, compiled
 from models import batch, build, generators, on_device, parted, run, same, with_files
 from pretended_device import RECORDING, counting
-from search.counted_steps import WAYS, counted
+from search.counted_steps import WAYS, counted, use_kernels
 from test_compose import CONSTRAINTS, EXAMPLES, LENGTHS, TAKE_CONSTRAINTS
 
 from fairseq_ext.decoders.transformer import cuda_graph_cache
 from fairseq_ext.decoders.transformer.cuda_graph_step import Buffers, CudaGraph
 from fairseq_ext.errors import NotANumber
-from fairseq_ext.kernels.softmax import lsh_cuda
 
 
 def on_both(flags: dict, device: torch.device, **generation) -> list:
@@ -38,29 +36,14 @@ def test_a_strategy_gives_on_the_device_what_it_gives_on_the_cpu(name, pretended
 
 
 def test_lsh_by_its_cuda_kernels_gives_what_the_cpu_gives(pretended, monkeypatch, tmp_path):
-    executor = Executor(compiled(SOURCE.read_text(), tmp_path))
-
-    def launch(name, grid, *arguments, **sizes):
-        executor.launch(name, grid, *(a.inner if isinstance(a, torch.Tensor) else a for a in arguments), **sizes)
-
-    monkeypatch.setattr(lsh_cuda, "launch", launch)
-    monkeypatch.setattr(lsh_cuda, "unavailable", lambda: None)
-    lsh = {
-        "softmax": "lsh",
-        "lsh_k": 4,
-        "lsh_u": 2,
-        "lsh_bands": 20,
-        "lsh_hits": 3,
-        "lsh_top": 8,
-        "lsh_index": "off",
-        "lsh_table": "cuckoo",
-    }
+    launched = use_kernels(tmp_path, monkeypatch)
+    lsh = WAYS["LSH"] | {"lsh_table": "cuckoo"}
     with counting() as counts:
         same(*on_both(lsh, pretended, max_len_b=4))
     waits = {place.split(":")[0] for place in counts.waits}
     assert "_local_scalar_dense in kernels/softmax/lsh_cuda.py" in waits  # the shortlist's length
     assert "a mask as an index in kernels/softmax/lsh_cuda.py" not in waits
-    assert {"wta_hash", "lookup_cuckoo", "count_hits", "compact_count", "compact_write"} <= set(executor.launched)
+    assert {"wta_hash", "lookup_cuckoo", "count_hits", "compact_count", "compact_write"} <= set(launched)
 
 
 # ---- CUDA graphs
