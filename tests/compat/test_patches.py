@@ -1,4 +1,4 @@
-"""The list of patches is what holds: all that hangs in others' modules belongs to a patch in force, and each of those has what it says."""
+"""The list of patches is what holds: what of others' modules is ours belongs to a patch in force, and each of those has what it says."""
 
 import json
 import os
