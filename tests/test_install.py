@@ -1,5 +1,6 @@
 """The page "Install" from nothing: a wheel in an environment of its own, without compilers, in a folder that is not the clone (--all)."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -27,12 +28,17 @@ def run(words: list, folder: Path, **environment: str) -> subprocess.CompletedPr
     return done
 
 
-@pytest.fixture(scope="session")
-def wheel(tmp_path_factory) -> Path:
-    """A wheel of this clone."""
+@functools.cache
+def built(tmp_path_factory) -> Path:
+    """A wheel of this clone, which takes minutes, once for every file of tests."""
     folder = tmp_path_factory.mktemp("wheel")
     run([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--wheel-dir", folder, ROOT], folder)
     return next(folder.glob("fairseq_ext-*.whl"))
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory) -> Path:
+    return built(tmp_path_factory)
 
 
 @needs_all
