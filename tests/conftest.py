@@ -113,6 +113,16 @@ def hostile(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory) -> Path:
+    """A wheel of this clone, which takes minutes to build."""
+    folder = tmp_path_factory.mktemp("wheel")
+    words = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--wheel-dir", folder, Path(__file__).parents[1]]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return next(folder.glob("fairseq_ext-*.whl"))
+
+
 # ---- the commands
 
 
