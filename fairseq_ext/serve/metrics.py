@@ -29,6 +29,7 @@ class OfEngines(Collector):
         yield CounterMetricFamily(name + "refills", "times that waiting sentences joined the search", work.refills)
         yield SummaryMetricFamily(name + "rows_a_step", "rows of each decoder call", count_value=work.steps, sum_value=work.rows)
         yield CounterMetricFamily(name + "worker_restarts", "workers that died and were replaced", self.models.restarts)
+        yield GaugeMetricFamily(name + "models", "models that are loaded", len(self.models.engines))
         yield GaugeMetricFamily(name + "pending", "requests that are not answered", pending)
         yield GaugeMetricFamily(name + "waiting", "of these, the ones in the queue", waiting)
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from fairseq_ext.constraints.places import Span
 from fairseq_ext.terms.words import UNITS
-from fairseq_ext.text.segments import CLOSES, Mark, Segment, is_word
+from fairseq_ext.text.segments import CLOSES, OPEN, Mark, Segment, is_word
 
 Pairs = Sequence[tuple[Span, Span]]  # characters of source and target words that stand for each other
 
@@ -56,7 +56,10 @@ class Projection:
     def write(self, marks: list[Mark], first: int, behind: int, start: int, end: int) -> None:
         """Write the characters [start, end) of the translation, whose words are [first, behind), with these marks."""
         ranges = self.ranges(marks, first, behind)
-        places = [ranges.get(i) or (self.place(mark, first, behind, ranges),) * 2 for i, mark in enumerate(marks)]
+        places, halves = list[tuple[int, int]](), first  # subtle: halves of tags keep their order, else they would not nest
+        for i, mark in enumerate(marks):
+            places.append(ranges.get(i) or (max(halves if mark.half else first, self.place(mark, first, behind, ranges)),) * 2)
+            halves = places[-1][0] if mark.half else halves
         order = sorted(range(len(marks)), key=lambda i: (places[i][0], places[i][1] > places[i][0]))
         at = start
         for (low, high), mark in ((places[i], marks[i]) for i in order):
@@ -125,5 +128,5 @@ class Projection:
         elif not any(map(is_word, plain[mark.start :])) or before is after is None:
             place = wordy[-1] + 1 if mark.start < len(plain) else behind
         else:
-            place = before[1] + 1 if before is not None else after[1]  # type: ignore[index]
+            place = before[1] + 1 if before is not None and (mark.half != OPEN or after is None) else after[1]  # type: ignore[index]
         return next((high for low, high in ranges.values() if low < place < high), place)
