@@ -10,19 +10,26 @@ from __future__ import annotations
 import bisect
 from collections.abc import Sequence
 
+import regex
+
 from fairseq_ext.constraints.places import Span
 from fairseq_ext.terms.words import UNITS
-from fairseq_ext.text.segments import CLOSES, OPEN, Mark, Segment, is_word
+from fairseq_ext.text.segments import CLOSES, OPEN, WORDY, Mark, Segment, is_word
 
 Pairs = Sequence[tuple[Span, Span]]  # characters of source and target words that stand for each other
+
+
+def ended(text: str, source: str) -> str:
+    """A translation without the full stop that its source, such as a heading, does not have. source: "" where it may have none."""
+    return text[:-1] if regex.search(r"(?<![.。])[.。]$", text) and (not source or WORDY.search(source[-1:])) else text
 
 
 class Projection:
     """A translation that gets the marks of its segment."""
 
     def __init__(self, segment: Segment, text: str, pairs: Pairs | None):
-        self.segment, self.text = segment, text
-        self.words = [match.span() for match in UNITS.finditer(text)]
+        self.segment, self.text = segment, ended(text, segment.plain)
+        self.words = [match.span() for match in UNITS.finditer(self.text)]
         sources = [match.span() for match in UNITS.finditer(segment.plain)]
         if pairs is None:  # nothing is known: in step
             count = max(1, len(self.words))

@@ -18,6 +18,7 @@ from fairseq_ext.text.placeholders import find
 
 TEXT, OPEN, CLOSE, POINT, PLACEHOLDER = "text", "open", "close", "point", "placeholder"
 CUTS = (regex.compile(r"[,;:.!?…)\]]+\s+|[，；：。！？、]|\s[-–—]\s"), regex.compile(r"\s+"), regex.compile(r"(?<=.)(?=.)"))
+BULLET = regex.compile(r"\s*(?:[-–—*•·‣▪◦+>]|\d{1,3}[.)]|[a-z]\))\s+(?=\S)")  # of an item of a list, a quotation, somebody who speaks
 LONGEST = 3000  # characters of a segment: no model takes so many, and to segment them would keep others waiting
 WORDY, SPACE = regex.compile(r"\w"), regex.compile(r"\s")
 CLOSES = regex.compile(r"[\p{P}--[\p{Ps}\p{Pi}]]", regex.V1)  # punctuation that stands directly behind a word
@@ -64,8 +65,11 @@ Item = str | Segment
 def of_text(text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()) -> Iterator[Item]:
     """The items of a plain text. A line break ends a sentence. ends: of `splitter`; protect: regular expressions."""
     for line in text.splitlines(keepends=True):
-        atoms, at = [], 0
+        lead = BULLET.match(line)
+        atoms, at = [Atom(POINT, lead[0])] if lead else [], lead.end() if lead else 0
         for start, end in find(line, protect):
+            if start < at:
+                continue
             atoms += [Atom(TEXT, line[at:start], line[at:start]), Atom(PLACEHOLDER, line[start:end])]
             at = end
         yield from of_run([*atoms, Atom(TEXT, line[at:], line[at:])], ends)

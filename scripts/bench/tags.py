@@ -2,10 +2,10 @@
 
     python scripts/bench/tags.py [--limit N]
 
-One row an attention and a way to read words off it. all layers: their average, which fairseq_ext reads; layer N: of this layer of fairseq's
-own decoder, as its `transformer_align` prints alignments; shifted: of the step that reads the target word, not of the one that writes it. A
-case is a noun that stands once in its source and whose translation stands once in the output; right: the tag is around it, and around
-nothing else.
+One row an attention and a way to read words off it. all layers: their average, which fairseq_ext reads; layer N: of this one of fairseq's
+own decoder, heads averaged, as its `transformer_align` reads alignments. greatest: of each word the one that it attends to most; assigned:
+as fairseq_ext/text/alignment.py. A case is a noun that stands once in its source, its translation once in the output; right: the
+tag is around it, and around nothing else.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ def once(forms: set[str], text: str) -> list[str]:
 
 
 class OneLayer:
-    """What one layer of fairseq's decoder attends to, in the place of a ForcedDecoding. shifted: in the step behind."""
+    """What one layer of fairseq's decoder attends to, in the place of a ForcedDecoding."""
 
-    def __init__(self, model: Any, layer: int, shifted: bool):
-        self.model, self.layer, self.shifted = model, layer, shifted
+    def __init__(self, model: Any, layer: int):
+        self.model, self.layer = model, layer
 
     def encode(self, sources: list[list[int]], device: torch.device) -> list[list[int]]:
         return sources
@@ -73,9 +73,8 @@ class OneLayer:
         for source, target in pairs:
             tokens = torch.tensor([sources[source]])
             encoded = self.model.encoder(tokens, torch.tensor([tokens.size(1)]))
-            inputs = torch.tensor([[eos, *target]])
-            attn = self.model.decoder(inputs, encoder_out=encoded, alignment_layer=self.layer, features_only=True)[1]["attn"][0][0]
-            out.append(attn[1:] if self.shifted else attn[:-1])  # (L, T)
+            inputs = torch.tensor([[eos, *target[:-1]]])
+            out.append(self.model.decoder(inputs, encoder_out=encoded, alignment_layer=self.layer, features_only=True)[1]["attn"][0][0])
         return out
 
 
@@ -90,13 +89,15 @@ def measure(lines: list[str], known: dict[str, set[str]], translator: Translator
                 cases.append((marked(line, word), hypothesis, there[0]))
     model, ours, rows = translator.models[0], alignment.Aligner(translator), []
     readers: dict[str, Any] = {"all layers": ours.attention}
-    for layer in range(len(model.decoder.layers)):
-        readers |= {f"layer {layer + 1}{', shifted' * shifted}": OneLayer(model, layer, shifted) for shifted in (False, True)}
+    readers |= {f"layer {layer + 1}": OneLayer(model, layer) for layer in range(len(model.decoder.layers))}
+    dictionary = translator.task.target_dictionary
+    sources = [translator.encode(line).tolist() for line in lines]
+    targets = [[*map(dictionary.index, each.tokens), dictionary.eos()] for each in found]
     ways = {"assigned": alignment.assigned, "greatest": lambda table: table.argmax(1).tolist()}
     for name, reader in readers.items():
-        for way, assigned in ways.items():
-            ours.attention, alignment.assigned = reader, assigned
-            pairs = {line: each for line, each in zip(lines, ours.pairs(lines, found), strict=True)}
+        weights = reader.attention(reader.encode(sources, torch.device("cpu")), list(enumerate(targets)), dictionary.eos())
+        for way, alignment.assigned in ways.items():
+            pairs = {line: ours.of_sentence(line, h, w.float()) for line, h, w in zip(lines, found, weights, strict=True)}
             right = sum(f"<b>{word}</b>" in Projection(s, h.text, pairs[s.plain]).rendered() for s, h, word in cases)
             rows.append(f"| {name} | {way} | {right} of {len(cases)} | {100 * right / len(cases):.1f} % |")
     alignment.assigned = ways["assigned"]
