@@ -224,10 +224,20 @@ class Translator(LoadedModel):
         format: "text", "html", "xml" or "markdown". protect: regular expressions of what stays as it is, beside URLs, e-mail addresses,
         `{name}`, `%s` and the like. Errors: UsageError for another format, and for an expression that is none.
         """
-        found = TextTranslation(text)
-        for items in passes(format, splitter(getattr(self.task.flags(), "source_lang", None)), protect):
-            found.text = "".join(translated(items(found.text), partial(self.of_segments, progress=progress), found.left))
+        found = TextTranslation("")
+        found.text = "".join(self.translate_text_iter(text, format, protect, found.left, progress))
         return found
+
+    def translate_text_iter(
+        self, text: str, format: str = "text", protect: Sequence[str] = (), left: list[tuple[str, str]] | None = None,
+        progress: bool = False,
+    ) -> Iterator[str]:  # fmt: skip
+        """Yield the translation of a text in parts, the first of them soon. left: gets what stays as it is; else as `translate_text`."""
+        left = [] if left is None else left
+        *before, last = passes(format, splitter(getattr(self.task.flags(), "source_lang", None)), protect)
+        for items in before:
+            text = "".join(translated(items(text), partial(self.of_segments, progress=progress), left))
+        yield from translated(last(text), partial(self.of_segments, progress=progress), left)
 
     def of_segments(self, segments: Sequence[Segment], progress: bool = False) -> list[Translation | UsageError]:
         """The best translation of each segment, aligned where something is to be put back; the error of one that has none."""
