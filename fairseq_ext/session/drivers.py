@@ -61,9 +61,8 @@ def driver_of(
     flags: Any, context: Context, setup: SearchSetup, meets: Callable[[Pool], Meets], decoded: Callable[[str], str],
     text: Callable[[], TargetText] | None,
 ) -> Driver:  # fmt: skip
-    """The driver that --decoding names, in those against rambling, of --glossary-placement and of --ddg-dir. meets: how it is
-    counted which constraints a hypothesis of a pool meets; decoded: target symbols as text; text: how the target side is read, where terms are
-    placed."""
+    """The driver that --decoding names, in those against rambling, of --glossary-placement and of --ddg-dir. meets: how it is counted which
+    constraints a hypothesis of a pool meets; decoded: target symbols as text; text: how the target side is read, where terms are placed."""
     make = build("decoding", flags, context)
     driver = make(setup)
     if [choice(flags, point) for point in ("select", "stop", "decoding")] == ["dba", "early", "beam"]:
