@@ -141,8 +141,8 @@ def test_a_schedule_that_does_not_fit_is_told_and_the_model_is_loaded_once(monke
     flags = {**FLAGS, "path": str(DEMO / "checkpoint.pt"), "data": str(DEMO)}
     found = Worker(flags, 1, False).load()
     assert "schedule:stream" in found["signature"] and not found["note"]
-    found = Worker({**flags, "sampling": True}, 1, False).load()
-    assert "schedule:batch" in found["signature"] and "does not fit: --sampling" in found["note"]
+    found = Worker({**flags, "match_source_len": True}, 1, False).load()
+    assert "schedule:batch" in found["signature"] and "does not fit: --match-source-len" in found["note"]
     # what is no fault of the schedule's
     assert "--unkpen" in Worker({**flags, "stop": "optimal", "unkpen": "-1"}, 1, False).load()["error"]
     assert len(loads) == 3
