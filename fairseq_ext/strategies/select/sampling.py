@@ -95,9 +95,10 @@ def tell(flags, generation) -> str:
 
 
 @register(
-    "select", "sampling", SamplingFlags, check=check, tell=tell, needs=("no constraints",), denies=("beam",), draws=True,
-    neutral=({"sampling": True, "sampling_topk": 1},),
-    example=tuple({"sampling": True, f"sampling_{how}": value} for how, value in (("topk", 3), ("topp", 0.8), ("epsilon", 0.05))),
+    "select", "sampling", SamplingFlags, check=check, tell=tell, needs=("own loop", "no constraints"), denies=("beam", "repeatable calls"),
+    draws=True,
+    neutral=({"select": "sampling", "sampling": True, "sampling_topk": 1},),
+    example=({"select": "sampling", "sampling": True, "sampling_epsilon": 0.05},),
     paper="fairseq's own; Hewitt et al. 2022 (--sampling-epsilon)",
 )  # fmt: skip
 def build(flags, context) -> Sampling:
