@@ -9,14 +9,14 @@ import fairseq
 import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
-from fairseq_ext.capabilities import Part
+from fairseq_ext.checks.capabilities import Part
+from fairseq_ext.checks.validate import stock_search, validate
 from fairseq_ext.constraints.flags import choose_strategies, constrained, is_ordered, places_terms
-from fairseq_ext.digests import short_name_of_weights
+from fairseq_ext.loading.digests import short_name_of_weights
+from fairseq_ext.loading.settings import setting
 from fairseq_ext.registry import DEFAULT, POINTS, PRUNERS, STRATEGIES, all_strategies, changed, choice, draws, names_of
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.search.spec import SearchSpec
-from fairseq_ext.session.checkpoint import setting
-from fairseq_ext.validate import stock_search, validate
 from fairseq_ext.version import __version__
 
 if TYPE_CHECKING:

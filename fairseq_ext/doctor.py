@@ -21,7 +21,8 @@ PACKAGE = Path(__file__).resolve().parent
 if __name__ == "__main__" and sys.path and Path(sys.path[0]).resolve() == PACKAGE:
     sys.path[0] = str(PACKAGE.parent)  # started as a file: its folder must not be searched for modules
 
-from fairseq_ext.compat import startup  # noqa: E402
+from fairseq_ext.compat import own_process, startup  # noqa: E402
+from fairseq_ext.compat.leaving import leave  # noqa: E402
 from fairseq_ext.compat.probes import (  # noqa: E402
     CLUSTER_PROBE,
     HOOK_PROBE,
@@ -32,7 +33,6 @@ from fairseq_ext.compat.probes import (  # noqa: E402
     probe,
     start_ahead,
 )  # fmt: skip
-from fairseq_ext.leaving import leave  # noqa: E402
 
 FAIRSEQ = "0.12.2"
 IS_CLONE = (PACKAGE.parent / "scripts" / "setup.sh").is_file()
@@ -248,4 +248,4 @@ def main(given: Sequence[str] = ()) -> int:
 
 
 if __name__ == "__main__":
-    leave(main(sys.argv[1:]))  # at once: to look through all that was imported takes half a second
+    leave(main(own_process.arguments()))  # at once: to look through all that was imported takes half a second

@@ -130,7 +130,6 @@ class EngineFlags(StockFlags, total=False):
     constraint_bonus: float | None
     constraint_boundary: Literal["none", "prefix", "word"] | None
     constraint_case: Literal["any", "exact", "initial"] | None
-    constraint_draft_first: bool | None
     constraint_end: bool | None
     cuda_graphs: Literal["auto", "off"] | None
     dba_allocation: Literal["even", "paper"] | None
@@ -169,7 +168,6 @@ class EngineFlags(StockFlags, total=False):
     refill_threshold: float | None
     sampling_epsilon: float | None
     schedule: Literal["batch", "stream"] | None
-    screen_bits: Literal["16", "8"] | None
     select: Literal["bonus", "cbs", "dba", "gbs", "sampling", "topk"] | None
     shortlist_counts: Text | None
     shortlist_file: Text | None

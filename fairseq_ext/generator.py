@@ -27,14 +27,14 @@ from fairseq_ext.decoders.fairseq.model import model_of_pair
 from fairseq_ext.decoders.protocol import Regroupable
 from fairseq_ext.decoders.refused import refuse_other_batches
 from fairseq_ext.decoders.self_check import check_finite
-from fairseq_ext.drivers import driver_of, may_read_models, setup_of
 from fairseq_ext.errors import SentenceError
+from fairseq_ext.loading.settings import checkpoint_of
 from fairseq_ext.search.alignments import WithAlignment
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.logits_processors import LogitsProcessors
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Strategies
-from fairseq_ext.session.checkpoint import checkpoint_of
+from fairseq_ext.session.drivers import driver_of, may_read_models, setup_of
 from fairseq_ext.session.pools import Pools
 from fairseq_ext.session.progress import Progress
 from fairseq_ext.session.results_file import ResultsFile, checksum

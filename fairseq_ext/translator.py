@@ -33,7 +33,7 @@ from fairseq_ext.text.formats import passes
 from fairseq_ext.text.in_lines import TextTranslation, translated
 from fairseq_ext.text.segments import Segment
 from fairseq_ext.text.splitter import splitter
-from fairseq_ext.translation import Translation, empty
+from fairseq_ext.text.translation import Translation, empty
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack

@@ -14,8 +14,9 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from models import batch, build, generators, run, task
 
-from fairseq_ext import UsageError, config, registry, validate
-from fairseq_ext.capabilities import CAPABILITIES
+from fairseq_ext import UsageError, config, registry
+from fairseq_ext.checks import validate
+from fairseq_ext.checks.capabilities import CAPABILITIES
 from fairseq_ext.registry import POINTS, PRUNERS, STRATEGIES
 from fairseq_ext.tasks import Flags
 
@@ -216,7 +217,7 @@ def test_every_capability_is_needed_and_denied():
     """A sentence that no pair can reach is a promise without a test."""
     everything = [*registry.all_strategies(), *validate.OPTIONS]
     needed, denied = ({c for s in everything for c in kind(s)} for kind in (lambda s: s.needs, lambda s: s.denies))
-    # denied by models, by constraints and by tasks (session/stock_tasks.py), not by a flag
+    # denied by models, by constraints and by tasks (session/stock/tasks.py), not by a flag
     by_models = {"one model", "output layer", "no constraints", "source sentence", "source tokens", "divisible batches"}
     assert needed - by_models == denied - by_models == set(CAPABILITIES) - by_models
 

@@ -165,8 +165,6 @@ RUNS = [  # strategies by plug point, other flags, fairseq's flags
     ({"select": "bonus"}, {"constraint_bonus": 2.0}, BEAM),
     ({"select": "dba", "stop": "early"}, {}, BEAM),
     ({"select": "dba", "stop": "optimal"}, {}, BEAM),
-    ({"select": "dba"}, {"constraint_draft_first": True}, BEAM),
-    ({"select": "dba", "stop": "optimal"}, {"constraint_draft_first": True}, BEAM),
     ({"softmax": "lsh"}, LSH, BEAM),
     ({"softmax": "top"}, {"shortlist_top": 9, "shortlist_recall_every": 1}, BEAM),
     ({"softmax": "lexical"}, {"shortlist_top": 5, "shortlist_words": 1, "shortlist_recall_every": 1, "shortlist_file": "table"}, BEAM),

@@ -20,7 +20,6 @@ from unicodedata import normalize
 import torch
 from torch import Tensor
 
-from fairseq_ext.constraints.draft_first import Driver
 from fairseq_ext.constraints.in_text import banned_in_texts
 from fairseq_ext.constraints.phrase import Phrase
 from fairseq_ext.constraints.places import Span
@@ -37,6 +36,7 @@ from fairseq_ext.search.spec import SearchSpec
 
 TOGETHER = 128  # sentences whose hypotheses are scored in one call
 CANDIDATES, NEAR = 2, 0.02  # hypotheses that compete, and how far their scores may lie below the best
+Driver = Callable[[Pool, OnFinal], None]
 SEARCHED = 5  # hypotheses that are searched for a word where those have none
 FORMS = 6  # most combinations of target forms of a hypothesis
 TRUST = 0.1  # weight of the score with terms beside that of the draft

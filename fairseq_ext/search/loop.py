@@ -1,7 +1,7 @@
 """The one decoding loop: beam search over flat rows, with the plug points of protocols.py.
 
 A pass through the numbered steps adds one token to every row of a group. The host waits for the device once a pass, in step (8).
-scheduler.py says when sentences start (1) and which passes are made; loop_search.py gives them their hypotheses.
+scheduler.py says when sentences start (1) and which passes are made; searchers/loop.py gives them their hypotheses.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fairseq_ext.decoders.upload import upload
 from fairseq_ext.errors import NotANumber
 from fairseq_ext.search.attention import Attention
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import StopDecision
 from fairseq_ext.search.state import Search
 from fairseq_ext.search.survivors import continued, survivors
-from fairseq_ext.upload import upload
 
 
 def advance_group(search: Search) -> list[int]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import subprocess
-import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import Pipe
@@ -18,7 +17,7 @@ from typing import Any
 
 from fairseq.dataclass.configs import GenerationConfig
 
-from fairseq_ext import child
+from fairseq_ext.compat import child
 from fairseq_ext.errors import UsageError
 from fairseq_ext.tasks import Flags
 from fairseq_ext.translator import Translator
@@ -103,4 +102,4 @@ class Graphs:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(child.argument()))

@@ -7,18 +7,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from fairseq_ext import config, validate
-from fairseq_ext.capabilities import Part
+from fairseq_ext import config
+from fairseq_ext.checks import validate
+from fairseq_ext.checks.capabilities import Part
 from fairseq_ext.compat.own_process import decodes_alone
 from fairseq_ext.constraints.flags import boundary_mode, check_glossary, check_phrases, choose_placement, constrained, expect_phrases
 from fairseq_ext.constraints.target_text import TargetText
 from fairseq_ext.generator import AlignedBeamSearchGenerator, BeamSearchGenerator
 from fairseq_ext.kernels.library import give_back_memory
+from fairseq_ext.loading.dictionaries import warn_of_other_words
+from fairseq_ext.loading.settings import longest_source, segments_text, shows_bar
 from fairseq_ext.session.bad_sentences import Batch
 from fairseq_ext.session.batches import Batches
-from fairseq_ext.session.checkpoint import longest_source, segments_text, shows_bar
 from fairseq_ext.session.command import Command
-from fairseq_ext.session.dictionaries import warn_of_other_words
 from fairseq_ext.session.interactive import Lines
 from fairseq_ext.session.sentences import Sentences
 

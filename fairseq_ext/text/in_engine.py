@@ -16,7 +16,7 @@ from fairseq_ext.loading.lengths import TooLong
 from fairseq_ext.text.formats import Pass
 from fairseq_ext.text.marks import Projection
 from fairseq_ext.text.segments import Item, Segment, halves
-from fairseq_ext.translation import Translation
+from fairseq_ext.text.translation import Translation
 
 AHEAD = 64  # segments of a text that an engine has at once
 

@@ -10,7 +10,7 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.loading.lengths import TooLong
 from fairseq_ext.text.marks import Projection
 from fairseq_ext.text.segments import Item, Segment, halves
-from fairseq_ext.translation import Translation
+from fairseq_ext.text.translation import Translation
 
 Translate = Callable[[Sequence[Segment]], Sequence[Translation | UsageError]]
 TOGETHER = 500  # segments and what stands between them

@@ -1,4 +1,5 @@
-"""Batches with required phrases are searched in compiled calls, and get the loop's hypotheses to the last bit (search/constrained.py)."""
+"""Batches with required phrases are searched in compiled calls, and get the loop's hypotheses to the last bit
+(search/searchers/constrained.py)."""
 
 import functools
 import os
@@ -10,8 +11,8 @@ from models import batch, build, dictionary, generators, run, same
 
 from fairseq_ext.constraints.sentence import EMPTY, SentenceConstraints
 from fairseq_ext.kernels.library import library
-from fairseq_ext.search.loop_search import LoopSearch
-from fairseq_ext.search.searchers import beam_search
+from fairseq_ext.search.searchers.loop import LoopSearch
+from fairseq_ext.search.searchers.several import beam_search
 
 pytestmark = pytest.mark.skipif(library() is None, reason="there is no compiled library")
 CASES = int(os.environ.get("CONSTRAINED_CASES", "150"))

@@ -28,6 +28,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from fairseq_ext.decoders.upload import upload
 from fairseq_ext.kernels.constraints.constrained import Estimate
 from fairseq_ext.registry import register
 from fairseq_ext.search.banks import by_banks
@@ -40,7 +41,6 @@ from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.stats import Stats
 from fairseq_ext.strategies.stop.count import Count
 from fairseq_ext.strategies.stop.length_reward import LengthFlags, check_length
-from fairseq_ext.upload import upload
 
 LACKING = 0.3  # nats, of each required token that a live hypothesis lacks
 COST = 0.1  # nats, of EOS and of each other token that it still takes

@@ -8,13 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from fairseq_ext.config import Context
-from fairseq_ext.constraints.draft_first import DraftFirst, Driver
 from fairseq_ext.constraints.report import Meets
 from fairseq_ext.constraints.target_text import TargetText
 from fairseq_ext.decoders.fairseq.uncached import UncachedBackend
 from fairseq_ext.decoders.protocol import Regroupable
 from fairseq_ext.errors import UsageError
-from fairseq_ext.placement.align import SEARCHED, GlossaryPlacement
+from fairseq_ext.placement.align import SEARCHED, Driver, GlossaryPlacement
 from fairseq_ext.placement.forced_decoding import ForcedDecoding
 from fairseq_ext.registry import DEFAULT, OUTSIDE, PRUNERS, STRATEGIES, changed, choice, refills
 from fairseq_ext.search.logits_processors import LogitsProcessors
@@ -61,7 +60,7 @@ def driver_of(
     flags: Any, context: Context, setup: SearchSetup, meets: Callable[[Pool], Meets], decoded: Callable[[str], str],
     text: Callable[[], TargetText] | None,
 ) -> Driver:  # fmt: skip
-    """The driver that --decoding names, in those of --glossary-placement, --constraint-draft-first and --ddg-dir. meets: how it is counted
+    """The driver that --decoding names, in those of --glossary-placement and --ddg-dir. meets: how it is counted
     which constraints a hypothesis of a pool meets; decoded: target symbols as text; text: how the target side is read, where terms are
     placed."""
     make = build("decoding", flags, context)
@@ -72,8 +71,6 @@ def driver_of(
         score = ForcedDecoding(reading, beside is not None, context.dictionary, left_pad, context.stats)
         english = str(getattr(flags, "target_lang", None) or "").lower().startswith("en")
         driver = GlossaryPlacement(make(free_setup(setup)), driver, score, setup.spec, text, meets, english)
-    if flags.constraint_draft_first:
-        driver = DraftFirst(make(draft_setup(flags, context, setup)), driver, flags.constraint_bonus is not None, meets, context.stats)
     if flags.ddg_dir is None:
         return driver
     from fairseq_ext.viz.writer import GraphWriter  # needs matplotlib, and is a command of its own
@@ -85,11 +82,3 @@ def free_setup(setup: SearchSetup) -> SearchSetup:
     """What makes the drafts of --glossary-placement align: the search without phrases, its lists long enough to choose from."""
     strategies = replace(setup.strategies, select=setup.strategies.select.unconstrained(), stop=setup.strategies.stop.unconstrained())
     return replace(setup, strategies=strategies, spec=replace(setup.spec, nbest=min(setup.spec.k, max(setup.spec.nbest, SEARCHED))))
-
-
-def draft_setup(flags: Any, context: Context, setup: SearchSetup) -> SearchSetup:
-    """What makes the drafts of --constraint-draft-first: the search itself, or one that prefers phrases by a bonus."""
-    if flags.constraint_bonus is None:
-        return setup
-    select = STRATEGIES["select"]["bonus"].build(flags, context)
-    return replace(setup, strategies=replace(setup.strategies, select=select))

@@ -6,7 +6,7 @@
 import os
 import sys
 
-PACKAGES = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # the folder that this package lies in
+PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # the folder that this package lies in
 
 
 def search_path() -> list[str]:
@@ -24,6 +24,16 @@ def python(module: str, *arguments: str) -> list[str]:
     """The command that runs a module, or code (module: -c), in a process of its own."""
     alone = ["-I"] if sys.flags.isolated else ["-E"] if sys.flags.ignore_environment else []
     return [sys.executable, *alone, os.path.abspath(__file__), "\n".join(search_path()), module, *arguments]
+
+
+def pose(command: str) -> None:
+    """In the process, before anything is imported: look like one that was started for a command."""
+    sys.orig_argv = sys.argv = [command, *sys.argv[1:]]
+
+
+def argument() -> str:
+    """The first argument of the module, in the process."""
+    return sys.argv[1]
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from fairseq.data import Dictionary
 
 from fairseq_ext.errors import cut
-from fairseq_ext.session.checkpoint import checkpoint_of
+from fairseq_ext.loading.settings import checkpoint_of
 
 logger = logging.getLogger("fairseq_ext")
 

@@ -11,7 +11,7 @@ from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleE
 from omegaconf import DictConfig
 
 from fairseq_ext.errors import UsageError, cut
-from fairseq_ext.session.checkpoint import setting
+from fairseq_ext.loading.settings import setting
 
 PAIRED = (TranslationMultiSimpleEpochTask, MultilingualTranslationTask)  # tasks that are told the pairs of their training
 

@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from fairseq_ext.compat.invalid_bytes import is_loaded
 from fairseq_ext.errors import UsageError, counted, cut
 from fairseq_ext.files import table_lines
-from fairseq_ext.session.checkpoint import setting
+from fairseq_ext.loading.settings import setting
 
 LARGEST = 2**31 - 1
 PROCESSES = max(64, 4 * (os.cpu_count() or 1))

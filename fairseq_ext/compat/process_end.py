@@ -9,8 +9,7 @@ import atexit
 import os
 from collections.abc import Callable
 
-from fairseq_ext import leaving
-from fairseq_ext.compat import own_process
+from fairseq_ext.compat import leaving, own_process
 from fairseq_ext.errors import report
 
 

@@ -15,11 +15,11 @@ from fairseq_ext.constraints.sentence import SentenceConstraints
 from fairseq_ext.errors import NotANumber
 from fairseq_ext.kernels.constraints.constrained import Banks, CompiledConstrained, Settings
 from fairseq_ext.kernels.search.beam import Result
-from fairseq_ext.search.compiled_search import FIRST_POSITIONS, FIRST_STEPS
 from fairseq_ext.search.finished import Hypothesis, n_best
 from fairseq_ext.search.pool import OfPool, Pool
 from fairseq_ext.search.request import Request
-from fairseq_ext.search.searcher import Searcher, common_prefix
+from fairseq_ext.search.searchers.compiled import FIRST_POSITIONS, FIRST_STEPS
+from fairseq_ext.search.searchers.protocol import Searcher, common_prefix
 from fairseq_ext.search.state import SearchSetup
 
 

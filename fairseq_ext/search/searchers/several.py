@@ -6,14 +6,14 @@ from collections.abc import Collection, Sequence
 
 import torch
 
-from fairseq_ext.search.compiled_search import CompiledSearch
-from fairseq_ext.search.constrained import ConstrainedSearch
 from fairseq_ext.search.finished import Hypothesis, OnFinal
-from fairseq_ext.search.loop_search import LoopSearch
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.request import Request
 from fairseq_ext.search.scheduler import search_all
-from fairseq_ext.search.searcher import Searcher
+from fairseq_ext.search.searchers.compiled import CompiledSearch
+from fairseq_ext.search.searchers.constrained import ConstrainedSearch
+from fairseq_ext.search.searchers.loop import LoopSearch
+from fairseq_ext.search.searchers.protocol import Searcher
 from fairseq_ext.search.state import SearchSetup
 
 
