@@ -182,6 +182,8 @@ def generators(
 def run(generator, sample: dict, seed: int = 5, **arguments) -> list[list[dict]]:
     """n-best lists; the random seed is for --sampling."""
     torch.manual_seed(seed)
+    if "prefix_tokens" in arguments and arguments["prefix_tokens"] is not None:  # with the sample, as fairseq-generate moves it
+        arguments["prefix_tokens"] = arguments["prefix_tokens"].to(sample["net_input"]["src_tokens"].device)
     return generator.generate([], sample, **arguments)
 
 
