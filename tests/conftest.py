@@ -71,6 +71,14 @@ def device(request, tmp_path_factory):
 
 
 @pytest.fixture
+def on_the_cpu(device, monkeypatch):
+    """For tests of what is compiled for the CPU: what models.py makes is there, whatever --device says."""
+    import models
+
+    monkeypatch.setattr(models, "DEVICE", torch.device("cpu"))
+
+
+@pytest.fixture
 def pretended(device, tmp_path_factory, monkeypatch):
     """A pretended GPU, for a test that always has one."""
     from pretended_device import pretended_device
