@@ -35,6 +35,13 @@ def test_one_wheel_of_this_machine_holds_a_library_of_every_level(wheel):
 
 
 @needs_all
+def test_a_wheel_holds_the_files_of_the_package_and_none_that_an_earlier_build_left(wheel):
+    for ending in (".py", ".cpp", ".hpp", ".cu"):
+        packed = {name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(ending)}
+        assert packed == {str(path.relative_to(ROOT)) for path in (ROOT / "fairseq_ext").rglob(f"*{ending}")}
+
+
+@needs_all
 def test_the_installed_wheel_translates_as_the_clone_does(wheel, tmp_path):
     """The page's commands; pip gets the torch of this environment, which may be at hand."""
     for line in ("pip install fairseq_ext-*.whl", "python -m fairseq_ext.doctor --install-fairseq"):
