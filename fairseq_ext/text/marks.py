@@ -1,8 +1,9 @@
 """Tags and placeholders put back into a translation, by the words that stand for those around which they stood.
 
 A tag goes around the run of target words most of which stand for words of its inside, and few for others: the sum of +1 and -1 is greatest
-(Kadane). A tag in a tag goes within that run; tags beside each other share no word. What has no inside, such as a placeholder or `<br>`,
-goes behind the word that stands for the one before it, else in front of the one that stands for the one behind it.
+(Kadane); where there is none, around the word nearest to its place. A tag in a tag goes within that run; tags beside each other share no
+word. What has no inside, such as a placeholder or `<br>`, goes behind the word that stands for the one before it, else in front of the one
+that stands for the one behind it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import regex
 
 from fairseq_ext.constraints.places import Span
 from fairseq_ext.terms.words import UNITS
-from fairseq_ext.text.segments import CLOSES, OPEN, WORDY, Mark, Segment, is_word
+from fairseq_ext.text.segments import CLOSES, LETTER, OPEN, WORDY, Mark, Segment, is_word
 
 Pairs = Sequence[tuple[Span, Span]]  # characters of source and target words that stand for each other
 
@@ -108,6 +109,13 @@ class Projection:
             if i in found:
                 found[i] = self.with_punctuation(mark, *found[i], behind, taken)
                 taken |= set(range(*found[i]))
+        for i, mark in enumerate(marks):  # a link around nothing cannot be clicked
+            if i not in found and LETTER.search(self.segment.plain[mark.start : mark.end]):
+                at = self.place(mark, first, behind, found)
+                near = (word for word in (at - 1, at) if first <= word < behind and word not in taken)
+                if (word := next((each for each in near if is_word(self.text[self.words[each][0]])), None)) is not None:
+                    found[i] = word, word + 1
+                    taken.add(word)
         return found
 
     def vote(self, word: int, mark: Mark) -> int:
