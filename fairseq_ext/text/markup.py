@@ -28,7 +28,7 @@ TOKEN = regex.compile(
 )
 ATTRIBUTE = regex.compile(r"(?<=\s(?:title|alt|placeholder|aria-label)\s*=\s*)(?:\"[^\"]+\"|'[^']+')", regex.IGNORECASE)
 NOT_TRANSLATED = regex.compile(r"\s(?:translate\s*=\s*[\"']?no\b|class\s*=\s*[\"'][^\"']*\bnotranslate\b)", regex.IGNORECASE)
-NOTE = regex.compile(r"[^<\p{L}]*</su[bp]>", regex.IGNORECASE)  # the end of the mark of a footnote
+NOTE = regex.compile(r"\s*[\d*†‡§]+\s*</su[bp]>", regex.IGNORECASE)  # the end of the mark of a footnote
 ENTITY = regex.compile(r"&(?:#\d+|#[xX][\da-fA-F]+|\w+);")
 
 

@@ -209,7 +209,8 @@ def taken_out(atoms: Sequence[Atom]) -> tuple[str, list[Mark], list[int]]:
             for i, character in enumerate(atom.text):
                 add(character, at + (i if atom.raw == atom.text else 0))
         elif atom.kind == CLOSE:
-            mark = stack.pop()
+            while (mark := stack.pop()).half:  # of what is not nested
+                mark.end = len(plain)
             behind = next((other.text[0] for other in atoms[place + 1 :] if other.text), " ")
             mark.end, mark.closing, mark.glued = len(plain), atom.raw, (mark.glued[0], is_word(behind))
         else:
@@ -222,12 +223,17 @@ def taken_out(atoms: Sequence[Atom]) -> tuple[str, list[Mark], list[int]]:
                 del plain[-1], origin[-1]
                 for outer in stack:
                     outer.start = min(outer.start, len(plain))
-            half = atom.name if atom.kind == POINT else ""
+            beside, half = stack[-1].inside if stack else marks, atom.name if atom.kind == POINT else ""
             mark = Mark(len(plain), len(plain), atom.raw, glued=(glued[0] or is_first, glued[1]), half=half)
-            (stack[-1].inside if stack else marks).append(mark)
-            if atom.kind == OPEN:
+            if half == CLOSE:  # around all before it
+                mark.start, mark.opening, mark.closing, mark.inside = stack[-1].start if stack else 0, "", atom.raw, beside[:]
+                beside.clear()
+            beside.append(mark)
+            if OPEN in (atom.kind, half):
                 stack.append(mark)
         at += len(atom.raw)
+    for mark in stack:
+        mark.end = len(plain)
     return "".join(plain), marks, origin
 
 

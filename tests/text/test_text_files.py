@@ -163,7 +163,8 @@ SLIDES = """<office:document office:mimetype="application/vnd.oasis.opendocument
 def office(folder, given, ending: str) -> str:
     """A file in another form, as LibreOffice writes it."""
     profile = f"-env:UserInstallation=file://{folder}/profile"
-    command = ["soffice", profile, "--headless", "--convert-to", ending, "--outdir", folder, given]
+    form = ending + ":Impress MS PowerPoint 2007 XML" * (ending == "pptx")
+    command = ["soffice", profile, "--headless", "--convert-to", form, "--outdir", folder, given]
     subprocess.run(list(map(str, command)), check=True, capture_output=True, timeout=120)
     return str(folder / f"{given.stem}.{ending}")
 
