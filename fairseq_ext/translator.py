@@ -26,6 +26,7 @@ from fairseq_ext.loading.several_sentences import warning
 from fairseq_ext.session.bad_sentences import decode_each
 from fairseq_ext.session.cpu_workers import share_of
 from fairseq_ext.session.generators import Generators, width_and_length
+from fairseq_ext.session.stock.tasks import refuse_flags
 from fairseq_ext.session.teacher_forcing import check_task, score_pairs
 from fairseq_ext.stats import Stats
 from fairseq_ext.text.alignment import Aligner
@@ -71,7 +72,9 @@ class Translator(LoadedModel):
     def __init__(
         self, path: str | PathLike[str], data: str | PathLike[str], task: str = "translation_ext", **flags: Unpack[Flags]
     ) -> None:
-        self.cfg = configuration([str(data), "--path", str(path), "--task", task, *as_arguments(flags)])
+        arguments = as_arguments(flags)
+        refuse_flags(task, arguments)
+        self.cfg = configuration([str(data), "--path", str(path), "--task", task, *arguments])
         generation = self.cfg.generation
         self.aligns = generation.print_alignment == "hard"
         self.beam, self.nbest = width_and_length(None, None, (generation.beam, generation.nbest))  # of calls that name none

@@ -195,7 +195,7 @@ class GlossaryPlacement:
         attention = self.score.attention(sources, pairs, pool.bos) if self.score.attends else [None] * len(given)
         jobs = []
         for (sentence, candidate), target, weights in zip(given, targets, attention, strict=True):
-            spans, lead = token_spans(candidate.tokens, self.text.text), len(target) - len(candidate.tokens)
+            spans, lead = token_spans(candidate.tokens, self.text.text, self.text.own_texts), len(target) - len(candidate.tokens)
             words = candidate.words = WordAlignment(candidate.text, spans, len(sentence.mentions))
             if weights is not None:
                 words.attend_([weights[lead:, list(mention)].sum(1) for mention in sentence.mentions])
