@@ -15,7 +15,7 @@ LEAD = regex.compile(r"(?:\s*(?:#{1,6}|>|[-*+]|\d{1,9}[.)]|\[[ xX]\])(?=\s))*\s*
 BREAKS = regex.compile(
     r"\s*$| {4}|\t|\s*(?:[-*_=]\s*){3,}$|\s*\[[^\]]+\]:\s|\s*</?[a-zA-Z!?]|\s*\|?(?:\s*:?-+:?\s*\|)+"
 )  # lines that are kept
-URL = r"\]\([^)\n]*\)"  # the end of a link
+URL = r"\](?:\([^)\n]*\)|\[[^\]\n]*\])"  # the end of a link
 CODE = r"(`+)(?!`).*?(?<!`)\1(?!`)|</?[a-zA-Z][^<>]*>|\[\^[^\]]+\]|!\[[^\]]*\]\([^)]*\)"
 MARK = regex.compile(r"\*\*|__|~~|(?<!\w)_(?=\S)|(?<=\S)_(?!\w)|\*|\[|\|")
 
@@ -58,8 +58,8 @@ def inline(text: str, protect: Sequence[str]) -> Iterator[Atom]:
     """The atoms of a paragraph."""
     at = 0
     for start, end in [*find(text, [*protect, URL, CODE]), (len(text), len(text))]:
-        yield from emphasis(text[at:start], text.startswith("](", start))
-        is_link = text.startswith("](", start)
+        is_link = text.startswith(("](", "]["), start)
+        yield from emphasis(text[at:start], is_link)
         yield Atom(CLOSE if is_link else PLACEHOLDER, text[start:end], name="link" * is_link)
         at = end
 

@@ -28,6 +28,7 @@ TOKEN = regex.compile(
 )
 ATTRIBUTE = regex.compile(r"(?<=\s(?:title|alt|placeholder|aria-label)\s*=\s*)(?:\"[^\"]+\"|'[^']+')", regex.IGNORECASE)
 NOT_TRANSLATED = regex.compile(r"\s(?:translate\s*=\s*[\"']?no\b|class\s*=\s*[\"'][^\"']*\bnotranslate\b)", regex.IGNORECASE)
+NOTE = regex.compile(r"\s*[\d*†‡§]+\s*</su[bp]>", regex.IGNORECASE)  # the end of the mark of a footnote
 ENTITY = regex.compile(r"&(?:#\d+|#[xX][\da-fA-F]+|\w+);")
 
 
@@ -121,6 +122,9 @@ def atoms(text: str, protect: Sequence[str], xml: bool, inline: Collection[str] 
         elif (not xml or NOT_TRANSLATED.search(tag["rest"])) and is_kept(tag):
             at = end_of(text, tag)
             yield Atom(BLOCK if key in PARTING or not (is_inline or key in KEPT) else PLACEHOLDER, text[tag.start() : at])
+        elif key in ("sup", "sub") and (note := NOTE.match(text, tag.end())):
+            at = note.end()
+            yield Atom(PLACEHOLDER, text[tag.start() : at])
         elif not is_inline:
             yield Atom(BLOCK, tag[0])
         elif tag["rest"].endswith("/") or (not xml and key in VOID):

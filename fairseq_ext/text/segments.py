@@ -20,7 +20,7 @@ TEXT, OPEN, CLOSE, POINT, PLACEHOLDER = "text", "open", "close", "point", "place
 CUTS = (regex.compile(r"[,;:.!?…)\]]+\s+|[，；：。！？、]|\s[-–—]\s"), regex.compile(r"\s+"), regex.compile(r"(?<=.)(?=.)"))
 BULLET = regex.compile(r"\s*(?:[-–—*•·‣▪◦+>]|\d{1,3}[.)]|[a-z]\))\s+(?=\S)")  # of an item of a list, a quotation, somebody who speaks
 LONGEST = 3000  # characters of a segment: no model takes so many, and to segment them would keep others waiting
-WORDY, SPACE = regex.compile(r"\w"), regex.compile(r"\s")
+LETTER, WORDY, SPACE = regex.compile(r"\p{L}"), regex.compile(r"\w"), regex.compile(r"\s")
 CLOSES = regex.compile(r"[\p{P}--[\p{Ps}\p{Pi}]]", regex.V1)  # punctuation that stands directly behind a word
 
 
@@ -151,6 +151,8 @@ def trimmed(atoms: list[Atom], escape: Callable[[str], str]) -> Iterator[Item]:
             behind -= 1
         elif pairs.get(first) == behind - 1:
             first, behind = first + 1, behind - 1
+        elif first in pairs and all(map(is_edge, atoms[first + 1 : pairs[first]])):  # a picture that is a link
+            first = pairs[first] + 1
         else:
             break
     lead, core, trail = atoms[:first], atoms[first:behind], atoms[behind:]
@@ -166,7 +168,7 @@ def trimmed(atoms: list[Atom], escape: Callable[[str], str]) -> Iterator[Item]:
         yield kept
     if core:
         plain, marks, origin = taken_out(core)
-        yield Segment(raw(core), plain, marks, core, origin, escape) if WORDY.search(plain) else raw(core)
+        yield Segment(raw(core), plain, marks, core, origin, escape) if LETTER.search(plain) else raw(core)
     if kept := raw(trail):
         yield kept
 
@@ -207,20 +209,31 @@ def taken_out(atoms: Sequence[Atom]) -> tuple[str, list[Mark], list[int]]:
             for i, character in enumerate(atom.text):
                 add(character, at + (i if atom.raw == atom.text else 0))
         elif atom.kind == CLOSE:
-            mark = stack.pop()
-            mark.end, mark.closing = len(plain), atom.raw
+            while (mark := stack.pop()).half:  # of what is not nested
+                mark.end = len(plain)
+            behind = next((other.text[0] for other in atoms[place + 1 :] if other.text), " ")
+            mark.end, mark.closing, mark.glued = len(plain), atom.raw, (mark.glued[0], is_word(behind))
         else:
             before, behind = plain[-1] if plain else "", next((other.text[0] for other in atoms[place + 1 :] if other.text), " ")
             glued = is_word(before), is_word(behind)
+            is_first = place > 0 and atoms[place - 1].kind == OPEN  # nothing comes between it and its tag
             if atom.kind == PLACEHOLDER and all(glued):
                 add(" ", at)
             elif atom.kind == PLACEHOLDER and before == " " and CLOSES.match(behind):
                 del plain[-1], origin[-1]
-            mark = Mark(len(plain), len(plain), atom.raw, glued=glued, half=atom.name if atom.kind == POINT else "")
-            (stack[-1].inside if stack else marks).append(mark)
-            if atom.kind == OPEN:
+                for outer in stack:
+                    outer.start = min(outer.start, len(plain))
+            beside, half = stack[-1].inside if stack else marks, atom.name if atom.kind == POINT else ""
+            mark = Mark(len(plain), len(plain), atom.raw, glued=(glued[0] or is_first, glued[1]), half=half)
+            if half == CLOSE:  # around all before it
+                mark.start, mark.opening, mark.closing, mark.inside = stack[-1].start if stack else 0, "", atom.raw, beside[:]
+                beside.clear()
+            beside.append(mark)
+            if OPEN in (atom.kind, half):
                 stack.append(mark)
         at += len(atom.raw)
+    for mark in stack:
+        mark.end = len(plain)
     return "".join(plain), marks, origin
 
 

@@ -71,7 +71,7 @@ def marked(draw, depth: int = 0) -> str:
 NAMES = st.sampled_from(["b", "i", "u", "em", "span", "sup"])
 
 
-@settings(max_examples=80)
+@settings(max_examples=80, deadline=None)
 @given(marked(), st.randoms(use_true_random=False))
 def test_every_tag_comes_out_once_and_nested_as_it_was(text, draw):
     out = ""
@@ -86,7 +86,9 @@ def test_every_tag_comes_out_once_and_nested_as_it_was(text, draw):
         pairs = [(draw.choice(spans[0]), span) for span in spans[1] if draw.random() < 0.8]
         projection = Projection(item, target, None if draw.random() < 0.1 else pairs)
         rendered = projection.rendered()
-        assert re.sub(r"\s", "", html.unescape(re.sub(r"<[^>]*>|\{x\}|&nbsp;", "", rendered))) == "".join(words).replace("{x}", "")
+        shown = re.sub(r"\s", "", html.unescape(re.sub(r"<[^>]*>|\{x\}|&nbsp;", "", rendered)))
+        said = "".join(words).replace("{x}", "")
+        assert shown in (said, said.removesuffix(".")), "the full stop goes where the source has none"
         out += rendered
     assert Tags(out).seen == Tags(text).seen
     assert out.count("{x}") == text.count("{x}") and out.count("&nbsp;") == text.count("&nbsp;")
@@ -106,6 +108,24 @@ def test_a_tag_around_parts_of_two_sentences_ends_in_the_second(translator):
         assert re.sub("<[^>]*>", "", found) in (plain, "The doctor opens the chart. The patient is old.")
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Klicken Sie <a>hier</a>.", "[^<]*<a>[^<]+</a>.*"),  # whatever it is: a link around nothing cannot be clicked
+        ("Der Patient<sup>1</sup> schläft.", "The patient<sup>1</sup> sleeps."),
+        ("Der Patient schläft in <b>{x}</b>.", "The patient [^<]*[^< ] <b>{x}</b>\\."),
+        ('<a><img></a> <a href="z">Die Akte</a>', '<a><img></a> <a href="z">The file</a>'),
+        ("Der Patient schläft 🙂. 12.03.2024", "The patient sleeps 🙂. 12.03.2024"),
+        ("<b>12 €</b>", "<b>12 €</b>"),
+        ("<h1>Der Patient schläft</h1>", "<h1>The patient sleeps</h1>"),
+        ("Der Patient schläft.Die Ärztin öffnet die Akte.", "The patient sleeps.The doctor opens the chart."),
+    ],
+)
+def test_what_people_send(translator, text, expected):
+    found = translator.translate_text(text, "html")
+    assert re.fullmatch(expected, found.text), found
+
+
 def test_segments_of_a_page():
     assert sentences(PAGE) == [
         "Der Port", "Ein Hund läuft & die kleine Katze schläft.", "Noch ein Satz.", "Ganz fett.", "Zwei Sätze.", "Ende", "eins",
@@ -116,6 +136,7 @@ def test_segments_of_a_page():
         sentences("<a><b></a>", "xml")
     text = "Ein Absatz mit [Link](http://x.y) und `code`,\nder weiter geht. Zwei."
     markdown = f"# Ein **Titel**\n\n{text}\n\n- eins\n\n```\nx\n```\n| a | b |\n|---|---|\n"
+    assert [each.marks[0].closing for each in items_of("Siehe [die Akte][1].", "markdown") if isinstance(each, Segment)] == ["][1]"]
     assert sentences(markdown, "markdown") == ["Ein Titel", "Ein Absatz mit Link und, der weiter geht.", "Zwei.", "eins", "a", "b"]
 
 
@@ -132,7 +153,7 @@ def test_a_page_is_translated_with_its_attributes(translator):
     for kept in ('<style>p {x: "</b>"}</style>', '<script>if (a<b) "</p>";</script>', "<code>x = 1</code>",
                  '<span translate="no">Ein Hund</span>', "<!-- Hund. -->", "&nbsp;", 'href="x?a=1&amp;b=2"'):  # fmt: skip
         assert found.text.count(kept) == 1, kept
-    title = translator.translate(["Der Patient"])[0][0].text
+    title = translator.translate(["Der Patient"])[0][0].text.removesuffix(".")
     assert f'title="{title}"' in found.text
     sheet = translator.translate_text("<r>Der <x>Patient</x> ist sehr alt &amp; müde.</r>", "xml").text
     assert etree.fromstring(sheet).find("x").text and sheet.count("&amp;") == sheet.count("&")
