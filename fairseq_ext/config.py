@@ -80,6 +80,8 @@ def search_spec(flags: Any, generation: Any, stock: SequenceGenerator) -> Search
         scoring=scoring,
         children=children if children is not None and children < k else None,  # a row has no more than k children that count
         seed=seed_of(flags),
+        diverse_groups=getattr(generation, "diverse_beam_groups", -1),
+        diverse_strength=getattr(generation, "diverse_beam_strength", 0.5),
         sampling_topk=getattr(generation, "sampling_topk", -1),
         sampling_topp=getattr(generation, "sampling_topp", -1.0),
     )

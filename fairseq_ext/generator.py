@@ -42,7 +42,7 @@ from fairseq_ext.session.results_file import ResultsFile, checksum
 from fairseq_ext.stats import Stats
 
 # the stock searches that our drivers replace
-OWN_LOOP = (stock_search.BeamSearch, stock_search.LexicallyConstrainedBeamSearch, stock_search.Sampling)
+OWN_LOOP = (stock_search.BeamSearch, stock_search.LexicallyConstrainedBeamSearch, stock_search.Sampling, stock_search.DiverseBeamSearch)
 
 
 class BeamSearchGenerator(SequenceGenerator):

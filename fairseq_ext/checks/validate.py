@@ -40,7 +40,6 @@ RANGES: dict[str, tuple[float, float, str]] = {
 FILES = ("results_file", "stats_file", "glossary_report")
 
 STOCK_SEARCHES = {
-    "diverse_beam_groups": ("--diverse-beam-groups", -1),
     "diversity_rate": ("--diversity-rate", -1.0),
     "match_source_len": ("--match-source-len", False),
 }
