@@ -158,9 +158,17 @@ class EngineFlags(StockFlags, total=False):
     lsh_table: Literal["auto", "cuckoo", "direct"] | None
     lsh_top: int | None
     lsh_u: int | None
+    mbr: Text | None
+    mbr_aggregate: bool | None
+    mbr_candidates: int | None
+    mbr_model: Text | None
+    mbr_prune: float | None
+    mbr_references: int | None
+    mbr_weights: Literal["prob", "uniform"] | None
     parallel_length: int | None
     parallel_margin: float | None
     patience: int | None
+    print_utility: bool | None
     prune_bound: bool | None
     prune_children: int | None
     prune_finished: float | None

@@ -343,6 +343,7 @@ class Translator(LoadedModel):
             score=float(hypothesis["score"]),
             positional_scores=hypothesis["positional_scores"].tolist(),
             alignment=pairs,  # type: ignore[arg-type]
+            utility=hypothesis.get("utility"),
             unmet=hypothesis.get("unmet", []),
             elsewhere=hypothesis.get("elsewhere", []),
         )

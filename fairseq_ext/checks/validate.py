@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from fairseq_ext.candidates import flags as candidates
 from fairseq_ext.checks.capabilities import Part, refusal
 from fairseq_ext.constraints.flags import check_bonus, constraint_flag, places_terms, select_flag, ways
 from fairseq_ext.errors import UsageError
@@ -39,7 +40,6 @@ RANGES: dict[str, tuple[float, float, str]] = {
 FILES = ("results_file", "stats_file", "glossary_report")
 
 STOCK_SEARCHES = {
-    "diverse_beam_groups": ("--diverse-beam-groups", -1),
     "diversity_rate": ("--diversity-rate", -1.0),
     "match_source_len": ("--match-source-len", False),
 }
@@ -96,6 +96,7 @@ OPTIONS = (
         places_terms,
         needs=frozenset({"own loop", "beam"}),
     ),
+    Option("--mbr", lambda flags, generation: bool(flags.mbr), needs=frozenset({"own loop"})),
     Option("--draft copy", lambda flags, generation: str(flags.draft) == "copy", needs=frozenset({"source tokens"})),
     Option("--draft ngram", lambda flags, generation: str(flags.draft) == "ngram", needs=frozenset({"source tokens"})),
     Option("--ddg-dir", lambda flags, generation: bool(flags.ddg_dir), needs=frozenset({"source tokens"})),
@@ -216,6 +217,7 @@ def validate(flags: Any, generation: Any, *more: Part) -> None:
             flag = "--" + name.replace("_", "-")
             raise UsageError(f"{flag} shows the steps of iterative refinement, which no search here has: leave it out")
     cpu_workers.check(flags)
+    candidates.check(flags, generation)
     check_bonus(flags)
     if flags.resume and not flags.results_file:
         raise UsageError("--resume goes on with a results file and none is named: add --results-file")

@@ -221,13 +221,15 @@ def select_flag(flags: Any, generation: Any) -> str:
 def choose_strategies(flags: Any, generation: Any) -> None:
     """Name the strategies that constraints choose where the command names none: --select dba, or bonus where they are preferred only;
     --stop early where they are forced, unless there is a --patience, which belongs to --stop count."""
-    if getattr(generation, "sampling", False) or str(flags.select) == "sampling":
-        if str(flags.select or "sampling") != "sampling":
-            raise UsageError(f"--sampling chooses words at random and --select {flags.select} does not: leave one of the two out")
-        flags.select, generation.sampling = "sampling", True
+    own = "sampling" if generation.sampling else "diverse" if generation.diverse_beam_groups > 0 else flags.select
+    if str(own) in ("sampling", "diverse"):
+        if str(flags.select or own) != own:
+            flag = "--sampling" if own == "sampling" else "--diverse-beam-groups"
+            raise UsageError(f"{flag} chooses continuations in one way and --select {flags.select} in another: leave one of the two out")
+        flags.select, generation.sampling = own, own == "sampling"
     elif constrained(flags, generation):
         flags.select = flags.select or ("bonus" if flags.constraint_bonus is not None else "dba")
-    if str(flags.select or "topk") not in ("topk", "bonus", "sampling") and not flags.stop and flags.patience == -1:
+    if str(flags.select or "topk") not in ("topk", "bonus", "sampling", "diverse") and not flags.stop and flags.patience == -1:
         flags.stop = "early"
 
 

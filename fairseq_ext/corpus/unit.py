@@ -157,6 +157,8 @@ class UnitTranslation:
         record: dict[str, Any] = {"id": sentence.id, "source": sentence.source}
         record["hypotheses"] = [h.text for h in nbest]
         record["scores"] = [round(h.score, 6) for h in nbest]
+        if nbest and nbest[0].utility is not None:
+            record["utility"] = round(nbest[0].utility, 6)
         wanted = self.wanted.get(sentence.number)
         if wanted is not None and nbest:
             left = Counter(phrase for phrase, _ in self.unmet.get(sentence.number, []))

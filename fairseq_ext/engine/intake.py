@@ -80,7 +80,7 @@ class Intake:
         if self.longest is not None and tokens.numel() > self.longest:
             raise TooLong(f"the source has {tokens.numel()} tokens and the limit is {self.longest}: shorten or split it")
         wanted, terms = self.requirements.of(job, tokens)
-        sought, searched = wanted, nbest
+        sought, searched = wanted, nbest if self.generator.choose is None else spec.k
         if wanted is not None and wanted.terms and places_terms(translator.task.flags()):
             sought, searched = without_terms(wanted), min(spec.k, max(nbest, SEARCHED))
         return JobRequest(

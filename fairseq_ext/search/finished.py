@@ -38,6 +38,7 @@ class Hypothesis:
     attention: Tensor | None = None  # (source width, L)
     ending: Ending | None = None  # of its sentence, where the stop strategy proves something of it
     unmet: tuple[tuple[str, str], ...] = ()  # constraints that it does not meet: text, reason
+    utility: float | None = None  # expected, where --mbr chooses
     elsewhere: tuple[str, ...] = ()  # texts of glossary terms that it has, but not in the place of what translates them
 
 

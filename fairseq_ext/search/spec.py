@@ -25,6 +25,8 @@ class SearchSpec:
     scoring: Scoring
     children: int | None = None  # most continuations of one row; None: no limit
     seed: int = 1
+    diverse_groups: int = 1
+    diverse_strength: float = 0.0
     sampling_topk: int = -1  # most likely words that are sampled; not above 0: all
     sampling_topp: float = -1.0  # the probability that these make up; not above 0: all
 

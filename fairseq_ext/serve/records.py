@@ -170,7 +170,8 @@ def answer_json(record: Record, answer: Answer) -> dict[str, Any]:
     hypotheses = []
     for h in answer.hypotheses:
         detail = {"tokens": h.tokens, "token_scores": h.positional_scores} if record.detail else {}
-        hypotheses.append({"text": h.text, "score": h.score, **detail})
+        utility = {} if h.utility is None else {"utility": h.utility}
+        hypotheses.append({"text": h.text, "score": h.score, **utility, **detail})
     always = ("phrase", "met", "spans")
     constraints = [{name: value for name, value in asdict(c).items() if value or name in always} for c in answer.constraints]
     proof = None if answer.gap is None else {"proved": answer.gap == 0, "gap": answer.gap if answer.gap != float("inf") else None}

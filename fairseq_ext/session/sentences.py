@@ -76,7 +76,7 @@ class Sentences:
     def use_flags(self, flags: Any, constrained: bool) -> None:
         """Note what the flags ask for besides the search; constrained: sentences have constraints, which our own search obeys."""
         self.constrained = constrained
-        self.numbered = self.constrained or bool(flags.results_file) or bool(flags.ddg_dir) or draws(flags)
+        self.numbered = self.constrained or bool(flags.results_file) or bool(flags.ddg_dir) or flags.print_utility or draws(flags)
         self.draft_file, self.report_path = flags.draft_file, flags.glossary_report
         if self.constrained and flags.glossary_documents is not None:
             self.documents = Documents(flags.glossary_documents, str(getattr(flags, "target_lang", None) or ""))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -21,7 +22,7 @@ from fairseq_ext.session.bad_sentences import Batch
 from fairseq_ext.session.batches import Batches
 from fairseq_ext.session.command import Command
 from fairseq_ext.session.interactive import Lines
-from fairseq_ext.session.sentences import Sentences
+from fairseq_ext.session.sentences import Sentences, numbers_of
 
 
 class Session:
@@ -89,6 +90,9 @@ class Session:
         sample, constraints = self.sentences.complete(sample, constraints, self.lines.carry_numbers)
         run = partial(self.command.decode, generator, decode, models, generator.pad)
         found = self.lines.decode_usable((sample, prefix_tokens, constraints), run)
+        if generator.flags.print_utility:
+            for number, (best, *_) in zip(numbers_of(sample), found, strict=False):
+                print(f"U-{number}\t{best.get('utility', math.nan):.4f}")
         if self.sentences.report_path or self.sentences.documents is not None:
             self.sentences.report_glossary(sample, [generator.target_text.text(each[0]["tokens"]) for each in found])
         return found

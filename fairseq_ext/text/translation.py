@@ -16,6 +16,7 @@ class Translation:
     alignment: list[tuple[int, int]] | None = field(default=None, repr=False)  # (source, target) positions, with print_alignment="hard"
     words: list[tuple[tuple[int, int], tuple[int, int]]] | None = field(default=None, repr=False)  # characters of source and target words
     # that stand for each other, where they were asked for
+    utility: float | None = None  # expected, with mbr=...
     unmet: list[tuple[str, str]] = field(default_factory=list)  # constraints that it does not meet: text, reason
     elsewhere: list[str] = field(default_factory=list, repr=False)  # glossary terms that no word had to make place for: they may read oddly
 

@@ -71,34 +71,46 @@ struct Draw {
         if (whole) {
             for (int64_t w = 0; w < V; w += SPAN) parts.push_back(chances(line + w, std::min(SPAN, V - w), out));
         } else if (cut.top || cut.mass < 1) {
-            for (float depth = 4;; depth *= 2) {  // sorting the likely words is enough, as a rule
+            for (float depth = 2;; depth *= 2) {  // sorting the likely words is enough, as a rule
                 const float from = depth < 100 ? highest - depth : -INFINITY;
-                keep(from);
+                keep(from), weigh();
                 const bool enough = cut.top ? int64_t(words.size()) >= cut.top : std::accumulate(parts.begin(), parts.end(), 0.0) >= cut.mass * UNIT;
-                if (enough || from == -INFINITY) break;
+                if (!enough && depth < 100) continue;
+                const auto better = [&](int64_t a, int64_t b) { return line[a] > line[b] || (line[a] == line[b] && a < b); };
+                const auto end = cut.top ? words.begin() + std::min<size_t>(cut.top, words.size()) : words.end();
+                cut.top ? std::partial_sort(words.begin(), end, words.end(), better) : std::sort(words.begin(), end, better);
+                words.erase(end, words.end()), weigh();
+                size_t n = 0;
+                double before = 0;
+                for (; n < words.size() && (cut.top || before < cut.mass * UNIT); ++n) before += parts[n];
+                words.resize(n), parts.resize(n);
+                break;
             }
-            std::sort(words.begin(), words.end(), [&](int64_t a, int64_t b) { return line[a] > line[b] || (line[a] == line[b] && a < b); });
-            double before = 0;
-            size_t n = 0;
-            for (; n < words.size() && (cut.top ? int64_t(n) < cut.top : before < cut.mass * UNIT); ++n)
-                before += parts[n] = chance(words[n]);
-            words.resize(n), parts.resize(n);
         } else {
-            keep(static_cast<float>(cut.floor));
+            keep(static_cast<float>(cut.floor)), weigh();
         }
         total = std::accumulate(parts.begin(), parts.end(), 0.0);
     }
 
-    double chance(int64_t word) const { return chances(floats{} + line[word])[0]; }
+    // The chances of the words that are left
+    void weigh() {
+        float from[SPAN], out[SPAN];
+        parts.resize(words.size());
+        for (size_t first = 0; first < words.size(); first += SPAN) {
+            const size_t n = std::min<size_t>(SPAN, words.size() - first);
+            for (size_t i = 0; i < n; ++i) from[i] = line[words[first + i]];
+            chances(from, n, out), std::copy_n(out, n, parts.begin() + first);
+        }
+    }
 
     // The words of this log-probability or more
     void keep(float from) {
-        words.clear(), parts.clear();
+        words.clear();
         for (int64_t w = 0; w < V; w += BLOCK) {
             const int64_t end = std::min(V, w + BLOCK);
             if (w + BLOCK <= V && block_max(line + w) < from) continue;
             for (int64_t i = w; i < end; ++i)
-                if (line[i] >= from && line[i] > -INFINITY) words.push_back(i), parts.push_back(chance(i));
+                if (line[i] >= from && line[i] > -INFINITY) words.push_back(i);
         }
     }
 
