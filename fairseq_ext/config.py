@@ -13,7 +13,8 @@ from fairseq_ext.checks.capabilities import Part
 from fairseq_ext.checks.validate import stock_search, validate
 from fairseq_ext.constraints.flags import choose_strategies, constrained, is_ordered, places_terms
 from fairseq_ext.loading.digests import short_name_of_weights
-from fairseq_ext.registry import DEFAULT, POINTS, PRUNERS, STRATEGIES, all_strategies, changed, choice, names_of
+from fairseq_ext.loading.settings import setting
+from fairseq_ext.registry import DEFAULT, POINTS, PRUNERS, STRATEGIES, all_strategies, changed, choice, draws, names_of
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.search.spec import SearchSpec
 from fairseq_ext.version import __version__
@@ -77,7 +78,16 @@ def search_spec(flags: Any, generation: Any, stock: SequenceGenerator) -> Search
         unk_penalty=stock.unk_penalty,
         scoring=scoring,
         children=children if children is not None and children < k else None,  # a row has no more than k children that count
+        seed=seed_of(flags),
+        sampling_topk=getattr(generation, "sampling_topk", -1),
+        sampling_topp=getattr(generation, "sampling_topp", -1.0),
     )
+
+
+def seed_of(flags: Any) -> int:
+    """--seed, 1 where it is not given, as in fairseq."""
+    seed = setting(flags, "common", "seed")
+    return 1 if seed is None else int(seed)
 
 
 # ---- the flags
@@ -150,6 +160,7 @@ def signature(flags: Any, generation: Any, backend: str) -> str:
             parts.append(f"{point}:{','.join(settings)}")
     prunes = [changed(flags, strategy) for strategy in PRUNERS.values()]
     parts += [f"prune:{name.removeprefix('prune_')}={value}" for settings in prunes for name, value in settings.items()]
+    parts += [f"seed:{seed_of(flags)}"] if draws(flags) else []
     search = stock_search(generation)
     if constrained(flags, generation) and not search:
         parts.append(f"constraints:{'ordered' if is_ordered(flags, generation) else 'unordered'}")

@@ -166,8 +166,9 @@ class EngineFlags(StockFlags, total=False):
     prune_finished: float | None
     prune_threshold: float | None
     refill_threshold: float | None
+    sampling_epsilon: float | None
     schedule: Literal["batch", "stream"] | None
-    select: Literal["bonus", "cbs", "dba", "gbs", "topk"] | None
+    select: Literal["bonus", "cbs", "dba", "gbs", "sampling", "topk"] | None
     shortlist_counts: Text | None
     shortlist_file: Text | None
     shortlist_recall_every: int | None

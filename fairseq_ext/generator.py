@@ -40,7 +40,8 @@ from fairseq_ext.session.progress import Progress
 from fairseq_ext.session.results_file import ResultsFile, checksum
 from fairseq_ext.stats import Stats
 
-OWN_LOOP = (stock_search.BeamSearch, stock_search.LexicallyConstrainedBeamSearch)  # the stock searches that our drivers replace
+# the stock searches that our drivers replace
+OWN_LOOP = (stock_search.BeamSearch, stock_search.LexicallyConstrainedBeamSearch, stock_search.Sampling)
 
 
 class BeamSearchGenerator(SequenceGenerator):
@@ -68,7 +69,7 @@ class BeamSearchGenerator(SequenceGenerator):
         self.flags, self.generation = flags, generation
         self.stats: Stats = Stats() if share is None else share.stats
         self.spec = config.search_spec(flags, generation, self)
-        # sampling, diverse beams and the like are searches of fairseq's own: its own loop runs them
+        # diverse beams and the like are searches of fairseq's own: its own loop runs them
         self.runs_stock_loop = type(self.search) not in OWN_LOOP
         need_attention = isinstance(self.model, EnsembleModelWithAlignment)
         backend = "fairseq" if self.runs_stock_loop else str(flags.decoder_backend)

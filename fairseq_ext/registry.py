@@ -47,6 +47,7 @@ class Strategy:
     example: tuple[Setting, ...] = ()  # settings at which it does its work
     paper: str = ""
     constrained: bool = False  # whether it takes required and banned phrases
+    draws: bool = False  # of a select: whether the numbers of sentences decide what it draws
     refills: bool = False  # of a schedule: whether sentences start beside live ones, so that it wants many at once to take them from
 
     @property
@@ -149,6 +150,11 @@ def choice(flags: Any, point: str) -> str:
 def refills(flags: Any) -> bool:
     """Whether the schedule that the flags choose starts sentences beside live ones."""
     return STRATEGIES["schedule"][choice(flags, "schedule")].refills
+
+
+def draws(flags: Any) -> bool:
+    """Whether the select strategy that the flags choose draws by the numbers of sentences."""
+    return STRATEGIES["select"][choice(flags, "select")].draws
 
 
 def in_use(flags: Any) -> list[Strategy]:

@@ -110,7 +110,7 @@ def test_chosen_names_what_is_switched_on(made_up):
 @pytest.mark.parametrize(
     "ours, stock, sentence",
     [
-        ({"stop": "patient"}, {"sampling": True}, "--sampling replaces beam search, so --stop patient cannot work with it"),
+        ({"stop": "patient"}, {"match_source_len": True}, "--match-source-len replaces beam search, so --stop patient cannot work with it"),
         ({"trim_below": 0.1}, {"diverse_beam_groups": 2}, "--diverse-beam-groups replaces beam search, so --prune-trim cannot"),
         ({"stop": "patient"}, {"match_source_len": True}, "--match-source-len replaces beam search"),
         ({"patient_steps": 5}, {}, "--patient-steps belongs to --stop patient, which is not switched on: add it or leave"),
@@ -150,7 +150,7 @@ def test_what_works_is_let_through(made_up, ours):
     validate.validate(flags(**ours), GenerationConfig())
 
 
-@pytest.mark.parametrize("stock", [{"sampling": True}, {"diverse_beam_groups": 2}, {"diversity_rate": 0.5}], ids=str)
+@pytest.mark.parametrize("stock", [{"match_source_len": True}, {"diverse_beam_groups": 2}, {"diversity_rate": 0.5}], ids=str)
 def test_stock_searches_alone_are_let_through(stock):
     validate.validate(flags(), GenerationConfig(**stock))
 

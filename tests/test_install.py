@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 import venv
 import zipfile
 from importlib.metadata import version
@@ -25,14 +24,6 @@ def run(words: list, folder: Path, **environment: str) -> subprocess.CompletedPr
     done = subprocess.run([*map(str, words)], cwd=folder, capture_output=True, text=True, check=False, env={**os.environ, **environment})
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done
-
-
-@pytest.fixture(scope="session")
-def wheel(tmp_path_factory) -> Path:
-    """A wheel of this clone."""
-    folder = tmp_path_factory.mktemp("wheel")
-    run([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--wheel-dir", folder, ROOT], folder)
-    return next(folder.glob("fairseq_ext-*.whl"))
 
 
 @needs_all

@@ -42,7 +42,7 @@ def test_counts_add_up_over_batches():
 
 
 def test_of_stock_searches_what_is_known_is_counted():
-    ours = generators([build("transformer")], beam=3, max_len_b=5, sampling=True).ours
+    ours = generators([build("transformer")], beam=3, max_len_b=5, match_source_len=True).ours
     run(ours, batch([3, 2]))
     found = ours.stats.as_dict()
     assert set(found) == {"signature", "sentences", "target_tokens", "seconds"}

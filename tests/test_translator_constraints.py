@@ -132,9 +132,9 @@ def test_bad_arguments_are_named(translator, arguments, message):
 
 
 def test_another_search_is_refused(tiny):
-    with pytest.raises(UsageError, match="--sampling"):
-        make(tiny, sampling=True).translate(LINES, avoid=["en1"])
+    with pytest.raises(UsageError, match="--match-source-len"):
+        make(tiny, match_source_len=True).translate(LINES, avoid=["en1"])
     for flag in ({"constraint_end": True}, {"constraint_bonus": 2.0}, {"constraint_case": "any"}):  # the sentence names what was written
         (name,) = flag
-        with pytest.raises(UsageError, match=f"--sampling replaces beam search, so --{name.replace('_', '-')} cannot work with it"):
-            make(tiny, sampling=True, **flag)
+        with pytest.raises(UsageError, match=f"--match-source-len replaces beam search, so --{name.replace('_', '-')} cannot work with it"):
+            make(tiny, match_source_len=True, **flag)

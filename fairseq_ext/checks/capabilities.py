@@ -20,7 +20,6 @@ CAPABILITIES = {
     "several tokens a call": "{denier} reads one token a call, and {needer} reads several",
     "repeatable calls": "{denier} draws anew at every call, so {needer} cannot verify drafts",
     "one process": "{needer} is written by one process, and {denier} starts several",
-    "random numbers of its own": "{needer} draws random numbers, which every process of {denier} would draw alike",
     "output layer": "{needer} reads the output layer of a plain Transformer decoder, and {denier} has none",
     "one model": "{needer} reads one output layer, and {denier} has several",
     "compiled linear layers": "{needer} is for the transformer backend, and {denier} is another",

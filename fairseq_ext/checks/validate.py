@@ -39,7 +39,6 @@ RANGES: dict[str, tuple[float, float, str]] = {
 FILES = ("results_file", "stats_file", "glossary_report")
 
 STOCK_SEARCHES = {
-    "sampling": ("--sampling", False),
     "diverse_beam_groups": ("--diverse-beam-groups", -1),
     "diversity_rate": ("--diversity-rate", -1.0),
     "match_source_len": ("--match-source-len", False),
@@ -78,7 +77,6 @@ def stock(name: str, off: Any = False) -> Callable[[Any, Any], bool]:
 
 OPTIONS = (
     *(Option(flag, stock(name, off), denies=frozenset({"own loop"})) for name, (flag, off) in STOCK_SEARCHES.items()),
-    Option("--sampling", stock("sampling"), needs=frozenset({"random numbers of its own"})),
     Option("--unkpen below 0", lambda flags, generation: getattr(generation, "unkpen", 0) < 0, denies=frozenset({"scores of at most 0"})),
     Option(
         "--lm-path",
@@ -129,7 +127,7 @@ OPTIONS = (
         "--cpu-workers",
         lambda flags, generation: flags.cpu_workers > 1,
         needs=frozenset({"divisible batches"}),
-        denies=frozenset({"one process", "random numbers of its own"}),
+        denies=frozenset({"one process"}),
     ),
 )
 

@@ -221,9 +221,13 @@ def select_flag(flags: Any, generation: Any) -> str:
 def choose_strategies(flags: Any, generation: Any) -> None:
     """Name the strategies that constraints choose where the command names none: --select dba, or bonus where they are preferred only;
     --stop early where they are forced, unless there is a --patience, which belongs to --stop count."""
-    if constrained(flags, generation):
+    if getattr(generation, "sampling", False) or str(flags.select) == "sampling":
+        if str(flags.select or "sampling") != "sampling":
+            raise UsageError(f"--sampling chooses words at random and --select {flags.select} does not: leave one of the two out")
+        flags.select, generation.sampling = "sampling", True
+    elif constrained(flags, generation):
         flags.select = flags.select or ("bonus" if flags.constraint_bonus is not None else "dba")
-    if str(flags.select or "topk") not in ("topk", "bonus") and not flags.stop and flags.patience == -1:
+    if str(flags.select or "topk") not in ("topk", "bonus", "sampling") and not flags.stop and flags.patience == -1:
         flags.stop = "early"
 
 

@@ -103,6 +103,7 @@ class Decoding(Intake):
             else:
                 pool = pool_of(self.translator, tokens, [request.sought for request in batch])
             batch = [batch[i] for i in pool.ids.tolist()]
+            pool.ids = torch.zeros_like(pool.ids)  # a request's samples depend on nothing but what it asks for
             for sentence, request in enumerate(batch):
                 request.pool, request.sentence = pool, sentence
             self.search.admit(batch)

@@ -10,19 +10,26 @@ from __future__ import annotations
 import bisect
 from collections.abc import Sequence
 
+import regex
+
 from fairseq_ext.constraints.places import Span
 from fairseq_ext.terms.words import UNITS
-from fairseq_ext.text.segments import CLOSES, Mark, Segment, is_word
+from fairseq_ext.text.segments import CLOSES, OPEN, WORDY, Mark, Segment, is_word
 
 Pairs = Sequence[tuple[Span, Span]]  # characters of source and target words that stand for each other
+
+
+def ended(text: str, source: str) -> str:
+    """A translation without the full stop that its source, such as a heading, does not have. source: "" where it may have none."""
+    return text[:-1] if regex.search(r"(?<![.。])[.。]$", text) and (not source or WORDY.search(source[-1:])) else text
 
 
 class Projection:
     """A translation that gets the marks of its segment."""
 
     def __init__(self, segment: Segment, text: str, pairs: Pairs | None):
-        self.segment, self.text = segment, text
-        self.words = [match.span() for match in UNITS.finditer(text)]
+        self.segment, self.text = segment, ended(text, segment.plain)
+        self.words = [match.span() for match in UNITS.finditer(self.text)]
         sources = [match.span() for match in UNITS.finditer(segment.plain)]
         if pairs is None:  # nothing is known: in step
             count = max(1, len(self.words))
@@ -56,7 +63,10 @@ class Projection:
     def write(self, marks: list[Mark], first: int, behind: int, start: int, end: int) -> None:
         """Write the characters [start, end) of the translation, whose words are [first, behind), with these marks."""
         ranges = self.ranges(marks, first, behind)
-        places = [ranges.get(i) or (self.place(mark, first, behind, ranges),) * 2 for i, mark in enumerate(marks)]
+        places, halves = list[tuple[int, int]](), first  # subtle: halves of tags keep their order, else they would not nest
+        for i, mark in enumerate(marks):
+            places.append(ranges.get(i) or (max(halves if mark.half else first, self.place(mark, first, behind, ranges)),) * 2)
+            halves = places[-1][0] if mark.half else halves
         order = sorted(range(len(marks)), key=lambda i: (places[i][0], places[i][1] > places[i][0]))
         at = start
         for (low, high), mark in ((places[i], marks[i]) for i in order):
@@ -125,5 +135,5 @@ class Projection:
         elif not any(map(is_word, plain[mark.start :])) or before is after is None:
             place = wordy[-1] + 1 if mark.start < len(plain) else behind
         else:
-            place = before[1] + 1 if before is not None else after[1]  # type: ignore[index]
+            place = before[1] + 1 if before is not None and (mark.half != OPEN or after is None) else after[1]  # type: ignore[index]
         return next((high for low, high in ranges.values() if low < place < high), place)

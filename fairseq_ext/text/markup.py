@@ -1,8 +1,7 @@
 """HTML and XML as segments: block elements part them, inline tags are marks of them, and what is no text for people is kept.
 
 The source is cut where its tags are and never written anew, so whatever is no translated text comes out byte for byte: well-formed where it
-was. In HTML the names say what is inline; in XML an element is inline where text stands beside it. A tag without its partner in the
-same sentence parts segments.
+was. In HTML the names say what is inline; in XML an element is inline where text stands beside it.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ def of_markup(
     return of_atoms(atoms(text, protect, xml, inline), ends)
 
 
-def of_atoms(given: Iterable[Atom], ends: Callable[[str], list[int]]) -> Iterator[Item]:
-    """The items of atoms among which there are some of kind BLOCK."""
+def of_atoms(given: Iterable[Atom], ends: Callable[[str], list[int]], escape: Callable[[str], str] = escape) -> Iterator[Item]:
+    """The items of atoms among which there are some of kind BLOCK. escape: as of `of_run`."""
     run: list[Atom] = []
     for atom in given:
         if atom.kind == BLOCK:

@@ -18,6 +18,7 @@ from fairseq_ext.text.placeholders import find
 
 TEXT, OPEN, CLOSE, POINT, PLACEHOLDER = "text", "open", "close", "point", "placeholder"
 CUTS = (regex.compile(r"[,;:.!?…)\]]+\s+|[，；：。！？、]|\s[-–—]\s"), regex.compile(r"\s+"), regex.compile(r"(?<=.)(?=.)"))
+BULLET = regex.compile(r"\s*(?:[-–—*•·‣▪◦+>]|\d{1,3}[.)]|[a-z]\))\s+(?=\S)")  # of an item of a list, a quotation, somebody who speaks
 LONGEST = 3000  # characters of a segment: no model takes so many, and to segment them would keep others waiting
 WORDY, SPACE = regex.compile(r"\w"), regex.compile(r"\s")
 CLOSES = regex.compile(r"[\p{P}--[\p{Ps}\p{Pi}]]", regex.V1)  # punctuation that stands directly behind a word
@@ -42,6 +43,7 @@ class Mark:
     opening: str  # of what has no end: itself
     closing: str = ""
     glued: tuple[bool, bool] = (False, False)  # whether a word stands directly before and behind
+    half: str = ""  # OPEN or CLOSE: of a tag whose other half stands in another sentence
     inside: list[Mark] = field(default_factory=list)
 
 
@@ -63,8 +65,11 @@ Item = str | Segment
 def of_text(text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()) -> Iterator[Item]:
     """The items of a plain text. A line break ends a sentence. ends: of `splitter`; protect: regular expressions."""
     for line in text.splitlines(keepends=True):
-        atoms, at = [], 0
+        lead = BULLET.match(line)
+        atoms, at = [Atom(POINT, lead[0])] if lead else [], lead.end() if lead else 0
         for start, end in find(line, protect):
+            if start < at:
+                continue
             atoms += [Atom(TEXT, line[at:start], line[at:start]), Atom(PLACEHOLDER, line[start:end])]
             at = end
         yield from of_run([*atoms, Atom(TEXT, line[at:], line[at:])], ends)
@@ -98,8 +103,7 @@ def read(atoms: Sequence[Atom]) -> str:
 def of_parts(atoms: Sequence[Atom], ends: Sequence[int], escape: Callable[[str], str]) -> Iterator[Item]:
     """The items of atoms, given where their parts end in what is read."""
     for sentence in cut(atoms, ends):
-        for part in balanced(sentence):
-            yield from [part] if isinstance(part, str) else trimmed(part, escape)
+        yield from trimmed(balanced(sentence), escape)
 
 
 def cut(atoms: Sequence[Atom], ends: Sequence[int]) -> Iterator[list[Atom]]:
@@ -124,23 +128,16 @@ def cut(atoms: Sequence[Atom], ends: Sequence[int]) -> Iterator[list[Atom]]:
         yield sentence
 
 
-def balanced(atoms: list[Atom]) -> Iterator[list[Atom] | str]:
-    """The sentence in parts whose tags are balanced, and the tags that are not, which are kept."""
+def balanced(atoms: list[Atom]) -> list[Atom]:
+    """The sentence, where tags without a partner in it are points: of a tag around parts of two sentences, the end stands in the second."""
     open_tags, matched = list[int](), set[int]()
     for place, atom in enumerate(atoms):
         if atom.kind == OPEN:
             open_tags.append(place)
         elif atom.kind == CLOSE and open_tags and atoms[open_tags[-1]].name == atom.name:
             matched |= {open_tags.pop(), place}
-    part: list[Atom] = []
-    for place, atom in enumerate(atoms):
-        if atom.kind in (OPEN, CLOSE) and place not in matched:
-            yield part
-            yield atom.raw
-            part = []
-        else:
-            part.append(atom)
-    yield part
+    lone = [atom.kind in (OPEN, CLOSE) and place not in matched for place, atom in enumerate(atoms)]
+    return [Atom(POINT, atom.raw, name=atom.kind) if is_lone else atom for atom, is_lone in zip(atoms, lone, strict=True)]
 
 
 def trimmed(atoms: list[Atom], escape: Callable[[str], str]) -> Iterator[Item]:
@@ -219,7 +216,7 @@ def taken_out(atoms: Sequence[Atom]) -> tuple[str, list[Mark], list[int]]:
                 add(" ", at)
             elif atom.kind == PLACEHOLDER and before == " " and CLOSES.match(behind):
                 del plain[-1], origin[-1]
-            mark = Mark(len(plain), len(plain), atom.raw, glued=glued)
+            mark = Mark(len(plain), len(plain), atom.raw, glued=glued, half=atom.name if atom.kind == POINT else "")
             (stack[-1].inside if stack else marks).append(mark)
             if atom.kind == OPEN:
                 stack.append(mark)

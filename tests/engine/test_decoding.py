@@ -490,7 +490,7 @@ def test_a_glossary_is_read_once_and_again_when_it_has_changed(decoding, tmp_pat
         ({"results_file": "x"}, "--results-file has no place in an engine"),
         ({"constraints_file": "x"}, "--constraints-file gives line n its phrases"),
         ({"print_alignment": "hard"}, "--print-alignment reads attention"),
-        ({"sampling": True}, "--sampling"),
+        ({"match_source_len": True}, "--match-source-len"),
         ({"stop": "nonsense"}, "nonsense"),
     ],
     ids=str,

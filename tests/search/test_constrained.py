@@ -14,7 +14,7 @@ from fairseq_ext.kernels.library import library
 from fairseq_ext.search.searchers.loop import LoopSearch
 from fairseq_ext.search.searchers.several import beam_search
 
-pytestmark = pytest.mark.skipif(library() is None, reason="there is no compiled library")
+pytestmark = [pytest.mark.skipif(library() is None, reason="there is no compiled library"), pytest.mark.usefixtures("on_the_cpu")]
 CASES = int(os.environ.get("CONSTRAINED_CASES", "150"))
 SEED = int(os.environ.get("CONSTRAINED_SEED", "5"))
 WORD = dictionary().nspecial

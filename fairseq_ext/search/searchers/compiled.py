@@ -1,8 +1,8 @@
 """The compiled twin of the loop (kernels/search/beam.cpp): sentences are added and cancelled between any two steps, and a step is one call.
 
-The twin runs beam search of one model on a CPU, in float32 or with --int8: with the full softmax, fairseq's selection, every stopping
-criterion but that of required phrases, every pruning, and no logits processor but the length limits and --no-repeat-ngram-size. loop.py is
-the definition: hypotheses are the same, to the last bit.
+The twin runs beam search of one model on a CPU, in float32 or with --int8: with the full softmax, fairseq's selection or sampling, every
+stopping criterion but that of required phrases, every pruning, and no logits processor but the length limits and --no-repeat-ngram-size.
+loop.py is the definition: hypotheses are the same, to the last bit.
 """
 
 from __future__ import annotations
@@ -88,10 +88,11 @@ class CompiledSearch(Searcher):
             decoder.set_aside()
         self.setup.stats.encoder_calls += 1
         rewarded = spec.scoring.rewarded(pool, torch.tensor(sentences)).tolist() if spec.scoring.reward else itertools.repeat(0.0)
-        for request, slot, length in zip(requests, slots, rewarded, strict=False):
+        numbers = pool.ids[sentences].tolist()
+        for request, slot, length, number in zip(requests, slots, rewarded, numbers, strict=False):
             self.sentences[request] = self.spare.pop() if self.spare else CompiledSentence(self.rules)
             limit = pool.max_len[request.sentence]
-            self.sentences[request].start_(pool.bos, limit, slot, request.nbest, length, (limit + 1.0) ** spec.scoring.lenpen)
+            self.sentences[request].start_(pool.bos, limit, slot, request.nbest, length, (limit + 1.0) ** spec.scoring.lenpen, number)
         self.keep()
 
     def keep(self) -> None:

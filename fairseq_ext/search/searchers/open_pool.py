@@ -39,7 +39,7 @@ class OpenPool(Pool):
         places = [heapq.heappop(self.free) for _ in sentences]
         for i, place in zip(sentences, places, strict=True):
             self.sources[place] = arrivals.source(i)
-            self.max_len[place] = arrivals.max_len[i]
+            self.max_len[place], self.ids[place] = arrivals.max_len[i], arrivals.ids[i]
             if arrivals.prefix is not None:
                 prefix = arrivals.prefix[i]
                 self.prefixes[place] = prefix[prefix != self.pad]
