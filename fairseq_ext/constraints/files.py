@@ -25,6 +25,7 @@ from fairseq_ext.constraints.glossary import Glossary, GlossaryOptions, Required
 from fairseq_ext.constraints.in_text import banned_in_texts
 from fairseq_ext.constraints.lines import is_json, parse_json, parse_tabs
 from fairseq_ext.constraints.phrase import Phrase
+from fairseq_ext.constraints.places import overlapping, token_spans
 from fairseq_ext.constraints.segmenter import Segmenter
 from fairseq_ext.constraints.sentence import (
     EMPTY,
@@ -38,7 +39,6 @@ from fairseq_ext.constraints.sentence import (
     within_limits,
     without_conflicts,
 )
-from fairseq_ext.constraints.token_spans import overlapping, token_spans
 from fairseq_ext.errors import UsageError, counted
 from fairseq_ext.files import Lines
 from fairseq_ext.terms.words import starts_of, words_of

@@ -72,7 +72,8 @@ def driver_of(
         reading = UncachedBackend(context.models) if beside is None else beside
         score = ForcedDecoding(reading, beside is not None, context.dictionary, left_pad, context.stats)
         english = str(getattr(flags, "target_lang", None) or "").lower().startswith("en")
-        driver = GlossaryPlacement(make(free_setup(setup)), driver, score, setup.spec, text, meets, english)
+        reuses = setup.spec.temperature == 1.0 and choice(flags, "softmax") == DEFAULT["softmax"] and setup.processors.is_plain
+        driver = GlossaryPlacement(make(free_setup(setup)), driver, score, setup.spec, text, meets, english, reuses)
     if flags.ddg_dir is None:
         return driver
     from fairseq_ext.viz.writer import GraphWriter  # needs matplotlib, and is a command of its own

@@ -53,7 +53,8 @@ def both(ours, sample: dict, monkeypatch, wanted: list[int] | None = None, count
     admit = LoopSearch.admit
     monkeypatch.setattr(LoopSearch, "admit", lambda self, requests: called.append(search) or admit(self, requests))
     found, counts = [], []
-    for search in (ours.driver, functools.partial(beam_search, ours.setup)):
+    once = getattr(ours.driver, "search", ours.driver)  # not what Shorter searches again
+    for search in (once, functools.partial(beam_search, ours.setup)):
         pool, answers, before = pool_of(ours, sample), [], ours.stats.copy()
         pool.to_decode = wanted
         search(pool, lambda sentence, hypotheses, answers=answers: answers.append((sentence, hypotheses)))
@@ -68,7 +69,7 @@ def both(ours, sample: dict, monkeypatch, wanted: list[int] | None = None, count
     assert {name: None if n is None else int(n) for name, n in counts[0].items()} == {
         name: None if n is None else int(n) for name, n in counts[1].items()
     }
-    return ours.driver not in called
+    return once not in called
 
 
 def test_random_batches_give_the_loops_bits(monkeypatch):
