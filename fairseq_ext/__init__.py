@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fairseq_ext.errors import SentenceError as SentenceError
     from fairseq_ext.errors import UsageError as UsageError
     from fairseq_ext.tasks import extend as extend
-    from fairseq_ext.translation import Translation as Translation
+    from fairseq_ext.text.translation import Translation as Translation
     from fairseq_ext.translator import Translator as Translator
     from fairseq_ext.version import __version__ as __version__
 
@@ -48,6 +48,6 @@ if own_process.registers_tasks():
         ) from None
     from fairseq_ext.tasks import extend as extend
 if own_process.owned and not own_process.decodes_alone():
-    from fairseq_ext.leaving import interrupts_raise
+    from fairseq_ext.compat.leaving import interrupts_raise
 
     interrupts_raise()

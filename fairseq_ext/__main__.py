@@ -4,10 +4,10 @@ read --task). With `--task NAME_ext` in a command, its --help prints them first,
 from __future__ import annotations
 
 import dataclasses
-import sys
 import textwrap
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 
+from fairseq_ext.compat import own_process
 from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import DEFAULT, POINTS, PRUNERS, STRATEGIES, Strategy, all_strategies, file_of
 
@@ -147,4 +147,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(own_process.arguments())

@@ -9,13 +9,15 @@ import fairseq
 import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
-from fairseq_ext.capabilities import Part
+from fairseq_ext.candidates.flags import CandidateFlags, given
+from fairseq_ext.checks.capabilities import Part
+from fairseq_ext.checks.validate import stock_search, validate
 from fairseq_ext.constraints.flags import choose_strategies, constrained, is_ordered, places_terms
-from fairseq_ext.digests import short_name_of_weights
-from fairseq_ext.registry import DEFAULT, POINTS, PRUNERS, STRATEGIES, all_strategies, changed, choice, names_of
+from fairseq_ext.loading.digests import short_name_of_weights
+from fairseq_ext.loading.settings import setting
+from fairseq_ext.registry import DEFAULT, POINTS, PRUNERS, STRATEGIES, all_strategies, changed, choice, draws, names_of
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.search.spec import SearchSpec
-from fairseq_ext.validate import stock_search, validate
 from fairseq_ext.version import __version__
 
 if TYPE_CHECKING:
@@ -65,7 +67,7 @@ def search_spec(flags: Any, generation: Any, stock: SequenceGenerator) -> Search
     k, children = stock.beam_size, flags.prune_children
     return SearchSpec(
         k=k,
-        nbest=min(getattr(generation, "nbest", 1), k),
+        nbest=k if flags.mbr else min(getattr(generation, "nbest", 1), k),
         pad=stock.pad,
         unk=stock.unk,
         eos=stock.eos,
@@ -77,7 +79,18 @@ def search_spec(flags: Any, generation: Any, stock: SequenceGenerator) -> Search
         unk_penalty=stock.unk_penalty,
         scoring=scoring,
         children=children if children is not None and children < k else None,  # a row has no more than k children that count
+        seed=seed_of(flags),
+        diverse_groups=getattr(generation, "diverse_beam_groups", -1),
+        diverse_strength=getattr(generation, "diverse_beam_strength", 0.5),
+        sampling_topk=getattr(generation, "sampling_topk", -1),
+        sampling_topp=getattr(generation, "sampling_topp", -1.0),
     )
+
+
+def seed_of(flags: Any) -> int:
+    """--seed, 1 where it is not given, as in fairseq."""
+    seed = setting(flags, "common", "seed")
+    return 1 if seed is None else int(seed)
 
 
 # ---- the flags
@@ -131,7 +144,7 @@ def flags_dataclass() -> type:
         option("strict", bool, False, "end at the first sentence that cannot be translated (default: go on, with status 3)"),
         option("stats_file", Text, None, "write counts and times of the run to this JSON file (default: none)"),
     ]
-    return make_dataclass("DecodingFlags", own, bases=(*bases, FairseqDataclass), namespace={"__module__": __name__})
+    return make_dataclass("DecodingFlags", own, bases=(*bases, CandidateFlags, FairseqDataclass), namespace={"__module__": __name__})
 
 
 def task_dataclass(stock: type, flags: type) -> type:
@@ -150,6 +163,8 @@ def signature(flags: Any, generation: Any, backend: str) -> str:
             parts.append(f"{point}:{','.join(settings)}")
     prunes = [changed(flags, strategy) for strategy in PRUNERS.values()]
     parts += [f"prune:{name.removeprefix('prune_')}={value}" for settings in prunes for name, value in settings.items()]
+    parts += [f"seed:{seed_of(flags)}"] if draws(flags) else []
+    parts += ["mbr:" + ",".join(f"{name}={value}" for name, value in given(flags).items())] if flags.mbr else []
     search = stock_search(generation)
     if constrained(flags, generation) and not search:
         parts.append(f"constraints:{'ordered' if is_ordered(flags, generation) else 'unordered'}")

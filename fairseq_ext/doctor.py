@@ -21,7 +21,8 @@ PACKAGE = Path(__file__).resolve().parent
 if __name__ == "__main__" and sys.path and Path(sys.path[0]).resolve() == PACKAGE:
     sys.path[0] = str(PACKAGE.parent)  # started as a file: its folder must not be searched for modules
 
-from fairseq_ext.compat import startup  # noqa: E402
+from fairseq_ext.compat import own_process, startup  # noqa: E402
+from fairseq_ext.compat.leaving import leave  # noqa: E402
 from fairseq_ext.compat.probes import (  # noqa: E402
     CLUSTER_PROBE,
     HOOK_PROBE,
@@ -32,7 +33,6 @@ from fairseq_ext.compat.probes import (  # noqa: E402
     probe,
     start_ahead,
 )  # fmt: skip
-from fairseq_ext.leaving import leave  # noqa: E402
 
 FAIRSEQ = "0.12.2"
 IS_CLONE = (PACKAGE.parent / "scripts" / "setup.sh").is_file()
@@ -153,6 +153,7 @@ def onednn() -> str:
 def compiled_step() -> str:
     done = forked("from fairseq_ext.kernels.library import build; print(build())")
     if done.returncode:
+        importlib.import_module("fairseq_ext.kernels.library").level()  # raises for a name that it refuses
         raise Failed(last_line(done), "the fast decoder runs as torch operations, which take longer: install a C++ compiler (g++)")
     return done.stdout.strip().rpartition("\n")[2]
 
@@ -212,6 +213,9 @@ def examine(item: Item) -> bool:
     except importlib.metadata.PackageNotFoundError:
         found, cure = "not installed", item.cure
     except (Exception, SystemExit) as error:  # whatever a broken installation throws is what this page is about
+        if type(error).__name__ == "UsageError":  # of a setting; it names the way out
+            print(f"FAIL  {item.name}: {error}", flush=True)
+            return False
         found, cure = f"{type(error).__name__}: {error}".splitlines()[0], item.cure
     print(f"{'FAIL' if item.required else 'note'}  {item.name}: {found}\n      -> {cure}", flush=True)
     return not item.required
@@ -248,4 +252,4 @@ def main(given: Sequence[str] = ()) -> int:
 
 
 if __name__ == "__main__":
-    leave(main(sys.argv[1:]))  # at once: to look through all that was imported takes half a second
+    leave(main(own_process.arguments()))  # at once: to look through all that was imported takes half a second

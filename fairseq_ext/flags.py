@@ -130,7 +130,6 @@ class EngineFlags(StockFlags, total=False):
     constraint_bonus: float | None
     constraint_boundary: Literal["none", "prefix", "word"] | None
     constraint_case: Literal["any", "exact", "initial"] | None
-    constraint_draft_first: bool | None
     constraint_end: bool | None
     cuda_graphs: Literal["auto", "off"] | None
     dba_allocation: Literal["even", "paper"] | None
@@ -159,17 +158,25 @@ class EngineFlags(StockFlags, total=False):
     lsh_table: Literal["auto", "cuckoo", "direct"] | None
     lsh_top: int | None
     lsh_u: int | None
+    mbr: Text | None
+    mbr_aggregate: bool | None
+    mbr_candidates: int | None
+    mbr_model: Text | None
+    mbr_prune: float | None
+    mbr_references: int | None
+    mbr_weights: Literal["prob", "uniform"] | None
     parallel_length: int | None
     parallel_margin: float | None
     patience: int | None
+    print_utility: bool | None
     prune_bound: bool | None
     prune_children: int | None
     prune_finished: float | None
     prune_threshold: float | None
     refill_threshold: float | None
+    sampling_epsilon: float | None
     schedule: Literal["batch", "stream"] | None
-    screen_bits: Literal["16", "8"] | None
-    select: Literal["bonus", "cbs", "dba", "gbs", "topk"] | None
+    select: Literal["bonus", "cbs", "dba", "gbs", "sampling", "topk"] | None
     shortlist_counts: Text | None
     shortlist_file: Text | None
     shortlist_recall_every: int | None

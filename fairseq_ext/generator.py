@@ -16,6 +16,7 @@ from fairseq.data import Dictionary
 from fairseq.sequence_generator import EnsembleModelWithAlignment, SequenceGenerator
 
 from fairseq_ext import config
+from fairseq_ext.candidates.risk import BayesRisk
 from fairseq_ext.constraints.flags import is_ordered, places_terms
 from fairseq_ext.constraints.in_text import InText
 from fairseq_ext.constraints.report import Asked, Meets, count_terms, report_constraints
@@ -27,20 +28,21 @@ from fairseq_ext.decoders.fairseq.model import model_of_pair
 from fairseq_ext.decoders.protocol import Regroupable
 from fairseq_ext.decoders.refused import refuse_other_batches
 from fairseq_ext.decoders.self_check import check_finite
-from fairseq_ext.drivers import driver_of, may_read_models, setup_of
 from fairseq_ext.errors import SentenceError
+from fairseq_ext.loading.settings import checkpoint_of
 from fairseq_ext.search.alignments import WithAlignment
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.logits_processors import LogitsProcessors
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Strategies
-from fairseq_ext.session.checkpoint import checkpoint_of
+from fairseq_ext.session.drivers import driver_of, may_read_models, setup_of
 from fairseq_ext.session.pools import Pools
 from fairseq_ext.session.progress import Progress
 from fairseq_ext.session.results_file import ResultsFile, checksum
 from fairseq_ext.stats import Stats
 
-OWN_LOOP = (stock_search.BeamSearch, stock_search.LexicallyConstrainedBeamSearch)  # the stock searches that our drivers replace
+# the stock searches that our drivers replace
+OWN_LOOP = (stock_search.BeamSearch, stock_search.LexicallyConstrainedBeamSearch, stock_search.Sampling, stock_search.DiverseBeamSearch)
 
 
 class BeamSearchGenerator(SequenceGenerator):
@@ -68,7 +70,7 @@ class BeamSearchGenerator(SequenceGenerator):
         self.flags, self.generation = flags, generation
         self.stats: Stats = Stats() if share is None else share.stats
         self.spec = config.search_spec(flags, generation, self)
-        # sampling, diverse beams and the like are searches of fairseq's own: its own loop runs them
+        # diverse beams and the like are searches of fairseq's own: its own loop runs them
         self.runs_stock_loop = type(self.search) not in OWN_LOOP
         need_attention = isinstance(self.model, EnsembleModelWithAlignment)
         backend = "fairseq" if self.runs_stock_loop else str(flags.decoder_backend)
@@ -94,6 +96,9 @@ class BeamSearchGenerator(SequenceGenerator):
         self.results: ResultsFile | None = None  # where results go as they are found
         self.target_text = TargetText(lambda: Segmenter(tgt_dict), self.symbols_to_strip_from_output, "none")  # a task knows more
         self.in_text: InText | None = None  # reads its words
+        self.choose: BayesRisk | None = None  # by expected utility, where --mbr does
+        if flags.mbr:
+            self.choose = BayesRisk(flags, lambda tokens: self.target_text.text(tokens)) if share is None else share.choose
         self.show_bar = False  # how far a stream has come
         self.take: Callable[[Pool], list] | None = None  # gets the pool of each call instead of the search, and answers the call
         self.on_answer: Callable[[], object] | None = None  # called for each sentence that is done
@@ -193,10 +198,17 @@ class BeamSearchGenerator(SequenceGenerator):
             asked = Asked(int(pool.ids[sentence]), pool.constraints[sentence], pool.max_len[sentence], lead)
             found = report_constraints(asked, found, self.stats, pool.ordered, self.meets(pool), self.strategies.select.soft)
             count_terms(asked.constraints.terms, found[0], self.stats, places_terms(self.flags))
+        if self.choose is not None:
+            found = self.choose(found, self.source_text(pool, sentence))
         out = self.as_dictionaries(found)
         self.stats.sentences += 1
         self.stats.target_tokens += out[0]["tokens"].numel()
         return out
+
+    def source_text(self, pool: Pool, sentence: int) -> str:
+        """A sentence's source as text; nothing where it is no text."""
+        words = self.context.source_dictionary
+        return "" if words is None else self.decoded(words.string(pool.source(sentence)))
 
     def checksum(self, pool: Pool, sentence: int) -> str:
         """A checksum of what a sentence's results depend on: source, constraints, prefix."""
@@ -221,12 +233,13 @@ class BeamSearchGenerator(SequenceGenerator):
         return self.in_text
 
     def as_dictionaries(self, found: list[Hypothesis]) -> list[dict[str, Any]]:
-        """A sentence's hypotheses as fairseq's commands read them; "unmet" is what one lacks, [(text, reason)], "elsewhere" the texts of
-        glossary terms that it has in other places than those of the words that translate them."""
+        """A sentence's hypotheses as fairseq's commands read them; "utility" is the expected one, "unmet" what one lacks,
+        [(text, reason)], "elsewhere" the texts of glossary terms that it has in other places than those of what translates them."""
         nothing = torch.empty(0)
 
         def dictionary(h: Hypothesis) -> dict[str, Any]:
-            flags = {name: list(given) for name, given in (("unmet", h.unmet), ("elsewhere", h.elsewhere)) if given}
+            flags: dict[str, Any] = {name: list(given) for name, given in (("unmet", h.unmet), ("elsewhere", h.elsewhere)) if given}
+            flags |= {} if h.utility is None else {"utility": h.utility}
             return flags | {  # these are keys that fairseq's commands do not look at
                 "tokens": h.tokens,
                 "score": torch.tensor(h.score, dtype=h.positional_scores.dtype),

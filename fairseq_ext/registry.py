@@ -4,8 +4,9 @@ A strategy is one file: `strategies/<point>/<name>.py`, or one outside the packa
 names (several are separated by colons). Nothing else names it. docs/strategy.md shows one that is whole and says what it is made of: the
 strategy (search/protocols.py), its flags, what its builder and its check are given, and each word of its register line.
 
-`config.py` gathers the flags, `validate.py` derives refusals, `drivers.py` builds what the flags name. `tests/test_neutral.py`,
-`tests/test_compose.py` and `tests/test_strategies_cli.py` run every neutral and example setting, alone and beside all others.
+`config.py` gathers the flags, `checks/validate.py` derives refusals, `session/drivers.py` builds what the flags name.
+`tests/test_neutral.py`, `tests/test_compose.py` and `tests/test_strategies_cli.py` run every neutral and example setting, alone and beside
+all others.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.capabilities import CAPABILITIES
+from fairseq_ext.checks.capabilities import CAPABILITIES
 from fairseq_ext.errors import UsageError
 
 DEFAULT = {"select": "topk", "stop": "count", "schedule": "batch", "softmax": "full", "decoding": "beam"}  # fairseq's own behaviour
@@ -46,6 +47,7 @@ class Strategy:
     example: tuple[Setting, ...] = ()  # settings at which it does its work
     paper: str = ""
     constrained: bool = False  # whether it takes required and banned phrases
+    draws: bool = False  # of a select: whether the numbers of sentences decide what it draws
     refills: bool = False  # of a schedule: whether sentences start beside live ones, so that it wants many at once to take them from
 
     @property
@@ -90,7 +92,7 @@ def register(
         )
     unknown = [c for c in (*needs, *denies) if c not in CAPABILITIES]
     if unknown:
-        raise UsageError(f"{point} {name} names an unknown capability {unknown[0]!r}: add a sentence for it to capabilities.py")
+        raise UsageError(f"{point} {name} names an unknown capability {unknown[0]!r}: add a sentence for it to checks/capabilities.py")
 
     def add(build: Callable) -> Callable:
         if name in table:
@@ -148,6 +150,11 @@ def choice(flags: Any, point: str) -> str:
 def refills(flags: Any) -> bool:
     """Whether the schedule that the flags choose starts sentences beside live ones."""
     return STRATEGIES["schedule"][choice(flags, "schedule")].refills
+
+
+def draws(flags: Any) -> bool:
+    """Whether the select strategy that the flags choose draws by the numbers of sentences."""
+    return STRATEGIES["select"][choice(flags, "select")].draws
 
 
 def in_use(flags: Any) -> list[Strategy]:

@@ -14,30 +14,31 @@ from __future__ import annotations
 import gc
 from typing import Any
 
-from fairseq.tasks import FairseqTask, LegacyFairseqTask
+from fairseq.tasks import TASK_REGISTRY, FairseqTask, LegacyFairseqTask
 from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.tasks.translation import TranslationTask
 
-from fairseq_ext import config, validate
+from fairseq_ext import config
+from fairseq_ext.checks import validate
 from fairseq_ext.compat.own_process import decodes_alone
 from fairseq_ext.decoders.refused import refuse_architecture
 from fairseq_ext.loading.languages import name_languages_
+from fairseq_ext.loading.settings import checkpoint_of
+from fairseq_ext.loading.task_languages import check_languages
 from fairseq_ext.models import marian_transformer, moses_normalized, sentencepiece_pair  # noqa: F401  which they register
 from fairseq_ext.models.translation_bart import TranslationBart
-from fairseq_ext.session.checkpoint import checkpoint_of
 from fairseq_ext.session.outputs import check_outputs
 from fairseq_ext.session.sentences import segmentation
 from fairseq_ext.session.session import Session
-from fairseq_ext.session.stock_settings import check_stock_settings
-from fairseq_ext.session.stock_tasks import (
+from fairseq_ext.session.stock.settings import check_stock_settings
+from fairseq_ext.session.stock.tasks import (
     LanguageModeling,
     MultilingualLanguageModeling,
     MultiSimpleEpoch,
     PretrainedBART,
     SpeechToText,
 )
-from fairseq_ext.session.task_languages import check_languages
-from fairseq_ext.session.twin import BuildsGenerators, register_twin
+from fairseq_ext.session.stock.twin import BuildsGenerators, register_twin
 
 Flags = config.flags_dataclass()
 
@@ -132,8 +133,15 @@ class Extended(BuildsGenerators):
 
 
 def extend(stock: type[FairseqTask], name: str | None = None) -> type:
-    """Register the twin of a task, its name + `_ext`, with our flags; return it (session/twin.py: arguments, errors)."""
+    """Register the twin of a task, its name + `_ext`, with our flags; return it (session/stock/twin.py: arguments, errors)."""
     return register_twin(stock, name, Extended, Flags)
+
+
+def extend_examples() -> None:
+    """The same for the tasks of fairseq's examples/ that a --user-dir has registered."""
+    for name in ("translation_moe", "multilingual_translation_latent_depth"):
+        if name in TASK_REGISTRY:
+            extend(TASK_REGISTRY[name])
 
 
 extend(TranslationTask, "translation")

@@ -14,8 +14,9 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from models import batch, build, generators, run, task
 
-from fairseq_ext import UsageError, config, registry, validate
-from fairseq_ext.capabilities import CAPABILITIES
+from fairseq_ext import UsageError, config, registry
+from fairseq_ext.checks import validate
+from fairseq_ext.checks.capabilities import CAPABILITIES
 from fairseq_ext.registry import POINTS, PRUNERS, STRATEGIES
 from fairseq_ext.tasks import Flags
 
@@ -109,7 +110,7 @@ def test_chosen_names_what_is_switched_on(made_up):
 @pytest.mark.parametrize(
     "ours, stock, sentence",
     [
-        ({"stop": "patient"}, {"sampling": True}, "--sampling replaces beam search, so --stop patient cannot work with it"),
+        ({"stop": "patient"}, {"match_source_len": True}, "--match-source-len replaces beam search, so --stop patient cannot work with it"),
         ({"trim_below": 0.1}, {"diverse_beam_groups": 2}, "--diverse-beam-groups replaces beam search, so --prune-trim cannot"),
         ({"stop": "patient"}, {"match_source_len": True}, "--match-source-len replaces beam search"),
         ({"patient_steps": 5}, {}, "--patient-steps belongs to --stop patient, which is not switched on: add it or leave"),
@@ -149,7 +150,7 @@ def test_what_works_is_let_through(made_up, ours):
     validate.validate(flags(**ours), GenerationConfig())
 
 
-@pytest.mark.parametrize("stock", [{"sampling": True}, {"diverse_beam_groups": 2}, {"diversity_rate": 0.5}], ids=str)
+@pytest.mark.parametrize("stock", [{"match_source_len": True}, {"diverse_beam_groups": 2}, {"diversity_rate": 0.5}], ids=str)
 def test_stock_searches_alone_are_let_through(stock):
     validate.validate(flags(), GenerationConfig(**stock))
 
@@ -216,7 +217,7 @@ def test_every_capability_is_needed_and_denied():
     """A sentence that no pair can reach is a promise without a test."""
     everything = [*registry.all_strategies(), *validate.OPTIONS]
     needed, denied = ({c for s in everything for c in kind(s)} for kind in (lambda s: s.needs, lambda s: s.denies))
-    # denied by models, by constraints and by tasks (session/stock_tasks.py), not by a flag
+    # denied by models, by constraints and by tasks (session/stock/tasks.py), not by a flag
     by_models = {"one model", "output layer", "no constraints", "source sentence", "source tokens", "divisible batches"}
     assert needed - by_models == denied - by_models == set(CAPABILITIES) - by_models
 

@@ -16,56 +16,51 @@ PACKAGE = Path(__file__).parents[1] / "fairseq_ext"
 # A search, of either driver, sees a decoder only through decoders/protocol.py.
 ALLOWED = {
     # doors
-    "__init__": "compat engine errors leaving tasks translation translator version",
-    "__main__": "errors registry tasks",
-    "compat": "child errors tasks",
+    "__init__": "compat engine errors tasks text.translation translator version",
+    "__main__": "compat.own_process errors registry tasks",
+    "compat": "errors tasks",
     "convert": "errors",
-    "corpus": "child constraints counters digests errors files loading stats translator",
-    "doctor": "compat leaving",
-    "serve": "child constraints engine errors files loading.model_folder loading.several_sentences "
-    "tasks terms.glossary_files text.files text.formats text.in_engine text.splitter translator viz",
-    "engine": "child constraints errors flags kernels.library loading.lengths parallel placement.align search session.pool_of "
+    "corpus": "compat.child constraints counters loading.digests errors files loading stats translator",
+    "doctor": "compat",
+    "serve": "compat.child constraints engine errors files loading.arguments loading.model_folder "
+    "loading.several_sentences tasks terms.glossary_files text.files text.formats text.in_engine text.splitter translator viz",
+    "engine": "compat.child constraints errors flags kernels.library loading.lengths parallel placement.align search session.pool_of "
     "strategies.schedule.stream terms text.formats text.in_engine text.splitter translator",
     "terms": "errors files",
-    "text": "constraints engine.jobs engine.tickets errors files loading placement.forced_decoding terms.words translation translator",
-    "translator": "constraints errors flags loading session.bad_sentences session.cpu_workers "
-    "session.generators session.teacher_forcing stats text.alignment text.in_lines text.formats text.segments text.splitter translation",
+    "text": "constraints engine.jobs engine.tickets errors files loading placement.forced_decoding terms.words translator",
+    "translator": "constraints errors flags loading session.bad_sentences session.cpu_workers session.generators session.stock.tasks "
+    "session.teacher_forcing stats text.alignment text.in_lines text.formats text.segments text.splitter text.translation",
     "viz": "errors files parallel search session.pool_of translator",
     # tasks -> config, generator
-    "tasks": "compat.own_process config decoders.refused loading.languages models session validate",
-    "generator": "config constraints decoders drivers errors search session.pools session.checkpoint "
-    "session.progress session.results_file stats",
-    "drivers": "config constraints decoders.fairseq.uncached decoders.protocol errors placement registry search viz.writer",
-    "session": "capabilities compat.invalid_bytes compat.own_process compat.startup config constraints digests errors files generator "
-    "kernels leaving loading.lengths loading.raw_text parallel registry search.pool search.spec stats validate",
-    "config": "capabilities constraints digests registry search stats validate version",
+    "tasks": "checks compat.own_process config decoders.refused loading models session",
+    "generator": "config constraints decoders errors loading.settings search session.drivers session.pools session.progress "
+    "session.results_file stats",
+    "session": "checks compat.invalid_bytes compat.own_process compat.process_end compat.startup config constraints "
+    "decoders.fairseq.uncached decoders.protocol errors files generator kernels loading parallel placement registry search "
+    "stats viz.writer",
+    "config": "checks constraints loading.digests loading.settings registry search stats version",
     "models": "",
-    "loading": "compat.startup constraints.boundaries errors",
-    "validate": "capabilities constraints.flags errors registry session.cpu_workers",
+    "loading": "compat.startup constraints.boundaries constraints.phrase errors files",
+    "checks": "constraints.flags errors registry session.cpu_workers",
     # strategies -> drivers, kernels
-    "strategies": "constraints counters decoders.protocol digests errors files kernels parallel registry search softmax stats upload",
-    "softmax": "array_file counters decoders.linear decoders.protocol decoders.transformer.supported errors files kernels search stats",
+    "strategies": "constraints counters decoders.protocol decoders.upload errors files kernels loading.digests parallel registry search "
+    "softmax stats",
+    "softmax": "counters decoders.linear decoders.protocol decoders.transformer.supported errors files kernels loading.array_file search "
+    "stats",
     # drivers -> decoders, through a protocol
-    "parallel": "array_file counters decoders.protocol errors files kernels search stats upload",
-    "search": "constraints.boundaries constraints.sentence constraints.sentence_end decoders.protocol errors kernels stats upload",
+    "parallel": "counters decoders.protocol decoders.upload errors files kernels loading.array_file search stats",
+    "search": "constraints.boundaries constraints.sentence constraints.sentence_end decoders.protocol decoders.upload errors kernels stats",
     "placement": "constraints decoders.protocol search stats terms",
     "constraints": "counters errors files search.finished search.log_probs search.pool stats terms",
     "decoders": "errors kernels",
     # what all may import
     "kernels": "compat.own_process errors files",
-    "registry": "capabilities errors",
-    "capabilities": "",
-    "child": "",
-    "array_file": "errors files",
-    "leaving": "errors",
-    "digests": "",
+    "registry": "checks.capabilities errors",
     "files": "errors",
     "counters": "",
     "stats": "counters",
     "errors": "",
     "flags": "",
-    "translation": "",
-    "upload": "",
     "version": "",
 }
 

@@ -80,7 +80,7 @@ def drawn_select(draw: random.Random, *selects: str) -> dict[str, Any]:
     some |= draw.choice([{}, {"constraint_boundary": "prefix"}, {"constraint_boundary": "none"}])
     some |= draw.choice([{}, {"avoid_case": "exact"}])
     if select == "dba":
-        some |= draw.choice([{}, {"dba_allocation": "paper"}, {"constraint_draft_first": True}])
+        some |= draw.choice([{}, {"dba_allocation": "paper"}])
     return some | {"gbs": {"gbs_base": draw.randint(1, 4)}, "bonus": {"constraint_bonus": 1.5}}.get(select, {})
 
 

@@ -22,20 +22,35 @@ def program() -> str:
     return sys.orig_argv[place] if untouched else ""
 
 
-def named_task(arguments: list[str]) -> str:
-    """The task that a command's arguments name, the last where they name several; empty where they name none."""
-    named = ""
-    for i, argument in enumerate(arguments):
-        if argument == "--task" and i + 1 < len(arguments):
-            named = arguments[i + 1]
-        elif argument.startswith("--task="):
-            named = argument.partition("=")[2]
-    return named
+def arguments() -> list[str]:
+    """The program's arguments, without its name. Nothing else of the package asks Python for them."""
+    return sys.argv[1:]
+
+
+def values_of(flag: str, given: list[str] | None = None) -> list[str]:
+    """The values that arguments give a flag, in their order; given: None for the program's."""
+    given = arguments() if given is None else given
+    found = []
+    for argument, following in zip(given, [*given[1:], None], strict=False):
+        name, equals, value = argument.partition("=")
+        if name == flag and (equals or following is not None):
+            found.append(value if equals else str(following))
+    return found
+
+
+def asks_for_help() -> bool:
+    """Whether --help is among the program's arguments."""
+    return not {"-h", "--help"}.isdisjoint(arguments())
+
+
+def named_task(given: list[str] | None = None) -> str:
+    """The task that arguments name, empty where they name none; given: None for the program's."""
+    return (values_of("--task", given) or [""])[-1]
 
 
 def names_our_task() -> bool:
     """Whether the program's arguments name a task of ours."""
-    return named_task(sys.argv).endswith("_ext")
+    return named_task().endswith("_ext")
 
 
 def absolute(path: str) -> str:
@@ -74,7 +89,7 @@ def own_this_process() -> None:
     global owned
     if owned:
         return
-    from fairseq_ext import child
+    from fairseq_ext.compat import child
 
     owned = command() or "?"
     if not (decodes_alone() and os.path.isdir("fairseq_cli")):  # fairseq itself is run from its source folder

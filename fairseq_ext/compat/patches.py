@@ -85,11 +85,11 @@ EVERYWHERE = (
     ),
 )  # fmt: skip
 COMMANDS = (
-    Patch("sys.excepthook", "known mistakes end in one sentence, Ctrl-C quietly", "fairseq_ext.leaving.install_hook"),
+    Patch("sys.excepthook", "known mistakes end in one sentence, Ctrl-C quietly", "fairseq_ext.compat.leaving.install_hook"),
     Patch(
         "logging.Handler.handleError, an exit handler, standard error where it is closed",
         "output that nobody takes ends a command with its own status",
-        "fairseq_ext.leaving.watch_output",
+        "fairseq_ext.compat.leaving.watch_output",
     ),
     Patch(
         "warnings.filters, and a log filter of fairseq.tasks.text_to_speech", "what hydra, torch, Ray and fairseq say of fairseq's age",

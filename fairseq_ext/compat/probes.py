@@ -11,7 +11,7 @@ import signal
 import subprocess
 import tempfile
 
-from fairseq_ext import child
+from fairseq_ext.compat import child
 
 LONGEST = 300  # seconds that a probe may take
 
@@ -21,11 +21,12 @@ CLUSTER_PROBE = "import gc; gc.disable(); import pyarrow, ray; import os; os._ex
 
 # subtle: its arguments are those of a command, since that is what starts quickly (own_process.py)
 USER_DIR_PROBE = """
-import argparse, os, sys
-sys.orig_argv = sys.argv = ["fairseq-generate", *sys.argv[1:]]
+import __main__, argparse, os, sys
+__main__.pose("fairseq-generate")
 from fairseq import options
 from fairseq.tasks import TASK_REGISTRY
-options.utils.import_user_module(argparse.Namespace(user_dir=sys.argv[sys.argv.index("--user-dir") + 1]))
+from fairseq_ext.compat.own_process import values_of
+options.utils.import_user_module(argparse.Namespace(user_dir=values_of("--user-dir")[0]))
 if "translation_ext" not in TASK_REGISTRY:
     sys.exit("it registers no task translation_ext")
 os._exit(0)  # to look through all modules once more at the end takes as long as to import half of them

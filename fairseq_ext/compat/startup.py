@@ -46,8 +46,9 @@ def register_named_tasks(options: ModuleType) -> None:
 
     def import_user_module(args) -> None:
         given = getattr(args, "user_dir", None)
-        if given is not None and (len(given_twice()) > 1 or (os.pathsep in given and not os.path.exists(given))):
-            refuse_two(given_twice() if len(given_twice()) > 1 else given.split(os.pathsep))
+        folders = own.values_of("--user-dir")
+        if given is not None and (len(folders) > 1 or (os.pathsep in given and not os.path.exists(given))):
+            refuse_two(folders if len(folders) > 1 else given.split(os.pathsep))
         if given is not None and os.path.basename(os.path.normpath(given)) == "fairseq_ext":
             importlib.import_module("fairseq_ext.tasks")
         else:
@@ -55,29 +56,26 @@ def register_named_tasks(options: ModuleType) -> None:
                 refuse_wrong_folder(given)
             with beside("repairs").dataclass_defaults():
                 stock(args)
+        if own.names_our_task() or "fairseq_ext.tasks" in sys.modules:
+            importlib.import_module("fairseq_ext.tasks").extend_examples()
         if own.names_our_task():
-            importlib.import_module("fairseq_ext.tasks")
-            stock_tasks, name = importlib.import_module("fairseq_ext.session.stock_tasks"), own.named_task(sys.argv)
-            stock_tasks.refuse_unknown(name)
-            stock_tasks.refuse_flags(name, sys.argv)
-
-    def given_twice() -> list[str]:
-        apart = [sys.argv[i + 1] for i, argument in enumerate(sys.argv[:-1]) if argument == "--user-dir"]
-        return apart + [argument.partition("=")[2] for argument in sys.argv if argument.startswith("--user-dir=")]
+            stock_tasks = importlib.import_module("fairseq_ext.session.stock.tasks")
+            stock_tasks.refuse_unknown(own.named_task())
+            stock_tasks.refuse_flags(own.named_task(), own.arguments())
 
     options.utils.import_user_module = import_user_module
     if own.names_our_task():
         importlib.import_module("fairseq_ext.tasks")
     if own.decodes_alone():
-        importlib.import_module("fairseq_ext.leaving").interrupts_raise()
-        if {"-h", "--help"} & set(sys.argv):
+        importlib.import_module("fairseq_ext.compat.leaving").interrupts_raise()
+        if own.asks_for_help():
             importlib.import_module("fairseq_ext.__main__").print_flags()
 
 
 def refuse_two(folders: list[str]) -> None:
     """Refuse several user directories in a sentence that shows the right command (raises UsageError)."""
     others = [folder for folder in folders if os.path.basename(os.path.normpath(folder)) != "fairseq_ext"]
-    task = beside("own_process").named_task(sys.argv) or "translation_ext"
+    task = beside("own_process").named_task() or "translation_ext"
     raise importlib.import_module("fairseq_ext.errors").UsageError(
         f"fairseq reads one --user-dir, and {' and '.join(folders)} are given: the *_ext tasks need none, "
         f"so use --user-dir {others[0] if others else folders[0]} --task {task}"
@@ -125,7 +123,7 @@ class Hook(importlib.abc.MetaPathFinder):
     def own_process(self) -> None:
         """Make the changes of a command (own_process.py)."""
         patches = beside("patches")
-        quick = not {"-h", "--help"} & set(sys.argv) and "fairseq" not in sys.modules
+        quick = not beside("own_process").asks_for_help() and "fairseq" not in sys.modules
         self.commands = patches.QUICK if quick else ()
         for patch in patches.COMMANDS + self.commands:
             if not patch.modules:

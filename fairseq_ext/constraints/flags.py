@@ -19,7 +19,7 @@ from fairseq_ext.terms.glossary_files import Languages
 GLOSSARY = {"glossary_match": "surface", "glossary_repeat": "once", "glossary_placement": None, "glossary_report": None}
 GLOSSARY |= {"glossary_documents": None}
 # defaults of flags that need phrases, and of those among them that need required ones
-REQUIRED = {"constraint_case": None, "constraint_bonus": None, "constraint_draft_first": False, "dba_allocation": "even"}
+REQUIRED = {"constraint_case": None, "constraint_bonus": None, "dba_allocation": "even"}
 PHRASES = {"constraint_boundary": None, "constraint_end": False, "avoid_case": "any"} | REQUIRED
 
 
@@ -99,13 +99,6 @@ class ConstraintFlags(FairseqDataclass):
             "range": (0, 1000, "bonus in nats"),
         },
     )
-    constraint_draft_first: bool = field(
-        default=False,
-        metadata={
-            "help": "search without required phrases first (or with --constraint-bonus), and force them only in sentences that miss one "
-            "(default: off)"
-        },
-    )
 
 
 def places_terms(flags: Any, generation: Any = None) -> bool:
@@ -121,8 +114,11 @@ def choose_placement(flags: Any, generation: Any, segmented: bool, of_requests: 
     """
     if not (flags.glossary or of_requests) or str(flags.glossary_placement) == "free":
         return
-    own = {"--constraint-bonus": flags.constraint_bonus is not None, "--constraint-draft-first": flags.constraint_draft_first,
-           "--constraint-end": flags.constraint_end, f"--select {flags.select}": str(flags.select) != "dba"}  # fmt: skip
+    own = {
+        "--constraint-bonus": flags.constraint_bonus is not None,
+        "--constraint-end": flags.constraint_end,
+        f"--select {flags.select}": str(flags.select) != "dba",
+    }
     names = ("print_alignment", "lm_path", "retain_dropout", "no_repeat_ngram_size")
     stock = {"--" + name.replace("_", "-"): bool(getattr(generation, name, None)) for name in names}
     against = next((flag for flag, is_on in (own | stock).items() if is_on), None)
@@ -185,15 +181,9 @@ def expect_phrases(flags: Any, generation: Any) -> str | None:
 
 
 def check_bonus(flags: Any) -> None:
-    """UsageError for a bonus that the search would not read, or that has no draft to make."""
-    select, drafts = str(flags.select), flags.constraint_draft_first
-    if flags.constraint_bonus is not None and select not in ("bonus", "topk", "None") and not drafts:
-        raise UsageError(
-            f"--constraint-bonus prefers phrases and --select {select} forces them: leave one of the two out, "
-            "or add --constraint-draft-first"
-        )
-    if select == "bonus" and drafts:
-        raise UsageError("--constraint-draft-first forces phrases in the end and --select bonus never does: leave --select out")
+    """UsageError for a bonus that the search would not read."""
+    if flags.constraint_bonus is not None and str(flags.select) not in ("bonus", "topk", "None"):
+        raise UsageError(f"--constraint-bonus prefers phrases and --select {flags.select} forces them: leave one of the two out")
 
 
 def glossary_options(flags: Any) -> GlossaryOptions | None:
@@ -231,9 +221,15 @@ def select_flag(flags: Any, generation: Any) -> str:
 def choose_strategies(flags: Any, generation: Any) -> None:
     """Name the strategies that constraints choose where the command names none: --select dba, or bonus where they are preferred only;
     --stop early where they are forced, unless there is a --patience, which belongs to --stop count."""
-    if constrained(flags, generation):
-        flags.select = flags.select or ("bonus" if flags.constraint_bonus is not None and not flags.constraint_draft_first else "dba")
-    if str(flags.select or "topk") not in ("topk", "bonus") and not flags.stop and flags.patience == -1:
+    own = "sampling" if generation.sampling else "diverse" if generation.diverse_beam_groups > 0 else flags.select
+    if str(own) in ("sampling", "diverse"):
+        if str(flags.select or own) != own:
+            flag = "--sampling" if own == "sampling" else "--diverse-beam-groups"
+            raise UsageError(f"{flag} chooses continuations in one way and --select {flags.select} in another: leave one of the two out")
+        flags.select, generation.sampling = own, own == "sampling"
+    elif constrained(flags, generation):
+        flags.select = flags.select or ("bonus" if flags.constraint_bonus is not None else "dba")
+    if str(flags.select or "topk") not in ("topk", "bonus", "sampling", "diverse") and not flags.stop and flags.patience == -1:
         flags.stop = "early"
 
 

@@ -26,7 +26,6 @@ class ConstraintCounts(Section):
     given: int = 0
     met: int = 0
     unmet: Items = field(default_factory=Items)  # [sentence id, phrase, reason]
-    redone: int | None = None  # sentences whose draft missed a phrase (--constraint-draft-first)
 
 
 @dataclass

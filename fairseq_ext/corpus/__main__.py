@@ -87,8 +87,8 @@ MOST = {  # of what counts; beyond, the machine would be busy with the attempt
 }
 
 
-def job_of(argv: list[str]) -> Job:
-    """The job that a command line describes."""
+def job_of(argv: list[str] | None) -> Job:
+    """The job that a command line describes; argv: None for the program's own."""
     args, others = parser().parse_known_args(argv)
     check_numbers(args)
     flags = as_keywords(others)
@@ -138,7 +138,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command; return the exit code."""
     signal.signal(signal.SIGTERM, interrupted)
     try:
-        done = translate(job_of(sys.argv[1:] if argv is None else argv))
+        done = translate(job_of(argv))
     except UsageError as error:
         report(type(error), error, error.__traceback__)
         return 1

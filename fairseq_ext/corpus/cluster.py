@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairseq_ext.child import PACKAGES
+from fairseq_ext.compat.child import PACKAGES
 from fairseq_ext.errors import UsageError, counted, cut
 
 if TYPE_CHECKING:

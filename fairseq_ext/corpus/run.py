@@ -23,10 +23,10 @@ from fairseq_ext.corpus.run_stats import RunStats
 from fairseq_ext.corpus.shards import Shard, shards_of
 from fairseq_ext.corpus.worker import Result, refusal
 from fairseq_ext.counters import Section
-from fairseq_ext.digests import fingerprint, sha256_of
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import refuse_shared
 from fairseq_ext.loading.arguments import as_arguments, parse
+from fairseq_ext.loading.digests import fingerprint, sha256_of
 from fairseq_ext.loading.raw_text import RawText, kind_of_files
 
 if TYPE_CHECKING:

@@ -125,13 +125,14 @@ class UnitTranslation:
         stats = self.translator.stats
         before, mark = stats.copy(), stats.mark()
         try:
-            found = self.translator.search(list(tokens), wanted, self.translator.cfg.generation.nbest)
+            numbers = [sentence.number for sentence in sentences]
+            found = self.translator.search(list(tokens), wanted, self.translator.cfg.generation.nbest, numbers=numbers)
         except Exception as error:
             error.__traceback__ = None  # it would keep the batch's tensors alive
             stats.go_back(mark)
             problem = error
         else:
-            self.hypotheses.update(zip((sentence.number for sentence in sentences), found, strict=True))
+            self.hypotheses.update(zip(numbers, found, strict=True))
             self.take_report(sentences, before)
             return
         if len(sentences) == 1:
@@ -144,8 +145,9 @@ class UnitTranslation:
     def take_report(self, sentences: Sequence[Sentence], before: Stats) -> None:
         """Which constraints a search has not met, from the statistics."""
         counts = self.translator.stats.since(before).found(ConstraintCounts)
-        for place, phrase, reason in counts.unmet if counts is not None else ():
-            sentence = sentences[place]
+        of_number = {sentence.number: sentence for sentence in sentences}
+        for number, phrase, reason in counts.unmet if counts is not None else ():
+            sentence = of_number[number]
             self.unmet.setdefault(sentence.number, []).append((phrase, reason))
             self.note(sentence, "constraint not met", f"'{phrase}' in {self.where(sentence)} is not met: {reason}")
 
@@ -155,6 +157,8 @@ class UnitTranslation:
         record: dict[str, Any] = {"id": sentence.id, "source": sentence.source}
         record["hypotheses"] = [h.text for h in nbest]
         record["scores"] = [round(h.score, 6) for h in nbest]
+        if nbest and nbest[0].utility is not None:
+            record["utility"] = round(nbest[0].utility, 6)
         wanted = self.wanted.get(sentence.number)
         if wanted is not None and nbest:
             left = Counter(phrase for phrase, _ in self.unmet.get(sentence.number, []))

@@ -7,8 +7,8 @@ The search is never empty on purpose: every few steps, or at once where nothing 
 A request whose preparation fails is answered with the error. When a step fails, whatever the reason, all its sentences run again, each
 alone, so that the error goes to the request that is to blame.
 
-With --constraint-draft-first a request is searched without its required phrases, and with --glossary-placement align without its glossary
-terms, which are then written into the draft. Where the draft lacks a phrase after that, the request starts once more, with all of them.
+With --glossary-placement align a request is searched without its glossary terms, which are then written into the draft. Where the draft
+lacks a phrase after that, the request starts once more, with all of them.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from fairseq_ext.errors import NotANumber
 from fairseq_ext.parallel.driver import ParallelSearch
 from fairseq_ext.placement.align import GlossaryPlacement, elsewhere
 from fairseq_ext.search.finished import Hypothesis
-from fairseq_ext.search.loop_search import LoopSearch
-from fairseq_ext.search.open_pool import OpenPool
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Schedule
-from fairseq_ext.search.searcher import Searcher
-from fairseq_ext.search.searchers import Searchers, compiled
+from fairseq_ext.search.searchers.loop import LoopSearch
+from fairseq_ext.search.searchers.open_pool import OpenPool
+from fairseq_ext.search.searchers.protocol import Searcher
+from fairseq_ext.search.searchers.several import Searchers, compiled
 from fairseq_ext.session.pool_of import pool_of, pool_without_constraints
 from fairseq_ext.translator import Translator
 
@@ -103,6 +103,7 @@ class Decoding(Intake):
             else:
                 pool = pool_of(self.translator, tokens, [request.sought for request in batch])
             batch = [batch[i] for i in pool.ids.tolist()]
+            pool.ids = torch.zeros_like(pool.ids)  # a request's samples depend on nothing but what it asks for
             for sentence, request in enumerate(batch):
                 request.pool, request.sentence = pool, sentence
             self.search.admit(batch)
@@ -122,9 +123,9 @@ class Decoding(Intake):
 
     def settle(self, request: JobRequest, pool: Pool, sentence: int, found: list[Hypothesis]) -> None:
         """Answer a request with what the search has found; a draft that lacks phrases is searched once more, with them."""
-        if request.is_draft:
+        if self.placement is not None and request.is_draft and found:
             pool, sentence = pool_of(self.translator, [request.tokens], [request.wanted]), 0
-            complete = self.completed(request, pool, found)
+            complete = self.placement.placed(pool, [self.placement.sentence(pool, 0, found, request.asked)])[0]
             if complete is None:
                 request.sought, request.nbest, request.most = request.wanted, request.asked, request.asked
                 return self.scheduler.add(request, first=True)
@@ -132,14 +133,6 @@ class Decoding(Intake):
         elif self.placement is not None and request.wanted is not None and request.wanted.terms:
             found = elsewhere(request.wanted, found)
         self.answer(request, self.generator.answer(pool, sentence, found), gap_of(found))
-
-    def completed(self, request: JobRequest, pool: Pool, drafts: list[Hypothesis]) -> list[Hypothesis] | None:
-        """A draft's hypotheses with all that is required, best first; None where they lack something. pool: of the request alone."""
-        if self.placement is not None:
-            return self.placement.placed(pool, [self.placement.sentence(pool, 0, drafts, request.asked)])[0] if drafts else drafts
-        assert request.wanted is not None
-        has_all = drafts and all(self.generator.meets(pool)(drafts[0].tokens.tolist(), request.wanted, pool.ordered))
-        return drafts if has_all else None
 
     def tell_prefixes(self) -> None:
         """Tell what has become certain of the requests that stream; nothing is of a draft."""

@@ -8,7 +8,6 @@ from typing import Any
 
 from torch import Tensor
 
-from fairseq_ext.constraints.draft_first import without_phrases
 from fairseq_ext.constraints.flags import places_terms
 from fairseq_ext.constraints.report import ConstraintCounts
 from fairseq_ext.constraints.sentence import SentenceConstraints
@@ -41,7 +40,7 @@ class JobRequest(Request):
 
     @property
     def is_draft(self) -> bool:
-        """Whether phrases that are wanted are left out of the search (--constraint-draft-first, --glossary-placement align)."""
+        """Whether phrases that are wanted are left out of the search (--glossary-placement align)."""
         return self.sought is not self.wanted
 
 
@@ -81,11 +80,9 @@ class Intake:
         if self.longest is not None and tokens.numel() > self.longest:
             raise TooLong(f"the source has {tokens.numel()} tokens and the limit is {self.longest}: shorten or split it")
         wanted, terms = self.requirements.of(job, tokens)
-        sought, searched = wanted, nbest
+        sought, searched = wanted, nbest if self.generator.choose is None else spec.k
         if wanted is not None and wanted.terms and places_terms(translator.task.flags()):
             sought, searched = without_terms(wanted), min(spec.k, max(nbest, SEARCHED))
-        elif wanted is not None and wanted.any_of and translator.task.flags().constraint_draft_first:
-            sought = without_phrases(wanted)
         return JobRequest(
             number, searched, searched, job=job, tokens=tokens, asked=nbest, wanted=wanted, terms=terms, sought=sought
         )  # fmt: skip

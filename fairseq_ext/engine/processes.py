@@ -13,7 +13,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from fairseq_ext import child
+from fairseq_ext.compat import child
 from fairseq_ext.errors import UsageError
 
 logger = logging.getLogger("fairseq_ext")

@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 
+from fairseq_ext.compat import child
 from fairseq_ext.engine.decoding import Decoding
 from fairseq_ext.engine.jobs import Description
 from fairseq_ext.engine.requirements import OfRequests, Requirements
@@ -61,11 +62,6 @@ def load(flags: dict[str, Any], longest: int | None = None) -> Decoding:
     for name, why in NOT_HERE.items():
         if flags.get(name) not in (None, False, 0, "0"):
             raise UsageError(f"--{name.replace('_', '-')} {why}: leave it out")
-    if flags.get("constraint_draft_first") and flags.get("constraint_bonus") is not None:
-        raise UsageError(
-            "--constraint-draft-first with --constraint-bonus makes its drafts by another search than its answers, and an engine refills "
-            "one search: leave one of the two out"
-        )
     decoding = decoding_of(flags)
     decoding.longest = longest
     return decoding
@@ -245,5 +241,5 @@ def receive(control: socket.socket) -> bytes:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(child.argument()))
     os._exit(0)  # taking the model apart takes seconds

@@ -14,7 +14,7 @@
 | parallel/draft | its drafts | parallel/drafts/ |
 | softmax/lsh | the functions of LSH softmax on the CPU; lsh_cuda and lsh.cu on a GPU | softmax/lsh_torch.py |
 | softmax/shortlist | the scores of a shortlist's words | softmax/shortlist.py |
-| softmax/screen | screened log-probabilities; screen_int8 from weights of 8 bits | softmax/error_bounds.py, random_rounding.py |
+| softmax/screen | screened log-probabilities | softmax/error_bounds.py |
 
 Shared by the C++ files: vectors.hpp (SIMD), stages.hpp (timing).
 """

@@ -39,7 +39,7 @@ from fairseq_ext.kernels.declarations import signatures
 logger = logging.getLogger("fairseq_ext")
 VARIABLE = "FAIRSEQ_EXT_KERNELS"
 DIGEST = ".sha256"  # ends the name of the file with the library's digest
-TRY = "import ctypes, sys; found = ctypes.CDLL(sys.argv[1]); sys.exit(0 if not hasattr(found, 'works') or found.works() else 1)"
+TRY = "import ctypes, sys; found = ctypes.CDLL(input()); sys.exit(0 if not hasattr(found, 'works') or found.works() else 1)"
 OFF = f"{VARIABLE}=off switches it off"
 ON_TORCH = "no compiled decoder step, torch operations run instead, which take 1.5 times as long in bulk and 3.3 times for a line alone"
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of malloc.h
@@ -50,18 +50,25 @@ def is_off() -> bool:
     return os.environ.get(VARIABLE) == "off"
 
 
+def supported() -> list[str]:
+    """The levels that this processor has, the fastest first. Errors: RuntimeError where nothing can ask it."""
+    supports = ctypes.CDLL(str(found_or_compiled("levels", [ASKING], FLAGS))).supports
+    return [name for name in LEVELS.get(platform.machine(), {}) if supports(name.encode())]
+
+
 def level() -> str:
     """The fastest level of this processor, or what the user names; `native` on a machine without levels.
 
-    Errors: RuntimeError where the processor has none of them; UsageError for a name that is none of its own.
+    Errors: RuntimeError where the processor has none of them; UsageError for a name that is unknown, or of a level that it lacks.
     """
     levels, named = LEVELS.get(platform.machine(), {}), "" if is_off() else os.environ.get(VARIABLE, "")
-    if named == "native" or not (named or levels):
+    if named not in (*levels, "native", ""):
+        raise UsageError(f"{VARIABLE}={named} is unknown: name one of {', '.join([*levels, 'native', 'off'])}")
+    if named == "native" or not levels:
         return "native"
-    supports = ctypes.CDLL(str(found_or_compiled("levels", [ASKING], FLAGS))).supports
-    found = [name for name in levels if supports(name.encode())]
+    found = supported()
     if named and named not in found:
-        raise UsageError(f"{VARIABLE}={named}: name one of {', '.join([*found, 'native', 'off'])} on this processor")
+        raise UsageError(f"{VARIABLE}={named}: this processor lacks that, so name one of {', '.join([*found, 'native', 'off'])}")
     if not found:
         raise RuntimeError(f"the processor has none of {', '.join(levels)}")
     return named or found[0]
@@ -138,7 +145,7 @@ def compile_library(command: list[str], flags: Sequence[str], files: Sequence[Pa
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         made = Path(folder) / target.name
         compile_files(command, flags, files, made, linking=flags)
-        tried = subprocess.run([sys.executable, "-I", "-c", TRY, str(made)], capture_output=True, check=False)
+        tried = subprocess.run([sys.executable, "-I", "-c", TRY], input=os.fsencode(made), capture_output=True, check=False)
         if tried.returncode:
             names = ", ".join(path.name for path in files)
             raise RuntimeError(f"what {shlex.join(command)} made of {names} does not work on this processor (status {tried.returncode})")

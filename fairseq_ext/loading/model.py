@@ -12,16 +12,13 @@ from fairseq import checkpoint_utils, options, tasks, utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from torch import Tensor
 
-from fairseq_ext.compat.own_process import named_task
 from fairseq_ext.errors import SentenceError, UsageError, cut
 from fairseq_ext.loading.arguments import parse
 from fairseq_ext.loading.lengths import source_limit, too_long
-from fairseq_ext.session.stock_tasks import refuse_flags
 
 
 def configuration(arguments: list[str]) -> Any:
     """fairseq's configuration of fairseq-interactive, given its arguments (raises UsageError)."""
-    refuse_flags(named_task(arguments), arguments)
     return convert_namespace_to_omegaconf(parse(options.get_interactive_generation_parser(), arguments))
 
 

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fairseq_ext.decoders.upload import upload
 from fairseq_ext.parallel.rows import Rows
 from fairseq_ext.search.beam import NOT_YET
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.logits_processors import LogitsProcessors
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.upload import upload
 
 
 def process_blocks(processors: LogitsProcessors, log_probs: LogProbs, pool: Pool, rows: Rows, draft: np.ndarray) -> None:

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.decoders.protocol import BlockDecoder
+from fairseq_ext.decoders.upload import upload
 from fairseq_ext.parallel.block_processors import process_blocks
 from fairseq_ext.parallel.rows import NONE, Rows
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.logits_processors import LogitsProcessors
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Softmax
-from fairseq_ext.upload import upload
 
 
 @dataclass

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from fairseq_ext.counters import Ratio, Section
+from fairseq_ext.decoders.upload import upload
 from fairseq_ext.errors import NotANumber, UsageError
 from fairseq_ext.parallel.block_reader import BlockReader
 from fairseq_ext.parallel.near_ties import NearTieCounts, NearTies
@@ -32,9 +33,8 @@ from fairseq_ext.search.protocols import Schedule
 from fairseq_ext.search.request import Request
 from fairseq_ext.search.scheduler import search_all
 from fairseq_ext.search.scoring import Scoring
-from fairseq_ext.search.searcher import Searcher
+from fairseq_ext.search.searchers.protocol import Searcher
 from fairseq_ext.stats import Stats
-from fairseq_ext.upload import upload
 
 
 @dataclass

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from fairseq_ext.decoders.upload import upload
 from fairseq_ext.search.attention import Attention
-from fairseq_ext.upload import upload
 
 NOT_YET = -1  # stands before the first token of a row that is shorter than others
 

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fairseq_ext.decoders.upload import upload
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.scoring import Scoring
-from fairseq_ext.upload import upload
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class Hypothesis:
     attention: Tensor | None = None  # (source width, L)
     ending: Ending | None = None  # of its sentence, where the stop strategy proves something of it
     unmet: tuple[tuple[str, str], ...] = ()  # constraints that it does not meet: text, reason
+    utility: float | None = None  # expected, where --mbr chooses
     elsewhere: tuple[str, ...] = ()  # texts of glossary terms that it has, but not in the place of what translates them
 
 

@@ -10,7 +10,7 @@ from fairseq_ext.search.finished import OnFinal
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Schedule
 from fairseq_ext.search.request import Request
-from fairseq_ext.search.searcher import Searcher
+from fairseq_ext.search.searchers.protocol import Searcher
 from fairseq_ext.stats import Stats
 
 R = TypeVar("R", bound=Request)

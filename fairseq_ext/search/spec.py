@@ -24,6 +24,11 @@ class SearchSpec:
     unk_penalty: float  # taken from the log-probability of unk
     scoring: Scoring
     children: int | None = None  # most continuations of one row; None: no limit
+    seed: int = 1
+    diverse_groups: int = 1
+    diverse_strength: float = 0.0
+    sampling_topk: int = -1  # most likely words that are sampled; not above 0: all
+    sampling_topp: float = -1.0  # the probability that these make up; not above 0: all
 
     def limit(self, tokens: int) -> int:
         """Most target tokens before EOS of a sentence of so many source tokens, EOS included."""

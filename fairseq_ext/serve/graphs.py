@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import subprocess
-import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import Pipe
@@ -18,7 +17,7 @@ from typing import Any
 
 from fairseq.dataclass.configs import GenerationConfig
 
-from fairseq_ext import child
+from fairseq_ext.compat import child
 from fairseq_ext.errors import UsageError
 from fairseq_ext.tasks import Flags
 from fairseq_ext.translator import Translator
@@ -58,18 +57,22 @@ def main(fd: int) -> None:
 
 
 class Graphs:
-    """The process that draws. flags: the engine's; those that choose a search are left out."""
+    """The process that draws, for one model at a time."""
 
-    def __init__(self, flags: dict[str, Any]):
-        names = {field.name for kind in (Flags, GenerationConfig) for field in dataclasses.fields(kind)}
-        self.flags = {name: value for name, value in flags.items() if name not in names and name not in JACOBI}
+    def __init__(self) -> None:
+        self.flags: dict[str, Any] | None = None  # of the process
         self.process: subprocess.Popen | None = None
         self.pipe: Connection | None = None
         self.folder: tempfile.TemporaryDirectory | None = None
         self.thread = ThreadPoolExecutor(1)  # one graph at a time
 
-    def ask(self, source: str, tokens: list[str] | None) -> str:
-        """As `draw`, by the process, which is started where there is none."""
+    def ask(self, flags: dict[str, Any], source: str, tokens: list[str] | None) -> str:
+        """As `draw`, by the process, which is started where there is none of these flags; those that choose a search are left out."""
+        names = {field.name for kind in (Flags, GenerationConfig) for field in dataclasses.fields(kind)} | JACOBI.keys()
+        flags = {name: value for name, value in flags.items() if name not in names}
+        if flags != self.flags:
+            self.stop()
+            self.flags = flags
         try:
             if self.process is None:
                 self.folder = tempfile.TemporaryDirectory(prefix="fairseq_ext-graphs-")
@@ -77,7 +80,7 @@ class Graphs:
                 command = child.python(__name__, str(theirs.fileno()))
                 self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
                 theirs.close()
-                self.pipe.send({**self.flags, "ddg_dir": self.folder.name})
+                self.pipe.send({**flags, "ddg_dir": self.folder.name})
             assert self.pipe is not None
             self.pipe.send((source, tokens))
             answer = self.pipe.recv()
@@ -88,9 +91,9 @@ class Graphs:
             raise answer
         return answer
 
-    async def svg(self, source: str, tokens: list[str] | None = None) -> str:
-        """As `draw`. Errors: UsageError, RuntimeError where the process has died."""
-        return await asyncio.wrap_future(self.thread.submit(self.ask, source, tokens))
+    async def svg(self, flags: dict[str, Any], source: str, tokens: list[str] | None = None) -> str:
+        """As `draw`, for the model of an engine's flags. Errors: UsageError, RuntimeError where the process has died."""
+        return await asyncio.wrap_future(self.thread.submit(self.ask, flags, source, tokens))
 
     def stop(self) -> None:
         """End the process."""
@@ -103,4 +106,4 @@ class Graphs:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(child.argument()))

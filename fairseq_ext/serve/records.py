@@ -157,6 +157,8 @@ def read_graph(body: bytes) -> tuple[str, list[str] | None]:
     source = value.get("source") if isinstance(value, dict) else None
     if not isinstance(source, str) or not source.strip():
         raise UsageError("a graph has one sentence: send an object with a source")
+    if said := warning(source, "the source"):
+        raise UsageError(said)
     tokens = value.get("tokens")
     if tokens is not None and (not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens)):
         raise UsageError(f'{cut(json.dumps(tokens))} for "tokens" is not a list of tokens: send those of an answer with "detail"')
@@ -168,7 +170,8 @@ def answer_json(record: Record, answer: Answer) -> dict[str, Any]:
     hypotheses = []
     for h in answer.hypotheses:
         detail = {"tokens": h.tokens, "token_scores": h.positional_scores} if record.detail else {}
-        hypotheses.append({"text": h.text, "score": h.score, **detail})
+        utility = {} if h.utility is None else {"utility": h.utility}
+        hypotheses.append({"text": h.text, "score": h.score, **utility, **detail})
     always = ("phrase", "met", "spans")
     constraints = [{name: value for name, value in asdict(c).items() if value or name in always} for c in answer.constraints]
     proof = None if answer.gap is None else {"proved": answer.gap == 0, "gap": answer.gap if answer.gap != float("inf") else None}

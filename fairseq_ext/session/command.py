@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from fairseq_ext.compat.process_end import at_process_end
 from fairseq_ext.errors import UsageError, report
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.session.cpu_workers import Workers
-from fairseq_ext.session.process_end import at_process_end
 from fairseq_ext.session.results_file import ResultsFile
 from fairseq_ext.session.run_key import run_key
 from fairseq_ext.session.stats_file import StatsFile

@@ -20,10 +20,10 @@ from fairseq_ext.constraints.packed import pack
 from fairseq_ext.constraints.sentence import EMPTY
 from fairseq_ext.errors import SentenceError, UsageError, cut
 from fairseq_ext.loading.lengths import too_long
+from fairseq_ext.loading.settings import setting
+from fairseq_ext.loading.target_dictionary import TargetDictionary
 from fairseq_ext.session.bad_sentences import BadSentences
-from fairseq_ext.session.checkpoint import setting
 from fairseq_ext.session.sentences import Sentences
-from fairseq_ext.session.target_dictionary import TargetDictionary
 
 
 class Lines(BadSentences):

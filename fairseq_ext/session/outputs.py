@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 
 from fairseq_ext.config import flags_dataclass
 from fairseq_ext.files import refuse_shared
-from fairseq_ext.session.checkpoint import setting
+from fairseq_ext.loading.settings import setting
 
 WRITTEN = ("results_file", "stats_file", "glossary_report")
 READ = (("common_eval", "path"), ("interactive", "input"), ("generation", "lm_path"))

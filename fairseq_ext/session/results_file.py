@@ -126,7 +126,7 @@ class ResultsFile:
         """A sentence is done: its checksum, the best translation as text, its hypotheses as fairseq's commands read them."""
         kept = [
             {"tokens": h["tokens"].tolist(), "score": float(h["score"]), "positional_scores": h["positional_scores"].tolist()}
-            | ({"unmet": h["unmet"]} if "unmet" in h else {})
+            | {name: h[name] for name in ("unmet", "utility") if name in h}
             for h in hypotheses
         ]
         record = {"id": number, "source": source, "text": text, "hypotheses": kept}
@@ -158,6 +158,7 @@ class ResultsFile:
                 "positional_scores": torch.tensor(h["positional_scores"], device=device),
             }
             | ({"unmet": [tuple(each) for each in h["unmet"]]} if "unmet" in h else {})
+            | ({"utility": h["utility"]} if "utility" in h else {})
             for h in record["hypotheses"]
         ]
 

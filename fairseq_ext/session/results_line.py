@@ -57,7 +57,8 @@ def check(hypothesis: Any, words: int) -> None:
     tokens, scores, unmet = (hypothesis.get(name) for name in ("tokens", "positional_scores", "unmet"))
     if not isinstance(tokens, list) or not tokens or not all(whole(token) and token < words for token in tokens):
         raise ValueError(f"it has a token outside the dictionary's {words} words")
-    if not isinstance(scores, list) or len(scores) != len(tokens) or not all(map(number, [hypothesis.get("score"), *scores])):
+    given = [hypothesis.get("score"), hypothesis.get("utility", 0.0)]
+    if not isinstance(scores, list) or len(scores) != len(tokens) or not all(map(number, [*given, *scores])):
         raise ValueError("it has a score that is not a number, or not one for each token")
     if "unmet" in hypothesis and not (isinstance(unmet, list) and all(pair_of_texts(pair) for pair in unmet)):
         raise ValueError("it has constraints that are not pairs of phrase and reason")

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from fairseq_ext import config, validate
-from fairseq_ext.capabilities import Part
+from fairseq_ext import config
+from fairseq_ext.checks import validate
+from fairseq_ext.checks.capabilities import Part
 from fairseq_ext.compat.own_process import decodes_alone
 from fairseq_ext.constraints.flags import boundary_mode, check_glossary, check_phrases, choose_placement, constrained, expect_phrases
 from fairseq_ext.constraints.target_text import TargetText
 from fairseq_ext.generator import AlignedBeamSearchGenerator, BeamSearchGenerator
 from fairseq_ext.kernels.library import give_back_memory
+from fairseq_ext.loading.dictionaries import warn_of_other_words
+from fairseq_ext.loading.settings import longest_source, segments_text, shows_bar
 from fairseq_ext.session.bad_sentences import Batch
 from fairseq_ext.session.batches import Batches
-from fairseq_ext.session.checkpoint import longest_source, segments_text, shows_bar
 from fairseq_ext.session.command import Command
-from fairseq_ext.session.dictionaries import warn_of_other_words
 from fairseq_ext.session.interactive import Lines
-from fairseq_ext.session.sentences import Sentences
+from fairseq_ext.session.sentences import Sentences, numbers_of
 
 
 class Session:
@@ -88,6 +90,9 @@ class Session:
         sample, constraints = self.sentences.complete(sample, constraints, self.lines.carry_numbers)
         run = partial(self.command.decode, generator, decode, models, generator.pad)
         found = self.lines.decode_usable((sample, prefix_tokens, constraints), run)
+        if generator.flags.print_utility:
+            for number, (best, *_) in zip(numbers_of(sample), found, strict=False):
+                print(f"U-{number}\t{best.get('utility', math.nan):.4f}")
         if self.sentences.report_path or self.sentences.documents is not None:
             self.sentences.report_glossary(sample, [generator.target_text.text(each[0]["tokens"]) for each in found])
         return found

@@ -90,11 +90,7 @@ class Screen:
 
     def change(self, x: Tensor, ids: Tensor) -> Tensor:
         """What the rounding of the weights took off the logits (n, m) of words ids (n, m)."""
-        return self.of_words(self.weight[ids] - self.rounded_words(ids), x, None)
-
-    def rounded_words(self, ids: Tensor) -> Tensor:
-        """The rounded weights (n, m, d) of words ids (n, m)."""
-        return rounded(self.weight[ids])
+        return self.of_words(self.weight[ids] - rounded(self.weight[ids]), x, None)
 
     def of_words(self, weight: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
         """weight (n, m, d), x (n, d), bias (n, m) -> logits (n, m)"""

@@ -20,9 +20,8 @@ from fairseq_ext.terms.formats.files import Files
 from fairseq_ext.terms.glossary_files import Errors, Languages, read
 from fairseq_ext.terms.lemmas import Lemmatizer, lemmatizer
 from fairseq_ext.terms.matcher import MATCHES
-from fairseq_ext.terms.score import EvaluationSet, score
+from fairseq_ext.terms.score import EvaluationSet, score, table
 from fairseq_ext.terms.significance import compare
-from fairseq_ext.terms.table import table
 from fairseq_ext.terms.test_set import Sentence
 
 READERS: dict[str, Callable[[Files], tuple[list[Sentence], str | None]]] = {

@@ -9,6 +9,8 @@ from fairseq_ext.terms.lemmas import Lemmatizer
 from fairseq_ext.terms.test_set import Sentence, Term
 from fairseq_ext.terms.text import Place, Text, found_in, places_of, text_of
 
+Span = tuple[int, int]  # [start, end) in words
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -63,3 +65,15 @@ def claim(asked: Sequence[Asked], text: Text, cased: bool, lemmas: bool, whole: 
         if first is not None:
             taken.add(first[1])
     return claims
+
+
+def reference_spans(case: Case) -> list[Span]:
+    """Where the line's reference has its terms: as the test set marks them, else where their words first occur, case-sensitive; terms
+    that it does not have are left out.
+
+    Each place serves one term.
+    """
+    marked = [asked.term.place for asked in case.asked if asked.term.place is not None]
+    others = [asked for asked in case.asked if asked.term.place is None]
+    found = claim(others, case.reference, cased=True, lemmas=False, whole=True)
+    return marked + [(place, place + len(target.words)) for target, (place, _) in filter(None, found)]

@@ -16,8 +16,7 @@ from collections.abc import Sequence
 
 from sacrebleu.metrics import lib_ter
 
-from fairseq_ext.terms.cases import Case
-from fairseq_ext.terms.reference_places import reference_spans
+from fairseq_ext.terms.cases import Case, reference_spans
 
 WEIGHT = 2
 

@@ -15,8 +15,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from fairseq_ext.terms.cases import Case
-from fairseq_ext.terms.reference_places import Span, reference_spans
+from fairseq_ext.terms.cases import Case, Span, reference_spans
 from fairseq_ext.terms.text import places
 from fairseq_ext.terms.words import is_word
 

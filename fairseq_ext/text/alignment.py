@@ -11,11 +11,10 @@ from unicodedata import normalize
 import torch
 from torch import Tensor
 
-from fairseq_ext.constraints.places import Span
-from fairseq_ext.constraints.token_spans import overlapping, token_spans
+from fairseq_ext.constraints.places import Span, overlapping, token_spans
 from fairseq_ext.placement.forced_decoding import ForcedDecoding
 from fairseq_ext.terms.words import UNITS, is_word
-from fairseq_ext.translation import Translation
+from fairseq_ext.text.translation import Translation
 
 Pairs = list[tuple[Span, Span]]  # characters of the source, and of the translation
 LEAST, YIELDS = 0.1, 0.5  # attention to a word, of 1; and to a free one, of that to the best

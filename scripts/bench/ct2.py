@@ -57,8 +57,8 @@ def ctranslate2(
     directory = convert(text)
     loaded = load([*text.flags, *flags])
     generation = loaded.cfg.generation
-    if generation.max_len_a or generation.sampling or generation.diverse_beam_groups > 0 or generation.unkpen:
-        raise BenchError("CTranslate2 has no counterpart of --max-len-a, --sampling, --diverse-beam-groups and --unkpen")
+    if generation.max_len_a or generation.diverse_beam_groups > 0 or generation.unkpen:
+        raise BenchError("CTranslate2 has no counterpart of --max-len-a, --diverse-beam-groups and --unkpen")
     source, target = loaded.task.source_dictionary, loaded.task.target_dictionary
     numbers = [number for batch in loaded.batches for number in batch["id"].tolist()]
     special = {source.pad(), source.eos()}  # the converted model adds EOS itself
@@ -78,6 +78,9 @@ def ctranslate2(
         max_decoding_length=generation.max_len_b,
         return_scores=True,
     )
+    if generation.sampling:
+        decoding |= dict(beam_size=1, num_hypotheses=generation.beam, sampling_temperature=generation.temperature)
+        decoding |= dict(sampling_topk=max(0, generation.sampling_topk), sampling_topp=min(1.0, abs(generation.sampling_topp)))
     asked = dict(folder=str(directory), made=made, decoding=decoding, batches=batches)
     translator = Apart(asked, settings) if settings else Here(asked)
 

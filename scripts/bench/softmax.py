@@ -30,19 +30,18 @@ from report import machine, where_and_when
 import fairseq_ext  # noqa: F401
 from fairseq_ext.decoders.linear import Linear
 from fairseq_ext.kernels.decoder.transformer import PackedLinear
-from fairseq_ext.kernels.library import give_back_memory, library
+from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.kernels.search.topk import log_softmax_
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.softmax.error_bounds import Screen
 from fairseq_ext.softmax.lsh_index import Parameters
-from fairseq_ext.softmax.random_rounding import RandomScreen
 from fairseq_ext.softmax.shortlist import ShortlistSoftmax
 from fairseq_ext.softmax.shortlist_stats import ShortlistMeter
 from fairseq_ext.stats import Stats
 from fairseq_ext.strategies.softmax.lsh import LSH
-from fairseq_ext.strategies.softmax.screened import EIGHT_BITS, TOLERANCE, Screened, ScreenedLogProbs, words_scored_again
+from fairseq_ext.strategies.softmax.screened import TOLERANCE, Screened, ScreenedLogProbs, words_scored_again
 
 BEST = 10
 Ways = dict[str, Callable[[], Any]]
@@ -88,11 +87,6 @@ class OutputLayer:
         self.screen = Screen(self.weight, None, 1.0, words_scored_again(BEST // 2), [2, 3], TOLERANCE)
         self.screened = Screened(self.screen, 1.0, Stats())
         self.mib["screened"] = resident() - before
-        self.eight = None
-        if library() is not None:
-            before = resident()
-            self.eight = RandomScreen(self.weight, None, 1.0, words_scored_again(BEST // 2, 8), [2, 3], EIGHT_BITS)
-            self.mib["screened, 8 bits"] = resident() - before
         common = dict(layers=[(self.weight, None)], base=torch.arange(min(6000, V // 2)), temperature=1.0, share="batch")
         before = resident()
         self.top = ShortlistSoftmax(measured=ShortlistMeter(Stats(), 5, 0), **common)  # type: ignore[arg-type]
@@ -117,13 +111,9 @@ class OutputLayer:
         beam, pool = one_sentence(x.size(0))
         hits = self.lsh.hits(x).amax(0)
         self.lsh.t = min(range(1, 12), key=lambda t: abs(int((hits >= t).sum()) - self.near))
-        eight = {} if self.eight is None else {
-            "screened, 8 bits": lambda: ScreenedLogProbs(self.screened, self.decoder, x, self.eight).topk(BEST),
-        }  # fmt: skip
         return {
             "full": lambda: LogProbs(self.decoder.log_probs([x], 1.0)).topk(BEST),
             "screened": lambda: ScreenedLogProbs(self.screened, self.decoder, x, self.screen).topk(BEST),
-            **eight,
             "screened, as used": lambda: self.screened(self.decoder, [x]).topk(BEST),
             "lsh": lambda: self.lsh(self.decoder, [x], beam, pool).topk(BEST),
             "top": lambda: self.top(self.decoder, [x], beam, pool).topk(BEST),

@@ -4,7 +4,6 @@ SHAPES = {
     "--constraint-case": ["--constraint-case", "any"],
     "--constraint-boundary": ["--constraint-boundary", "word"],
     "--constraint-end": ["--constraint-end"],
-    "--constraint-draft-first": ["--constraint-draft-first"],
     "--dba-allocation": ["--dba-allocation", "paper"],
     "--avoid-case": ["--avoid-case", "exact"],
 }  # what shapes phrases, as typed
@@ -14,7 +13,6 @@ BESIDE = (
     ["--stop", "optimal"],
     ["--schedule", "stream"],
     ["--softmax", "top"],
-    ["--select", "topk"],
 )
 NONE = "shapes phrases, and the command has none: add"
 PHRASES = ["--constraints-file", "{phrases}"]
@@ -38,7 +36,6 @@ FLAGS: dict[str, tuple[list, str]] = {
         )
         for typed in (
             SHAPES["--constraint-case"],
-            SHAPES["--constraint-draft-first"],
             SHAPES["--dba-allocation"],
             ["--constraint-bonus", 1],
         )

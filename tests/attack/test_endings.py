@@ -14,7 +14,8 @@ from fairseq_cli.generate import cli_main as generate_main
 from fairseq_cli.interactive import cli_main as interactive_main
 from forked import Child
 
-from fairseq_ext import compat, leaving
+from fairseq_ext import compat
+from fairseq_ext.compat import leaving
 from fairseq_ext.corpus import run
 from fairseq_ext.corpus.__main__ import main as corpus_main
 from fairseq_ext.corpus.worker import Result

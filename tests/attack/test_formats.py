@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_ext import UsageError, array_file
+from fairseq_ext import UsageError
 from fairseq_ext.corpus.manifest import Manifest
 from fairseq_ext.files import sealed
+from fairseq_ext.loading import array_file
 from fairseq_ext.parallel.drafts import table
 from fairseq_ext.parallel.drafts.table import Table
 from fairseq_ext.session.results_file import ResultsFile

@@ -75,7 +75,7 @@ WRONG = {
     # what cannot work together
     "steps": (["--print-step"], "--print-step shows the steps of iterative refinement, which no search here has: leave it out"),
     "history": (["--retain-iter-history"], "--retain-iter-history shows the steps of iterative refinement"),
-    "sampling": (["--sampling", "--nbest", 4, "--stop", "first"], "--sampling replaces beam search, so --stop first cannot work with it"),
+    "sampling": (["--sampling", "--nbest", 4, "--stop", "first"], "--stop first belongs to beam search, and --select sampling has no beam"),
     "window of a beam": (["--decoding", "window"], "--decoding window gives greedy decoding's output"),
     "window with a stop": ([*WINDOW, "--stop", "first"], "--stop first belongs to beam search, and --decoding window has no beam"),
     "window with a softmax": ([*WINDOW, "--softmax", "top"], "--softmax top scores what the rows of a beam search need"),
@@ -83,8 +83,8 @@ WRONG = {
     "proof": (["--stop", "optimal", "--unkpen", -1], "can make a token's score positive, so --stop optimal proves nothing"),
     "flag of another": (["--lsh-k", 8], "--lsh-k belongs to --softmax lsh, which is not switched on"),
     "backend of another loop": (
-        ["--sampling", "--nbest", 4, "--decoder-backend", "transformer"],
-        "--sampling replaces beam search, so --decoder-backend transformer cannot work with it",
+        ["--match-source-len", "--decoder-backend", "transformer"],
+        "--match-source-len replaces beam search, so --decoder-backend transformer cannot work with it",
     ),
     "resume nothing": (["--resume"], "--resume goes on with a results file and none is named"),
     "diverse": (["--diverse-beam-groups", 2, "--beam", 3], "--diverse-beam-groups shares the beam out evenly"),

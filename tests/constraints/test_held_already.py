@@ -42,7 +42,6 @@ def stock(demo) -> dict[int, tuple[str, float]]:
         (3, []),
         (3, ["--constraint-boundary", "none"]),
         (2, ["--constraint-case", "any", "--constraint-end"]),
-        (2, ["--constraint-draft-first"]),
         (2, ["--stop", "count"]),
     ],
     ids=str,

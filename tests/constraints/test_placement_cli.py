@@ -1,4 +1,4 @@
-"""Where forced phrases land, through the command on the demo model: --constraint-end, --constraint-bonus, --constraint-draft-first."""
+"""Where forced phrases land, through the command on the demo model: --constraint-end, --constraint-bonus."""
 
 import json
 import re
@@ -75,24 +75,6 @@ def test_soft_terms_are_preferred_and_those_left_out_are_reported(demo, foreign,
     assert counts == {"given": LINES, "met": LINES, "unmet": []} and all(TERM in text for text in much.values())
 
 
-@pytest.mark.parametrize("soft", [(), ("--constraint-bonus", 0.5)], ids=["free", "soft"])
-def test_phrases_are_forced_only_where_the_draft_misses_one(demo, mixed, free, soft):
-    given, is_foreign = mixed
-    forced, _ = translations(demo, *given)
-    drafts = free if not soft else translations(demo, *given, *soft)[0]
-    found, counts = translations(demo, *given, *soft, "--constraint-draft-first")
-    assert counts == {"given": LINES, "met": LINES, "unmet": [], "redone": sum(is_foreign)}
-    assert found == {i: forced[i] if is_foreign[i] else drafts[i] for i in range(LINES)}
-
-
-def test_a_draft_that_is_done_again_has_no_certificate(demo, mixed):
-    given, is_foreign = mixed
-    _, counts = translations(demo, *given, "--constraint-draft-first", "--stop", "optimal")
-    assert counts["redone"] == sum(is_foreign)
-    stats = json.loads((demo[0] / "stats.json").read_text(encoding="utf-8"))
-    assert stats["certificates"]["proved"] + stats["certificates"]["open"] == stats["sentences"] == LINES
-
-
 @pytest.mark.parametrize(
     "flags, said",
     [
@@ -102,7 +84,6 @@ def test_a_draft_that_is_done_again_has_no_certificate(demo, mixed):
         (("--constraint-bonus", -1), "--constraint-bonus (bonus in nats) must be "),
         (("--constraint-bonus", 1, "--stop", "optimal", "--unnormalized"), "can make a token's score positive"),
         (("--constraint-bonus", 1, "--softmax", "screened"), "can raise words"),
-        (("--select", "bonus", "--constraint-bonus", 1, "--constraint-draft-first"), "forces phrases in the end"),
     ],
 )
 def test_what_cannot_work_is_refused_in_one_sentence(demo, foreign, flags, said):

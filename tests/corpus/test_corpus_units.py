@@ -54,10 +54,10 @@ class Picky:
     def __getattr__(self, name):
         return getattr(self.demo, name)
 
-    def search(self, tokens, wanted, nbest):
+    def search(self, tokens, wanted, nbest, numbers=None):
         if any(self.demo.task.source_dictionary.string(line) in self.bad for line in tokens):
             raise self.error
-        return self.demo.search(tokens, wanted, nbest)
+        return self.demo.search(tokens, wanted, nbest, numbers=numbers)
 
 
 def test_what_only_the_search_finds_out_is_cornered(tmp_path, demo):
@@ -73,7 +73,7 @@ def test_what_only_the_search_finds_out_is_cornered(tmp_path, demo):
 class Broken(Picky):
     """One that fails at everything."""
 
-    def search(self, tokens, wanted, nbest):
+    def search(self, tokens, wanted, nbest, numbers=None):
         raise self.error
 
 
@@ -112,8 +112,8 @@ def test_an_error_of_the_segmentation_is_its_sentence_s(tmp_path, demo):
 class Late(Picky):
     """The same, failing only when the batch has been searched and counted."""
 
-    def search(self, tokens, wanted, nbest):
-        found = self.demo.search(tokens, wanted, nbest)
+    def search(self, tokens, wanted, nbest, numbers=None):
+        found = self.demo.search(tokens, wanted, nbest, numbers=numbers)
         if any(self.demo.task.source_dictionary.string(line) in self.bad for line in tokens):
             raise self.error
         return found
@@ -141,8 +141,8 @@ def test_a_schedule_that_does_not_fit_is_told_and_the_model_is_loaded_once(monke
     flags = {**FLAGS, "path": str(DEMO / "checkpoint.pt"), "data": str(DEMO)}
     found = Worker(flags, 1, False).load()
     assert "schedule:stream" in found["signature"] and not found["note"]
-    found = Worker({**flags, "sampling": True}, 1, False).load()
-    assert "schedule:batch" in found["signature"] and "does not fit: --sampling" in found["note"]
+    found = Worker({**flags, "match_source_len": True}, 1, False).load()
+    assert "schedule:batch" in found["signature"] and "does not fit: --match-source-len" in found["note"]
     # what is no fault of the schedule's
     assert "--unkpen" in Worker({**flags, "stop": "optimal", "unkpen": "-1"}, 1, False).load()["error"]
     assert len(loads) == 3

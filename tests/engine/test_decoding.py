@@ -16,13 +16,13 @@ from fairseq_ext.engine.jobs import Answer, GlossaryFile, Job, Partial
 from fairseq_ext.engine.worker import STEPS, load
 from fairseq_ext.kernels.library import library
 from fairseq_ext.kernels.search.beam import Result
-from fairseq_ext.search.compiled_search import CompiledSearch
-from fairseq_ext.search.constrained import ConstrainedSearch
-from fairseq_ext.search.loop_search import LoopSearch
 from fairseq_ext.search.request import Request
-from fairseq_ext.search.searchers import Searchers
+from fairseq_ext.search.searchers.compiled import CompiledSearch
+from fairseq_ext.search.searchers.constrained import ConstrainedSearch
+from fairseq_ext.search.searchers.loop import LoopSearch
+from fairseq_ext.search.searchers.several import Searchers
 from fairseq_ext.session.pool_of import pool_of, pool_without_constraints
-from fairseq_ext.translation import Translation
+from fairseq_ext.text.translation import Translation
 
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "checkpoints" / "demo"
@@ -144,7 +144,7 @@ def test_answers_are_those_of_each_sentence_alone_as_they_come_and_go(decoding, 
     assert ended == set(given) and partial
 
 
-@pytest.mark.parametrize("flags", [{"constraint_end": True}, {"constraint_draft_first": True}, {"constraint_bonus": 1.0}], ids=str)
+@pytest.mark.parametrize("flags", [{"constraint_end": True}, {"constraint_bonus": 1.0}], ids=str)
 def test_flags_of_constrained_search_give_what_they_give_offline(flags):
     """Requests come and go while others run, with required phrases and without."""
     decoding, translator = load({**FLAGS, "stream_width": 3, **flags}), Translator(**FLAGS, constraints="unordered", **flags)
@@ -183,16 +183,6 @@ def test_phrases_of_live_requests_outlast_others_that_leave_and_start(translator
     decoding.add(2, job("Nein.", constraints=["employee"]))
     go_on(1)
     same_as_alone(translator, long, done[1])
-
-
-def test_a_draft_that_has_its_phrases_is_the_answer_and_the_report_names_them():
-    decoding = load({**FLAGS, "stream_width": 2, "constraint_draft_first": True})
-    (plain,) = answers(decoding, [job("Der Patient hat einen Port.")])
-    held, missing = plain.text.split()[1], "very"
-    kept, forced = answers(decoding, [job("Der Patient hat einen Port.", constraints=[word]) for word in (held, missing)])
-    assert kept.hypotheses[0].tokens == plain.hypotheses[0].tokens
-    assert [(c.phrase, c.met) for c in (*kept.constraints, *forced.constraints)] == [(held, True), (missing, True)]
-    assert missing in forced.text and missing not in plain.text
 
 
 @pytest.mark.skipif(library() is None, reason="there is no compiled library")
@@ -494,14 +484,13 @@ def test_a_glossary_is_read_once_and_again_when_it_has_changed(decoding, tmp_pat
     ("flags", "message"),
     [
         ({"decoding": "window", "beam": 1, "stream_width": 4}, "--stream-width says how requests share a search, and with --decoding w"),
-        ({"constraint_draft_first": True, "constraint_bonus": 1.0}, "--constraint-draft-first with --constraint-bonus makes its drafts by"),
         ({"decoding": "window", "beam": 1, "glossary_match": "lemma"}, "--glossary-match needs a glossary"),
         ({"softmax": "lsh"}, "add --lsh-share sentence"),
         ({"softmax": "top"}, "add --shortlist-share sentence"),
         ({"results_file": "x"}, "--results-file has no place in an engine"),
         ({"constraints_file": "x"}, "--constraints-file gives line n its phrases"),
         ({"print_alignment": "hard"}, "--print-alignment reads attention"),
-        ({"sampling": True}, "--sampling"),
+        ({"match_source_len": True}, "--match-source-len"),
         ({"stop": "nonsense"}, "nonsense"),
     ],
     ids=str,

@@ -285,7 +285,7 @@ def test_int8_is_refused_in_one_sentence_where_it_cannot_be(monkeypatch):
     assert "LSTMModel" in refused([build("lstm", dtype=torch.float32)])
     model = [build("transformer", dtype=torch.float32)]
     assert "--decoder-backend fairseq" in refused(model, strategy={"decoder_backend": "fairseq"})
-    assert "--sampling" in refused(model, sampling=True)
+    assert "--match-source-len" in refused(model, match_source_len=True)
     assert "--print-alignment" in refused(model, print_alignment="hard")
     monkeypatch.setattr(factory, "library", lambda: None)
     assert "python -m fairseq_ext.kernels" in refused(model)

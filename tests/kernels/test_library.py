@@ -23,7 +23,7 @@ from fairseq_ext.kernels.declarations import signatures
 from fairseq_ext.kernels.decoder import transformer
 from fairseq_ext.kernels.parallel import draft, parallel_decode
 from fairseq_ext.kernels.search import beam
-from fairseq_ext.kernels.softmax import lsh, screen, screen_int8, shortlist
+from fairseq_ext.kernels.softmax import lsh, screen, shortlist
 
 needs_compiler = pytest.mark.skipif(building.compiler() is None, reason="there is no C++ compiler")
 WORKS = '#include <cstdint>\nextern "C" int64_t works() { return 1; }\n'
@@ -42,7 +42,6 @@ LAYOUTS = {
     "softmax/lsh.cpp": [lsh.IndexStruct],
     "parallel/parallel_decode.cpp": [parallel_decode.BlocksStruct, parallel_decode.WindowStruct, draft.DrafterStruct],
     "softmax/screen.cpp": [screen.ScreenStruct],
-    "softmax/screen_int8.cpp": [screen_int8.ScreenInt8Struct],
     "softmax/shortlist.cpp": [shortlist.ListStruct],
     "decoder/transformer.cpp": [
         transformer.LinearStruct, transformer.NormStruct, transformer.LayerStruct, transformer.LayerStackStruct, transformer.CacheStruct,
@@ -86,8 +85,8 @@ def test_every_function_that_the_library_exports_has_its_signature():
     exported = {line.split()[-1] for line in named.splitlines() if " T " in line}
     found = signatures(building.SOURCES)
     assert {name for name in exported if not name.startswith("_")} == set(found)
-    N, P = ctypes.c_int64, ctypes.c_void_p  # as a reader of screen_int8.cpp, topk.cpp and draft.cpp sees them
-    assert found["screen_int8_columns"] == (N, []) and found["log_softmax"] == (None, [P, N, N, ctypes.c_float])
+    N, P = ctypes.c_int64, ctypes.c_void_p  # as a reader of topk.cpp and draft.cpp sees them
+    assert found["log_softmax"] == (None, [P, N, N, ctypes.c_float])
     assert found["propose_nothing"] == (N, [P, P, N, ctypes.c_double, P, P])
 
 

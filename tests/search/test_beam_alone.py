@@ -1,5 +1,5 @@
-"""The compiled search (search/compiled_search.py) gives the loop's hypotheses to the last bit: to a sentence that is alone, in one call
-(searchers.py), and to sentences that come and go."""
+"""The compiled search (search/searchers/compiled.py) gives the loop's hypotheses to the last bit: to a sentence that is alone, in one call
+(searchers/several.py), and to sentences that come and go."""
 
 import functools
 import os
@@ -11,11 +11,11 @@ from models import batch, build, generators, run, same
 from sizes import part_of
 
 from fairseq_ext.kernels.library import library
-from fairseq_ext.search.compiled_search import CompiledSearch
-from fairseq_ext.search.loop_search import LoopSearch
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.request import Request
-from fairseq_ext.search.searchers import BeamSearch, beam_search
+from fairseq_ext.search.searchers.compiled import CompiledSearch
+from fairseq_ext.search.searchers.loop import LoopSearch
+from fairseq_ext.search.searchers.several import BeamSearch, beam_search
 from fairseq_ext.stats import Stats
 from fairseq_ext.strategies.select.topk import TopK
 from fairseq_ext.strategies.stop.count import Count
@@ -23,7 +23,7 @@ from fairseq_ext.strategies.stop.first import First
 from fairseq_ext.strategies.stop.ranked import Ranked
 from fairseq_ext.strategies.stop.shrink import Shrink
 
-pytestmark = pytest.mark.skipif(library() is None, reason="there is no compiled library")
+pytestmark = [pytest.mark.skipif(library() is None, reason="there is no compiled library"), pytest.mark.usefixtures("on_the_cpu")]
 CASES = int(os.environ.get("ONE_SENTENCE_CASES", "300"))  # 10,000 take some minutes
 SEED = int(os.environ.get("ONE_SENTENCE_SEED", "3"))
 PLAIN = {"tokens", "positional_scores"}

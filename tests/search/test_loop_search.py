@@ -8,10 +8,10 @@ from models import alone, batch, build, dictionary, generators, run, same
 from sizes import part_of
 
 from fairseq_ext.constraints.sentence import EMPTY, SentenceConstraints
-from fairseq_ext.search.loop_search import LoopSearch
-from fairseq_ext.search.open_pool import OpenPool
 from fairseq_ext.search.request import Request
-from fairseq_ext.search.searcher import common_prefix
+from fairseq_ext.search.searchers.loop import LoopSearch
+from fairseq_ext.search.searchers.open_pool import OpenPool
+from fairseq_ext.search.searchers.protocol import common_prefix
 
 WORD, LAST = dictionary().nspecial, len(dictionary()) - 1
 K, MAX_LEN = 4, 12

@@ -15,14 +15,14 @@ def batches(lines: list[torch.Tensor], **more):
     for name in ("translation_ext", "translation"):
         found = task(name)
         if name.endswith("_ext"):
-            found.build_generator([build("transformer")], generation(more.pop("sampling", False)))
+            found.build_generator([build("transformer")], generation(more.pop("match_source_len", False)))
         dataset = found.build_dataset_for_inference(list(lines), [len(line) for line in lines])
         both.append(found.get_batch_iterator(dataset=dataset, max_sentences=1, ignore_invalid_inputs=False, **more))
     return both
 
 
-def generation(sampling: bool) -> GenerationConfig:
-    return GenerationConfig(beam=2, nbest=2, sampling=sampling)
+def generation(source_length: bool) -> GenerationConfig:
+    return GenerationConfig(beam=2, nbest=2, match_source_len=source_length)
 
 
 def line(n: int) -> torch.Tensor:
@@ -47,7 +47,7 @@ def test_what_the_iterator_refuses_it_still_refuses():
         batches([line(9)], max_tokens=None, max_positions=(5, 64))
 
 
-def test_several_lines_and_a_search_that_draws_take_the_iterator():
-    """fairseq's iterator draws a random number, on which what --sampling draws behind it depends."""
+def test_several_lines_and_stocks_own_search_take_the_iterator():
+    """fairseq's iterator draws a random number, on which what stock's searches draw behind it may depend."""
     assert not isinstance(batches([line(3), line(4)], max_tokens=None, max_positions=(64, 64))[0], OneBatch)
-    assert not isinstance(batches([line(3)], max_tokens=None, max_positions=(64, 64), sampling=True)[0], OneBatch)
+    assert not isinstance(batches([line(3)], max_tokens=None, max_positions=(64, 64), match_source_len=True)[0], OneBatch)

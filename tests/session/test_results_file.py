@@ -179,7 +179,7 @@ def test_a_disk_that_is_full_is_told_in_a_sentence(tmp_path):
         opened("/dev/full")
 
 
-@pytest.mark.parametrize("stock", [{"sampling": True}, {"print_alignment": "hard"}], ids=str)
+@pytest.mark.parametrize("stock", [{"match_source_len": True}, {"print_alignment": "hard"}], ids=str)
 def test_what_a_results_file_cannot_hold_is_refused(stock, tmp_path):
     with pytest.raises(UsageError, match="leave one of the two out"):
         generators([build("transformer")], {"results_file": str(tmp_path / "x")}, beam=2, **stock)

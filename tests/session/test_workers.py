@@ -158,7 +158,6 @@ def test_the_command_gives_the_same_lines(tiny, tmp_path):
     [
         ({"cpu_workers": 0}, {}, "--cpu-workers (number of processes) must be "),
         ({"cpu_workers": 2, "results_file": "x.jsonl"}, {}, "--results-file"),
-        ({"cpu_workers": 2}, {"sampling": True}, "--sampling"),
     ],
 )
 def test_what_cannot_work_is_refused(flags, generation, words):

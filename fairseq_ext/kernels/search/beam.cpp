@@ -1,5 +1,5 @@
-// The beam search of sentences that start and end at any step: --select topk, --softmax full. The definition is search/loop.py with
-// strategies/select/topk.py, strategies/stop and strategies/prune. The results are the same bits.
+// The beam search of sentences that start and end at any step: --select topk or sampling, --softmax full. The definition is
+// search/loop.py with these files of strategies/select, with strategies/stop and strategies/prune. The results are the same bits.
 //
 // Shapes: k beam, n live rows of a sentence (one before the first token, then at most k), c = 2k candidates, V vocabulary, T places for the
 // tokens of a row, N rows of all sentences.
@@ -88,6 +88,33 @@ bool choose(const Sentence& s, float* logits, int64_t V, Best& best) {
     return true;
 }
 
+// The rows of a sentence, whose next words are drawn, with one token more; each that ends is an answer
+Result draw(Sentence& s, float* logits, int64_t V) {
+    static thread_local std::vector<int64_t> words;
+    static thread_local std::vector<double> parts;
+    const Rules& rules = *s.rules;
+    const bool at_limit = s.length >= s.limit;
+    int64_t going = 0;
+    for (int64_t i = 0; i < s.rows; ++i) {
+        float *line = logits + i * V, highest, log_total;
+        if (!forbid(s, i, line, V, highest, log_total)) return NOT_A_NUMBER;
+        for (int64_t w = 0; w < V; ++w) line[w] = (line[w] - highest) - log_total;
+        if (at_limit) std::fill_n(line, rules.eos, -INFINITY), std::fill(line + rules.eos + 1, line + V, -INFINITY);
+        const Draw word_of(line, V, rules.cut, words, parts);
+        const int64_t from = s.length ? s.sample[i] : 0, end = s.length ? from + 1 : rules.k;
+        for (int64_t sample = from; sample < end; ++sample) {
+            const int64_t word = word_of(uniform(rules.seed, s.number, sample, s.length));
+            if (word < 0) continue;
+            const float total = line[word] + s.score[i * s.T + s.length];
+            if (word == rules.eos) s.order[s.finished] = s.finished, s.finish(s.finished, i, total), ++s.finished;
+            else s.go_on(going, i, word, total), s.sample[going++] = sample;
+        }
+    }
+    if (!going) return FOUND;
+    s.next(going);
+    return GOES_ON;
+}
+
 // A sentence's rows with one token more. UNSUITABLE: some continuations are impossible, which the definition knows how to go on from
 Result advance(Sentence& s, float* logits, int64_t V) {
     static thread_local std::vector<float> memory_score;
@@ -106,8 +133,7 @@ Result advance(Sentence& s, float* logits, int64_t V) {
     // (9) the k best of those that go on are the next beam
     const int64_t n = std::min<int64_t>(stays.size(), rules.k);
     for (int64_t j = 0; j < n; ++j) s.go_on(j, all.row(stays[j]), all.where[stays[j]] % V, all.score[stays[j]]);
-    std::swap(s.tokens, s.next_tokens), std::swap(s.score, s.next_score), std::swap(s.history, s.next_history);
-    s.rows = n, s.length += 1;
+    s.next(n);
     return GOES_ON;
 }
 
@@ -132,7 +158,7 @@ int64_t search_sentences(Batch* batch, int64_t most, const Reader* reader, Step*
 #pragma omp parallel for schedule(static) reduction(+ : live) if (rows * V > WORTH_THREADS / 8)
         for (int64_t b = 0; b < batch->sentences; ++b) {
             Sentence& s = *batch->live[b];
-            s.result = advance(s, reader->logits + first[b] * V, V);
+            s.result = (s.rules->samples ? draw : advance)(s, reader->logits + first[b] * V, V);
             live += s.result == GOES_ON;
         }
         if (live < batch->sentences) return FOUND;

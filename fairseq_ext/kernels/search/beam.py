@@ -45,7 +45,6 @@ class StopRule(IntEnum):
     OPTIMAL = 4
 
 
-RULES = ("k", "min_len", "eos", "pad", "ngram", "stop", "variable", "children", "paper", "prune_bound", "normalize")
 Rules = struct("search/sentence.hpp", "Rules")
 
 
@@ -59,6 +58,9 @@ class PlugRules:
     children: int | None = None
     threshold: float | None = None
     behind_finished: float | None = None
+    samples: bool | None = None
+    seed: int | None = None
+    cut: ctypes.Structure | None = None
 
     def fields(self) -> dict[str, Any]:
         """The fields that are set."""
@@ -78,7 +80,7 @@ class CompiledSentence:
         self.address = ctypes.addressof(self.struct)
         self.arrays: dict[str, np.ndarray] = {}
         self.addresses: dict[str, int] = {}  # of the arrays
-        self.kept = {name: np.zeros(self.k, np.int64) for name in ("order", "waits", "found_length")}
+        self.kept = {name: np.zeros(self.k, np.int64) for name in ("order", "waits", "found_length", "sample")}
         self.kept["best"] = np.zeros(self.k)
         for name, array in self.kept.items():
             setattr(self.struct, name, array.ctypes.data)
@@ -103,15 +105,16 @@ class CompiledSentence:
             self.places_(2 * self.struct.T)
         return is_full
 
-    def start_(self, bos: int, limit: int, slot: int, nbest: int, rewarded: float, limit_divisor: float) -> None:
+    def start_(self, bos: int, limit: int, slot: int, nbest: int, rewarded: float, limit_divisor: float, number: int = 0) -> None:
         """Begin with a sentence of at most `limit` tokens before EOS, which lies in a slot of the KV cache.
 
-        nbest: hypotheses that are asked for; rewarded: target length that a reward counts up to; limit_divisor: (limit + 1)^lenpen.
+        nbest: hypotheses that are asked for; rewarded: target length that a reward counts up to; limit_divisor: (limit + 1)^lenpen; number:
+        of the sentence, by which it samples.
         """
         struct = self.struct
         for name, address in self.addresses.items():
             setattr(struct, name, address)
-        struct.limit, struct.slot, struct.rows, struct.m = limit, slot, 1, nbest
+        struct.limit, struct.slot, struct.rows, struct.m, struct.number = limit, slot, 1, nbest, number
         struct.rewarded, struct.limit_divisor = rewarded, limit_divisor
         struct.result = struct.length = struct.used = struct.finished = struct.waiting = struct.dropped = struct.missed = 0
         struct.best_total, struct.gap = -math.inf, 0.0

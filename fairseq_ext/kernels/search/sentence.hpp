@@ -6,6 +6,7 @@
 
 #include "decoder/reader.hpp"
 #include "decoder/step.hpp"
+#include "search/sampling.hpp"
 
 namespace {
 
@@ -18,6 +19,8 @@ struct Rules {
     int64_t k, min_len, eos, pad, ngram;  // ngram: size of those that do not repeat, 0: off
     int64_t stop, variable, children;     // variable: a sentence may have fewer than k rows; most continuations of a row
     int64_t paper, prune_bound;           // of OPTIMAL: a candidate that ends takes a place; rows that cannot win are dropped
+    int64_t samples, seed;                // rows are continued by words drawn at random, with this seed
+    Cut cut;                              // from these
     int64_t normalize;                    // scores are totals / length^lenpen, else totals + reward x min(length, rewarded)
     float temperature;
     double threshold, behind_finished;  // nats that a candidate may lie behind the best, and behind the best finished hypothesis
@@ -29,13 +32,14 @@ struct Sentence {
     const Rules* rules;
     int64_t limit, T, m;           // limit: most tokens before EOS
     double rewarded, limit_divisor;  // length that the reward counts up to; (limit + 1)^lenpen
-    int64_t slot;                  // in the KV cache
+    int64_t slot, number;          // in the KV cache; of the sentence, by which it samples
     // state
     int64_t result;                            // GOES_ON while it is live
     int64_t length, rows, used;                // tokens chosen so far, live rows, positions of the slot in use
     int64_t finished, waiting;                 // hypotheses that are answers, and those that wait to become one (RANKED)
     int64_t dropped, missed;                   // candidates dropped that would have been rows; rows that k a step would have had beside these
     double best_total, gap;                    // highest sum of log-probabilities of a hypothesis; what the answer may lack (OPTIMAL)
+    int64_t* sample;                           // (k,) number of each row's sample
     int64_t *order, *waits;                    // (k,) places in found of the answers, and of those that wait, best first
     double* best;                              // (k,) scores of the answers, best first (OPTIMAL)
     int64_t *tokens, *next_tokens;             // (k, T) the first token, then those chosen
@@ -62,6 +66,12 @@ struct Sentence {
         std::memcpy(next_history + j * T, history + row * T, (length + 1) * sizeof(*history));
         next_tokens[j * T + length + 1] = token;
         next_score[j * T + length + 1] = total;
+    }
+
+    // The n rows of the next beam are the present one's
+    void next(int64_t n) {
+        std::swap(tokens, next_tokens), std::swap(score, next_score), std::swap(history, next_history);
+        rows = n, length += 1;
     }
 
     // Gives up the positions that are in no row's history

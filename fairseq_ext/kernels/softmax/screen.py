@@ -42,16 +42,10 @@ class ScreenedLinear:
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """x (n, d) -> what `Screen.log_probs` gives."""
-        assert x.size(1) == self.d
-        return screened(loaded().screen, self.address, x, self.V)
-
-
-def screened(function: Any, address: int, x: Tensor, V: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """What a screening function of the library fills in for x (n, d): value (n, V), known (n, V), ceiling (n,), error (n,)."""
-    x = x.contiguous()
-    assert x.dtype == torch.float32
-    n = x.size(0)
-    value, known = x.new_empty(n, V), torch.zeros(n, V, dtype=torch.bool)
-    ceiling, error = x.new_empty(2, n)
-    function(address, x.data_ptr(), n, *(part.data_ptr() for part in (value, known, ceiling, error)))
-    return value, known, ceiling, error
+        x = x.contiguous()
+        assert x.size(1) == self.d and x.dtype == torch.float32
+        n = x.size(0)
+        value, known = x.new_empty(n, self.V), torch.zeros(n, self.V, dtype=torch.bool)
+        ceiling, error = x.new_empty(2, n)
+        loaded().screen(self.address, x.data_ptr(), n, *(part.data_ptr() for part in (value, known, ceiling, error)))
+        return value, known, ceiling, error

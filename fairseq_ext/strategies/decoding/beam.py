@@ -1,9 +1,9 @@
-"""Beam search, fairseq's own driver (`--decoding beam`, the default): search/searchers.py."""
+"""Beam search, fairseq's own driver (`--decoding beam`, the default): search/searchers/several.py."""
 
 from collections.abc import Callable
 
 from fairseq_ext.registry import register
-from fairseq_ext.search.searchers import BeamSearch
+from fairseq_ext.search.searchers.several import BeamSearch
 from fairseq_ext.search.state import SearchSetup
 
 

@@ -13,7 +13,6 @@ Banned phrases and prefixes are forced as ever. Of each row the 32 (or 2k) likel
 | b | --constraint-bonus |
 
 Neutral setting: b = 0, or no constraints.
-With --constraint-draft-first this search makes the drafts of the one that forces phrases (constraints/draft_first.py).
 """
 
 import torch

@@ -266,12 +266,11 @@ class DBAFlags(ConstraintFlags):
     DBAFlags,
     needs=("own loop", "beam"),
     denies=("one order",),
-    neutral=({"select": "dba"}, {"select": "dba", "constraint_end": True}, {"select": "dba", "constraint_draft_first": True}),
+    neutral=({"select": "dba"}, {"select": "dba", "constraint_end": True}),
     example=(
         {"select": "dba"},
         {"select": "dba", "dba_allocation": "paper"},
         {"select": "dba", "constraint_end": True},
-        {"select": "dba", "constraint_draft_first": True},
     ),
     paper="Post and Vilar 2018, dynamic beam allocation",
     constrained=True,

@@ -1,4 +1,4 @@
-"""The full softmax from weights of half or a quarter of the bytes, with checked scores (`--softmax screened`, `--screen-bits 16` or `8`).
+"""The full softmax from weights of half the bytes, with checked scores (`--softmax screened`).
 
 All logits come from one product with the output weights rounded to 16 bits, which at few rows is bound by the bytes it reads. With
 D = W - rounded(W), a logit of a state x is wrong by at most |D_j| |x|. So
@@ -14,10 +14,8 @@ D = W - rounded(W), a logit of a state x is wrong by at most |D_j| |x|. So
 Neutral setting: every one; the output is that of --softmax full, each token's score to within TOLERANCE by the bounds, and to some 1e-6
 as measured. So two hypotheses whose sums lie closer together than that can change places, as they do between two ways of summing in
 float32.
---screen-bits 8 reads a quarter of the bytes: weights are rounded to 8 bits at random, so that the errors of many words cancel and
-Hoeffding's inequality bounds log Z (softmax/random_rounding.py). Scores are within EIGHT_BITS of the full softmax's, and the best words
-are certified as above. To the nearest number the 8-bit weights of a model trained with label smoothing bound log Z to 1e-3 at best and
-leave every row open, 12 bits 60%, 14 bits 11%, 16 bits none, with 256 words scored again; rounded at random they leave about 1%.
+With fewer bits the bounds no longer hold: the 8-bit weights of a model trained with label smoothing leave every row open, 12 bits 60%,
+14 bits 11%, 16 bits none, with 256 words scored again.
 Where it ends: with many rows a product is bound by its multiplications, of which there are as many as before.
 
 The bounds and their definition are in softmax/error_bounds.py; on a CPU kernels/softmax/screen.cpp computes them. Where the compiled
@@ -27,10 +25,9 @@ runs.
 
 import logging
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from torch import Tensor
 
 from fairseq_ext.counters import Section
@@ -44,30 +41,20 @@ from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Softmax
 from fairseq_ext.softmax.error_bounds import Screen
 from fairseq_ext.softmax.output_layer import output_layers
-from fairseq_ext.softmax.random_rounding import RandomScreen
 from fairseq_ext.stats import Stats
 
 logger = logging.getLogger("fairseq_ext")
 TOLERANCE = 5e-5  # of log Z, in nats
-EIGHT_BITS = 1e-3  # the same with --screen-bits 8
 PROBE_TIMES = 5
 GAIN = 0.97  # the share of the full softmax's time that screening must stay under to be used
 MOST_OPEN = 0.2  # share of rows computed in full from which screening no longer pays
 ENOUGH = 200  # rows to judge it by
-LEAST = {16: 24, 8: 64}  # words of a row that are scored again, at least, by --screen-bits
+LEAST = 24  # words of a row that are scored again, at least
 
 
-@dataclass
-class ScreenedFlags(FairseqDataclass):
-    screen_bits: ChoiceEnum(["16", "8"]) = field(  # type: ignore[valid-type]
-        default="16",
-        metadata={"help": "--softmax screened: bits of the weights (default: 16, scores to 1e-6; 8: scores to 1e-3, on a CPU)"},
-    )
-
-
-def words_scored_again(k: int, bits: int = 16) -> int:
+def words_scored_again(k: int) -> int:
     """m for a beam of k: twice the candidates of a row, or some more for words that logits processors forbid."""
-    return max(LEAST[bits], 4 * k)
+    return max(LEAST, 4 * k)
 
 
 class ScreenedLogProbs(LogProbs):
@@ -202,14 +189,10 @@ class Screened(Softmax):
         self.counts.recomputed_rows += rows
 
 
-def unavailable(weight: Tensor, m: int, bits: int = 16) -> str | None:
+def unavailable(weight: Tensor, m: int) -> str | None:
     """Why weights cannot be screened, in words; None when they can."""
     if weight.dtype != torch.float32:
         return f"the weights are {str(weight.dtype).removeprefix('torch.')}"
-    if bits == 8 and weight.device.type != "cpu":
-        return "--screen-bits 8 is for the CPU"
-    if bits == 8 and weight.size(1) % 4:
-        return f"--screen-bits 8 takes features in fours, and there are {weight.size(1)}"
     if weight.size(0) < 4 * m:
         return f"there are only {weight.size(0):,} words"
     return "there is no compiled library" if weight.device.type == "cpu" and library() is None else None
@@ -218,25 +201,22 @@ def unavailable(weight: Tensor, m: int, bits: int = 16) -> str | None:
 @register(
     "softmax",
     "screened",
-    ScreenedFlags,
     needs=("own loop", "rows of a beam", "output layer", "softmax's own order", "one model"),
     neutral=({"softmax": "screened"},),
-    example=({"softmax": "screened"}, {"softmax": "screened", "screen_bits": "8"}),
+    example=({"softmax": "screened"},),
     paper="the full softmax from half the bytes, with certified bounds",
 )
 def build(flags, context) -> Screened:
     if len(context.models) > 1:
         raise UsageError("--softmax screened bounds one output layer and an ensemble has several: use one model, or --softmax full")
     [(weight, bias)] = output_layers(context.models, "--softmax screened")
-    bits = int(str(flags.screen_bits))
-    temperature, m = context.temperature, words_scored_again(context.k, bits)
-    reason, screen = unavailable(weight, m, bits), None
+    m = words_scored_again(context.k)
+    reason, screen = unavailable(weight, m), None
     if reason is None:
-        kind, tolerance = (RandomScreen, EIGHT_BITS) if bits == 8 else (Screen, TOLERANCE)
         try:
-            screen = kind(weight, bias, temperature, m, [context.eos, context.unk], tolerance)
+            screen = Screen(weight, bias, context.temperature, m, [context.eos, context.unk], TOLERANCE)
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
     if reason is not None:
         logger.info("--softmax screened computes every word in full precision, because %s", reason)
-    return Screened(screen, temperature, context.stats)
+    return Screened(screen, context.temperature, context.stats)

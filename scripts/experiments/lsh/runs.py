@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 import fairseq_ext
-from fairseq_ext.search.searchers import beam_search
+from fairseq_ext.search.searchers.several import beam_search
 from fairseq_ext.softmax import shortlist_stats as softmax_stats
 
 BEAM, PAPER_BEAM = 5, 12

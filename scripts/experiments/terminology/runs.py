@@ -45,17 +45,13 @@ METHODS: dict[str, dict[str, Any]] = {
     "paper": {"select": "dba", "dba_allocation": "paper", "stop": "count"},
     "dba": {},
     "end": {"constraint_end": True},
-    "draft": {"constraint_draft_first": True},
-    "draft end": {"constraint_draft_first": True, "constraint_end": True},
     **SOFT,
-    **{f"{name} draft": {**flags, "constraint_draft_first": True} for name, flags in SOFT.items()},
-    **{f"{name} draft end": {**flags, "constraint_draft_first": True, "constraint_end": True} for name, flags in SOFT.items()},
     "attention": {},  # dba that begins a term while its source is attended (attention_gate.py)
     "gbs": {"select": "gbs", "gbs_base": 5},
     "cbs": {"select": "cbs"},
     "fairseq": {},  # its own constrained search
 }
-DEFAULT = ["none", "paper", "dba", "end", "draft", "draft end", "bonus 2", "bonus 2 draft end", "bonus 4", "bonus 4 draft end"]
+DEFAULT = ["none", "paper", "dba", "end", "bonus 2", "bonus 4"]
 DEFAULT += ["attention", "fairseq"]
 BASELINE = "dba"
 MOST_CBS = 3  # constraints of a sentence: cbs has a bank for each subset
@@ -154,7 +150,7 @@ class Runs:
         facts: dict[str, Any] = {"set": name, "method": method, "sentences": len(run.texts)} | {key: found[key] for key in keep}
         facts["p"] = {key: value["p"] for key, value in compare(test_set, run.texts, baseline, self.args.draws).items()}
         counts = run.stats.get("constraints", {})
-        facts |= {"met": counts.get("met"), "given": counts.get("given"), "redone": counts.get("redone")}
+        facts |= {"met": counts.get("met"), "given": counts.get("given")}
         rows = run.stats["decoder_rows"] / free.stats["decoder_rows"] if run.stats else None
         signature = run.stats.get("signature", "fairseq") + f"|proposed where attended >= {LEAST}" * (method == "attention")
         return facts | {"rows": rows, "time": run.seconds / free.seconds, "signature": signature}

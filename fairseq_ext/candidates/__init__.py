@@ -1,0 +1,1 @@
+"""Many candidates and the best of them: minimum Bayes risk decoding (`--mbr`)."""

@@ -1,0 +1,1 @@
+"""fairseq's tasks as ours: each has a twin, its name + `_ext`."""
