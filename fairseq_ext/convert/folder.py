@@ -25,7 +25,7 @@ echo "{example}A sentence." | fairseq-interactive . --task {task} --path checkpo
   {flags}
 ```
 
-From Python: `fairseq_ext.Translator.from_folder("{folder}"{languages}).translate(["{example}A sentence."])`.
+From Python: `fairseq_ext.Translator.from_folder("."{languages}).translate(["{example}A sentence."])`.
 """
 
 
@@ -50,7 +50,7 @@ class Folder:
         if os.path.isdir(out) and os.listdir(out):
             raise UsageError(f"{out} is not empty: name a folder that is new")
         os.makedirs(out, exist_ok=True)
-        texts = self.texts | {name: words.text() for name, words in self.dictionaries.items()} | {"README.md": self.readme(source, out)}
+        texts = self.texts | {name: words.text() for name, words in self.dictionaries.items()} | {"README.md": self.readme(source)}
         for name, text in texts.items():
             Path(out, name).write_text(text, encoding="utf-8", newline="\n")
         for path in self.files:
@@ -63,13 +63,13 @@ class Folder:
         torch.save(state, Path(out, "checkpoint.pt"))
         return sorted(os.listdir(out))
 
-    def readme(self, source: Source, out: str) -> str:
+    def readme(self, source: Source) -> str:
         """What to type."""
         given = self.pair | self.segmentation | self.flags
         flags = " ".join(f"--{name.replace('_', '-')}" + (f" {value}" if value is not True else "") for name, value in given.items())
         words = sorted({len(own.words) for own in self.dictionaries.values()})
         counts = f"{self.model.settings['arch']}, {' and '.join(f'{count:,}' for count in words)} words"
         return README.format(
-            name=source.name, counts=counts, example=self.example, task=f"{self.task}_ext", flags=flags, folder=os.path.basename(out),
+            name=source.name, counts=counts, example=self.example, task=f"{self.task}_ext", flags=flags,
             languages="" if self.task == "translation" else "".join(f', {name}="{code}"' for name, code in self.pair.items()),
         )  # fmt: skip

@@ -128,6 +128,16 @@ def test_what_cannot_be_converted_is_refused_by_its_field(opus, tmp_path, capsys
     assert said in (told := capsys.readouterr().err) and told.count("\n") == 1
 
 
+class Runs:
+    """Pickled, it makes a folder where it is loaded."""
+
+    def __init__(self, place: str):
+        self.place = place
+
+    def __reduce__(self):
+        return os.mkdir, (self.place,)
+
+
 def test_a_wrong_folder_is_told_in_a_sentence(opus, tmp_path, capsys):
     good = tmp_path / "good"
     good.mkdir()
@@ -154,12 +164,14 @@ def test_a_wrong_folder_is_told_in_a_sentence(opus, tmp_path, capsys):
     (good / "model.safetensors").unlink()
     safetensors.torch.save_file({**weights, "model.encoder.layers.0.fc1.lora_A.weight": torch.ones(2)}, good / "model.safetensors")
     assert "fc1.lora_A.weight" in told(good, tmp_path / "out")
-    (good / "model.safetensors").write_bytes(b"no weights")
-    assert "model.safetensors cannot be read" in told(good, tmp_path / "out")
+    whole = (opus.folder / "model.safetensors").read_bytes()
+    for damaged in (b"no weights", whole[:100], whole[:-100]):
+        (good / "model.safetensors").write_bytes(damaged)
+        assert "model.safetensors cannot be read" in told(good, tmp_path / "out")
     (good / "model.safetensors").unlink()
     assert "has no model.safetensors or pytorch_model.bin" in told(good, tmp_path / "out")
-    torch.save({"x": opus.__class__}, good / "pytorch_model.bin")
-    assert "holds more than weights" in told(good, tmp_path / "out")
+    torch.save({"x": Runs(str(tmp_path / "run"))}, good / "pytorch_model.bin")
+    assert "pytorch_model.bin holds more than weights" in told(good, tmp_path / "out") and not (tmp_path / "run").exists()
     (good / "vocab.json").unlink()
     (good / "vocab.json").write_text('{"</s>": 0, "<unk>": 0, "<pad>": 1}')
     assert "the same number" in told(good, tmp_path / "out")

@@ -1,19 +1,15 @@
-"""Converted models through every door: both commands of fairseq, Python, the corpus command and the server."""
+"""Converted models through fairseq's commands: a data set made with the converted dictionaries; required words in each script."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import re
-import subprocess
-import sys
 import unicodedata
 
-import httpx
 import pytest
 import torch
-from conftest import BIN, command
+from conftest import command
 from sizes import ALL
 
 pytest.importorskip("transformers", reason="the oracle is not installed")
@@ -54,9 +50,8 @@ def theirs(made: Made, lines: list[str], most: int) -> list[list[str]]:
     """The first words of transformers' greedy translations, as fairseq's dictionary has them, without languages."""
     dictionary = made.translator().task.target_dictionary
     number_of = made.number_of(dictionary).tolist()
-    out = []
+    out, pad, end = [], made.model.config.pad_token_id, made.model.config.eos_token_id
     for line in lines:
-        pad, end = made.model.config.pad_token_id, made.model.config.eos_token_id
         with torch.no_grad():
             row = made.model.generate(
                 **made.batch([line]), **made.generation, do_sample=False, num_beams=1, max_length=most, bad_words_ids=[[pad]]
@@ -106,13 +101,3 @@ def is_letter(character: str) -> bool:
     """Of a word of a script with spaces."""
     scripts = ("LATIN", "CYRILLIC", "GREEK", "ARABIC", "DEVANAGARI", "DIGIT")
     return bool(character) and unicodedata.category(character)[0] in "LMN" and unicodedata.name(character, "").startswith(scripts)
-
-
-def corpus(made: Made, text: list[str], folder, *flags: str) -> list[dict]:
-    """What the corpus command makes of a text."""
-    (folder / "in.txt").write_text("".join(f"{line}\n" for line in text), encoding="utf-8")
-    words = ["--data", made.out, "-s", made.source, "-t", made.target, "--input", folder / "in.txt", "--output", folder / "out", "--cpu"]
-    done = subprocess.run([sys.executable, "-m", "fairseq_ext.corpus", "translate", *map(str, words), *flags], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    (out,) = (folder / "out").glob("*.jsonl")
-    return [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]

@@ -18,7 +18,16 @@ from torch.nn.utils.rnn import pad_sequence
 
 pytest.importorskip("transformers", reason="the oracle is not installed")
 
-from hf_models import KINDS, Made, lines, make  # noqa: E402
+import hf_models  # noqa: E402
+from hf_models import KINDS, Made, make  # noqa: E402
+
+
+def lines(count: int, seed: int) -> list[str]:
+    """Made-up lines; none repeats a stretch of characters thrice, since that has two segmentations of one score, and which of the two a
+    tokenizer takes is its own affair."""
+    unclear = re.compile(r"(.+)\1\1")
+    return [line for line in hf_models.lines(2 * count, seed) if not unclear.search(line)][:count]
+
 
 TEXT = lines(36, seed=5)
 SHORT = {
@@ -55,8 +64,7 @@ def translator(made: Made, double: bool = False, **flags):
 
 
 def test_words_have_the_tokenizers_numbers(made, kind):
-    # what is repeated has two segmentations of one score, and which is taken is no matter of numbers
-    of, text = made(kind), [line for line in lines(len(part_of(2000, 48)), seed=3) if not re.search(r"(.+)\1\1", line)]
+    of, text = made(kind), lines(len(part_of(2000, 48)), seed=3)
     if of.is_marian:
         text += [f">>fra<< {text[0]}", ">>deu<<" + text[1], ">>fra", "a >>fra<< b"]
     found = translator(of, True, beam=1)
@@ -91,7 +99,8 @@ def test_logits_are_transformers(made, kind, double):
     with torch.no_grad():
         expected = theirs(**batch, decoder_input_ids=forced, use_cache=cached).logits
         ours = model(source, batch["attention_mask"].sum(1), previous)[0]
-    torch.testing.assert_close(ours[:, :, number_of[1]], expected, rtol=0, atol=1e-9 if double else 1e-4)
+    # WMT19's logits go past 10, of which float32 has 6 digits
+    torch.testing.assert_close(ours[:, :, number_of[1]], expected, rtol=0 if double else 2e-5, atol=1e-9 if double else 1e-4)
     if of.is_marian:  # <s>, which Marian lacks, takes no probability
         assert ours.softmax(-1)[:, :, 0].max() == 0
 
@@ -180,7 +189,7 @@ def test_scores_under_a_length_penalty_are_transformers(made, kind):
     theirs = [without_padding(of, rows[5 * i : 5 * i + 5]) for i in range(len(text))]
     again = scores_of(of, text, [[tokens for tokens, _ in nbest] for nbest in ours])
     for line, nbest, expected in zip(text, ours, again, strict=True):
-        assert [score for _, score in nbest] == pytest.approx(expected, abs=1e-4), line
+        assert [score for _, score in nbest] == pytest.approx(expected, abs=1e-4, rel=1e-4), line
     whole = [i for i, nbest in enumerate(theirs) if max(map(len, nbest)) < 37]  # none was broken off
     found = scores_of(of, [text[i] for i in whole], [theirs[i] for i in whole])
     for i, scores in zip(whole, found, strict=True):
