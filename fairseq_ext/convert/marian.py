@@ -31,14 +31,8 @@ def convert(source: Source) -> Folder:
     segmentation = {"bpe": "sentencepiece_pair", "sentencepiece_model": "source.spm", "target_sentencepiece_model": "target.spm"}
     codes = [word for word in words[0].words if re.fullmatch(r">>\w+<<", word)]
     return Folder(
-        made,
-        "translation",
-        pair,
-        segmentation,
-        {f"dict.{code}.txt": own for code, own in zip(languages, words, strict=True)},
-        [source.file(f"{name}.spm") for name in NAMES],
-        pair,
-        example=f"{codes[0]} " if codes else "",
+        made, "translation", pair, segmentation, {f"dict.{code}.txt": own for code, own in zip(languages, words, strict=True)},
+        [source.file(f"{name}.spm") for name in NAMES], pair, example=f"{codes[0]} " if codes else "",
     )
 
 
