@@ -85,6 +85,8 @@ def test_generate_translates_a_data_set_made_with_the_converted_dictionaries(mad
 
 @kinds("NLLB-200")
 def test_required_words_stand_whole_in_each_script(made, kind, tmp_path):
+    if kind == "WMT19":
+        pytest.skip("its few pieces do not write every word")
     of = made(kind)
     (tmp_path / "terms.tsv").write_text("".join(f"{term}\n" for term in TERMS.values()), encoding="utf-8")
     flags = [*flags_of(of), "--constraints-file", tmp_path / "terms.tsv", "--cpu", "--max-len-b", 20]
