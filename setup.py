@@ -28,6 +28,8 @@ class Build(build_py):
     """A wheel carries the .pth file at its top, so that it lands in site-packages, and the libraries."""
 
     def run(self):
+        if not self.editable_mode:
+            shutil.rmtree(self.build_lib, ignore_errors=True)  # files of an earlier state of the clone
         super().run()
         if self.editable_mode:
             return

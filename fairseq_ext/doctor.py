@@ -153,6 +153,7 @@ def onednn() -> str:
 def compiled_step() -> str:
     done = forked("from fairseq_ext.kernels.library import build; print(build())")
     if done.returncode:
+        importlib.import_module("fairseq_ext.kernels.library").level()  # raises for a name that it refuses
         raise Failed(last_line(done), "the fast decoder runs as torch operations, which take longer: install a C++ compiler (g++)")
     return done.stdout.strip().rpartition("\n")[2]
 
@@ -212,6 +213,9 @@ def examine(item: Item) -> bool:
     except importlib.metadata.PackageNotFoundError:
         found, cure = "not installed", item.cure
     except (Exception, SystemExit) as error:  # whatever a broken installation throws is what this page is about
+        if type(error).__name__ == "UsageError":  # of a setting; it names the way out
+            print(f"FAIL  {item.name}: {error}", flush=True)
+            return False
         found, cure = f"{type(error).__name__}: {error}".splitlines()[0], item.cure
     print(f"{'FAIL' if item.required else 'note'}  {item.name}: {found}\n      -> {cure}", flush=True)
     return not item.required

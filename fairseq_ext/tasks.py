@@ -14,7 +14,7 @@ from __future__ import annotations
 import gc
 from typing import Any
 
-from fairseq.tasks import FairseqTask, LegacyFairseqTask
+from fairseq.tasks import TASK_REGISTRY, FairseqTask, LegacyFairseqTask
 from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.tasks.translation import TranslationTask
 
@@ -135,6 +135,13 @@ class Extended(BuildsGenerators):
 def extend(stock: type[FairseqTask], name: str | None = None) -> type:
     """Register the twin of a task, its name + `_ext`, with our flags; return it (session/stock/twin.py: arguments, errors)."""
     return register_twin(stock, name, Extended, Flags)
+
+
+def extend_examples() -> None:
+    """The same for the tasks of fairseq's examples/ that a --user-dir has registered."""
+    for name in ("translation_moe", "multilingual_translation_latent_depth"):
+        if name in TASK_REGISTRY:
+            extend(TASK_REGISTRY[name])
 
 
 extend(TranslationTask, "translation")

@@ -26,6 +26,7 @@ from fairseq_ext.loading.several_sentences import warning
 from fairseq_ext.session.bad_sentences import decode_each
 from fairseq_ext.session.cpu_workers import share_of
 from fairseq_ext.session.generators import Generators, width_and_length
+from fairseq_ext.session.stock.tasks import refuse_flags
 from fairseq_ext.session.teacher_forcing import check_task, score_pairs
 from fairseq_ext.stats import Stats
 from fairseq_ext.text.alignment import Aligner
@@ -71,7 +72,9 @@ class Translator(LoadedModel):
     def __init__(
         self, path: str | PathLike[str], data: str | PathLike[str], task: str = "translation_ext", **flags: Unpack[Flags]
     ) -> None:
-        self.cfg = configuration([str(data), "--path", str(path), "--task", task, *as_arguments(flags)])
+        arguments = as_arguments(flags)
+        refuse_flags(task, arguments)
+        self.cfg = configuration([str(data), "--path", str(path), "--task", task, *arguments])
         generation = self.cfg.generation
         self.aligns = generation.print_alignment == "hard"
         self.beam, self.nbest = width_and_length(None, None, (generation.beam, generation.nbest))  # of calls that name none
@@ -224,10 +227,20 @@ class Translator(LoadedModel):
         format: "text", "html", "xml" or "markdown". protect: regular expressions of what stays as it is, beside URLs, e-mail addresses,
         `{name}`, `%s` and the like. Errors: UsageError for another format, and for an expression that is none.
         """
-        found = TextTranslation(text)
-        for items in passes(format, splitter(getattr(self.task.flags(), "source_lang", None)), protect):
-            found.text = "".join(translated(items(found.text), partial(self.of_segments, progress=progress), found.left))
+        found = TextTranslation("")
+        found.text = "".join(self.translate_text_iter(text, format, protect, found.left, progress))
         return found
+
+    def translate_text_iter(
+        self, text: str, format: str = "text", protect: Sequence[str] = (), left: list[tuple[str, str]] | None = None,
+        progress: bool = False,
+    ) -> Iterator[str]:  # fmt: skip
+        """Yield the translation of a text in parts, the first of them soon. left: gets what stays as it is; else as `translate_text`."""
+        left = [] if left is None else left
+        *before, last = passes(format, splitter(getattr(self.task.flags(), "source_lang", None)), protect)
+        for items in before:
+            text = "".join(translated(items(text), partial(self.of_segments, progress=progress), left))
+        yield from translated(last(text), partial(self.of_segments, progress=progress), left)
 
     def of_segments(self, segments: Sequence[Segment], progress: bool = False) -> list[Translation | UsageError]:
         """The best translation of each segment, aligned where something is to be put back; the error of one that has none."""

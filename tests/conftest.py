@@ -71,6 +71,14 @@ def device(request, tmp_path_factory):
 
 
 @pytest.fixture
+def on_the_cpu(device, monkeypatch):
+    """For tests of what is compiled for the CPU: what models.py makes is there, whatever --device says."""
+    import models
+
+    monkeypatch.setattr(models, "DEVICE", torch.device("cpu"))
+
+
+@pytest.fixture
 def pretended(device, tmp_path_factory, monkeypatch):
     """A pretended GPU, for a test that always has one."""
     from pretended_device import pretended_device
@@ -103,6 +111,16 @@ def hostile(tmp_path_factory) -> Path:
         if name.isidentifier():
             (folder / f"{name}.py").write_text(f"open({str(folder / f'{name}.run')!r}, 'w').close()\nraise ImportError('hostile')\n")
     return folder
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory) -> Path:
+    """A wheel of this clone, which takes minutes to build."""
+    folder = tmp_path_factory.mktemp("wheel")
+    words = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--wheel-dir", folder, Path(__file__).parents[1]]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return next(folder.glob("fairseq_ext-*.whl"))
 
 
 # ---- the commands

@@ -101,8 +101,8 @@ def build(architecture: str, seed: int = 1, dtype: torch.dtype = torch.float64, 
     torch.manual_seed(seed)
     args = Namespace(**ARCHITECTURES[architecture])
     ARCH_CONFIG_REGISTRY[args.arch](args)
-    model = ARCH_MODEL_REGISTRY[args.arch].build_model(args, task(words=words))
     with torch.no_grad():
+        model = ARCH_MODEL_REGISTRY[args.arch].build_model(args, task(words=words))
         for weight in model.parameters():
             weight *= SPREAD.get(architecture, 1.0) if weight.dim() > 1 else 1.0
         for name, weight in model.decoder.named_parameters(remove_duplicate=False):
@@ -182,6 +182,8 @@ def generators(
 def run(generator, sample: dict, seed: int = 5, **arguments) -> list[list[dict]]:
     """n-best lists; the random seed is for --sampling."""
     torch.manual_seed(seed)
+    if "prefix_tokens" in arguments and arguments["prefix_tokens"] is not None:  # with the sample, as fairseq-generate moves it
+        arguments["prefix_tokens"] = arguments["prefix_tokens"].to(sample["net_input"]["src_tokens"].device)
     return generator.generate([], sample, **arguments)
 
 

@@ -15,6 +15,7 @@ import ctypes
 import subprocess
 import sys
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -199,6 +200,8 @@ def operate(func, args, kwargs):
         RECORDING[0].add(func, values, out, there)
     if to_host:
         return out
+    if name == "_pack_padded_sequence":
+        return wrapped(out[0], {}), out[1]
     known = {id(x.inner): x for x in there}  # an operation in place returns the tensor that it was given
     return wrapped(out, known)
 
@@ -215,7 +218,7 @@ def check(func, name: str, args, given: list[Tensor], there: list[Tensor]) -> No
     """Raise what CUDA raises."""
     numbers = torch.Tag.pointwise in func.tags or "fill" in name or name in INDEXING  # may be the host's
     indices = [id(x) for x in tensors_of([args[1]])] if name in INDEXING and isinstance(args[0], Pretended) else []
-    for x in given if there and name not in ("copy_", "_to_copy") else ():
+    for x in given if there and name not in ("copy_", "_to_copy", "_pack_padded_sequence") else ():  # the last has lengths of the host
         if not (isinstance(x, Pretended) or id(x) in indices or (numbers and x.dim() == 0)):
             raise RuntimeError(f"Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! ({func})")
     if name in PRODUCTS and not there[0].is_floating_point():
@@ -264,8 +267,12 @@ class Graph:
 
     def __init__(self) -> None:
         self.calls: list[tuple] = []
+        self.own: set[int] = set()  # what its operations have made or changed
+        self.read: list[weakref.ref] = []  # what it takes from outside of the pool, which must outlive it
 
     def add(self, func, values, out, there) -> None:
+        self.read += [weakref.ref(x) for x in there if id(x.inner) not in self.own]
+        self.own |= {id(x) for x in tensors_of([out])}
         self.calls.append((func, *values, out))
 
     def made(self) -> Iterator[tuple]:
@@ -281,6 +288,8 @@ class Graph:
                 tensor.fill_(7)
 
     def replay(self) -> None:
+        if any(x() is None for x in self.read):
+            raise RuntimeError("a recorded graph reads memory outside of its pool that has been freed")
         for graph in self.pool:
             graph.spoil()
         made = {id(call) for call in self.made()}

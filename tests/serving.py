@@ -15,6 +15,7 @@ import uvicorn
 from fairseq_ext import Engine
 from fairseq_ext.serve.app import Server
 from fairseq_ext.serve.connections import most_connections, protocol
+from fairseq_ext.serve.models import Models
 from fairseq_ext.serve.settings import Settings
 
 JSON, TSV = ({"Content-Type": kind} for kind in ("application/json", "text/tab-separated-values"))
@@ -34,8 +35,7 @@ def head(path: str, body: bytes, host: str = "localhost") -> bytes:
 @contextlib.contextmanager
 def listening(engine: Engine, settings: Settings) -> Iterator[httpx.Client]:
     """A client of a server over this engine, which stays when the server goes."""
-    server = Server(engine, settings)
-    server.engine = engine
+    server = Server(Models(engine), settings)
     sock = socket.create_server(("127.0.0.1", 0))
     of_connections = protocol(settings.max_connections or most_connections(), settings.read_timeout)
     config = uvicorn.Config(server.app, log_level="error", lifespan="off", timeout_graceful_shutdown=2, http=of_connections)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import fairseq
 import torch
 from fairseq_cli.preprocess import cli_main as preprocess
 from fairseq_cli.train import cli_main as train
@@ -30,6 +31,8 @@ ONCE = ["--max-update", 1, "--optimizer", "adam", "--lr", "1e-3", "--max-tokens"
 SEARCH = ["--cpu", "--max-len-b", 14, "--batch-size", 4]
 PAIR = ["-s", "de", "-t", "en"]
 MULTI = ["--langs", "de,en", "--lang-pairs", "de-en", "--encoder-langtok", "src", "--decoder-langtok"]
+THEIRS = Path(fairseq.__path__[0]) / "examples"
+OF_ALL = [f"--share-{part}" for part in ("encoders", "decoders", "encoder-embeddings", "decoder-embeddings")]
 NLLB_TAGS = ["<MINED_DATA>", "<MMT_BT_DATA>", "<SMT_BT_DATA>"]
 
 
@@ -65,6 +68,18 @@ CASES = {
     "multilingual_language_modeling": Case(
         "multilingual_language_modeling", LANGUAGE_MODEL, ["--langs", "xx,yy", "--multilang-sampling-alpha", 0.5], False,
         search=["--sample-break-mode", "eos"],
+    ),
+}  # fmt: skip
+EXAMPLES = {  # of fairseq's examples/, which a --user-dir registers
+    "translation_moe": Case(
+        "translation_moe", TRANSFORMER,
+        ["--user-dir", THEIRS / "translation_moe" / "translation_moe_src", "--num-experts", 3, "--gen-expert", 2], of_pair=PAIR,
+    ),
+    "multilingual_translation_latent_depth": Case(
+        "multilingual_translation_latent_depth",
+        ["--arch", "latent_multilingual_transformer", *ENCODER, *DECODER, "--decoder-layers=3", *OF_ALL],
+        ["--user-dir", THEIRS / "latent_depth" / "latent_depth_src", "--lang-pairs", "de-en,en-de", "--encoder-latent-layer",
+         "--decoder-latent-layer"],
     ),
 }  # fmt: skip
 
@@ -155,7 +170,7 @@ def let_end(checkpoint: Path, end: int, more: float) -> None:
 
 def make(name: str, root: Path, words: int = WORDS) -> Made:
     """Preprocess, train and sharpen; words: of the dictionary, w0, w1, ..."""
-    case = CASES[name]
+    case = {**CASES, **EXAMPLES}[name]
     languages = ["de", "en"] if case.pair else ["xx"]
     write_lines(root, languages, words)
     (root / "languages.txt").write_text("de\nen\n")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import sizes
 import yaml
-from test_install import DEMO, ROOT, wheel  # noqa: F401  a fixture
+from test_install import DEMO, ROOT
 
 FOLDER = ROOT / "scripts" / "docker"
 STAGE = (FOLDER / "Dockerfile").read_text().rpartition("\nFROM ")[2]  # the last
@@ -45,7 +45,7 @@ def inside(root: Path, words: list[str], **how) -> list[str]:
 
 
 @pytest.fixture
-def root(tmp_path, wheel) -> Path:  # noqa: F811
+def root(tmp_path, wheel) -> Path:
     """A Debian, with what pip's own settings name, on which the steps have run."""
     made = tmp_path / "root"
     subprocess.run(["mmdebstrap", "--mode=root", "--variant=minbase", "bookworm", made], check=True, capture_output=True)

@@ -22,14 +22,14 @@ ALLOWED = {
     "convert": "errors",
     "corpus": "compat.child constraints counters loading.digests errors files loading stats translator",
     "doctor": "compat",
-    "serve": "compat.child constraints engine errors files loading.model_folder loading.several_sentences "
-    "tasks terms.glossary_files text.files text.formats text.in_engine text.splitter translator viz",
+    "serve": "compat.child constraints engine errors files loading.arguments loading.model_folder "
+    "loading.several_sentences tasks terms.glossary_files text.files text.formats text.in_engine text.splitter translator viz",
     "engine": "compat.child constraints errors flags kernels.library loading.lengths parallel placement.align search session.pool_of "
     "strategies.schedule.stream terms text.formats text.in_engine text.splitter translator",
     "terms": "errors files",
     "text": "constraints engine.jobs engine.tickets errors files loading placement.forced_decoding terms.words translator",
-    "translator": "constraints errors flags loading session.bad_sentences session.cpu_workers session.generators session.teacher_forcing "
-    "stats text.alignment text.in_lines text.formats text.segments text.splitter text.translation",
+    "translator": "constraints errors flags loading session.bad_sentences session.cpu_workers session.generators session.stock.tasks "
+    "session.teacher_forcing stats text.alignment text.in_lines text.formats text.segments text.splitter text.translation",
     "viz": "errors files parallel search session.pool_of translator",
     # tasks -> config, generator
     "tasks": "checks compat.own_process config decoders.refused loading models session",
@@ -38,7 +38,7 @@ ALLOWED = {
     "session": "checks compat.invalid_bytes compat.own_process compat.process_end compat.startup config constraints "
     "decoders.fairseq.uncached decoders.protocol errors files generator kernels loading parallel placement registry search "
     "stats viz.writer",
-    "config": "checks constraints loading.digests registry search stats version",
+    "config": "checks constraints loading.digests loading.settings registry search stats version",
     "models": "",
     "loading": "compat.startup constraints.boundaries constraints.phrase errors files",
     "checks": "constraints.flags errors registry session.cpu_workers",

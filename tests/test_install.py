@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 import venv
 import zipfile
 from importlib.metadata import version
@@ -27,20 +26,19 @@ def run(words: list, folder: Path, **environment: str) -> subprocess.CompletedPr
     return done
 
 
-@pytest.fixture(scope="session")
-def wheel(tmp_path_factory) -> Path:
-    """A wheel of this clone."""
-    folder = tmp_path_factory.mktemp("wheel")
-    run([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--wheel-dir", folder, ROOT], folder)
-    return next(folder.glob("fairseq_ext-*.whl"))
-
-
 @needs_all
 @pytest.mark.skipif(building.compiler() is None or os.uname().machine not in LEVELS, reason="there is no C++ compiler, or no level")
 def test_one_wheel_of_this_machine_holds_a_library_of_every_level(wheel):
     assert wheel.name.partition("-py3-none-")[2] == f"linux_{os.uname().machine}.whl"
     libraries = {Path(name).stem for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")}
     assert libraries == {"levels", *LEVELS[os.uname().machine]}
+
+
+@needs_all
+def test_a_wheel_holds_the_files_of_the_package_and_none_that_an_earlier_build_left(wheel):
+    for ending in (".py", ".cpp", ".hpp", ".cu"):
+        packed = {name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(ending)}
+        assert packed == {str(path.relative_to(ROOT)) for path in (ROOT / "fairseq_ext").rglob(f"*{ending}")}
 
 
 @needs_all

@@ -27,10 +27,11 @@ def arguments() -> list[str]:
     return sys.argv[1:]
 
 
-def values_of(flag: str) -> list[str]:
-    """The values that the program's arguments give a flag, in their order."""
+def values_of(flag: str, given: list[str] | None = None) -> list[str]:
+    """The values that arguments give a flag, in their order; given: None for the program's."""
+    given = arguments() if given is None else given
     found = []
-    for argument, following in zip(sys.argv[1:], [*sys.argv[2:], None], strict=False):
+    for argument, following in zip(given, [*given[1:], None], strict=False):
         name, equals, value = argument.partition("=")
         if name == flag and (equals or following is not None):
             found.append(value if equals else str(following))
@@ -42,9 +43,9 @@ def asks_for_help() -> bool:
     return not {"-h", "--help"}.isdisjoint(arguments())
 
 
-def named_task() -> str:
-    """The task that the program's arguments name; empty where they name none."""
-    return (values_of("--task") or [""])[-1]
+def named_task(given: list[str] | None = None) -> str:
+    """The task that arguments name, empty where they name none; given: None for the program's."""
+    return (values_of("--task", given) or [""])[-1]
 
 
 def names_our_task() -> bool:

@@ -56,9 +56,12 @@ def register_named_tasks(options: ModuleType) -> None:
                 refuse_wrong_folder(given)
             with beside("repairs").dataclass_defaults():
                 stock(args)
+        if own.names_our_task() or "fairseq_ext.tasks" in sys.modules:
+            importlib.import_module("fairseq_ext.tasks").extend_examples()
         if own.names_our_task():
-            importlib.import_module("fairseq_ext.tasks")
-            importlib.import_module("fairseq_ext.session.stock.tasks").refuse_unknown(own.named_task())
+            stock_tasks = importlib.import_module("fairseq_ext.session.stock.tasks")
+            stock_tasks.refuse_unknown(own.named_task())
+            stock_tasks.refuse_flags(own.named_task(), own.arguments())
 
     options.utils.import_user_module = import_user_module
     if own.names_our_task():

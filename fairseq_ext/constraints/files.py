@@ -25,6 +25,7 @@ from fairseq_ext.constraints.glossary import Glossary, GlossaryOptions, Required
 from fairseq_ext.constraints.in_text import banned_in_texts
 from fairseq_ext.constraints.lines import is_json, parse_json, parse_tabs
 from fairseq_ext.constraints.phrase import Phrase
+from fairseq_ext.constraints.places import overlapping, token_spans
 from fairseq_ext.constraints.segmenter import Segmenter
 from fairseq_ext.constraints.sentence import (
     EMPTY,
@@ -38,7 +39,6 @@ from fairseq_ext.constraints.sentence import (
     within_limits,
     without_conflicts,
 )
-from fairseq_ext.constraints.token_spans import overlapping, token_spans
 from fairseq_ext.errors import UsageError, counted
 from fairseq_ext.files import Lines
 from fairseq_ext.terms.words import starts_of, words_of
@@ -83,6 +83,7 @@ class ConstraintSource:
         self.common = SentenceConstraints((), (), tuple(banned), tuple(banned.values())) if banned else EMPTY
         self.glossary = Glossary(glossary, self.segmenter) if glossary else None
         self.named = bool(constraints_file or avoid_file or glossary)
+        self.own_texts: dict[int, str] = {}  # of source tokens, as token_spans keeps them
         self.locates_terms = False  # whether a sentence's constraints say where its source terms stand
         if avoid_file and not banned:
             logger.warning("--avoid-file %s has no phrases, so nothing is banned", avoid_file)
@@ -221,7 +222,7 @@ class ConstraintSource:
     def tokens_of_words(self, tokens: Tensor | Sequence[int]) -> Callable[[int, int], list[int]]:
         """A function from words [start, end) of a source, as `required` counts them, to the places of their tokens; tokens (L,)."""
         pad = self.source.pad()
-        spans = token_spans([token for token in map(int, tokens) if token != pad], self.source_text)
+        spans = token_spans([token for token in map(int, tokens) if token != pad], self.source_text, self.own_texts)
         text = normalize("NFKC", self.source_text(tokens))
         words = words_of(text, self.segmenter.takes_pieces)
         starts = starts_of(text, words)
@@ -229,8 +230,9 @@ class ConstraintSource:
 
     def source_text(self, tokens: Tensor | Sequence[int]) -> str:
         """A source sentence, recovered from its tokens (L,); its pieces where the command undoes no segmentation."""
-        ids = tokens.tolist() if isinstance(tokens, Tensor) else list(tokens)
-        return self.segmenter.decode(self.source.string([i for i in ids if i != self.source.pad()]))
+        ids = tokens.tolist() if isinstance(tokens, Tensor) else tokens
+        left_out = (self.source.pad(), self.source.bos(), self.source.eos())  # as by the dictionary's `string`, which is slower
+        return self.segmenter.decode(" ".join(self.source[i] for i in ids if i not in left_out))
 
     def required(self, source: str) -> list[Required]:
         """What the glossary asks for in a source sentence (`source_text`)."""

@@ -21,6 +21,7 @@ class TargetText:
 
     def __init__(self, segmenter: Callable[[], Segmenter], left_out: Any, mode: str | None = None):
         self.segmenter, self.left_out, self.mode = segmenter, left_out, mode
+        self.own_texts: dict[int, str] = {}  # of tokens, as token_spans keeps them
 
     def pieces(self, tokens: Tensor | Sequence[int]) -> str:
         """Tokens (L,) as the dictionary's symbols, parted by spaces."""

@@ -50,18 +50,25 @@ def is_off() -> bool:
     return os.environ.get(VARIABLE) == "off"
 
 
+def supported() -> list[str]:
+    """The levels that this processor has, the fastest first. Errors: RuntimeError where nothing can ask it."""
+    supports = ctypes.CDLL(str(found_or_compiled("levels", [ASKING], FLAGS))).supports
+    return [name for name in LEVELS.get(platform.machine(), {}) if supports(name.encode())]
+
+
 def level() -> str:
     """The fastest level of this processor, or what the user names; `native` on a machine without levels.
 
-    Errors: RuntimeError where the processor has none of them; UsageError for a name that is none of its own.
+    Errors: RuntimeError where the processor has none of them; UsageError for a name that is unknown, or of a level that it lacks.
     """
     levels, named = LEVELS.get(platform.machine(), {}), "" if is_off() else os.environ.get(VARIABLE, "")
-    if named == "native" or not (named or levels):
+    if named not in (*levels, "native", ""):
+        raise UsageError(f"{VARIABLE}={named} is unknown: name one of {', '.join([*levels, 'native', 'off'])}")
+    if named == "native" or not levels:
         return "native"
-    supports = ctypes.CDLL(str(found_or_compiled("levels", [ASKING], FLAGS))).supports
-    found = [name for name in levels if supports(name.encode())]
+    found = supported()
     if named and named not in found:
-        raise UsageError(f"{VARIABLE}={named}: name one of {', '.join([*found, 'native', 'off'])} on this processor")
+        raise UsageError(f"{VARIABLE}={named}: this processor lacks that, so name one of {', '.join([*found, 'native', 'off'])}")
     if not found:
         raise RuntimeError(f"the processor has none of {', '.join(levels)}")
     return named or found[0]

@@ -13,6 +13,7 @@ from fairseq_ext.errors import UsageError, cut
 from fairseq_ext.loading.saved_settings import plain
 
 MOST = {"_layers": 1000, "_heads": 1000, "_dim": 100_000, "_positions": 1_000_000}  # of settings whose names end so
+UNLIMITED = ("target_layers", -1)  # of fairseq's examples/latent_depth, which has no count of layers to come to
 NUMBERS = ("dropout", "normalize_before")  # endings of names whose values are read in decoding only
 NEEDED = ("dropout", "attention_dropout")  # others may be None
 FILES = ("encoder_embed_path", "decoder_embed_path", "load_pretrained_encoder_from", "load_pretrained_decoder_from")
@@ -38,7 +39,7 @@ def check_(state: Any) -> None:
     settings = plain(holder)
     for name, value in settings.items():
         most = next((most for ending, most in MOST.items() if name.endswith(ending)), None)
-        if most is not None and isinstance(value, int) and not 0 <= value <= most:
+        if most is not None and isinstance(value, int) and not 0 <= value <= most and (name, value) != UNLIMITED:
             raise wrong(f"has {name}={value}, and 0 to {most} are allowed")
         if name.endswith(NUMBERS) and not isinstance(value, (int, float)) and (value is not None or name in NEEDED):
             raise wrong(f"has {name}={cut(repr(value))}, and a number or a truth value is needed")

@@ -124,11 +124,11 @@ def of_languages(settings: dict[str, Any], task: str) -> dict[str, Any]:
     return {name: ",".join(value) if isinstance(value, list) else value for name, value in found.items() if value}
 
 
-def add_model(parse: ArgumentParser) -> None:
-    """Add the flags that name a model to a command."""
+def add_model(parse: ArgumentParser, needed: bool = True) -> None:
+    """Add the flags that name a model to a command. needed: whether it always needs one."""
     add = parse.add_argument
     add("--path", help="checkpoint, or several joined by colons (default: the one in --data, with its segmentation)")
-    add("--data", required=True, help="folder with the dictionaries")
+    add("--data", required=needed, help="folder with the dictionaries")
     add("-s", "--source-lang", help="source language (default: as the dictionaries and the checkpoint say)")
     add("-t", "--target-lang", help="target language (default: the other dictionary's)")
 

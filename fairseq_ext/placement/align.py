@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from os.path import commonprefix
 from unicodedata import normalize
 
 import torch
@@ -22,11 +23,10 @@ from torch import Tensor
 
 from fairseq_ext.constraints.in_text import banned_in_texts
 from fairseq_ext.constraints.phrase import Phrase
-from fairseq_ext.constraints.places import Span
+from fairseq_ext.constraints.places import Span, token_spans
 from fairseq_ext.constraints.report import Meets, met_with_prefix
 from fairseq_ext.constraints.sentence import SentenceConstraints, SourceTerm, banned_in_tokens
 from fairseq_ext.constraints.target_text import TargetText
-from fairseq_ext.constraints.token_spans import token_spans
 from fairseq_ext.placement.forced_decoding import ForcedDecoding, Sources
 from fairseq_ext.placement.term_in_text import agreeing, put, widened
 from fairseq_ext.placement.word_alignment import WordAlignment, without, word_spans
@@ -99,14 +99,15 @@ class Sentence:
 class GlossaryPlacement:
     """A driver of three. draft: searches first, where a sentence has terms alone; forced: where it has other phrases too, and what
     placement could not serve. score: forced decoding by the models; text: how the target side is read, which the command says after the
-    generator is built; meets: how it is counted which constraints a hypothesis of a pool meets; english: the target language."""
+    generator is built; meets: how it is counted which constraints a hypothesis of a pool meets; english: the target language;
+    reuses: whether the scores of drafts are the models' own."""
 
     def __init__(
         self, draft: Driver, forced: Driver, score: ForcedDecoding, spec: SearchSpec, text: Callable[[], TargetText],
-        meets: Callable[[Pool], Meets], english: bool,
+        meets: Callable[[Pool], Meets], english: bool, reuses: bool,
     ):  # fmt: skip
         self.draft, self.forced, self.score, self.spec = draft, forced, score, spec
-        self.target_text, self.meets, self.english = text, meets, english
+        self.target_text, self.meets, self.english, self.reuses = text, meets, english, reuses
 
     @property
     def text(self) -> TargetText:
@@ -179,13 +180,20 @@ class GlossaryPlacement:
         self.align(pool, sources, [(s, c) for s in lacking for c in s.open(SEARCHED) if c.words is None])
         self.insert(pool, sources, [s for s in lacking if s.lacks(1)])
         jobs = [(sentence, candidate, tokens) for sentence in sentences for candidate, tokens in self.written(pool, sentence)]
-        scores = self.score.log_probs(sources, [(s.source, tokens) for s, _, tokens in jobs], pool.bos)
+        scores = self.scored(pool, sources, jobs)
         for (sentence, candidate, tokens), each in zip(jobs, scores, strict=True):
             total = each.sum()
             rewarded = self.spec.scoring.rewarded(pool, torch.tensor([sentence.number], device=pool.length.device)).cpu()[0]
             score = float(self.spec.scoring(total, len(tokens), rewarded))
             final = replace(candidate.draft, tokens=torch.tensor(tokens), score=score, positional_scores=each, ending=None)
             candidate.finals.append((candidate.draft.score + TRUST * float(total) / len(tokens), final))
+
+    def scored(self, pool: Pool, sources: Sources, jobs: Sequence[tuple[Sentence, Candidate, list[int]]]) -> list[Tensor]:
+        """The log-probabilities of tokens that were made of candidates, whose own hold up to the first token that is another."""
+        same = [len(commonprefix([tokens, candidate.draft.tokens.tolist()])) for _, candidate, tokens in jobs]
+        known = [candidate.draft.positional_scores[:n] for (_, candidate, _), n in zip(jobs, same, strict=True)]
+        pairs = [(sentence.source, tokens) for sentence, _, tokens in jobs]
+        return self.score.log_probs(sources, pairs, pool.bos, known if self.reuses else ())
 
     def align(self, pool: Pool, sources: Sources, given: Sequence[tuple[Sentence, Candidate]]) -> None:
         """Find the words of all mentions in these candidates: by attention; where that finds none in the best draft, or the models have
@@ -195,7 +203,7 @@ class GlossaryPlacement:
         attention = self.score.attention(sources, pairs, pool.bos) if self.score.attends else [None] * len(given)
         jobs = []
         for (sentence, candidate), target, weights in zip(given, targets, attention, strict=True):
-            spans, lead = token_spans(candidate.tokens, self.text.text), len(target) - len(candidate.tokens)
+            spans, lead = token_spans(candidate.tokens, self.text.text, self.text.own_texts), len(target) - len(candidate.tokens)
             words = candidate.words = WordAlignment(candidate.text, spans, len(sentence.mentions))
             if weights is not None:
                 words.attend_([weights[lead:, list(mention)].sum(1) for mention in sentence.mentions])
@@ -222,7 +230,7 @@ class GlossaryPlacement:
                 for _, end in word_spans(best.text):
                     text = put(best.text, [((end, end), term.targets[0])], self.english)
                     jobs.append((sentence, term, (end, end), self.behind_lead(best, text)))
-        scores = self.score.log_probs(sources, [(sentence.source, tokens) for sentence, *_, tokens in jobs], pool.bos)
+        scores = self.scored(pool, sources, [(sentence, sentence.candidates[0], tokens) for sentence, *_, tokens in jobs])
         means: dict[tuple[Sentence, SourceTerm], float] = {}
         for (sentence, term, span, _), each in zip(jobs, scores, strict=True):
             if float(each.mean()) > means.get((sentence, term), -float("inf")):

@@ -52,20 +52,26 @@ class ForcedDecoding:
         self.stats.encoder_calls += 1
         return Sources(self.decoder.set_aside(), lengths, sorted(range(len(order)), key=order.__getitem__), device)
 
-    def log_probs(self, sources: Sources, pairs: Sequence[Pair], bos: int) -> list[Tensor]:
-        """The log-probabilities (L,) of each pair's target tokens; bos: the first input of the decoder."""
+    def log_probs(self, sources: Sources, pairs: Sequence[Pair], bos: int, known: Sequence[Tensor] = ()) -> list[Tensor]:
+        """The log-probabilities (L,) of each pair's target tokens; bos: the first input of the decoder; known: those of each pair's first
+        tokens, which are then not asked for."""
 
-        def reader(inputs: Tensor, target: Tensor) -> Tensor:
+        def reader(inputs: Tensor, target: Tensor, numbers: Sequence[int]) -> Tensor:
             features = self.decoder.step(inputs, inputs.size(1))
-            scores = self.decoder.log_probs([x.reshape(-1, x.size(-1)) for x in features], 1.0)  # (N x L, V)
-            return scores.gather(1, target.view(-1, 1)).view(target.shape).float()
+            out, is_asked = torch.zeros(target.shape, device=target.device), target.ne(self.pad)
+            for row, i in enumerate(numbers if known else ()):
+                out[row, : len(known[i])] = known[i]
+                is_asked[row, : len(known[i])] = False
+            scores = self.decoder.log_probs([x.reshape(-1, x.size(-1))[is_asked.flatten()] for x in features], 1.0)  # (those asked for, V)
+            out[is_asked] = scores.gather(1, target[is_asked][:, None])[:, 0].float()
+            return out
 
         return [row[: len(target)] for row, (_, target) in zip(self.read(reader, sources, pairs, bos), pairs, strict=True)]
 
     def attention(self, sources: Sources, pairs: Sequence[Pair], bos: int) -> list[Tensor]:
         """The attention (L, T) to each pair's source in the steps that predict its target tokens, as the decoder averages it."""
         decoder = cast(AttendingDecoder, self.decoder)
-        read = self.read(lambda inputs, target: decoder.source_attention(inputs), sources, pairs, bos)
+        read = self.read(lambda inputs, *others: decoder.source_attention(inputs), sources, pairs, bos)
         out = []
         for row, (source, target) in zip(read, pairs, strict=True):
             length = sources.lengths[source]
@@ -73,8 +79,10 @@ class ForcedDecoding:
         return out
 
     @torch.no_grad()
-    def read(self, reader: Callable[[Tensor, Tensor], Tensor], sources: Sources, pairs: Sequence[Pair], bos: int) -> list[Tensor]:
-        """What a reader says of the inputs (N, L) and the target (N, L) of each pair, padded, on the CPU."""
+    def read(
+        self, reader: Callable[[Tensor, Tensor, Sequence[int]], Tensor], sources: Sources, pairs: Sequence[Pair], bos: int
+    ) -> list[Tensor]:
+        """What a reader says of the inputs (N, L) and the target (N, L) of some pairs, padded, and of their numbers, on the CPU."""
         out: list[Tensor] = [torch.empty(0)] * len(pairs)
         order = sorted(range(len(pairs)), key=lambda i: len(pairs[i][1]))
         while order:
@@ -90,7 +98,7 @@ class ForcedDecoding:
             target = self.padded([pairs[i][1] for i in numbers], False, sources.device)  # (N, L)
             inputs = torch.cat([torch.full_like(target[:, :1], bos), target[:, :-1]], dim=1)
             self.stats.count_step(*target.shape)
-            for i, each in zip(numbers, reader(inputs, target).cpu(), strict=True):
+            for i, each in zip(numbers, reader(inputs, target, numbers).cpu(), strict=True):
                 out[i] = each
             self.decoder.set_aside()
         return out

@@ -17,8 +17,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from fairseq_ext.constraints.places import Span
-from fairseq_ext.constraints.token_spans import overlapping
+from fairseq_ext.constraints.places import Span, overlapping
 from fairseq_ext.terms.words import is_word, starts_of, words_of
 
 ATTENDED = 0.25  # least attention to a term's tokens, of 1

@@ -15,7 +15,7 @@ from fairseq_ext.search.attention import Attention
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import StopDecision
 from fairseq_ext.search.state import Search
-from fairseq_ext.search.survivors import continued, survivors
+from fairseq_ext.search.survivors import continued, going_on, survivors
 
 
 def advance_group(search: Search) -> list[int]:
@@ -74,7 +74,7 @@ def advance(search: Search, beam: Beam) -> Beam:
         candidates.score = candidates.score.masked_fill(~keep, -torch.inf)
     # (8) which candidates are finished, which continue, which sentences are final: the only wait for the device
     decision = strategies.stop(candidates, beam, pool, finished, at_limit)
-    done, final, is_broken = fetch(decision, broken)
+    done, final, counts, is_broken = fetch(decision, broken, going_on(candidates, decision) if search.variable else None)
     if is_broken:
         source = "the model" if search.processors.lm is None else "the model or the language model"
         which = "one of the sentences" if len(beam.live) > 1 else "the sentence"
@@ -82,7 +82,7 @@ def advance(search: Search, beam: Beam) -> Beam:
     if done is not None and bool(done.any()):
         finished.collect_(beam, candidates, done, search.spec.scoring, pool)
     # (9) the surviving candidates are the next beam, and the decoder's rows follow
-    rows = survivors(candidates, decision, beam.live, final, search.variable)
+    rows = survivors(candidates, decision, beam.live, final, counts)
     if rows is None:
         return beam.empty()
     following = continued(beam, rows)
@@ -90,10 +90,12 @@ def advance(search: Search, beam: Beam) -> Beam:
     return following
 
 
-def fetch(decision: StopDecision, broken: Tensor) -> tuple[Tensor | None, Tensor, bool]:
-    """Bring done (S, c), final (S,) and the NaN flag to the host in one transfer."""
+def fetch(decision: StopDecision, broken: Tensor, counts: Tensor | None) -> tuple[Tensor | None, Tensor, Tensor | None, bool]:
+    """Bring done (S, c), final (S,), counts (S,) of rows and the NaN flag to the host in one transfer."""
     if decision.done is None or decision.done.device.type == "cpu":
-        return decision.done, decision.final, bool(broken)
+        return decision.done, decision.final, counts, bool(broken)
     S, c = decision.done.shape
-    packed = torch.cat([decision.done.flatten(), decision.final, broken[None]]).cpu()
-    return packed[: S * c].view(S, c), packed[S * c : S * c + S], bool(packed[-1])
+    parts = [decision.done.flatten(), decision.final, broken[None], *([] if counts is None else [counts])]
+    packed = torch.cat(parts).cpu()
+    flags = packed[: S * c + S + 1].bool()
+    return flags[: S * c].view(S, c), flags[S * c : -1], None if counts is None else packed[-S:], bool(flags[-1])

@@ -29,23 +29,33 @@ class Survivors:
     aux: dict[str, Tensor]  # (n', ...) row state after the token
 
 
-def survivors(candidates: Candidates, decision: StopDecision, live: list[int], final: Tensor, variable: bool) -> Survivors | None:
+def possible(candidates: Candidates, decision: StopDecision) -> Tensor:
+    """(S, c): candidates that may become rows; what pruning dropped may not."""
+    found = candidates.score > -torch.inf
+    return found if decision.stays is None else found & decision.stays
+
+
+def going_on(candidates: Candidates, decision: StopDecision) -> Tensor:
+    """(S,): how many rows each sentence goes on with, where that may be fewer than its width."""
+    return possible(candidates, decision).sum(1).clamp_(max=candidates.width)
+
+
+def survivors(candidates: Candidates, decision: StopDecision, live: list[int], final: Tensor, counts: Tensor | None) -> Survivors | None:
     """The first staying candidates of each sentence that is not final, up to its width; None where every sentence is final.
 
-    live: S pool numbers; final (S,) lies on the host; variable: sentences may have fewer rows than their width.
+    live: S pool numbers; final (S,) and counts (S,) lie on the host; counts: what `going_on` gives, None where every sentence has as many
+    rows as its width.
     """
     left = [s for s, is_final in zip(live, final.tolist(), strict=True) if not is_final]
     row, token, score = candidates.row, candidates.token, candidates.score
     width = min(candidates.width, row.size(1))
-    if decision.stays is None and len(left) == len(live) and (not variable or bool((score[:, :width] > -torch.inf).all())):
+    if decision.stays is None and len(left) == len(live) and (counts is None or bool((score[:, :width] > -torch.inf).all())):
         row, token, score = (x[:, :width].flatten() for x in (row, token, score))
         aux = {name: value[:, :width].flatten(0, 1) for name, value in candidates.aux.items()}
         return Survivors(left, width, None, None, row, token, score, aux)
     if not left:
         return None
-    stays = score > -torch.inf
-    if decision.stays is not None:  # what pruning dropped takes no place
-        stays = decision.stays & stays if variable else decision.stays
+    stays = possible(candidates, decision) if counts is not None or decision.stays is None else decision.stays
     score = score.masked_fill(~stays, -torch.inf)  # where fewer stay than there are rows, the others are placeholders
     kept = None
     if len(left) < len(live):
@@ -56,15 +66,11 @@ def survivors(candidates: Candidates, decision: StopDecision, live: list[int], f
     rank = torch.arange(c, device=row.device) + c * (~stays).long()
     width = min(candidates.width, c)
     order = rank.topk(width, dim=1, largest=False).indices  # (S', width)
-    places = counts = None
-    if variable:
-        alive = stays.gather(1, order)
-        counts = alive.sum(1)
-        fewest, width, rows = torch.stack([*counts.aminmax(), counts.sum()]).tolist()
-        if fewest == order.size(1):  # none has fewer rows
-            counts = None
-        else:  # subtle: a mask as an index would make the host wait for a device once for each tensor
-            places = alive.flatten().byte().argsort(descending=True, stable=True)[:rows]
+    places = of_each = None
+    if counts is not None and int((counts := counts[~final]).min()) < width:
+        of_each, width = upload(counts, score.device), int(counts.max())
+        # subtle: a mask as an index would make the host wait for a device once for each tensor
+        places = stays.gather(1, order).flatten().byte().argsort(descending=True, stable=True)[: int(counts.sum())]
 
     def rows_of(value: Tensor) -> Tensor:
         """(S', c, ...) -> (n', ...): the chosen candidates as rows."""
@@ -72,7 +78,7 @@ def survivors(candidates: Candidates, decision: StopDecision, live: list[int], f
         return chosen.flatten(0, 1) if places is None else chosen.flatten(0, 1)[places]
 
     aux = {name: rows_of(value if kept is None else value[kept]) for name, value in candidates.aux.items()}
-    return Survivors(left, width, counts, kept, rows_of(row), rows_of(token), rows_of(score), aux)
+    return Survivors(left, width, of_each, kept, rows_of(row), rows_of(token), rows_of(score), aux)
 
 
 def continued(beam: Beam, rows: Survivors) -> Beam:

@@ -6,7 +6,8 @@
 | app.py | the application and its routes |
 | glossary_routes.py | the routes of kept glossaries |
 | service.py | what the routes share |
-| protocol.py | what they ask of an engine |
+| models.py | one model that stays, or those of a folder |
+| pivot.py | two models one behind the other |
 | records.py | requests as JSON, and answers |
 | waiting.py | answers that are waited for: deadlines, clients that go, event streams |
 | guard.py | API keys, and the largest body |

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import re
 import signal
 import socket
 import sys
@@ -11,14 +12,19 @@ import threading
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairseq_ext.engine.engine import Engine
 from fairseq_ext.engine.tickets import Closed
 from fairseq_ext.errors import SERVER, UsageError, explain
+from fairseq_ext.loading.arguments import as_keywords
 from fairseq_ext.loading.model_folder import add_model, flags_of
 from fairseq_ext.serve.settings import Settings, default_folder
 
+if TYPE_CHECKING:
+    from fairseq_ext.serve.models import Models
+
+ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(?:[\w.-]+|\[[0-9a-fA-F:.]+\])(?::\d{1,5})?", re.ASCII)
 EXIT_CODES = "exit codes: 0 ended by SIGTERM or Ctrl-C; 1 an error, which is told in one sentence"
 
 
@@ -32,7 +38,10 @@ def parser(name: str = "python -m fairseq_ext.serve") -> ArgumentParser:
         allow_abbrev=False,
     )
     add, default = parse.add_argument, Settings()
-    add_model(parse)
+    add_model(parse, needed=False)
+    add("--models", type=Path, metavar="FOLDER", help="instead of --data: folders of models, named by their languages (de-en, en-fr)")
+    add("--max-models", type=int, metavar="N", help="most of these that are loaded at once (default: as memory allows)")
+    add("--pivot", metavar="LANGUAGE", help="pairs without a model of their own go through this language (default: none do)")
     add("--host", default=default.host, help=f"address to listen on; other than loopback with --api-keys only (default: {default.host})")
     add("--port", type=int, default=default.port, help=f"port to listen on; 0: any that is free (default: {default.port})")
     add("--cpu-workers", type=int, default=1, metavar="N", help="processes of one thread that decode (default: 1)")
@@ -66,10 +75,21 @@ def settings_of(args: Any) -> Settings:
     from fairseq_ext.serve.guard import Keys, is_loopback
 
     above_0 = ("max_body", "max_lines", "max_line_tokens", "max_queue", "deadline", "cpu_workers", "max_connections", "read_timeout")
-    for name in (*above_0, "keep_alive"):
+    for name in (*above_0, "keep_alive", "max_models"):
         value = getattr(args, name)
         if value is not None and not value > 0:
             raise UsageError(f"--{name.replace('_', '-')} {value:g} allows nothing: use a number above 0")
+    for each in args.allowed_origins or ():
+        if each != "*" and not ORIGIN.fullmatch(each):
+            raise UsageError(f"--allowed-origins {each} is no origin: write scheme://host[:port], such as https://example.org, or *")
+    if (args.data is None) == (args.models is None):
+        raise UsageError("there are models to be named in one way: add --data, a model's folder, or --models, a folder of such folders")
+    if alone := [name for name in ("path", "source_lang", "target_lang") if args.models and getattr(args, name)]:
+        raise UsageError(f"--models finds each model's --{alone[0].replace('_', '-')} in its folder: leave it out")
+    if args.models is None and (args.max_models or args.pivot):
+        raise UsageError(f"{'--max-models' if args.max_models else '--pivot'} is of several models: add --models FOLDER, or leave it out")
+    if args.pivot and args.max_models == 1:
+        raise UsageError("--pivot takes two models at once: allow --max-models 2 or more")
     if not args.grace >= 0:
         raise UsageError(f"--grace (seconds) must be 0 or more, not {args.grace:g}")
     if args.api_keys is None and not is_loopback(args.host):
@@ -102,14 +122,14 @@ def listening(settings: Settings) -> socket.socket:
     return found
 
 
-def serve(engine: Engine, settings: Settings, sock: socket.socket) -> int:
+def serve(models: Models, settings: Settings, sock: socket.socket) -> int:
     """Answer requests until a signal comes; the exit code. sock: where they come in."""
     import uvicorn
 
     from fairseq_ext.serve.app import Server
     from fairseq_ext.serve.connections import most_connections, protocol
 
-    application = Server(engine, settings)
+    application = Server(models, settings)
     config = uvicorn.Config(
         application.app, log_level="warning", access_log=False, use_colors=False, lifespan="on",  # colours: stdout may be closed
         timeout_graceful_shutdown=int(settings.grace + 0.5),
@@ -137,8 +157,12 @@ def serve(engine: Engine, settings: Settings, sock: socket.socket) -> int:
     def watch() -> None:
         """Say when the model is there; end when it cannot be had."""
         try:
-            model = engine.wait()
-            print(f"ready: {model.source} to {model.target}, {model.signature}", file=sys.stderr, flush=True)
+            if models.several:
+                said = ", ".join("-".join(pair) for pair in models.pairs())
+            else:
+                model = models.engines[None].wait()
+                said = f"{model.source} to {model.target}, {model.signature}"
+            print(f"ready: {said}", file=sys.stderr, flush=True)
         except Closed:
             pass
         except Exception as error:
@@ -162,12 +186,17 @@ def main(argv: list[str] | None = None) -> int:
         args, others = parser().parse_known_args(argv)
         needed(*SERVER)
         settings = settings_of(args)
-        flags = flags_of(args, others)
-        with (
-            listening(settings) as sock,  # before a worker is started
-            Engine(**flags, cpu_workers=args.cpu_workers, max_queue=args.max_queue, longest=args.max_line_tokens) as engine,
-        ):
-            return serve(engine, settings, sock)
+        options = {"cpu_workers": args.cpu_workers, "max_queue": args.max_queue, "longest": args.max_line_tokens}
+        from fairseq_ext.serve.models import Models, ModelsOfFolder
+
+        if args.models is not None:
+            of_folder = ModelsOfFolder(args.models, as_keywords(others), args.max_models, args.pivot, **options)
+        else:
+            flags = flags_of(args, others)
+        with listening(settings) as sock:  # before a worker is started
+            models = of_folder if args.models is not None else Models(Engine(**flags, **options))
+            with contextlib.closing(models):
+                return serve(models, settings, sock)
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

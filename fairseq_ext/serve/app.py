@@ -1,4 +1,6 @@
-"""Translation by one model, whose running search takes requests in. Each has its own constraints, glossaries and n-best list.
+"""Translation by models whose running search takes requests in. Each has its own constraints, glossaries and n-best list.
+
+Where several pairs of languages are served, the query says which is meant: `?source=de&target=en`.
 
 An error is an object `{"error": "one sentence"}` with a status that says whose fault it is. A record of a list that cannot be translated
 has its error in its own place and costs no other one its translation.
@@ -9,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,6 @@ from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
 from fastapi_offline import FastAPIOffline
 
-from fairseq_ext.engine.engine import Engine
 from fairseq_ext.engine.jobs import Answer
 from fairseq_ext.errors import UsageError
 from fairseq_ext.serve import records
@@ -27,6 +29,7 @@ from fairseq_ext.serve.graphs import Graphs
 from fairseq_ext.serve.guard import read_body
 from fairseq_ext.serve.libretranslate import LibreTranslate
 from fairseq_ext.serve.metrics import Counted
+from fairseq_ext.serve.models import Models
 from fairseq_ext.serve.refusals import ERRORS, REFUSED, refusal
 from fairseq_ext.serve.same_site import SameSite
 from fairseq_ext.serve.service import Service
@@ -45,9 +48,9 @@ def body_of(schema: dict[str, Any], examples: dict[str, Any]) -> dict[str, Any]:
 class Server(Service):
     """A service over HTTP. `app` is the ASGI application."""
 
-    def __init__(self, engine: Engine, settings: Settings):
-        super().__init__(engine, settings)
-        self.graphs = Graphs(engine.flags)
+    def __init__(self, models: Models, settings: Settings):
+        super().__init__(models, settings)
+        self.graphs = Graphs()
         # the documentation's scripts come from here, too: /docs works without a network
         self.app = FastAPIOffline(
             title="fairseq_ext", description=__doc__, lifespan=self.lifespan, redoc_url=None, static_url="/docs-assets",
@@ -57,11 +60,11 @@ class Server(Service):
 
     @asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
-        """The engine ends with the server."""
+        """The engines end with the server."""
         yield
         self.closing = True
         self.graphs.stop()
-        await run_in_threadpool(self.engine.close)
+        await run_in_threadpool(self.models.close)
 
     # ---- routes
 
@@ -92,8 +95,8 @@ class Server(Service):
 
     async def translate(self, request: Request) -> Any:
         """Translate a record, or a list of them."""
-        given, several = await self.read(request)
-        found = await self.answered(request, [each.request for each in given])
+        given, several, pair = await self.read(request)
+        found = await self.answered(request, [each.request for each in given], pair)
         out = [
             {**({} if each.id is None else {"id": each.id}), "error": str(answer)}
             if isinstance(answer, UsageError)
@@ -106,11 +109,13 @@ class Server(Service):
 
     async def stream(self, request: Request) -> Any:
         """Translate a record while it is watched: server-sent events `partial` {text, tokens}, then `answer`, or `error`."""
-        given, several = await self.read(request)
+        given, several, pair = await self.read(request)
         if several:
             raise UsageError("a stream has one record: send an object, not a list")
         (record,) = given
-        stream = Stream(self.submit, await self.prepared(record.request), self.settings.deadline)
+        async with self.models.using(pair) as model:
+            ready = await self.prepared(record.request, pair)
+            stream = Stream(partial(self.submit, model, pair), ready, self.settings.deadline)
 
         def shown(answer: Answer) -> dict[str, Any]:
             self.metrics.answered(answer)
@@ -123,10 +128,10 @@ class Server(Service):
         """The decoding dependency graph of a hypothesis, as SVG: of `tokens`, as an answer with `detail` has them, else of the greedy
         translation. The first one takes the time to load the model."""
         self.check(request.headers)
-        self.model()
+        flags = self.models.flags(self.pair_of(request))
         source, tokens = records.read_graph(await read_body(request, self.settings))
         try:
-            svg = await asyncio.wait_for(self.graphs.svg(source, tokens), self.settings.deadline)
+            svg = await asyncio.wait_for(self.graphs.svg(flags, source, tokens), self.settings.deadline)
         except asyncio.TimeoutError:
             raise HTTPException(504, f"the graph took more than {self.settings.deadline:g} seconds: ask again") from None
         return Response(svg, media_type="image/svg+xml")
@@ -134,9 +139,11 @@ class Server(Service):
     async def get_model(self, request: Request) -> Any:
         """What is loaded, and how translations are made."""
         self.check(request.headers)
-        model = self.model()
+        pair, others = self.pair_of(request) if request.query_params else self.pairs()[0], self.pairs()
+        async with self.models.using(pair) as loaded:
+            model = loaded.description
         return {
-            "source": model.source, "target": model.target, "signature": model.signature, "beam": model.beam, "nbest": model.nbest,
+            "source": pair[0], "target": pair[1], "signature": model.signature, "beam": model.beam, "nbest": model.nbest, "pairs": others,
             "constraints": model.no_constraints or True, "max_tokens": self.settings.max_tokens_a_line or model.longest,
         }  # fmt: skip
 
@@ -146,7 +153,7 @@ class Server(Service):
 
     async def ready(self) -> Any:
         """Whether requests are taken: a model is loaded, a worker is there, the server is not closing."""
-        if self.closing or not self.engine.ready:
+        if self.closing or not self.models.ready:
             raise HTTPException(503, "the server is closing" if self.closing else "no worker is ready", {"Retry-After": "2"})
         return {"status": "ready"}
 

@@ -14,7 +14,9 @@ from fastapi.responses import JSONResponse
 
 from fairseq_ext.engine.jobs import GlossaryFile
 from fairseq_ext.errors import UsageError
+from fairseq_ext.serve.glossaries import Glossaries
 from fairseq_ext.serve.guard import read_body
+from fairseq_ext.serve.models import Pair
 from fairseq_ext.serve.records import read_json
 from fairseq_ext.serve.refusals import ERRORS
 from fairseq_ext.serve.service import Service
@@ -42,10 +44,14 @@ class GlossaryRoutes:
         app.get(path, summary="Read a glossary", **more)(self.get)
         app.delete(path, summary="Forget a glossary", status_code=204, response_class=Response, **more)(self.delete)
 
+    def glossaries(self, request: Request) -> Glossaries:
+        """Those of the request's pair."""
+        return self.service.glossaries(self.service.pair_of(request))
+
     async def names(self, request: Request) -> Any:
         """The names of the glossaries that are kept here."""
         self.service.check(request.headers)
-        return {"glossaries": self.service.glossaries.names()}
+        return {"glossaries": self.glossaries(request).names()}
 
     async def terms(self, request: Request) -> Any:
         """The terms of a glossary file (TSV, CSV, XLSX, JSONL, TBX or TMX, as its name ends), and what is wrong with its other lines."""
@@ -59,16 +65,16 @@ class GlossaryRoutes:
             body = b64decode(content) if "base64" in given else content.encode("utf-8", "replace")
         except ValueError:
             raise UsageError(way) from None
-        return await run_in_threadpool(self.read_file, given["name"], body)
+        return await run_in_threadpool(self.read_file, given["name"], body, self.service.pair_of(request))
 
-    def read_file(self, name: str, content: bytes) -> dict[str, Any]:
+    def read_file(self, name: str, content: bytes, pair: Pair) -> dict[str, Any]:
         """The same for a file of this name."""
-        model, errors, terms = self.service.model(), Errors(), dict[str, list[str]]()
+        errors, terms = Errors(), dict[str, list[str]]()
         with tempfile.NamedTemporaryFile(suffix=PurePath(name).suffix[:8]) as file:
             file.write(content)
             file.flush()
             try:
-                for entry in read(file.name, "--glossary", Languages(model.source, model.target), errors):
+                for entry in read(file.name, "--glossary", Languages(*pair), errors):
                     known = terms.setdefault(entry.source, [])
                     known += [target for target in entry.targets if target not in known]
                 errors.tell()
@@ -81,33 +87,33 @@ class GlossaryRoutes:
         """Keep a glossary, one term a line: source term, tab, target term (or a|b). It replaces the one of this name. With the query
         `?file=NAME` the body is a file of another form, as the name ends."""
         self.service.check(request.headers)
-        self.service.glossaries.path(name)
+        pair, kept = self.service.pair_of(request), self.glossaries(request)
+        kept.path(name)
         body = await read_body(request, self.service.settings)
         if file_name := request.query_params.get("file"):
-            found = await run_in_threadpool(self.read_file, file_name, body)
+            found = await run_in_threadpool(self.read_file, file_name, body, pair)
             if "error" in found:
                 raise UsageError(found["error"])
             body = "".join(f"{' '.join(source.split())}\t{target}\n" for source, target in found["terms"].items()).encode()
-        folder = self.service.glossaries.folder
-        folder.mkdir(parents=True, exist_ok=True)
+        kept.folder.mkdir(parents=True, exist_ok=True)
         # subtle: in this folder, which workers on other machines see as well; one of them knows what the model can write
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".", suffix=".tsv") as file:
+        with tempfile.NamedTemporaryFile(dir=kept.folder, prefix=".", suffix=".tsv") as file:
             file.write(body)
             file.flush()
             probe = {"source": "", "glossaries": [GlossaryFile(file.name, hashlib.sha256(body).hexdigest())]}
-            (answer,) = await self.service.answered(request, [probe])
+            (answer,) = await self.service.answered(request, [probe], pair)
             if isinstance(answer, UsageError):
                 raise UsageError(str(answer).replace(file.name, f"glossary '{name}'").replace("--glossary: ", ""))
-        is_new = await run_in_threadpool(self.service.glossaries.write, name, body)
+        is_new = await run_in_threadpool(kept.write, name, body)
         return JSONResponse({"name": name, "bytes": len(body)}, 201 if is_new else 200)
 
     async def get(self, name: str, request: Request) -> Response:
         """A glossary as it was put."""
         self.service.check(request.headers)
-        return Response(self.service.glossaries.read(name), media_type="text/tab-separated-values; charset=utf-8")
+        return Response(self.glossaries(request).read(name), media_type="text/tab-separated-values; charset=utf-8")
 
     async def delete(self, name: str, request: Request) -> Response:
         """Forget a glossary."""
         self.service.check(request.headers)
-        self.service.glossaries.delete(name)
+        self.glossaries(request).delete(name)
         return Response(status_code=204)

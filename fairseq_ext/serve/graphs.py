@@ -57,18 +57,22 @@ def main(fd: int) -> None:
 
 
 class Graphs:
-    """The process that draws. flags: the engine's; those that choose a search are left out."""
+    """The process that draws, for one model at a time."""
 
-    def __init__(self, flags: dict[str, Any]):
-        names = {field.name for kind in (Flags, GenerationConfig) for field in dataclasses.fields(kind)}
-        self.flags = {name: value for name, value in flags.items() if name not in names and name not in JACOBI}
+    def __init__(self) -> None:
+        self.flags: dict[str, Any] | None = None  # of the process
         self.process: subprocess.Popen | None = None
         self.pipe: Connection | None = None
         self.folder: tempfile.TemporaryDirectory | None = None
         self.thread = ThreadPoolExecutor(1)  # one graph at a time
 
-    def ask(self, source: str, tokens: list[str] | None) -> str:
-        """As `draw`, by the process, which is started where there is none."""
+    def ask(self, flags: dict[str, Any], source: str, tokens: list[str] | None) -> str:
+        """As `draw`, by the process, which is started where there is none of these flags; those that choose a search are left out."""
+        names = {field.name for kind in (Flags, GenerationConfig) for field in dataclasses.fields(kind)} | JACOBI.keys()
+        flags = {name: value for name, value in flags.items() if name not in names}
+        if flags != self.flags:
+            self.stop()
+            self.flags = flags
         try:
             if self.process is None:
                 self.folder = tempfile.TemporaryDirectory(prefix="fairseq_ext-graphs-")
@@ -76,7 +80,7 @@ class Graphs:
                 command = child.python(__name__, str(theirs.fileno()))
                 self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
                 theirs.close()
-                self.pipe.send({**self.flags, "ddg_dir": self.folder.name})
+                self.pipe.send({**flags, "ddg_dir": self.folder.name})
             assert self.pipe is not None
             self.pipe.send((source, tokens))
             answer = self.pipe.recv()
@@ -87,9 +91,9 @@ class Graphs:
             raise answer
         return answer
 
-    async def svg(self, source: str, tokens: list[str] | None = None) -> str:
-        """As `draw`. Errors: UsageError, RuntimeError where the process has died."""
-        return await asyncio.wrap_future(self.thread.submit(self.ask, source, tokens))
+    async def svg(self, flags: dict[str, Any], source: str, tokens: list[str] | None = None) -> str:
+        """As `draw`, for the model of an engine's flags. Errors: UsageError, RuntimeError where the process has died."""
+        return await asyncio.wrap_future(self.thread.submit(self.ask, flags, source, tokens))
 
     def stop(self) -> None:
         """End the process."""

@@ -9,7 +9,6 @@ import contextlib
 import tempfile
 import time
 import uuid
-from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
@@ -19,14 +18,15 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse, JSONResponse
 from starlette.datastructures import UploadFile
 
-from fairseq_ext.engine.jobs import Answer
 from fairseq_ext.errors import UsageError
-from fairseq_ext.serve.detect import candidates
+from fairseq_ext.serve.detect import READ, candidates
 from fairseq_ext.serve.guard import read_body
+from fairseq_ext.serve.models import Pair
 from fairseq_ext.serve.records import read_json
 from fairseq_ext.serve.refusals import ERRORS
 from fairseq_ext.serve.service import Service
-from fairseq_ext.text.files import ENDINGS, through_engine, translate
+from fairseq_ext.serve.waiting import ended
+from fairseq_ext.text.files import ENDINGS, ThroughEngine, beginning, translate
 
 NAMES = {
     "ar": "Arabic", "bg": "Bulgarian", "bn": "Bengali", "ca": "Catalan", "cs": "Czech", "da": "Danish", "de": "German", "el": "Greek",
@@ -173,8 +173,8 @@ class LibreTranslate:
         out: dict[str, Any] = {"translatedText": what.texts}
         others: list[list[str]] = [[] for _ in what.texts]
         if source != what.target:
-            model = await service.loaded((source, what.target))
-            nbest = 1 if what.format == "html" else min(1 + what.alternatives, model.beam)
+            async with service.models.using((source, what.target)) as model:
+                nbest = 1 if what.format == "html" else min(1 + what.alternatives, model.description.beam)
             requests = [{"source": text, "format": what.format, "nbest": nbest} for text in what.texts]
             found = await service.answered(request, requests, (source, what.target))
             for answer in found:
@@ -207,24 +207,32 @@ class LibreTranslate:
         name = PurePath(file.filename.replace("\\", "/")).name
         if PurePath(name).suffix.lower() not in ENDINGS:
             raise bad("Invalid request: file format not supported")
-        content = await file.read()
-        source, _ = await self.source_of(content.decode("utf-8", "ignore")[:10_000], fields["source"], fields["target"])
-        await self.service.loaded((source, fields["target"]))
-        engine, started = self.service.engine_of((source, fields["target"])), list[Future[Answer]]()
         folder = self.kept()
         target = folder / f"{uuid.uuid4()}.{name}"
         with tempfile.TemporaryDirectory(dir=folder) as work:
             given = Path(work) / name
-            given.write_bytes(content)
-            try:
-                await asyncio.wait_for(
-                    run_in_threadpool(translate, str(given), str(target), through_engine(engine.submit, source, started)), None
-                )
-            finally:
-                for future in started:
-                    future.cancel()
+            given.write_bytes(await file.read())
+            text = await asyncio.to_thread(beginning, str(given), READ) if fields["source"] == "auto" else ""
+            source, _ = await self.source_of(text, fields["source"], fields["target"])
+            if source == fields["target"]:
+                given.rename(target)
+            else:
+                await self.through(request, given, target, (source, fields["target"]))
         url = request.url_for("download_file", name=target.name)
         return {"translatedFileUrl": str(url)}
+
+    async def through(self, request: Request, given: Path, target: Path, pair: Pair) -> None:
+        """Translate one file into another, as long as the client is there and something is done within each deadline."""
+        deadline = self.service.settings.deadline
+        async with self.service.models.using(pair) as model:
+            engine = ThroughEngine(model.submit, pair[0])
+            job = asyncio.ensure_future(asyncio.to_thread(translate, str(given), str(target), engine))
+            try:
+                await ended(request, job, deadline, lambda: engine.moved + deadline - time.monotonic())
+                job.result()
+            finally:
+                engine.stop()
+                await asyncio.wait([job])
 
     def kept(self) -> Path:
         """The folder of translated files, without old ones."""

@@ -157,6 +157,8 @@ def read_graph(body: bytes) -> tuple[str, list[str] | None]:
     source = value.get("source") if isinstance(value, dict) else None
     if not isinstance(source, str) or not source.strip():
         raise UsageError("a graph has one sentence: send an object with a source")
+    if said := warning(source, "the source"):
+        raise UsageError(said)
     tokens = value.get("tokens")
     if tokens is not None and (not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens)):
         raise UsageError(f'{cut(json.dumps(tokens))} for "tokens" is not a list of tokens: send those of an answer with "detail"')

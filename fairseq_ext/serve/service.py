@@ -1,4 +1,4 @@
-"""What the routes share: an engine, who may ask, what is allowed, and where glossaries are."""
+"""What the routes share: models, who may ask, what is allowed, and where glossaries are."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 from fastapi import HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
 
-from fairseq_ext.engine.engine import Engine
-from fairseq_ext.engine.jobs import Answer, Description, Partial
+from fairseq_ext.engine.jobs import Answer, Partial
 from fairseq_ext.errors import UsageError
 from fairseq_ext.serve import records
 from fairseq_ext.serve.glossaries import Glossaries
 from fairseq_ext.serve.guard import Keys, read_body
 from fairseq_ext.serve.metrics import Metrics
+from fairseq_ext.serve.models import SOON, Model, Models, Pair
 from fairseq_ext.serve.records import is_one_sentence
 from fairseq_ext.serve.settings import Settings, default_folder
 from fairseq_ext.serve.waiting import answers, submit_all
@@ -24,79 +24,69 @@ from fairseq_ext.text.formats import Pass, passes
 from fairseq_ext.text.in_engine import TextRequest
 from fairseq_ext.text.splitter import splitter
 
-Pair = tuple[str, str]  # source and target language
 LONG = 5000  # characters
 
 
 class Service:
-    """An engine, what it allows, and what it counts."""
+    """Models, what is allowed, and what is counted."""
 
-    def __init__(self, engine: Engine, settings: Settings):
-        self.engine, self.settings = engine, settings
+    def __init__(self, models: Models, settings: Settings):
+        self.models, self.settings = models, settings
         self.keys = Keys(settings.api_keys)
-        self.metrics = Metrics(engine)
-        self.kept: Glossaries | None = None
+        self.metrics = Metrics(models)
+        self.kept: dict[Pair, Glossaries] = {}
         self.closing = False
 
     def check(self, headers: Mapping[str, str]) -> None:
         """HTTPException 401 or 403 for those who may not ask."""
         self.keys.check(headers)
 
-    def model(self) -> Description:
-        """What is loaded (HTTPException 503 where nothing is)."""
-        model = self.engine.description
-        if model is None or self.closing:
-            reason = "the server is closing" if self.closing else "the model is not loaded yet: ask again"
-            raise HTTPException(503, reason, {"Retry-After": "2"})
-        return model
+    def pairs(self) -> list[Pair]:
+        """The pairs of languages that are served (HTTPException 503 where none is)."""
+        if self.closing:
+            raise HTTPException(503, "the server is closing", SOON)
+        return self.models.pairs()
 
-    @property
-    def glossaries(self) -> Glossaries:
-        """Those of this pair of languages."""
-        model, folder = self.model(), self.settings.glossary_folder
-        if folder is None:
-            folder = default_folder() / f"{model.source}-{model.target}"
-        if self.kept is None or self.kept.folder != folder:
-            self.kept = Glossaries(folder)
-        return self.kept
+    def pair_of(self, request: Request) -> Pair:
+        """The pair that the request's query names (`?source=de&target=en`), else the only one. Errors: UsageError, HTTPException 503."""
+        pairs, query = self.pairs(), request.query_params
+        known = [pair for pair in pairs if pair == (query.get("source", pair[0]), query.get("target", pair[1]))]
+        if len(known) != 1:
+            said = ", ".join("-".join(pair) for pair in pairs)
+            raise UsageError(f"this server translates {said}: name one of them by ?source={pairs[0][0]}&target={pairs[0][1]}")
+        return known[0]
 
-    async def read(self, request: Request) -> tuple[list[records.Record], bool]:
-        """The records of a request that may ask."""
+    def glossaries(self, pair: Pair) -> Glossaries:
+        """Those of a pair of languages."""
+        if pair not in self.kept:
+            folder, name = self.settings.glossary_folder, "-".join(pair)
+            self.kept[pair] = Glossaries((folder or default_folder()) / name if folder is None or self.models.several else folder)
+        return self.kept[pair]
+
+    async def read(self, request: Request) -> tuple[list[records.Record], bool, Pair]:
+        """The records of a request that may ask, whether they are a list, and their pair."""
         self.check(request.headers)
-        self.model()
+        pair = self.pair_of(request)
         body = await read_body(request, self.settings)
         # the folder of glossaries is looked for only where a record names one
-        return records.read_records(body, self.settings.max_lines, lambda name: self.glossaries.file(name))
-
-    def pairs(self) -> list[Pair]:
-        """The pairs of languages that are served."""
-        model = self.model()
-        return [(model.source, model.target)]
-
-    def engine_of(self, pair: Pair) -> Engine:
-        """The engine of a pair that is served."""
-        return self.engine
-
-    async def loaded(self, pair: Pair) -> Description:
-        """What is loaded for a pair that is served."""
-        return self.model()
+        found = records.read_records(body, self.settings.max_lines, lambda name: self.glossaries(pair).file(name))
+        return *found, pair
 
     def submit(
-        self, source: str, format: str = "text", on_partial: Callable[[Partial], None] | None = None, pair: Pair | None = None,
+        self, model: Model, pair: Pair, source: str, format: str = "text", on_partial: Callable[[Partial], None] | None = None,
         items: list[Pass] | None = None, **request: Any,
     ) -> Future[Answer]:  # fmt: skip
         """A future of the translation of a text, sentence by sentence; of one sentence where it must hold phrases. Errors as of
         `Engine.submit`. items: as of `prepared`."""
-        engine = self.engine if pair is None else self.engine_of(pair)
         if is_one_sentence(request):
-            return engine.submit(source, on_partial=on_partial, **request)
-        return TextRequest(engine.submit, source, items or self.passes(format, pair), request, on_partial).future
+            return model.submit(source, on_partial=on_partial, **request)
+        return TextRequest(model.submit, source, items or self.passes(format, pair), request, on_partial).future
 
-    def passes(self, format: str, pair: Pair | None) -> list[Pass]:
+    def passes(self, format: str, pair: Pair) -> list[Pass]:
         """The passes of a format, for the source language of a pair."""
-        return passes(format, splitter(self.model().source if pair is None else pair[0]))
+        return passes(format, splitter(pair[0]))
 
-    async def prepared(self, request: dict[str, Any], pair: Pair | None = None) -> dict[str, Any]:
+    async def prepared(self, request: dict[str, Any], pair: Pair) -> dict[str, Any]:
         """The request with the items of its text where that is long: to find them takes time, in which others are served."""
         if len(request["source"]) < LONG or is_one_sentence(request):
             return request
@@ -104,14 +94,12 @@ class Service:
         found = await run_in_threadpool(lambda: list(first(request["source"])))
         return request | {"items": [lambda text: iter(found), *others]}
 
-    async def answered(
-        self, request: Request, requests: Sequence[dict[str, Any]], pair: Pair | None = None
-    ) -> list[Answer | UsageError]:
+    async def answered(self, request: Request, requests: Sequence[dict[str, Any]], pair: Pair) -> list[Answer | UsageError]:
         """The answers to these requests, keywords of `submit`."""
-        self.model()
-        ready = [await self.prepared(each, pair) for each in requests]
-        futures: list[Future[Answer]] = submit_all(partial(self.submit, pair=pair), ready)
-        found = await answers(request, futures, self.settings.deadline)
+        async with self.models.using(pair) as model:
+            ready = [await self.prepared(each, pair) for each in requests]
+            futures: list[Future[Answer]] = submit_all(partial(self.submit, model, pair), ready)
+            found = await answers(request, futures, self.settings.deadline)
         for answer in found:
             if isinstance(answer, Answer):
                 self.metrics.answered(answer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -37,14 +38,9 @@ async def answers(request: Request, futures: Sequence[Future[Answer]], deadline:
     waiting = asyncio.gather(*(asyncio.wrap_future(future) for future in futures), return_exceptions=True)
     # what comes of those that are cancelled is looked at, else asyncio logs it with every client that hangs up
     waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
-    gone = asyncio.ensure_future(hung_up(request))
+    end = time.monotonic() + deadline
     try:
-        both: set[asyncio.Future[Any]] = {waiting, gone}
-        await asyncio.wait(both, timeout=deadline, return_when=asyncio.FIRST_COMPLETED)
-        if not waiting.done():
-            if gone.done():
-                raise Gone
-            raise HTTPException(504, f"the translation took more than {deadline:g} seconds: ask for less at once, or later")
+        await ended(request, waiting, deadline, lambda: end - time.monotonic())
         found = waiting.result()
         for each in found:
             if isinstance(each, BaseException) and not isinstance(each, UsageError):
@@ -52,9 +48,23 @@ async def answers(request: Request, futures: Sequence[Future[Answer]], deadline:
         return found  # type: ignore[return-value]
     finally:
         waiting.cancel()
-        gone.cancel()
         for future in futures:
             future.cancel()
+
+
+async def ended(request: Request, work: asyncio.Future[Any], deadline: float, left: Callable[[], float]) -> None:
+    """Return when the work is done. left: seconds that it still has, of the deadline. Errors: HTTPException 504, Gone."""
+    gone = asyncio.ensure_future(hung_up(request))
+    both: set[asyncio.Future[Any]] = {work, gone}
+    try:
+        while not work.done():
+            if gone.done():
+                raise Gone
+            if (seconds := left()) <= 0:
+                raise HTTPException(504, f"the translation took more than {deadline:g} seconds: ask for less at once, or later")
+            await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        gone.cancel()
 
 
 async def hung_up(request: Request) -> None:

@@ -4,7 +4,7 @@
 | --- | --- |
 | batches.py, interactive.py, bad_sentences.py, sentences.py, command.py, pools.py | each sentence, from fairseq's commands to the search |
 | cpu_workers.py, results_file.py, results_line.py, run_key.py, stats_file.py, progress.py | a flag, or the bar |
-| twin.py, stock_tasks.py, checkpoint.py, dictionaries.py, target_dictionary.py | the task |
+| drivers.py | what a generator searches with |
+| stock/ | fairseq's tasks, and their twins |
 | generators.py, teacher_forcing.py | calls of the Python API |
-| process_end.py | the end of the process |
 """

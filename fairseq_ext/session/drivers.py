@@ -9,6 +9,7 @@ from typing import Any
 
 from fairseq_ext.config import Context
 from fairseq_ext.constraints.report import Meets
+from fairseq_ext.constraints.shorter import Shorter
 from fairseq_ext.constraints.target_text import TargetText
 from fairseq_ext.decoders.fairseq.uncached import UncachedBackend
 from fairseq_ext.decoders.protocol import Regroupable
@@ -60,17 +61,19 @@ def driver_of(
     flags: Any, context: Context, setup: SearchSetup, meets: Callable[[Pool], Meets], decoded: Callable[[str], str],
     text: Callable[[], TargetText] | None,
 ) -> Driver:  # fmt: skip
-    """The driver that --decoding names, in those of --glossary-placement and --ddg-dir. meets: how it is counted
-    which constraints a hypothesis of a pool meets; decoded: target symbols as text; text: how the target side is read, where terms are
-    placed."""
+    """The driver that --decoding names, in those against rambling, of --glossary-placement and of --ddg-dir. meets: how it is counted which
+    constraints a hypothesis of a pool meets; decoded: target symbols as text; text: how the target side is read, where terms are placed."""
     make = build("decoding", flags, context)
     driver = make(setup)
+    if [choice(flags, point) for point in ("select", "stop", "decoding")] == ["dba", "early", "beam"]:
+        driver = Shorter(driver, meets)
     if text is not None:
         beside, left_pad = setup.decoder.beside(), getattr(flags, "left_pad_source", True)
         reading = UncachedBackend(context.models) if beside is None else beside
         score = ForcedDecoding(reading, beside is not None, context.dictionary, left_pad, context.stats)
         english = str(getattr(flags, "target_lang", None) or "").lower().startswith("en")
-        driver = GlossaryPlacement(make(free_setup(setup)), driver, score, setup.spec, text, meets, english)
+        reuses = setup.spec.temperature == 1.0 and choice(flags, "softmax") == DEFAULT["softmax"] and setup.processors.is_plain
+        driver = GlossaryPlacement(make(free_setup(setup)), driver, score, setup.spec, text, meets, english, reuses)
     if flags.ddg_dir is None:
         return driver
     from fairseq_ext.viz.writer import GraphWriter  # needs matplotlib, and is a command of its own

@@ -11,8 +11,7 @@ from unicodedata import normalize
 import torch
 from torch import Tensor
 
-from fairseq_ext.constraints.places import Span
-from fairseq_ext.constraints.token_spans import overlapping, token_spans
+from fairseq_ext.constraints.places import Span, overlapping, token_spans
 from fairseq_ext.placement.forced_decoding import ForcedDecoding
 from fairseq_ext.terms.words import UNITS, is_word
 from fairseq_ext.text.translation import Translation

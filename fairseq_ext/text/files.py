@@ -10,6 +10,8 @@
 
 from __future__ import annotations
 
+import tempfile
+import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
@@ -28,7 +30,7 @@ from fairseq_ext.text.in_engine import TextRequest
 from fairseq_ext.text.in_lines import Translate, translated
 from fairseq_ext.text.office import tidy
 from fairseq_ext.text.segments import Item
-from fairseq_ext.text.splitter import splitter
+from fairseq_ext.text.splitter import plain_ends, splitter
 
 Through = Callable[[str, str], Iterator[str]]  # from a text and its format to its translation, in parts
 TEXTS = {
@@ -158,14 +160,45 @@ def through_translator(translate: Translate, language: str | None, protect: Sequ
     return through
 
 
-def through_engine(submit: Callable[..., Future[Answer]], language: str | None, started: list[Future[Answer]]) -> Through:
-    """By an engine's `submit`; `started` gets the future of each text."""
+class ThroughEngine:
+    """By an engine's `submit`, until another thread calls `stop`. moved: when something was last done, by time.monotonic()."""
+
+    def __init__(self, submit: Callable[..., Future[Answer]], language: str | None):
+        self.submit, self.language, self.moved = submit, language, time.monotonic()
+        self.running: Future[Answer] | None = None
+        self.stopped = False
+
+    def __call__(self, text: str, format: str) -> Iterator[str]:
+        self.running = TextRequest(self.submitted, text, passes(format, splitter(self.language)), {}).future
+        if self.stopped:
+            self.stop()
+        yield self.running.result().text
+
+    def submitted(self, source: str, **request: Any) -> Future[Answer]:
+        """A segment's future, of whose end is known when it was."""
+        future = self.submit(source, **request)
+        future.add_done_callback(lambda _: setattr(self, "moved", time.monotonic()))
+        return future
+
+    def stop(self) -> None:
+        """Whoever waits for a text gets CancelledError."""
+        self.stopped = True
+        if self.running is not None:
+            self.running.cancel()
+
+
+def beginning(source: str, most: int) -> str:
+    """So many characters of a file's sentences, without what stands between them. Errors: as of `translate`."""
+    found: list[str] = []
 
     def through(text: str, format: str) -> Iterator[str]:
-        started.append(TextRequest(submit, text, passes(format, splitter(language)), {}).future)
-        yield started[-1].result().text
+        items = passes(format, plain_ends)[-1](text)
+        found.extend(item.plain for item in items if sum(map(len, found)) < most and not isinstance(item, str))
+        yield text
 
-    return through
+    with tempfile.TemporaryDirectory() as folder:
+        translate(source, str(Path(folder) / Path(source).name), through)
+    return "\n".join(found)[:most]
 
 
 def counted(bar: tqdm, items: Iterator[Item]) -> Iterator[Item]:

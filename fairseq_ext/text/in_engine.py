@@ -14,7 +14,7 @@ from fairseq_ext.engine.jobs import Answer, Partial
 from fairseq_ext.engine.tickets import Busy, Closed, resolve
 from fairseq_ext.loading.lengths import TooLong
 from fairseq_ext.text.formats import Pass
-from fairseq_ext.text.marks import Projection
+from fairseq_ext.text.marks import Projection, ended
 from fairseq_ext.text.segments import Item, Segment, halves
 from fairseq_ext.text.translation import Translation
 
@@ -134,7 +134,7 @@ class TextRequest:
             self.told += len(slot.answer.hypotheses[0].tokens) if isinstance(slot.answer, Answer) else 0
             self.done += 1
         part = self.slots[self.done].partial if self.done < len(self.slots) else None
-        text, tokens = (self.told_text, self.told) if part is None else (self.told_text + part.text, self.told + part.tokens)
+        text, tokens = (self.told_text, self.told) if part is None else (self.told_text + ended(part.text, ""), self.told + part.tokens)
         if text.strip():
             self.on_partial(Partial(text, tokens))
 
@@ -148,7 +148,7 @@ class TextRequest:
         if self.passes:
             return self.start("".join(rendered(slot, 0)[0] for slot in self.slots))
         (slot, *others) = self.slots
-        is_whole = not others and isinstance(slot.item, Segment) and not slot.item.marks
+        is_whole = not others and isinstance(slot.item, Segment) and rendered(slot, 0)[0] == answers[0].text
         resolve(self.future, answers[0] if is_whole else joined(self.slots, answers, self.left))
 
 

@@ -13,7 +13,7 @@ from fairseq_ext.text.segments import Item, Segment, halves
 from fairseq_ext.text.translation import Translation
 
 Translate = Callable[[Sequence[Segment]], Sequence[Translation | UsageError]]
-TOGETHER = 500  # segments and what stands between them
+FIRST, TOGETHER = 32, 500  # segments and what stands between them: the beginning is there soon
 
 
 @dataclass
@@ -26,8 +26,9 @@ class TextTranslation:
 
 def translated(items: Iterable[Item], translate: Translate, left: list[tuple[str, str]]) -> Iterator[str]:
     """Each item's translation, in order; what stays as it is goes to `left`. Items are read as they are needed."""
-    reading = iter(items)
-    while part := list(islice(reading, TOGETHER)):
+    reading, size = iter(items), FIRST
+    while part := list(islice(reading, size)):
+        size = min(2 * size, TOGETHER)
         answers = iter(translate([item for item in part if isinstance(item, Segment)]))
         for item in part:
             if isinstance(item, str):

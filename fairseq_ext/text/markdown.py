@@ -6,15 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 
 import regex
 
+from fairseq_ext.text.markup import BLOCK, of_atoms
 from fairseq_ext.text.placeholders import find
-from fairseq_ext.text.segments import CLOSE, OPEN, PLACEHOLDER, TEXT, Atom, Item, of_run
+from fairseq_ext.text.segments import CLOSE, OPEN, PLACEHOLDER, TEXT, Atom, Item
 
 FENCE = regex.compile(r" {0,3}(`{3,}|~{3,})")
 LEAD = regex.compile(r"(?:\s*(?:#{1,6}|>|[-*+]|\d{1,9}[.)]|\[[ xX]\])(?=\s))*\s*")  # of headings, quotations and items
 BREAKS = regex.compile(
     r"\s*$| {4}|\t|\s*(?:[-*_=]\s*){3,}$|\s*\[[^\]]+\]:\s|\s*</?[a-zA-Z!?]|\s*\|?(?:\s*:?-+:?\s*\|)+"
 )  # lines that are kept
-URL = r"\]\([^)\n]*\)"  # the end of a link
+URL = r"\](?:\([^)\n]*\)|\[[^\]\n]*\])"  # the end of a link
 CODE = r"(`+)(?!`).*?(?<!`)\1(?!`)|</?[a-zA-Z][^<>]*>|\[\^[^\]]+\]|!\[[^\]]*\]\([^)]*\)"
 MARK = regex.compile(r"\*\*|__|~~|(?<!\w)_(?=\S)|(?<=\S)_(?!\w)|\*|\[|\|")
 
@@ -25,7 +26,7 @@ def of_markdown(text: str, ends: Callable[[str], list[int]], protect: Sequence[s
     front = text.startswith("---\n")
 
     def flush() -> Iterator[Item]:
-        yield from of_run(list(inline("".join(paragraph), protect)), ends)
+        yield from of_atoms(inline("".join(paragraph), protect), ends, str)
         paragraph.clear()
 
     for number, line in enumerate(text.splitlines(keepends=True)):
@@ -57,8 +58,8 @@ def inline(text: str, protect: Sequence[str]) -> Iterator[Atom]:
     """The atoms of a paragraph."""
     at = 0
     for start, end in [*find(text, [*protect, URL, CODE]), (len(text), len(text))]:
-        yield from emphasis(text[at:start], text.startswith("](", start))
-        is_link = text.startswith("](", start)
+        is_link = text.startswith(("](", "]["), start)
+        yield from emphasis(text[at:start], is_link)
         yield Atom(CLOSE if is_link else PLACEHOLDER, text[start:end], name="link" * is_link)
         at = end
 
@@ -69,7 +70,9 @@ def emphasis(text: str, is_link: bool) -> Iterator[Atom]:
     for mark in MARK.finditer(text):
         yield Atom(TEXT, text[at : mark.start()], text[at : mark.start()])
         opens = text[mark.end() : mark.end() + 1].strip() != "" and not text[: mark.start()][-1:].isalnum()
-        if mark[0] != "[":
+        if mark[0] == "|":
+            yield Atom(BLOCK, "|")
+        elif mark[0] != "[":
             yield Atom(OPEN if opens else CLOSE, mark[0], name=mark[0])
         else:
             yield Atom(OPEN, "[", name="link") if mark.start() == start else Atom(TEXT, "[", "[")

@@ -1,28 +1,37 @@
 """Tags and placeholders put back into a translation, by the words that stand for those around which they stood.
 
 A tag goes around the run of target words most of which stand for words of its inside, and few for others: the sum of +1 and -1 is greatest
-(Kadane). A tag in a tag goes within that run; tags beside each other share no word. What has no inside, such as a placeholder or `<br>`,
-goes behind the word that stands for the one before it, else in front of the one that stands for the one behind it.
+(Kadane); where there is none, around the word nearest to its place. A tag in a tag goes within that run; tags beside each other share no
+word. What has no inside, such as a placeholder or `<br>`, goes behind the word that stands for the one before it, else in front of the one
+that stands for the one behind it.
 """
 
 from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
+from itertools import accumulate
+
+import regex
 
 from fairseq_ext.constraints.places import Span
 from fairseq_ext.terms.words import UNITS
-from fairseq_ext.text.segments import CLOSES, Mark, Segment, is_word
+from fairseq_ext.text.segments import CLOSE, CLOSES, LETTER, WORDY, Mark, Segment, is_word
 
 Pairs = Sequence[tuple[Span, Span]]  # characters of source and target words that stand for each other
+
+
+def ended(text: str, source: str) -> str:
+    """A translation without the full stop that its source, such as a heading, does not have. source: "" where it may have none."""
+    return text[:-1] if regex.search(r"(?<![.。])[.。]$", text) and (not source or WORDY.search(source[-1:])) else text
 
 
 class Projection:
     """A translation that gets the marks of its segment."""
 
     def __init__(self, segment: Segment, text: str, pairs: Pairs | None):
-        self.segment, self.text = segment, text
-        self.words = [match.span() for match in UNITS.finditer(text)]
+        self.segment, self.text = segment, ended(text, segment.plain)
+        self.words = [match.span() for match in UNITS.finditer(self.text)]
         sources = [match.span() for match in UNITS.finditer(segment.plain)]
         if pairs is None:  # nothing is known: in step
             count = max(1, len(self.words))
@@ -56,7 +65,7 @@ class Projection:
     def write(self, marks: list[Mark], first: int, behind: int, start: int, end: int) -> None:
         """Write the characters [start, end) of the translation, whose words are [first, behind), with these marks."""
         ranges = self.ranges(marks, first, behind)
-        places = [ranges.get(i) or (self.place(mark, first, behind, ranges),) * 2 for i, mark in enumerate(marks)]
+        places = [ranges.get(i) or (self.place(mark, marks, first, behind, ranges),) * 2 for i, mark in enumerate(marks)]
         order = sorted(range(len(marks)), key=lambda i: (places[i][0], places[i][1] > places[i][0]))
         at = start
         for (low, high), mark in ((places[i], marks[i]) for i in order):
@@ -86,9 +95,16 @@ class Projection:
         """The words [low, high) that each mark with words inside goes around; marks that find none are left out."""
         taken: set[int] = set()
         found: dict[int, tuple[int, int]] = {}
-        for i in sorted((i for i, mark in enumerate(marks) if mark.start < mark.end), key=lambda i: marks[i].start - marks[i].end):
+        wordy = [i for i, mark in enumerate(marks) if mark.half or mark.start < mark.end]
+        for i in sorted(wordy, key=lambda i: (not marks[i].half, marks[i].start - marks[i].end)):
             mark, best, total, low = marks[i], 0, 0, first
             votes = [-10_000 if word in taken else self.vote(word, mark) for word in range(first, behind)]
+            if mark.half:  # from a word to the end, or from the beginning to a word
+                sums = list(accumulate(votes if mark.half == CLOSE else reversed(votes), initial=0))
+                count = sums.index(max(sums))
+                found[i] = (first, first + count) if mark.half == CLOSE else (behind - count, behind)
+                taken |= set(range(*found[i]))
+                continue
             for word, vote in enumerate(votes, first):
                 if total <= 0:
                     total, low = 0, word
@@ -98,6 +114,13 @@ class Projection:
             if i in found:
                 found[i] = self.with_punctuation(mark, *found[i], behind, taken)
                 taken |= set(range(*found[i]))
+        for i, mark in enumerate(marks):  # a link around nothing cannot be clicked
+            if i not in found and LETTER.search(self.segment.plain[mark.start : mark.end]):
+                at = self.place(mark, marks, first, behind, found)
+                free = (each for each in (at - 1, at) if first <= each < behind and each not in taken)
+                for near in [each for each in free if is_word(self.text[self.words[each][0]])][:1]:
+                    found[i] = near, near + 1
+                    taken.add(near)
         return found
 
     def vote(self, word: int, mark: Mark) -> int:
@@ -114,7 +137,7 @@ class Projection:
                 high += 1
         return low, high
 
-    def place(self, mark: Mark, first: int, behind: int, ranges: dict[int, tuple[int, int]]) -> int:
+    def place(self, mark: Mark, marks: list[Mark], first: int, behind: int, ranges: dict[int, tuple[int, int]]) -> int:
         """The word before which something without words goes."""
         plain, wordy = self.segment.plain, [word for word in range(first, behind) if is_word(self.text[self.words[word][0]])]
         known = [(source, word) for word in range(first, behind) if (source := self.source[word]) is not None]
@@ -126,4 +149,7 @@ class Projection:
             place = wordy[-1] + 1 if mark.start < len(plain) else behind
         else:
             place = before[1] + 1 if before is not None else after[1]  # type: ignore[index]
-        return next((high for low, high in ranges.values() if low < place < high), place)
+        for i, (low, high) in ranges.items():  # not inside of these; outside of half a tag is one side alone
+            if marks[i].half:
+                place = max(place, high) if marks[i].half == CLOSE else min(place, low)
+        return next((high for i, (low, high) in ranges.items() if low < place < high and not marks[i].half), place)

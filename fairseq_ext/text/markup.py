@@ -1,8 +1,7 @@
 """HTML and XML as segments: block elements part them, inline tags are marks of them, and what is no text for people is kept.
 
 The source is cut where its tags are and never written anew, so whatever is no translated text comes out byte for byte: well-formed where it
-was. In HTML the names say what is inline; in XML an element is inline where text stands beside it. A tag without its partner in the
-same sentence parts segments.
+was. In HTML the names say what is inline; in XML an element is inline where text stands beside it.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ TOKEN = regex.compile(
 )
 ATTRIBUTE = regex.compile(r"(?<=\s(?:title|alt|placeholder|aria-label)\s*=\s*)(?:\"[^\"]+\"|'[^']+')", regex.IGNORECASE)
 NOT_TRANSLATED = regex.compile(r"\s(?:translate\s*=\s*[\"']?no\b|class\s*=\s*[\"'][^\"']*\bnotranslate\b)", regex.IGNORECASE)
+NOTE = regex.compile(r"\s*[\d*†‡§]+\s*</su[bp]>", regex.IGNORECASE)  # the end of the mark of a footnote
 ENTITY = regex.compile(r"&(?:#\d+|#[xX][\da-fA-F]+|\w+);")
 
 
@@ -44,8 +44,8 @@ def of_markup(
     return of_atoms(atoms(text, protect, xml, inline), ends)
 
 
-def of_atoms(given: Iterable[Atom], ends: Callable[[str], list[int]]) -> Iterator[Item]:
-    """The items of atoms among which there are some of kind BLOCK."""
+def of_atoms(given: Iterable[Atom], ends: Callable[[str], list[int]], escape: Callable[[str], str] = escape) -> Iterator[Item]:
+    """The items of atoms among which there are some of kind BLOCK. escape: as of `of_run`."""
     run: list[Atom] = []
     for atom in given:
         if atom.kind == BLOCK:
@@ -122,6 +122,9 @@ def atoms(text: str, protect: Sequence[str], xml: bool, inline: Collection[str] 
         elif (not xml or NOT_TRANSLATED.search(tag["rest"])) and is_kept(tag):
             at = end_of(text, tag)
             yield Atom(BLOCK if key in PARTING or not (is_inline or key in KEPT) else PLACEHOLDER, text[tag.start() : at])
+        elif key in ("sup", "sub") and (note := NOTE.match(text, tag.end())):
+            at = note.end()
+            yield Atom(PLACEHOLDER, text[tag.start() : at])
         elif not is_inline:
             yield Atom(BLOCK, tag[0])
         elif tag["rest"].endswith("/") or (not xml and key in VOID):

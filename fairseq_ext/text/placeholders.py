@@ -16,6 +16,7 @@ KNOWN = (
     r"https?://[^\s<>\"']*[^\s<>\"'.,;:!?)\]}“”’»]", r"www\.[^\s<>\"']*[^\s<>\"'.,;:!?)\]}“”’»]",  # URLs, without the mark behind them
     r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+",  # e-mail addresses
     r"\$?\{\{?[^{}\s][^{}\n]{0,80}\}?\}", r"%(?:\d+\$|\(\w+\))?[-+0# ]?\d*(?:\.\d+)?[sdifgexXuc@](?!\w)", r"%%",
+    r"(?:[\u2190-\u21ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff][\ufe0f\u200d]*)+",  # emoji and arrows
 )  # fmt: skip
 ENTITIES = {
     False: r"&(?:[a-zA-Z]\w{1,30}|#\d{1,7}|#[xX][\da-fA-F]{1,6});",

@@ -18,8 +18,9 @@ from fairseq_ext.text.placeholders import find
 
 TEXT, OPEN, CLOSE, POINT, PLACEHOLDER = "text", "open", "close", "point", "placeholder"
 CUTS = (regex.compile(r"[,;:.!?…)\]]+\s+|[，；：。！？、]|\s[-–—]\s"), regex.compile(r"\s+"), regex.compile(r"(?<=.)(?=.)"))
+BULLET = regex.compile(r"\s*(?:[-–—*•·‣▪◦+>]|\d{1,3}[.)]|[a-z]\))\s+(?=\S)")  # of an item of a list, a quotation, somebody who speaks
 LONGEST = 3000  # characters of a segment: no model takes so many, and to segment them would keep others waiting
-WORDY, SPACE = regex.compile(r"\w"), regex.compile(r"\s")
+LETTER, WORDY, SPACE = regex.compile(r"\p{L}"), regex.compile(r"\w"), regex.compile(r"\s")
 CLOSES = regex.compile(r"[\p{P}--[\p{Ps}\p{Pi}]]", regex.V1)  # punctuation that stands directly behind a word
 
 
@@ -42,6 +43,7 @@ class Mark:
     opening: str  # of what has no end: itself
     closing: str = ""
     glued: tuple[bool, bool] = (False, False)  # whether a word stands directly before and behind
+    half: str = ""  # OPEN or CLOSE: of a tag whose other half stands in another sentence
     inside: list[Mark] = field(default_factory=list)
 
 
@@ -63,8 +65,11 @@ Item = str | Segment
 def of_text(text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()) -> Iterator[Item]:
     """The items of a plain text. A line break ends a sentence. ends: of `splitter`; protect: regular expressions."""
     for line in text.splitlines(keepends=True):
-        atoms, at = [], 0
+        lead = BULLET.match(line)
+        atoms, at = [Atom(POINT, lead[0])] if lead else [], lead.end() if lead else 0
         for start, end in find(line, protect):
+            if start < at:
+                continue
             atoms += [Atom(TEXT, line[at:start], line[at:start]), Atom(PLACEHOLDER, line[start:end])]
             at = end
         yield from of_run([*atoms, Atom(TEXT, line[at:], line[at:])], ends)
@@ -98,8 +103,7 @@ def read(atoms: Sequence[Atom]) -> str:
 def of_parts(atoms: Sequence[Atom], ends: Sequence[int], escape: Callable[[str], str]) -> Iterator[Item]:
     """The items of atoms, given where their parts end in what is read."""
     for sentence in cut(atoms, ends):
-        for part in balanced(sentence):
-            yield from [part] if isinstance(part, str) else trimmed(part, escape)
+        yield from trimmed(balanced(sentence), escape)
 
 
 def cut(atoms: Sequence[Atom], ends: Sequence[int]) -> Iterator[list[Atom]]:
@@ -124,23 +128,16 @@ def cut(atoms: Sequence[Atom], ends: Sequence[int]) -> Iterator[list[Atom]]:
         yield sentence
 
 
-def balanced(atoms: list[Atom]) -> Iterator[list[Atom] | str]:
-    """The sentence in parts whose tags are balanced, and the tags that are not, which are kept."""
+def balanced(atoms: list[Atom]) -> list[Atom]:
+    """The sentence, where tags without a partner in it are points: of a tag around parts of two sentences, the end stands in the second."""
     open_tags, matched = list[int](), set[int]()
     for place, atom in enumerate(atoms):
         if atom.kind == OPEN:
             open_tags.append(place)
         elif atom.kind == CLOSE and open_tags and atoms[open_tags[-1]].name == atom.name:
             matched |= {open_tags.pop(), place}
-    part: list[Atom] = []
-    for place, atom in enumerate(atoms):
-        if atom.kind in (OPEN, CLOSE) and place not in matched:
-            yield part
-            yield atom.raw
-            part = []
-        else:
-            part.append(atom)
-    yield part
+    lone = [atom.kind in (OPEN, CLOSE) and place not in matched for place, atom in enumerate(atoms)]
+    return [Atom(POINT, atom.raw, name=atom.kind) if is_lone else atom for atom, is_lone in zip(atoms, lone, strict=True)]
 
 
 def trimmed(atoms: list[Atom], escape: Callable[[str], str]) -> Iterator[Item]:
@@ -154,6 +151,8 @@ def trimmed(atoms: list[Atom], escape: Callable[[str], str]) -> Iterator[Item]:
             behind -= 1
         elif pairs.get(first) == behind - 1:
             first, behind = first + 1, behind - 1
+        elif first in pairs and all(map(is_edge, atoms[first + 1 : pairs[first]])):  # a picture that is a link
+            first = pairs[first] + 1
         else:
             break
     lead, core, trail = atoms[:first], atoms[first:behind], atoms[behind:]
@@ -169,7 +168,7 @@ def trimmed(atoms: list[Atom], escape: Callable[[str], str]) -> Iterator[Item]:
         yield kept
     if core:
         plain, marks, origin = taken_out(core)
-        yield Segment(raw(core), plain, marks, core, origin, escape) if WORDY.search(plain) else raw(core)
+        yield Segment(raw(core), plain, marks, core, origin, escape) if LETTER.search(plain) else raw(core)
     if kept := raw(trail):
         yield kept
 
@@ -210,20 +209,31 @@ def taken_out(atoms: Sequence[Atom]) -> tuple[str, list[Mark], list[int]]:
             for i, character in enumerate(atom.text):
                 add(character, at + (i if atom.raw == atom.text else 0))
         elif atom.kind == CLOSE:
-            mark = stack.pop()
-            mark.end, mark.closing = len(plain), atom.raw
+            while (mark := stack.pop()).half:  # of what is not nested
+                mark.end = len(plain)
+            behind = next((other.text[0] for other in atoms[place + 1 :] if other.text), " ")
+            mark.end, mark.closing, mark.glued = len(plain), atom.raw, (mark.glued[0], is_word(behind))
         else:
             before, behind = plain[-1] if plain else "", next((other.text[0] for other in atoms[place + 1 :] if other.text), " ")
             glued = is_word(before), is_word(behind)
+            is_first = place > 0 and atoms[place - 1].kind == OPEN  # nothing comes between it and its tag
             if atom.kind == PLACEHOLDER and all(glued):
                 add(" ", at)
             elif atom.kind == PLACEHOLDER and before == " " and CLOSES.match(behind):
                 del plain[-1], origin[-1]
-            mark = Mark(len(plain), len(plain), atom.raw, glued=glued)
-            (stack[-1].inside if stack else marks).append(mark)
-            if atom.kind == OPEN:
+                for outer in stack:
+                    outer.start = min(outer.start, len(plain))
+            beside, half = stack[-1].inside if stack else marks, atom.name if atom.kind == POINT else ""
+            mark = Mark(len(plain), len(plain), atom.raw, glued=(glued[0] or is_first, glued[1]), half=half)
+            if half == CLOSE:  # around all before it
+                mark.start, mark.opening, mark.closing, mark.inside = stack[-1].start if stack else 0, "", atom.raw, beside[:]
+                beside.clear()
+            beside.append(mark)
+            if OPEN in (atom.kind, half):
                 stack.append(mark)
         at += len(atom.raw)
+    for mark in stack:
+        mark.end = len(plain)
     return "".join(plain), marks, origin
 
 

@@ -7,9 +7,13 @@ from collections.abc import Callable
 from functools import cache
 from itertools import accumulate
 
+import regex
+
 from fairseq_ext.loading.several_sentences import BREAK
 
 logger = logging.getLogger("fairseq_ext")
+# what Moses' rules pass over: a sentence that begins with a quotation mark such as „, and one that a space is missing before
+MORE = regex.compile(r"(?<=[.!?…][\p{Pe}\p{Pf}\"'“]*)\s+(?=[„‚«»]\p{Lu})|(?<=\p{Ll}{3}[.!?])(?=\p{Lu}\p{Ll}+\s)")
 AT_ONCE = 20_000  # characters; sentence-splitter takes time by the square of a text's length
 
 
@@ -44,4 +48,4 @@ def ends_of(line: str, split: Callable[[str], list[str]]) -> list[int]:
         counts = list(accumulate(sum(not character.isspace() for character in sentence) for sentence in split(part)))
         if counts and counts[-1] == len(letters):  # subtle: else it has changed more than spaces, and its sentences stand nowhere
             found += [letters[count] for count in counts[:-1]]
-    return [*found, len(line)]
+    return [*sorted({*found, *(match.end() for match in MORE.finditer(line))} - {len(line)}), len(line)]

@@ -51,6 +51,14 @@ def stock_set_beam_size(text: Text, flags: Sequence[str] = (), name: str = "stoc
     return contender(name, loaded, f"fairseq:{fairseq.__version__}|set_beam_size ({' '.join(flags)})")
 
 
+def stock_fused_encoder(text: Text, flags: Sequence[str] = (), name: str = "stock fused_encoder") -> Contender:
+    """Stock with torch's fused encoder layer, which fairseq_ext keeps it from: it fails on padded batches, so one sentence at a time."""
+    loaded = load([*text.flags, *flags])
+    for layer in (layer for model in loaded.models for layer in model.encoder.layers):
+        layer.can_use_fastpath = not layer.normalize_before and layer.activation_relu_or_gelu
+    return contender(name, loaded, f"fairseq:{fairseq.__version__}|fused_encoder ({' '.join(flags)})")
+
+
 def ours(text: Text, flags: Sequence[str] = (), name: str = "ours", exact: bool = True) -> Contender:
     """fairseq_ext with any fairseq-generate flags, its own among them."""
     return contender(name, load([*OURS, *text.flags, *flags]), f"({' '.join(flags)})", exact)

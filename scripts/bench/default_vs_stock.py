@@ -24,13 +24,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from arguments import command_line, run_script, text_arguments, timing_arguments
-from contenders import ours, stock, stock_set_beam_size
+from contenders import ours, stock, stock_fused_encoder, stock_set_beam_size
 from ct2 import ctranslate2
 from harness import BenchError, Comparison, Contender, compare, fix_threads, report_peak
 from report import markdown, named, write
 from text import Text, prepare
 
 CHANGING = {"--int8", "--no-repeat-ngram-size"}
+STOCK = {"stock": stock, "set_beam_size": stock_set_beam_size, "fused_encoder": stock_fused_encoder}
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 MODES = {"bulk": ["--max-tokens", "4000"], "one": ["--batch-size", "1"]}
 TITLES = {"bulk": "in bulk (--max-tokens 4000)", "one": "one sentence at a time (--batch-size 1)"}
@@ -92,10 +93,10 @@ def build(args: argparse.Namespace, text: Text, mode: str, beam: int, name: str)
         if not (workers.isdigit() and threads.isdigit()):
             raise BenchError(f"{name!r} should end in workers x threads, as in 2x1")
         contender = ctranslate2(text, flags, compute_type, int(workers), int(threads), name, settings)
-    elif kind in ("stock", "set_beam_size"):
-        contender = {"stock": stock, "set_beam_size": stock_set_beam_size}[kind](text, flags + rest, name)
+    elif kind in STOCK:
+        contender = STOCK[kind](text, flags + rest, name)
     else:
-        raise BenchError(f"no contender {name!r}: take stock, set_beam_size, ours (and flags) or ctranslate2 TYPE WORKERSxTHREADS")
+        raise BenchError(f"no contender {name!r}: take {', '.join(STOCK)}, ours (and flags) or ctranslate2 TYPE WORKERSxTHREADS")
     if not args.no_memory:
         contender.memory_command = memory_command(args, mode, beam, name)
     return contender

@@ -17,6 +17,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,23 @@ from fairseq_ext.convert.__main__ import convert
 
 SHAPES: dict[str, dict[str, Any]] = {
     "opus-mt": dict(vocab_size=58_101, d_model=512, layers=6, heads=8, ffn=2048),
+    "nllb-600m": dict(vocab_size=256_206, d_model=1024, layers=12, heads=16, ffn=4096),
+    "m2m-418m": dict(vocab_size=128_112, d_model=1024, layers=12, heads=16, ffn=4096),
     "tiny": dict(vocab_size=700, d_model=32, layers=2, heads=4, ffn=64),
+    "tiny-nllb": dict(vocab_size=700, d_model=32, layers=2, heads=4, ffn=64),
 }
+MARIAN = ("opus-mt", "tiny")
 Run = Callable[[list[str], int, bool], int]  # lines, beam, in bulk -> words made
+
+
+@dataclass(frozen=True)
+class Kind:
+    """transformers' class of a model, its tokenizer, and the languages, where a model has many."""
+
+    model: Any
+    tokenizer: Any
+    source: str = ""
+    target: str = ""
 
 
 def made_up_lines(count: int, words: int, seed: int = 1) -> list[str]:
@@ -40,18 +55,28 @@ def made_up_lines(count: int, words: int, seed: int = 1) -> list[str]:
     return [" ".join("".join(chance.choices(["ka", "lo", "mi", "ne", "ru", "sta", "vo"], k=3)) for _ in range(words)) for _ in range(count)]
 
 
-def write_model(folder: Path, shape: dict[str, Any]) -> None:
-    """A folder as OPUS-MT's are."""
-    from transformers import MarianConfig, MarianMTModel
+def write_pieces(folder: Path, name: str) -> sentencepiece.SentencePieceProcessor:
+    """A SentencePiece model of 300 pieces: name.model."""
+    text = iter(made_up_lines(500, 12))
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=text, model_prefix=str(folder / name), vocab_size=300, minloglevel=2)
+    return sentencepiece.SentencePieceProcessor(str(folder / f"{name}.model"))
 
-    folder.mkdir(parents=True)
+
+def sizes(shape: dict[str, Any]) -> dict[str, int]:
+    """The settings of a shape, in the library's names."""
+    names = dict(layers="layers", attention_heads="heads", ffn_dim="ffn")
+    of_sides = {f"{side}_{name}": shape[own] for side in ("encoder", "decoder") for name, own in names.items()}
+    return {"d_model": shape["d_model"], "scale_embedding": True, **of_sides}
+
+
+def write_marian(folder: Path, shape: dict[str, Any]) -> Kind:
+    """A folder as OPUS-MT's are."""
+    from transformers import MarianConfig, MarianMTModel, MarianTokenizer
+
     pieces = []
     for name in ("source", "target"):
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(made_up_lines(500, 12)), model_prefix=str(folder / name), vocab_size=300, minloglevel=2
-        )
+        model = write_pieces(folder, name)
         (folder / f"{name}.model").rename(folder / f"{name}.spm")
-        model = sentencepiece.SentencePieceProcessor(str(folder / f"{name}.spm"))
         pieces += [model.id_to_piece(i) for i in range(3, model.get_piece_size())]
     words = list(dict.fromkeys(["</s>", "<unk>", *pieces]))
     words += [f"▁more{i}" for i in range(shape["vocab_size"] - len(words) - 1)] + ["<pad>"]
@@ -59,23 +84,37 @@ def write_model(folder: Path, shape: dict[str, Any]) -> None:
     settings = {"tokenizer_class": "MarianTokenizer", "source_lang": "de", "target_lang": "en"}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     pad = len(words) - 1
-    sizes = {f"{side}_{name}": shape[own] for side in ("encoder", "decoder") for name, own in
-             (("layers", "layers"), ("attention_heads", "heads"), ("ffn_dim", "ffn"))}  # fmt: skip
     config = MarianConfig(
-        vocab_size=len(words), d_model=shape["d_model"], pad_token_id=pad, eos_token_id=0, decoder_start_token_id=pad,
-        activation_function="swish", scale_embedding=True, max_position_embeddings=512, **sizes,
+        vocab_size=len(words), pad_token_id=pad, eos_token_id=0, decoder_start_token_id=pad, activation_function="swish",
+        max_position_embeddings=512, **sizes(shape),
     )  # fmt: skip
-    torch.manual_seed(1)
     MarianMTModel(config).save_pretrained(folder)
+    return Kind(MarianMTModel, MarianTokenizer.from_pretrained(folder))
 
 
-def ours(folder: Path, tokens: int, int8: bool = False) -> Run:
-    """The converted model, on lines that are numbers of words already."""
+def write_m2m100(folder: Path, shape: dict[str, Any]) -> Kind:
+    """A folder as NLLB-200's are; M2M-100's model is of the same class."""
+    from transformers import M2M100Config, M2M100ForConditionalGeneration, NllbTokenizer
+    from transformers.models.nllb.tokenization_nllb import FAIRSEQ_LANGUAGE_CODES
+
+    write_pieces(folder, "sentencepiece.bpe")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "NllbTokenizer"}))
+    codes = list(FAIRSEQ_LANGUAGE_CODES)
+    tokenizer = NllbTokenizer.from_pretrained(folder, additional_special_tokens=codes, src_lang="deu_Latn", tgt_lang="eng_Latn")
+    tokenizer.save_pretrained(folder)
+    M2M100ForConditionalGeneration(M2M100Config(vocab_size=shape["vocab_size"], **sizes(shape))).save_pretrained(folder)
+    return Kind(M2M100ForConditionalGeneration, tokenizer, "deu_Latn", "eng_Latn")
+
+
+def ours(folder: Path, kind: Kind, tokens: int, int8: bool = False) -> Run:
+    """The converted model."""
     made: dict[int, Translator] = {}
+    pair = {"source_lang": kind.source, "target_lang": kind.target} if kind.source else {}
 
     def run(lines: list[str], beam: int, bulk: bool) -> int:
         if beam not in made:
-            made[beam] = Translator.from_folder(folder, beam=beam, min_len=tokens, max_len_b=tokens, cpu=True, int8=int8)
+            made.clear()
+            made[beam] = Translator.from_folder(folder, beam=beam, min_len=tokens, max_len_b=tokens, cpu=True, int8=int8, **pair)
         found = made[beam]
         encoded = [found.encode(line) for line in lines]
         groups = [encoded] if bulk else [[each] for each in encoded]
@@ -84,34 +123,33 @@ def ours(folder: Path, tokens: int, int8: bool = False) -> Run:
     return run
 
 
-def ctranslate2(folder: Path, hf: Path, tokens: int, kind: str) -> Run:
+def ctranslate2(folder: Path, hf: Path, kind: Kind, tokens: int, numbers: str) -> Run:
     """CTranslate2's conversion of the same folder."""
     import ctranslate2 as library
-    from transformers import MarianTokenizer
 
-    tokenizer = MarianTokenizer.from_pretrained(hf)
     if not folder.exists():
         library.converters.TransformersConverter(str(hf)).convert(str(folder))
-    translator = library.Translator(str(folder), device="cpu", compute_type=kind, inter_threads=1, intra_threads=1)
+    translator = library.Translator(str(folder), device="cpu", compute_type=numbers, inter_threads=1, intra_threads=1)
+    tokenizer = kind.tokenizer
 
     def run(lines: list[str], beam: int, bulk: bool) -> int:
         encoded = [tokenizer.convert_ids_to_tokens(tokenizer(line)["input_ids"]) for line in lines]
         groups = [encoded] if bulk else [[each] for each in encoded]
         how = dict(beam_size=beam, max_decoding_length=tokens, min_decoding_length=tokens, max_batch_size=0)
-        return sum(len(each.hypotheses[0]) for group in groups for each in translator.translate_batch(group, **how))
+        found = (translator.translate_batch(group, [[kind.target]] * len(group) if kind.target else None, **how) for group in groups)
+        return sum(len(each.hypotheses[0]) for group in found for each in group)
 
     return run
 
 
-def transformers(hf: Path, tokens: int) -> Run:
+def transformers(hf: Path, kind: Kind, tokens: int) -> Run:
     """The library itself."""
-    from transformers import MarianMTModel, MarianTokenizer
-
-    model, tokenizer = MarianMTModel.from_pretrained(hf).eval(), MarianTokenizer.from_pretrained(hf)
+    model, tokenizer = kind.model.from_pretrained(hf).eval(), kind.tokenizer
+    first = {"forced_bos_token_id": tokenizer.convert_tokens_to_ids(kind.target)} if kind.target else {}
 
     def run(lines: list[str], beam: int, bulk: bool) -> int:
         groups = [lines] if bulk else [[line] for line in lines]
-        how = dict(num_beams=beam, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False)
+        how = dict(num_beams=beam, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False, **first)
         batches = [tokenizer(group, return_tensors="pt", padding=True) for group in groups]
         with torch.no_grad():
             return sum(row.numel() - 1 for batch in batches for row in model.generate(**batch, **how))
@@ -130,11 +168,13 @@ def main(argv: list[str] | None = None) -> int:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as place:
         hf, converted, other = (Path(place, name) for name in ("hf", "converted", "ct2"))
-        write_model(hf, SHAPES[args.shape])
+        hf.mkdir()
+        torch.manual_seed(1)
+        kind = (write_marian if args.shape in MARIAN else write_m2m100)(hf, SHAPES[args.shape])
         convert(str(hf), str(converted))
-        contenders = {"ours": ours(converted, args.tokens), "ours --int8": ours(converted, args.tokens, True)}
-        contenders |= {f"ctranslate2 {kind}": ctranslate2(other, hf, args.tokens, kind) for kind in ("float32", "int8")}
-        contenders["transformers"] = transformers(hf, args.tokens)
+        contenders = {"ours": ours(converted, kind, args.tokens), "ours --int8": ours(converted, kind, args.tokens, True)}
+        contenders |= {f"ctranslate2 {each}": ctranslate2(other, hf, kind, args.tokens, each) for each in ("float32", "int8")}
+        contenders["transformers"] = transformers(hf, kind, args.tokens)
         table = measure(contenders, args)
     print(table)
     if args.out:

@@ -1,4 +1,4 @@
-"""Small random models of Hugging Face's classes, with tokenizers trained on made-up text in six scripts, and what is converted of them.
+"""Small random models of Hugging Face's classes, with tokenizers trained on made-up text in eight scripts, and what is converted of them.
 
 `transformers` is the oracle: it makes the models, writes their folders, and says what is right. No weights come from anywhere.
 """
@@ -24,12 +24,15 @@ WORDS = {
     "Arabic": "غدا صباحا سيفحص الطبيب الضمادة الجديدة ولا أحد يعرف لماذا الجسر فوق النهر مغلق",
     "Devanagari": "कल सुबह डॉक्टर नई पट्टी की जाँच करेगा और कोई नहीं जानता कि नदी पर पुल क्यों बंद है",
     "Han": "明天 早上 医生 将 检查 新 的 绷带 没有 人 知道 为什么 河 上 的 桥 仍然 关闭",
+    "Japanese": "明日 の 朝 医師 が 新しい 包帯 を 調べ なぜ 川 の 橋 が まだ 閉じて いる の か 誰も 知らない",
+    "Thai": "พรุ่งนี้ เช้า แพทย์ จะ ตรวจ ผ้าพันแผล ใหม่ และ ไม่มี ใคร รู้ ว่า ทำไม สะพาน ข้าม แม่น้ำ ยัง ปิด",
 }
+NO_SPACES = ("Han", "Japanese", "Thai")
 SIZES = dict(
     d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=48,
     decoder_ffn_dim=48, max_position_embeddings=128, init_std=0.3,
 )  # fmt: skip
-PIECES = 320
+PIECES = 480
 
 
 def lines(count: int, seed: int = 0, scripts: tuple[str, ...] = tuple(WORDS)) -> list[str]:
@@ -42,7 +45,7 @@ def lines(count: int, seed: int = 0, scripts: tuple[str, ...] = tuple(WORDS)) ->
         words = [word.title() if chance.random() < 0.1 else word for word in words]
         if chance.random() < 0.3:
             words.insert(chance.randrange(len(words)), chance.choice(["1984", "3,5", "ﬁne", "Ｗ", "a-b", "x²", "💡", "„so“", "E=mc"]))
-        text = ("" if script == "Han" else " ").join(words) + chance.choice([".", "!", "?", "。", "", "!?"])
+        text = ("" if script in NO_SPACES else " ").join(words) + chance.choice([".", "!", "?", "。", "", "!?"])
         out.append(text.replace(" ", "  ", chance.random() < 0.1))
     return out
 

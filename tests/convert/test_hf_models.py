@@ -14,13 +14,20 @@ import pytest
 import torch
 import torch.nn.functional as F
 from sizes import ALL, part_of
+from torch.nn.utils.rnn import pad_sequence
 
 pytest.importorskip("transformers", reason="the oracle is not installed")
 
 from hf_models import KINDS, Made, lines, make  # noqa: E402
 
 TEXT = lines(36, seed=5)
-SHORT = {"test_greedy_translations_are_transformers": ["OPUS-MT", "mBART-25"], "test_beams_are_transformers": ["NLLB-200", "BART"]}
+SHORT = {
+    "test_greedy_translations_are_transformers": ["OPUS-MT", "mBART-25"], "test_beams_are_transformers": ["NLLB-200", "BART"],
+    "test_scores_under_a_length_penalty_are_transformers": ["OPUS-MT", "mBART-50"],
+}  # fmt: skip
+SEEDS = {  # of models whose hypotheses end, and not at once
+    "OPUS-MT": 5, "OPUS-MT, two vocabularies": 9, "M2M-100": 3, "NLLB-200": 3, "mBART-50": 15, "mBART-25": 3, "WMT19": 2, "BART": 9,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="session")
@@ -102,15 +109,34 @@ def without_padding(of: Made, rows: torch.Tensor) -> list[list[int]]:
     return [[*itertools.takewhile(lambda number: number != end, row.tolist())] for row in rows]
 
 
-def ours_of(of: Made, found, text: list[str]) -> list[list[list[int]]]:
-    """The tokens of our hypotheses as Hugging Face's numbers, the forced one first, without </s>."""
+def hypotheses_of(of: Made, found, text: list[str]) -> list[list[tuple[list[int], float]]]:
+    """The tokens of our hypotheses as Hugging Face's numbers, the forced one first, without </s>; and their scores."""
     number_of = of.number_of(found.task.target_dictionary).tolist()
     back = {ours: theirs for theirs, ours in enumerate(number_of)}
     out: list = [None] * len(text)
     for batch in found.batches([found.encode(line) for line in text]):
         hypotheses = found.task.inference_step(found.generator, found.models, batch)
         for number, nbest in zip(batch["id"].tolist(), hypotheses, strict=True):
-            out[number] = [[back[token] for token in h["tokens"].tolist()[:-1]] for h in nbest]
+            out[number] = [([back[token] for token in h["tokens"].tolist()[:-1]], float(h["score"])) for h in nbest]
+    return out
+
+
+def ours_of(of: Made, found, text: list[str]) -> list[list[list[int]]]:
+    """The tokens alone."""
+    return [[tokens for tokens, _ in nbest] for nbest in hypotheses_of(of, found, text)]
+
+
+def scores_of(of: Made, text: list[str], hypotheses: list[list[list[int]]]) -> list[list[float]]:
+    """What transformers gives these tokens and </s> under teacher forcing: the mean of their log-probabilities, the forced one included."""
+    model, end, pad = copy.deepcopy(of.model).float(), of.model.config.eos_token_id, of.model.config.pad_token_id
+    start, out = of.generation.get("decoder_start_token_id", 2), []
+    for line, nbest in zip(text, hypotheses, strict=True):
+        rows = pad_sequence([torch.tensor([start, *tokens, end]) for tokens in nbest], True, pad)
+        batch = {name: each.expand(len(nbest), -1) for name, each in of.batch([line]).items()}
+        with torch.no_grad():
+            logits = model(**batch, decoder_input_ids=rows[:, :-1], use_cache=False).logits
+        found = logits.log_softmax(-1).gather(2, rows[:, 1:, None])[:, :, 0]
+        out.append([found[i, : len(tokens) + 1].mean().item() for i, tokens in enumerate(nbest)])
     return out
 
 
@@ -131,7 +157,7 @@ def test_greedy_translations_are_transformers(made, kind):
 
 
 def test_beams_are_transformers(made, kind):
-    of = made(kind, 16 if kind == "WMT19" else 3)  # one whose hypotheses end, and not at once
+    of = made(kind, SEEDS[kind])
     text = lines(len(part_of(500, 12)), 9)
     found = translator(of, True, beam=5, nbest=5, max_len_b=78, min_len=0, unnormalized=True)
     rows = generated(of, of.batch(text), 80, num_beams=5, num_return_sequences=5, early_stopping=True, length_penalty=0.0)
@@ -143,6 +169,23 @@ def test_beams_are_transformers(made, kind):
             assert ours == theirs, text[i]
             compared += 1
     assert compared > len(text) / 5
+
+
+def test_scores_under_a_length_penalty_are_transformers(made, kind):
+    """In float32, as users have it: transformers gives our hypotheses our scores, and has found none that is better."""
+    of = made(kind, SEEDS[kind])
+    text = lines(len(part_of(500, 8)), 13)
+    ours = hypotheses_of(of, translator(of, beam=5, nbest=5, max_len_b=78, min_len=0), text)
+    rows = generated(of, of.batch(text), 80, num_beams=5, num_return_sequences=5, early_stopping=True, length_penalty=1.0)
+    theirs = [without_padding(of, rows[5 * i : 5 * i + 5]) for i in range(len(text))]
+    again = scores_of(of, text, [[tokens for tokens, _ in nbest] for nbest in ours])
+    for line, nbest, expected in zip(text, ours, again, strict=True):
+        assert [score for _, score in nbest] == pytest.approx(expected, abs=1e-4), line
+    whole = [i for i, nbest in enumerate(theirs) if max(map(len, nbest)) < 77]  # none was broken off
+    found = scores_of(of, [text[i] for i in whole], [theirs[i] for i in whole])
+    for i, scores in zip(whole, found, strict=True):
+        assert max(scores) <= ours[i][0][1] + 1e-4, text[i]
+    assert len(whole) > len(text) / 5
 
 
 @pytest.fixture(autouse=True)

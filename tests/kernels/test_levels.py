@@ -4,7 +4,6 @@ others under qemu (Debian: qemu-user-static, g++-aarch64-linux-gnu), where it is
 import functools
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -15,12 +14,15 @@ import sizes
 import torch
 from conftest import BIN
 
+from fairseq_ext import doctor
+from fairseq_ext.errors import UsageError
 from fairseq_ext.kernels import library as building
 from fairseq_ext.kernels.compiling import FLAGS, FOLDER, LEVELS
 from fairseq_ext.kernels.decoder.transformer import PackedLinear
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "checkpoints" / "demo"
+DEMO_MODEL = [DEMO, "--task", "translation_ext", "--path", DEMO / "checkpoint.pt", "-s", "de", "-t", "en", "--cpu"]
 HERE = LEVELS.get(platform.machine(), {})
 PROCESSORS = {"avx2": "Haswell", "neon": "cortex-a72", "dotprod": "neoverse-n1", "i8mm": "max"}  # as qemu calls one of each level
 TESTS = (
@@ -30,6 +32,9 @@ TESTS = (
 )  # fmt: skip
 needs_all = pytest.mark.skipif(not os.environ.get(sizes.ALL), reason="with --all")
 needs_compiler = pytest.mark.skipif(building.compiler() is None or not HERE, reason="there is no C++ compiler, or no level")
+
+
+levels = functools.cache(building.supported)  # those of this processor
 
 
 def of_command(name: str) -> list[str]:
@@ -45,17 +50,10 @@ def run(words: list, **environment: str) -> subprocess.CompletedProcess:
     return subprocess.run([*map(str, words)], cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
 
 
-@functools.cache
-def levels() -> list[str]:
-    """Those of this processor."""
-    refused = run([sys.executable, "-m", "fairseq_ext.kernels"], FAIRSEQ_EXT_KERNELS="none")
-    return [word for word in re.findall(r"\w+", refused.stderr) if word in HERE]
-
-
 def translations(*before: str, level: str = "") -> list[tuple[str, float]]:
     """Hypotheses of some lines, and their scores, by the command that a user types."""
-    flags = ["--task", "translation_ext", "--path", DEMO / "checkpoint.pt", "-s", "de", "-t", "en", "--cpu", "--beam", 5, "--nbest", 5]
-    words = [*before, sys.executable, BIN / "fairseq-interactive", DEMO, *flags, "--buffer-size", 9, "--batch-size", 9]
+    flags = ["--beam", 5, "--nbest", 5, "--buffer-size", 9, "--batch-size", 9]
+    words = [*before, sys.executable, BIN / "fairseq-interactive", *DEMO_MODEL, *flags]
     text = ROOT / "data" / "demo" / "test.de"
     given = "".join(text.read_text("utf-8").splitlines(keepends=True)[:9])
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "FAIRSEQ_EXT_KERNELS": level}
@@ -71,11 +69,20 @@ def equal(got: list[tuple[str, float]], expected: list[tuple[str, float]]) -> No
 
 
 @needs_compiler
-def test_a_level_that_is_unknown_or_not_this_processors_is_refused():
-    for level in ("sse9", *(name for name in HERE if name not in levels())):
-        done = run([sys.executable, "-m", "fairseq_ext.kernels"], FAIRSEQ_EXT_KERNELS=level)
-        assert done.returncode == 1 and done.stderr.count("\n") == 1
-        assert done.stderr.startswith(f"error: FAIRSEQ_EXT_KERNELS={level}: name one of ")
+@pytest.mark.parametrize("level", ["foo", *HERE])
+def test_a_level_that_is_unknown_or_that_the_processor_lacks_is_refused(level, monkeypatch, capsys):
+    if level in levels():
+        pytest.skip("the processor has it")
+    why, known = (" is unknown: name", HERE) if level == "foo" else (": this processor lacks that, so name", levels())
+    said = f"{building.VARIABLE}={level}{why} one of {', '.join([*known, 'native', 'off'])}"
+    monkeypatch.setenv(building.VARIABLE, level)
+    for words in (["-m", "fairseq_ext.kernels"], [BIN / "fairseq-interactive", *DEMO_MODEL])[: 1 + (level == "foo")]:
+        done = run([sys.executable, *words])
+        assert (done.returncode, done.stdout, done.stderr.splitlines()[-1]) == (1, "", f"error: {said}")
+    assert not doctor.examine(next(item for item in doctor.ITEMS if item.name == "compiled step"))
+    assert capsys.readouterr().out == f"FAIL  compiled step: {said}\n"
+    with pytest.raises(UsageError, match=f"^{said}$"):  # as from a program's Translator
+        building.library.__wrapped__()
 
 
 @needs_compiler

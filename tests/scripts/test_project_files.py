@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
+import subprocess
 from pathlib import Path
 
+import pytest
 import yaml
 
 from fairseq_ext import __version__
@@ -41,6 +45,32 @@ def test_the_workflow_runs_the_suite_on_every_python_that_is_claimed() -> None:
     assert [step["run"] for step in job["steps"] if "run" in step] == ["scripts/test.sh"]
     readme = (ROOT / "README.md").read_text()
     assert all(version in readme for version in pythons())
+
+
+@pytest.mark.parametrize(
+    "tag, heading, released",
+    [("v0.1.0", "## 0.1.0 (2027-01-01)", True), ("v0.1.0", "## 0.1.0, not released yet", False), ("v0.2.0", "", False)],
+)
+def test_a_release_has_the_notes_of_its_version_and_checksums(tmp_path: Path, tag: str, heading: str, released: bool) -> None:
+    """By the workflow's own step, with a `gh` that writes down what it is given."""
+    step = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]["release"]["steps"][-1]["run"]
+    files = {
+        "fairseq_ext/version.py": '__version__ = "0.1.0"\n', "wheels/one.whl": "1", "wheels/two.whl": "2",
+        "gh": '#!/bin/sh\necho "$@" > given\n',
+        "CHANGELOG.md": f"# Changes\n\n## 0.10.0\n\n- No.\n\n{heading}\n\n- Yes.\n\n## 0.0.9\n\n- No.\n",
+    }  # fmt: skip
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "gh").chmod(0o700)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "GITHUB_REF_NAME": tag}
+    done = subprocess.run(["bash", "-e", "-c", step], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (done.returncode == 0) == (tmp_path / "given").exists() == released, done.stderr
+    if released:
+        assert (tmp_path / "notes.md").read_text() == "\n- Yes.\n\n"
+        assert (tmp_path / "given").read_text().split()[:5] == ["release", "create", tag, "--notes-file", "notes.md"]
+        sums = dict(reversed(line.split()) for line in (tmp_path / "wheels" / "SHA256SUMS").read_text().splitlines())
+        assert sums == {f"{name}.whl": hashlib.sha256(text.encode()).hexdigest() for name, text in (("one", "1"), ("two", "2"))}
 
 
 def test_what_setup_installs_is_what_the_scripts_install() -> None:

@@ -15,10 +15,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import pytest
 import torch
 from decoders.decoder_rows import model_of
+from kernels.cuda_executor import SOURCE, Executor, compiled
 from models import batch, generators, on_device, run
-from pretended_device import counting, pretended_device
+from pretended_device import COUNTS, counting, pretended_device
 
 from fairseq_ext.constraints.sentence import SentenceConstraints
+from fairseq_ext.kernels.softmax import lsh_cuda
 
 SPAN = (8, 16)  # steps of two runs, of which every sentence takes all; their difference is what a step costs
 LENGTHS = [7, 5, 3, 1]
@@ -35,6 +37,7 @@ WAYS = {  # our flags; None: fairseq's own generator
     "optimal": {"stop": "optimal"},
     "stream": {"schedule": "stream", "stream_width": 4},
     "LSH": {"softmax": "lsh", "lsh_index": "off", **SMALL},
+    "LSH, CUDA kernels": {"softmax": "lsh", "lsh_index": "off", **SMALL},
     "window": {"decoding": "window", "block_size": 4, "draft": "repeat", "draft_cost": 0.0},
 }
 
@@ -70,10 +73,26 @@ def counted(flags: dict | None, device: torch.device, span: tuple[int, int] = SP
     return Step(a_step("waits"), a_step("launches"), (long.bytes - short.bytes) / more)
 
 
+def use_kernels(folder: Path, patch: pytest.MonkeyPatch) -> list[str]:
+    """LSH's CUDA kernels, run by the executor, for tensors of the pretended GPU; return the names of those launched so far."""
+    executor = Executor(compiled(SOURCE.read_text(), folder))
+
+    def launch(name: str, grid: tuple[int, ...], *arguments, **sizes) -> None:
+        for counts in COUNTS:
+            counts.launches[name] += 1
+        executor.launch(name, grid, *(a.inner if isinstance(a, torch.Tensor) else a for a in arguments), **sizes)
+
+    patch.setattr(lsh_cuda, "launch", launch)
+    patch.setattr(lsh_cuda, "unavailable", lambda: None)
+    return executor.launched
+
+
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch, pretended_device(Path(folder), patch) as there:
         print(f"| search | waits a step | launches a step | derived ms: {' | '.join(BANDWIDTH)} |\n" + (3 + len(BANDWIDTH)) * "|---" + "|")
         for name, flags in WAYS.items():
+            if name == "LSH, CUDA kernels":
+                use_kernels(Path(folder) / "kernels", patch)
             step = counted(flags, there, (16, 48))
             longest = [max(step.launches.total() * LAUNCH, READ / speed) for speed in BANDWIDTH.values()]
             derived = " | ".join("" if name == "window" else f"{ms:.2f}" for ms in longest)  # which reads another number of rows

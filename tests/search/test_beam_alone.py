@@ -23,7 +23,7 @@ from fairseq_ext.strategies.stop.first import First
 from fairseq_ext.strategies.stop.ranked import Ranked
 from fairseq_ext.strategies.stop.shrink import Shrink
 
-pytestmark = pytest.mark.skipif(library() is None, reason="there is no compiled library")
+pytestmark = [pytest.mark.skipif(library() is None, reason="there is no compiled library"), pytest.mark.usefixtures("on_the_cpu")]
 CASES = int(os.environ.get("ONE_SENTENCE_CASES", "300"))  # 10,000 take some minutes
 SEED = int(os.environ.get("ONE_SENTENCE_SEED", "3"))
 PLAIN = {"tokens", "positional_scores"}

@@ -14,7 +14,7 @@ from fairseq_ext.kernels.library import library
 from fairseq_ext.search.searchers.loop import LoopSearch
 from fairseq_ext.search.searchers.several import beam_search
 
-pytestmark = pytest.mark.skipif(library() is None, reason="there is no compiled library")
+pytestmark = [pytest.mark.skipif(library() is None, reason="there is no compiled library"), pytest.mark.usefixtures("on_the_cpu")]
 CASES = int(os.environ.get("CONSTRAINED_CASES", "150"))
 SEED = int(os.environ.get("CONSTRAINED_SEED", "5"))
 WORD = dictionary().nspecial
@@ -53,7 +53,8 @@ def both(ours, sample: dict, monkeypatch, wanted: list[int] | None = None, count
     admit = LoopSearch.admit
     monkeypatch.setattr(LoopSearch, "admit", lambda self, requests: called.append(search) or admit(self, requests))
     found, counts = [], []
-    for search in (ours.driver, functools.partial(beam_search, ours.setup)):
+    once = getattr(ours.driver, "search", ours.driver)  # not what Shorter searches again
+    for search in (once, functools.partial(beam_search, ours.setup)):
         pool, answers, before = pool_of(ours, sample), [], ours.stats.copy()
         pool.to_decode = wanted
         search(pool, lambda sentence, hypotheses, answers=answers: answers.append((sentence, hypotheses)))
@@ -68,7 +69,7 @@ def both(ours, sample: dict, monkeypatch, wanted: list[int] | None = None, count
     assert {name: None if n is None else int(n) for name, n in counts[0].items()} == {
         name: None if n is None else int(n) for name, n in counts[1].items()
     }
-    return ours.driver not in called
+    return once not in called
 
 
 def test_random_batches_give_the_loops_bits(monkeypatch):

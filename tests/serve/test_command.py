@@ -28,7 +28,8 @@ def started():
     processes = []
 
     def start(*more: str):
-        command = [sys.executable, "-m", "fairseq_ext.serve", "--data", FLAGS["data"], "--cpu", "--port", "0", *more]
+        data = [] if "--models" in more else ["--data", FLAGS["data"]]
+        command = [sys.executable, "-m", "fairseq_ext.serve", *data, "--cpu", "--port", "0", *more]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
         processes.append(process)

@@ -6,7 +6,7 @@ import signal
 import socket
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -138,6 +138,36 @@ def test_the_deadline_frees_the_rows(serving, engine, lines):
         with client.stream("POST", "/v1/translate/stream", json={"source": " ".join(lines[:6])}) as stream:
             assert "event: error" in stream.read().decode()
     assert nothing_pending(engine)
+
+
+def test_a_file_ends_with_its_client_and_where_nothing_is_done_for_a_deadline(serving, engine, lines, monkeypatch):
+    file = {"files": {"file": ("a.txt", " ".join(lines * 20).encode())}, "data": {"source": "de", "target": "en"}}
+    with serving(max_body=4 << 20) as client:
+        request = client.build_request("POST", "/translate_file", **file)
+        host = f"{client.base_url.host}:{client.base_url.port}"
+        headers = "".join(f"{name}: {value}\r\n" for name, value in request.headers.items() if name != "host")
+        with socket.create_connection((client.base_url.host, client.base_url.port)) as raw:
+            raw.sendall(f"POST /translate_file HTTP/1.1\r\nHost: {host}\r\n{headers}\r\n".encode() + request.read())
+            assert until(lambda: engine.pending > 0)
+        assert nothing_pending(engine)
+    with serving(deadline=0.5) as client:
+        monkeypatch.setattr(engine, "submit", lambda source, **request: Future())
+        response = client.post("/translate_file", **file)
+        assert response.status_code == 504 and "took more than 0.5 seconds" in response.json()["error"]
+        monkeypatch.undo()
+        answers = iter([engine.submit(each).result() for each in lines[:6]])
+
+        def steady(source: str, **request) -> Future:
+            """A sentence every 0.2 seconds."""
+            future, answer = Future(), next(answers)
+            timers.append(threading.Timer(0.2 * (1 + len(timers)), future.set_result, [answer]))
+            timers[-1].start()
+            return future
+
+        timers: list[threading.Timer] = []
+        monkeypatch.setattr(engine, "submit", steady)
+        response = client.post("/translate_file", **file | {"files": {"file": ("a.txt", "\n".join(lines[:6]).encode())}})
+        assert response.status_code == 200 and len(timers) == 6, "something was done all the time"
 
 
 def test_a_client_that_hangs_up_is_cancelled(client, engine, lines):

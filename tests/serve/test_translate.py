@@ -1,6 +1,10 @@
 """What the server translates, in each of its APIs, beside the Python API over the same model."""
 
+import io
 import json
+import shutil
+import subprocess
+import zipfile
 
 import pytest
 from libretranslatepy import LibreTranslateAPI
@@ -184,6 +188,34 @@ def test_the_unmodified_client_of_deep_translator(client, lines):
     text = client.post("/translate", json={"q": lines[0], "source": "de", "target": "en"}).json()["translatedText"]
     made = LibreTranslator(source="de", target="en", custom_url=f"{client.base_url}/", api_key="none")
     assert made.translate(lines[0]) == text and made.translate_batch(lines[:1]) == [text]
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="no node: apt-get install nodejs")
+def test_a_page_s_own_fetch(client, lines):
+    """As LibreTranslate's documentation calls it from JavaScript."""
+    script = """const [url, q] = process.argv.slice(1), headers = { "Content-Type": "application/json" };
+        const body = JSON.stringify({ q, source: "de", target: "en", format: "text", alternatives: 1, api_key: "" });
+        fetch(url + "/translate", { method: "POST", body, headers }).then(r => r.text()).then(found => console.log(found));"""
+    done = subprocess.run(["node", "-e", script, str(client.base_url), lines[0]], capture_output=True, text=True, timeout=60)
+    asked = {"q": lines[0], "source": "de", "target": "en", "alternatives": 1}
+    assert json.loads(done.stdout) == client.post("/translate", json=asked).json(), done.stderr
+
+
+def test_the_language_of_a_file_is_that_of_its_text(client):
+    """Of a docx, whose bytes say nothing; one that is in the target language already stays as it is."""
+    for text, kept in (("Das ist die Geschichte von einem alten Hund.", False), ("This is the story of an old dog.", True)):
+        content = docx(text)
+        sent = {"files": {"file": ("a.docx", content)}, "data": {"source": "auto", "target": "en"}}
+        found = client.get(client.post("/translate_file", **sent).json()["translatedFileUrl"]).content
+        assert (found == content) is kept and zipfile.ZipFile(io.BytesIO(found)).testzip() is None
+
+
+def docx(text: str) -> bytes:
+    """As small as one can be."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("word/document.xml", f"<w:document><w:body><w:p><w:r><w:t>{text}</w:t></w:r></w:p></w:body></w:document>")
+    return file.getvalue()
 
 
 def test_glossaries_are_kept_replaced_and_forgotten(client, settings):

@@ -5,7 +5,9 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
 from forked import generate, interactive
 
+from fairseq_ext import Translator
 from fairseq_ext.decoders.refused import refused
+from fairseq_ext.errors import UsageError
 
 
 @pytest.mark.parametrize(
@@ -46,6 +48,8 @@ FILES = {"dict.de.txt": "a 1\n", "dict.en.txt": "a 1\n", "file": "en_XX\n", "wro
         (BART, [*PAIR, "--langs", "de,fr"], "--target-lang en is not a language of the task: use one of de, fr"),
         (OLD, PAIR, f"--task {OLD} needs --lang-pairs"),
         (OLD, ["-s", "de", "-t", "de", "--lang-pairs", "de-en,en-de"], "--lang-pairs has no de-de, and the checkpoint has a model"),
+        ("translation_ext", [*PAIR, "--lang-tok-behind-eos"], f"--lang-tok-behind-eos is a flag of --task {MANY}, not of translation_ext"),
+        (BART, [*PAIR, "--add-data-source-prefix-tags"], f"is a flag of --task {MANY}, not of {BART}: name that task, or leave it out"),
         ("language_modeling_ext", [], "dict.txt: name the data directory that has the model's"),
         ("speech_to_text_ext", ["--config-yaml", "none.yaml"], "none.yaml does not exist: name the configuration in the data folder"),
         ("speech_to_text_ext", ["--config-yaml", "wrong.yaml"], "Failed to load config from {data}/wrong.yaml"),
@@ -118,3 +122,8 @@ def test_an_architecture_of_another_task_is_refused(task, architecture, why):
     assert architecture in ARCH_MODEL_REGISTRY
     found = refused(architecture, object.__new__(TASK_REGISTRY[task]))
     assert found is None if why is None else why in found
+
+
+def test_from_python_too():
+    with pytest.raises(UsageError, match=f"--lang-tok-behind-eos is a flag of --task {MANY}, not of translation_ext"):
+        Translator("none.pt", "none", lang_tok_behind_eos=True)

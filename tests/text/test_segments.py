@@ -61,6 +61,14 @@ def test_sentences_of_a_paragraph():
     assert sentences("See https://a.b/c.d?e=F. Next one (a@b.de).", "en") == ["See https://a.b/c.d?e=F.", "Next one (a@b.de)."]
 
 
+def test_sentences_that_rules_for_other_languages_pass_over():
+    line = "Ist das neu? „Ja.“ „Nein“, sagt er. Der Hund bellt.Die Katze nicht. Node.js geht, U.S.A. auch."
+    (items,) = passes("text", splitter("de"))
+    assert [each.plain for each in items(f"- {line}\n2) Eins.\n") if isinstance(each, Segment)] == [
+        "Ist das neu?", "„Ja.“", "„Nein“, sagt er.", "Der Hund bellt.", "Die Katze nicht.", "Node.js geht, U.S.A. auch.", "Eins.",
+    ]  # fmt: skip
+
+
 def test_long_lines_take_little_time():
     line = "Der Hund läuft über die Straße. " * 4000
     assert sum(isinstance(item, Segment) for item in items_of(line, splitter("de"))) == pytest.approx(4000, abs=40)

@@ -1,11 +1,15 @@
 """Whole texts through the demo model, beside its sentences by themselves."""
 
+import os
 import random
 import re
+import subprocess
+import sys
 
 import pytest
 import sacrebleu
 from serving import FLAGS, ROOT
+from sizes import ALL
 
 from fairseq_ext import Translator
 
@@ -74,3 +78,34 @@ def test_what_cannot_be_translated_stays_and_is_told(translator, monkeypatch):
     alone = translator.translate(["Er ist sehr alt."])[0][0].text
     assert found.text == f"{alone} Der Patient {{x}} hat einen Port. {alone}"
     assert found.left == [("Der Patient {x} hat einen Port.", "line 2 is refused")]
+
+
+def test_a_text_comes_in_parts(translator, lines):
+    """The first while the others are still to be translated."""
+    calls: list[int] = []
+    given = translator.of_segments
+    try:
+        translator.of_segments = lambda segments, progress=False: calls.append(len(segments)) or given(segments)
+        parts = translator.translate_text_iter("\n".join(lines * 3))
+        first = next(parts)
+        assert len(calls) == 1 and calls[0] < len(lines) * 3 / 2
+        whole = first + "".join(parts)
+    finally:
+        del translator.of_segments
+    assert whole == translator.translate_text("\n".join(lines * 3)).text and len(calls) > 1
+
+
+@pytest.mark.skipif(not os.environ.get(ALL), reason="a minute: --all")
+def test_memory_does_not_grow_with_the_text(tmp_path, lines):
+    """Peaks of the command on 150 kB and on four times as much."""
+    peaks = []
+    for times in (1, 4):
+        (tmp_path / "in.txt").write_text(" ".join(lines) * (times * 150_000 // len(" ".join(lines))), encoding="utf-8")
+        command = [sys.executable, "-m", "fairseq_ext.text", "translate", "in.txt", "out.txt", "--data", FLAGS["data"], "--cpu"]
+        run = "import os, subprocess, sys; used = os.wait4(subprocess.Popen(sys.argv[1:]).pid, 0)[2]; print(used.ru_maxrss)"
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        words = [sys.executable, "-c", run, *command, "--beam", "1"]
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, env=environment)
+        assert (tmp_path / "out.txt").stat().st_size > times * 50_000, done.stderr
+        peaks.append(int(done.stdout))
+    assert peaks[1] < 1.15 * peaks[0], peaks

@@ -1,14 +1,19 @@
 """Files of all kinds: read by other programs before and after, their text translated and all else as it was."""
 
 import io
+import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
+from collections import Counter
+from pathlib import Path
 
 import pytest
 from lxml import etree
 from serving import FLAGS
+from sizes import ALL
 
 from fairseq_ext import UsageError
 from fairseq_ext.text.files import ENDINGS, translate
@@ -141,3 +146,50 @@ def test_the_command(tmp_path):
     assert head.startswith("# The patient") and text.count("*") == 2 and text.count("{x}") == 1 and "characters" in ran.stderr
     same = subprocess.run([*command, "a.md", *model], cwd=tmp_path, capture_output=True, text=True)
     assert same.returncode == 1 and same.stderr.startswith("error: OUT would be written over") and "Traceback" not in same.stderr
+
+
+LETTER = """<html><head><meta charset="utf-8"></head><body><h1>Der Bericht</h1>
+<p>Der Hund <b>l&auml;uft</b>. Die <i>alte Katze</i> schl&auml;ft, und <u>alles</u> ist <span style="color:blue">gut</span>.<br>Ende</p>
+<ul><li>Das <a href="https://example.org/">Kabel</a> ist neu.</li></ul><table><tr><td>Name</td><td>12 Euro</td></tr></table>
+</body></html>"""
+SLIDES = """<office:document office:mimetype="application/vnd.oasis.opendocument.presentation"
+ xmlns:office="urn:oasis:names:tc:opendocument:xmlns:office:1.0" xmlns:draw="urn:oasis:names:tc:opendocument:xmlns:drawing:1.0"
+ xmlns:text="urn:oasis:names:tc:opendocument:xmlns:text:1.0" xmlns:svg="urn:oasis:names:tc:opendocument:xmlns:svg-compatible:1.0">
+<office:body><office:presentation><draw:page><draw:frame svg:width="9cm" svg:height="9cm"><draw:text-box>
+<text:p>Der Hund schläft.</text:p><text:p>Die Katze nicht.</text:p></draw:text-box></draw:frame></draw:page></office:presentation>
+</office:body></office:document>"""
+
+
+def office(folder, given, ending: str) -> str:
+    """A file in another form, as LibreOffice writes it."""
+    profile = f"-env:UserInstallation=file://{folder}/profile"
+    form = ending + ":Impress MS PowerPoint 2007 XML" * (ending == "pptx")
+    command = ["soffice", profile, "--headless", "--convert-to", form, "--outdir", folder, given]
+    subprocess.run(list(map(str, command)), check=True, capture_output=True, timeout=120)
+    return str(folder / f"{given.stem}.{ending}")
+
+
+@pytest.mark.skipif(shutil.which("soffice") is None, reason="no LibreOffice: apt-get install libreoffice-writer libreoffice-impress")
+@pytest.mark.skipif(not os.environ.get(ALL), reason="LibreOffice takes 30 seconds: --all")
+@pytest.mark.parametrize(("ending", "source"), [("docx", LETTER), ("odt", LETTER), ("epub", LETTER), ("pptx", SLIDES)])
+def test_files_of_libreoffice(tmp_path, ending, source):
+    """They open again in it, with all text translated, and with as many of all elements but runs as before."""
+    given = tmp_path / ("given.html" if source is LETTER else "given.fodp")
+    given.write_text(source, encoding="utf-8")
+    if ending in ("docx", "epub"):  # which it does not write from a page
+        given = Path(office(tmp_path, given, "odt"))
+    there, out = office(tmp_path, given, ending), tmp_path / f"out.{ending}"
+    translate(there, str(out), shouted([]))
+    parts = []
+    for file in (there, out):
+        with zipfile.ZipFile(file) as made:
+            assert made.testzip() is None
+            trees = [etree.fromstring(made.read(name)) for name in sorted(made.namelist()) if re.search(r"(xml|html|rels)$", name)]
+        tags = Counter(str(each.tag) for tree in trees for each in tree.iter() if not re.search(r"\}(r|t|rPr|lang|span)$", str(each.tag)))
+        parts.append(tags)
+    assert parts[0] == parts[1]
+    if ending in ("docx", "odt"):
+        before, after = (Path(office(tmp_path, Path(file), "txt")).read_text(encoding="utf-8") for file in (there, out))
+        assert after == before.upper() != before
+    elif ending == "pptx":
+        assert office(tmp_path, out, "pdf") and b"DER HUND SCHL" in zipfile.ZipFile(out).read("ppt/slides/slide1.xml")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from fairseq.utils import split_paths
 
 from fairseq_ext.errors import UsageError
 
+MULTILINGUAL = ("--add-data-source-prefix-tags", "--lang-tok-behind-eos")
 NLLB_TAGS = ("<MINED_DATA>", "<MMT_BT_DATA>", "<SMT_BT_DATA>")  # behind the languages, in the order of NLLB's training
 
 NO_SPEECH = "makes speech, and the searches here make words: use the stock task"
@@ -51,6 +53,13 @@ def refuse_unknown(name: str) -> None:
         raise UsageError(f"--task {name} is unknown to fairseq_ext: use {', '.join(ours)}")
 
 
+def refuse_flags(name: str, words: Collection[str]) -> None:
+    """Refuse the flags that the twin of M2M-100's task alone has where a command names another task (raises UsageError)."""
+    wrong, task = next((flag for flag in MULTILINGUAL if flag in words), None), TASK_REGISTRY.get(name)
+    if wrong is not None and task is not None and not issubclass(task, MultiSimpleEpoch):
+        raise UsageError(f"{wrong} is a flag of --task translation_multi_simple_epoch_ext, not of {name}: name that task, or leave it out")
+
+
 class MultiSimpleEpoch(TranslationMultiSimpleEpochTask):
     """M2M-100's task, with the flag of NLLB's branch, which adds three words to the dictionary.
 
@@ -61,12 +70,12 @@ class MultiSimpleEpoch(TranslationMultiSimpleEpochTask):
     def add_args(parser) -> None:
         TranslationMultiSimpleEpochTask.add_args(parser)
         parser.add_argument(
-            "--add-data-source-prefix-tags",
+            MULTILINGUAL[0],
             action="store_true",
             help="the dictionary ends in the tags of NLLB's training data, which its checkpoints have embeddings of",
         )
         parser.add_argument(
-            "--lang-tok-behind-eos",
+            MULTILINGUAL[1],
             action="store_true",
             help="as mBART-25: the source ends in </s> and its language's token, and the decoder begins with the target's, not with </s>",
         )

@@ -31,7 +31,6 @@ from torch import Tensor
 from fairseq_ext.decoders.upload import upload
 from fairseq_ext.kernels.constraints.constrained import Estimate
 from fairseq_ext.registry import register
-from fairseq_ext.search.banks import by_banks
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, StopDecision
 from fairseq_ext.search.finished import Finished
@@ -111,19 +110,24 @@ class Early(Count):
         return self.scoring(total.clamp(min=least), length, rewarded) + (total - least).clamp(max=0)
 
     def turn(self, candidates: Candidates, stays: Tensor) -> Tensor:
-        """(S, c): place of each candidate where the banks take turns, from the highest down."""
+        """(S, c): place of each candidate that stays where the banks take turns, from the highest down."""
         assert candidates.goal is not None and candidates.group is not None
-        banks = int(torch.maximum(candidates.group.max(), candidates.goal.max())) + 1
-        none = torch.zeros(stays.size(0), banks, dtype=torch.long, device=stays.device)
-        order, _ = by_banks(none, candidates.group, candidates.score.masked_fill(~stays, -torch.inf), candidates.goal)
-        return torch.zeros_like(order).scatter_(1, order, torch.arange(order.size(1), device=order.device).expand_as(order))
+        # subtle: pairs are compared, where by_banks would have to know on the host how many banks there are, and so wait for a device
+        place = candidates.score.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
+        same = (candidates.group[:, :, None] == candidates.group[:, None]) & stays[:, None]
+        rank = (same & (place[:, None] < place[:, :, None])).sum(2)  # within the bank
+        key = (rank << 32) + candidates.goal[:, None] - candidates.group
+        return ((key[:, None] < key[:, :, None]) & stays[:, None]).sum(2)
 
     def reach(self, candidates: Candidates, beam: Beam, rewarded: Tensor) -> Tensor:
         """(S, c): the score that each candidate is expected to end with at best."""
         assert candidates.goal is not None and candidates.group is not None
         lacks = candidates.goal[:, None] - candidates.group  # (S, c) required tokens
-        score, length = candidates.score - LACKING * lacks, beam.step + 1 + lacks
-        return torch.stack([self.worth(score - COST * n, length + n, rewarded) for n in range(1, OTHERS + 2)]).amax(0)
+        others = range(1, OTHERS + 2)
+        more = upload(list(others), lacks.device)
+        cost = upload(torch.tensor([COST * n for n in others], dtype=candidates.score.dtype), lacks.device)
+        score, length = (candidates.score - LACKING * lacks)[..., None] - cost, (beam.step + 1 + lacks)[..., None] + more
+        return self.worth(score, length, rewarded[..., None]).amax(2)
 
 
 @register(

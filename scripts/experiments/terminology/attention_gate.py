@@ -51,14 +51,14 @@ class GatedTable(PhraseTable):
     def next_token(self, state: Tensor, count: Tensor) -> Tensor:
         """As in PhraseTable, -1 too for a phrase that has not begun and whose gate is closed."""
         wanted = super().next_token(state, count).unflatten(2, (state.size(2), -1))  # (S, c, G, W)
-        begun = self.value[self.settle(state, count, None)[0]] > 0
+        begun = self.value[self.meet_pending(state, count, None)[0]] > 0
         return wanted.masked_fill(~(self.is_open | begun)[..., None], -1).flatten(2)
 
 
 class AttentionGate(DBA):
     """The select strategy. spans: by the number of a sentence; final (V,): tokens that end a sentence."""
 
-    is_compiled = False
+    may_compile = False
 
     def __init__(self, like: DBA, spans: dict[int, Spans], final: Tensor, least: float = LEAST):
         super().__init__(like.k, like.eos, like.vocabulary, like.children, like.even)

@@ -12,7 +12,7 @@ from placement_model import AttentiveModel, SpanTerm, Words, in_step
 from placement_scores import Entry, as_word
 from torch import Tensor
 
-from fairseq_ext.constraints.token_spans import overlapping, token_spans
+from fairseq_ext.constraints.places import overlapping, token_spans
 from fairseq_ext.placement.term_in_text import agreeing, put
 from fairseq_ext.placement.word_alignment import without, word_spans
 from fairseq_ext.text.translation import Translation

@@ -1,0 +1,211 @@
+"""The models behind a server: one that stays (`Models`), or those of a folder (`ModelsOfFolder`), one folder a pair of languages.
+
+    models/de-en    as loading/model_folder.py reads it
+    models/en-pt_BR
+
+The latter are loaded at first use. Those that nobody uses are dropped, the least recently used first, where there are `most` already, and
+where memory is short for another. Pairs without a model may go through a third language (pivot.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import os
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fastapi import HTTPException
+from fastapi.concurrency import run_in_threadpool
+
+from fairseq_ext.engine.engine import Engine
+from fairseq_ext.engine.jobs import Answer, Description, Work
+from fairseq_ext.errors import UsageError
+from fairseq_ext.loading.model_folder import find_model
+from fairseq_ext.serve.pivot import through
+
+logger = logging.getLogger("fairseq_ext")
+Pair = tuple[str, str]  # source and target language
+NAME = re.compile(r"(\w+)-(\w+)")
+ASKS, BASE = 3, 500 << 20  # bytes of a model's processes: so many times its checkpoint's, and what Python and torch take
+CLOSES = 0.5  # seconds in which the processes of a model that is dropped give their memory back
+SOON = {"Retry-After": "2"}
+
+
+@dataclass(frozen=True)
+class Model:
+    """What translates one pair. submit: as of Engine."""
+
+    submit: Callable[..., Future[Answer]]
+    description: Description
+
+
+class Models:
+    """One model."""
+
+    several = False
+
+    def __init__(self, engine: Engine | None = None):
+        self.engines: dict[Any, Engine] = {} if engine is None else {None: engine}  # the most recently used last
+        self.gone, self.gone_restarts = Work(), 0  # of engines that are dropped
+
+    def pairs(self) -> list[Pair]:
+        """The pairs of languages that are served (HTTPException 503 before that is known)."""
+        found = self.engines[None].description
+        if found is None:
+            raise HTTPException(503, "the model is not loaded yet: ask again", SOON)
+        return [(found.source, found.target)]
+
+    @contextlib.asynccontextmanager
+    async def using(self, pair: Pair) -> AsyncIterator[Model]:
+        """The model of a pair that is served; it is not dropped inside of this context. Errors: HTTPException 429, 503."""
+        engine = self.engines[None]
+        assert engine.description is not None
+        yield Model(engine.submit, engine.description)
+
+    def flags(self, pair: Pair) -> dict[str, Any]:
+        """The engine's flags (raises UsageError where there is none)."""
+        return self.engines[None].flags
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests can be taken."""
+        return self.engines[None].ready
+
+    def work(self) -> Work:
+        """Counts of all work so far."""
+        found = Work(**vars(self.gone))
+        for engine in list(self.engines.values()):
+            found.add(engine.work())
+        return found
+
+    @property
+    def restarts(self) -> int:
+        """Workers that died and were replaced."""
+        return self.gone_restarts + sum(engine.restarts for engine in list(self.engines.values()))
+
+    def counts(self) -> tuple[int, int]:
+        """Requests that are not answered, and of these the ones in a queue."""
+        engines = list(self.engines.values())
+        return sum(engine.pending for engine in engines), sum(len(engine.waiting) for engine in engines)
+
+    def close(self) -> None:
+        """End all engines."""
+        while self.engines:
+            self.engines.popitem()[1].close()
+
+
+class ModelsOfFolder(Models):
+    """Those of a folder. given: flags of all of them; options: of their engines. Errors: UsageError for what cannot be read."""
+
+    several = True
+
+    def __init__(self, folder: Path, given: Mapping[str, Any], most: int | None, pivot: str | None, **options: Any):
+        super().__init__()
+        self.most, self.pivot, self.options = most, pivot, options
+        try:
+            names = sorted(each.name for each in folder.iterdir() if each.is_dir() and NAME.fullmatch(each.name))
+        except OSError as error:
+            raise UsageError(f"--models: cannot read {folder} ({error.strerror}): name a folder of folders of models") from None
+        if not names:
+            raise UsageError(f"--models {folder} has no folder that is named as a pair of languages, such as de-en: make one")
+        self.found: dict[Pair, dict[str, Any]] = {}
+        for name in names:
+            source, target = name.split("-")
+            self.found[source, target] = find_model(str(folder / name), {**given, "source_lang": source, "target_lang": target})
+        known = {code for pair in self.found for code in pair}
+        if pivot is not None and pivot not in known:
+            raise UsageError(f"--pivot {pivot} is the language of no model of {folder}: use one of {', '.join(sorted(known))}")
+        self.users: Counter[Pair] = Counter()
+        self.loading = asyncio.Lock()
+
+    def pairs(self) -> list[Pair]:
+        direct, by = list(self.found), self.pivot
+        over = [(s, t) for s, a in direct for b, t in direct if a == b == by and s != t and (s, t) not in self.found]
+        return direct + over
+
+    @contextlib.asynccontextmanager
+    async def using(self, pair: Pair) -> AsyncIterator[Model]:
+        if pair not in self.found:
+            assert self.pivot is not None
+            async with self.using((pair[0], self.pivot)) as first, self.using((self.pivot, pair[1])) as second:
+                yield Model(through(first.submit, second.submit), second.description)
+            return
+        self.users[pair] += 1
+        try:
+            engine = await self.engine(pair)
+            try:
+                description = await run_in_threadpool(engine.wait)
+            except UsageError as error:
+                await self.drop(pair)
+                raise HTTPException(503, f"the model {'-'.join(pair)} cannot be loaded: {error}") from None
+
+            def submit(*source: Any, **request: Any) -> Future[Answer]:
+                future = engine.submit(*source, **request)
+                self.users[pair] += 1
+                future.add_done_callback(lambda _: self.users.subtract([pair]))
+                return future
+
+            yield Model(submit, description)
+        finally:
+            self.users[pair] -= 1
+
+    async def engine(self, pair: Pair) -> Engine:
+        """The engine of a pair, which is started where there is none."""
+        async with self.loading:
+            if pair not in self.engines:
+                await self.make_room(pair)
+                self.engines[pair] = await run_in_threadpool(lambda: Engine(**self.found[pair], **self.options))
+            self.engines[pair] = engine = self.engines.pop(pair)
+        return engine
+
+    async def make_room(self, pair: Pair) -> None:
+        """Drop models that nobody uses, as far as this one's place or memory asks for it."""
+        asks = BASE + ASKS * sum(os.path.getsize(path) for path in self.found[pair]["path"].split(":") if os.path.exists(path))
+        while (is_full := self.most is not None and len(self.engines) >= self.most) or available() < asks:
+            idle = next((each for each in self.engines if not self.users[each]), None)
+            if idle is not None:
+                await self.drop(idle)
+            elif is_full:
+                raise HTTPException(429, f"all {self.most} models that may be loaded (--max-models) are at work: ask again", SOON)
+            else:
+                return
+
+    async def drop(self, pair: Pair) -> None:
+        """End an engine."""
+        engine = self.engines.pop(pair, None)
+        if engine is not None:
+            logger.info("%s-%s is dropped", *pair)
+            self.gone.add(engine.work())
+            self.gone_restarts += engine.restarts
+            await run_in_threadpool(engine.close)
+            await asyncio.sleep(CLOSES)
+
+    def flags(self, pair: Pair) -> dict[str, Any]:
+        if pair not in self.found:
+            raise UsageError(f"{'-'.join(pair)} goes through {self.pivot}, and has no graph: ask for one of the two")
+        return self.found[pair]
+
+    @property
+    def ready(self) -> bool:
+        return True
+
+
+def available() -> float:
+    """Bytes of memory that the system, or this process's container (cgroup 2), can still give; infinite where neither says so."""
+    found = math.inf
+    with contextlib.suppress(OSError, ValueError):
+        found = int(re.findall(r"MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text())[0]) << 10
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        group = Path("/sys/fs/cgroup")
+        used, most = (int((group / f"memory.{name}").read_text()) for name in ("current", "max"))
+        cache = int(re.findall(r"^inactive_file (\d+)", (group / "memory.stat").read_text(), re.MULTILINE)[0])
+        found = min(found, most - used + cache)
+    return found

@@ -1,0 +1,120 @@
+"""Where tags come to stand, by what the model attends to: around a word of the demo's lexicon, is the tag around its translation?
+
+    python scripts/bench/tags.py [--limit N]
+
+One row an attention and a way to read words off it. all layers: their average, which fairseq_ext reads; layer N: of this one of fairseq's
+own decoder, heads averaged, as its `transformer_align` reads alignments. greatest: of each word the one that it attends to most; assigned:
+as fairseq_ext/text/alignment.py. A case is a noun that stands once in its source, its translation once in the output; right: the
+tag is around it, and around nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fairseq_ext import Translator
+from fairseq_ext.text import alignment
+from fairseq_ext.text.marks import Projection
+from fairseq_ext.text.markup import of_markup
+from fairseq_ext.text.segments import Segment
+from fairseq_ext.text.splitter import plain_ends
+
+ROOT = Path(__file__).parents[2]
+DATA, MODEL = ROOT / "data" / "demo", ROOT / "checkpoints" / "demo"
+
+
+def nouns() -> dict[str, set[str]]:
+    """German nouns of the demo's lexicon, singular and plural, and all of their translations."""
+    sys.path.insert(0, str(DATA))
+    import domains
+    import english
+    import lexicon
+    from vocabulary import read_nouns
+
+    sys.path.remove(str(DATA))
+    found: dict[str, set[str]] = {}
+    for table in (domains.TERMS, lexicon.NOUNS):
+        for noun in (noun for domain in domains.DOMAINS for noun in read_nouns(table, domain)):
+            for german in (noun.german.singular, noun.german.plural):
+                found.setdefault(german, set()).update(form for word in noun.english for form in (word, english.plural(word)))
+    return found
+
+
+def marked(line: str, word: str) -> Segment:
+    """A line with a tag around a word."""
+    text = re.sub(rf"\b{word}\b", r"<b>\g<0></b>", line, count=1)
+    return next(each for each in of_markup(text, plain_ends) if isinstance(each, Segment) and each.plain)
+
+
+def once(forms: set[str], text: str) -> list[str]:
+    """The forms that stand in a text once, without those that are parts of others."""
+    there = [form for form in forms if len(re.findall(rf"\b{re.escape(form)}\b", text)) == 1]
+    return [form for form in there if not any(form != other and form in other for other in there)]
+
+
+class OneLayer:
+    """What one layer of fairseq's decoder attends to, in the place of a ForcedDecoding."""
+
+    def __init__(self, model: Any, layer: int):
+        self.model, self.layer = model, layer
+
+    def encode(self, sources: list[list[int]], device: torch.device) -> list[list[int]]:
+        return sources
+
+    @torch.no_grad()
+    def attention(self, sources: list[list[int]], pairs: list[tuple[int, list[int]]], eos: int) -> list[torch.Tensor]:
+        out = []
+        for source, target in pairs:
+            tokens = torch.tensor([sources[source]])
+            encoded = self.model.encoder(tokens, torch.tensor([tokens.size(1)]))
+            inputs = torch.tensor([[eos, *target[:-1]]])
+            out.append(self.model.decoder(inputs, encoder_out=encoded, alignment_layer=self.layer, features_only=True)[1]["attn"][0][0])
+        return out
+
+
+def measure(lines: list[str], known: dict[str, set[str]], translator: Translator) -> list[str]:
+    """The rows of a table."""
+    found = [each[0] for each in translator.translate(lines)]
+    cases = []
+    for line, hypothesis in zip(lines, found, strict=True):
+        words = re.findall(r"\w+", line)
+        for word in dict.fromkeys(words):
+            if words.count(word) == 1 and len(there := once(known.get(word, set()), hypothesis.text)) == 1:
+                cases.append((marked(line, word), hypothesis, there[0]))
+    model, ours, rows = translator.models[0], alignment.Aligner(translator), []
+    readers: dict[str, Any] = {"all layers": ours.attention}
+    readers |= {f"layer {layer + 1}": OneLayer(model, layer) for layer in range(len(model.decoder.layers))}
+    dictionary = translator.task.target_dictionary
+    sources = [translator.encode(line).tolist() for line in lines]
+    targets = [[*map(dictionary.index, each.tokens), dictionary.eos()] for each in found]
+    ways = {"assigned": alignment.assigned, "greatest": lambda table: table.argmax(1).tolist()}
+    for name, reader in readers.items():
+        weights = reader.attention(reader.encode(sources, torch.device("cpu")), list(enumerate(targets)), dictionary.eos())
+        for way, alignment.assigned in ways.items():
+            pairs = {line: ours.of_sentence(line, h, w.float()) for line, h, w in zip(lines, found, weights, strict=True)}
+            right = sum(f"<b>{word}</b>" in Projection(s, h.text, pairs[s.plain]).rendered() for s, h, word in cases)
+            rows.append(f"| {name} | {way} | {right} of {len(cases)} | {100 * right / len(cases):.1f} % |")
+    alignment.assigned = ways["assigned"]
+    return rows
+
+
+def main() -> None:
+    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parse.add_argument("--limit", type=int, help="lines of each set (default: all)")
+    parse.add_argument("--sets", nargs="+", default=["dev", "test"])
+    args = parse.parse_args()
+    translator, known = Translator.from_folder(MODEL, cpu=True, beam=5), nouns()
+    for name in args.sets:
+        lines = [line.strip() for line in (DATA / f"{name}.de").read_text(encoding="utf-8").splitlines()][: args.limit]
+        print(f"\n{name}, {len(lines)} lines\n\n| attention | words | right | |\n| --- | --- | ---: | ---: |", flush=True)
+        print("\n".join(measure(lines, known, translator)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""Several models behind one server: loaded at first use, dropped for others, one behind the other; the command as it is typed."""
+
+import re
+import shutil
+
+import httpx
+import pytest
+from demo_text import DEMO
+from forked import forked
+from test_command import NEEDED, started  # noqa: F401  (a fixture)
+
+from fairseq_ext import Translator
+from fairseq_ext.serve import models
+from fairseq_ext.serve.__main__ import main
+
+FIRST, SECOND = "Der Verband wird morgen geprüft.", "Die Ärztin öffnet die Akte."
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """de-en, the demo; en-fr, the same model under other names of languages; and what is no model."""
+    root = tmp_path_factory.mktemp("models")
+    for name in ("de-en", "en-fr"):
+        (root / name).mkdir()
+        for file in ("checkpoint.pt", "spm.model"):
+            (root / name / file).symlink_to(DEMO / file)
+        for ours, theirs in zip(name.split("-"), ("de", "en"), strict=True):
+            shutil.copy(DEMO / f"dict.{theirs}.txt", root / name / f"dict.{ours}.txt")
+    (root / "notes").mkdir()
+    return root
+
+
+def translator(folder, source: str, target: str) -> Translator:
+    return Translator.from_folder(folder / f"{source}-{target}", cpu=True, source_lang=source, target_lang=target)
+
+
+def loaded(client: httpx.Client) -> int:
+    """Models that are loaded, as the metrics say."""
+    return int(float(re.search(r"^fairseq_ext_models (\S+)", client.get("/metrics").text, re.MULTILINE)[1]))
+
+
+def test_one_folder_a_pair(started, folder, tmp_path):  # noqa: F811
+    """With one place each pair drops the other, and counts are kept; nothing is loaded before it is asked for."""
+    _, url, said = started("--models", str(folder), "--max-models", "1", "--glossary-folder", str(tmp_path))
+    assert "ready: de-en, en-fr\n" in said
+    with httpx.Client(base_url=url, timeout=120) as client:
+        assert client.get("/languages").json() == [
+            {"code": "de", "name": "German", "targets": ["en"]}, {"code": "en", "name": "English", "targets": ["fr"]},
+            {"code": "fr", "name": "French", "targets": []},
+        ]  # fmt: skip
+        assert loaded(client) == 0
+        ours, theirs = (translator(folder, *pair) for pair in (("de", "en"), ("en", "fr")))
+        middle = ours.translate([FIRST])[0][0].text
+        for source, target, text, expected in (
+            ("de", "en", FIRST, middle), ("en", "fr", middle, theirs.translate([middle])[0][0].text), ("de", "en", FIRST, middle),
+        ):  # fmt: skip
+            asked = {"q": text, "source": "auto" if source == "de" else source, "target": target}
+            assert client.post("/translate", json=asked).json()["translatedText"] == expected
+            assert loaded(client) == 1
+        counted = re.search(r"^fairseq_ext_sentences_total (\S+)", client.get("/metrics").text, re.MULTILINE)
+        assert float(counted[1]) == 3, "of engines that are gone, too"
+        wrong = client.post("/translate", json={"q": FIRST, "source": "de", "target": "fr"})
+        assert wrong.json() == {"error": "French (fr) is not available as a target language from German (de)"}
+        for query, sentence in (("", "this server translates de-en, en-fr: name one"), ("?source=de&target=fr", "this server translates")):
+            refused = client.post(f"/v1/translate{query}", json={"source": FIRST})
+            assert refused.status_code == 400 and refused.json()["error"].startswith(sentence)
+        asked = client.post("/v1/translate?source=de", json={"source": FIRST, "glossary": {"Verband": "bandage"}}).json()
+        assert "bandage" in asked["text"]
+        assert client.put("/v1/glossaries/x?source=de&target=en", content="Akte\tfile\n", headers={"X-Requested-With": "x"}).is_success
+        assert client.get("/v1/glossaries?source=de&target=en").json() == {"glossaries": ["x"]}
+        assert client.get("/v1/glossaries?source=en&target=fr").json() == {"glossaries": []}
+        assert (tmp_path / "de-en" / "x.tsv").is_file()
+
+
+def test_pairs_without_a_model_go_through_a_third_language(started, folder):  # noqa: F811
+    _, url, said = started("--models", str(folder), "--pivot", "en")
+    assert "ready: de-en, en-fr, de-fr\n" in said
+    ours, theirs = (translator(folder, *pair) for pair in (("de", "en"), ("en", "fr")))
+    expected = [theirs.translate([found[0].text])[0][0].text for found in ours.translate([FIRST, SECOND])]
+    with httpx.Client(base_url=url, timeout=120) as client:
+        asked = {"q": f"<p>{FIRST} {SECOND}</p>", "source": "de", "target": "fr", "format": "html"}
+        assert client.post("/translate", json=asked).json()["translatedText"] == f"<p>{' '.join(expected)}</p>"
+        at = "/v1/translate?source=de&target=fr"
+        answer = client.post(at, json={"source": SECOND, "alignment": True, "nbest": 2}).json()
+        assert answer["text"] == expected[1] and len(answer["nbest"]) == 2
+        for (a, b), (c, d) in answer["alignment"]:
+            assert SECOND[a:b].isalpha() and answer["text"][c:d].isalpha()
+        required = client.post(at, json={"source": SECOND, "constraints": ["book"]}).json()
+        assert required["constraints"][0]["met"] and "book" in required["text"]
+        refused = client.post(at, json={"source": SECOND, "glossary": {"Akte": "book"}})
+        assert refused.status_code == 400 and "has no glossaries" in refused.json()["error"]
+        assert "goes through en, and has no graph" in client.post("/v1/graph?source=de&target=fr", json={"source": SECOND}).json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--models", "{folder}", "--data", "x"], "there are models to be named in one way: add --data"),
+        ([], "there are models to be named in one way: add --data"),
+        (["--models", "{folder}", "-s", "de"], "--models finds each model's --source-lang in its folder: leave it out"),
+        (["--models", "{folder}/nothing"], "--models: cannot read {folder}/nothing (No such file or directory)"),
+        (["--models", "{folder}/de-en"], "--models {folder}/de-en has no folder that is named as a pair of languages"),
+        (["--models", "{folder}", "--max-models", "0"], "--max-models 0 allows nothing"),
+        (["--models", "{folder}", "--max-models", "1", "--pivot", "en"], "--pivot takes two models at once: allow --max-models 2 or more"),
+        (["--models", "{folder}", "--pivot", "xx"], "--pivot xx is the language of no model of {folder}: use one of de, en, fr"),
+        ([*NEEDED, "--pivot", "en"], "--pivot is of several models: add --models FOLDER, or leave it out"),
+        ([*NEEDED, "--allowed-origins", "nonsense"], "--allowed-origins nonsense is no origin: write scheme://host[:port]"),
+        ([*NEEDED, "--allowed-origins", "*,https://a.org/b"], "--allowed-origins https://a.org/b is no origin: write scheme://host[:port]"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_sentence(folder, arguments, sentence):
+    done = forked(main, "serve", "--port", "0", *(each.format(folder=folder) for each in arguments))
+    assert done.status == 1 and done.stderr.splitlines()[-1].startswith(f"error: {sentence.format(folder=folder)}"), done
+
+
+def test_a_model_is_dropped_where_memory_is_short(folder, monkeypatch):
+    """The one that was used longest ago, of those that nobody uses; where all are in use, the system has to see."""
+    import asyncio
+
+    class Pretended:
+        def __init__(self, path, **flags):
+            self.path, self.restarts = path, 0
+
+        def work(self):
+            return models.Work(sentences=1)
+
+        def wait(self):
+            return self.path
+
+        def close(self):
+            memory[0] += 1
+
+    memory = [2]  # models that there is room for
+    monkeypatch.setattr(models, "Engine", Pretended)
+    monkeypatch.setattr(models, "CLOSES", 0)
+    monkeypatch.setattr(models, "available", lambda: memory[0] * models.BASE * 2)
+    found = models.ModelsOfFolder(folder, {}, None, None)
+    found.found = {(name, "x"): {"path": name} for name in "abc"}
+
+    async def use(name: str, inside=None) -> list[str]:
+        known = (name, "x") in found.engines
+        async with found.using((name, "x")):
+            memory[0] -= not known
+            if inside is not None:
+                await inside()
+        return ["".join(pair[0]) for pair in found.engines]
+
+    async def story() -> None:
+        assert await use("a") == ["a"] and await use("b") == ["a", "b"] and await use("a") == ["b", "a"]
+        assert await use("c") == ["a", "c"], "b was used longest ago"
+        assert found.work().sentences == 3
+        await use("a", lambda: use("b"))
+        assert list(found.engines) == [("a", "x"), ("b", "x")], "a was in use"
+        await use("a", lambda: use("b", lambda: use("c")))
+        assert len(found.engines) == 3
+
+    asyncio.run(story())
