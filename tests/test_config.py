@@ -111,7 +111,7 @@ def test_chosen_names_what_is_switched_on(made_up):
     "ours, stock, sentence",
     [
         ({"stop": "patient"}, {"match_source_len": True}, "--match-source-len replaces beam search, so --stop patient cannot work with it"),
-        ({"trim_below": 0.1}, {"diverse_beam_groups": 2}, "--diverse-beam-groups replaces beam search, so --prune-trim cannot"),
+        ({"trim_below": 0.1}, {"diversity_rate": 0.5}, "--diversity-rate replaces beam search, so --prune-trim cannot"),
         ({"stop": "patient"}, {"match_source_len": True}, "--match-source-len replaces beam search"),
         ({"patient_steps": 5}, {}, "--patient-steps belongs to --stop patient, which is not switched on: add it or leave"),
         ({"stop": "patient"}, {"beam": 1}, "--stop patient needs --beam 2 or more"),
@@ -150,7 +150,7 @@ def test_what_works_is_let_through(made_up, ours):
     validate.validate(flags(**ours), GenerationConfig())
 
 
-@pytest.mark.parametrize("stock", [{"match_source_len": True}, {"diverse_beam_groups": 2}, {"diversity_rate": 0.5}], ids=str)
+@pytest.mark.parametrize("stock", [{"match_source_len": True}, {"diversity_rate": 0.5}], ids=str)
 def test_stock_searches_alone_are_let_through(stock):
     validate.validate(flags(), GenerationConfig(**stock))
 
@@ -163,8 +163,8 @@ def test_signature_tells_every_plug_point_and_what_differs(made_up):
 
 
 def test_signature_says_when_fairseqs_own_loop_runs():
-    ours = generators([build("transformer")], beam=4, diverse_beam_groups=2).ours
-    assert "|search:fairseq --diverse-beam-groups|backend:stock|" in ours.stats.signature
+    ours = generators([build("transformer")], beam=4, match_source_len=True).ours
+    assert "|search:fairseq --match-source-len|backend:stock|" in ours.stats.signature
 
 
 def test_signature_names_beam_length_penalty_model_and_versions():

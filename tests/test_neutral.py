@@ -198,7 +198,6 @@ def test_print_alignment_equals_stock(kind, architecture):
 @pytest.mark.parametrize(
     "flags",
     [
-        {"diverse_beam_groups": 2},
         {"diversity_rate": 0.5},
         {"match_source_len": True},
     ],

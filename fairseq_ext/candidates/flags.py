@@ -23,7 +23,9 @@ class CandidateFlags(FairseqDataclass):
     mbr_model: Optional[str] = flag(None, "--mbr comet: file of the model's checkpoint (default: none)")  # noqa: UP045
     mbr_candidates: int = flag(0, "the hypotheses that may be the answer: so many of the highest score (default: 0, all)")
     mbr_references: int = flag(0, "the hypotheses that they are compared with: so many (default: 0, all)")
-    mbr_weights: ChoiceEnum(["uniform", "prob"]) = flag("uniform", "what a hypothesis counts: the same, or its chance")  # type: ignore[valid-type]
+    mbr_weights: ChoiceEnum(["auto", "uniform", "prob"]) = flag(  # type: ignore[valid-type]
+        "auto", "what a hypothesis counts: the same as all others, or its probability (default: prob in n-best lists, uniform in samples)"
+    )
     mbr_aggregate: bool = flag(False, "--mbr chrf: compare with all hypotheses as one: faster, nearly the same (default: off)")
     mbr_prune: float = flag(0.0, "drop candidates that are worse with this confidence after a part of the comparisons (default: 0, none)")
     print_utility: bool = flag(False, "print each answer's expected utility as a line U-<number> (default: off)")
@@ -50,7 +52,7 @@ def check(flags: Any, generation: Any) -> None:
         raise UsageError(f"--mbr-prune (confidence) must be 0 to 1, and below 1, not {flags.mbr_prune}")
     if (flags.mbr == MODEL) != bool(flags.mbr_model):
         raise UsageError("--mbr comet and --mbr-model, the file of its checkpoint, belong together: give both or none")
-    if flags.mbr_aggregate and (flags.mbr != "chrf" or str(flags.mbr_weights) != "uniform"):
-        raise UsageError("--mbr-aggregate joins the n-grams of hypotheses that count the same for chrF: use it with --mbr chrf, uniform")
+    if flags.mbr_aggregate and (flags.mbr != "chrf" or str(flags.mbr_weights) == "prob"):
+        raise UsageError("--mbr-aggregate joins the n-grams of hypotheses that count the same for chrF: use it with --mbr chrf and uniform weights")
     if flags.mbr_aggregate and flags.mbr_prune:
         raise UsageError("--mbr-aggregate compares each candidate once, so --mbr-prune has nothing to save: leave one of the two out")

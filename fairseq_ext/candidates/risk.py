@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from fairseq_ext.candidates.utilities import utility_of
+from fairseq_ext.registry import draws
 from fairseq_ext.search.finished import Hypothesis
 
 FIRST_REFERENCES, RESAMPLES = 8, 500  # of --mbr-prune: what candidates are compared with first, and how often that is drawn again
@@ -27,7 +28,8 @@ class BayesRisk:
     def __init__(self, flags: Any, text: Callable[[Any], str]):
         self.text, self.utility = text, utility_of(flags)
         self.candidates, self.references, self.confidence = flags.mbr_candidates, flags.mbr_references, flags.mbr_prune
-        self.by_probability = str(flags.mbr_weights) == "prob"
+        alike = draws(flags) or flags.mbr_aggregate  # samples come as often as they are likely
+        self.by_probability = str(flags.mbr_weights) == "prob" or (str(flags.mbr_weights) == "auto" and not alike)
 
     def __call__(self, found: list[Hypothesis], source: str) -> list[Hypothesis]:
         """A sentence's hypotheses, those first that may be the answer, by their expected utility. found: by score; of hypotheses that
@@ -47,7 +49,7 @@ class BayesRisk:
     def compared(self, able: Sequence[Hypothesis], texts: Sequence[str]) -> tuple[list[str], np.ndarray]:
         """The different texts that candidates are compared with, and their weights (R,), of sum 1."""
         n = self.references or len(able)
-        if self.by_probability:  # of different hypotheses, for samples come as often as they are likely by themselves
+        if self.by_probability:  # of different hypotheses
             distinct = list({tuple(h.tokens.tolist()): i for i, h in reversed(list(enumerate(able)))}.values())
             total = np.array([float(able[i].positional_scores.double().sum()) for i in distinct])
             taken = [distinct[i] for i in np.argsort(-total, kind="stable")[:n]]

@@ -20,6 +20,7 @@ GLOSSARY = {"glossary_match": "surface", "glossary_repeat": "once", "glossary_pl
 GLOSSARY |= {"glossary_documents": None}
 # defaults of flags that need phrases, and of those among them that need required ones
 REQUIRED = {"constraint_case": None, "constraint_bonus": None, "dba_allocation": "even"}
+STOCKS = {"sampling": "--sampling", "diverse": "--diverse-beam-groups"}  # selections that flags of fairseq's ask for
 PHRASES = {"constraint_boundary": None, "constraint_end": False, "avoid_case": "any"} | REQUIRED
 
 
@@ -214,7 +215,7 @@ def constrained(flags: Any, generation: Any) -> bool:
 
 def select_flag(flags: Any, generation: Any) -> str:
     """How the user asked for the present selection: constraints ask for dba by themselves."""
-    own = f"--select {flags.select}"
+    own = STOCKS.get(str(flags.select), f"--select {flags.select}")
     return constraint_flag(flags, generation) or own if str(flags.select) == "dba" else own
 
 
@@ -222,14 +223,13 @@ def choose_strategies(flags: Any, generation: Any) -> None:
     """Name the strategies that constraints choose where the command names none: --select dba, or bonus where they are preferred only;
     --stop early where they are forced, unless there is a --patience, which belongs to --stop count."""
     own = "sampling" if generation.sampling else "diverse" if generation.diverse_beam_groups > 0 else flags.select
-    if str(own) in ("sampling", "diverse"):
+    if str(own) in STOCKS:
         if str(flags.select or own) != own:
-            flag = "--sampling" if own == "sampling" else "--diverse-beam-groups"
-            raise UsageError(f"{flag} chooses continuations in one way and --select {flags.select} in another: leave one of the two out")
+            raise UsageError(f"{STOCKS[str(own)]} and --select {flags.select} both choose continuations: leave one of the two out")
         flags.select, generation.sampling = own, own == "sampling"
     elif constrained(flags, generation):
         flags.select = flags.select or ("bonus" if flags.constraint_bonus is not None else "dba")
-    if str(flags.select or "topk") not in ("topk", "bonus", "sampling", "diverse") and not flags.stop and flags.patience == -1:
+    if str(flags.select or "topk") not in ("topk", "bonus", *STOCKS) and not flags.stop and flags.patience == -1:
         flags.stop = "early"
 
 

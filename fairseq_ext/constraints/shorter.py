@@ -17,6 +17,15 @@ from fairseq_ext.search.pool import Pool
 NEAR = 3  # tokens before the limit that count as at the limit
 
 
+def room_of(pool: Pool, number: int, found: list[Hypothesis]) -> int | None:
+    """The lower limit with which a sentence of these hypotheses is searched again; None where it is not."""
+    limit, given = pool.max_len[number], pool.constraints[number] if pool.constraints else None
+    if given is None or not given.any_of or not found or len(found[0].tokens) <= limit - NEAR:
+        return None
+    room = int(pool.length[number]) + len(pool.forced(number)) + sum(min(map(len, alternatives)) for alternatives in given.any_of)
+    return room if room + NEAR < limit else None
+
+
 class Shorter:
     """A driver of the constrained search. meets: how it is counted which constraints a hypothesis of a pool meets."""
 
@@ -25,22 +34,22 @@ class Shorter:
 
     def __call__(self, pool: Pool, answer: OnFinal) -> None:
         """Give `answer` each sentence's hypotheses."""
-        given, long, limits = pool.constraints or [], dict[int, list[Hypothesis]](), list(pool.max_len)
+        long, limits = dict[int, list[Hypothesis]](), list(pool.max_len)
 
         def keep(number: int, found: list[Hypothesis]) -> None:
-            if given and given[number].any_of and found and len(found[0].tokens) > pool.max_len[number] - NEAR:
-                needed = len(pool.forced(number)) + sum(min(map(len, alternatives)) for alternatives in given[number].any_of)
-                limits[number] = int(pool.length[number]) + needed
-                if limits[number] + NEAR < pool.max_len[number]:
-                    long[number] = found
-                    return
-            answer(number, found)
-
-        def settle(number: int, found: list[Hypothesis]) -> None:
-            lead = 0 if pool.lead is None else pool.lead[number]
-            met = [met_with_prefix(h.tokens.tolist(), given[number], pool.ordered, self.meets(pool), lead) for h in found]
-            answer(number, found if any(map(all, met)) else long[number])
+            if (room := room_of(pool, number, found)) is None:
+                answer(number, found)
+            else:
+                long[number], limits[number] = found, room
 
         self.search(pool, keep)
         if long:
-            self.search(replace(pool, max_len=limits, to_decode=sorted(long), _limit=None), settle)
+            again = replace(pool, max_len=limits, to_decode=sorted(long), _limit=None)
+            self.search(again, lambda number, found: answer(number, self.better(pool, number, long[number], found)))
+
+    def better(self, pool: Pool, number: int, long: list[Hypothesis], short: list[Hypothesis]) -> list[Hypothesis]:
+        """A sentence's hypotheses of the second search where one of them meets all constraints, else those of the first."""
+        assert pool.constraints is not None
+        lead = 0 if pool.lead is None else pool.lead[number]
+        met = (met_with_prefix(h.tokens.tolist(), pool.constraints[number], pool.ordered, self.meets(pool), lead) for h in short)
+        return short if any(map(all, met)) else long

@@ -18,6 +18,7 @@ from collections import deque
 
 import torch
 
+from fairseq_ext.constraints.shorter import Shorter, room_of
 from fairseq_ext.engine.intake import Intake, JobRequest, told
 from fairseq_ext.engine.jobs import Partial
 from fairseq_ext.errors import NotANumber
@@ -41,6 +42,8 @@ class Decoding(Intake):
         super().__init__(translator, schedule, places)
         driver = self.generator.driver
         self.placement = driver if isinstance(driver, GlossaryPlacement) else None
+        forced = driver if self.placement is None else self.placement.forced
+        self.shorter = forced if isinstance(forced, Shorter) else None
         self.alone: deque[JobRequest] = deque()  # that run by themselves, after a step that failed
         self.clear()
 
@@ -106,6 +109,7 @@ class Decoding(Intake):
             pool.ids = torch.zeros_like(pool.ids)  # a request's samples depend on nothing but what it asks for
             for sentence, request in enumerate(batch):
                 request.pool, request.sentence = pool, sentence
+                pool.max_len[sentence] = request.room or pool.max_len[sentence]
             self.search.admit(batch)
             self.live |= {request.number: request for request in batch}
 
@@ -122,7 +126,8 @@ class Decoding(Intake):
         del self.live[request.number]  # now: a step that fails runs it again
 
     def settle(self, request: JobRequest, pool: Pool, sentence: int, found: list[Hypothesis]) -> None:
-        """Answer a request with what the search has found; a draft that lacks phrases is searched once more, with them."""
+        """Answer a request with what the search has found. A draft that lacks phrases is searched again, with them, and what has come to
+        its length limit with less room."""
         if self.placement is not None and request.is_draft and found:
             pool, sentence = pool_of(self.translator, [request.tokens], [request.wanted]), 0
             complete = self.placement.placed(pool, [self.placement.sentence(pool, 0, found, request.asked)])[0]
@@ -130,14 +135,21 @@ class Decoding(Intake):
                 request.sought, request.nbest, request.most = request.wanted, request.asked, request.asked
                 return self.scheduler.add(request, first=True)
             found = complete
-        elif self.placement is not None and request.wanted is not None and request.wanted.terms:
-            found = elsewhere(request.wanted, found)
+        else:
+            if self.shorter is not None and request.room is not None:
+                found = self.shorter.better(pool, sentence, request.long, found)
+            elif self.shorter is not None and (room := room_of(pool, sentence, found)) is not None:
+                request.room, request.long = room, found
+                return self.scheduler.add(request, first=True)
+            if self.placement is not None and request.wanted is not None and request.wanted.terms:
+                found = elsewhere(request.wanted, found)
         self.answer(request, self.generator.answer(pool, sentence, found), gap_of(found))
 
     def tell_prefixes(self) -> None:
-        """Tell what has become certain of the requests that stream; nothing is of a draft."""
+        """Tell what has become certain of the requests that stream; nothing is of what may be searched again."""
         for request in self.live.values():
-            if request.job.streams and not request.is_draft:
+            again = self.shorter is not None and request.wanted is not None and bool(request.wanted.any_of)
+            if request.job.streams and not request.is_draft and not again:
                 self.tell(request, self.search.common_prefix(request))
 
     def tell(self, request: JobRequest, prefix: list[int]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -16,6 +16,7 @@ from fairseq_ext.engine.requirements import Requirements, Term
 from fairseq_ext.errors import UsageError, explain
 from fairseq_ext.loading.lengths import TooLong
 from fairseq_ext.placement.align import SEARCHED, without_terms
+from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.protocols import Schedule
 from fairseq_ext.search.request import Request
 from fairseq_ext.search.scheduler import Scheduler
@@ -37,6 +38,8 @@ class JobRequest(Request):
     sought: SentenceConstraints | None  # what the search obeys: less than is wanted, while a draft is searched
     started: float = 0.0  # time.monotonic()
     told: int = 0  # tokens of the prefix that has been told
+    room: int | None = None  # most tokens of a search that is repeated (constraints/shorter.py)
+    long: list[Hypothesis] = field(default_factory=list)  # what the first one has found
 
     @property
     def is_draft(self) -> bool:

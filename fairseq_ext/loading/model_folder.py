@@ -128,7 +128,7 @@ def add_model(parse: ArgumentParser, needed: bool = True) -> None:
     """Add the flags that name a model to a command. needed: whether it always needs one."""
     add = parse.add_argument
     add("--path", help="checkpoint, or several joined by colons (default: the one in --data, with its segmentation)")
-    add("--data", required=needed, help="folder with the dictionaries")
+    add("--data", required=needed, help="folder with the dictionaries" + ("" if needed else " (default: none, with --models)"))
     add("-s", "--source-lang", help="source language (default: as the dictionaries and the checkpoint say)")
     add("-t", "--target-lang", help="target language (default: the other dictionary's)")
 

@@ -39,7 +39,7 @@ def parser(name: str = "python -m fairseq_ext.serve") -> ArgumentParser:
     )
     add, default = parse.add_argument, Settings()
     add_model(parse, needed=False)
-    add("--models", type=Path, metavar="FOLDER", help="instead of --data: folders of models, named by their languages (de-en, en-fr)")
+    add("--models", type=Path, metavar="FOLDER", help="instead of --data: folders of models, named by languages, as de-en (default: none)")
     add("--max-models", type=int, metavar="N", help="most of these that are loaded at once (default: as memory allows)")
     add("--pivot", metavar="LANGUAGE", help="pairs without a model of their own go through this language (default: none do)")
     add("--host", default=default.host, help=f"address to listen on; other than loopback with --api-keys only (default: {default.host})")

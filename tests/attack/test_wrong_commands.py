@@ -75,7 +75,7 @@ WRONG = {
     # what cannot work together
     "steps": (["--print-step"], "--print-step shows the steps of iterative refinement, which no search here has: leave it out"),
     "history": (["--retain-iter-history"], "--retain-iter-history shows the steps of iterative refinement"),
-    "sampling": (["--sampling", "--nbest", 4, "--stop", "first"], "--stop first belongs to beam search, and --select sampling has no beam"),
+    "sampling": (["--sampling", "--nbest", 4, "--stop", "first"], "--stop first belongs to beam search, and --sampling has no beam"),
     "window of a beam": (["--decoding", "window"], "--decoding window gives greedy decoding's output"),
     "window with a stop": ([*WINDOW, "--stop", "first"], "--stop first belongs to beam search, and --decoding window has no beam"),
     "window with a softmax": ([*WINDOW, "--softmax", "top"], "--softmax top scores what the rows of a beam search need"),

@@ -29,7 +29,7 @@ METRICS = {"chrf": CHRF(), "bleu": BLEU(effective_order=True), "ter": TER()}
 
 
 def risk(utility: str = "chrf", **flags) -> BayesRisk:
-    return BayesRisk(Flags(mbr=utility, **flags), lambda tokens: TEXTS[int(tokens[0])])
+    return BayesRisk(Flags(mbr=utility, **{"mbr_weights": "uniform"} | flags), lambda tokens: TEXTS[int(tokens[0])])
 
 
 def hypotheses(unmet=()) -> list[Hypothesis]:
@@ -149,7 +149,7 @@ def test_a_generator_answers_with_the_best_on_average(flags):
     stock = {name: value for name, value in flags.items() if name not in ours} | {"beam": 6, "max_len_b": 12}
     models, sample = [build("transformer", 2)], batch([5, 3, 7])
     every = run(generators(models, ours, nbest=6, **stock).ours, sample)
-    chosen = run(generators(models, {**ours, "mbr": f"{__name__}:tokens_alike"}, nbest=1, **stock).ours, sample)
+    chosen = run(generators(models, {**ours, "mbr": f"{__name__}:tokens_alike", "mbr_weights": "uniform"}, nbest=1, **stock).ours, sample)
     for nbest, found in zip(every, chosen, strict=True):
         texts = [dictionary().string(h["tokens"]) for h in nbest]
         means = [sum(row) / len(texts) for row in tokens_alike(texts, texts, "")]

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from fairseq_ext import Translator, UsageError
+from fairseq_ext.constraints.shorter import Shorter
 from fairseq_ext.engine.decoding import Decoding
 from fairseq_ext.engine.jobs import Answer, GlossaryFile, Job, Partial
 from fairseq_ext.engine.worker import STEPS, load
@@ -142,6 +143,18 @@ def test_answers_are_those_of_each_sentence_alone_as_they_come_and_go(decoding, 
                 pieces = what.hypotheses[0].tokens[:tokens]
                 assert len(pieces) == tokens and translator.decode(" ".join(pieces)) == text
     assert ended == set(given) and partial
+
+
+def test_what_comes_to_its_length_limit_is_searched_again_as_offline(monkeypatch):
+    flags = {**FLAGS, "beam": 2, "max_len_b": 16, "no_repeat_ngram_size": 1}
+    decoding, translator = load({**flags, "stream_width": 3}), Translator(**flags, constraints="unordered")
+    better, again = Shorter.better, []
+    monkeypatch.setattr(Shorter, "better", lambda self, *found: again.append(self) or better(self, *found))
+    draw = random.Random(3)
+    jobs = [job(line, streams=True, constraints=draw.sample(WORDS, 2)) for line in ["Ja.", "Nein.", "Gut.", "Danke.", *LINES[:8]]]
+    for each, answer in zip(jobs, answers(decoding, jobs), strict=True):
+        same_as_alone(translator, each, answer)
+    assert again and again.count(decoding.shorter) * 2 == len(again)  # as often there as here
 
 
 @pytest.mark.parametrize("flags", [{"constraint_end": True}, {"constraint_bonus": 1.0}], ids=str)

@@ -35,7 +35,7 @@ def test_a_stream_is_refused_where_rows_of_different_lengths_cannot_be_read_toge
         ({"draft_table": "/nowhere.npz"}, {}, "/nowhere.npz"),
         ({"draft_file": "/nowhere.txt"}, {}, "/nowhere.txt"),
         ({"decoding": "beam", "draft": "copy"}, {}, "--draft"),
-        ({}, {"sampling": True}, "--select sampling"),
+        ({}, {"sampling": True}, "--sampling"),
     ],
 )
 def test_what_cannot_work_is_refused(flags, generation, said):

@@ -170,7 +170,7 @@ def test_errors_are_one_sentence(clock):
 @pytest.mark.parametrize(
     "flags, ways",
     [
-        ([], ["full", "screened", "screened, 8 bits", "screened, as used", "lsh", "top"]),
+        ([], ["full", "screened", "screened, as used", "lsh", "top"]),
         (["--engines"], ["float32", "16 bits", "8 bits", "half, FBGEMM", "int8, FBGEMM", "int8, two bytes"]),
     ],
     ids=["ways", "engines"],

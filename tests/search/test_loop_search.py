@@ -8,6 +8,7 @@ from models import alone, batch, build, dictionary, generators, run, same
 from sizes import part_of
 
 from fairseq_ext.constraints.sentence import EMPTY, SentenceConstraints
+from fairseq_ext.constraints.shorter import Shorter
 from fairseq_ext.search.request import Request
 from fairseq_ext.search.searchers.loop import LoopSearch
 from fairseq_ext.search.searchers.open_pool import OpenPool
@@ -30,7 +31,9 @@ class Arriving:
 
     def made(self, nbest: int = 1):
         model, strategy, stock = self.settings
-        return generators([model], strategy, **(stock | {"nbest": nbest})).ours
+        ours = generators([model], strategy, **(stock | {"nbest": nbest})).ours
+        ours.driver = ours.driver.search if isinstance(ours.driver, Shorter) else ours.driver  # one search, not a second one behind it
+        return ours
 
     def given(self, numbers: list[int]) -> dict:
         """These sentences as a batch, padded on the left."""

@@ -21,7 +21,7 @@ SYSTEMS = {
     "beam 5": dict(beam=5),
     "beam 30": dict(beam=30),
     "MBR chrF, 30-best": dict(beam=30, mbr="chrf"),
-    "MBR chrF, 30-best by probability": dict(beam=30, mbr="chrf", mbr_weights="prob"),
+    "MBR chrF, 30-best, uniform": dict(beam=30, mbr="chrf", mbr_weights="uniform"),
     "MBR BLEU, 30-best": dict(beam=30, mbr="bleu"),
     "MBR chrF, 30 samples": dict(beam=30, mbr="chrf", **SAMPLES),
     "MBR chrF, 30 samples, aggregated": dict(beam=30, mbr="chrf", mbr_aggregate=True, **SAMPLES),
