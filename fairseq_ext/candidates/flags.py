@@ -53,6 +53,6 @@ def check(flags: Any, generation: Any) -> None:
     if (flags.mbr == MODEL) != bool(flags.mbr_model):
         raise UsageError("--mbr comet and --mbr-model, the file of its checkpoint, belong together: give both or none")
     if flags.mbr_aggregate and (flags.mbr != "chrf" or str(flags.mbr_weights) == "prob"):
-        raise UsageError("--mbr-aggregate joins the n-grams of hypotheses that count the same for chrF: use it with --mbr chrf and uniform weights")
+        raise UsageError("--mbr-aggregate joins the n-grams of hypotheses that count the same: use it with --mbr chrf and uniform weights")
     if flags.mbr_aggregate and flags.mbr_prune:
         raise UsageError("--mbr-aggregate compares each candidate once, so --mbr-prune has nothing to save: leave one of the two out")

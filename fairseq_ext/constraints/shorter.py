@@ -17,27 +17,19 @@ from fairseq_ext.search.pool import Pool
 NEAR = 3  # tokens before the limit that count as at the limit
 
 
-def room_of(pool: Pool, number: int, found: list[Hypothesis]) -> int | None:
-    """The lower limit with which a sentence of these hypotheses is searched again; None where it is not."""
-    limit, given = pool.max_len[number], pool.constraints[number] if pool.constraints else None
-    if given is None or not given.any_of or not found or len(found[0].tokens) <= limit - NEAR:
-        return None
-    room = int(pool.length[number]) + len(pool.forced(number)) + sum(min(map(len, alternatives)) for alternatives in given.any_of)
-    return room if room + NEAR < limit else None
-
-
 class Shorter:
-    """A driver of the constrained search. meets: how it is counted which constraints a hypothesis of a pool meets."""
+    """A driver of the constrained search. meets: how it is counted which constraints a hypothesis of a pool meets; min_len: least tokens of
+    one."""
 
-    def __init__(self, search: Callable[[Pool, OnFinal], None], meets: Callable[[Pool], Meets]):
-        self.search, self.meets = search, meets
+    def __init__(self, search: Callable[[Pool, OnFinal], None], meets: Callable[[Pool], Meets], min_len: int):
+        self.search, self.meets, self.min_len = search, meets, min_len
 
     def __call__(self, pool: Pool, answer: OnFinal) -> None:
         """Give `answer` each sentence's hypotheses."""
         long, limits = dict[int, list[Hypothesis]](), list(pool.max_len)
 
         def keep(number: int, found: list[Hypothesis]) -> None:
-            if (room := room_of(pool, number, found)) is None:
+            if (room := self.room(pool, number, found)) is None:
                 answer(number, found)
             else:
                 long[number], limits[number] = found, room
@@ -46,6 +38,15 @@ class Shorter:
         if long:
             again = replace(pool, max_len=limits, to_decode=sorted(long), _limit=None)
             self.search(again, lambda number, found: answer(number, self.better(pool, number, long[number], found)))
+
+    def room(self, pool: Pool, number: int, found: list[Hypothesis]) -> int | None:
+        """The lower limit with which a sentence of these hypotheses is searched again; None where it is not."""
+        limit, given = pool.max_len[number], pool.constraints[number] if pool.constraints else None
+        if given is None or not given.any_of or not found or len(found[0].tokens) <= limit - NEAR:
+            return None
+        forced = len(pool.forced(number))
+        room = int(pool.length[number]) + forced + sum(min(map(len, alternatives)) for alternatives in given.any_of)
+        return room if self.min_len + forced <= room < limit - NEAR else None
 
     def better(self, pool: Pool, number: int, long: list[Hypothesis], short: list[Hypothesis]) -> list[Hypothesis]:
         """A sentence's hypotheses of the second search where one of them meets all constraints, else those of the first."""

@@ -18,7 +18,7 @@ from collections import deque
 
 import torch
 
-from fairseq_ext.constraints.shorter import Shorter, room_of
+from fairseq_ext.constraints.shorter import Shorter
 from fairseq_ext.engine.intake import Intake, JobRequest, told
 from fairseq_ext.engine.jobs import Partial
 from fairseq_ext.errors import NotANumber
@@ -138,7 +138,7 @@ class Decoding(Intake):
         else:
             if self.shorter is not None and request.room is not None:
                 found = self.shorter.better(pool, sentence, request.long, found)
-            elif self.shorter is not None and (room := room_of(pool, sentence, found)) is not None:
+            elif self.shorter is not None and (room := self.shorter.room(pool, sentence, found)) is not None:
                 request.room, request.long = room, found
                 return self.scheduler.add(request, first=True)
             if self.placement is not None and request.wanted is not None and request.wanted.terms:

@@ -66,7 +66,7 @@ def driver_of(
     make = build("decoding", flags, context)
     driver = make(setup)
     if [choice(flags, point) for point in ("select", "stop", "decoding")] == ["dba", "early", "beam"]:
-        driver = Shorter(driver, meets)
+        driver = Shorter(driver, meets, setup.spec.min_len)
     if text is not None:
         beside, left_pad = setup.decoder.beside(), getattr(flags, "left_pad_source", True)
         reading = UncachedBackend(context.models) if beside is None else beside

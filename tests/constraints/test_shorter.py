@@ -19,7 +19,7 @@ def hypothesis(*tokens: int) -> Hypothesis:
 RAMBLES = hypothesis(*[5] * (LIMIT - 1), 7)
 
 
-def searched(second: Hypothesis, length: int = 20, constraints: SentenceConstraints = WORD, first: Hypothesis = RAMBLES):
+def searched(second: Hypothesis, length: int = 20, constraints: SentenceConstraints = WORD, first: Hypothesis = RAMBLES, min_len: int = 1):
     """The answers for two sentences, of which the first is in question, and the pools that were searched."""
     pools = []
 
@@ -30,7 +30,7 @@ def searched(second: Hypothesis, length: int = 20, constraints: SentenceConstrai
 
     pool = Pool({}, torch.tensor([length, 4]), [LIMIT, LIMIT], torch.arange(2), EOS, constraints=[constraints, WORD])
     answers = {}
-    Shorter(search, lambda pool: met)(pool, answers.__setitem__)
+    Shorter(search, lambda pool: met, min_len)(pool, answers.__setitem__)
     return {number: found[0].tokens.tolist() for number, found in answers.items()}, pools
 
 
@@ -47,5 +47,6 @@ def test_what_then_lacks_a_word_is_not_taken():
 
 def test_other_sentences_are_searched_once():
     assert len(searched(hypothesis(7), length=LIMIT)[1]) == 1  # as long as that anyway
+    assert len(searched(hypothesis(7), min_len=22)[1]) == 1  # and 21 would be too few
     assert len(searched(hypothesis(7), constraints=EMPTY)[1]) == 1  # nobody asks for a word
     assert len(searched(hypothesis(7), first=hypothesis(*[5] * 100, 7))[1]) == 1  # ended by itself
