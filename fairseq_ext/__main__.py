@@ -7,6 +7,7 @@ import dataclasses
 import textwrap
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 
+from fairseq_ext.candidates.flags import NAMES as CANDIDATES
 from fairseq_ext.compat import own_process
 from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import DEFAULT, POINTS, PRUNERS, STRATEGIES, Strategy, all_strategies, file_of
@@ -19,6 +20,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], str, str], ...] = (
     ("when sentences start", ("schedule",), (), "--schedule stream --stream-width 64", "streaming.md"),
     ("which words are scored", ("softmax",), (), "--softmax screened", "large-vocabularies.md"),
     ("several tokens a call", ("decoding",), (), "--beam 1 --decoding window", "parallel-decoding.md"),
+    ("the best of many candidates", (), CANDIDATES, "--beam 10 --mbr chrf", "candidates.md"),
     ("the run", (), (), "--results-file results.jsonl --stats-file run.json", "flags.md"),
 )
 NOTES = {  # what a group says of flags of fairseq's own
@@ -31,7 +33,7 @@ PAGES = {  # of flags whose own page is another than their group's
     "glossary_placement": "glossaries.md", "glossary_documents": "glossaries.md",
     "results_file": "quickstart.md", "resume": "quickstart.md", "strict": "reliability.md",
     "int8": "limits.md", "cuda_graphs": "limits.md", "decoder_backend": "supported-models.md",
-    "prune_finished": "constraints.md", "ddg_dir": "parallel-decoding.md",
+    "prune_finished": "constraints.md", "sampling_epsilon": "candidates.md", "ddg_dir": "parallel-decoding.md",
 }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parents[1] / "fairseq_ext"
 ALLOWED = {
     # doors
     "__init__": "compat engine errors tasks text.translation translator version",
-    "__main__": "compat.own_process errors registry tasks",
+    "__main__": "candidates.flags compat.own_process errors registry tasks",
     "compat": "errors tasks",
     "convert": "errors",
     "corpus": "compat.child constraints counters loading.digests errors files loading stats translator",
@@ -33,15 +33,16 @@ ALLOWED = {
     "viz": "errors files parallel search session.pool_of translator",
     # tasks -> config, generator
     "tasks": "checks compat.own_process config decoders.refused loading models session",
-    "generator": "config constraints decoders errors loading.settings search session.drivers session.pools session.progress "
+    "generator": "candidates config constraints decoders errors loading.settings search session.drivers session.pools session.progress "
     "session.results_file stats",
     "session": "checks compat.invalid_bytes compat.own_process compat.process_end compat.startup config constraints "
     "decoders.fairseq.uncached decoders.protocol errors files generator kernels loading parallel placement registry search "
     "stats viz.writer",
-    "config": "checks constraints loading.digests loading.settings registry search stats version",
+    "config": "candidates.flags checks constraints loading.digests loading.settings registry search stats version",
     "models": "",
+    "candidates": "errors registry search.finished",
     "loading": "compat.startup constraints.boundaries constraints.phrase errors files",
-    "checks": "constraints.flags errors registry session.cpu_workers",
+    "checks": "candidates.flags constraints.flags errors registry session.cpu_workers",
     # strategies -> drivers, kernels
     "strategies": "constraints counters decoders.protocol decoders.upload errors files kernels loading.digests parallel registry search "
     "softmax stats",

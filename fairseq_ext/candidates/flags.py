@@ -10,31 +10,47 @@ from fairseq_ext.errors import UsageError
 MODEL = "comet"  # the utility that needs one
 
 
-def flag(default: Any, text: str) -> Any:
-    """A field and its help."""
-    return field(default=default, metadata={"help": text})
-
-
 @dataclass
 class CandidateFlags(FairseqDataclass):
-    mbr: Optional[str] = flag(  # noqa: UP045  (fairseq reads this form only)
-        None, "answer with the hypothesis of the highest expected chrf, bleu, ter, comet, module:function (default: of the highest score)"
+    mbr: Optional[str] = field(  # noqa: UP045  (fairseq reads this form only)
+        default=None,
+        metadata={
+            "help": "answer with the hypothesis of the highest expected chrf, bleu, ter, comet or module:function "
+            "(default: with that of the highest score)"
+        },
     )
-    mbr_model: Optional[str] = flag(None, "--mbr comet: file of the model's checkpoint (default: none)")  # noqa: UP045
-    mbr_candidates: int = flag(0, "the hypotheses that may be the answer: so many of the highest score (default: 0, all)")
-    mbr_references: int = flag(0, "the hypotheses that they are compared with: so many (default: 0, all)")
-    mbr_weights: ChoiceEnum(["auto", "uniform", "prob"]) = flag(  # type: ignore[valid-type]
-        "auto", "what a hypothesis counts: the same as all others, or its probability (default: prob in n-best lists, uniform in samples)"
+    mbr_model: Optional[str] = field(  # noqa: UP045
+        default=None, metadata={"help": "--mbr comet: file of the model's checkpoint (default: none)"}
     )
-    mbr_aggregate: bool = flag(False, "--mbr chrf: compare with all hypotheses as one: faster, nearly the same (default: off)")
-    mbr_prune: float = flag(0.0, "drop candidates that are worse with this confidence after a part of the comparisons (default: 0, none)")
-    print_utility: bool = flag(False, "print each answer's expected utility as a line U-<number> (default: off)")
+    mbr_candidates: int = field(
+        default=0, metadata={"help": "the hypotheses that may be the answer: so many of the highest score (default: 0, all)"}
+    )
+    mbr_references: int = field(default=0, metadata={"help": "the hypotheses that they are compared with: so many (default: 0, all)"})
+    mbr_weights: ChoiceEnum(["auto", "uniform", "prob"]) = field(  # type: ignore[valid-type]
+        default="auto",
+        metadata={
+            "help": "what a hypothesis counts: the same as all others, or its probability (default: auto, which is prob in n-best lists "
+            "and uniform in samples)"
+        },
+    )
+    mbr_aggregate: bool = field(
+        default=False, metadata={"help": "--mbr chrf: compare with all hypotheses as one: faster, nearly the same (default: off)"}
+    )
+    mbr_prune: float = field(
+        default=0.0,
+        metadata={"help": "drop candidates that are worse in this share of resamplings, after a part of them (default: 0, none)"},
+    )
+    print_utility: bool = field(
+        default=False, metadata={"help": "print each answer's expected utility as a line U-<number> (default: off)"}
+    )
+
+
+NAMES = tuple(name for name in CandidateFlags.__dataclass_fields__ if name != "_name")
 
 
 def given(flags: Any) -> dict[str, Any]:
     """The flags that differ from their defaults."""
-    defaults = {name: value.default for name, value in CandidateFlags.__dataclass_fields__.items() if name != "_name"}
-    return {name: getattr(flags, name) for name, default in defaults.items() if getattr(flags, name) != default}
+    return {name: getattr(flags, name) for name in NAMES if getattr(flags, name) != getattr(CandidateFlags, name)}
 
 
 def check(flags: Any, generation: Any) -> None:
