@@ -233,6 +233,11 @@ def parted(setting: dict) -> tuple[dict, dict]:
     return {n: v for n, v in setting.items() if n not in stock}, {n: v for n, v in setting.items() if n in stock}
 
 
+def is_search_of_fairseqs(setting: dict) -> bool:
+    """Whether a setting asks for another search than fairseq's beam search by a flag of fairseq's."""
+    return not {"sampling", "diverse_beam_groups"}.isdisjoint(setting)
+
+
 def with_files(flags: dict, folder: Path) -> dict:
     """The flags, their placeholders replaced by files over the made-up dictionary."""
     table = folder / "table.txt"

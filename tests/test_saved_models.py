@@ -12,7 +12,7 @@ import torch
 from architecture_table import log_lines
 from conftest import command
 from fairseq.models import ARCH_MODEL_REGISTRY
-from models import parted, same, settings
+from models import is_search_of_fairseqs, parted, same, settings
 from saved_models import ENSEMBLES, LONGEST, RECIPES, Loaded, Saved, lines, recipe
 from test_cli import EXT, same_lines, sentence
 
@@ -71,7 +71,7 @@ class Both:
         """Every neutral setting, each on one batch; or a third of them, another one at each beam."""
         for i, setting in enumerate(NEUTRAL.values()):
             flags, stock = parted({name: self.saved.file(value) for name, value in setting.items()})
-            if stock.get("beam", beam) != beam or stock.keys() & {"sampling", "diverse_beam_groups"}:
+            if stock.get("beam", beam) != beam or is_search_of_fairseqs(stock):
                 continue  # greedy decoding by blocks; other searches of fairseq's
             if self.is_refused(flags):
                 with pytest.raises(UsageError, match="fconv_self_att|features|one index|one output layer|ensemble"):

@@ -165,6 +165,8 @@ RUNS = [  # strategies by plug point, other flags, fairseq's flags
     ({"select": "bonus"}, {"constraint_bonus": 2.0}, BEAM),
     ({"select": "dba", "stop": "early"}, {}, BEAM),
     ({"select": "dba", "stop": "optimal"}, {}, BEAM),
+    ({"select": "sampling"}, {"sampling_epsilon": 0.05}, {**BEAM, "sampling": True}),
+    ({"select": "diverse"}, {}, {**BEAM, "diverse_beam_groups": BEAM["beam"]}),
     ({"softmax": "lsh"}, LSH, BEAM),
     ({"softmax": "top"}, {"shortlist_top": 9, "shortlist_recall_every": 1}, BEAM),
     ({"softmax": "lexical"}, {"shortlist_top": 5, "shortlist_words": 1, "shortlist_recall_every": 1, "shortlist_file": "table"}, BEAM),

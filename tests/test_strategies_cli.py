@@ -49,6 +49,7 @@ def test_example_runs_through_the_command(name, tiny, files):
     if STRATEGIES["select"].get(ours.get("select", "topk")).constrained:
         ours["constraints_file"] = files["{constraints}"]
     where = [tiny / "data", "--path", tiny / "model.pt", "--cpu", "--batch-size", 4, "--max-len-b", 12, "--user-dir", "fairseq_ext"]
+    stock |= {"nbest": 4} if "sampling" in stock else {}  # fairseq asks for that
     command = [*where, "--task", "translation_ext", *arguments({"beam": 4} | stock), *arguments(ours)]
     status, out, log = generate(*command)
     assert status == 0, log

@@ -191,7 +191,7 @@ def test_commands_print_utilities_and_keep_scores_and_phrases(tiny, tmp_path):
     plain = [line.split("\t") for line in generate(tiny, *EXT, "--nbest", 4, *flags[-2:], run=forked.command).stdout.splitlines()]
     scores = {(f[0], f[2]): f[1] for f in plain if f[0].startswith("H-")}
     known = [f for f in fields if len(f) > 2 and (f[0], f[2]) in scores]  # the search has found more than the four that it prints
-    assert len(known) >= 12 and all(scores[f[0], f[2]] == f[1] for f in known)
+    assert len(known) >= 6 and all(scores[f[0], f[2]] == f[1] for f in known)
     typed = interactive(tiny, *EXT, "--mbr", "chrf", "--print-utility", stdin="de1 de2\n\nde4\n", run=forked.command)
     assert [line.split("\t")[0] for line in typed.stdout.splitlines() if line.startswith("U-")] == ["U-0", "U-1", "U-2"]
 
