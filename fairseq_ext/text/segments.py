@@ -221,8 +221,7 @@ def taken_out(atoms: Sequence[Atom]) -> tuple[str, list[Mark], list[int]]:
                 add(" ", at)
             elif atom.kind == PLACEHOLDER and before == " " and CLOSES.match(behind):
                 del plain[-1], origin[-1]
-                for outer in stack:
-                    outer.start = min(outer.start, len(plain))
+                keep_within([*stack, *(stack[-1].inside if stack else marks)], len(plain))
             beside, half = stack[-1].inside if stack else marks, atom.name if atom.kind == POINT else ""
             mark = Mark(len(plain), len(plain), atom.raw, glued=(glued[0] or is_first, glued[1]), half=half)
             if half == CLOSE:  # around all before it
@@ -235,6 +234,13 @@ def taken_out(atoms: Sequence[Atom]) -> tuple[str, list[Mark], list[int]]:
     for mark in stack:
         mark.end = len(plain)
     return "".join(plain), marks, origin
+
+
+def keep_within(marks: Sequence[Mark], length: int) -> None:
+    """Let no mark stand behind a text of this length, which has become shorter."""
+    for mark in marks:
+        mark.start, mark.end = min(mark.start, length), min(mark.end, length)
+        keep_within(mark.inside, length)
 
 
 def is_word(character: str) -> bool:

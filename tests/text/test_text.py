@@ -63,6 +63,13 @@ def test_placeholders_stand_once_each_and_the_rest_is_as_without(translator, lin
     assert abs(sacrebleu.corpus_bleu(rest, expected).score - sacrebleu.corpus_bleu(plain, expected).score) <= 0.3
 
 
+@pytest.mark.parametrize("end", ["{a} {b} {c} {d}.", "{a}, {b} {c} {d} .", "${a} {{b}} {c} {d}!"])
+def test_placeholders_before_the_last_punctuation_keep_their_order_and_stay_before_it(translator, end):
+    found = translator.translate_text(f"Die Ärztin öffnet {end}").text
+    assert re.findall(r"(?<=\{)\w(?=\})", found) == list("abcd")
+    assert found[-1] in ".!" and found.count(found[-1]) == 1
+
+
 def test_what_cannot_be_translated_stays_and_is_told(translator, monkeypatch):
     from fairseq_ext.errors import SentenceError
 
