@@ -15,7 +15,7 @@ from fairseq_ext.checks.validate import stock_search, validate
 from fairseq_ext.constraints.flags import choose_strategies, constrained, is_ordered, places_terms
 from fairseq_ext.loading.digests import short_name_of_weights
 from fairseq_ext.loading.settings import setting
-from fairseq_ext.registry import DEFAULT, POINTS, PRUNERS, STRATEGIES, all_strategies, changed, choice, draws, names_of
+from fairseq_ext.registry import DEFAULT, POINTS, PRUNERS, STRATEGIES, all_strategies, changed, choice, names_of, samples
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.search.spec import SearchSpec
 from fairseq_ext.version import __version__
@@ -163,7 +163,7 @@ def signature(flags: Any, generation: Any, backend: str) -> str:
             parts.append(f"{point}:{','.join(settings)}")
     prunes = [changed(flags, strategy) for strategy in PRUNERS.values()]
     parts += [f"prune:{name.removeprefix('prune_')}={value}" for settings in prunes for name, value in settings.items()]
-    parts += [f"seed:{seed_of(flags)}"] if draws(flags) else []
+    parts += [f"seed:{seed_of(flags)}"] if samples(flags) else []
     parts += ["mbr:" + ",".join(f"{name}={value}" for name, value in given(flags).items())] if flags.mbr else []
     search = stock_search(generation)
     if constrained(flags, generation) and not search:

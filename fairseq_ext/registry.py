@@ -47,7 +47,7 @@ class Strategy:
     example: tuple[Setting, ...] = ()  # settings at which it does its work
     paper: str = ""
     constrained: bool = False  # whether it takes required and banned phrases
-    draws: bool = False  # of a select: whether the numbers of sentences decide what it draws
+    samples: bool = False  # of a select: whether it samples, by the numbers of sentences
     refills: bool = False  # of a schedule: whether sentences start beside live ones, so that it wants many at once to take them from
 
     @property
@@ -152,9 +152,9 @@ def refills(flags: Any) -> bool:
     return STRATEGIES["schedule"][choice(flags, "schedule")].refills
 
 
-def draws(flags: Any) -> bool:
-    """Whether the select strategy that the flags choose draws by the numbers of sentences."""
-    return STRATEGIES["select"][choice(flags, "select")].draws
+def samples(flags: Any) -> bool:
+    """Whether the select strategy that the flags choose samples, by the numbers of sentences."""
+    return STRATEGIES["select"][choice(flags, "select")].samples
 
 
 def in_use(flags: Any) -> list[Strategy]:

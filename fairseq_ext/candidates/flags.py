@@ -38,7 +38,7 @@ class CandidateFlags(FairseqDataclass):
     )
     mbr_prune: float = field(
         default=0.0,
-        metadata={"help": "drop candidates that are worse in this share of resamplings, after a part of them (default: 0, none)"},
+        metadata={"help": "drop candidates early that lose in this share of resamplings of what they met (default: 0, none)"},
     )
     print_utility: bool = field(
         default=False, metadata={"help": "print each answer's expected utility as a line U-<number> (default: off)"}
@@ -65,7 +65,7 @@ def check(flags: Any, generation: Any) -> None:
         if getattr(flags, name) < 0:
             raise UsageError(f"--{name.replace('_', '-')} (number of hypotheses) must be 0 or more, not {getattr(flags, name)}")
     if not 0 <= flags.mbr_prune < 1:
-        raise UsageError(f"--mbr-prune (confidence) must be 0 to 1, and below 1, not {flags.mbr_prune}")
+        raise UsageError(f"--mbr-prune (share of resamplings) must be 0 or more and below 1, not {flags.mbr_prune}")
     if (flags.mbr == MODEL) != bool(flags.mbr_model):
         raise UsageError("--mbr comet and --mbr-model, the file of its checkpoint, belong together: give both or none")
     if flags.mbr_aggregate and (flags.mbr != "chrf" or str(flags.mbr_weights) == "prob"):

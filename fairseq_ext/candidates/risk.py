@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fairseq_ext.candidates.utilities import utility_of
-from fairseq_ext.registry import draws
+from fairseq_ext.registry import samples
 from fairseq_ext.search.finished import Hypothesis
 
 FIRST_REFERENCES, RESAMPLES = 8, 500  # of --mbr-prune: what candidates are compared with first, and how often that is drawn again
@@ -28,7 +28,7 @@ class BayesRisk:
     def __init__(self, flags: Any, text: Callable[[Any], str]):
         self.text, self.utility = text, utility_of(flags)
         self.candidates, self.references, self.confidence = flags.mbr_candidates, flags.mbr_references, flags.mbr_prune
-        alike = draws(flags) or flags.mbr_aggregate  # samples come as often as they are likely
+        alike = samples(flags) or flags.mbr_aggregate  # samples come as often as they are likely
         self.by_probability = str(flags.mbr_weights) == "prob" or (str(flags.mbr_weights) == "auto" and not alike)
 
     def __call__(self, found: list[Hypothesis], source: str) -> list[Hypothesis]:

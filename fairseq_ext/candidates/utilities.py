@@ -20,7 +20,7 @@ Utility = Callable[[Sequence[str], Sequence[str], str], Any]  # candidates, refe
 
 
 def utility_of(flags: Any) -> Utility:
-    """The utility that --mbr names. Errors: UsageError for one that cannot be had."""
+    """The utility that --mbr names. Errors: UsageError for one that cannot be loaded."""
     name = flags.mbr
     if flags.mbr_aggregate:
         return aggregated()
@@ -78,12 +78,12 @@ def named(name: str) -> Utility:
     """A function of the user's, `module:function`, that is given candidates, references and the source, and returns (C, R)."""
     module, _, function = name.partition(":")
     if not function:
-        raise UsageError(f"--mbr {name} is no utility: use chrf, bleu, ter, comet, or module:function")
+        raise UsageError(f"--mbr must be chrf, bleu, ter, comet or module:function, not {name}")
     sys.path.insert(0, os.getcwd())
     try:
         found = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(f"--mbr {name} cannot be had ({error}): name a module that Python finds, and a function of it") from None
+        raise UsageError(f"--mbr {name} cannot be loaded ({error}): name a module that Python finds, and a function of it") from None
     finally:
         sys.path.remove(os.getcwd())
 

@@ -81,13 +81,16 @@ def settings_of(args: Any) -> Settings:
             raise UsageError(f"--{name.replace('_', '-')} {value:g} allows nothing: use a number above 0")
     for each in args.allowed_origins or ():
         if each != "*" and not ORIGIN.fullmatch(each):
-            raise UsageError(f"--allowed-origins {each} is no origin: write scheme://host[:port], such as https://example.org, or *")
-    if (args.data is None) == (args.models is None):
-        raise UsageError("there are models to be named in one way: add --data, a model's folder, or --models, a folder of such folders")
+            raise UsageError(f"--allowed-origins must be * or scheme://host[:port], such as https://example.org, not {each}")
+    if args.data is None and args.models is None:
+        raise UsageError("no model is named: add --data, a model's folder, or --models, a folder of such folders")
+    if args.data is not None and args.models is not None:
+        raise UsageError("--data and --models both name what is served: leave one of the two out")
     if alone := [name for name in ("path", "source_lang", "target_lang") if args.models and getattr(args, name)]:
         raise UsageError(f"--models finds each model's --{alone[0].replace('_', '-')} in its folder: leave it out")
     if args.models is None and (args.max_models or args.pivot):
-        raise UsageError(f"{'--max-models' if args.max_models else '--pivot'} is of several models: add --models FOLDER, or leave it out")
+        flag = "--max-models" if args.max_models else "--pivot"
+        raise UsageError(f"{flag} belongs to --models, which is not given: add it, or leave {flag} out")
     if args.pivot and args.max_models == 1:
         raise UsageError("--pivot takes two models at once: allow --max-models 2 or more")
     if not args.grace >= 0:

@@ -31,7 +31,7 @@ from fairseq_ext.errors import UsageError, counted, cut, explain
 from fairseq_ext.loading.raw_text import RawText, tell_segmented_output
 from fairseq_ext.loading.settings import setting
 from fairseq_ext.loading.target_dictionary import TargetDictionary
-from fairseq_ext.registry import draws
+from fairseq_ext.registry import samples
 from fairseq_ext.stats import Stats
 
 logger = logging.getLogger("fairseq_ext")
@@ -76,7 +76,7 @@ class Sentences:
     def use_flags(self, flags: Any, constrained: bool) -> None:
         """Note what the flags ask for besides the search; constrained: sentences have constraints, which our own search obeys."""
         self.constrained = constrained
-        self.numbered = self.constrained or bool(flags.results_file) or bool(flags.ddg_dir) or flags.print_utility or draws(flags)
+        self.numbered = self.constrained or bool(flags.results_file) or bool(flags.ddg_dir) or flags.print_utility or samples(flags)
         self.draft_file, self.report_path = flags.draft_file, flags.glossary_report
         if self.constrained and flags.glossary_documents is not None:
             self.documents = Documents(flags.glossary_documents, str(getattr(flags, "target_lang", None) or ""))

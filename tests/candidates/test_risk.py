@@ -181,7 +181,7 @@ def test_doors_agree():
 
 def test_commands_print_utilities_and_keep_scores_and_phrases(tiny, tmp_path):
     (tmp_path / "phrases").write_text("\n".join(json.dumps({"constraints": ["en3"]}) for _ in range(11)) + "\n")
-    flags = ("--mbr", "bleu", "--print-utility", "--nbest", 2, "--constraints-file", tmp_path / "phrases")
+    flags = ("--mbr", "bleu", "--mbr-weights", "uniform", "--print-utility", "--nbest", 2, "--constraints-file", tmp_path / "phrases")
     done = generate(tiny, *EXT, *flags, run=forked.command)
     fields = [line.split("\t") for line in done.stdout.splitlines()]
     utilities = {f[0][2:]: float(f[1]) for f in fields if f[0].startswith("U-")}
@@ -191,7 +191,7 @@ def test_commands_print_utilities_and_keep_scores_and_phrases(tiny, tmp_path):
     plain = [line.split("\t") for line in generate(tiny, *EXT, "--nbest", 4, *flags[-2:], run=forked.command).stdout.splitlines()]
     scores = {(f[0], f[2]): f[1] for f in plain if f[0].startswith("H-")}
     known = [f for f in fields if len(f) > 2 and (f[0], f[2]) in scores]  # the search has found more than the four that it prints
-    assert len(known) >= 6 and all(scores[f[0], f[2]] == f[1] for f in known)
+    assert len(known) >= 12 and all(scores[f[0], f[2]] == f[1] for f in known)
     typed = interactive(tiny, *EXT, "--mbr", "chrf", "--print-utility", stdin="de1 de2\n\nde4\n", run=forked.command)
     assert [line.split("\t")[0] for line in typed.stdout.splitlines() if line.startswith("U-")] == ["U-0", "U-1", "U-2"]
 
@@ -200,12 +200,12 @@ def test_commands_print_utilities_and_keep_scores_and_phrases(tiny, tmp_path):
     "flags, said",
     [
         (["--mbr", "chrf", "--beam", 1], "--mbr chooses among the hypotheses of a sentence"),
-        (["--mbr", "nonsense"], "--mbr nonsense is no utility"),
-        (["--mbr", "no_module_here:f"], "--mbr no_module_here:f cannot be had"),
+        (["--mbr", "nonsense"], "--mbr must be chrf, bleu, ter, comet or module:function, not nonsense"),
+        (["--mbr", "no_module_here:f"], "--mbr no_module_here:f cannot be loaded"),
         (["--mbr", "comet"], "--mbr comet and --mbr-model"),
         (["--mbr-candidates", 3], "--mbr-candidates belongs to --mbr"),
         (["--mbr", "chrf", "--mbr-references", -1], "--mbr-references (number of hypotheses) must be 0 or more"),
-        (["--mbr", "chrf", "--mbr-prune", 1.0], "--mbr-prune (confidence) must be 0 to 1"),
+        (["--mbr", "chrf", "--mbr-prune", 1.0], "--mbr-prune (share of resamplings) must be 0 or more and below 1"),
         (["--mbr", "ter", "--mbr-aggregate"], "--mbr-aggregate joins the n-grams"),
         (["--mbr", "chrf", "--mbr-aggregate", "--mbr-prune", 0.9], "--mbr-aggregate compares each candidate once"),
         (["--mbr", "chrf", "--match-source-len"], "--match-source-len replaces beam search, so --mbr cannot"),

@@ -95,17 +95,17 @@ def test_pairs_without_a_model_go_through_a_third_language(started, folder):  # 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--models", "{folder}", "--data", "x"], "there are models to be named in one way: add --data"),
-        ([], "there are models to be named in one way: add --data"),
+        (["--models", "{folder}", "--data", "x"], "--data and --models both name what is served"),
+        ([], "no model is named: add --data"),
         (["--models", "{folder}", "-s", "de"], "--models finds each model's --source-lang in its folder: leave it out"),
         (["--models", "{folder}/nothing"], "--models: cannot read {folder}/nothing (No such file or directory)"),
         (["--models", "{folder}/de-en"], "--models {folder}/de-en has no folder that is named as a pair of languages"),
         (["--models", "{folder}", "--max-models", "0"], "--max-models 0 allows nothing"),
         (["--models", "{folder}", "--max-models", "1", "--pivot", "en"], "--pivot takes two models at once: allow --max-models 2 or more"),
         (["--models", "{folder}", "--pivot", "xx"], "--pivot xx is the language of no model of {folder}: use one of de, en, fr"),
-        ([*NEEDED, "--pivot", "en"], "--pivot is of several models: add --models FOLDER, or leave it out"),
-        ([*NEEDED, "--allowed-origins", "nonsense"], "--allowed-origins nonsense is no origin: write scheme://host[:port]"),
-        ([*NEEDED, "--allowed-origins", "*,https://a.org/b"], "--allowed-origins https://a.org/b is no origin: write scheme://host[:port]"),
+        ([*NEEDED, "--pivot", "en"], "--pivot belongs to --models, which is not given: add it, or leave --pivot out"),
+        ([*NEEDED, "--allowed-origins", "nonsense"], "--allowed-origins must be * or scheme://host[:port], such as"),
+        ([*NEEDED, "--allowed-origins", "*,https://a.org/b"], "--allowed-origins must be * or scheme://host[:port], such as"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_sentence(folder, arguments, sentence):

@@ -1,13 +1,12 @@
-"""The tasks of fairseq's examples/ that search for words have twins, once their --user-dir registers them. The second: with --all."""
+"""The tasks of fairseq's examples/ that search for words have twins, once their --user-dir registers them."""
 
 import pytest
 import task_models
 from forked import generate_forked, interactive_forked
-from sizes import part_of
 from test_tasks_cli import rows, same_rows
 
 
-@pytest.mark.parametrize("name", [[*task_models.EXAMPLES][i] for i in part_of(len(task_models.EXAMPLES), 1)])
+@pytest.mark.parametrize("name", task_models.EXAMPLES)
 def test_the_twin_of_an_example_equals_stock_and_meets_constraints(name, tmp_path):
     made = task_models.make(name, tmp_path)
     stock = generate_forked(*made.stock, "--beam", 5).stdout

@@ -5,11 +5,13 @@ import math
 import os
 from collections import Counter
 
+import forked
 import pytest
 import torch
 from models import alone, batch, build, generators, run, same
 from sizes import ALL
 from table_model import EOS, random_table, search, stop_plug
+from test_cli import EXT, generate
 
 from fairseq_ext.kernels.library import library
 from fairseq_ext.kernels.search.sampling import Cut, draw, draw_compiled, philox, uniform
@@ -180,3 +182,21 @@ def test_a_samples_noise_is_its_sentences_own(dtype):
             same(expected[i : i + 1], run(ours, alone(sample, i)), 1e-5 if dtype == torch.float32 else 1e-9)
     renumbered = run(generators([model], **flags).ours, {**sample, "id": sample["id"] + 5})
     assert all(lists([a]) != lists([b]) for a, b in zip(expected, renumbered, strict=True))
+
+
+def test_samples_of_the_command_depend_on_the_seed_and_the_lines_alone(tiny, tmp_path):
+    """Whatever the batches, the processes, the stream and the run that wrote a part before."""
+    results, part = tmp_path / "results.jsonl", tmp_path / "part.jsonl"
+
+    def samples(*flags) -> list[str]:
+        given = ("--nbest", 4, "--sampling", "--sampling-topk", 20, "--seed", 5, *flags)
+        out = generate(tiny, *EXT, *given, run=forked.command).stdout.splitlines()
+        return sorted(line for line in out if line.startswith(("H-", "P-")))
+
+    expected = samples("--results-file", results)
+    assert len(expected) == 2 * 4 * 11
+    part.write_text("".join(results.read_text(encoding="utf-8").splitlines(keepends=True)[:5]), encoding="utf-8")
+    stream = ("--schedule", "stream", "--stream-rows", 7)
+    for flags in (("--batch-size", 1), ("--cpu-workers", 2), stream, ("--results-file", part, "--resume")):
+        assert samples(*flags) == expected, flags
+    assert samples("--seed", 6) != expected
