@@ -1,4 +1,4 @@
-"""No rambling: a sentence whose required words found no place is searched again, with less room.
+"""A sentence whose required words found no place, and which therefore rambles, is searched again with less room (--stop early).
 
 A row that waits for a word goes on to the length limit, where the word is forced, while the model repeats itself: 200 tokens, by default,
 for a sentence of 40. Where the best hypothesis has come to the limit, the sentence is searched once more with a limit of its source

@@ -61,8 +61,9 @@ def driver_of(
     flags: Any, context: Context, setup: SearchSetup, meets: Callable[[Pool], Meets], decoded: Callable[[str], str],
     text: Callable[[], TargetText] | None,
 ) -> Driver:  # fmt: skip
-    """The driver that --decoding names, in those against rambling, of --glossary-placement and of --ddg-dir. meets: how it is counted which
-    constraints a hypothesis of a pool meets; decoded: target symbols as text; text: how the target side is read, where terms are placed."""
+    """The driver that --decoding names, and around it those that repeat a search which came to its length limit, place glossary terms, and
+    draw graphs. meets: how it is counted which constraints a hypothesis of a pool meets; decoded: target symbols as text; text: how the
+    target side is read, where terms are placed."""
     make = build("decoding", flags, context)
     driver = make(setup)
     if [choice(flags, point) for point in ("select", "stop", "decoding")] == ["dba", "early", "beam"]:
