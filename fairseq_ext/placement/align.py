@@ -5,7 +5,8 @@ terms written in their place (term_in_text.py); of several target forms the one 
 before and behind a term is what it understands, and a term that the model has never seen derails nothing. A term that the draft has
 already is left as it is. Other hypotheses are asked only where the best has no word for a term: one that scores nearly as well is no better
 with the terms. Where none has a word for it, the sentence is searched once more with that term forced (--select dba), and its other terms
-are written into what comes out. Where that breaks another constraint, it is searched with all of them forced.
+are written into what comes out; a beam of one or two, which searches badly, has the term inserted where it is the most likely. Where what
+comes out breaks another constraint, the sentence is searched with all its terms forced.
 
 Scores are the model's for the final text.
 """
@@ -29,7 +30,7 @@ from fairseq_ext.constraints.report import Meets, met_with_prefix
 from fairseq_ext.constraints.sentence import SentenceConstraints, SourceTerm, banned_in_tokens
 from fairseq_ext.placement.forced_decoding import ForcedDecoding, Sources
 from fairseq_ext.placement.term_in_text import agreeing, put, widened
-from fairseq_ext.placement.word_alignment import WordAlignment, without
+from fairseq_ext.placement.word_alignment import WordAlignment, without, word_spans
 from fairseq_ext.search.finished import Hypothesis, OnFinal
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.spec import SearchSpec
@@ -37,6 +38,7 @@ from fairseq_ext.search.spec import SearchSpec
 TOGETHER = 128  # sentences whose hypotheses are scored in one call
 Driver = Callable[[Pool, OnFinal], None]
 SEARCHED = 5  # hypotheses that are searched for a word where the best has none
+SEARCHING = 3  # narrower beams have a forced term at the start of the sentence: there it is inserted
 FORMS = 6  # most combinations of target forms of a hypothesis
 TRUST = 0.1  # weight of the score with terms beside that of the draft
 
@@ -50,12 +52,13 @@ class Candidate:
     text: str  # of these, in NFKC
     held: list[bool]  # whether it has each term already
     words: WordAlignment | None = None  # of each mention; None: not aligned yet
+    inserted: dict[SourceTerm, Span] = field(default_factory=dict)  # where terms go that have no word: an empty span
     finals: list[tuple[float, Hypothesis]] = field(default_factory=list)  # with its terms, one for each choice of forms: by their worth
 
     def place(self, term: SourceTerm, first: int) -> Span | None:
         """The word of a term whose mentions are numbered from `first`: of the first mention that has one."""
         assert self.words is not None
-        return next(filter(None, self.words.found[first : first + len(term.mentions)]), None)
+        return next(filter(None, self.words.found[first : first + len(term.mentions)]), self.inserted.get(term))
 
 
 @dataclass(eq=False)
@@ -191,6 +194,8 @@ class GlossaryPlacement:
         self.align(pool, sources, [(s, c) for s in sentences for c in s.open(s.nbest)])
         lacking = [s for s in sentences if s.lacks(0)]
         self.align(pool, sources, [(s, c) for s in lacking for c in s.open(SEARCHED) if c.words is None])
+        if self.spec.k < SEARCHING:
+            self.insert(pool, sources, [s for s in lacking if s.lacks(1)])
         jobs = [(sentence, candidate, tokens) for sentence in sentences for candidate, tokens in self.written(pool, sentence)]
         scores = self.scored(pool, sources, jobs)
         for (sentence, candidate, tokens), each in zip(jobs, scores, strict=True):
@@ -233,6 +238,22 @@ class GlossaryPlacement:
             assert candidate.words is not None
             candidate.words.differ_(of_mention)
 
+    def insert(self, pool: Pool, sources: Sources, sentences: Sequence[Sentence]) -> None:
+        """Find a place for the terms that have no word in the best draft: behind the word where they are the most likely."""
+        jobs = []
+        for sentence in sentences:
+            best = sentence.candidates[0]
+            for term in [term for term, word in sentence.places(best) if word is None]:
+                for _, end in word_spans(best.text):
+                    text = put(best.text, [((end, end), term.targets[0])], self.english)
+                    jobs.append((sentence, term, (end, end), self.behind_lead(best, text)))
+        scores = self.scored(pool, sources, [(sentence, sentence.candidates[0], tokens) for sentence, *_, tokens in jobs])
+        means: dict[tuple[Sentence, SourceTerm], float] = {}
+        for (sentence, term, span, _), each in zip(jobs, scores, strict=True):
+            if float(each.mean()) > means.get((sentence, term), -float("inf")):
+                means[sentence, term] = float(each.mean())
+                sentence.candidates[0].inserted[term] = span
+
     def written(self, pool: Pool, sentence: Sentence) -> list[tuple[Candidate, list[int]]]:
         """The candidates that have a word for each term, as tokens with the terms in place, once for each combination of forms."""
         limit = pool.max_len[sentence.number]
@@ -263,13 +284,13 @@ class GlossaryPlacement:
         constraints, lead, meets = sentence.constraints, lead_of(pool, sentence.number), self.meets(pool)
         banned = self.banned_in(pool)(constraints) if constraints.banned else lambda tokens: None
         out: dict[tuple[int, ...], Hypothesis] = {}
-        finals = ((sentence.rank(i), -value, final) for i, each in enumerate(sentence.candidates) for value, final in each.finals)
-        required = tuple(term.text for term in sentence.required)
-        for _, _, final in sorted(finals, key=lambda each: each[:2]):
+        finals = ((sentence.rank(i), -value, final, each) for i, each in enumerate(sentence.candidates) for value, final in each.finals)
+        for _, _, final, candidate in sorted(finals, key=lambda each: each[:2]):
             tokens = tuple(final.tokens.tolist())
             is_allowed = tokens not in out and self.spec.unk not in tokens and banned(tokens[:-1]) is None
             if is_allowed and all(met_with_prefix(list(tokens), constraints, pool.ordered, meets, lead)):
-                out[tokens] = replace(final, tokens=final.tokens.to(pool.length.device), elsewhere=required)
+                others = tuple(term.text for term in (*sentence.required, *candidate.inserted))
+                out[tokens] = replace(final, tokens=final.tokens.to(pool.length.device), elsewhere=others)
         return list(out.values()) or None
 
     def banned_in(self, pool: Pool) -> Callable[[SentenceConstraints], Callable[[Phrase], str | None]]:

@@ -15,7 +15,10 @@ PLURAL = regex.compile(r"(?i)(?:\w*(?:[^ius\W]s|men|children|people|feet|teeth|m
 
 
 def widened(text: str, span: Span, term: str, taken: list[Span]) -> Span:
-    """The span with the neighbouring words that the term itself contains ("electric guitar" for the term "six-string guitar")."""
+    """The span with the neighbouring words that the term itself contains ("electric guitar" for the term "six-string guitar"). An empty
+    span, where a term is inserted, takes none in."""
+    if span[0] == span[1]:
+        return span
     words, own = words_of(text), {folded(word) for word in words_of(term)}
     spans = [(start, start + len(word)) for start, word in zip(starts_of(text, words), words, strict=True)]
     start, end = span
@@ -28,16 +31,18 @@ def widened(text: str, span: Span, term: str, taken: list[Span]) -> Span:
 
 
 def agreeing(targets: tuple[str, ...], word: str) -> tuple[str, ...]:
-    """The English target forms of the number of the word that they displace; all of them where none has it."""
+    """The English target forms of the number of the word that they displace; all of them where none has it, or no word is displaced."""
+    if not word:
+        return targets
     is_plural = PLURAL.search(word) is not None
     return tuple(form for form in targets if (PLURAL.search(form) is not None) == is_plural) or targets
 
 
 def put(text: str, terms: list[tuple[Span, str]], english: bool) -> str:
-    """The text with each term in the place of its span. A term takes the capital of a word that starts the text. english: "a" becomes "an"
-    before a vowel, and back."""
+    """The text with each term in the place of its span, or behind the word that an empty span follows. A term takes the capital of a word
+    that starts the text. english: "a" becomes "an" before a vowel, and back."""
     for (start, end), term in sorted(terms, reverse=True):
-        before = text[:start]
+        before = text[:start] if start < end else text[:start] + " "
         if not before and text[:1].isupper():
             term = capitalised(term)
         article = ARTICLE.search(before) if english else None

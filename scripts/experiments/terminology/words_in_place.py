@@ -44,7 +44,7 @@ def places(text: str, word: str, kept: Sequence[str], english: bool) -> dict[str
     for start, end in [(0, 0), *word_spans(text)]:
         spans = [(end, end)] if end == 0 or text[start:end] in kept else [(start, end), (end, end)]
         for span in spans:
-            made = (put(text, [(span, word)], english) if span[0] < end else f"{text[:end]} {word}{text[end:]}").strip()
+            made = put(text, [(span, word)], english).strip()
             found[made] = len(made) - len(text) + span[1]
     return found
 
