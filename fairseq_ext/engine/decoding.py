@@ -138,8 +138,8 @@ class Decoding(Intake):
             placed = self.placement.sentence(pool, 0, found, request.asked, request.required)
             complete = self.placement.placed(pool, [placed])[0]
             if complete is None:
-                request.required = () if request.required else placed.wordless
-                request.sought = without_terms(request.wanted, request.required) if request.required else request.wanted
+                request.required += placed.wordless
+                request.sought = without_terms(request.wanted, request.required) if placed.wordless else request.wanted
                 request.nbest = request.most = request.asked
                 return self.scheduler.add(request, first=True)
             found = complete

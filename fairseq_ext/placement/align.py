@@ -4,7 +4,7 @@ A sentence is translated without its terms (the draft). The words that translate
 terms written in their place (term_in_text.py); of several target forms the one that the model likes best stays. So what the decoder reads
 before and behind a term is what it understands, and a term that the model has never seen derails nothing. A term that the draft has
 already is left as it is. Other hypotheses are asked only where the best has no word for a term: one that scores nearly as well is no better
-with the terms. Where none has a word for it, the sentence is searched once more with that term forced (--select dba), and its other terms
+with the terms. Where none has a word for it, the sentence is searched again with that term forced (--select dba), and its other terms
 are written into what comes out; a beam of one or two, which searches badly, has the term inserted where it is the most likely. Where what
 comes out breaks another constraint, the sentence is searched with all its terms forced.
 
@@ -90,9 +90,9 @@ class Sentence:
 
     @property
     def wordless(self) -> tuple[SourceTerm, ...]:
-        """The terms for which the best draft has no word."""
-        best = self.candidates[0]
-        return tuple(term for term, word in self.places(best) if word is None) if best.words is not None else ()
+        """The terms for which the best draft has no word, but for those that the search was to bring in."""
+        places = [] if self.candidates[0].words is None else self.places(self.candidates[0])
+        return tuple(term for term, word in places if word is None and term not in self.required)
 
     def lacks(self, rank: int) -> bool:
         """Whether no candidate of this rank or a better one is complete."""
@@ -128,14 +128,14 @@ class GlossaryPlacement:
             return self.forced(pool, answer)
         waiting: list[Sentence] = []
         left: list[int] = []
-        again: dict[int, tuple[SourceTerm, ...]] = {}
+        again, required = dict[int, tuple[SourceTerm, ...]](), dict[int, tuple[SourceTerm, ...]]()
 
         def settle() -> None:
             for sentence, found in zip(waiting, self.placed(pool, waiting), strict=True):
                 if found is not None:
                     answer(sentence.number, found)
-                elif sentence.wordless and not sentence.required:
-                    again[sentence.number] = sentence.wordless
+                elif sentence.wordless:
+                    again[sentence.number] = (*sentence.required, *sentence.wordless)
                 else:
                     left.append(sentence.number)
             waiting.clear()
@@ -143,7 +143,7 @@ class GlossaryPlacement:
         def keep(number: int, found: list[Hypothesis]) -> None:
             if not given[number].terms or not found:
                 return answer(number, found)
-            waiting.append(self.sentence(pool, number, found, self.spec.nbest, again.get(number, ())))
+            waiting.append(self.sentence(pool, number, found, self.spec.nbest, required.get(number, ())))
             if len(waiting) == TOGETHER:
                 settle()
 
@@ -152,10 +152,12 @@ class GlossaryPlacement:
         (self.draft if is_free else self.forced)(replace(pool, constraints=None if is_free else others), keep)
         if waiting:
             settle()
-        if again:
-            for number, wordless in again.items():
-                others[number] = without_terms(given[number], wordless)
-            self.forced(replace(pool, constraints=others, to_decode=sorted(again)), keep)
+        while again:
+            required = dict(again)
+            again.clear()
+            for number, terms in required.items():
+                others[number] = without_terms(given[number], terms)
+            self.forced(replace(pool, constraints=others, to_decode=sorted(required)), keep)
             settle()
         if left:
             self.forced(replace(pool, to_decode=sorted(left)), lambda number, found: answer(number, elsewhere(given[number], found)))
