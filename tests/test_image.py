@@ -49,11 +49,11 @@ def inside(root: Path, words: list[str], *options: str, here: str = "") -> list[
 
 
 def settings_of_pip(here: str) -> dict[str, str]:
-    """What pip's files and variables say on this machine, as variables for a root that has its files below `here`."""
+    """What pip's files and variables say on this machine, and those of certificates, for a root that has its files below `here`."""
     listed = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True).stdout
     lines = [line.partition("=") for line in listed.splitlines() if not line.startswith(":env:")]
     said = {f"PIP_{name.rpartition('.')[2].upper().replace('-', '_')}": ast.literal_eval(value) for name, _, value in lines}
-    said |= {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+    said |= {name: value for name, value in os.environ.items() if re.match("PIP_|SSL_CERT_|.*CA_BUNDLE", name)}
     return {name: re.sub(r"(?<!\S)(file://)?(/\S+)", rf"\1{here}\2", value) for name, value in said.items()}
 
 
