@@ -42,9 +42,9 @@ def test_the_image_is_not_roots_and_its_parts_fit() -> None:
 
 
 def inside(root: Path, words: list[str], *options: str, here: str = "") -> list[str]:
-    """A command that runs in the folder as its root, with a /proc of its own, and with this machine's files below `here`, to be read."""
+    """A command that runs in the folder as its root, with a /proc and shared memory of its own, and this machine's files below `here`."""
     shown = f'mount --rbind / "$0{here}" && mount -o remount,bind,ro "$0{here}" &&' if here else ""
-    steps = f'mount -t proc proc "$0/proc" && {shown} exec chroot "$@"'
+    steps = f'mount -t proc proc "$0/proc" && mount -t tmpfs shm "$0/dev/shm" && {shown} exec chroot "$@"'
     return ["unshare", "--mount", "sh", "-c", steps, str(root), *options, str(root), *words]
 
 
@@ -65,7 +65,8 @@ def root(tmp_path, wheel) -> Path:
     for folder in ("wheels", here[1:]):
         (made / folder).mkdir()
     shutil.copy(wheel, made / "wheels")
-    shutil.copy("/etc/resolv.conf", made / "etc")
+    for given in ("resolv.conf", "hosts"):  # as a container engine does
+        shutil.copy(f"/etc/{given}", made / "etc")
     (made / "torch.txt").write_text(f"torch=={version('torch')}\n")
     settings = {**os.environ, "PIP_RETRIES": "1", **settings_of_pip(here), **dict(line.split("=", 1) for line in told("ARG"))}
     settings["PIP_CONSTRAINT"] = f"{settings.get('PIP_CONSTRAINT', '')} /torch.txt"
