@@ -6,7 +6,6 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -16,7 +15,6 @@ import pytest
 import sizes
 import torch
 import torch.nn.functional as F
-import warm
 from fairseq import utils
 from hypothesis import settings
 
@@ -113,16 +111,6 @@ def hostile(tmp_path_factory) -> Path:
         if name.isidentifier():
             (folder / f"{name}.py").write_text(f"open({str(folder / f'{name}.run')!r}, 'w').close()\nraise ImportError('hostile')\n")
     return folder
-
-
-@pytest.fixture(scope="session")
-def warm_commands(tmp_path_factory) -> Iterator[Path]:
-    """A folder of Python and fairseq's commands for the front of PATH (warm.py); with --all, the real ones."""
-    if os.environ.get(sizes.ALL):
-        yield BIN
-        return
-    with warm.warm(tmp_path_factory.mktemp("warm")) as folder:
-        yield folder
 
 
 @pytest.fixture(scope="session")

@@ -1,25 +1,30 @@
 """`python`, `fairseq-generate` and `fairseq-interactive` for shells that tests start: forked children of a process that has everything
 imported, so that a start costs milliseconds, not seconds. What a start itself does is tested with real ones (tests/guest, tests/compat).
 
-    python tests/warm.py FOLDER      makes the commands in FOLDER and serves them until standard input ends
+    python tests/warm.py FOLDER      makes the commands in FOLDER, serves them until standard input ends, and removes it
 """
 
 from __future__ import annotations
 
 import atexit
+import functools
 import json
 import os
+import selectors
+import shutil
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import tempfile
 from pathlib import Path
 from typing import Any
 
+import sizes
+
 NAMES = ("python", "python3", "fairseq-generate", "fairseq-interactive")
 SOCKET = "warm.socket"
+keep: list[subprocess.Popen] = []  # the server, which ends when its standard input is closed, as by the end of this process
 CLIENT = """#!{python} -IS
 import json, os, signal, socket, sys
 server = socket.socket(socket.AF_UNIX)
@@ -39,13 +44,21 @@ os._exit(status)
 """
 
 
-@contextmanager
-def warm(folder: Path) -> Iterator[Path]:
-    """A folder of commands for the front of PATH."""
-    with subprocess.Popen([sys.executable, __file__, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
-        assert server.stdin is not None and server.stdout is not None and server.stdout.readline(), "it has not started"
-        yield folder
-        server.stdin.close()
+@functools.cache
+def commands() -> Path:
+    """A folder of the commands for the front of PATH; with --all that of the real ones."""
+    if os.environ.get(sizes.ALL):
+        return Path(sys.executable).parent
+    folder = tempfile.mkdtemp(prefix="warm-")
+    server = subprocess.Popen([sys.executable, __file__, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert server.stdout is not None and server.stdout.readline(), "it has not started"
+    keep.append(server)
+    return Path(folder)
+
+
+def python() -> str:
+    """Python, started warm."""
+    return str(commands() / "python")
 
 
 def serve(folder: Path) -> None:
@@ -70,25 +83,22 @@ def serve(folder: Path) -> None:
         (folder / name).chmod(0o755)
     assert threading.active_count() == 1, "a process with threads cannot be forked"
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    os.set_inheritable(0, False)
     print("ready", flush=True)
-    listener.setblocking(True)
-    import selectors
-
     waiting = selectors.DefaultSelector()
     waiting.register(listener, selectors.EVENT_READ)
     waiting.register(0, selectors.EVENT_READ)
     while True:
         if any(key.fd == 0 for key, _ in waiting.select()):
-            return  # whoever started this has closed its end, or is gone
+            shutil.rmtree(folder, ignore_errors=True)  # whoever started this is gone
+            return
         connection, _ = listener.accept()
         if os.fork() == 0:
             listener.close()
-            attend(connection)
+            attend(connection, str(folder / NAMES[0]))
         connection.close()
 
 
-def attend(connection: socket.socket) -> None:
+def attend(connection: socket.socket, own: str) -> None:
     """In a child of the server: start the command in a child of its own, and tell its number and its end."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     size, fds, *_ = socket.recv_fds(connection, 8, 3)
@@ -97,7 +107,7 @@ def attend(connection: socket.socket) -> None:
     child = os.fork()
     if child == 0:
         connection.close()
-        live(*asked, fds)
+        live(own, *asked, fds)
     for fd in fds:
         os.close(fd)
     connection.sendall(f"{child}\n".encode())
@@ -106,8 +116,8 @@ def attend(connection: socket.socket) -> None:
     os._exit(0)
 
 
-def live(name: str, arguments: list[str], folder: str, environment: dict[str, str], fds: list[int]) -> None:
-    """The life of a command."""
+def live(own: str, name: str, arguments: list[str], folder: str, environment: dict[str, str], fds: list[int]) -> None:
+    """The life of a command. own: the path of the warm Python."""
     for place, fd in enumerate(fds):
         os.dup2(fd, place)
         os.close(fd)
@@ -121,7 +131,7 @@ def live(name: str, arguments: list[str], folder: str, environment: dict[str, st
     sys.stdin, sys.stdout, sys.stderr = (open(fd, mode, closefd=False) for fd, mode in ((0, "r"), (1, "w"), (2, "w")))
     status = 1
     try:
-        status = int(run(name, kind, arguments) or 0)
+        status = int(run(name, kind, arguments, own) or 0)
     except SystemExit as error:
         if not isinstance(error.code, int | None):
             print(error.code, file=sys.stderr)
@@ -141,7 +151,7 @@ def is_light(module: str) -> bool:
     return module.startswith(own_process.LIGHT)
 
 
-def run(name: str, kind: str, arguments: list[str]) -> Any:
+def run(name: str, kind: str, arguments: list[str], own: str) -> Any:
     """As Python would run it."""
     import builtins
     import runpy
@@ -165,8 +175,10 @@ def run(name: str, kind: str, arguments: list[str]) -> Any:
             own_process.own_this_process()
         return runpy.run_module(arguments[1], run_name="__main__", alter_sys=True) and None
     if kind not in ("-", "-c"):
-        sys.argv = arguments
-        sys.path.insert(0, str(Path(kind).resolve().parent))
+        sys.argv, place = arguments, Path(kind).resolve()
+        if "scripts" in place.parts:  # what the project's scripts start, they start warm
+            sys.executable = own
+        sys.path.insert(0, str(place.parent))
         return runpy.run_path(kind, run_name="__main__") and None
     sys.argv = [kind, *arguments[2 if kind == "-c" else 1 :]]
     sys.path.insert(0, "")
@@ -178,5 +190,5 @@ def run(name: str, kind: str, arguments: list[str]) -> Any:
 
 
 if __name__ == "__main__":
-    sys.path.pop(0)
+    sys.path.pop(0)  # the tests' own folder
     serve(Path(sys.argv[1]))
