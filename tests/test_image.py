@@ -96,8 +96,9 @@ def test_the_steps_make_a_server_that_becomes_healthy_and_asks_for_a_key(root) -
                 time.sleep(1)
             assert os.stat(f"/proc/{server.pid}").st_uid == 1000
             asked = urllib.request.Request(f"http://localhost:{port}/translate", b"q=Der Verband wird morgen.&source=de&target=en")
-            with pytest.raises(urllib.error.HTTPError, match="401"):
+            with pytest.raises(urllib.error.HTTPError, match="400") as refused:  # as LibreTranslate's own server
                 urllib.request.urlopen(asked, timeout=60)
+            assert "to get an API key" in json.load(refused.value)["error"]
             asked.add_header("Authorization", f"Bearer {KEY}")
             assert json.load(urllib.request.urlopen(asked, timeout=60))["translatedText"]
         finally:
