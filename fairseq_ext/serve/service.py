@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
+from itertools import chain, islice
 from typing import Any
 
 from fastapi import HTTPException, Request
@@ -87,12 +88,13 @@ class Service:
         return passes(format, splitter(pair[0]))
 
     async def prepared(self, request: dict[str, Any], pair: Pair) -> dict[str, Any]:
-        """The request with the items of its text where that is long: to find them takes time, in which others are served."""
+        """The request with the items of its text where that is long: to find the first takes time, in which others are served."""
         if len(request["source"]) < LONG or is_one_sentence(request):
             return request
         first, *others = self.passes(request.get("format", "text"), pair)
-        found = await run_in_threadpool(lambda: list(first(request["source"])))
-        return request | {"items": [lambda text: iter(found), *others]}
+        found = first(request["source"])
+        head = await run_in_threadpool(lambda: list(islice(found, 1)))
+        return request | {"items": [lambda text: chain(head, found), *others]}
 
     async def answered(self, request: Request, requests: Sequence[dict[str, Any]], pair: Pair) -> list[Answer | UsageError]:
         """The answers to these requests, keywords of `submit`."""
