@@ -22,7 +22,7 @@ from fairseq_ext.text.marks import ended
 from fairseq_ext.text.segments import Item, Segment, halves
 
 AHEAD, OPEN = 64, 512  # segments of a text that an engine has at once, and items that are not joined: one may take its time
-REST = 1e-6  # seconds between two partial results for each character of them: each has the whole text so far
+REST = 3e-6  # seconds between two partial results for each character of them: each has the whole text so far
 
 
 class TextRequest:

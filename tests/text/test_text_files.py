@@ -152,7 +152,8 @@ LETTER = """<html><head><meta charset="utf-8"></head><body><h1>Der Bericht</h1>
 <p>Der Hund <b>l&auml;uft</b>. Die <i>alte Katze</i> schl&auml;ft, und <u>alles</u> ist <span style="color:blue">gut</span>.<br>Ende</p>
 <ul><li>Das <a href="https://example.org/">Kabel</a> ist neu.</li></ul><table><tr><td>Name</td><td>12 Euro</td></tr></table>
 </body></html>"""
-SLIDES = """<office:document office:mimetype="application/vnd.oasis.opendocument.presentation"
+SLIDES = """<?xml version="1.0" encoding="UTF-8"?>
+<office:document office:mimetype="application/vnd.oasis.opendocument.presentation"
  xmlns:office="urn:oasis:names:tc:opendocument:xmlns:office:1.0" xmlns:draw="urn:oasis:names:tc:opendocument:xmlns:drawing:1.0"
  xmlns:text="urn:oasis:names:tc:opendocument:xmlns:text:1.0" xmlns:svg="urn:oasis:names:tc:opendocument:xmlns:svg-compatible:1.0">
 <office:body><office:presentation><draw:page><draw:frame svg:width="9cm" svg:height="9cm"><draw:text-box>
