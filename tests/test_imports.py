@@ -41,7 +41,7 @@ ALLOWED = {
     "config": "candidates.flags checks constraints loading.digests loading.settings registry search stats version",
     "models": "",
     "candidates": "errors registry search.finished",
-    "loading": "compat.startup constraints.boundaries constraints.phrase errors files",
+    "loading": "compat.startup constraints.phrases.boundaries constraints.phrases.phrase errors files",
     "checks": "candidates.flags constraints.flags errors registry session.cpu_workers",
     # strategies -> drivers, kernels
     "strategies": "constraints counters decoders.protocol decoders.upload errors files kernels loading.digests parallel registry search "
@@ -50,7 +50,8 @@ ALLOWED = {
     "stats",
     # drivers -> decoders, through a protocol
     "parallel": "counters decoders.protocol decoders.upload errors files kernels loading.array_file search stats",
-    "search": "constraints.boundaries constraints.sentence constraints.sentence_end decoders.protocol decoders.upload errors kernels stats",
+    "search": "constraints.phrases.boundaries constraints.sentence constraints.sentence_end decoders.protocol decoders.upload errors "
+    "kernels stats",
     "placement": "constraints decoders.protocol search stats terms",
     "constraints": "counters errors files search.finished search.log_probs search.pool stats terms",
     "decoders": "errors kernels",

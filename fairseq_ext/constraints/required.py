@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.constraints.automaton import IN, OUT, START
-from fairseq_ext.constraints.boundaries import Boundaries
-from fairseq_ext.constraints.phrase import Phrase
+from fairseq_ext.constraints.phrases.boundaries import Boundaries
+from fairseq_ext.constraints.phrases.phrase import Phrase
 from fairseq_ext.constraints.requirement import Requirement, compiled_requirement, never
 from fairseq_ext.constraints.sentence import EXACT, Cased
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fairseq_ext.constraints.flags import case_of, places_terms
 from fairseq_ext.constraints.glossary import Glossary, GlossaryOptions
-from fairseq_ext.constraints.phrase import Phrase
-from fairseq_ext.constraints.pieces import normal
+from fairseq_ext.constraints.phrases.phrase import Phrase
+from fairseq_ext.constraints.phrases.pieces import normal
 from fairseq_ext.constraints.places import Place, Text, Wanted, assigned, in_order
 from fairseq_ext.constraints.sentence import SentenceConstraints, merge
 from fairseq_ext.engine.jobs import Constraint, GlossaryFile, Job, Span

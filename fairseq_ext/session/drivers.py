@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from fairseq_ext.config import Context
+from fairseq_ext.constraints.phrases.target_text import TargetText
 from fairseq_ext.constraints.report import Meets
 from fairseq_ext.constraints.shorter import Shorter
-from fairseq_ext.constraints.target_text import TargetText
 from fairseq_ext.decoders.fairseq.uncached import UncachedBackend
 from fairseq_ext.decoders.protocol import Regroupable
 from fairseq_ext.errors import UsageError

@@ -17,9 +17,9 @@ from strategies.select.test_banks import Both
 from strategies.select.test_dba import VOCABULARY
 from table_model import EOS, FIRST_WORD, TableDecoder, random_table, search, stop_plug
 
-from fairseq_ext.constraints.boundaries import Boundaries, find_boundaries
 from fairseq_ext.constraints.in_text import InText
-from fairseq_ext.constraints.pieces import Pieces
+from fairseq_ext.constraints.phrases.boundaries import Boundaries, find_boundaries
+from fairseq_ext.constraints.phrases.pieces import Pieces
 from fairseq_ext.constraints.required import build_table
 from fairseq_ext.constraints.sentence import SentenceConstraints
 from fairseq_ext.strategies.select.cbs import ConstrainedBeam
