@@ -62,6 +62,7 @@ def translate(source: str, target: str, through: Through) -> None:
             if ending in TEXTS:
                 for part in through(text_of(content, source), TEXTS[ending]):
                     out.write(part.encode())
+                    out.flush()  # where it is a pipe
             elif ending in PARTS:
                 archive(source, out, *PARTS[ending], through)
             elif ending == ".po":
