@@ -23,8 +23,8 @@ ALLOWED = {
     "corpus": "compat.child constraints counters loading.digests errors files loading stats translator",
     "doctor": "compat",
     "serve": "compat.child constraints engine errors files loading.arguments loading.model_folder "
-    "loading.several_sentences tasks terms.glossary_files text.files text.formats text.in_engine text.language_codes text.splitter translator "
-    "viz",
+    "loading.several_sentences tasks terms.glossary_files text.files text.formats text.in_engine text.language_codes text.splitter "
+    "translator viz",
     "engine": "compat.child constraints errors flags kernels.library loading.lengths parallel placement.align search session.pool_of "
     "strategies.schedule.stream terms text.formats text.in_engine text.splitter translator",
     "terms": "errors files",
