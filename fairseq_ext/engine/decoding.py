@@ -8,7 +8,7 @@ A request whose preparation fails is answered with the error. When a step fails,
 alone, so that the error goes to the request that is to blame.
 
 With --glossary-placement align a request is searched without its glossary terms, which are then written into the draft. Where the draft
-lacks a phrase after that, the request starts once more, with all of them.
+has no word for a term, the request starts once more with that one, and where it lacks a phrase after that, with all of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fairseq_ext.engine.jobs import Partial
 from fairseq_ext.engine.languages import Pair
 from fairseq_ext.errors import NotANumber
 from fairseq_ext.parallel.driver import ParallelSearch
-from fairseq_ext.placement.align import GlossaryPlacement, elsewhere
+from fairseq_ext.placement.align import GlossaryPlacement, elsewhere, without_terms
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Schedule
@@ -129,23 +129,25 @@ class Decoding(Intake):
         del self.live[request.number]  # now: a step that fails runs it again
 
     def settle(self, request: JobRequest, pool: Pool, sentence: int, found: list[Hypothesis]) -> None:
-        """Answer a request with what the search has found. A draft that lacks phrases is searched again, with them, and what has come to
-        its length limit with less room."""
+        """Answer a request with what the search has found. What has come to its length limit is searched again with less room, and a
+        draft that lacks phrases with them."""
+        if self.shorter is not None and request.room is not None:
+            found, request.room = self.shorter.better(pool, sentence, request.long, found), None
+        elif self.shorter is not None and (room := self.shorter.room(pool, sentence, found)) is not None:
+            request.room, request.long = room, found
+            return self.scheduler.add(request, first=True)
         if self.placement is not None and request.is_draft and found:
             pool, sentence = pool_of(self.translator, [request.tokens], [request.wanted]), 0
-            complete = self.placement.placed(pool, [self.placement.sentence(pool, 0, found, request.asked)])[0]
+            placed = self.placement.sentence(pool, 0, found, request.asked, request.required)
+            complete = self.placement.placed(pool, [placed])[0]
             if complete is None:
-                request.sought, request.nbest, request.most = request.wanted, request.asked, request.asked
+                request.required += placed.wordless
+                request.sought = without_terms(request.wanted, request.required) if placed.wordless else request.wanted
+                request.nbest = request.most = request.asked
                 return self.scheduler.add(request, first=True)
             found = complete
-        else:
-            if self.shorter is not None and request.room is not None:
-                found = self.shorter.better(pool, sentence, request.long, found)
-            elif self.shorter is not None and (room := self.shorter.room(pool, sentence, found)) is not None:
-                request.room, request.long = room, found
-                return self.scheduler.add(request, first=True)
-            if self.placement is not None and request.wanted is not None and request.wanted.terms:
-                found = elsewhere(request.wanted, found)
+        elif self.placement is not None and request.wanted is not None and request.wanted.terms:
+            found = elsewhere(request.wanted, found)
         self.answer(request, self.generator.answer(pool, sentence, found), gap_of(found))
 
     def tell_prefixes(self) -> None:

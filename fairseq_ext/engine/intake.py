@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fairseq_ext.constraints.flags import places_terms
 from fairseq_ext.constraints.report import ConstraintCounts
-from fairseq_ext.constraints.sentence import SentenceConstraints
+from fairseq_ext.constraints.sentence import SentenceConstraints, SourceTerm
 from fairseq_ext.engine.jobs import Answer, Job, Work
 from fairseq_ext.engine.languages import LanguagesOfRequests
 from fairseq_ext.engine.requirements import Requirements, Term
@@ -41,6 +41,7 @@ class JobRequest(Request):
     told: int = 0  # tokens of the prefix that has been told
     room: int | None = None  # most tokens of a search that is repeated (constraints/shorter.py)
     long: list[Hypothesis] = field(default_factory=list)  # what the first one has found
+    required: tuple[SourceTerm, ...] = ()  # for which a first draft had no word, and which the search brings in
 
     @property
     def is_draft(self) -> bool:
