@@ -142,6 +142,7 @@ class Decoding(Intake):
             complete = self.placement.placed(pool, [placed])[0]
             if complete is None:
                 request.required += placed.wordless
+                assert request.wanted is not None  # its terms were placed
                 request.sought = without_terms(request.wanted, request.required) if placed.wordless else request.wanted
                 request.nbest = request.most = request.asked
                 return self.scheduler.add(request, first=True)
