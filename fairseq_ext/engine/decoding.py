@@ -136,19 +136,19 @@ class Decoding(Intake):
         elif self.shorter is not None and (room := self.shorter.room(pool, sentence, found)) is not None:
             request.room, request.long = room, found
             return self.scheduler.add(request, first=True)
-        wanted = request.wanted
-        if self.placement is not None and wanted is not None and request.is_draft and found:
-            pool, sentence = pool_of(self.translator, [request.tokens], [wanted]), 0
+        if self.placement is not None and request.is_draft and found:
+            pool, sentence = pool_of(self.translator, [request.tokens], [request.wanted]), 0
             placed = self.placement.sentence(pool, 0, found, request.asked, request.required)
             complete = self.placement.placed(pool, [placed])[0]
             if complete is None:
                 request.required += placed.wordless
-                request.sought = without_terms(wanted, request.required) if placed.wordless else wanted
+                assert request.wanted is not None  # its terms were placed
+                request.sought = without_terms(request.wanted, request.required) if placed.wordless else request.wanted
                 request.nbest = request.most = request.asked
                 return self.scheduler.add(request, first=True)
             found = complete
-        elif self.placement is not None and wanted is not None and wanted.terms:
-            found = elsewhere(wanted, found)
+        elif self.placement is not None and request.wanted is not None and request.wanted.terms:
+            found = elsewhere(request.wanted, found)
         self.answer(request, self.generator.answer(pool, sentence, found), gap_of(found))
 
     def tell_prefixes(self) -> None:
