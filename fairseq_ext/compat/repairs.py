@@ -58,7 +58,7 @@ def read_optional_types(utils: ModuleType) -> None:
         optional = isinstance(field_type, types.UnionType) and field_type.__args__[-1] is types.NoneType
         return field_type.__args__[0] if optional else stock(field_type)
 
-    vars(utils)["interpret_dc_type"] = interpret_dc_type
+    utils.interpret_dc_type = interpret_dc_type  # type: ignore[attr-defined]
 
 
 def avoid_fused_encoder_layer(transformer_layer: ModuleType) -> None:
