@@ -13,6 +13,7 @@ import torch
 from fairseq.data import Dictionary
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sizes import covering
 from strategies.select.test_banks import Both
 from strategies.select.test_dba import VOCABULARY
 from table_model import EOS, FIRST_WORD, TableDecoder, random_table, search, stop_plug
@@ -130,6 +131,7 @@ def decode(table, constraints, k: int, max_len: int, mode: str, select=DBA, orde
     return {tuple(h.tokens.tolist()[:-1]): h.score for h in found}
 
 
+@covering(4)
 @pytest.mark.parametrize("select", [DBA, GridBeam, ConstrainedBeam], ids=["dba", "gbs", "cbs"])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("case", CASES)
