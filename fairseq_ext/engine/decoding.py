@@ -21,6 +21,7 @@ import torch
 from fairseq_ext.constraints.shorter import Shorter
 from fairseq_ext.engine.intake import Intake, JobRequest, told
 from fairseq_ext.engine.jobs import Partial
+from fairseq_ext.engine.languages import Pair
 from fairseq_ext.errors import NotANumber
 from fairseq_ext.parallel.driver import ParallelSearch
 from fairseq_ext.placement.align import GlossaryPlacement, elsewhere
@@ -94,17 +95,18 @@ class Decoding(Intake):
     def start(self, requests: list[JobRequest]) -> None:
         """Put these requests into the search, in a batch for each of its searchers."""
         now = time.monotonic()
-        batches: dict[Searcher, list[JobRequest]] = {}
+        batches: dict[tuple[Searcher, Pair | None], list[JobRequest]] = {}
         for request in requests:
             request.started = request.started or now
             taker = next(searcher for searcher in self.search.searchers if searcher.may_take(request.sought))
-            batches.setdefault(taker, []).append(request)
-        for batch in batches.values():
+            batches.setdefault((taker, request.job.languages), []).append(request)
+        for (_, languages), batch in batches.items():
             tokens = [request.tokens for request in batch]
-            if all(request.sought is None or request.sought.is_free for request in batch):
-                pool = pool_without_constraints(self.translator, tokens)
-            else:
-                pool = pool_of(self.translator, tokens, [request.sought for request in batch])
+            with self.languages.of(languages):
+                if all(request.sought is None or request.sought.is_free for request in batch):
+                    pool = pool_without_constraints(self.translator, tokens)
+                else:
+                    pool = pool_of(self.translator, tokens, [request.sought for request in batch])
             batch = [batch[i] for i in pool.ids.tolist()]
             pool.ids = torch.zeros_like(pool.ids)  # a request's samples depend on nothing but what it asks for
             for sentence, request in enumerate(batch):
@@ -122,7 +124,8 @@ class Decoding(Intake):
         else:
             if found is None:
                 return
-            self.settle(request, request.batch, request.sentence, found)
+            with self.languages.of(request.job.languages):
+                self.settle(request, request.batch, request.sentence, found)
         del self.live[request.number]  # now: a step that fails runs it again
 
     def settle(self, request: JobRequest, pool: Pool, sentence: int, found: list[Hypothesis]) -> None:

@@ -96,6 +96,11 @@ class Sentence:
         return all(candidate.held) or (candidate.words is not None and all(word is not None for _, word in self.places(candidate)))
 
 
+def is_english(language: str | None) -> bool:
+    """Whether a code, such as en, en_XX or eng_Latn, is one of English."""
+    return (language or "").lower().startswith("en")
+
+
 class GlossaryPlacement:
     """A driver of three. draft: searches first, where a sentence has terms alone; forced: where it has other phrases too, and what
     placement could not serve. score: forced decoding by the models; text: how the target side is read, which the command says after the

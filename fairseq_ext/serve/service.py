@@ -11,7 +11,7 @@ from fastapi import HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
 
 from fairseq_ext.engine.jobs import Answer, Partial
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import UsageError, cut
 from fairseq_ext.serve import records
 from fairseq_ext.serve.glossaries import Glossaries
 from fairseq_ext.serve.guard import Keys, read_body
@@ -49,10 +49,10 @@ class Service:
 
     def pair_of(self, request: Request) -> Pair:
         """The pair that the request's query names (`?source=de&target=en`), else the only one. Errors: UsageError, HTTPException 503."""
-        pairs, query = self.pairs(), request.query_params
-        known = [pair for pair in pairs if pair == (query.get("source", pair[0]), query.get("target", pair[1]))]
+        pairs, (source, target) = self.pairs(), map(request.query_params.get, ("source", "target"))
+        known = [pair for pair in pairs if source in (None, pair[0]) and target in (None, pair[1])]
         if len(known) != 1:
-            said = ", ".join("-".join(pair) for pair in pairs)
+            said = cut(", ".join("-".join(pair) for pair in pairs[:20]))
             raise UsageError(f"this server translates {said}: name one of them by ?source={pairs[0][0]}&target={pairs[0][1]}")
         return known[0]
 
