@@ -115,7 +115,8 @@ def test_lines_in_half_precision_score_as_in_float32(half, tolerance, pretended,
     lines, best = ["de1 de2 de3", "de4 de5", "de6 de7 de8 de9 de1"], []
     for each in ({}, half):
         translator = Translator(str(tiny / "model.pt"), str(tiny / "data"), **flags, **each)
-        assert (translator.models[0].decoder.output_projection.weight.dtype == torch.float32) != bool(each)
+        weight = translator.models[0].decoder.output_projection.weight
+        assert weight.is_cuda and (weight.dtype == torch.float32) != bool(each)
         best.append([nbest[0] for nbest in translator.translate(lines)])
     assert [h.score for h in best[0]] != [h.score for h in best[1]]
     assert [h.score for h in best[1]] == pytest.approx([h.score for h in best[0]], abs=tolerance)
