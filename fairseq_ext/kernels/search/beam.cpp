@@ -88,30 +88,40 @@ bool choose(const Sentence& s, float* logits, int64_t V, Best& best) {
     return true;
 }
 
-// The rows of a sentence, whose next words are drawn, with one token more; each that ends is an answer
+// The rows of a sentence with one token more, of those that its samples draw; each sample that ends is an answer. Samples that have drawn
+// the same so far share a row
 Result draw(Sentence& s, float* logits, int64_t V) {
-    static thread_local std::vector<int64_t> words;
+    static thread_local std::vector<int64_t> words, memory_word, memory_parent;
     static thread_local std::vector<double> parts;
     const Rules& rules = *s.rules;
-    const bool at_limit = s.length >= s.limit;
-    int64_t going = 0;
+    const int64_t k = rules.k, at = s.length + 1;
+    int64_t *word = scratch(memory_word, k), *parent = scratch(memory_parent, k), rows = 0;
     for (int64_t i = 0; i < s.rows; ++i) {
         float *line = logits + i * V, highest, log_total;
         if (!forbid(s, i, line, V, highest, log_total)) return NOT_A_NUMBER;
         for (int64_t w = 0; w < V; ++w) line[w] = (line[w] - highest) - log_total;
-        if (at_limit) std::fill_n(line, rules.eos, -INFINITY), std::fill(line + rules.eos + 1, line + V, -INFINITY);
+        if (s.length >= s.limit) std::fill_n(line, rules.eos, -INFINITY), std::fill(line + rules.eos + 1, line + V, -INFINITY);
         const Draw word_of(line, V, rules.cut, words, parts);
-        const int64_t from = s.length ? s.sample[i] : 0, end = s.length ? from + 1 : rules.k;
-        for (int64_t sample = from; sample < end; ++sample) {
-            const int64_t word = word_of(uniform(rules.seed, s.number, sample, s.length));
-            if (word < 0) continue;
-            const float total = line[word] + s.score[i * s.T + s.length];
-            if (word == rules.eos) s.order[s.finished] = s.finished, s.finish(s.finished, i, total), ++s.finished;
-            else s.go_on(going, i, word, total), s.sample[going++] = sample;
-        }
+        for (int64_t sample = 0; sample < k; ++sample)
+            if (s.row[sample] == i) word[sample] = word_of(uniform(rules.seed, s.number, sample, s.length));
     }
-    if (!going) return FOUND;
-    s.next(going);
+    for (int64_t sample = 0; sample < k; ++sample) {
+        const int64_t i = s.row[sample], w = word[sample];
+        if (i < 0) continue;
+        s.row[sample] = -1;
+        if (w < 0) continue;
+        const float total = logits[i * V + w] + s.score[i * s.T + s.length];
+        if (w == rules.eos) {
+            s.order[s.finished] = s.finished, s.finish(s.finished, i, total), ++s.finished;
+            continue;
+        }
+        int64_t j = 0;
+        while (j < rows && (parent[j] != i || s.next_tokens[j * s.T + at] != w)) ++j;
+        if (j == rows) s.go_on(j, i, w, total), parent[rows++] = i;
+        s.row[sample] = j;
+    }
+    if (!rows) return FOUND;
+    s.next(rows);
     return GOES_ON;
 }
 

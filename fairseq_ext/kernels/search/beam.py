@@ -80,7 +80,7 @@ class CompiledSentence:
         self.address = ctypes.addressof(self.struct)
         self.arrays: dict[str, np.ndarray] = {}
         self.addresses: dict[str, int] = {}  # of the arrays
-        self.kept = {name: np.zeros(self.k, np.int64) for name in ("order", "waits", "found_length", "sample")}
+        self.kept = {name: np.zeros(self.k, np.int64) for name in ("order", "waits", "found_length", "row")}
         self.kept["best"] = np.zeros(self.k)
         for name, array in self.kept.items():
             setattr(self.struct, name, array.ctypes.data)
@@ -119,6 +119,7 @@ class CompiledSentence:
         struct.result = struct.length = struct.used = struct.finished = struct.waiting = struct.dropped = struct.missed = 0
         struct.best_total, struct.gap = -math.inf, 0.0
         self.kept["best"].fill(-math.inf)
+        self.kept["row"].fill(0)
         self.arrays["tokens"][0, 0], self.arrays["score"][0, 0] = bos, 0.0
 
     @property

@@ -39,7 +39,7 @@ struct Sentence {
     int64_t finished, waiting;                 // hypotheses that are answers, and those that wait to become one (RANKED)
     int64_t dropped, missed;                   // candidates dropped that would have been rows; rows that k a step would have had beside these
     double best_total, gap;                    // highest sum of log-probabilities of a hypothesis; what the answer may lack (OPTIMAL)
-    int64_t* sample;                           // (k,) number of each row's sample
+    int64_t* row;                              // (k,) of each sample, -1 when it has ended
     int64_t *order, *waits;                    // (k,) places in found of the answers, and of those that wait, best first
     double* best;                              // (k,) scores of the answers, best first (OPTIMAL)
     int64_t *tokens, *next_tokens;             // (k, T) the first token, then those chosen

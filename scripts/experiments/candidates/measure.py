@@ -1,12 +1,14 @@
 """Minimum Bayes risk beside beam search: BLEU, chrF and TER with paired intervals against beam 5, and CPU seconds.
 
-    python scripts/experiments/candidates/measure.py --model MODEL --text TEXT --lines 1000
+    python scripts/experiments/candidates/measure.py --model MODEL --text TEXT --lines 1000 --lists FOLDER
 
-An asterisk marks the metric that the search optimises: a gain there says little. Intervals are the middle 95 per cent of 1,000 paired
-resamples of the sentences (Koehn 2004).
+Lists of hypotheses are kept in FOLDER, so that other ways to choose from them need no new search. Time is that of the search and of the
+choice. An asterisk marks the metric that the choice optimises: a gain there says little. Intervals are the middle 95 per cent of 1,000
+paired resamples of the sentences (Koehn 2004).
 """
 
 import argparse
+import json
 import time
 from pathlib import Path
 
@@ -15,18 +17,44 @@ import torch
 from sacrebleu.metrics import BLEU, CHRF, TER
 
 from fairseq_ext import Translator
+from fairseq_ext.candidates.risk import BayesRisk
+from fairseq_ext.search.finished import Hypothesis
+from fairseq_ext.tasks import Flags
 
-SAMPLES = dict(sampling=True, sampling_epsilon=0.02)
-SYSTEMS = {
-    "beam 5": dict(beam=5),
-    "beam 30": dict(beam=30),
-    "MBR chrF, 30-best": dict(beam=30, mbr="chrf"),
-    "MBR chrF, 30-best, uniform": dict(beam=30, mbr="chrf", mbr_weights="uniform"),
-    "MBR BLEU, 30-best": dict(beam=30, mbr="bleu"),
-    "MBR chrF, 30 samples": dict(beam=30, mbr="chrf", **SAMPLES),
-    "MBR chrF, 30 samples, aggregated": dict(beam=30, mbr="chrf", mbr_aggregate=True, **SAMPLES),
+SEARCHES = {"beam 5": dict(beam=5), "beam 30": dict(beam=30), "30 samples": dict(beam=30, sampling=True, sampling_epsilon=0.02)}
+CHOICES = {  # of a search's list: the flags of --mbr
+    "beam 5": ("beam 5", {}),
+    "beam 30": ("beam 30", {}),
+    "MBR chrF, 30-best, `prob`": ("beam 30", dict(mbr="chrf", mbr_weights="prob")),
+    "MBR chrF, 30-best, `uniform`": ("beam 30", dict(mbr="chrf", mbr_weights="uniform")),
+    "MBR BLEU, 30-best, `prob`": ("beam 30", dict(mbr="bleu", mbr_weights="prob")),
+    "MBR BLEU, 30-best, `uniform`": ("beam 30", dict(mbr="bleu", mbr_weights="uniform")),
+    "MBR chrF, 30 samples, epsilon 0.02": ("30 samples", dict(mbr="chrf", mbr_weights="uniform")),
 }
 METRICS = {"BLEU": BLEU(), "chrF": CHRF(), "TER": TER()}
+
+
+def lists(args: argparse.Namespace, search: str, source: list[str]) -> tuple[list[list[list]], float]:
+    """Each line's hypotheses, [text, tokens, score, sum of log-probabilities] each, and the CPU seconds of the search."""
+    path = args.lists / f"{Path(args.text).name}.{search.replace(' ', '-')}.json"
+    if not path.exists():
+        model = dict(path=str(args.model / "checkpoint.pt"), data=str(args.model), source_lang="de", target_lang="en", bpe="sentencepiece")
+        model |= dict(sentencepiece_model=str(args.model / "spm.model"), cpu=True, batch_size=32)
+        translator = Translator(**model, **SEARCHES[search])
+        start = time.process_time()
+        found = translator.translate(source, nbest=SEARCHES[search]["beam"])
+        took = time.process_time() - start
+        rows = [[[h.text, len(h.tokens), h.score, float(sum(h.positional_scores))] for h in nbest] for nbest in found]
+        path.write_text(json.dumps([rows, took]), encoding="utf-8")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def chosen(nbest: list[list], risk: BayesRisk, source: str) -> str:
+    """The text that --mbr answers with."""
+    texts = {i: text for i, (text, *_) in enumerate(nbest)}
+    risk.text = lambda tokens: texts[int(tokens[0])]
+    every = [Hypothesis(torch.tensor([i]), score, torch.tensor([total])) for i, (_, _, score, total) in enumerate(nbest)]
+    return texts[int(risk(every, source)[0].tokens[0])]
 
 
 def scores(metric, lines: list[str], references: list[str], times: np.ndarray) -> np.ndarray:
@@ -40,28 +68,29 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True, help="folder with checkpoint.pt, dict.*.txt and spm.model")
     parser.add_argument("--text", required=True, help="TEXT.de and TEXT.en")
     parser.add_argument("--lines", type=int, default=1000)
+    parser.add_argument("--lists", type=Path, required=True, help="folder of the lists of hypotheses")
     args = parser.parse_args()
+    args.lists.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     source, references = (Path(f"{args.text}.{side}").read_text(encoding="utf-8").split("\n")[: args.lines] for side in ("de", "en"))
     times = np.random.default_rng(12345).multinomial(len(source), np.full(len(source), 1 / len(source)), size=1000)
-    model = dict(path=str(args.model / "checkpoint.pt"), data=str(args.model), source_lang="de", target_lang="en", bpe="sentencepiece")
-    model |= dict(sentencepiece_model=str(args.model / "spm.model"), cpu=True, batch_size=32)
     base: dict[str, np.ndarray] = {}
     first = 0.0
-    print(f"{args.text}, {len(source)} lines\n| search | BLEU | chrF | TER | time |\n| --- | --- | --- | --- | --- |")
-    for name, flags in SYSTEMS.items():
-        translator = Translator(**model, **flags)
+    print(f"{Path(args.text).name}, {len(source)} lines\n| search | BLEU | chrF | TER | time |\n| --- | --- | --- | --- | --- |")
+    for name, (search, flags) in CHOICES.items():
+        found, took = lists(args, search, source)
         start = time.process_time()
-        lines = [nbest[0].text for nbest in translator.translate(source)]
-        took = time.process_time() - start
+        risk = BayesRisk(Flags(**flags), str) if flags else None
+        lines = [chosen(nbest, risk, line) if risk else nbest[0][0] for nbest, line in zip(found, source, strict=True)]
+        took += time.process_time() - start
         first = first or took
         cells = []
         for metric, of in METRICS.items():
-            found = scores(of, lines, references, times)
-            base.setdefault(metric, found)
-            low, high = np.percentile((found - base[metric])[1:], [2.5, 97.5])
-            told = "" if name == "beam 5" else f" ({found[0] - base[metric][0]:+.2f}, {low:+.2f} to {high:+.2f})"
-            cells.append(f"{found[0]:.2f}{'*' if f'MBR {metric}' in name else ''}{told}")
+            value = scores(of, lines, references, times)
+            base.setdefault(metric, value)
+            low, high = np.percentile((value - base[metric])[1:], [2.5, 97.5])
+            told = "" if name == "beam 5" else f" ({low:+.2f} to {high:+.2f})"
+            cells.append(f"{value[0]:.2f}{'*' if f'MBR {metric}' in name else ''}{told}")
         print(f"| {name} | {' | '.join(cells)} | {took / first:.1f} |", flush=True)
 
 
