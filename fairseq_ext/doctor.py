@@ -13,6 +13,7 @@ import logging
 import os
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -39,7 +40,7 @@ IS_CLONE = (PACKAGE.parent / "scripts" / "setup.sh").is_file()
 SET_UP = (
     "run scripts/setup.sh again, and start Python from the environment that it names"
     if IS_CLONE
-    else "pip install --upgrade fairseq_ext; python -m fairseq_ext.doctor --install-fairseq"
+    else "pip install fairseq_ext; python -m fairseq_ext.doctor --install-fairseq"  # of what is installed, pip brings what it lacks
 )
 AS_COMMAND = ("--user-dir", str(PACKAGE), "--task", "translation_ext")
 OLDEST_PYTHON = (3, 10)
@@ -112,7 +113,7 @@ def fairseq() -> str:
 
 def start_up_hook() -> str:
     if probe(HOOK_PROBE).returncode:
-        raise Failed("not active", "fairseq_ext.pth is missing from site-packages: pip install --no-deps -e . (or without -e)")
+        raise Failed("not active", f"put it in place: cp {PACKAGE}/compat/fairseq_ext.pth {sysconfig.get_path('purelib')}")
     return "active at every start of this Python"
 
 

@@ -202,11 +202,12 @@ class Translator(LoadedModel):
                 warnings.warn(said[0] + more, stacklevel=3)
             out: list[Any] = [None] * len(lines)
             good, tokens, wanted = [], [], []
+            source = self.known.constraint_source() if self.known.constrained else None  # what is wrong with a file is no line's fault
             for place, line in enumerate(lines):
                 try:
                     encoded = self.checked(line, f"line {given.first + place + 1}")
-                    if self.known.constrained:
-                        wanted.append(given.of_line(place, encoded, self.known.constraint_source()))
+                    if source is not None:
+                        wanted.append(given.of_line(place, encoded, source))
                 except UsageError as error:
                     if errors == "raise":
                         raise

@@ -136,7 +136,9 @@ class Pretended(Tensor):
         return self
 
     def new(self, *size):
-        return self.new_tensor(*size) if len(size) == 1 and isinstance(size[0], list) else self.new_empty(*size)
+        if len(size) == 1 and isinstance(size[0], (list, Tensor)):
+            return self.new_tensor(size[0]) if isinstance(size[0], list) else size[0].clone()
+        return self.new_empty(*size or (0,))
 
     def new_tensor(self, data, dtype=None, device=None, **_):
         return torch.tensor(data, dtype=dtype or self.dtype, device=device or self.device)
@@ -360,7 +362,8 @@ def pretended_device(folder: Path, patch) -> Iterator[torch.device]:
         get_device_name=lambda *_: "a pretended GPU", get_device_capability=lambda *_: (9, 0), synchronize=lambda *_: wait("synchronize"),
         get_device_properties=lambda *_: SimpleNamespace(total_memory=1 << 34), set_device=lambda *_: None, empty_cache=lambda: None,
         current_stream=lambda *_: stream, Stream=lambda *_: stream, stream=lambda _: contextlib.nullcontext(), graph_pool_handle=list,
-        CUDAGraph=Graph, graph=recorded, memory_allocated=lambda *_: 0,
+        CUDAGraph=Graph, graph=recorded, memory_allocated=lambda *_: 0, manual_seed=lambda _: None, set_rng_state=lambda *_: None,
+        get_rng_state=lambda *_: torch.empty(0),
     )  # fmt: skip
     for name, value in there.items():
         patch.setattr(torch.cuda, name, value)

@@ -1,15 +1,20 @@
-"""A server in a thread of this process, over an engine of the demo model."""
+"""A server in a thread of this process, over an engine of the demo model, and the command in a process of its own."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import pytest
 import uvicorn
 
 from fairseq_ext import Engine
@@ -48,3 +53,29 @@ def listening(engine: Engine, settings: Settings) -> Iterator[httpx.Client]:
         yield client
     running.should_exit = True
     thread.join(30)
+
+
+@pytest.fixture
+def started():
+    """Starts the command on a folder and a free port; returns the process, its address and what it says."""
+    processes = []
+
+    def start(*more: str):
+        data = [] if {"--models", "--data"} & {*more} else ["--data", FLAGS["data"]]
+        command = [sys.executable, "-m", "fairseq_ext.serve", *data, "--cpu", "--port", "0", *more]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+        processes.append(process)
+        said = []
+        for line in process.stderr:
+            said.append(line)
+            if line.startswith(("ready:", "error:")):
+                break
+        url = re.search(r"listening on (http://\S+?)(;|$)", "".join(said), re.M)
+        threading.Thread(target=process.stderr.read, daemon=True).start()
+        return process, url[1], "".join(said)
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()

@@ -98,7 +98,7 @@ def test_no_two_plug_points_rule_each_other_out(first, second):
     assert sum(works) >= 0.8 * len(works)
 
 
-@covering(8)
+@covering(4)
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("generation", [RAW, {}, {"lenpen": 0.5}], ids=str)
 @pytest.mark.parametrize("select", ["topk", "dba", "gbs", "cbs"])

@@ -70,10 +70,14 @@ def test_a_process_that_dies_in_onednn_is_reported_with_the_setting_that_helps(m
     assert "ONEDNN_MAX_CPU_ISA=AVX512_CORE_VNNI" in failed.value.cure
 
 
-def test_a_dead_start_up_hook_is_noticed(monkeypatch):
+def test_a_dead_start_up_hook_is_noticed_and_its_cure_is_a_command(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor, "probe", lambda code: subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True))
-    with pytest.raises(doctor.Failed, match="not active"):
+    monkeypatch.setattr(doctor.sysconfig, "get_path", {"purelib": tmp_path}.get)
+    with pytest.raises(doctor.Failed, match="not active") as failed:
         doctor.start_up_hook()
+    subprocess.run(failed.value.cure.partition(": ")[2], shell=True, check=True)
+    started = subprocess.run([sys.executable, "-S", "-c", f"import site; site.addsitedir({str(tmp_path)!r}); {probes.HOOK_PROBE}"])
+    assert started.returncode == 0
 
 
 def test_a_check_waits_for_the_probe_that_was_started_ahead():

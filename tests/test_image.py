@@ -1,14 +1,18 @@
 """The steps of scripts/docker/Dockerfile in a folder that holds a Debian (mmdebstrap), for want of a container engine (--all)."""
 
+import ast
 import hashlib
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -18,7 +22,6 @@ from test_install import DEMO, ROOT
 
 FOLDER = ROOT / "scripts" / "docker"
 STAGE = (FOLDER / "Dockerfile").read_text().rpartition("\nFROM ")[2]  # the last
-CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 KEY = "a key"
 
 
@@ -38,27 +41,37 @@ def test_the_image_is_not_roots_and_its_parts_fit() -> None:
     assert (FOLDER / service["build"]["context"] / service["build"]["dockerfile"]).samefile(FOLDER / "Dockerfile")
 
 
-def inside(root: Path, words: list[str], **how) -> list[str]:
-    """A command that runs in the folder as its root, with a /proc of its own."""
-    started = 'mount -t proc proc "$0/proc" && exec chroot "$@"'
-    return ["unshare", "--mount", "sh", "-c", started, str(root), *how.get("options", ()), str(root), *words]
+def inside(root: Path, words: list[str], *options: str, here: str = "") -> list[str]:
+    """A command that runs in the folder as its root, with a /proc and shared memory of its own, and this machine's files below `here`."""
+    shown = f'mount --rbind / "$0{here}" && mount -o remount,bind,ro "$0{here}" &&' if here else ""
+    steps = f'mount -t proc proc "$0/proc" && mount -t tmpfs shm "$0/dev/shm" && {shown} exec chroot "$@"'
+    return ["unshare", "--mount", "sh", "-c", steps, str(root), *options, str(root), *words]
+
+
+def settings_of_pip(here: str) -> dict[str, str]:
+    """What pip's files and variables say on this machine, and those of certificates, for a root that has its files below `here`."""
+    listed = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True).stdout
+    lines = [line.partition("=") for line in listed.splitlines() if not line.startswith(":env:")]
+    said = {f"PIP_{name.rpartition('.')[2].upper().replace('-', '_')}": ast.literal_eval(value) for name, _, value in lines}
+    said |= {name: value for name, value in os.environ.items() if re.match("PIP_|SSL_CERT_|.*CA_BUNDLE", name)}
+    return {name: re.sub(r"(?<!\S)(file://)?(/\S+)", rf"\1{here}\2", value) for name, value in said.items()}
 
 
 @pytest.fixture
 def root(tmp_path, wheel) -> Path:
-    """A Debian, with what pip's own settings name, on which the steps have run."""
-    made = tmp_path / "root"
+    """A Debian on which the steps have run; torch is the one of this environment, which may be at hand."""
+    made, here = tmp_path / "root", "/here"
     subprocess.run(["mmdebstrap", "--mode=root", "--variant=minbase", "bookworm", made], check=True, capture_output=True)
-    (made / "wheels").mkdir()
+    for folder in ("wheels", here[1:]):
+        (made / folder).mkdir()
     shutil.copy(wheel, made / "wheels")
-    for given in (CERTIFICATES, "/etc/resolv.conf", *os.environ.get("PIP_FIND_LINKS", "").split()):
-        if given.startswith("/") and os.path.exists(given):
-            (made / given[1:]).parent.mkdir(parents=True, exist_ok=True)
-            (shutil.copytree if os.path.isdir(given) else shutil.copy)(given, made / given[1:])
-    arguments = dict(line.split("=", 1) for line in told("ARG"))
+    for given in ("resolv.conf", "hosts"):  # as a container engine does
+        shutil.copy(f"/etc/{given}", made / "etc")
+    (made / "torch.txt").write_text(f"torch=={version('torch')}\n")
+    settings = {**os.environ, "PIP_RETRIES": "1", **settings_of_pip(here), **dict(line.split("=", 1) for line in told("ARG"))}
+    settings["PIP_CONSTRAINT"] = f"{settings.get('PIP_CONSTRAINT', '')} /torch.txt"
     for step in told("RUN"):
-        settings = {**os.environ, **arguments}
-        done = subprocess.run(inside(made, ["sh", "-c", step]), env=settings, capture_output=True, text=True, check=False)
+        done = subprocess.run(inside(made, ["sh", "-c", step], here=here), env=settings, capture_output=True, text=True, check=False)
         assert done.returncode == 0, step + done.stdout[-2000:] + done.stderr[-2000:]
     return made
 
@@ -73,18 +86,19 @@ def test_the_steps_make_a_server_that_becomes_healthy_and_asks_for_a_key(root) -
         free.bind(("localhost", 0))
         port = str(free.getsockname()[1])
     words = [*json.loads(told("ENTRYPOINT")[0]), "-s", "de", "-t", "en", "--port", port]
-    user = ["--userspec=translator"]
+    user = "--userspec=translator"
     check = json.loads(told("HEALTHCHECK")[0].partition("CMD ")[2].replace(told("EXPOSE")[0], port))
-    with subprocess.Popen(inside(root, words, options=user), stderr=subprocess.PIPE, text=True, env={"HOME": "/home/translator"}) as server:
+    with subprocess.Popen(inside(root, words, user), stderr=subprocess.PIPE, text=True, env={"HOME": "/home/translator"}) as server:
         try:
             end = time.monotonic() + 300
-            while subprocess.run(inside(root, check, options=user), capture_output=True, check=False).returncode:
+            while subprocess.run(inside(root, check, user), capture_output=True, check=False).returncode:
                 assert time.monotonic() < end and server.poll() is None, server.stderr.read()
                 time.sleep(1)
             assert os.stat(f"/proc/{server.pid}").st_uid == 1000
             asked = urllib.request.Request(f"http://localhost:{port}/translate", b"q=Der Verband wird morgen.&source=de&target=en")
-            with pytest.raises(urllib.error.HTTPError, match="401"):
+            with pytest.raises(urllib.error.HTTPError, match="400") as refused:  # as LibreTranslate's own server
                 urllib.request.urlopen(asked, timeout=60)
+            assert "to get an API key" in json.load(refused.value)["error"]
             asked.add_header("Authorization", f"Bearer {KEY}")
             assert json.load(urllib.request.urlopen(asked, timeout=60))["translatedText"]
         finally:

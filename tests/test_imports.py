@@ -23,11 +23,12 @@ ALLOWED = {
     "corpus": "compat.child constraints counters loading.digests errors files loading stats translator",
     "doctor": "compat",
     "serve": "compat.child constraints engine errors files loading.arguments loading.model_folder "
-    "loading.several_sentences tasks terms.glossary_files text.files text.formats text.in_engine text.splitter translator viz",
+    "loading.several_sentences tasks terms.glossary_files text.files text.formats text.in_engine text.language_codes text.splitter "
+    "translator viz",
     "engine": "compat.child constraints errors flags kernels.library loading.lengths parallel placement.align search session.pool_of "
     "strategies.schedule.stream terms text.formats text.in_engine text.splitter translator",
     "terms": "errors files",
-    "text": "constraints engine.jobs engine.tickets errors files loading placement.forced_decoding terms.words translator",
+    "text": "constraints engine.jobs engine.tickets errors files loading placement.forced_decoding session.pool_of terms.words translator",
     "translator": "constraints errors flags loading session.bad_sentences session.cpu_workers session.generators session.stock.tasks "
     "session.teacher_forcing stats text.alignment text.in_lines text.formats text.segments text.splitter text.translation",
     "viz": "errors files parallel search session.pool_of translator",
@@ -41,7 +42,7 @@ ALLOWED = {
     "config": "candidates.flags checks constraints loading.digests loading.settings registry search stats version",
     "models": "",
     "candidates": "errors registry search.finished",
-    "loading": "compat.startup constraints.boundaries constraints.phrase errors files",
+    "loading": "compat.startup constraints.phrases.boundaries constraints.phrases.phrase errors files",
     "checks": "candidates.flags constraints.flags errors registry session.cpu_workers",
     # strategies -> drivers, kernels
     "strategies": "constraints counters decoders.protocol decoders.upload errors files kernels loading.digests parallel registry search "
@@ -50,7 +51,8 @@ ALLOWED = {
     "stats",
     # drivers -> decoders, through a protocol
     "parallel": "counters decoders.protocol decoders.upload errors files kernels loading.array_file search stats",
-    "search": "constraints.boundaries constraints.sentence constraints.sentence_end decoders.protocol decoders.upload errors kernels stats",
+    "search": "constraints.phrases.boundaries constraints.sentence constraints.sentence_end decoders.protocol decoders.upload errors "
+    "kernels stats",
     "placement": "constraints decoders.protocol search stats terms",
     "constraints": "counters errors files search.finished search.log_probs search.pool stats terms",
     "decoders": "errors kernels",

@@ -34,7 +34,7 @@ from models import (
 )
 
 from fairseq_ext import UsageError
-from fairseq_ext.constraints.boundaries import plain
+from fairseq_ext.constraints.phrases.boundaries import plain
 from fairseq_ext.constraints.required import build_table
 from fairseq_ext.constraints.sentence import Cased, Phrase, SentenceConstraints, banned_in_tokens, without_conflicts
 

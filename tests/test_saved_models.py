@@ -14,6 +14,7 @@ from conftest import command
 from fairseq.models import ARCH_MODEL_REGISTRY
 from models import is_search_of_fairseqs, parted, same, settings
 from saved_models import ENSEMBLES, LONGEST, RECIPES, Loaded, Saved, lines, recipe
+from sizes import covering
 from test_cli import EXT, same_lines, sentence
 
 from fairseq_ext import Translator, UsageError
@@ -80,6 +81,7 @@ class Both:
                 self.compare(self.ours(**flags), count=1 + (4 * i + beam) % 9, equal=i % 3 == 0)
 
 
+@covering(1)
 @pytest.mark.parametrize("beam", BEAMS)
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_architecture_equals_stock(saved, name, beam):
@@ -93,6 +95,7 @@ def test_every_architecture_equals_stock(saved, name, beam):
     both.compare_strategies(beam, whole)
 
 
+@covering(1)
 @pytest.mark.parametrize("beam", BEAMS)
 @pytest.mark.parametrize("names", ENSEMBLES, ids=" + ".join)
 def test_ensembles_of_two_architectures_equal_stock(saved, names, beam):

@@ -138,3 +138,13 @@ def test_another_search_is_refused(tiny):
         (name,) = flag
         with pytest.raises(UsageError, match=f"--match-source-len replaces beam search, so --{name.replace('_', '-')} cannot work with it"):
             make(tiny, match_source_len=True, **flag)
+
+
+def test_a_glossary_that_cannot_be_read_is_no_lines_fault(tiny, tmp_path):
+    """Where lines have their errors in their places, that one is raised: a text would stay as it is, and a command end well."""
+    (tmp_path / "terms.csv").write_text("de1:en1\n")
+    ours = make(tiny, constraints="unordered", glossary=str(tmp_path / "terms.csv"))
+    with pytest.raises(UsageError, match="line 1 of .*terms.csv has 1 column and needs 2"):
+        ours.translate(LINES, errors="return")
+    with pytest.raises(UsageError, match="has 1 column and needs 2"):
+        ours.translate_text("de1 de2")

@@ -30,6 +30,10 @@ EVERYWHERE = (
         "Python 3.11 refuses dataclass instances as defaults, which fairseq's configuration has",
         "repairs.dataclass_defaults", ALL, True,
     )][: sys.version_info >= (3, 11)],
+    *[Patch(
+        "interpret_dc_type in fairseq.dataclass.utils", "Python 3.14 writes Optional[X] as X | None, which fairseq does not know",
+        "repairs.read_optional_types", ("fairseq.dataclass.utils",),
+    )][: sys.version_info >= (3, 14)],
     Patch(
         "initialize and compose in fairseq.dataclass.utils",
         "hydra 1.3 warns five times of the way fairseq calls it, and takes 0.8 s for what takes 0.05 s here",

@@ -49,6 +49,18 @@ def get_field(cls, name, annotation, *more):
     return stock_get_field(cls, name, annotation, *more)
 
 
+def read_optional_types(utils: ModuleType) -> None:
+    """Take X for the type of an option whose field is X | None, as Python 3.14 writes Optional[X]: fairseq knows the older text."""
+    stock = utils.interpret_dc_type
+
+    @functools.wraps(stock)
+    def interpret_dc_type(field_type):
+        optional = isinstance(field_type, types.UnionType) and field_type.__args__[-1] is types.NoneType
+        return field_type.__args__[0] if optional else stock(field_type)
+
+    utils.interpret_dc_type = interpret_dc_type  # type: ignore[attr-defined]
+
+
 def avoid_fused_encoder_layer(transformer_layer: ModuleType) -> None:
     """Keep fairseq from torch's fused encoder layer, which it calls without the mask type that torch >= 2 asks for: a checkpoint
     of a post-norm Transformer would fail on every padded batch. fairseq's own layers beside it compute the same."""

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairseq_ext.constraints.phrase import Phrase
-from fairseq_ext.constraints.pieces import Index, is_letter
+from fairseq_ext.constraints.phrases.phrase import Phrase
+from fairseq_ext.constraints.phrases.pieces import Index, is_letter
 
 START, LED, SPACE, OUT, IN = range(5)
 ROOTS = 5

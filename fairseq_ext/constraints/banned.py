@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.constraints.automaton import OUT, START, Automaton, Pattern, of_texts, of_tokens
-from fairseq_ext.constraints.boundaries import Boundaries
-from fairseq_ext.constraints.phrase import Phrase
-from fairseq_ext.constraints.pieces import folded
+from fairseq_ext.constraints.phrases.boundaries import Boundaries
+from fairseq_ext.constraints.phrases.phrase import Phrase
+from fairseq_ext.constraints.phrases.pieces import folded
 from fairseq_ext.search.log_probs import LogProbs
 
 KEPT = 64  # automata of sentences' phrases that a compiler keeps

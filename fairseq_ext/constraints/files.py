@@ -20,13 +20,13 @@ from unicodedata import normalize
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from fairseq_ext.constraints.boundaries import Boundaries
 from fairseq_ext.constraints.glossary import Glossary, GlossaryOptions, Required
 from fairseq_ext.constraints.in_text import banned_in_texts
 from fairseq_ext.constraints.lines import is_json, parse_json, parse_tabs
-from fairseq_ext.constraints.phrase import Phrase
+from fairseq_ext.constraints.phrases.boundaries import Boundaries
+from fairseq_ext.constraints.phrases.phrase import Phrase
+from fairseq_ext.constraints.phrases.segmenter import Segmenter
 from fairseq_ext.constraints.places import overlapping, token_spans
-from fairseq_ext.constraints.segmenter import Segmenter
 from fairseq_ext.constraints.sentence import (
     EMPTY,
     MAX_CONSTRAINTS,

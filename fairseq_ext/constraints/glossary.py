@@ -16,8 +16,8 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from fairseq_ext.constraints.phrase import Phrase, Unwritable
-from fairseq_ext.constraints.segmenter import Segmenter
+from fairseq_ext.constraints.phrases.phrase import Phrase, Unwritable
+from fairseq_ext.constraints.phrases.segmenter import Segmenter
 from fairseq_ext.constraints.sentence import EXACT, Cased
 from fairseq_ext.errors import UsageError, counted
 from fairseq_ext.terms.glossary_files import Entry, Errors, Languages, read

@@ -19,7 +19,7 @@ from typing import IO, Any
 from unicodedata import normalize
 
 from fairseq_ext.constraints.glossary import Required
-from fairseq_ext.constraints.pieces import normal
+from fairseq_ext.constraints.phrases.pieces import normal
 from fairseq_ext.constraints.places import Span, Text, Wanted, assigned
 from fairseq_ext.errors import UsageError, report
 from fairseq_ext.files import is_stream

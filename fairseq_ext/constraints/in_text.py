@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
-from fairseq_ext.constraints.boundaries import Boundaries
-from fairseq_ext.constraints.phrase import Phrase
-from fairseq_ext.constraints.pieces import capitalised, folded, is_letter, normal
+from fairseq_ext.constraints.phrases.boundaries import Boundaries
+from fairseq_ext.constraints.phrases.phrase import Phrase
+from fairseq_ext.constraints.phrases.pieces import capitalised, folded, is_letter, normal
 from fairseq_ext.constraints.sentence import Cased, SentenceConstraints, met_in_turn
 
 KEPT = 1 << 14  # phrases whose texts are kept

@@ -10,8 +10,8 @@ from fairseq.data import Dictionary
 from fairseq.token_generation_constraints import pack_constraints
 from torch import Tensor
 
-from fairseq_ext.constraints.phrase import Phrase, unusable
-from fairseq_ext.constraints.segmenter import Segmenter
+from fairseq_ext.constraints.phrases.phrase import Phrase, unusable
+from fairseq_ext.constraints.phrases.segmenter import Segmenter
 from fairseq_ext.constraints.sentence import EMPTY, Cased, SentenceConstraints, merge, within_limits
 from fairseq_ext.errors import UsageError
 

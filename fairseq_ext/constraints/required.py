@@ -14,14 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_ext.constraints.automaton import IN, OUT, START
-from fairseq_ext.constraints.boundaries import Boundaries
-from fairseq_ext.constraints.phrase import Phrase
+from fairseq_ext.constraints.phrases.boundaries import Boundaries
+from fairseq_ext.constraints.phrases.phrase import Phrase
 from fairseq_ext.constraints.requirement import Requirement, compiled_requirement, never
 from fairseq_ext.constraints.sentence import EXACT, Cased
 
@@ -106,14 +108,16 @@ class PhraseTable:
         state, count = self.meet_pending(state, count, None)
         return self.proposed[state].masked_fill(~self.active(count)[..., None], -1).flatten(2)
 
+    @cached_property
+    def arcs(self) -> Tensor:
+        """(E + 1, 3): key, target and hits of each arc, and a last one of no state."""
+        return F.pad(torch.stack([self.key, self.target, self.hits], dim=1), (0, 0, 0, 1), value=-1)
+
     def arc(self, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Whether states have an arc of their own for tokens, its target and its hits (all of one shape)."""
-        if not self.key.numel():
-            none = torch.zeros_like(state)
-            return none > 0, none, none
-        key = state * self.span + token.clamp(max=self.span - 1)
-        at = torch.searchsorted(self.key, key).clamp_(max=self.key.numel() - 1)
-        return self.key[at] == key, self.target[at], self.hits[at]
+        key = token.clamp(max=self.span - 1) + state * self.span
+        found, target, hits = self.arcs[torch.searchsorted(self.key, key)].unbind(-1)
+        return found == key, target, hits
 
     def advance(self, state: Tensor, count: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
         """State (S, c, G) after token (S, c)."""
@@ -121,10 +125,10 @@ class PhraseTable:
         active = self.active(count)
         behind = self.base[state] + (self.behind[token][..., None] if self.is_bounded else self.behind)
         token = token[..., None].expand_as(state)
-        known, target, hits = self.arc(self.root[state], token)
-        behind_root, hits = torch.where(known, target, behind), hits.masked_fill(~known, 0)
-        known, target, own_hits = self.arc(state, token)
-        after, hits = torch.where(known, target, behind_root), torch.where(known, own_hits, hits)
+        # an arc of its own, else one of the root, else none
+        (own, known), (target, at_root), (hits, root_hits) = self.arc(torch.stack([state, self.root[state]]), token)
+        after = torch.where(own, target, torch.where(known, at_root, behind))
+        hits = torch.where(own, hits, root_hits * known)
         count = torch.where(active, (count + hits).minimum(self.need[:, None]), count)
         return torch.where(active, after, behind), count
 

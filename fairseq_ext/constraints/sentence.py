@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from fairseq_ext.constraints.phrase import Phrase, end_of
+from fairseq_ext.constraints.phrases.phrase import Phrase, end_of
 from fairseq_ext.errors import UsageError
 
 MAX_CONSTRAINTS = 64  # of a sentence

@@ -25,7 +25,7 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from fairseq_ext.constraints.boundaries import kind_of
+from fairseq_ext.constraints.phrases.boundaries import kind_of
 from fairseq_ext.search.log_probs import LogProbs
 
 CLOSING = r"""[\p{Pe}\p{Pf}"'“‘«]"""  # the last three close quotations in German, among others

@@ -55,7 +55,7 @@ class Folder:
             Path(out, name).write_text(text, encoding="utf-8", newline="\n")
         for path in self.files:
             shutil.copyfile(path, Path(out, path.name))
-        arguments = Namespace(task=self.task, **self.settings, **self.segmentation, **self.model.settings)
+        arguments = Namespace(**{"task": self.task, **self.settings, **self.segmentation, **self.model.settings})
         state = dict(
             args=arguments, model=self.model.weights, extra_state={"epoch": 1, "train_iterator": {"epoch": 1}}, last_optimizer_state=None,
             optimizer_history=[dict(criterion_name="CrossEntropyCriterion", optimizer_name="Adam", lr_scheduler_state={}, num_updates=0)],

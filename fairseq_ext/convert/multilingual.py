@@ -11,9 +11,11 @@ Y. Tang et al., Multilingual Translation with Extensible Multilingual Pretrainin
 
 from __future__ import annotations
 
+from argparse import ArgumentParser
 from typing import Any
 
 import sentencepiece
+from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 
 from fairseq_ext.convert.folder import Folder
 from fairseq_ext.convert.source import Source
@@ -53,8 +55,11 @@ def convert(source: Source, kind: Kind, style: str, more: dict[str, Any]) -> Fol
     pair = dict(zip(("source_lang", "target_lang"), languages, strict=False))
     flags = {"lang_pairs": "-".join(languages[:2]), "encoder_langtok": "src", "decoder_langtok": True, "lang_tok_style": style} | more
     files = {"fixed_dictionary": "dict.txt", "lang_dict": "languages.txt"}
+    stock = ArgumentParser()  # its defaults stand in checkpoints of fairseq's own, and ct2-fairseq-converter reads them
+    TranslationMultiSimpleEpochTask.add_args(stock)
+    settings = {"seed": 1, **vars(stock.parse_args(["."]))} | flags | files
     return Folder(
-        made, "translation_multi_simple_epoch", flags | files, {"bpe": "sentencepiece", "sentencepiece_model": PIECES}, {"dict.txt": words},
+        made, "translation_multi_simple_epoch", settings, {"bpe": "sentencepiece", "sentencepiece_model": PIECES}, {"dict.txt": words},
         [source.file(PIECES)], pair, flags | files, {"languages.txt": "".join(f"{language}\n" for language in languages)},
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ A request whose preparation fails is answered with the error. When a step fails,
 alone, so that the error goes to the request that is to blame.
 
 With --glossary-placement align a request is searched without its glossary terms, which are then written into the draft. Where the draft
-lacks a phrase after that, the request starts once more, with all of them.
+has no word for a term, the request starts once more with that one, and where it lacks a phrase after that, with all of them.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ import torch
 from fairseq_ext.constraints.shorter import Shorter
 from fairseq_ext.engine.intake import Intake, JobRequest, told
 from fairseq_ext.engine.jobs import Partial
+from fairseq_ext.engine.languages import Pair
 from fairseq_ext.errors import NotANumber
 from fairseq_ext.parallel.driver import ParallelSearch
-from fairseq_ext.placement.align import GlossaryPlacement, elsewhere
+from fairseq_ext.placement.align import GlossaryPlacement, elsewhere, without_terms
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Schedule
@@ -94,17 +95,18 @@ class Decoding(Intake):
     def start(self, requests: list[JobRequest]) -> None:
         """Put these requests into the search, in a batch for each of its searchers."""
         now = time.monotonic()
-        batches: dict[Searcher, list[JobRequest]] = {}
+        batches: dict[tuple[Searcher, Pair | None], list[JobRequest]] = {}
         for request in requests:
             request.started = request.started or now
             taker = next(searcher for searcher in self.search.searchers if searcher.may_take(request.sought))
-            batches.setdefault(taker, []).append(request)
-        for batch in batches.values():
+            batches.setdefault((taker, request.job.languages), []).append(request)
+        for (_, languages), batch in batches.items():
             tokens = [request.tokens for request in batch]
-            if all(request.sought is None or request.sought.is_free for request in batch):
-                pool = pool_without_constraints(self.translator, tokens)
-            else:
-                pool = pool_of(self.translator, tokens, [request.sought for request in batch])
+            with self.languages.of(languages):
+                if all(request.sought is None or request.sought.is_free for request in batch):
+                    pool = pool_without_constraints(self.translator, tokens)
+                else:
+                    pool = pool_of(self.translator, tokens, [request.sought for request in batch])
             batch = [batch[i] for i in pool.ids.tolist()]
             pool.ids = torch.zeros_like(pool.ids)  # a request's samples depend on nothing but what it asks for
             for sentence, request in enumerate(batch):
@@ -122,27 +124,31 @@ class Decoding(Intake):
         else:
             if found is None:
                 return
-            self.settle(request, request.batch, request.sentence, found)
+            with self.languages.of(request.job.languages):
+                self.settle(request, request.batch, request.sentence, found)
         del self.live[request.number]  # now: a step that fails runs it again
 
     def settle(self, request: JobRequest, pool: Pool, sentence: int, found: list[Hypothesis]) -> None:
-        """Answer a request with what the search has found. A draft that lacks phrases is searched again, with them, and what has come to
-        its length limit with less room."""
+        """Answer a request with what the search has found. What has come to its length limit is searched again with less room, and a
+        draft that lacks phrases with them."""
+        if self.shorter is not None and request.room is not None:
+            found, request.room = self.shorter.better(pool, sentence, request.long, found), None
+        elif self.shorter is not None and (room := self.shorter.room(pool, sentence, found)) is not None:
+            request.room, request.long = room, found
+            return self.scheduler.add(request, first=True)
         if self.placement is not None and request.is_draft and found:
             pool, sentence = pool_of(self.translator, [request.tokens], [request.wanted]), 0
-            complete = self.placement.placed(pool, [self.placement.sentence(pool, 0, found, request.asked)])[0]
+            placed = self.placement.sentence(pool, 0, found, request.asked, request.required)
+            complete = self.placement.placed(pool, [placed])[0]
             if complete is None:
-                request.sought, request.nbest, request.most = request.wanted, request.asked, request.asked
+                request.required += placed.wordless
+                assert request.wanted is not None  # its terms were placed
+                request.sought = without_terms(request.wanted, request.required) if placed.wordless else request.wanted
+                request.nbest = request.most = request.asked
                 return self.scheduler.add(request, first=True)
             found = complete
-        else:
-            if self.shorter is not None and request.room is not None:
-                found = self.shorter.better(pool, sentence, request.long, found)
-            elif self.shorter is not None and (room := self.shorter.room(pool, sentence, found)) is not None:
-                request.room, request.long = room, found
-                return self.scheduler.add(request, first=True)
-            if self.placement is not None and request.wanted is not None and request.wanted.terms:
-                found = elsewhere(request.wanted, found)
+        elif self.placement is not None and request.wanted is not None and request.wanted.terms:
+            found = elsewhere(request.wanted, found)
         self.answer(request, self.generator.answer(pool, sentence, found), gap_of(found))
 
     def tell_prefixes(self) -> None:

@@ -110,6 +110,7 @@ class Engine:
         nbest: int | None = None,
         on_partial: Callable[[Partial], None] | None = None,
         align: bool = False,
+        languages: tuple[str, str] | None = None,
     ) -> Future[Answer]:
         """A future of the translation of one sentence. Cancelling it frees its rows at the next step.
 
@@ -117,6 +118,7 @@ class Engine:
         term (or a|b), for this request. nbest: hypotheses, at most the beam. on_partial: called with what has become certain of the
         translation. It and the future's callbacks run one after another in a thread beside the engine's; what on_partial raises is the
         future's error, and a slow one misses partial results. align: hypotheses say which of their `words` stand for which of the source.
+        languages: source and target, of a model that has many (`wait().languages`).
         Errors: Busy where the queue is full, Closed, UsageError for phrases in a wrong form; the future has those that need the model.
         """
         if not isinstance(source, str):
@@ -125,7 +127,7 @@ class Engine:
         fields = fields_of(given | ({"prefix": prefix} if prefix else {}), "the request")
         job = Job(
             source, fields_or_none(fields), tuple(glossaries), tuple((terms or {}).items()), nbest, on_partial is not None, align,
-            time.monotonic(),
+            languages, time.monotonic(),
         )  # fmt: skip
         with self.lock:
             if self.failed is not None:
@@ -146,7 +148,8 @@ class Engine:
     ) -> Future[Answer]:  # fmt: skip
         """A future of the translation of a text, sentence by sentence, as of `Translator.translate_text`. request: as of `submit`, for each
         sentence. Errors: as of both."""
-        ways = passes(format, splitter(self.wait().source), protect)
+        source = (request.get("languages") or [self.wait().source])[0]
+        ways = passes(format, splitter(source), protect)
         return TextRequest(self.submit, text, ways, request, on_partial).future
 
     def stream(self, source: str, **request: Any) -> Iterator[Partial | Answer]:

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from fairseq_ext.constraints.flags import places_terms
 from fairseq_ext.constraints.report import ConstraintCounts
-from fairseq_ext.constraints.sentence import SentenceConstraints
+from fairseq_ext.constraints.sentence import SentenceConstraints, SourceTerm
 from fairseq_ext.engine.jobs import Answer, Job, Work
+from fairseq_ext.engine.languages import LanguagesOfRequests
 from fairseq_ext.engine.requirements import Requirements, Term
 from fairseq_ext.errors import UsageError, explain
 from fairseq_ext.loading.lengths import TooLong
@@ -40,6 +41,7 @@ class JobRequest(Request):
     told: int = 0  # tokens of the prefix that has been told
     room: int | None = None  # most tokens of a search that is repeated (constraints/shorter.py)
     long: list[Hypothesis] = field(default_factory=list)  # what the first one has found
+    required: tuple[SourceTerm, ...] = ()  # for which a first draft had no word, and which the search brings in
 
     @property
     def is_draft(self) -> bool:
@@ -55,6 +57,7 @@ class Intake:
         self.generator = translator.generator
         self.scheduler: Scheduler[JobRequest] = Scheduler(schedule)
         self.requirements = Requirements(translator)
+        self.languages = LanguagesOfRequests(translator)
         self.longest: int | None = None  # most source tokens, where fewer are allowed than the model takes
         self.events: list[Event] = []
         self.before = self.work_done()
@@ -62,13 +65,13 @@ class Intake:
     def add(self, number: int, job: Job) -> None:
         """Take in a request."""
         try:
-            if not job.source.strip():
+            with self.languages.of(job.languages):
+                if job.source.strip():
+                    return self.scheduler.add(self.prepared(number, job))
                 self.requirements.named(job)  # what is wrong with a glossary is told all the same
-                constraints = self.requirements.of_empty(job)
-                now = time.monotonic()
-                self.events.append((number, Answer(EMPTY.hypotheses, constraints, queued=now - job.submitted)))
-                return
-            self.scheduler.add(self.prepared(number, job))
+            constraints = self.requirements.of_empty(job)
+            now = time.monotonic()
+            self.events.append((number, Answer(EMPTY.hypotheses, constraints, queued=now - job.submitted)))
         except Exception as error:
             self.events.append((number, told(error)))
 

@@ -30,6 +30,7 @@ class Job:
     nbest: int | None = None  # None: as many as --nbest says
     streams: bool = False  # partial results are asked for
     align: bool = False  # so are the words of hypotheses that stand for words of the source
+    languages: tuple[str, str] | None = None  # source and target; None: those of the flags
     submitted: float = 0.0  # time.monotonic()
 
 
@@ -88,6 +89,7 @@ class Description:
     width: int  # sentences that it decodes at once
     longest: int | None  # source tokens that the model takes
     no_constraints: str  # why requests can have none; "" where they can
+    languages: tuple[str, ...] = ()  # that requests may name; none where the model has one pair
 
 
 @dataclass

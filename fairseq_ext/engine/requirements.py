@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fairseq_ext.constraints.flags import case_of, places_terms
 from fairseq_ext.constraints.glossary import Glossary, GlossaryOptions
-from fairseq_ext.constraints.phrase import Phrase
-from fairseq_ext.constraints.pieces import normal
+from fairseq_ext.constraints.phrases.phrase import Phrase
+from fairseq_ext.constraints.phrases.pieces import normal
 from fairseq_ext.constraints.places import Place, Text, Wanted, assigned, in_order
 from fairseq_ext.constraints.sentence import SentenceConstraints, merge
 from fairseq_ext.engine.jobs import Constraint, GlossaryFile, Job, Span
@@ -51,7 +51,7 @@ class Requirements:
     def __init__(self, translator: Translator, no_constraints: str = ""):
         self.translator = translator
         self.no_constraints = no_constraints
-        self.glossaries: OrderedDict[str, Glossary] = OrderedDict()  # by digest
+        self.glossaries: OrderedDict[tuple[str, Languages], Glossary] = OrderedDict()  # by digest and languages
 
     def of(self, job: Job, tokens: Tensor) -> tuple[SentenceConstraints | None, list[Term]]:
         """The constraints of a source of these tokens (L,), those of the flags included, and the glossary terms among them.
@@ -82,7 +82,7 @@ class Requirements:
         if job.terms:
             text = "".join(f"{source}\t{target}\n" for source, target in job.terms).encode("utf-8")
             digest = hashlib.sha256(text).hexdigest()
-            if digest not in self.glossaries:
+            if (digest, self.languages) not in self.glossaries:
                 with tempfile.NamedTemporaryFile(suffix=".tsv") as file:
                     file.write(text)
                     file.flush()
@@ -94,25 +94,28 @@ class Requirements:
                 found.append(self.glossary(digest, GlossaryFile("", digest)))
         return found
 
+    @property
+    def languages(self) -> Languages:
+        """Those that the task is of now."""
+        flags = self.translator.task.flags()
+        return Languages(getattr(flags, "source_lang", None), getattr(flags, "target_lang", None))
+
     def glossary(self, digest: str, file: GlossaryFile) -> Glossary:
         """The glossary of a digest, from memory or from its file."""
-        if digest in self.glossaries:
-            self.glossaries.move_to_end(digest)
-            return self.glossaries[digest]
-        flags = self.translator.task.flags()
-        languages = Languages(getattr(flags, "source_lang", None), getattr(flags, "target_lang", None))
+        flags, languages = self.translator.task.flags(), self.languages
+        if (key := (digest, languages)) in self.glossaries:
+            self.glossaries.move_to_end(key)
+            return self.glossaries[key]
         options = GlossaryOptions(file.path, str(flags.glossary_match), str(flags.glossary_repeat), languages, case_of(flags, "initial"))
         try:
             found = hashlib.sha256(Path(file.path).read_bytes()).hexdigest()
         except OSError:
             raise UsageError("a glossary of the request has been deleted: put it again, or leave it out") from None
-        if found != digest and found in self.glossaries:  # it was replaced meanwhile
-            return self.glossaries[found]
-        digest = found
-        self.glossaries[digest] = Glossary(options, self.translator.task.session.sentences.constraint_source().segmenter)
+        if (key := (found, languages)) not in self.glossaries:  # else it was replaced meanwhile
+            self.glossaries[key] = Glossary(options, self.translator.task.session.sentences.constraint_source().segmenter)
         if len(self.glossaries) > KEPT:
             self.glossaries.popitem(last=False)
-        return self.glossaries[digest]
+        return self.glossaries[key]
 
     def of_empty(self, job: Job) -> list[Constraint]:
         """The report of a request whose source is empty."""

@@ -123,7 +123,7 @@ def description(decoding: Decoding) -> Description:
     source, target = (getattr(flags, f"{side}_lang", None) or "" for side in ("source", "target"))  # a language model has none
     return Description(
         translator.signature, source, target, translator.generator.spec.k, translator.nbest, decoding.places, longest,
-        decoding.requirements.no_constraints,
+        decoding.requirements.no_constraints, decoding.languages.known,
     )  # fmt: skip
 
 

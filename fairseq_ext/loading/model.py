@@ -53,6 +53,8 @@ class LoadedModel:
         for model in self.models:
             if cfg.common.fp16:
                 model.half()
+            elif cfg.common.bf16:  # which fairseq's commands take no notice of
+                model.bfloat16()
             if self.cuda:
                 model.cuda()
             model.prepare_for_inference_(cfg)

@@ -62,11 +62,12 @@ def within(folder: str, path: str) -> str:
     )
 
 
-def find_model(folder: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def find_model(folder: str, given: Mapping[str, Any], any_pair: bool = False) -> dict[str, Any]:
     """The keywords of `Translator`: those given, and what the folder tells of the others.
 
     given: keywords of `Translator`; path and those of FILES may name a file of the folder. Found are path, data, the
-    task that the checkpoint was trained for, source_lang and target_lang, bpe with its file, and tokenizer.
+    task that the checkpoint was trained for, source_lang and target_lang, bpe with its file, and tokenizer. any_pair: where all languages
+    share a dictionary and neither is given, the first two will do.
     Errors: UsageError for a folder that is not there, and where it leaves a choice, which the sentence names.
     """
     if not os.path.isdir(folder):
@@ -81,10 +82,14 @@ def find_model(folder: str, given: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"path": path, "data": folder, "task": flags.get("task") or task_of(task)}
     found |= of_languages(task, found["task"]) | shared_files(folder, task, {**found, **flags})
     if found["task"] not in OF_PROMPTS and not (flags.get("source_lang") and flags.get("target_lang")):
-        if "fixed_dictionary" in found:
-            known = f", each one of {cut(found['langs'].replace(',', ', '))}" if found.get("langs") else ""
-            raise UsageError(f"{folder} has one dictionary for all languages: add --source-lang and --target-lang{known}")
-        pair = language_pair(folder, first, flags.get("source_lang"), flags.get("target_lang"))
+        pair = flags.get("source_lang"), flags.get("target_lang")
+        if "fixed_dictionary" not in found:
+            pair = language_pair(folder, first, *pair)
+        elif any_pair and pair == (None, None) and len(known := listed(found)) > 1:
+            pair = known[0], known[1]
+        else:
+            there = f", each one of {cut(', '.join(known))}" if (known := listed(found)) else ""
+            raise UsageError(f"{folder} has one dictionary for all languages: add --source-lang and --target-lang{there}")
         flags["source_lang"], flags["target_lang"] = pair
     found |= segmentation_flags(folder, flags, task)
     whole = {**found, **flags, "path": path, "data": folder}
@@ -105,6 +110,14 @@ def shared_files(folder: str, settings: dict[str, Any], known: Mapping[str, Any]
     if not known.get("langs") and not known.get("lang_dict"):
         out["lang_dict"] = file_of(folder, saved["lang_dict"])
     return {name: path for name, path in out.items() if path}
+
+
+def listed(flags: Mapping[str, Any]) -> list[str]:
+    """The languages that the flags of M2M-100's task name; none where they leave it to --lang-pairs."""
+    if path := flags.get("lang_dict"):
+        with open(path, encoding="utf-8") as lines:
+            return lines.read().split()
+    return flags["langs"].split(",") if flags.get("langs") else []
 
 
 def file_of(folder: str, *names: str) -> str | None:
@@ -133,8 +146,9 @@ def add_model(parse: ArgumentParser, needed: bool = True) -> None:
     add("-t", "--target-lang", help="target language (default: the other dictionary's)")
 
 
-def flags_of(args: Any, others: list[str]) -> dict[str, Any]:
-    """Keywords of `Translator` and `Engine` for the model that these flags name and its decoding, the other flags (raises UsageError)."""
+def flags_of(args: Any, others: list[str], any_pair: bool = False) -> dict[str, Any]:
+    """Keywords of `Translator` and `Engine` for the model that these flags name and its decoding, the other flags. any_pair, errors: as of
+    `find_model`."""
     pair = {name: value for name in ("source_lang", "target_lang") if (value := getattr(args, name)) is not None}
     flags = as_keywords(others) | pair
-    return find_model(args.data, flags) if args.path is None else {"path": args.path, "data": args.data, **flags}
+    return find_model(args.data, flags, any_pair) if args.path is None else {"path": args.path, "data": args.data, **flags}

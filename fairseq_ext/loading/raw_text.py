@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from fairseq.data import Dictionary
 
-from fairseq_ext.constraints.boundaries import MARKS, SHARE, kind_of
+from fairseq_ext.constraints.phrases.boundaries import MARKS, SHARE, kind_of
 from fairseq_ext.loading.segmentation import flag_of, kind_of_codes, segmentation_files
 
 logger = logging.getLogger("fairseq_ext")

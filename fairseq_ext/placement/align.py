@@ -1,11 +1,12 @@
 """`--glossary-placement align`: a glossary term stands where the translation of its source term would have stood.
 
 A sentence is translated without its terms (the draft). The words that translate its source terms are found (word_alignment.py) and the
-terms written in their place (term_in_text.py), in the draft and in hypotheses that score nearly as well; the text that is the best by the
-model, both with the model's own words and with the terms, is the answer. So what the decoder reads before and behind a term is what it
-understands, and a term that the model has never seen derails nothing. A term that the draft has already is left as it is. Where no
-hypothesis has a word for a term, the term is inserted where it is the most likely. Where what comes out breaks another constraint, the
-sentence is searched again with its terms forced (--select dba).
+terms written in their place (term_in_text.py); of several target forms the one that the model likes best stays. So what the decoder reads
+before and behind a term is what it understands, and a term that the model has never seen derails nothing. A term that the draft has
+already is left as it is. Other hypotheses are asked only where the best has no word for a term: one that scores nearly as well is no better
+with the terms. Where none has a word for it, the sentence is searched again with that term forced (--select dba), and its other terms
+are written into what comes out; a beam of one or two, which searches badly, has the term inserted where it is the most likely. Where what
+comes out breaks another constraint, the sentence is searched with all its terms forced.
 
 Scores are the model's for the final text.
 """
@@ -22,11 +23,11 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.constraints.in_text import banned_in_texts
-from fairseq_ext.constraints.phrase import Phrase
+from fairseq_ext.constraints.phrases.phrase import Phrase
+from fairseq_ext.constraints.phrases.target_text import TargetText
 from fairseq_ext.constraints.places import Span, token_spans
 from fairseq_ext.constraints.report import Meets, met_with_prefix
 from fairseq_ext.constraints.sentence import SentenceConstraints, SourceTerm, banned_in_tokens
-from fairseq_ext.constraints.target_text import TargetText
 from fairseq_ext.placement.forced_decoding import ForcedDecoding, Sources
 from fairseq_ext.placement.term_in_text import agreeing, put, widened
 from fairseq_ext.placement.word_alignment import WordAlignment, without, word_spans
@@ -35,9 +36,9 @@ from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.spec import SearchSpec
 
 TOGETHER = 128  # sentences whose hypotheses are scored in one call
-CANDIDATES, NEAR = 2, 0.02  # hypotheses that compete, and how far their scores may lie below the best
 Driver = Callable[[Pool, OnFinal], None]
-SEARCHED = 5  # hypotheses that are searched for a word where those have none
+SEARCHED = 5  # hypotheses that are searched for a word where the best has none
+SEARCHING = 3  # narrower beams have a forced term at the start of the sentence: there it is inserted
 FORMS = 6  # most combinations of target forms of a hypothesis
 TRUST = 0.1  # weight of the score with terms beside that of the draft
 
@@ -69,6 +70,7 @@ class Sentence:
     candidates: list[Candidate]
     nbest: int
     mentions: list[tuple[int, ...]] = field(default_factory=list)
+    required: tuple[SourceTerm, ...] = ()  # terms that the search has brought in, since a first draft had no word for them
     source: int = -1  # its number among the encoded sources
 
     def places(self, candidate: Candidate) -> list[tuple[SourceTerm, Span | None]]:
@@ -78,14 +80,19 @@ class Sentence:
         return [(term, candidate.place(term, first)) for term, is_held, first in each if not is_held]
 
     def open(self, first: int) -> list[Candidate]:
-        """Those of the first candidates, and of those that compete, that lack a term."""
-        return [each for i, each in enumerate(self.candidates) if (i < first or self.rank(i) == 0) and not all(each.held)]
+        """Those of the first candidates that lack a term."""
+        return [each for each in self.candidates[:first] if not all(each.held)]
 
     def rank(self, place: int) -> int:
-        """0 for candidates that score nearly as well as the best, 1 for those that are searched where these lack a word, 2 for others: so
-        that the answer does not depend on how many hypotheses are asked for."""
-        competes = place < CANDIDATES and self.candidates[0].draft.score - self.candidates[place].draft.score < NEAR
-        return 0 if competes else 1 if place < SEARCHED else 2
+        """0 for the best candidate, 1 for those that are searched where it lacks a word, 2 for others: so that the answer does not depend
+        on how many hypotheses are asked for."""
+        return 1 + (place >= SEARCHED) if place else 0
+
+    @property
+    def wordless(self) -> tuple[SourceTerm, ...]:
+        """The terms for which the best draft has no word, but for those that the search was to bring in."""
+        places = [] if self.candidates[0].words is None else self.places(self.candidates[0])
+        return tuple(term for term, word in places if word is None and term not in self.required)
 
     def lacks(self, rank: int) -> bool:
         """Whether no candidate of this rank or a better one is complete."""
@@ -94,6 +101,11 @@ class Sentence:
     def is_complete(self, candidate: Candidate) -> bool:
         """Whether a candidate has each term, or a word in whose place it can stand."""
         return all(candidate.held) or (candidate.words is not None and all(word is not None for _, word in self.places(candidate)))
+
+
+def is_english(language: str | None) -> bool:
+    """Whether a code, such as en, en_XX or eng_Latn, is one of English."""
+    return (language or "").lower().startswith("en")
 
 
 class GlossaryPlacement:
@@ -121,19 +133,22 @@ class GlossaryPlacement:
             return self.forced(pool, answer)
         waiting: list[Sentence] = []
         left: list[int] = []
+        again, required = dict[int, tuple[SourceTerm, ...]](), dict[int, tuple[SourceTerm, ...]]()
 
         def settle() -> None:
             for sentence, found in zip(waiting, self.placed(pool, waiting), strict=True):
-                if found is None:
-                    left.append(sentence.number)
-                else:
+                if found is not None:
                     answer(sentence.number, found)
+                elif sentence.wordless:
+                    again[sentence.number] = (*sentence.required, *sentence.wordless)
+                else:
+                    left.append(sentence.number)
             waiting.clear()
 
         def keep(number: int, found: list[Hypothesis]) -> None:
             if not given[number].terms or not found:
                 return answer(number, found)
-            waiting.append(self.sentence(pool, number, found, self.spec.nbest))
+            waiting.append(self.sentence(pool, number, found, self.spec.nbest, required.get(number, ())))
             if len(waiting) == TOGETHER:
                 settle()
 
@@ -142,15 +157,23 @@ class GlossaryPlacement:
         (self.draft if is_free else self.forced)(replace(pool, constraints=None if is_free else others), keep)
         if waiting:
             settle()
+        while again:
+            required = dict(again)
+            again.clear()
+            for number, terms in required.items():
+                others[number] = without_terms(given[number], terms)
+            self.forced(replace(pool, constraints=others, to_decode=sorted(required)), keep)
+            settle()
         if left:
             self.forced(replace(pool, to_decode=sorted(left)), lambda number, found: answer(number, elsewhere(given[number], found)))
 
-    def sentence(self, pool: Pool, number: int, drafts: Sequence[Hypothesis], nbest: int) -> Sentence:
-        """A sentence of the pool and its drafts, best first."""
+    def sentence(self, pool: Pool, number: int, drafts: Sequence[Hypothesis], nbest: int, required: tuple[SourceTerm, ...]) -> Sentence:
+        """A sentence of the pool and its drafts, best first. required: terms that the search was to bring in."""
         assert pool.constraints is not None
         constraints = pool.constraints[number]
         candidates = [self.candidate(pool, constraints, draft, lead_of(pool, number)) for draft in drafts]
-        return Sentence(number, constraints, candidates, nbest, [m for term in constraints.terms for m in term.mentions])
+        mentions = [m for term in constraints.terms for m in term.mentions]
+        return Sentence(number, constraints, candidates, nbest, mentions, required)
 
     def candidate(self, pool: Pool, constraints: SentenceConstraints, draft: Hypothesis, lead: int) -> Candidate:
         """A hypothesis with its text behind `lead` forced tokens, and which of the sentence's terms it has."""
@@ -178,7 +201,8 @@ class GlossaryPlacement:
         self.align(pool, sources, [(s, c) for s in sentences for c in s.open(s.nbest)])
         lacking = [s for s in sentences if s.lacks(0)]
         self.align(pool, sources, [(s, c) for s in lacking for c in s.open(SEARCHED) if c.words is None])
-        self.insert(pool, sources, [s for s in lacking if s.lacks(1)])
+        if self.spec.k < SEARCHING:
+            self.insert(pool, sources, [s for s in lacking if s.lacks(1)])
         jobs = [(sentence, candidate, tokens) for sentence in sentences for candidate, tokens in self.written(pool, sentence)]
         scores = self.scored(pool, sources, jobs)
         for (sentence, candidate, tokens), each in zip(jobs, scores, strict=True):
@@ -272,8 +296,8 @@ class GlossaryPlacement:
             tokens = tuple(final.tokens.tolist())
             is_allowed = tokens not in out and self.spec.unk not in tokens and banned(tokens[:-1]) is None
             if is_allowed and all(met_with_prefix(list(tokens), constraints, pool.ordered, meets, lead)):
-                inserted = tuple(term.text for term, word in sentence.places(candidate) if word is not None and word[0] == word[1])
-                out[tokens] = replace(final, tokens=final.tokens.to(pool.length.device), elsewhere=inserted)
+                others = tuple(term.text for term in (*sentence.required, *candidate.inserted))
+                out[tokens] = replace(final, tokens=final.tokens.to(pool.length.device), elsewhere=others)
         return list(out.values()) or None
 
     def banned_in(self, pool: Pool) -> Callable[[SentenceConstraints], Callable[[Phrase], str | None]]:
@@ -294,9 +318,9 @@ def elsewhere(constraints: SentenceConstraints, found: list[Hypothesis]) -> list
     return [replace(hypothesis, elsewhere=terms) for hypothesis in found]
 
 
-def without_terms(constraints: SentenceConstraints) -> SentenceConstraints:
-    """The same without what its source terms require."""
-    of_terms = [term.phrases for term in constraints.terms]
+def without_terms(constraints: SentenceConstraints, but: Sequence[SourceTerm] = ()) -> SentenceConstraints:
+    """The same without what its source terms require, but for these."""
+    of_terms = [term.phrases for term in constraints.terms if term not in but]
     kept = [phrases not in of_terms for phrases in constraints.any_of]
 
     def left(values: tuple) -> tuple:

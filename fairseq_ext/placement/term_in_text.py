@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import regex
 
-from fairseq_ext.constraints.pieces import capitalised, folded
+from fairseq_ext.constraints.phrases.pieces import capitalised, folded
 from fairseq_ext.constraints.places import Span
 from fairseq_ext.terms.words import starts_of, words_of
 

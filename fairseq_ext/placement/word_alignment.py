@@ -32,7 +32,7 @@ class WordAlignment:
     """
 
     def __init__(self, text: str, spans: Sequence[Span], mentions: int):
-        self.words = word_spans(text)
+        self.text, self.words = text, word_spans(text)
         self.tokens = [overlapping(spans, *word) for word in self.words]
         self.found: list[Span | None] = [None] * mentions
 
@@ -57,9 +57,13 @@ class WordAlignment:
             free = [word for word, span in enumerate(self.words) if span not in self.found]
             best = max(free, key=scores[mention].__getitem__, default=None)
             if best is not None and (most := scores[mention][best]) >= least:
-                while best + 1 in free and scores[mention][best + 1] >= ahead * most:
+                while best + 1 in free and scores[mention][best + 1] >= ahead * most and self.is_beside(best):
                     best += 1
                 self.found[mention] = self.words[best]
+
+    def is_beside(self, word: int) -> bool:
+        """Whether only space stands between a word and the next: "cars, while" is no article and its noun."""
+        return self.text[self.words[word][1] : self.words[word + 1][0]].isspace()
 
 
 def word_spans(text: str) -> list[Span]:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,6 +36,7 @@ class Beam:
     attention: Attention | None = None  # to the source, where it is asked for
     lags: list[int] | None = None  # S, by how many tokens each sentence is shorter than the longest; None: by none
     layout: dict[str, Tensor] = field(default_factory=dict)  # what `once` has made
+    of_live: dict[str, Any] = field(default_factory=dict)  # what `of_sentences` has made; handed on while the same sentences live
 
     @property
     def longest(self) -> int:
@@ -77,30 +80,33 @@ class Beam:
 
     def live_index(self) -> Tensor:
         """(S,) pool number of each live sentence."""
-        return self.once("live", lambda: upload(self.live, self.device))
+        return self.of_sentences("live", lambda: upload(self.live, self.device))
+
+    def of_sentences(self, name: str, make: Callable[[], Any]) -> Any:
+        """What follows from which sentences live, made when first asked for."""
+        if name not in self.of_live:
+            self.of_live[name] = make()
+        return self.of_live[name]
 
     def sentence_of_row(self) -> Tensor:
         """(n,) place in `live` of each row's sentence."""
 
-        def make() -> Tensor:
-            place = torch.arange(len(self.live), device=self.device)
-            if self.counts is None:
-                return place.repeat_interleave(self.width)
-            return place.repeat_interleave(self.counts, output_size=self.rows)
-
-        return self.once("sentence", make)
+        counts = self.counts
+        if counts is None:
+            return repeated(len(self.live), self.width, self.device)
+        return self.once("sentence", lambda: numbers(len(self.live), self.device).repeat_interleave(counts, output_size=self.rows))
 
     def first_row(self) -> Tensor:
         """(S,) first row of each sentence."""
-        if self.counts is None:
-            return self.once("first", lambda: torch.arange(0, self.rows, self.width, device=self.device))
         counts = self.counts
+        if counts is None:
+            return self.bounds()[:-1]
         return self.once("first", lambda: counts.cumsum(0) - counts)
 
     def bounds(self) -> Tensor:
         """(S + 1,) first row of each sentence, and the number of rows."""
         if self.counts is None:
-            return self.once("bounds", lambda: torch.arange(0, self.rows + 1, self.width, device=self.device))
+            return numbers(len(self.live) + 1, self.device, self.width or 1)
         return self.once("bounds", lambda: torch.cat([self.first_row(), self.first_row().new_tensor([self.rows])]))
 
     def by_sentence(self, value: Tensor, fill: float) -> Tensor:
@@ -113,17 +119,21 @@ class Beam:
 
     def rank_of_row(self) -> Tensor:
         """(n,) rank of each row in its sentence's beam, from 0."""
-        return self.once("rank", lambda: torch.arange(self.rows, device=self.device) - self.first_row()[self.sentence_of_row()])
+        if self.counts is None:
+            return ranks(len(self.live), self.width, self.device)
+        return self.once("rank", lambda: numbers(self.rows, self.device) - self.first_row()[self.sentence_of_row()])
 
     def last_score(self) -> Tensor:
         """(n,) cumulative log-probability of each row; zeros at the first step."""
         return self.score[:, -1] if self.longest else self.score.new_zeros(self.rows)
 
-    def select(self, row: Tensor, live: list[int], width: int, counts: Tensor | None) -> Beam:
-        """The rows at the indices row (m,), in this order, as a beam of the sentences `live`."""
-        aux = {name: value[row] for name, value in self.aux.items()}
+    def select(self, row: Tensor, live: list[int], width: int, counts: Tensor | None, known: dict[str, Tensor] | None = None) -> Beam:
+        """The rows at the indices row (m,), in this order, as a beam of the sentences `live`. known: row state that has been chosen."""
+        aux = {name: value[row] for name, value in self.aux.items() if name not in (known or {})} | (known or {})
         attention = None if self.attention is None else self.attention.select(row)
         out = Beam(live, width, counts, self.tokens[row], self.score[row], aux, attention)
+        if live == self.live:
+            out.of_live = self.of_live
         if self.lags is not None and live:
             of = dict(zip(self.live, self.lags, strict=True))
             out.lags = [of[s] for s in live]
@@ -195,3 +205,27 @@ class Beam:
         """One row a sentence: before the first token all rows of a beam would be the same."""
         tokens = torch.full((len(sentences), 1), bos, dtype=torch.long, device=device)
         return Beam(list(sentences), 1, None, tokens, torch.zeros(len(sentences), 0, dtype=dtype, device=device))
+
+
+@lru_cache(maxsize=256)
+def numbers(n: int, device: torch.device, step: int = 1) -> Tensor:
+    """(n,) 0, step, 2 step, ..., made once, as what follows is, since each step would launch it again. To be read only."""
+    return torch.arange(0, n * step, step, device=device)
+
+
+@lru_cache(maxsize=64)
+def repeated(n: int, times: int, device: torch.device) -> Tensor:
+    """(n x times,) each number below n so many times. To be read only."""
+    return numbers(n, device).repeat_interleave(times)
+
+
+@lru_cache(maxsize=64)
+def ranks(n: int, width: int, device: torch.device) -> Tensor:
+    """(n x width,) the numbers below width, n times. To be read only."""
+    return numbers(width, device).repeat(n)
+
+
+@lru_cache(maxsize=64)
+def first_of(n: int, few: int, device: torch.device) -> Tensor:
+    """(n,) bool: the first few. To be read only."""
+    return numbers(n, device) < few

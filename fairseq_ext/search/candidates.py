@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fairseq_ext.search.beam import Beam
+from fairseq_ext.search.beam import Beam, first_of, numbers, repeated
 
 
 @dataclass
@@ -35,13 +35,14 @@ class Candidates:
 
     def within_width(self) -> Tensor:
         """A mask (c,) or (S, c): as many candidates as that, the best."""
-        return torch.arange(self.score.size(1), device=self.score.device) < self.most
+        c, device = self.score.size(1), self.score.device
+        return first_of(c, self.width, device) if self.slots is None else numbers(c, device) < self.slots[:, None]
 
     def ends_and_goes_on(self, eos: int) -> tuple[Tensor, Tensor]:
         """(S, c) masks: the candidates that end in EOS, and those that can continue."""
         possible = self.score > -torch.inf
-        ends = self.token == eos
-        return ends & possible, ~ends & possible
+        ends = (self.token == eos) & possible
+        return ends, possible ^ ends
 
 
 @dataclass
@@ -51,6 +52,7 @@ class StopDecision:
     done: Tensor | None  # (S, c) becomes a finished hypothesis; None: no candidate does
     stays: Tensor | None  # (S, c) becomes a row of the next beam, up to the width; None: every possible candidate
     final: Tensor  # (S,) the sentence needs no more decoding
+    possible: Tensor | None = None  # (S, c) may become a row: what search/survivors.py, `possible`, has found
 
 
 def best_of_sentences(c: int, beam: Beam, score: Tensor, token: Tensor, stable: bool = False) -> tuple[Tensor, Tensor, Tensor]:
@@ -63,10 +65,11 @@ def best_of_sentences(c: int, beam: Beam, score: Tensor, token: Tensor, stable: 
         score, place = (x[:, :c] for x in score.sort(dim=1, descending=True, stable=True))
     else:
         score, place = score.topk(min(c, score.size(1)), dim=1)
-    row = place // m
-    if beam.counts is not None:  # an empty place points to a row of its own sentence
-        row = row.masked_fill(score == -torch.inf, 0)
-    return beam.first_row()[:, None] + row if len(beam.live) > 1 else row, token.gather(1, place), score
+    token = token.gather(1, place)
+    if beam.counts is None:
+        return repeated(beam.rows, m, beam.device).view(len(beam.live), -1).gather(1, place), token, score
+    # an empty place points to a row of its own sentence
+    return beam.first_row()[:, None] + (place // m).masked_fill(score == -torch.inf, 0), token, score
 
 
 def laid_out(sentences: int, of: Tensor, value: Tensor, empty: Tensor | float) -> Tensor:
@@ -79,7 +82,7 @@ def laid_out(sentences: int, of: Tensor, value: Tensor, empty: Tensor | float) -
 
 def pick(value: Tensor, index: Tensor) -> Tensor:
     """value (S, m, ...) at index (S, c) along its second dimension."""
-    return value[torch.arange(value.size(0), device=value.device)[:, None], index]
+    return value[numbers(value.size(0), value.device)[:, None], index]
 
 
 def first_of_equals(key: Tensor) -> Tensor:

@@ -162,6 +162,6 @@ class Finished:
         if answers is not None:
             found = [found[i] for i in answers]
         gap, steps, beyond, missed = self.ending[sentence].tolist()
-        ending = None if gap == -torch.inf else Ending(gap, round(steps), round(beyond + missed))
+        ending = None if gap == -torch.inf else Ending(gap, round(steps), round(beyond + max(missed, 0)))
         hypotheses = [replace(step.hypothesis(i), ending=ending) for step, i in found]
         return sorted(hypotheses, key=lambda h: -h.score)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from fairseq_ext.constraints.boundaries import Boundaries
+    from fairseq_ext.constraints.phrases.boundaries import Boundaries
     from fairseq_ext.constraints.sentence import SentenceConstraints
     from fairseq_ext.constraints.sentence_end import SentenceEnds
 

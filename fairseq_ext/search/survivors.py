@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.decoders.upload import upload
-from fairseq_ext.search.beam import Beam
+from fairseq_ext.search.beam import Beam, numbers
 from fairseq_ext.search.candidates import Candidates, StopDecision
 
 
@@ -31,8 +31,10 @@ class Survivors:
 
 def possible(candidates: Candidates, decision: StopDecision) -> Tensor:
     """(S, c): candidates that may become rows; what pruning dropped may not."""
-    found = candidates.score > -torch.inf
-    return found if decision.stays is None else found & decision.stays
+    if decision.possible is None:
+        found = candidates.score > -torch.inf
+        decision.possible = found if decision.stays is None else found & decision.stays
+    return decision.possible
 
 
 def going_on(candidates: Candidates, decision: StopDecision) -> Tensor:
@@ -55,35 +57,29 @@ def survivors(candidates: Candidates, decision: StopDecision, live: list[int], f
         return Survivors(left, width, None, None, row, token, score, aux)
     if not left:
         return None
-    stays = possible(candidates, decision) if counts is not None or decision.stays is None else decision.stays
-    score = score.masked_fill(~stays, -torch.inf)  # where fewer stay than there are rows, the others are placeholders
-    kept = None
-    if len(left) < len(live):
-        kept = upload((~final).nonzero()[:, 0], score.device)
-        row, token, score, stays = row[kept], token[kept], score[kept], stays[kept]
+    gone = ~(possible(candidates, decision) if counts is not None or decision.stays is None else decision.stays)
+    score = score.masked_fill(gone, -torch.inf)  # where fewer stay than there are rows, the others are placeholders
     # staying candidates first, in their order: the sort key is the rank, behind all others where a candidate does not stay
-    c = row.size(1)
-    rank = torch.arange(c, device=row.device) + c * (~stays).long()
-    width = min(candidates.width, c)
-    order = rank.topk(width, dim=1, largest=False).indices  # (S', width)
-    places = of_each = None
+    (S, c), device = row.shape, row.device
+    width, rank = min(candidates.width, c), numbers(2 * c, device)
+    order = torch.where(gone, rank[c:], rank[:c]).topk(width, dim=1, largest=False).indices  # (S, width)
+    place = order + numbers(S, device, c)[:, None]  # among all S x c
+    kept = of_each = None
+    if len(left) < len(live):
+        kept = upload((~final).nonzero()[:, 0], device)
+        place = place[kept]
+    place = place.flatten()
     if counts is not None and int((counts := counts[~final]).min()) < width:
-        of_each, width = upload(counts, score.device), int(counts.max())
+        of_each, width = upload(counts, device), int(counts.max())
         # subtle: a mask as an index would make the host wait for a device once for each tensor
-        places = stays.gather(1, order).flatten().byte().argsort(descending=True, stable=True)[: int(counts.sum())]
-
-    def rows_of(value: Tensor) -> Tensor:
-        """(S', c, ...) -> (n', ...): the chosen candidates as rows."""
-        chosen = value[torch.arange(len(left), device=value.device)[:, None], order]
-        return chosen.flatten(0, 1) if places is None else chosen.flatten(0, 1)[places]
-
-    aux = {name: rows_of(value if kept is None else value[kept]) for name, value in candidates.aux.items()}
-    return Survivors(left, width, of_each, kept, rows_of(row), rows_of(token), rows_of(score), aux)
+        place = place[gone.flatten()[place].byte().argsort(stable=True)[: int(counts.sum())]]
+    row, token, score = (x.flatten().index_select(0, place) for x in (row, token, score))
+    aux = {name: value.flatten(0, 1).index_select(0, place) for name, value in candidates.aux.items()}
+    return Survivors(left, width, of_each, kept, row, token, score, aux)
 
 
 def continued(beam: Beam, rows: Survivors) -> Beam:
     """The present beam's rows with one more token."""
-    following = beam.select(rows.row, rows.live, rows.width, rows.counts)
-    following.aux |= rows.aux
+    following = beam.select(rows.row, rows.live, rows.width, rows.counts, rows.aux)
     following.extend_(rows.token, rows.score)
     return following

@@ -160,12 +160,7 @@ def serve(models: Models, settings: Settings, sock: socket.socket) -> int:
     def watch() -> None:
         """Say when the model is there; end when it cannot be had."""
         try:
-            if models.several:
-                said = ", ".join("-".join(pair) for pair in models.pairs())
-            else:
-                model = models.engines[None].wait()
-                said = f"{model.source} to {model.target}, {model.signature}"
-            print(f"ready: {said}", file=sys.stderr, flush=True)
+            print(f"ready: {models.ready_line()}", file=sys.stderr, flush=True)
         except Closed:
             pass
         except Exception as error:
@@ -195,9 +190,10 @@ def main(argv: list[str] | None = None) -> int:
         if args.models is not None:
             of_folder = ModelsOfFolder(args.models, as_keywords(others), args.max_models, args.pivot, **options)
         else:
-            flags = flags_of(args, others)
+            any_pair = args.source_lang is None and args.target_lang is None
+            flags = flags_of(args, others, any_pair)
         with listening(settings) as sock:  # before a worker is started
-            models = of_folder if args.models is not None else Models(Engine(**flags, **options))
+            models = of_folder if args.models is not None else Models(Engine(**flags, **options), any_pair)
             with contextlib.closing(models):
                 return serve(models, settings, sock)
     except UsageError as error:

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from fairseq_ext.errors import UsageError
+from fairseq_ext.text.language_codes import two_letters
 
 MOST = 3  # candidates that are told
 READ = 2000  # characters that are looked at
@@ -27,7 +28,7 @@ def detector(codes: tuple[str, ...]) -> Any:
 
 def candidates(texts: Sequence[str], served: Sequence[str]) -> list[dict[str, Any]]:
     """The most likely languages of texts together, with their confidence in per cent. served: codes, such as `de` or `pt_BR`."""
-    short = {code.replace("-", "_").partition("_")[0].lower(): code for code in served}
+    short = {two_letters(code): code for code in reversed(served)}
     found = detector(tuple(sorted(short)))
     if found is None:
         return [{"confidence": 0.0, "language": served[0]}]

@@ -27,15 +27,8 @@ from fairseq_ext.serve.refusals import ERRORS
 from fairseq_ext.serve.service import Service
 from fairseq_ext.serve.waiting import ended
 from fairseq_ext.text.files import ENDINGS, ThroughEngine, beginning, translate
+from fairseq_ext.text.language_codes import name_of, two_letters
 
-NAMES = {
-    "ar": "Arabic", "bg": "Bulgarian", "bn": "Bengali", "ca": "Catalan", "cs": "Czech", "da": "Danish", "de": "German", "el": "Greek",
-    "en": "English", "es": "Spanish", "et": "Estonian", "fa": "Persian", "fi": "Finnish", "fr": "French", "he": "Hebrew", "hi": "Hindi",
-    "hr": "Croatian", "hu": "Hungarian", "id": "Indonesian", "it": "Italian", "ja": "Japanese", "ko": "Korean", "lt": "Lithuanian",
-    "lv": "Latvian", "nb": "Norwegian", "nl": "Dutch", "pl": "Polish", "pt": "Portuguese", "ro": "Romanian", "ru": "Russian",
-    "sk": "Slovak", "sl": "Slovenian", "sv": "Swedish", "th": "Thai", "tr": "Turkish", "uk": "Ukrainian",
-    "vi": "Vietnamese", "zh": "Chinese",
-}  # fmt: skip
 EXAMPLE = {"q": "Der Patient hat einen Port.", "source": "de", "target": "en", "format": "text", "alternatives": 1}
 PROPERTIES = {
     "q": {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
@@ -83,11 +76,6 @@ def asked(fields: dict[str, Any]) -> Asked:
     if format not in ("text", "html"):
         raise bad(f"{format} format is not supported")
     return Asked(texts, several, fields["source"], fields["target"], format, alternatives)
-
-
-def name_of(code: str) -> str:
-    """The language's name in English."""
-    return NAMES.get(code.replace("-", "_").partition("_")[0].lower(), code)
 
 
 class LibreTranslate:
@@ -150,17 +138,19 @@ class LibreTranslate:
                 f"{name_of(target)} ({target}) is not available as a target language from {name_of(source)} ({source})"
             )
 
-    async def source_of(self, text: str, source: str, target: str) -> tuple[str, dict[str, Any] | None]:
-        """The language of a text, and where it was to be detected, how."""
+    async def pair_of(self, text: str, source: str, target: str) -> tuple[str, str, dict[str, Any] | None]:
+        """The languages of a text and of its translation, as the models name them, and where the first was to be detected, how."""
+        pairs, codes = self.service.pairs(), self.codes()
+        source, target = (next((each for each in codes if two_letters(each) == code), code) if code not in codes else code
+                          for code in (source, target))
         if source != "auto":
             self.pair(source, target)
-            return source, None
-        pairs = self.service.pairs()
+            return source, target, None
         if not any(target in pair for pair in pairs):
             raise bad(f"{target} is not supported")
-        found = (await run_in_threadpool(candidates, [text], self.codes()))[0]
+        found = (await run_in_threadpool(candidates, [text], codes))[0]
         self.pair(found["language"], target)
-        return found["language"], found
+        return found["language"], target, found
 
     async def translate(self, request: Request) -> Any:
         """Translate a text, or a list of them."""
@@ -169,14 +159,14 @@ class LibreTranslate:
         if len(what.texts) > service.settings.max_lines:
             size, limit = len(what.texts), service.settings.max_lines
             raise bad(f"Invalid request: request ({size}) exceeds text limit ({limit})")
-        source, detected = await self.source_of("\n".join(what.texts), what.source, what.target)
+        source, target, detected = await self.pair_of("\n".join(what.texts), what.source, what.target)
         out: dict[str, Any] = {"translatedText": what.texts}
         others: list[list[str]] = [[] for _ in what.texts]
-        if source != what.target:
-            async with service.models.using((source, what.target)) as model:
+        if source != target:
+            async with service.models.using((source, target)) as model:
                 nbest = 1 if what.format == "html" else min(1 + what.alternatives, model.description.beam)
             requests = [{"source": text, "format": what.format, "nbest": nbest} for text in what.texts]
-            found = await service.answered(request, requests, (source, what.target))
+            found = await service.answered(request, requests, (source, target))
             for answer in found:
                 if isinstance(answer, UsageError):
                     raise answer
@@ -208,17 +198,17 @@ class LibreTranslate:
         if PurePath(name).suffix.lower() not in ENDINGS:
             raise bad("Invalid request: file format not supported")
         folder = self.kept()
-        target = folder / f"{uuid.uuid4()}.{name}"
+        out = folder / f"{uuid.uuid4()}.{name}"
         with tempfile.TemporaryDirectory(dir=folder) as work:
             given = Path(work) / name
             given.write_bytes(await file.read())
             text = await asyncio.to_thread(beginning, str(given), READ) if fields["source"] == "auto" else ""
-            source, _ = await self.source_of(text, fields["source"], fields["target"])
-            if source == fields["target"]:
-                given.rename(target)
+            *pair, _ = await self.pair_of(text, fields["source"], fields["target"])
+            if pair[0] == pair[1]:
+                given.rename(out)
             else:
-                await self.through(request, given, target, (source, fields["target"]))
-        url = request.url_for("download_file", name=target.name)
+                await self.through(request, given, out, (pair[0], pair[1]))
+        url = request.url_for("download_file", name=out.name)
         return {"translatedFileUrl": str(url)}
 
     async def through(self, request: Request, given: Path, target: Path, pair: Pair) -> None:
@@ -256,8 +246,10 @@ class LibreTranslate:
 
     async def languages(self) -> Any:
         """What can be translated."""
-        pairs = self.service.pairs()
-        return [{"code": c, "name": name_of(c), "targets": sorted(t for s, t in pairs if s == c)} for c in self.codes()]
+        targets: dict[str, list[str]] = {code: [] for code in self.codes()}
+        for source, target in sorted(self.service.pairs()):
+            targets[source].append(target)
+        return [{"code": code, "name": name_of(code), "targets": found} for code, found in targets.items()]
 
     async def settings(self) -> Any:
         """What a page asks for."""

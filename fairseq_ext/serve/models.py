@@ -1,4 +1,5 @@
-"""The models behind a server: one that stays (`Models`), or those of a folder (`ModelsOfFolder`), one folder a pair of languages.
+"""The models behind a server: one that stays (`Models`), of one pair of languages or of all pairs of many, or those of a folder
+(`ModelsOfFolder`), one folder a pair.
 
     models/de-en    as loading/model_folder.py reads it
     models/en-pt_BR
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import math
 import os
@@ -18,7 +20,8 @@ import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +51,11 @@ class Model:
 
 
 class Models:
-    """One model."""
+    """One model. any_pair: where it has many languages, every pair of them is served, not that of the flags alone."""
 
-    several = False
-
-    def __init__(self, engine: Engine | None = None):
+    def __init__(self, engine: Engine | None = None, any_pair: bool = False):
+        self.any_pair, self.several = any_pair, False  # several: a request has to say which pair it means
+        self.of_many: list[Pair] = []
         self.engines: dict[Any, Engine] = {} if engine is None else {None: engine}  # the most recently used last
         self.gone, self.gone_restarts = Work(), 0  # of engines that are dropped
 
@@ -61,18 +64,27 @@ class Models:
         found = self.engines[None].description
         if found is None:
             raise HTTPException(503, "the model is not loaded yet: ask again", SOON)
-        return [(found.source, found.target)]
+        if self.any_pair and found.languages and not self.of_many:
+            self.of_many, self.several = list(itertools.permutations(found.languages, 2)), True
+        return self.of_many or [(found.source, found.target)]
+
+    def ready_line(self) -> str:
+        """What is served (raises UsageError where it cannot be loaded), when the model is there."""
+        model = self.engines[None].wait()
+        said = f"{len(model.languages)} languages" if len(self.pairs()) > 1 else f"{model.source} to {model.target}"
+        return f"{said}, {model.signature}"
 
     @contextlib.asynccontextmanager
     async def using(self, pair: Pair) -> AsyncIterator[Model]:
         """The model of a pair that is served; it is not dropped inside of this context. Errors: HTTPException 429, 503."""
         engine = self.engines[None]
         assert engine.description is not None
-        yield Model(engine.submit, engine.description)
+        submit = partial(engine.submit, languages=pair) if self.of_many else engine.submit
+        yield Model(submit, replace(engine.description, source=pair[0], target=pair[1]))
 
     def flags(self, pair: Pair) -> dict[str, Any]:
         """The engine's flags (raises UsageError where there is none)."""
-        return self.engines[None].flags
+        return self.engines[None].flags | ({"source_lang": pair[0], "target_lang": pair[1]} if self.of_many else {})
 
     @property
     def ready(self) -> bool:
@@ -105,10 +117,9 @@ class Models:
 class ModelsOfFolder(Models):
     """Those of a folder. given: flags of all of them; options: of their engines. Errors: UsageError for what cannot be read."""
 
-    several = True
-
     def __init__(self, folder: Path, given: Mapping[str, Any], most: int | None, pivot: str | None, **options: Any):
         super().__init__()
+        self.several = True
         self.most, self.pivot, self.options = most, pivot, options
         try:
             names = sorted(each.name for each in folder.iterdir() if each.is_dir() and NAME.fullmatch(each.name))
@@ -125,6 +136,9 @@ class ModelsOfFolder(Models):
             raise UsageError(f"--pivot {pivot} is the language of no model of {folder}: use one of {', '.join(sorted(known))}")
         self.users: Counter[Pair] = Counter()
         self.loading = asyncio.Lock()
+
+    def ready_line(self) -> str:
+        return ", ".join("-".join(pair) for pair in self.pairs())
 
     def pairs(self) -> list[Pair]:
         direct, by = list(self.found), self.pivot

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
+from itertools import chain, islice
 from typing import Any
 
 from fastapi import HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
 
 from fairseq_ext.engine.jobs import Answer, Partial
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import UsageError, cut
 from fairseq_ext.serve import records
 from fairseq_ext.serve.glossaries import Glossaries
 from fairseq_ext.serve.guard import Keys, read_body
@@ -49,10 +50,10 @@ class Service:
 
     def pair_of(self, request: Request) -> Pair:
         """The pair that the request's query names (`?source=de&target=en`), else the only one. Errors: UsageError, HTTPException 503."""
-        pairs, query = self.pairs(), request.query_params
-        known = [pair for pair in pairs if pair == (query.get("source", pair[0]), query.get("target", pair[1]))]
+        pairs, (source, target) = self.pairs(), map(request.query_params.get, ("source", "target"))
+        known = [pair for pair in pairs if source in (None, pair[0]) and target in (None, pair[1])]
         if len(known) != 1:
-            said = ", ".join("-".join(pair) for pair in pairs)
+            said = cut(", ".join("-".join(pair) for pair in pairs[:20]))
             raise UsageError(f"this server translates {said}: name one of them by ?source={pairs[0][0]}&target={pairs[0][1]}")
         return known[0]
 
@@ -87,12 +88,13 @@ class Service:
         return passes(format, splitter(pair[0]))
 
     async def prepared(self, request: dict[str, Any], pair: Pair) -> dict[str, Any]:
-        """The request with the items of its text where that is long: to find them takes time, in which others are served."""
+        """The request with the items of its text where that is long: to find the first takes time, in which others are served."""
         if len(request["source"]) < LONG or is_one_sentence(request):
             return request
         first, *others = self.passes(request.get("format", "text"), pair)
-        found = await run_in_threadpool(lambda: list(first(request["source"])))
-        return request | {"items": [lambda text: iter(found), *others]}
+        found = first(request["source"])
+        head = await run_in_threadpool(lambda: list(islice(found, 1)))
+        return request | {"items": [lambda text: chain(head, found), *others]}
 
     async def answered(self, request: Request, requests: Sequence[dict[str, Any]], pair: Pair) -> list[Answer | UsageError]:
         """The answers to these requests, keywords of `submit`."""

@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from fairseq_ext.config import Context
+from fairseq_ext.constraints.phrases.target_text import TargetText
 from fairseq_ext.constraints.report import Meets
 from fairseq_ext.constraints.shorter import Shorter
-from fairseq_ext.constraints.target_text import TargetText
 from fairseq_ext.decoders.fairseq.uncached import UncachedBackend
 from fairseq_ext.decoders.protocol import Regroupable
 from fairseq_ext.errors import UsageError
-from fairseq_ext.placement.align import SEARCHED, Driver, GlossaryPlacement
+from fairseq_ext.placement.align import SEARCHED, Driver, GlossaryPlacement, is_english
 from fairseq_ext.placement.forced_decoding import ForcedDecoding
 from fairseq_ext.registry import DEFAULT, OUTSIDE, PRUNERS, STRATEGIES, changed, choice, refills
 from fairseq_ext.search.logits_processors import LogitsProcessors
@@ -72,7 +72,7 @@ def driver_of(
         beside, left_pad = setup.decoder.beside(), getattr(flags, "left_pad_source", True)
         reading = UncachedBackend(context.models) if beside is None else beside
         score = ForcedDecoding(reading, beside is not None, context.dictionary, left_pad, context.stats)
-        english = str(getattr(flags, "target_lang", None) or "").lower().startswith("en")
+        english = is_english(getattr(flags, "target_lang", None))
         reuses = setup.spec.temperature == 1.0 and choice(flags, "softmax") == DEFAULT["softmax"] and setup.processors.is_plain
         driver = GlossaryPlacement(make(free_setup(setup)), driver, score, setup.spec, text, meets, english, reuses)
     if flags.ddg_dir is None:

@@ -15,18 +15,18 @@ from fairseq.utils import split_paths
 from torch import Tensor
 
 from fairseq_ext.compat.process_end import at_process_end
-from fairseq_ext.constraints.boundaries import kind_of
 from fairseq_ext.constraints.documents import Documents
 from fairseq_ext.constraints.files import ConstraintSource, Matching
 from fairseq_ext.constraints.flags import case_of, glossary_options, places_terms
 from fairseq_ext.constraints.glossary_report import GlossaryReport, forms_used
 from fairseq_ext.constraints.packed import from_packed, keys_of
-from fairseq_ext.constraints.phrase import Phrase
-from fairseq_ext.constraints.pieces import normal
+from fairseq_ext.constraints.phrases.boundaries import kind_of
+from fairseq_ext.constraints.phrases.phrase import Phrase
+from fairseq_ext.constraints.phrases.pieces import normal
+from fairseq_ext.constraints.phrases.segmenter import Segmenter
+from fairseq_ext.constraints.phrases.target_text import TargetText
 from fairseq_ext.constraints.report import ConstraintCounts, GlossaryCounts
-from fairseq_ext.constraints.segmenter import Segmenter
 from fairseq_ext.constraints.sentence import EMPTY, SentenceConstraints, merge
-from fairseq_ext.constraints.target_text import TargetText
 from fairseq_ext.errors import UsageError, counted, cut, explain
 from fairseq_ext.loading.raw_text import RawText, tell_segmented_output
 from fairseq_ext.loading.settings import setting

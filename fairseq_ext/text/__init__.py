@@ -8,7 +8,7 @@
 | marks.py | tags and placeholders put back into a translation |
 | alignment.py | which word has become which |
 | in_lines.py | a text through `Translator.translate` |
-| in_engine.py | a text through an engine |
+| in_engine.py, joined.py | a text through an engine, and its answer |
 | markup.py | HTML and XML |
 | files.py | files by their endings |
 | __main__.py | the command |

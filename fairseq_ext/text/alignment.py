@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fairseq_ext.constraints.places import Span, overlapping, token_spans
 from fairseq_ext.placement.forced_decoding import ForcedDecoding
+from fairseq_ext.session.pool_of import pool_without_constraints
 from fairseq_ext.terms.words import UNITS, is_word
 from fairseq_ext.text.translation import Translation
 
@@ -42,11 +43,15 @@ class Aligner:
         if not full:
             return out
         dictionary, eos = translator.generator.target_text.segmenter().dictionary, translator.generator.spec.eos  # type: ignore[attr-defined]
-        targets = [[*map(dictionary.index, hypotheses[i].tokens), eos] for i in full]
-        tokens = [translator.encode(sources[i]).tolist() for i in full]  # type: ignore[attr-defined]
-        found = reading.attention(reading.encode(tokens, device), list(enumerate(targets)), eos)
-        for i, weights in zip(full, found, strict=True):
-            out[i] = self.of_sentence(sources[i], hypotheses[i], weights.float())
+        encoded = [translator.encode(sources[i]) for i in full]  # type: ignore[attr-defined]
+        pool = pool_without_constraints(translator, encoded)  # which has the tokens of languages
+        places = sorted(range(len(full)), key=pool.ids.tolist().__getitem__)
+        tokens = [pool.source(place).tolist() for place in places]
+        lead = [pool.forced(place)[: None if pool.lead is None else pool.lead[place]] for place in places]
+        targets = [[*before, *map(dictionary.index, hypotheses[i].tokens), eos] for i, before in zip(full, lead, strict=True)]
+        found = reading.attention(reading.encode(tokens, device), list(enumerate(targets)), pool.bos)
+        for i, weights, before, whole, text in zip(full, found, lead, tokens, encoded, strict=True):
+            out[i] = self.of_sentence(sources[i], hypotheses[i], weights[len(before) :, whole.index(int(text[0])) :].float())
         return out
 
     def of_sentence(self, source: str, hypothesis: Translation, weights: Tensor) -> Pairs:

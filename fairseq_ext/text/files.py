@@ -16,6 +16,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
+from queue import SimpleQueue
 from typing import IO, Any
 
 import regex
@@ -61,6 +62,7 @@ def translate(source: str, target: str, through: Through) -> None:
             if ending in TEXTS:
                 for part in through(text_of(content, source), TEXTS[ending]):
                     out.write(part.encode())
+                    out.flush()  # where it is a pipe
             elif ending in PARTS:
                 archive(source, out, *PARTS[ending], through)
             elif ending == ".po":
@@ -169,10 +171,14 @@ class ThroughEngine:
         self.stopped = False
 
     def __call__(self, text: str, format: str) -> Iterator[str]:
-        self.running = TextRequest(self.submitted, text, passes(format, splitter(self.language)), {}).future
+        parts: SimpleQueue[str | None] = SimpleQueue()
+        self.running = TextRequest(self.submitted, text, passes(format, splitter(self.language)), {}, on_text=parts.put).future
+        self.running.add_done_callback(lambda _: parts.put(None))
         if self.stopped:
             self.stop()
-        yield self.running.result().text
+        while (part := parts.get()) is not None:
+            yield part
+        self.running.result()
 
     def submitted(self, source: str, **request: Any) -> Future[Answer]:
         """A segment's future, of whose end is known when it was."""

@@ -10,6 +10,7 @@ from itertools import accumulate
 import regex
 
 from fairseq_ext.loading.several_sentences import BREAK
+from fairseq_ext.text.language_codes import two_letters
 
 logger = logging.getLogger("fairseq_ext")
 # what Moses' rules pass over: a sentence that begins with a quotation mark such as „, and one that a space is missing before
@@ -20,7 +21,7 @@ AT_ONCE = 20_000  # characters; sentence-splitter takes time by the square of a 
 @cache
 def splitter(language: str | None) -> Callable[[str], list[int]]:
     """From a line to the ends of its sentences, in characters, white space behind them included; the last is the line's."""
-    code = (language or "").lower().replace("-", "_").partition("_")[0]
+    code = two_letters(language or "")
     try:
         from sentence_splitter import SentenceSplitter, SentenceSplitterException
     except ImportError:

@@ -1,4 +1,5 @@
-"""Subtitles (srt, vtt) as segments: of each cue the text, whose lines are one; numbers, times, notes and styles are kept."""
+"""Subtitles (srt, vtt) as segments: of each cue the text, whose lines are one, but for those of several speakers, which begin with a dash;
+numbers, times, notes and styles are kept."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from fairseq_ext.text.markup import of_markup
 from fairseq_ext.text.segments import Item
 
 CUE = regex.compile(r"^[^\n]*-->[^\n]*\n(?P<text>(?:(?!\s*$)[^\n]+\n?)+)", regex.MULTILINE)
+SPEAKER = regex.compile(r"((?:^[-–—]\s*)?)((?:(?!\n[-–—]\s*\S).)+\n?)", regex.MULTILINE | regex.DOTALL)
 
 
 def of_subtitles(text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()) -> Iterator[Item]:
@@ -17,6 +19,8 @@ def of_subtitles(text: str, ends: Callable[[str], list[int]], protect: Sequence[
     at = 0
     for cue in CUE.finditer(text):
         yield text[at : cue.start("text")]
-        yield from of_markup(cue["text"], ends, [*protect, r"\{\\[^}]*\}"])
+        for dash, said in SPEAKER.findall(cue["text"]) if cue["text"][0] in "-–—" else [("", cue["text"])]:
+            yield dash
+            yield from of_markup(said, ends, [*protect, r"\{\\[^}]*\}"])
         at = cue.end()
     yield text[at:]

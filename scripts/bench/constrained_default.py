@@ -15,7 +15,7 @@ from harness import Spread, compare
 from text import Text
 
 from fairseq_ext.constraints.in_text import end_of
-from fairseq_ext.constraints.pieces import normal
+from fairseq_ext.constraints.phrases.pieces import normal
 
 MOST = 1.05  # times the time
 INSIDE = ["--constraint-boundary", "none", "--constraint-case", "exact"]

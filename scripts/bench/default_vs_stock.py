@@ -7,8 +7,9 @@ Beam 1, 5 and 20, in bulk (--max-tokens 4000) and one sentence at a time (--batc
 and the exit status is 1. Peak memory is that of decoding, each contender in a process of its own.
 
 A contender is a word and fairseq-generate flags of its own: "stock", "set_beam_size", "ours", "ours --decoder-backend fairseq",
-"ctranslate2 float32 2x1" (compute type, workers x threads), and behind it settings of its process such as CT2_USE_MKL=1. Flags that
-change translations (CHANGING) are not compared with the first contender's:
+"ctranslate2 float32 2x1" (compute type, workers x threads), and behind it settings of its process such as CT2_USE_MKL=1, and
+"marian float32 1 64" (type, threads, sentences a batch; marian.py says of which models). Flags that change translations (CHANGING) are
+not compared with the first contender's:
 
     python scripts/bench/default_vs_stock.py --clock cpu --threads 1 --beams 5 --over ours \
         --contenders ours "ours --no-repeat-ngram-size 3" stock "stock --no-repeat-ngram-size 3"
@@ -27,6 +28,7 @@ from arguments import command_line, run_script, text_arguments, timing_arguments
 from contenders import ours, stock, stock_fused_encoder, stock_set_beam_size
 from ct2 import ctranslate2
 from harness import BenchError, Comparison, Contender, compare, fix_threads, report_peak
+from marian import marian
 from report import markdown, named, write
 from text import Text, prepare
 
@@ -93,10 +95,14 @@ def build(args: argparse.Namespace, text: Text, mode: str, beam: int, name: str)
         if not (workers.isdigit() and threads.isdigit()):
             raise BenchError(f"{name!r} should end in workers x threads, as in 2x1")
         contender = ctranslate2(text, flags, compute_type, int(workers), int(threads), name, settings)
+    elif kind == "marian":
+        kinds, counts = [word for word in rest if not word.isdigit()], [int(word) for word in rest if word.isdigit()]
+        threads, batch = [*counts, *(1, 0)[len(counts) :]]
+        contender = marian(text, flags, *kinds or ["float32"], threads=threads, batch=batch if mode == "bulk" else 1, name=name)
     elif kind in STOCK:
         contender = STOCK[kind](text, flags + rest, name)
     else:
-        raise BenchError(f"no contender {name!r}: take {', '.join(STOCK)}, ours (and flags) or ctranslate2 TYPE WORKERSxTHREADS")
+        raise BenchError(f"no contender {name!r}: take {', '.join(STOCK)}, ours (and flags), ctranslate2 TYPE NxTHREADS or marian TYPE")
     if not args.no_memory:
         contender.memory_command = memory_command(args, mode, beam, name)
     return contender

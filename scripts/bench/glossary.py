@@ -25,7 +25,7 @@ from fairseq.data import Dictionary
 from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, SentencepieceConfig
 
 from fairseq_ext.constraints.glossary import Glossary, GlossaryOptions
-from fairseq_ext.constraints.segmenter import Segmenter
+from fairseq_ext.constraints.phrases.segmenter import Segmenter
 from fairseq_ext.terms.glossary_files import Languages
 from fairseq_ext.terms.lemmas import lemmatizer
 from fairseq_ext.terms.words import words_of

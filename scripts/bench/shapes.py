@@ -61,7 +61,7 @@ SHAPES: dict[str, tuple[int, dict[str, Any]]] = {  # words, fairseq's special on
 LONGEST = 512  # positions
 COPIES = ("in_proj", "out_proj", "fc1", "fc2")  # of which fairseq 0.12's encoder layers hold a second one, under names with _
 SECOND_COPIES = tuple(f".{name}_{kind}" for name in COPIES for kind in ("weight", "bias"))
-SENTENCES, MEAN, SPREAD = 200, 25, 10  # of the made-up text: lines, tokens a line
+SENTENCES, MEAN = 200, 25  # of the made-up text: lines, tokens a line
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -70,6 +70,8 @@ def main(argv: list[str] | None = None) -> int:
     workers = f"1x{args.threads}"  # as many threads as stock and ours have
     rivals = [f"ctranslate2 float32 {workers}", f"ctranslate2 int8 {workers}"]
     contenders = ["stock", "ours", "ours --int8", *rivals * found]
+    if args.spread == 0 and importlib.util.find_spec("pymarian"):
+        contenders += [f"marian {kind} {args.threads}" for kind in ("float32", "intgemm8", "packed8avx512")]
     if not found:
         print("CTranslate2 is not installed, and is left out")
     status = 0
@@ -79,7 +81,7 @@ def main(argv: list[str] | None = None) -> int:
             folder = (args.folder or Path(temporary)) / shape
             if missing and not (folder / "text.en").exists():
                 with quiet():
-                    make(shape, folder)
+                    make(shape, folder, args.spread)
             for mode in missing:
                 print(f"## {title(shape)}\n", flush=True)
                 out = ["--out", str(args.out / f"{shape}-{mode}")] if args.out else []
@@ -109,7 +111,7 @@ def tables(out: Path) -> None:
     (out / "tables.md").write_text("\n".join(parts), encoding="utf-8")
 
 
-def make(shape: str, folder: Path) -> None:
+def make(shape: str, folder: Path, spread: float) -> None:
     """Write a checkpoint of the shape, dictionaries and text, which comes last."""
     folder.mkdir(parents=True, exist_ok=True)
     words, settings = SHAPES[shape]
@@ -121,7 +123,7 @@ def make(shape: str, folder: Path) -> None:
         dictionary.save(str(folder / f"dict.{language}.txt"))
     torch.save(checkpoint(settings, folder), folder / "checkpoint.pt")
     for language in ("de", "en"):
-        lengths = (max(1, round(chance.gauss(MEAN, SPREAD))) for _ in range(SENTENCES))
+        lengths = (max(1, round(chance.gauss(MEAN, spread))) for _ in range(SENTENCES))
         lines = [" ".join(f"w{chance.randrange(words - 4)}" for _ in range(n)) for n in lengths]
         (folder / f"text.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -155,6 +157,7 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parse.add_argument("--shapes", nargs="+", choices=SHAPES, default=["m2m", "nllb", "wmt19"], help="(m2m nllb wmt19)")
     parse.add_argument("--tokens", type=int, default=30, help="target tokens of every sentence (30)")
+    parse.add_argument("--spread", type=float, default=10, help="standard deviation of a line's tokens around 25 (10); Marian needs 0")
     parse.add_argument("--threads", type=int, default=2, help="of every contender (2)")
     parse.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES), help="bulk, one (both)")
     parse.add_argument("--folder", type=Path, help="where checkpoints are written and kept for the next run (a temporary folder)")

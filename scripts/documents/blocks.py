@@ -22,6 +22,7 @@ BLOCK = re.compile(
 NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 MEASURED = re.compile(r"[-+]?\d+(?:[.,]\d+)*(?=(?: ?(?:s|ms|us|seconds|MiB|GiB|sentences/s|x|%)(?![\w])))")
 TOLERANCE = 2e-3
+COMMANDS = Path(sys.executable).parent  # the folder of this Python and its commands
 
 
 class StaleError(Exception):
@@ -71,8 +72,8 @@ def blocks_of(page: Path) -> list[Block]:
     return found
 
 
-def environment(clone: Path, work: Path) -> dict[str, str]:
-    """Return the variables that blocks run with: CLONE, DEMO (the demo model), one thread, and this Python first on the path."""
+def environment(clone: Path, work: Path, commands: Path = COMMANDS) -> dict[str, str]:
+    """Return the variables that blocks run with: CLONE, DEMO (the demo model), one thread, and `commands` first on the path."""
     return {
         **os.environ,
         "CLONE": str(clone),
@@ -81,14 +82,14 @@ def environment(clone: Path, work: Path) -> dict[str, str]:
         "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache")),
         "OMP_NUM_THREADS": "1",
         "COLUMNS": "120",
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PATH": f"{commands}:{COMMANDS}:{os.environ['PATH']}",
     }
 
 
-def run(block: Block, clone: Path, work: Path) -> str:
+def run(block: Block, clone: Path, work: Path, commands: Path) -> str:
     """Run a block in the folder `work`; return its standard output. Raises StaleError where its status is not the promised one."""
-    command = ["bash", "-euo", "pipefail", "-c", block.code] if block.language == "bash" else [sys.executable, "-c", block.code]
-    settings = environment(clone, work)
+    command = ["bash", "-euo", "pipefail", "-c", block.code] if block.language == "bash" else ["python", "-c", block.code]
+    settings = environment(clone, work, commands)
     done = subprocess.run(command, cwd=work, env=settings, capture_output=True, text=True, timeout=600, stdin=subprocess.DEVNULL)
     if done.returncode != block.status:
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-12:])
@@ -112,7 +113,7 @@ def same_word(a: str, b: str) -> bool:
     return all(x == y or ("." in x and "." in y and abs(float(x) - float(y)) <= TOLERANCE * max(1.0, abs(float(x)))) for x, y in pairs)
 
 
-def check_page(page: Path, clone: Path, work: Path, *, write: bool = False) -> list[str]:
+def check_page(page: Path, clone: Path, work: Path, *, write: bool = False, commands: Path = COMMANDS) -> list[str]:
     """Run a page's blocks; return a sentence for each that is stale. `write` pastes what they print instead."""
     wrong, pasted = [], []
     for block in blocks_of(page):
@@ -121,7 +122,7 @@ def check_page(page: Path, clone: Path, work: Path, *, write: bool = False) -> l
                 wrong.append(f"{block.place}: say `<!-- run -->` or `<!-- no run: WHY -->` above the block")
             continue
         try:
-            printed = run(block, clone, work)
+            printed = run(block, clone, work, commands)
         except (StaleError, subprocess.TimeoutExpired) as error:
             wrong.append(str(error))
             continue

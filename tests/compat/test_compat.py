@@ -8,14 +8,16 @@ import subprocess
 import sys
 from argparse import Namespace
 from pathlib import Path
+from types import SimpleNamespace
 
+import fairseq.dataclass.utils
 import pytest
 import torch
 from fairseq import checkpoint_utils, options
 from fairseq.models.transformer import TransformerModel
 from models import batch, build, dictionary, generators, run, same
 
-from fairseq_ext.compat import startup
+from fairseq_ext.compat import repairs, startup
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts" / "bench"
 CURRENT = sys.version_info >= (3, 11)  # the Pythons that refuse fairseq's dataclasses
@@ -55,6 +57,13 @@ def test_without_the_hook_this_python_refuses_fairseq():
     awake = "sys.meta_path[:] = [f for f in sys.meta_path if type(f).__name__ not in ('FairseqExtStart', 'Hook')]"
     done = python(f"import sys; {awake}; import fairseq")
     assert done.returncode != 0 and "use default_factory" in done.stderr
+
+
+def test_an_option_of_an_optional_field_has_the_fields_type_as_python_3_14_writes_it():
+    kinds = (int, str, float | None, bool)
+    utils = SimpleNamespace(interpret_dc_type=fairseq.dataclass.utils.interpret_dc_type)
+    repairs.read_optional_types(utils)
+    assert [utils.interpret_dc_type(kind) for kind in kinds] == [int, str, float, bool]
 
 
 def test_the_hook_registers_once():

@@ -13,13 +13,14 @@ import torch
 from fairseq.data import Dictionary
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sizes import covering
 from strategies.select.test_banks import Both
 from strategies.select.test_dba import VOCABULARY
 from table_model import EOS, FIRST_WORD, TableDecoder, random_table, search, stop_plug
 
-from fairseq_ext.constraints.boundaries import Boundaries, find_boundaries
 from fairseq_ext.constraints.in_text import InText
-from fairseq_ext.constraints.pieces import Pieces
+from fairseq_ext.constraints.phrases.boundaries import Boundaries, find_boundaries
+from fairseq_ext.constraints.phrases.pieces import Pieces
 from fairseq_ext.constraints.required import build_table
 from fairseq_ext.constraints.sentence import SentenceConstraints
 from fairseq_ext.strategies.select.cbs import ConstrainedBeam
@@ -130,6 +131,7 @@ def decode(table, constraints, k: int, max_len: int, mode: str, select=DBA, orde
     return {tuple(h.tokens.tolist()[:-1]): h.score for h in found}
 
 
+@covering(4)
 @pytest.mark.parametrize("select", [DBA, GridBeam, ConstrainedBeam], ids=["dba", "gbs", "cbs"])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("case", CASES)

@@ -29,7 +29,7 @@ from fairseq_ext.constraints import files
 from fairseq_ext.constraints.files import ConstraintSource, Matching
 from fairseq_ext.constraints.glossary import GlossaryOptions
 from fairseq_ext.constraints.packed import from_packed
-from fairseq_ext.constraints.segmenter import Segmenter
+from fairseq_ext.constraints.phrases.segmenter import Segmenter
 from fairseq_ext.constraints.sentence import EMPTY
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import Lines

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_ext.constraints.glossary import Glossary, GlossaryOptions, encoded_together
-from fairseq_ext.constraints.segmenter import Segmenter
+from fairseq_ext.constraints.phrases.segmenter import Segmenter
 from fairseq_ext.errors import UsageError
 from fairseq_ext.terms.glossary_files import Languages
 from fairseq_ext.terms.words import words_of

@@ -17,9 +17,9 @@ from strategies.select.test_banks import Both
 from table_model import EOS, FIRST_WORD, TableDecoder, random_table, search, stop_plug
 
 from fairseq_ext.constraints.banned import BannedCompiler, build_banned
-from fairseq_ext.constraints.boundaries import Boundaries
 from fairseq_ext.constraints.in_text import InText
-from fairseq_ext.constraints.pieces import Pieces
+from fairseq_ext.constraints.phrases.boundaries import Boundaries
+from fairseq_ext.constraints.phrases.pieces import Pieces
 from fairseq_ext.constraints.required import build_table
 from fairseq_ext.constraints.sentence import Cased, SentenceConstraints
 from fairseq_ext.search.log_probs import LogProbs

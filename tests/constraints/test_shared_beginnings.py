@@ -6,7 +6,7 @@ import pytest
 
 from fairseq_ext.constraints import automaton
 from fairseq_ext.constraints.automaton import IN, LED, NOTHING, OUT, SPACE, START, Pattern, of_texts, of_tokens
-from fairseq_ext.constraints.pieces import Pieces, is_letter
+from fairseq_ext.constraints.phrases.pieces import Pieces, is_letter
 
 TEXTS = ["a", "b", "ab", "ba", " a", " b", " ab", " ba", " ", "!", " !", "a!", "aa", " aab", "-", "b a", "b-"]
 

@@ -5,8 +5,8 @@ import torch
 from fairseq.data import Dictionary
 
 from fairseq_ext.constraints.packed import from_packed
-from fairseq_ext.constraints.segmenter import Segmenter
-from fairseq_ext.constraints.spelling import nearest_spelling
+from fairseq_ext.constraints.phrases.segmenter import Segmenter
+from fairseq_ext.constraints.phrases.spelling import nearest_spelling
 from fairseq_ext.errors import UsageError
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from decoders.decoder_rows import EOS, MODELS, TOLERANCE, Rows, model_of
 from models import ARCHITECTURES, batch, build, forced, generators, run, same
+from sizes import covering
 
 from fairseq_ext.decoders.factory import make_decoder
 from fairseq_ext.decoders.fairseq.decoder import FairseqBackend
@@ -20,6 +21,7 @@ from fairseq_ext.errors import UsageError
 # ---- one token a step
 
 
+@covering(2)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("widths", ["uniform", "ragged", "mixed"])
 @pytest.mark.parametrize("name", MODELS)

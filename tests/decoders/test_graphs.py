@@ -9,12 +9,14 @@ import pytest
 import torch
 from decoders.decoder_rows import EOS, MODELS, TOLERANCE, Rows, model_of
 from decoders.recorded_rows import Graphed, plain_linears  # noqa: F401  the fixture is for every test
+from sizes import covering
 
 from fairseq_ext.decoders.transformer.cuda_graph_step import Buffers
 
 # ---- the storm of decoder_rows.py, recorded
 
 
+@covering(2)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("widths", ["uniform", "ragged", "mixed"])
 @pytest.mark.parametrize("name", MODELS)

@@ -94,6 +94,12 @@ def test_of_neighbours_that_attend_the_last_is_the_word(attention, word):
     assert words.found == [word and spans[text.split().index(word)]]
 
 
+def test_no_word_is_looked_ahead_to_behind_a_comma():
+    words = WordAlignment("cars, while", [(0, 4), (4, 5), (6, 11)], 1)
+    words.attend_([torch.tensor([0.8, 0.5, 0.6])])
+    assert words.found == [(0, 4)]
+
+
 def test_no_word_is_taken_twice_by_looking_ahead():
     text = "an old dog"
     words = WordAlignment(text, [(0, 2), (3, 6), (7, 10)], 2)
@@ -206,15 +212,30 @@ def test_sentences_without_a_term_and_terms_that_the_draft_has_change_nothing(dr
     assert [hypotheses[0].text for hypotheses in placing.translate(SOURCES[:20])] == drafts[:20]
 
 
-def test_a_term_that_no_word_translates_is_inserted_and_the_draft_stays(drafts, tmp_path, monkeypatch):
+def test_a_term_that_no_word_translates_is_searched_for_and_the_others_stand_in_what_comes_out(tmp_path, monkeypatch):
+    (tmp_path / "terms.tsv").write_text("Akte\tletter\nÄrztin\tmoonlight\n", encoding="utf-8")
+    source, take = ["Die Ärztin öffnet die Akte."], WordAlignment.take_
+    (searched, *_) = translator(beam=5).translate(source, constraints=[["letter"]])[0]
+    placing = translator(beam=5, glossary=str(tmp_path / "terms.tsv"))
+
+    def take_but_last(words, scores, *limits):
+        take(words, {mention: each for mention, each in scores.items() if mention == 0}, *limits)
+
+    monkeypatch.setattr(WordAlignment, "take_", take_but_last)
+    (found, *_) = placing.translate(source)[0]
+    assert found.text == searched.text.replace("doctor", "moonlight") != searched.text and found.elsewhere == ["letter"]
+
+
+def test_a_narrow_beam_inserts_a_term_that_no_word_translates_and_the_draft_stays(tmp_path, monkeypatch):
     glossary = tmp_path / "terms.tsv"
     first = [max(source.strip(".?!").split(), key=len).strip(",") for source in SOURCES[:8]]
     glossary.write_text("".join(f"{word}\tmoonlight\n" for word in dict.fromkeys(first)), encoding="utf-8")
     monkeypatch.setattr("fairseq_ext.placement.word_alignment.ATTENDED", 2.0)  # no word is ever found
     monkeypatch.setattr("fairseq_ext.placement.word_alignment.DROP", 1e9)
-    found = [hypotheses[0] for hypotheses in translator(beam=4, glossary=str(glossary)).translate(SOURCES[:8])]
-    for hypothesis, draft in zip(found, drafts, strict=False):
-        assert not hypothesis.unmet and hypothesis.text.replace(" moonlight", "").replace(" an ", " a ") == draft.replace(" an ", " a ")
+    found = [hypotheses[0] for hypotheses in translator(beam=2, glossary=str(glossary)).translate(SOURCES[:8])]
+    for hypothesis, (draft, *_) in zip(found, translator(beam=2).translate(SOURCES[:8]), strict=True):
+        left = hypothesis.text.replace(" moonlight", "")
+        assert not hypothesis.unmet and left.replace(" an ", " a ") == draft.text.replace(" an ", " a ")
 
 
 def test_lists_hold_no_hypothesis_twice_and_every_form_of_the_term(tmp_path):

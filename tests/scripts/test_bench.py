@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import warm
 
 BENCH = Path(__file__).resolve().parents[2] / "scripts" / "bench"
 sys.path.insert(0, str(BENCH))
@@ -179,7 +180,7 @@ def test_the_output_layers_script_times_every_way(flags, ways, tmp_path):
     if flags and (library() is None or "fbgemm" not in torch.backends.quantized.supported_engines):
         pytest.skip("linear layers of the compiled library and of FBGEMM are compared")
     small = ["--words", "5000", "--rows", "1", "3", "--dim", "32", "--threads", "1", "--times", "1", "--out", str(tmp_path / "out")]
-    subprocess.run([sys.executable, BENCH / "softmax.py", *small, *flags], check=True, capture_output=True)
+    subprocess.run([warm.python(), BENCH / "softmax.py", *small, *flags], check=True, capture_output=True)
     found = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
     assert [(run["words"], run["rows"]) for run in found] == [(5000, 1), (5000, 3)]
     assert all(list(run["ms"]) == ways and min(run["ms"].values()) > 0 for run in found)
@@ -189,11 +190,11 @@ def test_the_output_layers_script_times_every_way(flags, ways, tmp_path):
 def test_shapes_are_saved_as_checkpoints_and_measured(tmp_path):
     small = ["--limit-one", "2", "--beams", "2", "--modes", "one", "--threads", "1", "--repeats", "1", "--no-memory", "--tokens", "5"]
     flags = ["--shapes", "tiny", "--contenders", "stock", "ours", "--out", str(tmp_path / "shape"), *small]
-    subprocess.run([sys.executable, BENCH / "shapes.py", *flags], check=True, capture_output=True)
+    subprocess.run([warm.python(), BENCH / "shapes.py", *flags], check=True, capture_output=True)
     table = (tmp_path / "shape" / "tables.md").read_text(encoding="utf-8")
     assert table.startswith("## tiny: 500 words, 1 + 1 layers of 32\n")
     assert "| stock |" in table and "| ours |" in table and "equal (4 hypotheses)" in table
-    again = subprocess.run([sys.executable, BENCH / "shapes.py", *flags], check=True, capture_output=True, text=True)
+    again = subprocess.run([warm.python(), BENCH / "shapes.py", *flags], check=True, capture_output=True, text=True)
     assert "stock" not in again.stdout, "what is there is not measured again"
 
 
@@ -208,7 +209,7 @@ def test_the_glossary_script_times_every_way_to_match(tmp_path, monkeypatch):
 
 def test_whole_words_are_timed_beside_phrases_inside_words(tmp_path):
     small = ["--limit", "3", "--beam", "2", "--repeats", "1", "--threads", "1", "--parts", "words", "--sets", "rand1"]
-    subprocess.run([sys.executable, BENCH / "constrained.py", *small, "--out", str(tmp_path / "out")], check=True, capture_output=True)
+    subprocess.run([warm.python(), BENCH / "constrained.py", *small, "--out", str(tmp_path / "out")], check=True, capture_output=True)
     (rows,) = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["tables"].values()
     (row,) = rows
     assert row["set"] == "rand1" and float(row["default: time (min-max)"].split()[0]) > 0

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import warm
 from sizes import part_of
 
 HERE = Path(__file__).resolve().parents[2] / "scripts" / "experiments" / "streaming"
@@ -78,7 +79,7 @@ def test_views_are_no_launches():
 def test_tables_predict_and_measure(tmp_path, monkeypatch, capsys):
     backends = ["torch", "compiled", "lstm"][: len(part_of(3, 2))]
     flags = ["--out", str(tmp_path), "--limit", "5", "--n", "2", "--repeats", "1", "--backends", *backends]
-    done = subprocess.run([sys.executable, str(HERE / "cost_model.py"), *flags], capture_output=True, text=True)
+    done = subprocess.run([warm.python(), str(HERE / "cost_model.py"), *flags], capture_output=True, text=True)
     assert done.returncode == 0 and {*backends} <= set(done.stderr.splitlines()), done.stderr
     text = (tmp_path / "cost_model.md").read_text(encoding="utf-8")
     assert text.strip() == done.stdout.strip() and "Prediction for an H100" in text

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm
 from fairseq_cli.generate import cli_main as generate_main
 from fairseq_cli.interactive import cli_main as interactive_main
 from fairseq_cli.preprocess import cli_main as preprocess_main
@@ -88,7 +89,7 @@ def test_a_strategy_that_loses_on_this_model_has_a_note(printed: str) -> None:
 def test_the_command_to_try_next_does_as_it_says(printed: str, tmp_path: Path) -> None:
     first, second = printed[printed.index("Try next") :].split("\n\n")[1:3]
     assert second.startswith("  $CLONE/scripts/demo.sh --serve ")
-    settings = f"PATH={Path(sys.executable).parent}:$PATH CLONE={ROOT} DEMO={ROOT}/checkpoints/demo OMP_NUM_THREADS=1\n"
+    settings = f"PATH={warm.commands()}:{Path(sys.executable).parent}:$PATH CLONE={ROOT} DEMO={ROOT}/checkpoints/demo OMP_NUM_THREADS=1\n"
     done = subprocess.run(["bash", "-euc", f"export {settings}{first}"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert re.search(r"^D-0\t.*\tThe bandage is checked tomorrow\.$", done.stdout, flags=re.MULTILINE)

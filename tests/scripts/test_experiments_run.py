@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = ROOT / "scripts" / "experiments" / "run.sh"
@@ -18,7 +19,7 @@ from documents import ages, tables  # noqa: E402
 
 
 def run(*arguments) -> subprocess.CompletedProcess:
-    environment = os.environ | {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHON": warm.python(), "OMP_NUM_THREADS": "1"}
     return subprocess.run([str(RUN), *map(str, arguments)], env=environment, capture_output=True, text=True)
 
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "scripts" / "experiments" / "jacobi"
@@ -30,7 +31,7 @@ def test_a_run_on_a_few_lines_has_tables_by_length(tmp_path):
     demo = ROOT / "data" / "demo"
     flags = ["--models", ROOT / "checkpoints" / "demo", "--train", demo / "dev", "--text", demo / "test", "--out", tmp_path]
     flags += ["--limit", "12", "--repeats", "1", "--only", "PGJ b=3"]
-    environment = os.environ | {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHON": warm.python(), "OMP_NUM_THREADS": "1"}
     done = subprocess.run([str(HERE / "run.sh"), *map(str, flags)], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "by_length.md").read_text(encoding="utf-8")

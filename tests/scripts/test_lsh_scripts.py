@@ -4,11 +4,11 @@ import importlib.util
 import json
 import random
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import sacrebleu
+import warm
 
 LSH = Path(__file__).resolve().parents[2] / "scripts" / "experiments" / "lsh"
 
@@ -53,7 +53,7 @@ def folder(tmp_path):
 
 
 def test_tables_have_bleu_with_intervals_and_ratios_with_rounds(folder):
-    subprocess.run([sys.executable, str(LSH / "tables.py"), "--out", str(folder)], check=True)
+    subprocess.run([warm.python(), str(LSH / "tables.py"), "--out", str(folder)], check=True)
     text = (folder / "tables.md").read_text()
     runs = json.loads((folder / "runs.json").read_text())
     bleu = {name: sacrebleu.corpus_bleu(run["texts"], [run["references"]], tokenize="none", force=True).score for name, run in runs.items()}
@@ -64,7 +64,7 @@ def test_tables_have_bleu_with_intervals_and_ratios_with_rounds(folder):
 
 
 def test_figures_are_drawn_from_what_is_there(folder):
-    subprocess.run([sys.executable, str(LSH / "figures.py"), "--out", str(folder)], check=True)
+    subprocess.run([warm.python(), str(LSH / "figures.py"), "--out", str(folder)], check=True)
     for name in ("figure6", "figure7", "figure8"):
         assert (folder / f"{name}.svg").stat().st_size > 1000 and (folder / f"{name}.png").exists()
     assert "LSH, t = 2" in (folder / "figure6.svg").read_text()
@@ -90,6 +90,6 @@ def test_what_cannot_be_run_is_said_in_one_sentence(arguments, said, tmp_path):
         (tmp_path / name).write_text("a\n" * 3)
     if "missing" in said:
         (tmp_path / "lexicon").unlink()
-    command = [sys.executable, str(LSH / "runs.py"), "--model", str(tmp_path), "--out", str(tmp_path / "out"), *arguments]
+    command = [warm.python(), str(LSH / "runs.py"), "--model", str(tmp_path), "--out", str(tmp_path / "out"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2 and said in done.stderr.splitlines()[-1] and not (tmp_path / "out").exists()

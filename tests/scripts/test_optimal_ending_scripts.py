@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sacrebleu
+import warm
 from conftest import command
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
@@ -87,7 +88,7 @@ def interactive(tmp_path_factory):
 
 def test_each_reward_that_the_script_tries_is_a_search_of_its_own(interactive):
     """The hypotheses that the search with the largest reward keeps lack answers of smaller ones."""
-    script = [sys.executable, SCRIPTS / "tune_length_reward.py", "--dev", DEV, "--limit", LINES, "--beam", 2, "--max-reward", 1.2]
+    script = [warm.python(), SCRIPTS / "tune_length_reward.py", "--dev", DEV, "--limit", LINES, "--beam", 2, "--max-reward", 1.2]
     done = subprocess.run([*map(str, script), "--no-line", "--no-stock", "--cpu"], capture_output=True, text=True, check=True)
     tried = {r: float(bleu) for r, bleu in re.findall(r"^ +(\d\.\d\d) +[\d.]+ x +([\d.]+)", done.stdout, re.MULTILINE)}
     assert {"0.00", "0.20", "0.40", "0.60", "0.80", "1.00", "1.20"} <= set(tried)
@@ -97,7 +98,7 @@ def test_each_reward_that_the_script_tries_is_a_search_of_its_own(interactive):
 
 
 def test_a_sweep_searches_anew_for_each_reward_and_counts_what_a_command_does(interactive, tmp_path):
-    script = [sys.executable, SCRIPTS / "experiments" / "optimal_ending" / "sweep.py", "--out", tmp_path, "--dev", DEV, "--text", DEV]
+    script = [warm.python(), SCRIPTS / "experiments" / "optimal_ending" / "sweep.py", "--out", tmp_path, "--dev", DEV, "--text", DEV]
     script += ["--limit", LINES, "--beams", 2, "--rewards", 0, 1.2, "--cpu"]
     subprocess.run([*map(str, script)], capture_output=True, text=True, check=True)
     found = json.loads((tmp_path / "sweep.json").read_text())
@@ -214,7 +215,7 @@ def test_times_are_of_searches_that_find_no_worse_scores_with_fewer_rows(tmp_pat
     tuned = {"reward": 0.5, "ratio": 1.2, "offset": -1.5}
     (tmp_path / "sweep.json").write_text(json.dumps({"tuned": tuned}))
     flags = ["--out", str(tmp_path), "--limit", "8", "--beams", "3", "--repeats", "2", "--sweep", str(tmp_path / "sweep.json")]
-    done = subprocess.run([sys.executable, str(script), *flags], capture_output=True, text=True)
+    done = subprocess.run([warm.python(), str(script), *flags], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith("| ") and "---" not in line][1:]
     by_name = {cells[0]: cells for cells in rows}

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import sacrebleu
 import torch
+import warm
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "scripts" / "experiments" / "terminology"
@@ -86,7 +87,7 @@ def test_the_command_compares_the_ways_and_writes_the_tables(tmp_path):
     text["en"] = ["The association is checked tomorrow.", "A house.", "The doctor opens the chart."]
     for language, lines in text.items():
         (tmp_path / f"text.{language}").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    command = [sys.executable, HERE / "placement.py", "--out", tmp_path / "out", "--name", "two", "--text", tmp_path / "text"]
+    command = [warm.python(), HERE / "placement.py", "--out", tmp_path / "out", "--name", "two", "--text", tmp_path / "text"]
     done = subprocess.run(
         list(map(str, [*command, "--displaced", tmp_path / "displaced.tsv"])), capture_output=True, text=True, timeout=200
     )
@@ -107,6 +108,6 @@ def test_the_command_compares_the_ways_and_writes_the_tables(tmp_path):
     )
     assert found["accuracy"]["terms"] == 2 and found["accuracy"]["found"]["mean of the layers"][0] == 2
     done = subprocess.run(
-        [sys.executable, str(HERE / "placement_tables.py"), "--out", str(tmp_path / "out")], capture_output=True, text=True, timeout=100
+        [warm.python(), str(HERE / "placement_tables.py"), "--out", str(tmp_path / "out")], capture_output=True, text=True, timeout=100
     )
     assert "### two, beam 5: 2 terms in 2 sentences" in done.stdout and "| mean of the layers | 100.0% |" in done.stdout, done.stderr

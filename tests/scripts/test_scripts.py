@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 
 import pytest
+import warm
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = sorted((ROOT / "scripts").glob("*.sh"))
@@ -24,7 +25,7 @@ def run(*command, timeout: int = 120, **environment) -> subprocess.CompletedProc
 
 
 def prepare(*arguments) -> subprocess.CompletedProcess:
-    return run(sys.executable, ROOT / "scripts" / "prepare_multi30k.py", *arguments)
+    return run(warm.python(), ROOT / "scripts" / "prepare_multi30k.py", *arguments)
 
 
 def last(done: subprocess.CompletedProcess) -> str:
@@ -210,7 +211,7 @@ def server():
 
 
 def fetch(*arguments) -> subprocess.CompletedProcess:
-    return run(sys.executable, ROOT / "scripts" / "fetch.py", *arguments, no_proxy="127.0.0.1")
+    return run(warm.python(), ROOT / "scripts" / "fetch.py", *arguments, no_proxy="127.0.0.1")
 
 
 def test_fetch_says_what_and_how_large_then_fetches_once(server, tmp_path):
@@ -283,7 +284,7 @@ def test_wmt19_archive_is_unpacked_flat_and_its_codes_converted(tmp_path):
 
 
 def demo(*arguments) -> subprocess.CompletedProcess:
-    return run(sys.executable, ROOT / "scripts" / "demo.py", *arguments)
+    return run(warm.python(), ROOT / "scripts" / "demo.py", *arguments)
 
 
 def test_demo_lists_its_strategies():

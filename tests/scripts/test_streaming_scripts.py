@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import warm
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "scripts"
@@ -181,14 +182,14 @@ def test_the_figure_is_drawn(tmp_path):
     (tmp_path / "translation").mkdir()
     steps = [{"length": n, "rows": [10, 10, 20], "seconds": [0.01, 0.02, 0.03]} for n in range(1, 4)]
     (tmp_path / "translation" / "steps.json").write_text(json.dumps({"rows": steps}), encoding="utf-8")
-    done = subprocess.run([sys.executable, str(HERE / "figures.py"), "--out", str(tmp_path)], capture_output=True, text=True, check=True)
+    done = subprocess.run([warm.python(), str(HERE / "figures.py"), "--out", str(tmp_path)], capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith("figure2.png") and (tmp_path / "figure2.png").stat().st_size > 1000
     assert (tmp_path / "figure2.svg").read_text().count("tokens decoded before the step") == 1  # text, not outlines
 
 
 def test_tables_are_written_where_the_figure_is_not_asked_for(tmp_path):
     flags = ["--limit", "3", "--parts", "grid", "--texts", "test", "--beams", "1", "--n", "2", "--repeats", "1"]
-    environment = os.environ | {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHON": warm.python(), "OMP_NUM_THREADS": "1"}
     subprocess.run([str(HERE / "run.sh"), "--out", str(tmp_path), *flags], env=environment, check=True, capture_output=True)
     assert "VAR-STR-FIFO" in (tmp_path / "tables.md").read_text(encoding="utf-8") and not (tmp_path / "figure2.png").exists()
 
@@ -229,7 +230,7 @@ def test_lines_of_every_length_are_drawn_alike(tmp_path):
 def test_widths_are_raced_by_one_process_or_two(workers, tmp_path):
     flags = ["--lines", "6", "--n", "4", "--repeats", "1", "--kinds", "fixed", "--workers", str(workers), "--out", str(tmp_path / "out")]
     script = SCRIPTS / "bench" / "stream_widths.py"
-    done = subprocess.run([sys.executable, str(script), *flags], capture_output=True, text=True, check=True)
+    done = subprocess.run([warm.python(), str(script), *flags], capture_output=True, text=True, check=True)
     [row] = [line for line in done.stdout.splitlines() if line.startswith("| fixed | 4 |")]
     cells = row.split(" | ")
     assert cells[2].endswith(")") and int(cells[3]) >= int(cells[5]) and cells[-1] == "1.000 |"
@@ -237,7 +238,7 @@ def test_widths_are_raced_by_one_process_or_two(workers, tmp_path):
 
 
 def test_the_natural_mix_is_counted_and_its_streams_give_what_batches_give(tmp_path):
-    script = [sys.executable, str(HERE / "natural.py"), "--limit", "7", "--k", "2", "--n", "2", "--count", "--out", str(tmp_path)]
+    script = [warm.python(), str(HERE / "natural.py"), "--limit", "7", "--k", "2", "--n", "2", "--count", "--out", str(tmp_path)]
     for _ in range(2):  # the second run measures nothing
         done = subprocess.run(script, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr

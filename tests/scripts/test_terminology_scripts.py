@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import sacrebleu
+import warm
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 sys.path[:0] = [str(SCRIPTS / name) for name in ("experiments/terminology", "experiments/dba", "experiments", "bench")]
@@ -160,7 +161,7 @@ def test_run_sh_searches_scores_draws_and_compares_with_published_scores(tmp_pat
     small = ["--text", SCRIPTS.parent / "data" / "demo" / "test", "--model", DEMO, "--limit", "2", "--beam", "2", "--draws", "2"]
     small += ["--sets", "rand1", "--methods", "none", "end", "fairseq"]
     command = [SCRIPTS / "experiments" / "terminology" / "run.sh", "--out", out, *small]
-    environment = os.environ | {"PYTHON": sys.executable}
+    environment = os.environ | {"PYTHON": warm.python()}
     done = subprocess.run(list(map(str, [*command, "--published", task])), env=environment, capture_output=True, text=True, timeout=200)
     assert done.returncode == 1, done.stderr  # half of the random terms are met, and a quarter was published
     lines = (out / "published.md").read_text(encoding="utf-8").splitlines()

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import sizes
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "checkpoints" / "demo"
@@ -31,6 +32,7 @@ def texts(tmp_path) -> list:
     return flags
 
 
+@pytest.mark.skipif(not os.environ.get(sizes.ALL), reason="twenty seconds of training: --all")
 def test_training_goes_on_where_it_was_stopped(texts, tmp_path):
     wanted = [*texts, "--out", tmp_path / "out", "--model", DEMO, "--updates", "4"]
     first = run(*wanted, "--", "--max-tokens", "500", "--max-update", "2")

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm
 
 HERE = Path(__file__).resolve().parents[2] / "scripts" / "experiments" / "streaming"
 sys.path.append(str(HERE))
@@ -65,7 +66,7 @@ def test_lines_that_are_no_tree(line):
 
 
 def test_files_there_and_back(tmp_path):
-    script = [sys.executable, str(HERE / "tree_actions.py")]
+    script = [warm.python(), str(HERE / "tree_actions.py")]
     (tmp_path / "gold").write_text(f"{EATING}\n(NP (DT a) (JJ b|c))\n")
     there = subprocess.run([*script, "--trees", tmp_path / "gold", "--out", tmp_path / "set"], capture_output=True, text=True)
     assert there.returncode == 0, there.stderr

@@ -44,7 +44,7 @@ WAYS = {  # our flags; None: fairseq's own generator
 
 @dataclass
 class Step:
-    """Of one step, on average."""
+    """Of one step, which is one call of the decoder (parallel decoding: one target token), on average."""
 
     waits: Counter
     launches: Counter
@@ -53,7 +53,7 @@ class Step:
 
 def counted(flags: dict | None, device: torch.device, span: tuple[int, int] = SPAN, beam: int = 5) -> Step:
     """A step of a small model whose every sentence takes as many steps as it may."""
-    model, found = model_of(2, torch.float32, device, decoder_layers=6), []
+    model, found, calls = model_of(2, torch.float32, device, decoder_layers=6), [], []
     sample = batch(LENGTHS)
     if flags and flags.get("select"):
         sample["sentence_constraints"] = [SentenceConstraints((((9, 10),),), ("9 10",)) for _ in LENGTHS]
@@ -61,10 +61,12 @@ def counted(flags: dict | None, device: torch.device, span: tuple[int, int] = SP
         pair = generators([model], flags or {}, beam=1 if flags and "decoding" in flags else beam, min_len=steps, max_len_b=steps)
         generator = pair.stock if flags is None else pair.ours
         for _ in range(2):  # the first records graphs
+            before = 0 if flags is None else generator.stats.decoder_calls
             with counting() as counts:
                 run(generator, on_device(sample, device))
         found.append(counts)
-    (short, long), more = found, span[1] - span[0]
+        calls.append(steps if flags is None or "decoding" in flags else generator.stats.decoder_calls - before)
+    (short, long), more = found, calls[1] - calls[0]
 
     def a_step(name: str) -> Counter:
         before, after = getattr(short, name), getattr(long, name)
@@ -89,14 +91,15 @@ def use_kernels(folder: Path, patch: pytest.MonkeyPatch) -> list[str]:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch, pretended_device(Path(folder), patch) as there:
-        print(f"| search | waits a step | launches a step | derived ms: {' | '.join(BANDWIDTH)} |\n" + (3 + len(BANDWIDTH)) * "|---" + "|")
+        print(f"| search | waits a step | launches a step | MB a step | derived ms: {' | '.join(BANDWIDTH)} |")
+        print((4 + len(BANDWIDTH)) * "|---" + "|")
         for name, flags in WAYS.items():
             if name == "LSH, CUDA kernels":
                 use_kernels(Path(folder) / "kernels", patch)
             step = counted(flags, there, (16, 48))
             longest = [max(step.launches.total() * LAUNCH, READ / speed) for speed in BANDWIDTH.values()]
             derived = " | ".join("" if name == "window" else f"{ms:.2f}" for ms in longest)  # which reads another number of rows
-            print(f"| {name} | {step.waits.total():.2f} | {step.launches.total():.0f} | {derived} |", flush=True)
+            print(f"| {name} | {step.waits.total():.2f} | {step.launches.total():.0f} | {step.bytes / 1e6:.1f} | {derived} |", flush=True)
             if "-v" in sys.argv or "-vv" in sys.argv:
                 print(
                     "\n".join(

@@ -38,7 +38,7 @@ class DropSome(Prune):
 
     def __call__(self, candidates, beam, pool, finished):
         continued = torch.cat([beam.tokens[candidates.row, 1:], candidates.token[:, :, None]], dim=2)  # (S, c, L)
-        return torch.tensor([[not dropped(row, self.seed) for row in rows] for rows in continued.tolist()])
+        return torch.tensor([[not dropped(row, self.seed) for row in rows] for rows in continued.tolist()], device=continued.device)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from forked import forked
 from libretranslatepy import LibreTranslateAPI
-from serving import FLAGS, ROOT, TSV
+from serving import FLAGS, ROOT, TSV, started  # noqa: F401  (a fixture)
 
 from fairseq_ext.serve.__main__ import main
 
@@ -22,33 +22,7 @@ NEEDED = ["--path", FLAGS["path"], "--data", FLAGS["data"], "-s", "de", "-t", "e
 SOURCE = "Der Patient hat einen Port."
 
 
-@pytest.fixture
-def started():
-    """Starts the command on a folder and a free port; returns the process, its address and what it says."""
-    processes = []
-
-    def start(*more: str):
-        data = [] if "--models" in more else ["--data", FLAGS["data"]]
-        command = [sys.executable, "-m", "fairseq_ext.serve", *data, "--cpu", "--port", "0", *more]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
-        processes.append(process)
-        said = []
-        for line in process.stderr:
-            said.append(line)
-            if line.startswith(("ready:", "error:")):
-                break
-        url = re.search(r"listening on (http://\S+?)(;|$)", "".join(said), re.M)
-        threading.Thread(target=process.stderr.read, daemon=True).start()
-        return process, url[1], "".join(said)
-
-    yield start
-    for process in processes:
-        process.kill()
-        process.wait()
-
-
-def test_it_says_where_it_listens_and_ends_at_sigterm_when_what_runs_is_answered(started, tmp_path):
+def test_it_says_where_it_listens_and_ends_at_sigterm_when_what_runs_is_answered(started, tmp_path):  # noqa: F811
     flags = ["--glossary-folder", str(tmp_path), "--glossary-match", "casefold", "--glossary-repeat", "each"]  # of requests' glossaries
     process, url, said = started("--beam", "4", "--stop", "optimal", "--unnormalized", "--grace", "60", "--max-line-tokens", "60", *flags)
     assert "; no --api-keys, so this machine alone can reach it" in said

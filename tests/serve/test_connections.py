@@ -10,8 +10,13 @@ import time
 
 import httpx
 import pytest
-from serving import JSON, TSV, head
-from test_command import SOURCE, started  # noqa: F401  (a fixture)
+from serving import (
+    JSON,
+    TSV,
+    head,
+    started,  # noqa: F401  (a fixture)
+)
+from test_command import SOURCE
 from test_faults import until
 
 from fairseq_ext.serve.glossaries import Glossaries

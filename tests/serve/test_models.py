@@ -7,7 +7,8 @@ import httpx
 import pytest
 from demo_text import DEMO
 from forked import forked
-from test_command import NEEDED, started  # noqa: F401  (a fixture)
+from serving import started  # noqa: F401  (a fixture)
+from test_command import NEEDED
 
 from fairseq_ext import Translator
 from fairseq_ext.serve import models

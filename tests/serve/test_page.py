@@ -143,7 +143,19 @@ def test_terms_are_placed_as_a_glossary_s_and_shown_so(page, client):
     answer = client.post("/v1/translate", json={"source": SOURCE, "glossary": {"Patient": "moonlight"}}).json()
     (constraint,) = answer["constraints"]
     assert text == answer["text"] and constraint["place"] == "in place" and page.locator(".chip").get_attribute("title") == "in place"
-    assert page.locator("#text mark").get_attribute("class") == "in place"
+    mark, style = page.locator("#text mark"), "e => [getComputedStyle(e).outlineStyle, getComputedStyle(e).backgroundColor]"
+    assert mark.get_attribute("class") == "in place" and mark.evaluate(style) == ["none", YELLOW]
+    shot(page, "in-place")
+    add(page, "avoid", "", "The moonlight")  # so it cannot stand there
+    assert "moonlight" in translated(page).lower() and page.locator(".chip.term").get_attribute("title") == "elsewhere"
+    assert mark.get_attribute("class") == "elsewhere" and mark.evaluate(style) == ["dashed", "rgba(0, 0, 0, 0)"]
+    add(page, "term", "Port", "漢")
+    translated(page)
+    of_border = "chips => chips.map(e => [e.className, getComputedStyle(e).borderStyle, getComputedStyle(e).borderColor])"
+    found = page.locator(".chip.term").evaluate_all(of_border)
+    assert found[0][:2] == ["chip term elsewhere", "dashed"] and found[1] == ["chip term unmet", "solid", "rgb(179, 38, 30)"]
+    assert "“漢” is not met" in page.inner_text("#error") and mark.count() == 1
+    shot(page, "elsewhere-and-unmet")
 
 
 def test_the_documentation_needs_no_network(page, client):

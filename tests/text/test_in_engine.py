@@ -1,9 +1,16 @@
 """Texts through an engine are what they are through a translator; what comes of their segments is told as the text's."""
 
+from concurrent.futures import Future
+
 import pytest
 from serving import FLAGS
 
 from fairseq_ext import Translator, UsageError
+from fairseq_ext.engine.jobs import Answer
+from fairseq_ext.text.in_engine import AHEAD, OPEN, TextRequest
+from fairseq_ext.text.segments import of_text
+from fairseq_ext.text.splitter import plain_ends
+from fairseq_ext.text.translation import Translation
 
 TEXT = "Der Patient hat einen Port. Die Ärztin öffnet die Akte {name}.\n\n  Er ist sehr alt (https://a.example/b)!  "
 
@@ -56,3 +63,38 @@ def test_a_cancelled_text_leaves_the_engine(engine, lines):
     future.cancel()
     assert engine.submit(lines[0]).result(60).text
     assert not engine.pending
+
+
+def test_a_long_text_is_read_and_told_as_it_goes():
+    """No more of it is read than the engine has at once, the first parts are there when later ones are not, and what is told is let go."""
+    asked, told, read = [], [], 0
+
+    def submit(source, **request):
+        asked.append((source, Future()))
+        return asked[-1][1]
+
+    def items(text):
+        nonlocal read
+        for item in of_text(text, plain_ends):
+            read += 1
+            yield item
+
+    def answer(number: int) -> None:
+        source, future = asked[number]
+        future.set_result(Answer([Translation(source.upper(), [source], -1.0, [-1.0])]))
+
+    text = "".join(f"Satz {chr(97 + i % 26)} {i}.\n" for i in range(2000))
+    request = TextRequest(submit, text, [items], {}, on_text=told.append)
+    assert len(asked) == AHEAD and read < 3 * AHEAD and not told
+    for number in range(1, 1500):  # all but the first: it takes its time
+        if number < len(asked):
+            answer(number)
+    assert not told and len(asked) < 2 * OPEN and len(request.slots) < 2 * OPEN
+    answer(0)
+    assert "".join(told).startswith("SATZ A 0.\nSATZ B 1.\n") and not request.future.done() and len(request.slots) < 2 * OPEN
+    number = next(i for i, (_, future) in enumerate(asked) if not future.done())
+    while number < len(asked):
+        if not asked[number][1].done():
+            answer(number)
+        number += 1
+    assert "".join(told) == text.upper() and request.future.result(1).left == []

@@ -30,7 +30,7 @@ DOCX = f"""<?xml version="1.0" encoding="UTF-8" standalone="yes"?>
 <w:hyperlink r="1"><w:r><w:t>schläft</w:t></w:r></w:hyperlink><w:r><w:t>. Er ist alt.</w:t><w:tab/><w:t>Ende</w:t></w:r></w:p><w:p/>
 </w:body></w:document>"""
 ODT = """<o:c xmlns:o="o" xmlns:text="t"><text:p><text:span>Ein </text:span><text:span a="b">Hund</text:span> läuft.</text:p></o:c>"""
-SRT = "1\n00:00:01,000 --> 00:00:02,000\nEin <i>alter</i>\nHund.\n\n2\n00:00:03,000 --> 00:00:04,000\n- Ja!\n"
+SRT = "1\n00:00:01,000 --> 00:00:02,000\nEin <i>alter</i>\nHund.\n\n2\n00:00:03,000 --> 00:00:04,000\n- Ja!\n- Nein,\nnie!\n"
 XLF = """<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2"><file><body>
 <trans-unit id="1"><source>Ein <g id="1">Hund</g>.</source>
 </trans-unit><trans-unit id="2"><source>Katze</source><target>cat</target></trans-unit></body></file></xliff>"""
@@ -104,7 +104,8 @@ def test_texts_of_other_files(tmp_path):
     with zipfile.ZipFile(io.BytesIO(out)) as made:
         assert b'<text:span a="b">HUND</text:span>' in made.read("content.xml") and made.read("meta.xml") == b"<x>Hund</x>"
     out, seen = done(tmp_path, "a.srt", SRT.encode())
-    assert out.decode() == SRT.replace("Ein <i>alter</i>\nHund.", "EIN <i>ALTER</i> HUND.").replace("Ja!", "JA!")
+    expected = SRT.replace("Ein <i>alter</i>\nHund.", "EIN <i>ALTER</i> HUND.").replace("Ja!", "JA!").replace("Nein,\nnie!", "NEIN, NIE!")
+    assert out.decode() == expected
     out, seen = done(tmp_path, "a.xlf", XLF.encode())
     units = etree.fromstring(out).findall(".//{*}target")
     assert ["".join(unit.itertext()) for unit in units] == ["EIN HUND.", "cat"] and units[0].find("{*}g").get("id") == "1"
@@ -152,7 +153,8 @@ LETTER = """<html><head><meta charset="utf-8"></head><body><h1>Der Bericht</h1>
 <p>Der Hund <b>l&auml;uft</b>. Die <i>alte Katze</i> schl&auml;ft, und <u>alles</u> ist <span style="color:blue">gut</span>.<br>Ende</p>
 <ul><li>Das <a href="https://example.org/">Kabel</a> ist neu.</li></ul><table><tr><td>Name</td><td>12 Euro</td></tr></table>
 </body></html>"""
-SLIDES = """<office:document office:mimetype="application/vnd.oasis.opendocument.presentation"
+SLIDES = """<?xml version="1.0" encoding="UTF-8"?>
+<office:document office:mimetype="application/vnd.oasis.opendocument.presentation"
  xmlns:office="urn:oasis:names:tc:opendocument:xmlns:office:1.0" xmlns:draw="urn:oasis:names:tc:opendocument:xmlns:drawing:1.0"
  xmlns:text="urn:oasis:names:tc:opendocument:xmlns:text:1.0" xmlns:svg="urn:oasis:names:tc:opendocument:xmlns:svg-compatible:1.0">
 <office:body><office:presentation><draw:page><draw:frame svg:width="9cm" svg:height="9cm"><draw:text-box>

@@ -93,10 +93,21 @@ inline void panel_int8(const int32_t* x, int64_t stride, const int32_t* weight, 
     }
 }
 
-// Write one line's panel of results, `columns` of them
-inline void finish(const float* line, const float* bias, float* y, int64_t columns, Epilogue epilogue) {
+// Write one line's panel of results, `columns` of them: a whole panel as vectors where that says it
+inline void finish(const floats* sums, const float* bias, float* y, int64_t columns, Epilogue epilogue) {
     static const float zeros[PANEL] = {};
     bias = bias ? bias : zeros;
+    if (columns == PANEL && (epilogue == PLAIN || epilogue == RELU || epilogue == ADD)) {
+        for (int v = 0; v < VECTORS; ++v) {
+            floats value = sums[v] + load(bias + v * LANES);
+            if (epilogue == RELU) value = value < 0.0f ? floats{} : value;
+            if (epilogue == ADD) value += load(y + v * LANES);
+            store(y + v * LANES, value);
+        }
+        return;
+    }
+    alignas(64) float line[PANEL];
+    for (int v = 0; v < VECTORS; ++v) store(line + v * LANES, sums[v]);
     switch (epilogue) {
         case PLAIN: for (int64_t c = 0; c < columns; ++c) y[c] = line[c] + bias[c]; break;
         case RELU: for (int64_t c = 0; c < columns; ++c) y[c] = std::max(line[c] + bias[c], 0.0f); break;
@@ -108,10 +119,9 @@ inline void finish(const float* line, const float* bias, float* y, int64_t colum
 
 template <int R, bool FIRST>
 void block_of_rows(const Linear& p, int64_t panel, const void* x, int64_t line, const float* row_scale, float* y, Epilogue epilogue) {
-    alignas(64) float results[R][PANEL];
-    int64_t first = panel * PANEL, columns = std::min<int64_t>(PANEL, p.out - first);
+    const int64_t first = panel * PANEL, columns = std::min<int64_t>(PANEL, p.out - first);
+    floats sums[R][VECTORS];
     if (p.kind != INT8) {
-        floats sums[R][VECTORS];
         const float* from = static_cast<const float*>(x) + line * p.in;
         const int64_t start = panel * p.in * PANEL;
         if (p.kind == FLOAT32) {
@@ -121,21 +131,18 @@ void block_of_rows(const Linear& p, int64_t panel, const void* x, int64_t line, 
             for (int v = 0; v < VECTORS; ++v)
                 for (int r = 0; r < R; ++r) sums[r][v] *= load(p.scale + first + v * LANES);
         }
-        std::memcpy(results, sums, sizeof(results));
     } else {
-        ints sums[R][VECTORS];
-        int64_t fours = p.in / 4;
+        ints whole[R][VECTORS];
+        const int64_t fours = p.in / 4;
         const int32_t* weight = static_cast<const int32_t*>(p.weight) + panel * fours * PANEL;
-        panel_int8<R>(static_cast<const int32_t*>(x) + line * fours, fours, weight, fours, sums);
-        for (int r = 0; r < R; ++r) {
-            int32_t whole[PANEL];
-            std::memcpy(whole, sums[r], sizeof(whole));
-            for (int c = 0; c < PANEL; ++c)
-                results[r][c] = static_cast<float>(whole[c] - (LESS_128 ? 0 : p.offset[first + c])) * (row_scale[line + r] * p.scale[first + c]);
+        panel_int8<R>(static_cast<const int32_t*>(x) + line * fours, fours, weight, fours, whole);
+        for (int v = 0; v < VECTORS; ++v) {
+            const floats scale = load(p.scale + first + v * LANES);
+            const ints offset = LESS_128 ? ints{} : *reinterpret_cast<const loose_ints*>(p.offset + first + v * LANES);
+            for (int r = 0; r < R; ++r) sums[r][v] = __builtin_convertvector(whole[r][v] - offset, floats) * (row_scale[line + r] * scale);
         }
     }
-    for (int r = 0; r < R; ++r)
-        finish(results[r], p.bias ? p.bias + first : nullptr, y + (line + r) * p.out + first, columns, epilogue);
+    for (int r = 0; r < R; ++r) finish(sums[r], p.bias ? p.bias + first : nullptr, y + (line + r) * p.out + first, columns, epilogue);
 }
 
 // Each line of x (lines, in) to unsigned 8 bits: round(x / scale) + 128, scale = largest magnitude / 127

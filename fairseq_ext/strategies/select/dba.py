@@ -92,6 +92,7 @@ class DBA(Select):
             state[:, :G] += beam.aux["state"][:, :G] - before.phrases.start[sentence][:, :G]
             count[:, :G] = beam.aux["count"][:, :G]
             beam.aux["state"], beam.aux["count"] = state, count
+            beam.of_live = {}
             old = beam.aux.pop("banned", None)
             if after.banned is not None:
                 inside = 0 if old is None or before.banned is None else old - before.banned.start[sentence]
@@ -119,42 +120,38 @@ class DBA(Select):
         table = self.tables(pool)
         live = beam.live_index()
         done = beam.longest - (0 if beam.lags is None else beam.lag())  # (S,) or the same for all
-        steps_left = table.max_len[live] - done  # (S,) tokens that may still come before EOS
+        limits = (table.max_len, table.infeasible, table.forced)
+        max_len, infeasible, forced = beam.of_sentences("limits", lambda: [x[live] for x in limits])
+        steps_left = max_len - done  # (S,) tokens that may still come before EOS
         proposed = self.forbid_(beam, log_probs, table, steps_left)
         if self.may_compile and self.children is None and (dense := log_probs.dense_for_library()) is not None:
             return self.compiled(beam, dense, table, done, steps_left, proposed)
         sentence = beam.sentence_of_row()
-        phrases = table.phrases.of(live)
+        phrases = beam.of_sentences("phrases", lambda: table.phrases.of(live))
         state, count = (beam.by_sentence(beam.aux[name], 0) for name in ("state", "count"))  # (S, width, G)
 
         # EOS only when all constraints are met; a sentence that cannot meet them may end at its limit
-        free = table.infeasible[live] & (steps_left <= 0)
+        free = infeasible & (steps_left <= 0)
         unmet = phrases.total[:, None] - phrases.bank(state, count)  # (S, width)
         gate = (unmet > 0) & ~free[:, None]
         eos_score = log_probs.at(torch.full((beam.rows, 1), self.eos, device=beam.device))[:, 0] + beam.last_score()
         log_probs.ban_(self.eos, gate[sentence, beam.rank_of_row()])
 
         row, token, score = self.continuations(self.width(table), beam, log_probs, phrases, state, count)
+        # subtle: where nothing may follow (banned phrases can forbid it), the best row ends as it is, and is reported
+        best, at = beam.by_sentence(eos_score, -torch.inf).max(1, keepdim=True)
+        more = beam.first_row()[:, None] + at, token.new_full((1, 1), self.eos).expand_as(at), best
+        row, token, score = (torch.cat(pair, dim=1) for pair in zip((row, token, score), more, strict=True))
         # the state after each candidate (S, c, ...), and whether the steps left suffice for what it then lacks
         rank = row - beam.first_row()[:, None]
         state, count = phrases.advance(pick(state, rank), pick(count, rank), token)
         bank = phrases.bank(state, count)
         in_time = phrases.total[:, None] - bank <= steps_left[:, None] - 1
-        in_time |= (token == self.eos) | (table.infeasible[live] | (done < table.forced[live]))[:, None]
+        in_time |= (token == self.eos) | (infeasible | (done < forced))[:, None]
         # an impossible copy must not hide a possible one: it has no key of its own
         valid = (score > -torch.inf) & in_time
         valid &= first_of_equals((rank * self.vocabulary + token).masked_fill(score == -torch.inf, -1))
-
-        # subtle: where nothing may follow (banned phrases can forbid it), the best row ends as it is, and is reported
-        best = beam.by_sentence(eos_score, -torch.inf)
-        dead = ~valid.any(1)
-        row = torch.cat([row, beam.first_row()[:, None] + best.argmax(1, keepdim=True)], dim=1)
-        token = torch.cat([token, torch.full_like(token[:, :1], self.eos)], dim=1)
-        score = torch.cat([score, best.amax(1, keepdim=True)], dim=1)
-        valid = torch.cat([valid, dead[:, None]], dim=1)
-        # its sentence is final: nobody looks at what it has any more
-        state, count, bank = (torch.cat([x, torch.zeros_like(x[:, :1])], dim=1) for x in (state, count, bank))
-
+        valid[:, -1] = ~valid[:, :-1].any(1)
         score = score.masked_fill(~valid, -torch.inf)
         order, score = self.order(phrases, table, state, count, bank, score)  # (S, 2k)
         row, token = row.gather(1, order), token.gather(1, order)
@@ -244,8 +241,10 @@ class DBA(Select):
     def likeliest(self, beam: Beam, log_probs: LogProbs, phrases: PhraseTable, state: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
         """Scores and tokens (n, each) of each row's likeliest continuations; where a phrase is pending, of those that let it count."""
         most = min(self.each, self.children or self.each, log_probs.size)
+        if not phrases.is_bounded:
+            return log_probs.topk(most)
         pending = phrases.is_pending(state, count).any(-1)[beam.sentence_of_row(), beam.rank_of_row()]  # (n,)
-        if not phrases.is_bounded or (pending.device.type == "cpu" and not bool(pending.any())):
+        if pending.device.type == "cpu" and not bool(pending.any()):
             return log_probs.topk(most)
         return log_probs.topk(most, without=(pending, phrases.glued))
 

@@ -52,9 +52,10 @@ class Count(Stop):
         ends, goes_on = candidates.ends_and_goes_on(self.eos)
         done = ends & candidates.within_width()
         enough = self.enough(candidates)
-        done &= before[:, None] + done.cumsum(1) <= (enough[:, None] if isinstance(enough, Tensor) else enough)
+        so_far = done.cumsum(1) + before[:, None]
+        done &= so_far <= (enough[:, None] if isinstance(enough, Tensor) else enough)
         # nothing left that could go on: fairseq would decode such a sentence to the limit, with the same result
-        final = (before + done.sum(1) >= enough) | ~goes_on.any(1)
+        final = (so_far[:, -1] >= enough) | ~goes_on.any(1)
         if at_limit is not None:
             final = final | at_limit
         return StopDecision(done, ~ends, final)

@@ -68,7 +68,7 @@ class Early(Count):
         if candidates.goal is None or candidates.group is None:  # no search with banks
             return super().__call__(candidates, beam, pool, finished, at_limit)
         live = beam.live_index()
-        rewarded = self.scoring.rewarded(pool, live)[:, None]
+        rewarded = beam.of_sentences("rewarded", lambda: self.scoring.rewarded(pool, live)[:, None])
         score = self.worth(candidates.score, beam.step + 1, rewarded)  # (S, c)
         # subtle: where few rows are left, poor candidates come among the k best; those that end must not be counted
         useless = (score <= finished.best[live, -1:]) & (candidates.goal > 0)[:, None] & (candidates.token == self.eos)

@@ -25,6 +25,7 @@ import torch
 from fairseq.dataclass import ChoiceEnum
 from torch import Tensor
 
+from fairseq_ext.decoders.upload import upload
 from fairseq_ext.errors import UsageError
 from fairseq_ext.kernels.search.beam import PlugRules, StopRule
 from fairseq_ext.registry import register
@@ -68,8 +69,8 @@ class OptimalEnding(Stop):
 
     def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None) -> StopDecision:
         live = beam.live_index()
-        rewarded = self.scoring.rewarded(pool, live)[:, None]
-        longest = pool.limit()[live][:, None] + 1.0
+        rewarded = beam.of_sentences("rewarded", lambda: self.scoring.rewarded(pool, live)[:, None])
+        longest = beam.of_sentences("longest", lambda: pool.limit()[live][:, None] + 1.0)
         ends, goes_on = candidates.ends_and_goes_on(self.eos)
         # a candidate is finished among the k best; the k best others go on, or in the paper's expansion those of the k best
         first_k = candidates.within_width()
@@ -84,14 +85,18 @@ class OptimalEnding(Stop):
             self.stats.drop(stays & (reach <= worst))
             stays = stays & (reach > worst)
         final = reach.amax(1) <= worst[:, 0]
-        gap = self.gap(final, at_limit, beam, best, longest, rewarded)
-        steps, beyond, missed = self.saved(candidates, beam, longest)
-        finished.ending[live] = torch.stack([gap, steps, beyond, finished.ending[live, 3].clamp(min=0) + missed], dim=1)
+        if at_limit is None and candidates.widths is None and beam.counts is None and beam.width == candidates.width:
+            each = beam.of_sentences("saved", lambda: upload([0.0, 1.0, candidates.width], beam.device))  # gap, steps, rows
+            finished.ending[:, :3].index_copy_(0, live, (longest - (beam.step + 1)) * each)
+        else:
+            gap = self.gap(at_limit, beam, best, longest, rewarded)
+            steps, beyond, missed = self.saved(candidates, beam, longest)
+            finished.ending[live] = torch.stack([gap, steps, beyond, finished.ending[live, 3].clamp(min=0) + missed], dim=1)
         if at_limit is not None:
             final = final | at_limit
         return StopDecision(done, stays if self.variable else ~ends, final)
 
-    def gap(self, final: Tensor, at_limit: Tensor | None, beam: Beam, best: Tensor, longest: Tensor, rewarded: Tensor) -> Tensor:
+    def gap(self, at_limit: Tensor | None, beam: Beam, best: Tensor, longest: Tensor, rewarded: Tensor) -> Tensor:
         """What the answer of each sentence (S,) may lack, in nats, if it ends here: 0 where it is proved the best.
 
         A sentence that its length limit cuts is open unless no row of the last step could have won.

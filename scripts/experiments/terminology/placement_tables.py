@@ -39,7 +39,7 @@ def section(name: str, found: dict[str, Any]) -> str:
         out.append(f"### {name}, beam {beam}: {rows[0]['terms']} terms in {found['sentences']} sentences\n")
         out.append(table(DISPLACED if displaced else AGREEING, [cells(row, displaced) for row in rows]))
         inserted = next((row["inserted"] for row in rows if row["way"] == "align"), 0)
-        out.append(f"align inserted {inserted} terms that no word had to make place for.\n")
+        out.append(f"align has {inserted} terms elsewhere: inserted, or brought in by a search.\n")
     return "\n".join(out)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from models import alone, batch, build, generators, run, same
+from sizes import covering
 from strategies.select.test_dba import all_met, decode, outputs, random_constraints, satisfying, wanted
 from strategies.select.test_dba_models import LENGTHS, constrained, random_phrases, tokens
 from strategies.select.test_dba_models import wanted as phrases
@@ -43,6 +44,7 @@ def test_sentences_without_constraints_are_plain_beam_search_beside_others(selec
             same(stock[i : i + 1], got[i : i + 1])
 
 
+@covering(3)
 @pytest.mark.parametrize("stop", ["early", "count"])
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("select", ["dba", *SELECTS])

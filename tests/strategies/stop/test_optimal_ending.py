@@ -21,6 +21,7 @@ from ending_reference import (
     sentences,
     unbounded,
 )  # fmt: skip
+from sizes import covering
 from table_model import EOS, lattice, random_table, search, stop_plug, words
 
 from fairseq_ext.search.scoring import Scoring
@@ -64,6 +65,7 @@ def test_toy_optimal_finds_a_c_d_at_step_4(paper, prune):
 # ---- Theorems 1 and 3: the answer is that of the run to the limit, and it comes as soon as the certificate holds
 
 
+@covering(3)
 @each_rule
 @each_expansion
 @each_beam

@@ -16,10 +16,10 @@ from typing import Any
 
 from fairseq.data import Dictionary
 
-from fairseq_ext.constraints.boundaries import kind_of
-from fairseq_ext.constraints.phrase import Phrase, Unwritable, end_of, unusable
-from fairseq_ext.constraints.pieces import capitalised
-from fairseq_ext.constraints.spelling import nearest_spelling
+from fairseq_ext.constraints.phrases.boundaries import kind_of
+from fairseq_ext.constraints.phrases.phrase import Phrase, Unwritable, end_of, unusable
+from fairseq_ext.constraints.phrases.pieces import capitalised
+from fairseq_ext.constraints.phrases.spelling import nearest_spelling
 from fairseq_ext.errors import UsageError
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from fairseq_ext.constraints.boundaries import Boundaries, find_boundaries, plain
-from fairseq_ext.constraints.segmenter import Segmenter
+from fairseq_ext.constraints.phrases.boundaries import Boundaries, find_boundaries, plain
+from fairseq_ext.constraints.phrases.segmenter import Segmenter
 
 
 class TargetText:

@@ -1,0 +1,54 @@
+"""The languages of a request, where one model has many (M2M-100, NLLB-200, mBART): their tokens go with its source and translation.
+
+fairseq's task reads both from its settings whenever it makes a batch, so that is where they are changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
+
+from fairseq_ext.errors import UsageError, cut
+from fairseq_ext.placement.align import GlossaryPlacement, is_english
+
+Pair = tuple[str, str]  # source and target language
+
+
+class LanguagesOfRequests:
+    """Those of a translator. known: which requests may name, in the model's order; none where it has one pair."""
+
+    def __init__(self, translator: Any):
+        task, generator = translator.task, translator.generator
+        self.settings, self.driver = task.flags(), generator.driver
+        self.known: tuple[str, ...] = ()
+        if isinstance(task, TranslationMultiSimpleEpochTask) and self.settings.fixed_dictionary:
+            self.known = tuple(task.langs)
+            for each in self.known:
+                task.dicts.setdefault(each, task.target_dictionary)
+            if (spec := self.settings.langtoks["main"][1]) and not getattr(self.settings, "keep_inference_langtok", False):
+                generator.symbols_to_strip_from_output.update(task.data_manager.get_decoder_langtok(each, spec) for each in self.known)
+
+    @contextlib.contextmanager
+    def of(self, pair: Pair | None) -> Iterator[None]:
+        """Inside of it the task is one of this pair; None: of its flags' (raises UsageError for what the model does not have)."""
+        own = tuple(getattr(self.settings, name, None) for name in ("source_lang", "target_lang"))
+        if pair is None or pair == own:
+            yield
+            return
+        for each in pair:
+            if each not in self.known:
+                there = f"use one of {cut(', '.join(self.known))}" if self.known else f"it translates from {own[0]} to {own[1]} alone"
+                raise UsageError(f"'{cut(each)}' is no language of the model: {there}")
+        try:
+            self.use(pair)
+            yield
+        finally:
+            self.use(own)
+
+    def use(self, pair: tuple) -> None:
+        self.settings.source_lang, self.settings.target_lang = pair
+        if isinstance(self.driver, GlossaryPlacement):
+            self.driver.english = is_english(pair[1])

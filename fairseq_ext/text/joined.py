@@ -1,0 +1,138 @@
+"""The answers of a text's segments as the answer of the text, as they come: what is joined needs no segment any more."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fairseq_ext.engine.jobs import Answer, Constraint, Partial
+from fairseq_ext.text.marks import Projection
+from fairseq_ext.text.segments import Item, Segment
+from fairseq_ext.text.translation import Translation
+
+
+@dataclass(eq=False)
+class Slot:
+    """An item of the text and what has come of it."""
+
+    item: Item
+    answer: Answer | BaseException | None = None
+    partial: Partial | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is more to come."""
+        return isinstance(self.item, Segment) and self.answer is None
+
+
+@dataclass
+class Rank:
+    """The hypotheses of one rank, one behind the other. total: their scores by their lengths."""
+
+    texts: list[str] = field(default_factory=list)
+    tokens: list[str] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    total: float = 0.0
+    length: int = 0
+
+    def hypothesis(self) -> Translation:
+        return Translation("".join(self.texts), self.tokens, self.total / max(1, self.length), self.scores)
+
+
+class Joined:
+    """What a text comes to so far: the i-th hypotheses of all segments are the i-th of the text, and places are of the whole text.
+
+    keeps: else only `add` says what the items come to.
+    """
+
+    def __init__(self, keeps: bool = True):
+        self.keeps = keeps
+        self.ranks = [Rank()]
+        self.constraints: list[Constraint] = []
+        self.words: list[Any] | None = []
+        self.gap: float | None = -math.inf
+        self.queued = self.decoded = 0.0
+        self.source = self.target = self.items = self.answers = 0  # characters of both, items, and segments with an answer
+        self.left: list[tuple[str, str]] = []
+        self.error: BaseException | None = None  # the first
+        self.last: Answer | None = None
+
+    def add(self, slot: Slot) -> str:
+        """Take in the next item; what it comes to."""
+        text, projection = rendered(slot, 0)
+        self.items += 1
+        if isinstance(slot.item, Segment) and isinstance(slot.answer, BaseException):
+            self.error = self.error or slot.answer
+            self.left.append((slot.item.source, str(slot.answer)))
+        if isinstance(slot.answer, Answer):
+            self.answers += 1
+            self.last = slot.answer
+        if self.keeps:
+            if projection is not None and isinstance(slot.answer, Answer):
+                self.places(slot, projection, slot.answer)
+            self.hypotheses(slot, text)
+        self.source += len(slot.item if isinstance(slot.item, str) else slot.item.source)
+        self.target += len(text)
+        return text
+
+    def hypotheses(self, slot: Slot, text: str) -> None:
+        """Put those of an item behind the others."""
+        found = slot.answer.hypotheses if isinstance(slot.answer, Answer) else []
+        for _ in range(len(self.ranks), len(found)):
+            last = self.ranks[-1]  # which those before have as their last
+            self.ranks.append(Rank(last.texts[:], last.tokens[:], last.scores[:], last.total, last.length))
+        for rank, each in enumerate(self.ranks):
+            each.texts.append(rendered(slot, rank)[0] if rank else text)
+            if found:
+                best = found[min(rank, len(found) - 1)]
+                each.tokens.extend(map(sys.intern, best.tokens))
+                each.scores.extend(best.positional_scores)
+                each.total += best.score * (1 + len(best.tokens))
+                each.length += 1 + len(best.tokens)
+
+    def places(self, slot: Slot, projection: Projection, answer: Answer) -> None:
+        """Take in what stands at places of a segment."""
+        assert isinstance(slot.item, Segment)
+        origin, moved, at, start = slot.item.origin, projection.offset, self.target, self.source
+
+        def there(span: tuple[int, int]) -> tuple[int, int]:
+            return at + moved(span[0]), at + moved(span[1] - 1) + 1
+
+        def here(span: tuple[int, int]) -> tuple[int, int]:
+            return start + origin[span[0]], start + origin[span[1] - 1] + 1
+
+        for each in answer.constraints:
+            self.constraints.append(replace(each, spans=tuple(map(there, each.spans)), source_spans=tuple(map(here, each.source_spans))))
+        words = answer.hypotheses[0].words
+        if words is None or self.words is None:
+            self.words = None
+        else:
+            self.words += [(here(a), there(b)) for a, b in words]
+        self.gap = None if answer.gap is None or self.gap is None else max(self.gap, answer.gap)
+        self.queued, self.decoded = max(self.queued, answer.queued), max(self.decoded, answer.decoded)
+
+    def text(self) -> str:
+        """The translation so far."""
+        return "".join(self.ranks[0].texts)
+
+    def answer(self, left: list[tuple[str, str]]) -> Answer:
+        """The answer, when all items are there. left: those of all passes."""
+        if self.items == 1 and self.last is not None and self.text() == self.last.text:
+            return self.last
+        hypotheses = [rank.hypothesis() for rank in self.ranks]
+        hypotheses[0].words = self.words
+        return Answer(hypotheses, self.constraints, self.gap, self.queued, self.decoded, left)
+
+
+def rendered(slot: Slot, rank: int) -> tuple[str, Projection | None]:
+    """What an item comes to in the n-best list's rank, and how its characters have moved there."""
+    if isinstance(slot.item, str):
+        return slot.item, None
+    if not isinstance(slot.answer, Answer):
+        return slot.item.source, None
+    hypotheses = slot.answer.hypotheses
+    best = hypotheses[min(rank, len(hypotheses) - 1)]
+    projection = Projection(slot.item, best.text, best.words)
+    return projection.rendered(), projection
