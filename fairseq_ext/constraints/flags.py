@@ -229,7 +229,7 @@ def choose_strategies(flags: Any, generation: Any) -> None:
         flags.select, generation.sampling = own, own == "sampling"
     elif constrained(flags, generation):
         flags.select = flags.select or ("bonus" if flags.constraint_bonus is not None else "dba")
-    if str(flags.select or "topk") not in ("topk", "bonus", *STOCKS) and not flags.stop and flags.patience == -1:
+    if str(flags.select or "topk") not in ("topk", "bonus", "gumbel", *STOCKS) and not flags.stop and flags.patience == -1:
         flags.stop = "early"
 
 

@@ -25,6 +25,7 @@ class Candidates:
     goal: Tensor | None = None  # (S,) constraint tokens that a hypothesis must have before it may end; 0: none
     group: Tensor | None = None  # (S, c) bank of each candidate: how many of those tokens it has; None: no banks
     aux: dict[str, Tensor] = field(default_factory=dict)  # (S, c, ...) row state after the token
+    key: Tensor | None = None  # (S, c) what candidates are ranked by where it is not their score
     slots: Tensor | None = None  # (S,) most rows of each sentence alone, where that differs between sentences
 
     @property
@@ -69,6 +70,14 @@ def best_of_sentences(c: int, beam: Beam, score: Tensor, token: Tensor, stable: 
         return repeated(beam.rows, m, beam.device).view(len(beam.live), -1).gather(1, place), token, score
     # an empty place points to a row of its own sentence
     return beam.first_row()[:, None] + (place // m).masked_fill(score == -torch.inf, 0), token, score
+
+
+def laid_out(sentences: int, of: Tensor, value: Tensor, empty: Tensor | float) -> Tensor:
+    """Values (d,) of sentences `of` (d,), which ascend, as (S, c), filled up with `empty`: one for all, or (S,)."""
+    counts = torch.bincount(of, minlength=sentences)
+    place = torch.arange(of.numel(), device=of.device) - (counts.cumsum(0) - counts)[of]
+    fill = torch.as_tensor(empty, dtype=value.dtype, device=value.device).expand(sentences)
+    return fill[:, None].repeat(1, int(counts.max())).index_put((of, place), value)
 
 
 def pick(value: Tensor, index: Tensor) -> Tensor:

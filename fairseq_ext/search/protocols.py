@@ -83,6 +83,10 @@ class Select(Replaceable, ABC):
         """Return a faster strategy that selects the same while no sentence of the pool has constraints; by default this one."""
         return self
 
+    def ending(self, stop: Stop) -> Stop:
+        """How sentences end that are continued so; as --stop says by default."""
+        return stop
+
     def required_ids(self, pool: Pool) -> list[Collection[int]] | None:
         """Ids that every softmax must score for each of the N sentences, EOS apart; None (the default): no more."""
         return None

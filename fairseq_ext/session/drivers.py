@@ -32,7 +32,7 @@ def setup_of(flags: Any, context: Context, decoder: Regroupable, processors: Log
     """The strategies of all plug points, and the decoder that they work with. Errors: UsageError for a decoder that cannot do so."""
     prune = [s.build(flags, context) for s in PRUNERS.values() if changed(flags, s)]
     select, stop, schedule, softmax = (build(point, flags, context) for point in ("select", "stop", "schedule", "softmax"))
-    strategies = Strategies(select, stop, schedule, softmax, [p for p in prune if p is not None])
+    strategies = Strategies(select, select.ending(stop), schedule, softmax, [p for p in prune if p is not None])
     if refills(flags):
         context.stats.refills = context.stats.refills or 0  # none so far
     return SearchSetup(reads_blocks(flags, context, decoder), context, strategies, processors, context.stats, refills(flags))

@@ -55,9 +55,14 @@ def uniform(seed: int, number: Tensor, sample: Tensor, step: Tensor) -> Tensor:
     return ((a >> 5) * 2.0**26 + (b >> 6)).double() / 2.0**53  # type: ignore[union-attr]
 
 
+def weights(value: Tensor) -> Tensor:
+    """The chances of log-probabilities, whole multiples of 2^-50, in these."""
+    return (value.exp() * 2.0**50).trunc().double()
+
+
 def draw(value: Tensor, row: Tensor, u: Tensor, cut: Cut) -> Tensor:
     """For each draw (d,), the word of line `row`, ascending, of log-probabilities (n, V) that u falls on; -1 where none is possible."""
-    weight, word = (value.exp() * 2.0**50).trunc().double(), None
+    weight, word = weights(value), None
     if cut.top or cut.mass < 1:
         value, word = value.sort(dim=1, descending=True, stable=True)
         weight = weight.gather(1, word)

@@ -11,18 +11,18 @@ Shapes: S live sentences, n rows, d draws: k of a sentence that has no token yet
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Optional
 
 import torch
 from fairseq.dataclass import FairseqDataclass
-from torch import Tensor
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.kernels.search.beam import PlugRules
 from fairseq_ext.kernels.search.sampling import Cut, draw, draw_compiled, uniform
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam
-from fairseq_ext.search.candidates import Candidates
+from fairseq_ext.search.candidates import Candidates, laid_out
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Select
@@ -53,20 +53,9 @@ class Sampling(Select):
         value, u = log_probs.dense(), uniform(self.seed, number, sample, step)
         token = (draw if log_probs.dense_for_library() is None else draw_compiled)(value, row, u, self.cut)
         score = value[row, token.clamp(min=0)] + beam.last_score()[row]
-        return self.laid_out(beam, row, token, score.masked_fill(token < 0, -torch.inf), sample)
-
-    def laid_out(self, beam: Beam, row: Tensor, token: Tensor, score: Tensor, sample: Tensor) -> Candidates:
-        """The draws (d,) as candidates (S, c), those of a sentence side by side."""
-        sentence = beam.sentence_of_row()[row]
-        draws = torch.bincount(sentence, minlength=len(beam.live))
-        place = torch.arange(row.numel(), device=row.device) - (draws.cumsum(0) - draws)[sentence]
-
-        def lay(value: Tensor, empty: Tensor) -> Tensor:
-            return empty.to(value.dtype)[:, None].repeat(1, int(draws.max())).index_put((sentence, place), value)
-
-        nothing = torch.zeros_like(draws)
-        found = lay(row, beam.first_row()), lay(token.clamp(min=0), nothing), lay(score, nothing - torch.inf)
-        return Candidates(*found, self.k, aux={"sample": lay(sample, nothing)})
+        lay = partial(laid_out, len(beam.live), sentence[row])
+        found = lay(row, beam.first_row()), lay(token.clamp(min=0), 0), lay(score.masked_fill(token < 0, -torch.inf), -torch.inf)
+        return Candidates(*found, self.k, aux={"sample": lay(sample, 0)})
 
 
 @dataclass

@@ -27,7 +27,7 @@ class Ranked(Stop):
         self.k = k
         self.eos = eos
         none = torch.zeros(0, k)
-        self.total = none.double()  # (N, k) sums of log-probabilities of the finished hypotheses on each sentence's beam; else -inf
+        self.total = none.double()  # (N, k) sums of log-probabilities, or other keys, of the finished hypotheses on the beam; else -inf
         self.number = none.long()  # (N, k) which of the sentence's finished hypotheses they are
         self.answer = none.long()  # (N, k) which of them are answers, padded with -1
         self.count = none.long().sum(1)  # (N,) answers
@@ -54,7 +54,8 @@ class Ranked(Stop):
         waiting, number, made = self.total[live], self.number[live], finished.count[live]
         ends, _ = candidates.ends_and_goes_on(self.eos)
         # the beam's places go to the best of what was finished before (S, k) and the candidates (S, c)
-        total, order = torch.cat([waiting, candidates.score.double()], dim=1).sort(dim=1, descending=True, stable=True)
+        key = candidates.score if candidates.key is None else candidates.key
+        total, order = torch.cat([waiting, key.double()], dim=1).sort(dim=1, descending=True, stable=True)
         count = self.count[live]
         place = torch.arange(total.size(1), device=total.device)
         on_beam = (place < k - count[:, None]) & (total > -torch.inf)

@@ -169,18 +169,19 @@ def test_compiled_samples_are_the_loops_to_the_last_bit(int8, name):
     assert lists(run(compiled, sample)) == lists(run(loop, sample))
 
 
+@pytest.mark.parametrize("select", ["sampling", "gumbel"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_samples_noise_is_its_sentences_own(dtype):
+def test_a_samples_noise_is_its_sentences_own(dtype, select):
     """Alone, in another order, in a stream: the same samples. Another number or seed: others."""
-    model, flags = build("transformer", 2, dtype), {"beam": 6, "nbest": 6, "max_len_b": 12, "sampling": True}
+    model, flags = build("transformer", 2, dtype), {"beam": 6, "nbest": 6, "max_len_b": 12}
     sample = batch([3, 1, 7, 5, 2])
-    expected = run(generators([model], **flags).ours, sample)
+    expected = run(generators([model], {"select": select}, **flags).ours, sample)
     for stream in ({}, {"schedule": "stream", "stream_width": 2}, {"schedule": "stream", "stream_rows": 13}):
-        ours = generators([model], stream, **flags).ours
+        ours = generators([model], {"select": select, **stream}, **flags).ours
         same(expected, run(ours, sample, seed=99), 0.0 if dtype == torch.float32 else 1e-12)
         for i in range(5):
             same(expected[i : i + 1], run(ours, alone(sample, i)), 1e-5 if dtype == torch.float32 else 1e-9)
-    renumbered = run(generators([model], **flags).ours, {**sample, "id": sample["id"] + 5})
+    renumbered = run(generators([model], {"select": select}, **flags).ours, {**sample, "id": sample["id"] + 5})
     assert all(lists([a]) != lists([b]) for a, b in zip(expected, renumbered, strict=True))
 
 
