@@ -2,6 +2,7 @@
 
 import random
 
+import models
 import pytest
 import torch
 from models import ARCHITECTURES, alone, batch, build, dictionary, forced, generators
@@ -13,16 +14,20 @@ LOOSE = {"lstm": 1e-4, "fconv": 1e-4}  # fairseq's attention of these masks in f
 EOS = dictionary().eos()
 
 
+def tensor(values: list) -> torch.Tensor:
+    return torch.tensor(values, device=models.DEVICE)
+
+
 class Storm:
     """Selects rows at random for some steps and compares every step with teacher forcing, one sentence at a time."""
 
-    def __init__(self, models: list, lengths: list[int], seed: int):
+    def __init__(self, of: list, lengths: list[int], seed: int):
         self.random = random.Random(seed)
-        self.models = models
+        self.models = of
         self.sample = batch(lengths, seed)
         net_input = self.sample["net_input"]
         self.pool = Pool(net_input, net_input["src_lengths"], [50] * len(lengths), self.sample["id"], EOS)
-        self.decoder = FairseqBackend(models)
+        self.decoder = FairseqBackend(of)
 
     def start(self, sentences: list[int]) -> None:
         self.decoder.admit(self.pool.inputs(sentences))
@@ -30,7 +35,7 @@ class Storm:
 
     def compare(self, tolerance: float) -> None:
         tokens = [row for rows in self.rows.values() for row in rows]
-        got = self.decoder.log_probs(self.decoder.step(torch.tensor(tokens)), 1.0)
+        got = self.decoder.log_probs(self.decoder.step(tensor(tokens)), 1.0)
         each = [torch.cat([forced(m, alone(self.sample, s), rows)[:, -1] for s, rows in self.rows.items()]) for m in self.models]
         torch.testing.assert_close(got, torch.stack(each).exp().mean(0).log(), rtol=0, atol=tolerance)
 
@@ -40,9 +45,9 @@ class Storm:
         first = dict(zip(live, self.first_rows(), strict=True))
         width = self.random.randint(1, 4)
         chosen = {s: self.random.choices(range(len(self.rows[s])), k=width if uniform else self.random.randint(1, 4)) for s in kept}
-        row = torch.tensor([first[s] + i for s in kept for i in chosen[s]])
-        sentence = None if len(kept) == len(live) else torch.tensor([live.index(s) for s in kept])
-        sentence_of_row = torch.tensor([place for place, s in enumerate(kept) for _ in chosen[s]])
+        row = tensor([first[s] + i for s in kept for i in chosen[s]])
+        sentence = None if len(kept) == len(live) else tensor([live.index(s) for s in kept])
+        sentence_of_row = tensor([place for place, s in enumerate(kept) for _ in chosen[s]])
         self.decoder.select(row, sentence, width if uniform else 0, sentence_of_row)
         self.rows = {s: [[*self.rows[s][i], self.random.randrange(4, len(dictionary()))] for i in chosen[s]] for s in kept}
 
@@ -70,10 +75,10 @@ def test_two_sentences_with_equal_row_counts_are_not_mixed_up(architecture):
     storm = Storm([build(architecture)], [6, 2], 0)
     storm.start([0, 1])
     storm.compare(LOOSE.get(architecture, 1e-9))
-    storm.decoder.select(torch.tensor([0, 1, 1, 1]), None, 0, torch.tensor([0, 1, 1, 1]))
+    storm.decoder.select(tensor([0, 1, 1, 1]), None, 0, tensor([0, 1, 1, 1]))
     storm.rows = {0: [[EOS, 5]], 1: [[EOS, 6], [EOS, 7], [EOS, 8]]}
     storm.compare(LOOSE.get(architecture, 1e-9))
-    storm.decoder.select(torch.tensor([0, 0, 0, 2]), None, 0, torch.tensor([0, 0, 0, 1]))
+    storm.decoder.select(tensor([0, 0, 0, 2]), None, 0, tensor([0, 0, 0, 1]))
     storm.rows = {0: [[EOS, 5, t] for t in (9, 10, 11)], 1: [[EOS, 7, 12]]}
     storm.compare(LOOSE.get(architecture, 1e-9))
 
@@ -100,7 +105,7 @@ def test_temperature_divides_the_models_scores():
     models = [build("transformer")]
     storm = Storm(models, [3], 0)
     storm.start([0])
-    got = storm.decoder.log_probs(storm.decoder.step(torch.tensor([[EOS]])), 2.0)
+    got = storm.decoder.log_probs(storm.decoder.step(tensor([[EOS]])), 2.0)
     torch.testing.assert_close(got, (forced(models[0], alone(storm.sample, 0), [[EOS]])[:, -1] / 2).log_softmax(-1))
 
 
@@ -111,7 +116,7 @@ def test_attention_is_the_ensembles_mean():
     decoder = FairseqBackend(models, need_attention=True)
     net_input = sample["net_input"]
     decoder.admit({name: net_input[name] for name in ("src_tokens", "src_lengths")})
-    decoder.step(torch.tensor([[EOS], [EOS]]))
+    decoder.step(tensor([[EOS], [EOS]]))
     for i, weights in enumerate(decoder.attention()):
         expected = torch.stack([nbest[i][0]["attention"][:, 0] for nbest in single]).mean(0)
         torch.testing.assert_close(weights, expected.to(weights.dtype), rtol=0, atol=1e-6)
@@ -120,5 +125,5 @@ def test_attention_is_the_ensembles_mean():
 def test_attention_is_not_collected_unless_asked_for():
     storm = Storm([build("transformer")], [3], 0)
     storm.start([0])
-    storm.decoder.step(torch.tensor([[EOS]]))
+    storm.decoder.step(tensor([[EOS]]))
     assert storm.decoder.attention() is None

@@ -5,6 +5,7 @@ block, the draft and the batch.
 import itertools
 import random
 
+import models
 import numpy as np
 import pytest
 import torch
@@ -163,11 +164,11 @@ def test_the_block_step_equals_the_cache_and_teacher_forcing():
         w = int(chance.integers(1, 6))
         tokens = torch.from_numpy(chance.integers(4, 25, (len(read), w)))
         length = np.minimum(read, chance.integers(0, 4, len(read)) + np.maximum(read - 2, 0))
-        fast, plain = (decoder.step(tokens, w, torch.from_numpy(length))[0] for decoder in pair)
+        fast, plain = (decoder.step(tokens.to(models.DEVICE), w, torch.from_numpy(length).to(models.DEVICE))[0] for decoder in pair)
         torch.testing.assert_close(fast, plain, rtol=0, atol=1e-10)
         read = length + w
         if turn == 6:
-            kept = torch.tensor([0, 2])
+            kept = torch.tensor([0, 2], device=models.DEVICE)
             for decoder in pair:
-                decoder.select(kept, kept, 1, torch.arange(2))
+                decoder.select(kept, kept, 1, torch.arange(2, device=models.DEVICE))
             read = read[[0, 2]]

@@ -50,6 +50,7 @@ def test_a_sentence_alone_equals_greedy(method, dtype, tmp_path):
         same(run(pair.stock, sample), run(pair.ours, sample), 1e-9 if dtype == torch.float64 else 1e-4)
 
 
+@pytest.mark.usefixtures("on_the_cpu")
 @pytest.mark.skipif(library() is None, reason="no compiler")
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("method", METHODS)

@@ -1,5 +1,6 @@
 """Each logits processor against a loop over rows and words, for a whole vocabulary and for a shortlist of it."""
 
+import models
 import pytest
 import torch
 from models import language_model
@@ -18,12 +19,16 @@ SHORTLIST = [0, 1, 2, 3, 5, 6, 9, 14]
 TOKENS = [[2, 5, 6, 5], [2, 6, 6, 6], [2, 9, 5, 9], [2, 5, 9, 14]]
 
 
+def there(x: torch.Tensor | None) -> torch.Tensor | None:
+    return x if x is None else x.to(models.DEVICE)
+
+
 def beam() -> Beam:
-    return Beam([0, 1], 2, None, torch.tensor(TOKENS), -torch.rand(4, 3, generator=torch.Generator().manual_seed(1)))
+    return Beam([0, 1], 2, None, there(torch.tensor(TOKENS)), there(-torch.rand(4, 3, generator=torch.Generator().manual_seed(1))))
 
 
 def pool(max_len=(10, 10), prefix=None) -> Pool:
-    return Pool({}, torch.tensor([4, 4]), list(max_len), torch.arange(2), EOS, prefix)
+    return Pool({}, there(torch.tensor([4, 4])), list(max_len), torch.arange(2), EOS, there(prefix))
 
 
 def apply(
@@ -32,8 +37,8 @@ def apply(
     """Each row's word -> log-probability before and after the processors."""
     words = list(range(V)) if ids is None else ids
     value = torch.randn(4, len(words), generator=torch.Generator().manual_seed(2), dtype=torch.float64).log_softmax(-1)
-    log_probs = LogProbs(value.clone(), None if ids is None else torch.tensor(ids), V)
-    after = processors(log_probs, beam(), the_pool or pool(), at_limit)
+    log_probs = LogProbs(there(value).clone(), None if ids is None else there(torch.tensor(ids)), V)
+    after = processors(log_probs, beam(), the_pool or pool(), there(at_limit))
     return tuple([dict(zip(words, row, strict=True)) for row in rows.tolist()] for rows in (value, after.dense()[:, words]))
 
 
@@ -93,7 +98,7 @@ def test_no_word_completes_an_ngram_of_its_row(ids, n, banned):
 def test_a_language_model_is_added_by_weight(ids):
     lm = language_model()
     with torch.no_grad():
-        added = lm.get_normalized_probs(lm(torch.tensor(TOKENS)), log_probs=True, sample=None)[:, -1].tolist()
+        added = lm.get_normalized_probs(lm(there(torch.tensor(TOKENS))), log_probs=True, sample=None)[:, -1].tolist()
         before, after = apply(processors(lm=lm, lm_weight=0.3), ids)
     for i, row in enumerate(after):
         assert row == pytest.approx({w: -INF if w == PAD else p + 0.3 * added[i][w] for w, p in before[i].items()})

@@ -152,6 +152,8 @@ class DBA(Select):
         valid = (score > -torch.inf) & in_time
         valid &= first_of_equals((rank * self.vocabulary + token).masked_fill(score == -torch.inf, -1))
         valid[:, -1] = ~valid[:, :-1].any(1)
+        for known in (state, count, bank):  # its sentence is final: nobody looks at what it has any more
+            known[:, -1] = 0
         score = score.masked_fill(~valid, -torch.inf)
         order, score = self.order(phrases, table, state, count, bank, score)  # (S, 2k)
         row, token = row.gather(1, order), token.gather(1, order)

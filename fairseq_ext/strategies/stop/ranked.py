@@ -27,7 +27,7 @@ class Ranked(Stop):
         self.k = k
         self.eos = eos
         none = torch.zeros(0, k)
-        self.total = none.double()  # (N, k) keys of the finished hypotheses on each sentence's beam; else -inf
+        self.total = none.double()  # (N, k) sums of log-probabilities, or other keys, of the finished hypotheses on the beam; else -inf
         self.number = none.long()  # (N, k) which of the sentence's finished hypotheses they are
         self.answer = none.long()  # (N, k) which of them are answers, padded with -1
         self.count = none.long().sum(1)  # (N,) answers
