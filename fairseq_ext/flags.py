@@ -164,7 +164,7 @@ class EngineFlags(StockFlags, total=False):
     mbr_model: Text | None
     mbr_prune: float | None
     mbr_references: int | None
-    mbr_weights: Literal["auto", "prob", "uniform"] | None
+    mbr_weights: Literal["prob", "uniform"] | None
     parallel_length: int | None
     parallel_margin: float | None
     patience: int | None

@@ -91,8 +91,9 @@ MUST_WORK = [("select", "stop"), ("select", "schedule"), ("select", "softmax"), 
 
 @pytest.mark.parametrize("first, second", MUST_WORK)
 def test_no_two_plug_points_rule_each_other_out(first, second):
-    """Needs could refuse everything, and the test above would pass: at these points nearly all pairs work."""
-    ours = [[e for e in EXAMPLES.values() if point in e and not is_search_of_fairseqs(e)] for point in (first, second)]
+    """Needs could refuse everything, and the test above would pass: at these points nearly all pairs of beam searches work."""
+    beams = [e for e in EXAMPLES.values() if not is_search_of_fairseqs(e) and e.get("select") != "gumbel"]
+    ours = [[e for e in beams if point in e] for point in (first, second)]
     works = [refused(*parted(a | b)) is None for a in ours[0] for b in ours[1]]
     assert len(works) >= 3
     assert sum(works) >= 0.8 * len(works)

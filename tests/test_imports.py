@@ -41,7 +41,7 @@ ALLOWED = {
     "stats viz.writer",
     "config": "candidates.flags checks constraints loading.digests loading.settings registry search stats version",
     "models": "",
-    "candidates": "errors registry search.finished",
+    "candidates": "errors search.finished",
     "loading": "compat.startup constraints.phrases.boundaries constraints.phrases.phrase errors files",
     "checks": "candidates.flags constraints.flags errors registry session.cpu_workers",
     # strategies -> drivers, kernels

@@ -26,12 +26,8 @@ class CandidateFlags(FairseqDataclass):
         default=0, metadata={"help": "the hypotheses that may be the answer: so many of the highest score (default: 0, all)"}
     )
     mbr_references: int = field(default=0, metadata={"help": "the hypotheses that they are compared with: so many (default: 0, all)"})
-    mbr_weights: ChoiceEnum(["auto", "uniform", "prob"]) = field(  # type: ignore[valid-type]
-        default="auto",
-        metadata={
-            "help": "what a hypothesis counts: the same as all others, or its probability (default: auto, which is prob in n-best lists "
-            "and uniform in samples)"
-        },
+    mbr_weights: ChoiceEnum(["uniform", "prob"]) = field(  # type: ignore[valid-type]
+        default="uniform", metadata={"help": "what a hypothesis counts: the same as all others, or its probability (default: uniform)"}
     )
     mbr_aggregate: bool = field(
         default=False, metadata={"help": "--mbr chrf: compare with all hypotheses as one: faster, nearly the same (default: off)"}

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from fairseq_ext.candidates.utilities import utility_of
-from fairseq_ext.registry import samples
 from fairseq_ext.search.finished import Hypothesis
 
 FIRST_REFERENCES, RESAMPLES = 8, 500  # of --mbr-prune: what candidates are compared with first, and how often that is drawn again
@@ -28,8 +27,7 @@ class BayesRisk:
     def __init__(self, flags: Any, text: Callable[[Any], str]):
         self.text, self.utility = text, utility_of(flags)
         self.candidates, self.references, self.confidence = flags.mbr_candidates, flags.mbr_references, flags.mbr_prune
-        alike = samples(flags) or flags.mbr_aggregate  # samples come as often as they are likely
-        self.by_probability = str(flags.mbr_weights) == "prob" or (str(flags.mbr_weights) == "auto" and not alike)
+        self.by_probability = str(flags.mbr_weights) == "prob"
 
     def __call__(self, found: list[Hypothesis], source: str) -> list[Hypothesis]:
         """A sentence's hypotheses, those first that may be the answer, by their expected utility. found: by score; of hypotheses that

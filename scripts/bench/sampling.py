@@ -3,7 +3,7 @@
     python scripts/bench/sampling.py --model MODEL --text TEXT --lines 200 --samples 1 10 --cut topk=10
 
 All three decode the same batches, one thread each, in turn (A B C A B C); the ratio is of the medians. Their samples differ, as their
-noise does; mean length and mean score say that they sample the same distribution.
+noise does; mean length, mean score and distinct n-grams of tokens say that they sample the same distribution.
 """
 
 import argparse
@@ -44,7 +44,9 @@ def main() -> None:
                     elif isinstance(found, list):
                         every = [h for nbest in contender.read(found) for h in nbest]
                         means = [sum(each) / len(every) for each in zip(*((len(tokens), score) for tokens, score in every), strict=True)]
-                        print(f"{contender.name}: {len(every)} samples, {means[0]:.2f} tokens, score {means[1]:.3f}")
+                        grams = {n: len({tuple(t[i : i + n]) for t, _ in every for i in range(len(t) - n + 1)}) for n in (1, 2, 4)}
+                        told = ", ".join(f"{count} distinct {n}-grams" for n, count in grams.items())
+                        print(f"{contender.name}: {len(every)} samples, {means[0]:.2f} tokens, score {means[1]:.3f}, {told}")
             middle = [statistics.median(took) for took in seconds]
             told = ", ".join(f"{c.name} {m:.2f} s ({min(t):.2f}-{max(t):.2f})" for c, m, t in zip(contenders, middle, seconds, strict=True))
             ratios = f"ours {middle[0] / middle[1]:.2f}x stock, {middle[2] / middle[1]:.2f}x CTranslate2"

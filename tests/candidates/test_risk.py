@@ -51,7 +51,6 @@ def expected(utility: str, weights: list[float], among=range(6)) -> dict[str, fl
 def test_expected_utilities_are_those_of_all_pairs(utility, weights, monkeypatch):
     if weights == "prob":  # and without fastchrf
         monkeypatch.setitem(sys.modules, "fastchrf", None)
-        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     found = risk(utility, mbr_weights=weights)(hypotheses(), "")
     brute = expected(utility, [1.0] * 6 if weights == "uniform" else [math.exp(s) for s in SCORES])
     assert [h.utility for h in found] == pytest.approx([brute[TEXTS[int(h.tokens[0])]] for h in found], abs=1e-4)
@@ -179,7 +178,8 @@ def test_doors_agree():
         engine.close()
 
 
-def test_commands_print_utilities_and_keep_scores_and_phrases(tiny, tmp_path):
+def test_commands_print_utilities_and_keep_scores_and_phrases(tiny, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fastchrf", None)  # whose threads, of tests before this one, a forked process lacks
     (tmp_path / "phrases").write_text("\n".join(json.dumps({"constraints": ["en3"]}) for _ in range(11)) + "\n")
     flags = ("--mbr", "bleu", "--mbr-weights", "uniform", "--print-utility", "--nbest", 2, "--constraints-file", tmp_path / "phrases")
     done = generate(tiny, *EXT, *flags, run=forked.command)

@@ -6,12 +6,13 @@ import tracemalloc
 from dataclasses import replace
 
 import pytest
-from corpus_jobs import Echo, finals, job, one_process, parts, records, text_shards, write_text
+from corpus_jobs import DEMO, FLAGS, Echo, finals, job, one_process, parts, records, source_lines, text_shards, write_text
 
 from fairseq_ext import UsageError
 from fairseq_ext.corpus import reading, run
 from fairseq_ext.corpus.output import Store
 from fairseq_ext.corpus.run import translate
+from fairseq_ext.corpus.worker import Worker
 
 
 @pytest.fixture
@@ -61,6 +62,28 @@ def test_the_same_again_does_nothing_and_something_else_is_refused(tmp_path, ech
     with pytest.raises(UsageError, match="in2.txt .* there"):
         translate(job(inputs, out))
     assert finals(out) == before
+
+
+@pytest.mark.parametrize("select", [{"sampling": True, "sampling_epsilon": 0.02, "mbr": "chrf"}, {"select": "gumbel"}], ids=str)
+def test_samples_of_a_run_cut_short_and_resumed_are_the_same_bytes(select, tmp_path, monkeypatch):
+    flags = {"beam": "4", "nbest": "4", "seed": "5", **select}
+    worker = Worker({**FLAGS, **flags, "path": str(DEMO / "checkpoint.pt"), "data": str(DEMO)}, 1, False)
+    inputs = [write_text(tmp_path / f"{i}.txt", source_lines(0, 9)) for i in range(2)]
+    with one_process(monkeypatch, worker):
+        translate(job(inputs, tmp_path / "whole", flags))
+        calls, of_worker = [], worker.translate
+
+        def cut_short(shard, sentences):
+            calls.append(len(sentences))
+            if len(calls) == 3:
+                raise KeyboardInterrupt
+            return of_worker(shard, sentences)
+
+        monkeypatch.setattr(worker, "translate", cut_short)
+        with pytest.raises(KeyboardInterrupt):
+            translate(job(inputs, tmp_path / "out", flags, unit=4))
+        again = translate(job(inputs, tmp_path / "out", flags, unit=5))
+    assert again.before == 8 and finals(tmp_path / "out") == finals(tmp_path / "whole")
 
 
 def test_a_finished_file_that_has_gone_is_made_again(tmp_path, echo):

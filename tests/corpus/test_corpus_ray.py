@@ -14,6 +14,7 @@ import pytest
 import ray
 from corpus_jobs import DEMO, FLAGS, ROOT, descendants, finals, job, parts, records, source_lines, write_text
 from json_counts import close, untimed
+from sizes import ALL
 
 from fairseq_ext import Translator
 from fairseq_ext.corpus.run import translate
@@ -117,6 +118,29 @@ def test_workers_killed_at_random_moments_change_nothing(started, alone, tmp_pat
     assert len(killed) == 3 and done.restarts >= 1  # one that was only starting is not counted
     same(records(out / "a.jsonl"), alone.translate(lines))
     assert (done.errors, done.sentences, parts(out)) == (0, 800, [])
+
+
+@pytest.mark.skipif(not os.environ.get(ALL), reason="test_corpus.py has one small case: --all")
+@pytest.mark.parametrize("select", [{"sampling": True}, {"select": "gumbel"}], ids=str)
+def test_samples_of_one_worker_of_two_and_of_killed_ones_are_the_same_bytes(select, started, tmp_path):
+    inputs, flags = [write_text(tmp_path / "a.txt", source_lines(0, 100))], {"beam": "4", "nbest": "4", "seed": "5", **select}
+    for n in (1, 2):
+        translate(job(inputs, tmp_path / str(n), flags, workers=n))
+    killed: list[int] = []
+
+    def kill():
+        until = time.monotonic() + 120
+        while not killed and time.monotonic() < until:
+            time.sleep(0.02)
+            if parts(tmp_path / "killed") and (victims := workers()):
+                os.kill(victims[0], signal.SIGKILL)
+                killed.append(victims[0])
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    translate(job(inputs, tmp_path / "killed", flags))
+    killer.join()
+    assert killed and finals(tmp_path / "1") == finals(tmp_path / "2") == finals(tmp_path / "killed")
 
 
 def command(inputs, out, *more):

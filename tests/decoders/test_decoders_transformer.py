@@ -188,28 +188,28 @@ def test_log_probabilities_equal_the_reference_backends(temperature):
     torch.testing.assert_close(*outs, rtol=0, atol=1e-9)
 
 
-def test_a_block_has_its_log_probabilities_position_by_position():
+def test_a_block_has_its_log_probabilities_position_by_position(device):
     for dtype in TOLERANCE:
-        rows = Rows([model_of(dtype=dtype)], [3])
+        rows = Rows([model_of(dtype=dtype, device=device)], [3])
         rows.start([0])
-        features = rows.decoder.step(torch.tensor([[EOS, 5, 6]]), new=3)
+        features = rows.decoder.step(torch.tensor([[EOS, 5, 6]], device=device), new=3)
         got = rows.decoder.log_probs(features, 1.0)
         expected = forced(rows.models[0], rows.sample, [[EOS, 5, 6]])
         torch.testing.assert_close(got, expected.to(dtype), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("ragged", [True, False])
-def test_attention_equals_the_reference_backends(ragged):
+def test_attention_equals_the_reference_backends(ragged, device):
     models = [build("transformer", 1), build("transformer-pre-norm", 2)]
     rows = Rows(models, [4, 2], need_attention=True)
     reference = FairseqBackend(models, need_attention=True)
-    row, owner = (torch.tensor([0, 1, 1]), torch.tensor([0, 1, 1])) if ragged else (torch.tensor([0, 0, 1, 1]), torch.tensor([0, 0, 1, 1]))
+    row = torch.tensor([0, 1, 1] if ragged else [0, 0, 1, 1], device=device)
     got = []
     for decoder in (rows.decoder, reference):
         decoder.admit(rows.pool.inputs([0, 1]))
-        decoder.step(torch.tensor([[EOS], [EOS]]))
-        decoder.select(row, None, 0 if ragged else 2, owner)
-        decoder.step(torch.tensor([[EOS, 5 + i] for i in range(row.numel())]))
+        decoder.step(torch.tensor([[EOS], [EOS]], device=device))
+        decoder.select(row, None, 0 if ragged else 2, row)
+        decoder.step(torch.tensor([[EOS, 5 + i] for i in range(row.numel())], device=device))
         got.append(decoder.attention())
     torch.testing.assert_close(got[0].float(), got[1].float(), rtol=0, atol=1e-6)
 

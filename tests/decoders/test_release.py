@@ -22,7 +22,7 @@ def matrices(model) -> list[int]:
 @needs_library
 @pytest.mark.parametrize("architecture", ["transformer", "transformer-pre-norm", "transformer-tied"])
 @pytest.mark.parametrize("int8", [False, True])
-def test_a_released_model_decodes_as_before(architecture, int8):
+def test_a_released_model_decodes_as_before(architecture, int8, on_the_cpu):
     model = build(architecture, dtype=torch.float32)
     ours = generators([model], {"int8": int8}, beam=3, max_len_b=10).ours
     sample = batch([5, 3, 1])

@@ -41,7 +41,7 @@ def test_each_method_page_has_its_paper_in_the_citation_file_and_the_readme() ->
 
 def test_the_workflow_runs_the_suite_on_every_python_that_is_claimed() -> None:
     job = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())["jobs"]["test"]
-    assert sorted(job["strategy"]["matrix"]["python"]) == sorted(pythons())
+    assert set(pythons()) <= set(job["strategy"]["matrix"]["python"])  # and on one that is not claimed until it has run there
     assert [step["run"] for step in job["steps"] if "run" in step] == ["scripts/test.sh"]
     readme = (ROOT / "README.md").read_text()
     assert all(version in readme for version in pythons())

@@ -121,7 +121,8 @@ class Shortlist(Softmax):
         self.ids = torch.tensor(ids)
 
     def __call__(self, decoder, features, beam, pool):
-        return LogProbs(decoder.log_probs(features, 1.0)[:, self.ids], self.ids)
+        ids = self.ids.to(features[0].device)
+        return LogProbs(decoder.log_probs(features, 1.0)[:, ids], ids)
 
 
 @pytest.mark.parametrize("flags", [{}, {"beam": 20}, {"min_len": 4}, {"unkpen": 1.0}, {"max_len_b": 2}], ids=str)

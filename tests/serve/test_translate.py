@@ -1,5 +1,6 @@
 """What the server translates, in each of its APIs, beside the Python API over the same model."""
 
+import base64
 import io
 import json
 import shutil
@@ -256,6 +257,25 @@ def test_a_glossary_file_is_read_whatever_its_form(client):
         found = client.post("/v1/terms", json={"name": name, "content": content}).json()
         assert found["terms"] == terms and (found.get("error", "").startswith(wrong) if wrong else "error" not in found), found
     assert client.post("/v1/terms", json={"name": "a.tsv"}).status_code == 400
+
+
+def test_a_file_of_bytes_is_read_and_kept(client, tmp_path):
+    """Excel's tables and text, and a translation memory: as the page sends them, and by PUT."""
+    openpyxl = pytest.importorskip("openpyxl")
+    table = openpyxl.Workbook()
+    for row in (("Deutsch", "English"), ("Port", "house")):
+        table.active.append(row)
+    table.save(tmp_path / "a.xlsx")
+    tuv = "".join(f'<tuv xml:lang="{language}"><seg>{text}</seg></tuv>' for language, text in (("de", "Port"), ("en", "house")))
+    header = '<header creationtool="x" creationtoolversion="1" segtype="phrase" o-tmf="x" adminlang="en" srclang="de" datatype="text"/>'
+    (tmp_path / "a.tmx").write_text(f'<?xml version="1.0"?><tmx version="1.4">{header}<body><tu>{tuv}</tu></body></tmx>')
+    (tmp_path / "a.txt").write_text("Port\thouse\n", encoding="utf-16")
+    (tmp_path / "a.csv").write_text("Port;house\n")
+    for file in sorted(tmp_path.glob("a.*")):
+        sent = {"name": file.name, "base64": base64.b64encode(file.read_bytes()).decode()}
+        assert client.post("/v1/terms", json=sent).json() == {"terms": {"Port": "house"}}, file
+        kept = client.put(f"/v1/glossaries/kept?file={file.name}", content=file.read_bytes(), headers={"X-Requested-With": "x"})
+        assert kept.is_success, kept.text
 
 
 def test_the_documentation_has_examples_that_work(client):
