@@ -24,6 +24,8 @@ def convert(source: Source) -> Folder:
     sizes = (first, first if joined else source.number("decoder_vocab_size", first))
     files = ("vocab.json", "vocab.json" if joined else "target_vocab.json")
     words = [Vocabulary.of(source.read_json(name), size, name) for name, size in zip(files, sizes, strict=True)]
+    for name in NAMES:
+        source.pieces(f"{name}.spm")
     made = transformer(source, KIND, (words[0], words[1]), joined, source.number("decoder_start_token_id"))
     languages = [language(tokenizer.get(f"{name}_lang"), name) for name in NAMES]
     languages = list(NAMES) if languages[0] == languages[1] else languages

@@ -14,7 +14,6 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Any
 
-import sentencepiece
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 
 from fairseq_ext.convert.folder import Folder
@@ -66,16 +65,13 @@ def convert(source: Source, kind: Kind, style: str, more: dict[str, Any]) -> Fol
 
 def pieces_of(source: Source) -> dict[str, int]:
     """The numbers of all words but the languages: of vocab.json (M2M-100), else one more than SentencePiece's."""
+    model = source.pieces(PIECES)
     if source.has("vocab.json"):
         return source.read_json("vocab.json")
-    path = source.file(PIECES)
-    try:
-        model = sentencepiece.SentencePieceProcessor(str(path))
-    except (RuntimeError, OSError):
-        raise UsageError(f"{path} is not a SentencePiece model: copy it again") from None
     begin = [model.id_to_piece(i) for i in range(3)]
     if begin != ["<unk>", "<s>", "</s>"]:
-        raise UsageError(f"{path} begins with {', '.join(begin)} and not with <unk>, <s>, </s>: name a folder of the model's own tokenizer")
+        raise UsageError(f"{source.folder / PIECES} begins with {', '.join(begin)} and not with <unk>, <s>, </s>: "
+                         "name a folder of the model's own tokenizer")  # fmt: skip
     return {word: i for i, word in enumerate(SPECIAL)} | {model.id_to_piece(i): i + 1 for i in range(3, model.get_piece_size())}
 
 

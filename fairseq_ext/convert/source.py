@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import sentencepiece
 import torch
 from torch import Tensor
 
@@ -46,6 +47,14 @@ class Source:
         if found is None:
             raise UsageError(f"{self.folder} has no {' or '.join(names)}: copy all files of the model into it, those of its tokenizer too")
         return self.folder / found
+
+    def pieces(self, name: str) -> sentencepiece.SentencePieceProcessor:
+        """The SentencePiece model of a file."""
+        path = self.file(name)
+        try:
+            return sentencepiece.SentencePieceProcessor(str(path))
+        except (RuntimeError, OSError):
+            raise UsageError(f"{path} is not a SentencePiece model: copy it again") from None
 
     def read_json(self, name: str, needed: bool = True) -> dict[str, Any]:
         """An object of a file; {} for a file that is not there and not needed."""
@@ -91,8 +100,10 @@ class Source:
         if self.has(name):
             return [self.folder / name]
         index = self.file(f"{name}.index.json") if self.has(f"{name}.index.json") else self.file(SAFE, PICKLED)
-        listed = set(self.read_json(index.name).get("weight_map", {}).values())
-        return [self.file(os.path.basename(part)) for part in sorted(listed)]
+        listed = self.read_json(index.name).get("weight_map")
+        if not isinstance(listed, dict) or not all(isinstance(part, str) for part in listed.values()):
+            raise UsageError(f"{index} has no weight_map of names of files: copy it again")
+        return [self.file(os.path.basename(part)) for part in sorted({*listed.values()})]
 
     def read_safe(self, path: Path) -> dict[str, Tensor]:
         try:

@@ -138,8 +138,8 @@ def check(source: Source, given: Mapping[str, Tensor], weights: Mapping[str, Ten
         raise UsageError(f"{source.folder} has the weight {more[0]}, which no {source.name} has: merge adapters, leave out what was added")
     for name, shape in needed.items():
         if name not in weights or weights[name].shape != shape:
-            size = f"in size {tuple(weights[name].shape)}, and its settings say" if name in weights else "not, which has size"
-            raise UsageError(f"{source.folder} has the weight {name} {size} {shape}: copy all files of one model into it")
+            there = f"has the weight {name} in size {tuple(weights[name].shape)}, and its settings say" if name in weights else ""
+            raise UsageError(f"{source.folder} {there or f'lacks the weight {name} of size'} {shape}: copy all files of one model into it")
 
 
 def inside(side: str, settings: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:

@@ -38,15 +38,16 @@ def test_ctranslate2_reads_what_is_converted_and_finds_our_words(kind, tmp_path)
     made = make(kind, tmp_path, 2)  # without a bias of the output
     rival = ctranslate2.Translator(converted(made, kind), intra_threads=1)
     ours = made.translator(beam=1, max_len_b=MOST, min_len=0)
-    source, target = ours.task.source_dictionary, ours.task.target_dictionary
-    text, seen = lines(16, 4), set()
+    source, text, seen = ours.task.source_dictionary, lines(16, 4), set()
     for line in text:
         tokens = next(iter(ours.batches([ours.encode(line)])))["net_input"]["src_tokens"][0].tolist()
         words = [source[token] for token in (tokens if kind == "mBART-25" else tokens[:-1])]  # it adds </s> itself
-        prefix = [[FIRST[kind]]] if kind in FIRST else None
-        theirs = rival.translate_batch([words], prefix, beam_size=1, max_decoding_length=MOST)[0].hypotheses[0]
-        found = [target[token] for token in ours.search([ours.encode(line)], None, 1)[0][0].tokens]
-        assert [word for word in found if word != "</s>"][: MOST - 2] == theirs[: MOST - 2], line
+        prefix = [FIRST[kind]] if kind in FIRST else []
+        greedy = dict(beam_size=1, min_decoding_length=0, max_decoding_length=MOST)
+        theirs = rival.translate_batch([words], [prefix], **greedy)[0].hypotheses[0]
+        theirs = theirs if kind == "mBART-25" else theirs[len(prefix) :]  # of which it is the word before the first
+        found = ours.search([ours.encode(line)], None, 1)[0][0].tokens
+        assert found[: MOST - 2] == theirs[: MOST - 2], line
         seen.update(theirs)
     assert len(seen) > 3
 
