@@ -4,6 +4,7 @@ import re
 from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
+from pathlib import Path
 from typing import Optional
 
 import pytest
@@ -209,6 +210,8 @@ def test_what_is_registered_is_known():
 def test_every_strategy_lies_in_the_file_of_its_name():
     """--softmax lsh is strategies/softmax/lsh.py."""
     for strategy in registry.all_strategies():
+        if Path(strategy.file).is_absolute():
+            continue  # of another test, which lies outside of the package
         assert strategy.file == f"strategies/{strategy.point}/{strategy.name.replace('-', '_')}.py"
         assert strategy.paper
 
