@@ -41,7 +41,7 @@ class LanguagesOfRequests:
         for each in pair:
             if each not in self.known:
                 there = f"use one of {cut(', '.join(self.known))}" if self.known else f"it translates from {own[0]} to {own[1]} alone"
-                raise UsageError(f"'{cut(each)}' is no language of the model: {there}")
+                raise UsageError(f"the model does not have the language '{cut(each)}': {there}")
         try:
             self.use(pair)
             yield

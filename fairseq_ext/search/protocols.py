@@ -84,7 +84,7 @@ class Select(Replaceable, ABC):
         return self
 
     def ending(self, stop: Stop) -> Stop:
-        """How sentences end that are continued so; as --stop says by default."""
+        """The stop strategy to use with this one: by default the one that --stop names."""
         return stop
 
     def required_ids(self, pool: Pool) -> list[Collection[int]] | None:

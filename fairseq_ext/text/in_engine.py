@@ -57,7 +57,7 @@ class TextRequest:
         self.items: Iterator[Item] = self.passes.pop(0)(text)
         self.slots: deque[Slot] = deque()  # that are not joined
         self.joined = Joined(self.on_text is None or bool(self.passes))
-        self.is_mute = not self.passes  # so far it has no segment, of which the engine says what it has to say
+        self.is_mute = not self.passes  # no segment yet: where none comes, an empty one is submitted, so that the engine checks the request
         self.go_on()
 
     def stop(self) -> None:

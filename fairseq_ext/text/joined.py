@@ -29,7 +29,7 @@ class Slot:
 
 @dataclass
 class Rank:
-    """The hypotheses of one rank, one behind the other. total: their scores by their lengths."""
+    """The hypotheses of one rank, one behind the other. total: sum of their scores times their lengths."""
 
     texts: list[str] = field(default_factory=list)
     tokens: list[str] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Rank:
 class Joined:
     """What a text comes to so far: the i-th hypotheses of all segments are the i-th of the text, and places are of the whole text.
 
-    keeps: else only `add` says what the items come to.
+    keeps: False for a text that is written as it comes: then `add` returns what an item comes to, and nothing of it is kept.
     """
 
     def __init__(self, keeps: bool = True):
@@ -81,7 +81,7 @@ class Joined:
         """Put those of an item behind the others."""
         found = slot.answer.hypotheses if isinstance(slot.answer, Answer) else []
         for _ in range(len(self.ranks), len(found)):
-            last = self.ranks[-1]  # which those before have as their last
+            last = self.ranks[-1]  # earlier items, which have fewer hypotheses, repeat their last one
             self.ranks.append(Rank(last.texts[:], last.tokens[:], last.scores[:], last.total, last.length))
         for rank, each in enumerate(self.ranks):
             each.texts.append(rendered(slot, rank)[0] if rank else text)

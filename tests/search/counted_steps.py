@@ -24,7 +24,7 @@ from fairseq_ext.kernels.softmax import lsh_cuda
 
 SPAN = (8, 16)  # steps of two runs, of which every sentence takes all; their difference is what a step costs
 LENGTHS = [7, 5, 3, 1]
-LAUNCH = 4e-3  # ms, as NVIDIA's article on CUDA graphs has it
+LAUNCH = 4e-3  # ms, assumed: published measurements lie around it
 READ = 300.9e6  # bytes that a step of scripts/bench/gpu_step.py's model must read in float16: its `bytes_of_a_step`, 16 sentences, beam 5
 BANDWIDTH = {"H100": 3.35e9, "L4": 0.3e9}  # bytes a ms, of NVIDIA's data sheets
 NO_GRAPHS = {"cuda_graphs": "off"}

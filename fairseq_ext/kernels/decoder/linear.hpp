@@ -93,7 +93,7 @@ inline void panel_int8(const int32_t* x, int64_t stride, const int32_t* weight, 
     }
 }
 
-// Write one line's panel of results, `columns` of them: a whole panel as vectors where that says it
+// Write one line's panel of results, `columns` of them. A whole panel is written vector by vector, but for the epilogues that call functions
 inline void finish(const floats* sums, const float* bias, float* y, int64_t columns, Epilogue epilogue) {
     static const float zeros[PANEL] = {};
     bias = bias ? bias : zeros;

@@ -56,7 +56,7 @@ def uniform(seed: int, number: Tensor, sample: Tensor, step: Tensor) -> Tensor:
 
 
 def weights(value: Tensor) -> Tensor:
-    """The chances of log-probabilities, whole multiples of 2^-50, in these."""
+    """Probabilities in units of 2^-50, cut to whole numbers, so that their sums are exact."""
     return (value.exp() * 2.0**50).trunc().double()
 
 
