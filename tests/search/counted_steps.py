@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import pytest
 import torch
 from decoders.decoder_rows import model_of
-from kernels.cuda_executor import SOURCE, Executor, compiled
+from kernels.cuda_executor import SOURCE, Executor
 from models import batch, generators, on_device, run
 from pretended_device import COUNTS, counting, pretended_device
 
@@ -77,7 +77,7 @@ def counted(flags: dict | None, device: torch.device, span: tuple[int, int] = SP
 
 def use_kernels(folder: Path, patch: pytest.MonkeyPatch) -> list[str]:
     """LSH's CUDA kernels, run by the executor, for tensors of the pretended GPU; return the names of those launched so far."""
-    executor = Executor(compiled(SOURCE.read_text(), folder))
+    executor = Executor(SOURCE.read_text(), folder)
 
     def launch(name: str, grid: tuple[int, ...], *arguments, **sizes) -> None:
         for counts in COUNTS:

@@ -41,7 +41,7 @@ def wta_hash(x: Tensor, dimensions: Tensor, u: int) -> Tensor:
     n, (P, K) = x.size(0), dimensions.shape
     turned = dimensions.t().flatten()  # (K x P,): a maximum over the middle dimension is the fast one
     step = max(1, CHUNK // (P * K))
-    winner = torch.cat([part.index_select(1, turned).view(-1, K, P).max(1).indices for part in x.split(step)])
+    winner = torch.cat([part.index_select(1, turned).view(len(part), K, P).max(1).indices for part in x.split(step)])
     codes = winner.view(n, P // u, u)
     out = codes[:, :, 0]
     for i in range(1, u):
@@ -214,6 +214,7 @@ def count_hits(start: Tensor, length: Tensor, words: Tensor, V: int) -> Tensor:
 def compact(hits: Tensor, t: int, always: Tensor | None, never: Tensor | None = None) -> Tensor:
     """Eq. 10: ascending ids of words with t hits in any row, and those of the mask always (V,), without those of never (V,).
     hits (n, V)."""
+    hits = hits if len(hits) else hits.new_full((1, hits.size(1)), -1)  # no row has any word
     mask = (hits[0] if hits.size(0) == 1 else hits.amax(0)) >= t
     mask = mask if always is None else mask | always
     return nonzero(mask if never is None else mask & ~never)
