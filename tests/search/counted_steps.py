@@ -1,6 +1,6 @@
 """What a decoder step asks of host and device on the pretended GPU: waits, launches, bytes.
 
-`python tests/search/counted_steps.py` prints the table of docs/gpu.md; -v: the waits with their places; -vv: the commonest launches too."""
+`python tests/search/counted_steps.py [WAY ...]` prints the table of docs/gpu.md; -v: the waits with their places; -vv: the commonest launches too."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import pytest
 import torch
 from decoders.decoder_rows import model_of
+from fairseq.token_generation_constraints import pack_constraints
 from kernels.cuda_executor import SOURCE, Executor
 from models import batch, generators, on_device, run
 from pretended_device import COUNTS, counting, pretended_device
@@ -29,8 +30,9 @@ READ = 300.9e6  # bytes that a step of scripts/bench/gpu_step.py's model must re
 BANDWIDTH = {"H100": 3.35e9, "L4": 0.3e9}  # bytes a ms, of NVIDIA's data sheets
 NO_GRAPHS = {"cuda_graphs": "off"}
 SMALL = {"lsh_k": 4, "lsh_u": 2, "lsh_bands": 20, "lsh_hits": 3, "lsh_top": 8}
-WAYS = {  # our flags; None: fairseq's own generator
-    "stock": None,
+WAYS: dict = {  # our flags; a string: fairseq's own generator, with these --constraints
+    "stock": "",
+    "stock, constrained": "unordered",
     "plain": {},
     "plain, no graphs": NO_GRAPHS,
     "DBA": {"select": "dba"},
@@ -51,21 +53,24 @@ class Step:
     bytes: float
 
 
-def counted(flags: dict | None, device: torch.device, span: tuple[int, int] = SPAN, beam: int = 5) -> Step:
+def counted(flags: dict | str, device: torch.device, span: tuple[int, int] = SPAN, beam: int = 5) -> Step:
     """A step of a small model whose every sentence takes as many steps as it may."""
     model, found, calls = model_of(2, torch.float32, device, decoder_layers=6), [], []
-    sample = batch(LENGTHS)
-    if flags and flags.get("select"):
+    sample, named, stock = batch(LENGTHS), {}, isinstance(flags, str)
+    if stock and flags:
+        named["constraints"] = pack_constraints([[torch.tensor([9, 10])]] * len(LENGTHS))
+    elif "select" in flags:
         sample["sentence_constraints"] = [SentenceConstraints((((9, 10),),), ("9 10",)) for _ in LENGTHS]
     for steps in span:
-        pair = generators([model], flags or {}, beam=1 if flags and "decoding" in flags else beam, min_len=steps, max_len_b=steps)
-        generator = pair.stock if flags is None else pair.ours
+        of_stock = {"constraints": flags or None} if stock else {}
+        pair = generators([model], {} if stock else flags, beam=1 if "decoding" in flags else beam, min_len=steps, max_len_b=steps, **of_stock)
+        generator = pair.stock if stock else pair.ours
         for _ in range(2):  # the first records graphs
-            before = 0 if flags is None else generator.stats.decoder_calls
+            before = 0 if stock else generator.stats.decoder_calls
             with counting() as counts:
-                run(generator, on_device(sample, device))
+                run(generator, on_device(sample, device), **named)
         found.append(counts)
-        calls.append(steps if flags is None or "decoding" in flags else generator.stats.decoder_calls - before)
+        calls.append(steps if stock or "decoding" in flags else generator.stats.decoder_calls - before)
     (short, long), more = found, calls[1] - calls[0]
 
     def a_step(name: str) -> Counter:
@@ -93,7 +98,8 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch, pretended_device(Path(folder), patch) as there:
         print(f"| search | waits a step | launches a step | MB a step | derived ms: {' | '.join(BANDWIDTH)} |")
         print((4 + len(BANDWIDTH)) * "|---" + "|")
-        for name, flags in WAYS.items():
+        asked = [word for word in sys.argv[1:] if word in WAYS] or WAYS
+        for name, flags in ((name, WAYS[name]) for name in asked):
             if name == "LSH, CUDA kernels":
                 use_kernels(Path(folder) / "kernels", patch)
             step = counted(flags, there, (16, 48))
