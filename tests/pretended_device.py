@@ -54,7 +54,8 @@ class Counts:
 
 
 COUNTS: list[Counts] = []  # those that count now
-RECORDING: list[Graph] = []  # the graph that is being recorded, if any
+RECORDING: list[tuple[Graph, int | None]] = []  # the graph that is being recorded, if any; the thread that could disturb it (None: any)
+OF_THREAD = threading.local()  # stream: the present one
 
 
 @contextlib.contextmanager
@@ -69,7 +70,7 @@ def counting() -> Iterator[Counts]:
 
 def wait(what: str) -> None:
     """The host waits for the device."""
-    if RECORDING:
+    if disturbs():
         raise RuntimeError(f"operation not permitted when stream is capturing: {what}")
     if COUNTS:
         frame: Any = sys._getframe()
@@ -78,6 +79,39 @@ def wait(what: str) -> None:
         place = "" if frame is None else f" in {frame.f_code.co_filename.removeprefix(PACKAGE)}:{frame.f_lineno}"
         for counts in COUNTS:
             counts.waits[what + place] += 1
+
+
+def disturbs() -> bool:
+    """Whether a graph is being recorded that what this thread does could disturb."""
+    return any(thread in (None, threading.get_ident()) for _, thread in RECORDING)
+
+
+class Stream:
+    """Work goes to the stream that is current in its thread. One that waits for a stream that is recorded is recorded too."""
+
+    def __init__(self, *_) -> None:
+        self.graph: Graph | None = None
+
+    def wait_stream(self, other: Stream) -> None:
+        self.graph = other.graph or self.graph
+
+    def synchronize(self) -> None:
+        wait("synchronize")
+
+
+def current_stream(*_) -> Stream:
+    if not hasattr(OF_THREAD, "stream"):
+        OF_THREAD.stream = Stream()
+    return OF_THREAD.stream
+
+
+@contextlib.contextmanager
+def on_stream(stream: Stream) -> Iterator[None]:
+    before, OF_THREAD.stream = current_stream(), stream
+    try:
+        yield
+    finally:
+        OF_THREAD.stream = before
 
 
 class Pretended(Tensor):
@@ -186,6 +220,9 @@ def operate(func, args, kwargs):
     check(func, name, args, given, there)
     if what := awaited(name, args, kwargs, given, there, torch.device(device)):
         wait(what)
+    graph = current_stream().graph
+    if graph is None and disturbs() and not (func.is_view or func._schema.is_mutable):
+        raise RuntimeError(f"operation not permitted when stream is capturing: {name} takes memory outside of the graph's pool")
     values = [inside(x) for x in args], {n: inside(x) for n, x in kwargs.items() if n != "pin_memory"}
     out = compute(func, name, *values)
     to_host = (
@@ -196,10 +233,10 @@ def operate(func, args, kwargs):
         moved += sum(x.nbytes for x in tensors_of([out])) if not func._schema.is_mutable else 0
         for counts in COUNTS if moved else ():
             counts.bytes += moved
-            counts.recorded += bool(RECORDING)
-            counts.launches[name] += not RECORDING
-    if RECORDING:
-        RECORDING[0].add(func, values, out, there)
+            counts.recorded += graph is not None
+            counts.launches[name] += graph is None
+    if graph is not None:
+        graph.add(func, values, out, there)
     if to_host:
         return out
     if name == "_pack_padded_sequence":
@@ -309,10 +346,12 @@ class Graph:
 
 
 @contextlib.contextmanager
-def recorded(graph: Graph, pool: list[Graph], **_) -> Iterator[None]:
+def recorded(graph: Graph, pool: list[Graph], capture_error_mode: str = "global") -> Iterator[None]:
     assert not RECORDING
-    RECORDING.append(graph)
-    with counting() as counts:
+    RECORDING.append((graph, None if capture_error_mode == "global" else threading.get_ident()))
+    stream = Stream()
+    stream.graph = graph
+    with counting() as counts, on_stream(stream):
         try:
             yield
         finally:
@@ -356,12 +395,11 @@ def pretended_device(folder: Path, patch) -> Iterator[torch.device]:
         with Everywhere():
             thread(self)
 
-    stream = SimpleNamespace(wait_stream=lambda other: None, synchronize=lambda: wait("synchronize"))
     there = dict(
         is_available=lambda: True, is_initialized=lambda: True, _lazy_init=lambda: None, device_count=lambda: 1, current_device=lambda: 0,
         get_device_name=lambda *_: "a pretended GPU", get_device_capability=lambda *_: (9, 0), synchronize=lambda *_: wait("synchronize"),
         get_device_properties=lambda *_: SimpleNamespace(total_memory=1 << 34), set_device=lambda *_: None, empty_cache=lambda: None,
-        current_stream=lambda *_: stream, Stream=lambda *_: stream, stream=lambda _: contextlib.nullcontext(), graph_pool_handle=list,
+        current_stream=current_stream, Stream=Stream, stream=on_stream, graph_pool_handle=list,
         CUDAGraph=Graph, graph=recorded, memory_allocated=lambda *_: 0, manual_seed=lambda _: None, set_rng_state=lambda *_: None,
         get_rng_state=lambda *_: torch.empty(0),
     )  # fmt: skip

@@ -85,14 +85,14 @@ class PhraseTable:
         """Whether it matters what stands around a phrase."""
         return self.glued.numel() > 1
 
-    def active(self, count: Tensor) -> Tensor:
-        """(S, c, G): constraints that still matter, given count (S, c, G)."""
-        open_ = count < self.need[:, None]
-        return open_ & (open_.cumsum(-1) == 1) if self.ordered else open_
+    def inactive(self, count: Tensor) -> Tensor:
+        """(S, c, G): constraints that do not matter any more, or not yet, given count (S, c, G)."""
+        met = count >= self.need[:, None]
+        return met | ((~met).cumsum(-1) != 1) if self.ordered else met
 
     def is_pending(self, state: Tensor, count: Tensor) -> Tensor:
         """(S, c, G): constraints that the next token decides on."""
-        return (self.pending[state] > 0) & self.active(count)
+        return (self.pending[state] > 0) & ~self.inactive(count)
 
     def meet_pending(self, state: Tensor, count: Tensor, token: Tensor | None) -> tuple[Tensor, Tensor]:
         """State (S, c, G) once what is pending is met, where token (S, c) does not continue the word; None: the text ends."""
@@ -106,7 +106,7 @@ class PhraseTable:
     def next_token(self, state: Tensor, count: Tensor) -> Tensor:
         """(S, c, G x W): the tokens that continue active constraints, -1 for others."""
         state, count = self.meet_pending(state, count, None)
-        return self.proposed[state].masked_fill(~self.active(count)[..., None], -1).flatten(2)
+        return self.proposed[state].masked_fill(self.inactive(count)[..., None], -1).flatten(2)
 
     @cached_property
     def arcs(self) -> Tensor:
@@ -122,20 +122,20 @@ class PhraseTable:
     def advance(self, state: Tensor, count: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
         """State (S, c, G) after token (S, c)."""
         state, count = self.meet_pending(state, count, token)
-        active = self.active(count)
+        inactive = self.inactive(count)
         behind = self.base[state] + (self.behind[token][..., None] if self.is_bounded else self.behind)
         token = token[..., None].expand_as(state)
         # an arc of its own, else one of the root, else none
         (own, known), (target, at_root), (hits, root_hits) = self.arc(torch.stack([state, self.root[state]]), token)
         after = torch.where(own, target, torch.where(known, at_root, behind))
         hits = torch.where(own, hits, root_hits * known)
-        count = torch.where(active, (count + hits).minimum(self.need[:, None]), count)
-        return torch.where(active, after, behind), count
+        count = torch.where(inactive, count, (count + hits).minimum(self.need[:, None]))
+        return torch.where(inactive, behind, after), count
 
     def bank(self, state: Tensor, count: Tensor) -> Tensor:
         """(S, c): tokens of met and pending constraints plus the longest live partial match of an unmet one."""
         state, count = self.meet_pending(state, count, None)
-        partial = self.value[state].masked_fill(~self.active(count), 0)
+        partial = self.value[state].masked_fill(self.inactive(count), 0)
         return (count * self.size[:, None]).sum(-1) + partial.amax(-1)
 
     def bank_after(self, prefixes: Sequence[Phrase]) -> Tensor:

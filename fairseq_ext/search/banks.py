@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fairseq_ext.search.beam import numbers
+
 
 def by_banks(slots: Tensor, bank: Tensor, score: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
     """The order (S, c) of candidates: first those that the banks' slots (S, B) admit, best score first; then the others, each
@@ -18,8 +20,7 @@ def by_banks(slots: Tensor, bank: Tensor, score: Tensor, top: Tensor) -> tuple[T
     by_bank = bank.gather(1, by_score).argsort(dim=1, stable=True)  # places in by_score: a candidate's rank by score
     order = by_score.gather(1, by_bank)
     bank = bank.gather(1, order)
-    size = torch.zeros(bank.size(0), B + 1, dtype=torch.long, device=bank.device).scatter_add_(1, bank, torch.ones_like(bank))
-    rank = torch.arange(c, device=bank.device) - (size.cumsum(1) - size).gather(1, bank)  # within the bank
+    rank = numbers(c, bank.device) - torch.searchsorted(bank, bank)  # within the bank
     slots = torch.cat([slots, torch.zeros_like(slots[:, :1])], dim=1)
     admitted = rank < slots.gather(1, bank)
     turn = c + rank * (B + 1) + (top[:, None] - bank)

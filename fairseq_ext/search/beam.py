@@ -117,6 +117,10 @@ class Beam:
         out[self.sentence_of_row(), self.rank_of_row()] = value
         return out
 
+    def by_row(self, value: Tensor) -> Tensor:
+        """The rows (n, ...) of what `by_sentence` has laid out (S, width, ...)."""
+        return value.flatten(0, 1) if self.counts is None else value[self.sentence_of_row(), self.rank_of_row()]
+
     def rank_of_row(self) -> Tensor:
         """(n,) rank of each row in its sentence's beam, from 0."""
         if self.counts is None:

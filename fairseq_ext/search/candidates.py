@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_ext.search.beam import Beam, first_of, numbers, repeated
@@ -88,6 +89,5 @@ def pick(value: Tensor, index: Tensor) -> Tensor:
 def first_of_equals(key: Tensor) -> Tensor:
     """(S, c): false for every key that stands further left in its line already."""
     sorted_key, order = key.sort(dim=1, stable=True)
-    first = torch.ones_like(sorted_key, dtype=torch.bool)
-    first[:, 1:] = sorted_key[:, 1:] != sorted_key[:, :-1]
-    return torch.zeros_like(first).scatter(1, order, first)
+    first = F.pad(sorted_key[:, 1:] != sorted_key[:, :-1], (1, 0), value=True)
+    return torch.empty_like(first).scatter_(1, order, first)

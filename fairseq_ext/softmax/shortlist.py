@@ -174,7 +174,7 @@ class ShortlistSoftmax(Softmax):
             ids = flat[first[:, None] + torch.minimum(column, length[:, None] - 1)]  # (S, C)
             self.measured.count(mask.size(0), int(length.sum()))
         S = mask.size(0)
-        sentence, rank = beam.sentence_of_row(), beam.rank_of_row()
+        sentence = beam.sentence_of_row()
         scores = []
         for (weight, bias), x in zip(self.layers, features, strict=True):
             with self.measured.stage("gather"):
@@ -182,7 +182,7 @@ class ShortlistSoftmax(Softmax):
                 shift = None if bias is None else bias[ids][:, None]
             with self.measured.stage("matmul"):
                 logits = torch.bmm(beam.by_sentence(x, 0.0), rows.transpose(1, 2))  # (n, d) -> (S, width, d) -> (S, width, C)
-                logits = (logits if shift is None else logits + shift)[sentence, rank]  # (n, C)
+                logits = beam.by_row(logits if shift is None else logits + shift)  # (n, C)
             scores.append(logits.masked_fill(fills[sentence], -torch.inf))
         with self.measured.stage("normalise"):
             return LogProbs(mean_log_softmax(scores, self.temperature), ids[sentence], self.V)

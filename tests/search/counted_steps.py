@@ -1,6 +1,7 @@
 """What a decoder step asks of host and device on the pretended GPU: waits, launches, bytes.
 
-`python tests/search/counted_steps.py [WAY ...]` prints the table of docs/gpu.md; -v: the waits with their places; -vv: the commonest launches too."""
+`python tests/search/counted_steps.py [WAY ...]` prints the table of docs/gpu.md; -v: the waits with their places; -vv: the commonest
+launches too."""
 
 from __future__ import annotations
 
@@ -57,13 +58,14 @@ def counted(flags: dict | str, device: torch.device, span: tuple[int, int] = SPA
     """A step of a small model whose every sentence takes as many steps as it may."""
     model, found, calls = model_of(2, torch.float32, device, decoder_layers=6), [], []
     sample, named, stock = batch(LENGTHS), {}, isinstance(flags, str)
+    of_stock = {"constraints": flags or None} if stock else {}
     if stock and flags:
         named["constraints"] = pack_constraints([[torch.tensor([9, 10])]] * len(LENGTHS))
     elif "select" in flags:
         sample["sentence_constraints"] = [SentenceConstraints((((9, 10),),), ("9 10",)) for _ in LENGTHS]
     for steps in span:
-        of_stock = {"constraints": flags or None} if stock else {}
-        pair = generators([model], {} if stock else flags, beam=1 if "decoding" in flags else beam, min_len=steps, max_len_b=steps, **of_stock)
+        sizes = {"beam": 1 if "decoding" in flags else beam, "min_len": steps, "max_len_b": steps}
+        pair = generators([model], {} if stock else flags, **sizes, **of_stock)
         generator = pair.stock if stock else pair.ours
         for _ in range(2):  # the first records graphs
             before = 0 if stock else generator.stats.decoder_calls

@@ -12,13 +12,14 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from fairseq_ext.search.beam import numbers
+
 
 def deal(k: int, candidates: Tensor) -> Tensor:
     """Slots (S, B) for each bank that has so many candidates (S, B): one in turn, from the highest bank down, until all k are dealt
     or all candidates are."""
-    rounds = torch.arange(1, k + 1, device=candidates.device)
     # (S, k): slots dealt after so many full rounds
-    dealt = candidates[:, :, None].minimum(rounds).sum(1)
+    dealt = candidates[:, :, None].minimum(numbers(k + 1, candidates.device)[1:]).sum(1)
     full = (dealt <= k).sum(1, keepdim=True)  # (S, 1)
     slots = candidates.minimum(full)
     # the round that is cut short: the highest banks that have more

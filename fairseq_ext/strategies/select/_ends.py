@@ -31,15 +31,15 @@ class EndRule:
 
         phrases: those of the S sentences; forced: phrases must be met, not only may.
         """
-        live, sentence, rank = beam.live_index(), beam.sentence_of_row(), beam.rank_of_row()
+        live, sentence = beam.live_index(), beam.sentence_of_row()
         state, count = (beam.by_sentence(beam.aux[name], 0) for name in ("state", "count"))
-        proposed = phrases.next_token(state, count)[sentence, rank]
+        proposed = beam.by_row(phrases.next_token(state, count))
         done = torch.as_tensor(beam.longest, device=beam.device) - (0 if beam.lags is None else beam.lag())  # (S,), or one for all
         early = (done + 1 < self.min_len).expand(len(beam.live))[:, None]  # (S, 1): EOS could not follow
         lacks = (phrases.bank(state, count) < phrases.total[:, None]) & forced
         ruled = self.ruled[live] & (done >= self.forced[live])
         rows = Rows(
-            beam.aux["ends"], beam.tokens[:, -1], self.allowed[live][sentence], (lacks | early)[sentence, rank], ruled[sentence], proposed
+            beam.aux["ends"], beam.tokens[:, -1], self.allowed[live][sentence], beam.by_row(lacks | early), ruled[sentence], proposed
         )
         forbid_(log_probs, self.tokens, rows, self.eos)
         return torch.where(ruled[sentence][:, None], proposed, -2)  # -2: not counted at all

@@ -33,7 +33,7 @@ def limit_pending_(table: Tables, beam: Beam, log_probs: LogProbs, width: Tensor
     proposed = None
     if table.banks > 1:
         state, count = (beam.by_sentence(beam.aux[name], 0) for name in ("state", "count"))
-        proposed = table.phrases.of(live).next_token(state, count)[beam.sentence_of_row(), beam.rank_of_row()]  # (n, .)
+        proposed = beam.by_row(table.phrases.of(live).next_token(state, count))  # (n, .)
     free = table.max_len[live] - steps_left < table.forced[live]
     drop_unlikely_(banned, beam, log_probs, width, free, proposed)
     limit_new_(banned, beam, log_probs, (width // SHARE).masked_fill(free, beam.rows * log_probs.size), proposed)

@@ -26,7 +26,7 @@ from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, first_of_equals, pick
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.strategies.select._best import best_of_rows
+from fairseq_ext.strategies.select._best import best_of_rows, likeliest_and_next
 from fairseq_ext.strategies.select.dba import DBA
 
 LIKELIEST = 32  # words of each row that are looked at, at least
@@ -62,17 +62,10 @@ class Bonus(DBA):
         self, beam: Beam, log_probs: LogProbs, phrases: PhraseTable, state: Tensor, count: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Row, token and raised score (S, 2k) of each sentence's best, and their state (S, 2k, G)."""
-        sentence, rank = beam.sentence_of_row(), beam.rank_of_row()
         # (1) of each row the likeliest words, and the next tokens of its phrases
         most = self.children or max(2 * self.k, LIKELIEST)
-        score, token = log_probs.topk(min(most, log_probs.size))
-        proposed = phrases.next_token(state, count)[sentence, rank]  # (n, G x W)
-        at = log_probs.at(proposed.clamp(min=0)).masked_fill(proposed < 0, -torch.inf)
-        score = torch.cat([score, at], dim=1) + beam.last_score()[:, None]
-        token = torch.cat([token, proposed.clamp(min=0)], dim=1)
-        row = torch.arange(beam.rows, device=beam.device)[:, None].expand_as(token)
-        row, token, score = (beam.by_sentence(x, fill).flatten(1) for x, fill in ((row, 0), (token, 0), (score, -torch.inf)))
-        row = torch.where(score > -torch.inf, row, beam.first_row()[:, None])
+        likeliest = log_probs.topk(min(most, log_probs.size))
+        row, token, score = likeliest_and_next(beam, log_probs, phrases, state, count, likeliest)
         of = row - beam.first_row()[:, None]
         score = score.masked_fill(~first_of_equals((of * self.vocabulary + token).masked_fill(score == -torch.inf, -1)), -torch.inf)
         # (2) b for each token that a row's bank rises by, less b for each that it falls by

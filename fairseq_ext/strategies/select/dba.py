@@ -38,6 +38,7 @@ from torch import Tensor
 from fairseq_ext.constraints.flags import ConstraintFlags
 from fairseq_ext.constraints.required import PhraseTable
 from fairseq_ext.constraints.sentence import EMPTY
+from fairseq_ext.decoders.upload import upload
 from fairseq_ext.kernels.constraints.banks import BankRows, select_by_banks
 from fairseq_ext.kernels.constraints.constrained import Banks
 from fairseq_ext.registry import register
@@ -48,7 +49,7 @@ from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import OfPool, Pool
 from fairseq_ext.search.protocols import Select
 from fairseq_ext.strategies.select._banks import allocate_few, bank_sizes, deal
-from fairseq_ext.strategies.select._best import Best, best_of_rows
+from fairseq_ext.strategies.select._best import Best, best_of_rows, likeliest_and_next
 from fairseq_ext.strategies.select._pending import limit_pending_
 from fairseq_ext.strategies.select._tables import Compilers, Tables, tables
 from fairseq_ext.strategies.select.topk import TopK
@@ -126,7 +127,6 @@ class DBA(Select):
         proposed = self.forbid_(beam, log_probs, table, steps_left)
         if self.may_compile and self.children is None and (dense := log_probs.dense_for_library()) is not None:
             return self.compiled(beam, dense, table, done, steps_left, proposed)
-        sentence = beam.sentence_of_row()
         phrases = beam.of_sentences("phrases", lambda: table.phrases.of(live))
         state, count = (beam.by_sentence(beam.aux[name], 0) for name in ("state", "count"))  # (S, width, G)
 
@@ -134,13 +134,14 @@ class DBA(Select):
         free = infeasible & (steps_left <= 0)
         unmet = phrases.total[:, None] - phrases.bank(state, count)  # (S, width)
         gate = (unmet > 0) & ~free[:, None]
-        eos_score = log_probs.at(torch.full((beam.rows, 1), self.eos, device=beam.device))[:, 0] + beam.last_score()
-        log_probs.ban_(self.eos, gate[sentence, beam.rank_of_row()])
+        eos = beam.of_sentences("eos", lambda: upload([[self.eos]], beam.device))
+        eos_score = log_probs.at(eos)[:, 0] + beam.last_score()
+        log_probs.ban_(self.eos, beam.by_row(gate))
 
         row, token, score = self.continuations(self.width(table), beam, log_probs, phrases, state, count)
         # subtle: where nothing may follow (banned phrases can forbid it), the best row ends as it is, and is reported
         best, at = beam.by_sentence(eos_score, -torch.inf).max(1, keepdim=True)
-        more = beam.first_row()[:, None] + at, token.new_full((1, 1), self.eos).expand_as(at), best
+        more = beam.first_row()[:, None] + at, eos.expand_as(at), best
         row, token, score = (torch.cat(pair, dim=1) for pair in zip((row, token, score), more, strict=True))
         # the state after each candidate (S, c, ...), and whether the steps left suffice for what it then lacks
         rank = row - beam.first_row()[:, None]
@@ -227,25 +228,16 @@ class DBA(Select):
         """Algorithm 2, lines 6-12: row, token and score (S, c) of the 2k best of all rows, each row's best, and all next tokens of
         unmet phrases. The same continuation may occur more than once."""
         best = self.best(k, beam, log_probs, phrases)
-        row_score, row_token = self.likeliest(beam, log_probs, phrases, state, count)  # (n, each)
-        proposed = phrases.next_token(state, count)  # (S, width, G x W)
-        flat = proposed[beam.sentence_of_row(), beam.rank_of_row()]  # (n, G x W)
-        score = log_probs.at(flat.clamp(min=0)).masked_fill(flat < 0, -torch.inf)
-        score = torch.cat([row_score, score], dim=1) + beam.last_score()[:, None]  # (n, each + G x W)
-        token = torch.cat([row_token, flat.clamp(min=0)], dim=1)
-        row = torch.arange(beam.rows, device=beam.device)[:, None].expand_as(token)
-        more = [beam.by_sentence(x, fill).flatten(1) for x, fill in ((row, 0), (token, 0), (score, -torch.inf))]
-        more[0] = torch.where(more[2] > -torch.inf, more[0], beam.first_row()[:, None])
+        more = likeliest_and_next(beam, log_probs, phrases, state, count, self.likeliest(beam, log_probs, phrases, state, count))
         row, token, score = (torch.cat(pair, dim=1) for pair in zip((best.row, best.token, best.score), more, strict=True))
         return row, token, score
-
 
     def likeliest(self, beam: Beam, log_probs: LogProbs, phrases: PhraseTable, state: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
         """Scores and tokens (n, each) of each row's likeliest continuations; where a phrase is pending, of those that let it count."""
         most = min(self.each, self.children or self.each, log_probs.size)
         if not phrases.is_bounded:
             return log_probs.topk(most)
-        pending = phrases.is_pending(state, count).any(-1)[beam.sentence_of_row(), beam.rank_of_row()]  # (n,)
+        pending = beam.by_row(phrases.is_pending(state, count).any(-1))  # (n,)
         if pending.device.type == "cpu" and not bool(pending.any()):
             return log_probs.topk(most)
         return log_probs.topk(most, without=(pending, phrases.glued))

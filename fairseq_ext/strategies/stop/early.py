@@ -24,6 +24,7 @@ Neutral setting: no constraints. A sentence without any ends as under --stop cou
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -67,42 +68,42 @@ class Early(Count):
     def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None) -> StopDecision:
         if candidates.goal is None or candidates.group is None:  # no search with banks
             return super().__call__(candidates, beam, pool, finished, at_limit)
-        live = beam.live_index()
+        live, goal = beam.live_index(), candidates.goal
         rewarded = beam.of_sentences("rewarded", lambda: self.scoring.rewarded(pool, live)[:, None])
-        score = self.worth(candidates.score, beam.step + 1, rewarded)  # (S, c)
+        searched = beam.of_sentences("searched", lambda: goal > 0)  # (S,) has constraints
+        score, best = self.worth(candidates.score, beam.step + 1, rewarded), finished.best[live]  # (S, c), (S, n)
         # subtle: where few rows are left, poor candidates come among the k best; those that end must not be counted
-        useless = (score <= finished.best[live, -1:]) & (candidates.goal > 0)[:, None] & (candidates.token == self.eos)
+        useless = (score <= best[:, -1:]) & searched[:, None] & (candidates.token == self.eos)
         given = replace(candidates, score=candidates.score.masked_fill(useless, -torch.inf))
         decision = super().__call__(given, beam, pool, finished, at_limit)
-        best = finished.best[live]  # (S, n)
         if decision.done is not None:
             best = finished.rank_(live, score.masked_fill(~decision.done, -torch.inf))
-        full = (best[:, -1] > -torch.inf) & (candidates.goal > 0)  # (S,) has constraints and a full list
+        full = (best[:, -1] > -torch.inf) & searched  # (S,) has constraints and a full list
         if candidates.score.device.type == "cpu" and not bool(full.any()):
             return decision
         _, goes_on = candidates.ends_and_goes_on(self.eos)
         # subtle: a sentence whose list is not full goes on as under --stop count, whatever others of the batch do
         within = goes_on.cumsum(1) <= (candidates.width if candidates.widths is None else candidates.widths[:, None])
-        goes_on &= within | ~full[:, None]
-        stays = goes_on & ~(full[:, None] & (self.reach(candidates, beam, rewarded) <= best[:, -1:]))
+        unhindered = ~full[:, None]
+        goes_on &= within | unhindered
+        stays = goes_on & (unhindered | (self.reach(candidates, beam, rewarded) > best[:, -1:]))
         # subtle: places that become free go to hypotheses of their neighbours, so a sentence with a full list gets no more rows than it has
         rows = (beam.by_sentence(beam.last_score(), -torch.inf) > -torch.inf).sum(1)  # placeholder rows, which a batch may need, are none
-        stays &= (self.turn(candidates, stays) < rows[:, None]) | ~full[:, None]
-        self.stats.drop(goes_on & ~stays)
-        final = decision.final | ~stays.any(1) | (full & self.is_late(beam, finished))
-        return StopDecision(decision.done, stays, final)
+        stays &= (self.turn(candidates, stays) < rows[:, None]) | unhindered
+        self.stats.drop(goes_on ^ stays)
+        late, final = self.are_late(beam, finished), decision.final | ~stays.any(1)
+        return StopDecision(decision.done, stays, final | (full & upload(late, beam.device)) if any(late) else final)
 
     def enough(self, candidates: Candidates) -> int | Tensor:
         """k, and 2k with constraints: what finishes where few rows are left would often not have been among the k best."""
         k = super().enough(candidates)
         return k if candidates.goal is None else k * (1 + (candidates.goal > 0).long())
 
-    def is_late(self, beam: Beam, finished: Finished) -> Tensor:
-        """(S,): whether a sentence is far beyond the length at which it first finished a hypothesis."""
+    def are_late(self, beam: Beam, finished: Finished) -> list[bool]:
+        """Whether each sentence is far beyond the length at which it first finished a hypothesis."""
         first = [finished.of[s][0] if finished.of[s] else None for s in beam.live]
         lengths = [f[0].tokens.size(1) - (f[0].lag[f[1]] if f[0].lag is not None else 0) if f is not None else LONGEST for f in first]
-        late = [step + 1 > 2 * length + 16 for step, length in zip(beam.steps(), lengths, strict=True)]
-        return upload(late, beam.device)
+        return [step + 1 > 2 * length + 16 for step, length in zip(beam.steps(), lengths, strict=True)]
 
     def worth(self, total: Tensor, length: int | Tensor, rewarded: Tensor) -> Tensor:
         """The score, of which the part of the total (any shape) beyond DEAR nats a token is not divided by the length."""
@@ -123,11 +124,16 @@ class Early(Count):
         """(S, c): the score that each candidate is expected to end with at best."""
         assert candidates.goal is not None and candidates.group is not None
         lacks = candidates.goal[:, None] - candidates.group  # (S, c) required tokens
-        others = range(1, OTHERS + 2)
-        more = upload(list(others), lacks.device)
-        cost = upload(torch.tensor([COST * n for n in others], dtype=candidates.score.dtype), lacks.device)
+        more, cost = others(lacks.device, candidates.score.dtype)
         score, length = (candidates.score - LACKING * lacks)[..., None] - cost, (beam.step + 1 + lacks)[..., None] + more
         return self.worth(score, length, rewarded[..., None]).amax(2)
+
+
+@lru_cache(maxsize=8)
+def others(device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Numbers of tokens that a live hypothesis takes beside those that it lacks, EOS one of them, and what they cost."""
+    more = torch.arange(1, OTHERS + 2)
+    return upload(more, device), upload(torch.tensor([COST * n for n in more.tolist()], dtype=dtype), device)
 
 
 @register(

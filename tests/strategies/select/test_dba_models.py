@@ -126,7 +126,7 @@ class LikeFairseq(DBA):
 
     def __call__(self, beam, log_probs, pool):
         table = self.tables(pool).phrases
-        is_root = torch.arange(table.base.numel()) - table.base < ROOTS
+        is_root = torch.arange(table.base.numel(), device=table.base.device) - table.base < ROOTS
         table.root = torch.where(is_root, table.root, 0)  # state 0 has no arcs
         return super().__call__(beam, log_probs, pool)
 

@@ -11,7 +11,12 @@ def test_lists_equal_stocks(beam, groups, stock):
         pair = generators([build("transformer", seed)], beam=beam, nbest=beam, max_len_b=12, diverse_beam_groups=groups, **stock)
         assert "select:diverse" in pair.ours.stats.signature
         sample = batch([3, 1, 7, 5, 0])
-        same(run(pair.stock, sample), run(pair.ours, sample))
+        same(*(list(map(in_one_order, run(generator, sample))) for generator in (pair.stock, pair.ours)))
+
+
+def in_one_order(nbest: list[dict]) -> list[dict]:
+    """Best first. Groups may find one sentence with equal scores, by other steps: which is first then hangs on rounding."""
+    return sorted(nbest, key=lambda h: (-round(float(h["score"]), 9), h["tokens"].tolist(), h["positional_scores"].tolist()))
 
 
 def test_streams_find_the_same():

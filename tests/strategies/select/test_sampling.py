@@ -156,7 +156,7 @@ def lists(found: list[list[dict]]) -> list[list[tuple]]:
 @needs_library
 @each_cut
 @pytest.mark.parametrize("int8", [False, True])
-def test_compiled_samples_are_the_loops_to_the_last_bit(int8, name):
+def test_compiled_samples_are_the_loops_to_the_last_bit(int8, name, on_the_cpu):
     stock = CUTS[name][1]
     ours = {"sampling_epsilon": 0.1} if stock is None else {}
     flags = {"words": 2048, "beam": 5, "nbest": 5, "max_len_b": 12, "sampling": True, "no_repeat_ngram_size": 3, **(stock or {})}
@@ -172,16 +172,17 @@ def test_compiled_samples_are_the_loops_to_the_last_bit(int8, name):
 
 @pytest.mark.parametrize("select", ["sampling", "gumbel"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_samples_noise_is_its_sentences_own(dtype, select):
+def test_a_samples_noise_is_its_sentences_own(dtype, select, device):
     """Alone, in another order, in a stream: the same samples. Another number or seed: others."""
     model, flags = build("transformer", 2, dtype), {"beam": 6, "nbest": 6, "max_len_b": 12}
-    sample = batch([3, 1, 7, 5, 2])
+    sample, float32 = batch([3, 1, 7, 5, 2]), dtype == torch.float32
+    beside = 1e-12 if not float32 else 0.0 if device.type == "cpu" else 1e-5  # a GPU's products depend on the rows beside
     expected = run(generators([model], {"select": select}, **flags).ours, sample)
     for stream in ({}, {"schedule": "stream", "stream_width": 2}, {"schedule": "stream", "stream_rows": 13}):
         ours = generators([model], {"select": select, **stream}, **flags).ours
-        same(expected, run(ours, sample, seed=99), 0.0 if dtype == torch.float32 else 1e-12)
+        same(expected, run(ours, sample, seed=99), beside)
         for i in range(5):
-            same(expected[i : i + 1], run(ours, alone(sample, i)), 1e-5 if dtype == torch.float32 else 1e-9)
+            same(expected[i : i + 1], run(ours, alone(sample, i)), 1e-5 if float32 else 1e-9)
     renumbered = run(generators([model], {"select": select}, **flags).ours, {**sample, "id": sample["id"] + 5})
     assert all(lists([a]) != lists([b]) for a, b in zip(expected, renumbered, strict=True))
 
