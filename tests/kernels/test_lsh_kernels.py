@@ -1,4 +1,4 @@
-"""The functions of LSH softmax against their definitions: torch's and the compiled ones; with --device cuda the CUDA twins."""
+"""The functions of LSH softmax against their definitions: torch's and the compiled ones; with --device cuda or pretend the CUDA twins."""
 
 import shutil
 import subprocess
@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from search.counted_steps import use_kernels
 
 from fairseq_ext.kernels.decoder.transformer import PackedLinear
 from fairseq_ext.kernels.library import library
@@ -20,9 +21,18 @@ from fairseq_ext.softmax import lsh_index
 SOURCE = Path(lsh_torch.__file__).with_name("lsh.cu")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def run_by_the_executor(request, device, tmp_path_factory):
+    """With --device pretend CUDA's functions run thread by thread."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.config.getoption("--device") == "pretend":
+            use_kernels(tmp_path_factory.mktemp("cuda"), patch)
+        yield
+
+
 @pytest.fixture
 def kernels(device):
-    """The functions under test: torch's, or CUDA's with --device cuda."""
+    """The functions under test: torch's, or CUDA's with --device cuda or pretend."""
     if device.type != "cuda":
         return lsh_torch
     assert lsh_cuda.unavailable() is None, lsh_cuda.unavailable()
