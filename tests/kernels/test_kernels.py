@@ -22,6 +22,7 @@ from fairseq_ext.kernels.decoder import transformer as step
 from fairseq_ext.kernels.search import topk
 from fairseq_ext.search import log_probs
 
+pytestmark = pytest.mark.usefixtures("on_the_cpu")
 needs_library = pytest.mark.skipif(building.library() is None, reason="there is no C++ compiler")
 SHAPES = [(1, 4, 1), (2, 7, 63), (3, 64, 64), (4, 20, 65), (5, 16, 130), (7, 12, 200), (13, 32, 96)]  # lines, in, out
 LARGE = (50, 256, 1024)  # worth several threads

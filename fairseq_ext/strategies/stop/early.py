@@ -24,7 +24,6 @@ Neutral setting: no constraints. A sentence without any ends as under --stop cou
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -32,7 +31,7 @@ from torch import Tensor
 from fairseq_ext.decoders.upload import upload
 from fairseq_ext.kernels.constraints.constrained import Estimate
 from fairseq_ext.registry import register
-from fairseq_ext.search.beam import Beam
+from fairseq_ext.search.beam import Beam, numbers
 from fairseq_ext.search.candidates import Candidates, StopDecision
 from fairseq_ext.search.finished import Finished
 from fairseq_ext.search.pool import Pool
@@ -124,16 +123,10 @@ class Early(Count):
         """(S, c): the score that each candidate is expected to end with at best."""
         assert candidates.goal is not None and candidates.group is not None
         lacks = candidates.goal[:, None] - candidates.group  # (S, c) required tokens
-        more, cost = others(lacks.device, candidates.score.dtype)
+        more = numbers(OTHERS + 2, beam.device)[1:]  # EOS and others
+        cost = beam.of_sentences("cost", lambda: (COST * more.double()).to(candidates.score.dtype))
         score, length = (candidates.score - LACKING * lacks)[..., None] - cost, (beam.step + 1 + lacks)[..., None] + more
         return self.worth(score, length, rewarded[..., None]).amax(2)
-
-
-@lru_cache(maxsize=8)
-def others(device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Numbers of tokens that a live hypothesis takes beside those that it lacks, EOS one of them, and what they cost."""
-    more = torch.arange(1, OTHERS + 2)
-    return upload(more, device), upload(torch.tensor([COST * n for n in more.tolist()], dtype=dtype), device)
 
 
 @register(
