@@ -59,7 +59,7 @@ def interleaved(arriving: Arriving, places: int, seed: int, cancelled: float = 0
     """Let all sentences arrive at random, some of which are cancelled at random; compare the others; return how many those are."""
     draw = random.Random(seed)
     generator = arriving.generator
-    search = LoopSearch(generator.setup, OpenPool(places, generator.pad, torch.device("cpu")))
+    search = LoopSearch(generator.setup, OpenPool(places, generator.pad, arriving.sample["net_input"]["src_tokens"].device))
     waiting = list(range(len(arriving.sample["id"])))
     draw.shuffle(waiting)
     here: set[Request] = set()
@@ -226,7 +226,8 @@ def test_a_place_is_used_again_and_nothing_of_its_last_sentence_is_left():
 def test_certificates_are_those_of_the_sentence():
     model = build("transformer", 2)
     arriving = Arriving(model, {"stop": "optimal"}, None, [5, 4, 3], 2, unnormalized=True)
-    search, pool = LoopSearch(arriving.generator.setup, OpenPool(3, 1, torch.device("cpu"))), arriving.pool([0, 1, 2])
+    pool = arriving.pool([0, 1, 2])
+    search = LoopSearch(arriving.generator.setup, OpenPool(3, 1, pool.length.device))
     search.admit([Request(i, 1, pool=pool, sentence=i) for i in range(3)])
     gaps = {}
     while search.live:
