@@ -44,7 +44,9 @@ def take(address: str, browser: str, args: argparse.Namespace) -> list[Path]:
     with sync_playwright() as running:
         chromium = running.chromium.launch(executable_path=browser, args=["--no-sandbox"])
         for scheme in ("light", "dark"):
-            page = chromium.new_page(bypass_csp=True, viewport={"width": 1000, "height": 100}, color_scheme=scheme, device_scale_factor=1.25)
+            page = chromium.new_page(
+                bypass_csp=True, viewport={"width": 1000, "height": 100}, color_scheme=scheme, device_scale_factor=1.25
+            )
             page.goto(address)
             page.wait_for_function("document.getElementById('model').textContent.startsWith('beam')")
             page.fill("#source", args.text)
@@ -83,7 +85,9 @@ def main() -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     address = f"http://127.0.0.1:{port}"
-    server = subprocess.Popen([sys.executable, "-m", "fairseq_ext.serve", "--data", args.model, "--cpu", "--beam", "5", "--port", str(port)])
+    server = subprocess.Popen(
+        [sys.executable, "-m", "fairseq_ext.serve", "--data", args.model, "--cpu", "--beam", "5", "--port", str(port)]
+    )
     try:
         ready(address, server)
         for path in take(address, browser, args):
