@@ -143,7 +143,7 @@ def certificate(flags, generation) -> str:
     OptimalFlags,
     check=check,
     tell=certificate,
-    needs=("own loop", "beam", "scores of at most 0"),
+    needs=("search loop", "beam", "scores of at most 0"),
     example=(
         {"stop": "optimal"},
         {"stop": "optimal", "stop_expansion": "paper"},
