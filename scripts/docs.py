@@ -90,10 +90,13 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="docs-") as folder:
             python = install(args.wheel, Path(folder))
             sys.exit(subprocess.run([python, __file__, *args.pages], check=False).returncode)
-    wrong = []
+    wrong = 0
     for page in args.pages or [*pages(), NOTEBOOK]:
-        wrong += check(page.resolve(), write=args.write, quick=args.quick)
-    print("\n".join(wrong) or "the documents are up to date", flush=True)
+        for sentence in check(page.resolve(), write=args.write, quick=args.quick):
+            print(sentence, flush=True)
+            wrong += 1
+    if not wrong:
+        print("the documents are up to date", flush=True)
     sys.exit(bool(wrong))
 
 
