@@ -24,7 +24,7 @@ BANNED = ["doctor"]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
-def ready(address: str, server: subprocess.Popen, seconds: float = 120) -> None:
+def ready(address: str, server: subprocess.Popen, seconds: float = 600) -> None:
     """Wait until the server takes requests."""
     end = time.monotonic() + seconds
     while server.poll() is None and time.monotonic() < end:
@@ -33,7 +33,7 @@ def ready(address: str, server: subprocess.Popen, seconds: float = 120) -> None:
             return
         except OSError:
             time.sleep(0.3)
-    sys.exit("the server did not start: its messages are above")
+    sys.exit(f"the server has not started within {seconds:.0f} s: its messages are above")
 
 
 def take(address: str, browser: str, args: argparse.Namespace) -> list[Path]:
@@ -47,6 +47,7 @@ def take(address: str, browser: str, args: argparse.Namespace) -> list[Path]:
             page = chromium.new_page(
                 bypass_csp=True, viewport={"width": 1000, "height": 100}, color_scheme=scheme, device_scale_factor=1.25
             )
+            page.set_default_timeout(300_000)
             page.goto(address)
             page.wait_for_function("document.getElementById('model').textContent.startsWith('beam')")
             page.fill("#source", args.text)
