@@ -84,8 +84,8 @@ def tell(flags, generation) -> str:
 
 
 @register(
-    "select", "sampling", SamplingFlags, check=check, tell=tell, needs=("search loop", "no constraints"),
-    denies=("beam", "repeatable calls"), samples=True,
+    "select", "sampling", SamplingFlags, check=check, tell=tell, needs=("search loop",), denies=("beam", "repeatable calls"),
+    samples=True,
     neutral=({"select": "sampling", "sampling": True, "sampling_topk": 1},),
     example=({"select": "sampling", "sampling": True, "sampling_epsilon": 0.05},),
     paper="fairseq's own; Hewitt et al. 2022 (--sampling-epsilon)",
