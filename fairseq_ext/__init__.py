@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from fairseq_ext.version import __version__ as __version__
 
 LATER = {  # the module of each name, which is imported when somebody asks for it
-    "Engine": "engine.engine", "SentenceError": "errors", "Translation": "translation", "Translator": "translator", "UsageError": "errors",
-    "__version__": "version", "extend": "tasks",
+    "Engine": "engine.engine", "SentenceError": "errors", "Translation": "text.translation", "Translator": "translator",
+    "UsageError": "errors", "__version__": "version", "extend": "tasks",
 }  # fmt: skip
 __all__ = [*LATER]  # noqa: PLE0604
 
