@@ -39,6 +39,8 @@ def test_the_image_is_not_roots_and_its_parts_fit() -> None:
     assert entry[entry.index("--data") + 1] == volume and entry[entry.index("--api-keys") + 1].startswith(f"{volume}/")
     assert f"localhost:{port}/ready" in told("HEALTHCHECK")[0]
     assert service["ports"] == [f"127.0.0.1:{port}:{port}"] and service["volumes"][0].endswith(f":{volume}:ro")
+    (user,), (home,) = re.findall(r"--uid (\d+)", STAGE), told("WORKDIR")
+    assert service["read_only"] and f"{home}:uid={user},gid={user}" in service["tmpfs"]
     assert (FOLDER / service["build"]["context"] / service["build"]["dockerfile"]).samefile(FOLDER / "Dockerfile")
 
 
