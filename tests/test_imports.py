@@ -45,7 +45,7 @@ ALLOWED = {
     "models": "",
     "candidates": "errors search.finished",
     "loading": "compat.startup constraints.phrases.boundaries constraints.phrases.phrase errors files",
-    "checks": "candidates.flags constraints.flags errors registry session.cpu_workers",
+    "checks": "candidates.flags constraints.flags errors registry",
     # strategies -> drivers, kernels
     "strategies": "constraints counters decoders.protocol decoders.upload errors files kernels loading.digests parallel registry search "
     "softmax stats",
