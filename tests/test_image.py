@@ -71,7 +71,8 @@ def root(tmp_path, wheel) -> Path:
     for given in ("resolv.conf", "hosts"):  # as a container engine does
         shutil.copy(f"/etc/{given}", made / "etc")
     (made / "torch.txt").write_text(f"torch=={version('torch')}\n")
-    settings = {**os.environ, "TMPDIR": "/tmp", "PIP_RETRIES": "1", **settings_of_pip(here), **dict(line.split("=", 1) for line in told("ARG"))}
+    settings = {**os.environ, "TMPDIR": "/tmp", "PIP_RETRIES": "1", **settings_of_pip(here)}
+    settings |= dict(line.split("=", 1) for line in told("ARG"))
     settings["PIP_CONSTRAINT"] = f"{settings.get('PIP_CONSTRAINT', '')} /torch.txt"
     for step in told("RUN"):
         done = subprocess.run(inside(made, ["sh", "-c", step], here=here), env=settings, capture_output=True, text=True, check=False)
