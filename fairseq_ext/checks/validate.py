@@ -18,7 +18,6 @@ from fairseq_ext.checks.capabilities import Part, refusal
 from fairseq_ext.constraints.flags import check_bonus, constraint_flag, places_terms, select_flag, ways
 from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import DEFAULT, Strategy, all_strategies, changed, chosen, in_use, load_strategies
-from fairseq_ext.session import cpu_workers
 
 LARGEST = 3.0e38  # of a float32
 FINITE = (-LARGEST, LARGEST)
@@ -216,7 +215,6 @@ def validate(flags: Any, generation: Any, *more: Part) -> None:
         if getattr(generation, name, False):
             flag = "--" + name.replace("_", "-")
             raise UsageError(f"{flag} shows the steps of iterative refinement, which no search here has: leave it out")
-    cpu_workers.check(flags)
     candidates.check(flags, generation)
     check_bonus(flags)
     if flags.resume and not flags.results_file:
