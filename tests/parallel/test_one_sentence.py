@@ -98,6 +98,7 @@ def test_the_compiled_row_makes_the_calls_of_the_definition(method, dtype, tmp_p
     assert compiled[0] and (compiled[1] > 0) == (dtype == torch.float32)
 
 
+@pytest.mark.usefixtures("on_the_cpu")
 def test_a_sentence_alone_has_the_scores_of_its_verified_tokens_and_of_all_when_they_are_traced():
     """The compiled way computes log-probabilities of what is kept; a trace shows every position's."""
     model, sample = build("transformer", 3, torch.float32, eos=0.5), batch([9])
