@@ -1,9 +1,10 @@
 """`--bpe sentencepiece_pair`: one SentencePiece model for the source and another for the target, as OPUS-MT's models have them.
 
-A source line may begin with `>>xx<<`, the language to translate to, which is one token.
+A source line may begin with `>>xx<<`, the language to translate to, which is one token. `word` says what others begin with.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fairseq.data.encoders import register_bpe
@@ -23,8 +24,10 @@ class SentencepiecePair(SentencepieceBPE):
 
     def __init__(self, cfg):
         super().__init__(cfg)
+        self.word: Callable[[], str] = str
         self.target = SentencepieceBPE(SentencepieceConfig(sentencepiece_model=cfg.target_sentencepiece_model))
 
     def encode(self, x: str) -> str:
-        language = LANGUAGE.match(x)
-        return super().encode(x) if language is None else f"{language[0]} {super().encode(x[language.end() :])}".strip()
+        word = found[0] if (found := LANGUAGE.match(x)) else ""
+        pieces = super().encode(x[len(word) :])
+        return f"{word or (pieces and self.word())} {pieces}".strip()
