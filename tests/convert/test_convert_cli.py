@@ -124,9 +124,9 @@ def test_the_readmes_command_and_corpus_translate_each_kind_as_python_does(kind,
     found = made.translator(max_len_b=30).translate(text, constraints=[[term] for term in terms])
     assert sentences(done) == [nbest[0].text for nbest in found]
     (tmp_path / "in.txt").write_text("\n".join([*text, ""]), encoding="utf-8")
-    words = ["-m", "fairseq_ext.corpus", "translate", "--data", made.out, "-s", made.source, "-t", made.target, "--cpu", "--max-len-b", "30"]
-    words += ["--constraints-file", tmp_path / "terms.tsv", "--input", tmp_path / "in.txt", "--output", tmp_path / "lines", "--format", "text"]
-    subprocess.run([sys.executable, *words], check=True, capture_output=True)
+    words = [sys.executable, "-m", "fairseq_ext.corpus", "translate", "--data", made.out, "-s", made.source, "-t", made.target]
+    words += ["--input", tmp_path / "in.txt", "--output", tmp_path / "lines", "--format", "text", *map(str, more)]
+    subprocess.run(words, check=True, capture_output=True)
     assert next((tmp_path / "lines").glob("*.txt")).read_text(encoding="utf-8").splitlines() == sentences(done)
     if kind != "WMT19":  # whose few pieces do not write every word
         assert all(term in sentence for term, sentence in zip(terms, sentences(done), strict=True))
