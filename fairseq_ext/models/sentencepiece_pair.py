@@ -1,6 +1,6 @@
 """`--bpe sentencepiece_pair`: one SentencePiece model for the source and another for the target, as OPUS-MT's models have them.
 
-A source line may begin with `>>xx<<`, the language to translate to, which is one token. `word` says what others begin with.
+A source line may begin with `>>xx<<`, the language to translate to, which is one token.
 """
 
 import re
@@ -20,11 +20,12 @@ class PairConfig(SentencepieceConfig):
 
 @register_bpe("sentencepiece_pair", dataclass=PairConfig)
 class SentencepiecePair(SentencepieceBPE):
-    """Encodes the source; `target` encodes the target."""
+    """Encodes the source; `target` encodes the target. word: says what lines begin with that name no language."""
+
+    word: Callable[[], str] = str
 
     def __init__(self, cfg):
         super().__init__(cfg)
-        self.word: Callable[[], str] = str
         self.target = SentencepieceBPE(SentencepieceConfig(sentencepiece_model=cfg.target_sentencepiece_model))
 
     def encode(self, x: str) -> str:

@@ -91,6 +91,7 @@ def test_a_target_language_is_named_once_for_text_of_several_sentences(opus, tmp
     text = ["Der Verband wird geprüft.", "Niemand weiß, warum {name} fehlt.", "Die Brücke bleibt zu."]
     flags = {"cpu": True, "beam": 2, "max_len_b": 15}
     plain, french = Translator.from_folder(opus.out, **flags), Translator.from_folder(opus.out, target_lang="fra", **flags)
+    assert "`--target-lang` may name one of fra, deu; " in (opus.out / "README.md").read_text(encoding="utf-8")
     alone = [each[0] for each in plain.translate([f">>fra<< {line}" for line in text])]
     assert [each[0] for each in french.translate(text)] == alone != [each[0] for each in plain.translate(text)]
     assert french.translate([f">>deu<< {text[0]}", " "])[0][0] == plain.translate([f">>deu<< {text[0]}"])[0][0]
