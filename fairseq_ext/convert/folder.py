@@ -72,6 +72,6 @@ class Folder:
         counts = f"{self.model.settings['arch']}, {' and '.join(f'{count:,}' for count in words)} words"
         return README.format(
             name=source.name, counts=counts, example=first, task=f"{self.task}_ext", flags=flags,
-            targets=f"\n`--target-lang` may name one of {', '.join(self.targets)}; a line then needs no `{first.strip()}`.\n" if first else "",
+            targets=f"\n`--target-lang` may name one of {', '.join(self.targets)}; lines then need no `>>xx<<`.\n" if first else "",
             languages="" if self.task == "translation" else "".join(f', {name}="{code}"' for name, code in self.pair.items()),
         )  # fmt: skip

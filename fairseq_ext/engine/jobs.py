@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -96,12 +95,6 @@ class Description:
     def leads(self) -> set[str]:
         """What a source may begin with, each a language to translate to."""
         return set() if self.source in self.languages else {f">>{each}<<" for each in self.languages}
-
-    @property
-    def pairs(self) -> list[tuple[str, str]]:
-        """The pairs of languages that requests may name; none where there is one."""
-        to_many = itertools.product([self.source], self.languages)
-        return list(itertools.permutations(self.languages, 2) if self.source in self.languages else to_many)
 
 
 @dataclass

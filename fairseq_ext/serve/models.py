@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import math
 import os
@@ -65,7 +66,8 @@ class Models:
         if found is None:
             raise HTTPException(503, "the model is not loaded yet: ask again", SOON)
         if self.any_pair and found.languages and not self.of_many:
-            self.of_many, self.several = found.pairs, True
+            to_many = itertools.product([found.source], found.languages)
+            self.of_many, self.several = list(to_many if found.leads else itertools.permutations(found.languages, 2)), True
             self.own = (found.source, found.target) if found.leads else None  # the text may say its language
         return self.of_many or [(found.source, found.target)]
 

@@ -95,10 +95,9 @@ class Sentences:
             bpe.encode = functools.partial(encoded, bpe.encode)  # of typed phrases, too
 
     @functools.cached_property
-    def language_words(self) -> frozenset[str]:
+    def language_words(self) -> tuple[str, ...]:
         """What a source may begin with, each a language to translate to (>>fra<<)."""
-        pair = isinstance(self.bpe, SentencepiecePair)
-        return frozenset(filter(LANGUAGE.fullmatch, self.source_dictionary.symbols) if pair else ())
+        return tuple(filter(LANGUAGE.fullmatch, self.source_dictionary.symbols) if isinstance(self.bpe, SentencepiecePair) else ())
 
     def language_word(self) -> str:
         """That of --target-lang; "" where it has none."""
