@@ -14,7 +14,6 @@ import torch
 from fairseq_ext.convert.source import Source
 from fairseq_ext.convert.transformer import Transformer
 from fairseq_ext.convert.vocabulary import Vocabulary
-from fairseq_ext.errors import UsageError
 
 README = """# {name}, converted from Hugging Face's format
 
@@ -47,8 +46,6 @@ class Folder:
 
     def write(self, source: Source, out: str) -> list[str]:
         """Write everything into a folder that is new or empty; return the names of the files."""
-        if os.path.isdir(out) and os.listdir(out):
-            raise UsageError(f"{out} is not empty: name a folder that is new")
         os.makedirs(out, exist_ok=True)
         texts = self.texts | {name: words.text() for name, words in self.dictionaries.items()} | {"README.md": self.readme(source)}
         for name, text in texts.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shlex
 import subprocess
 import sys
@@ -193,7 +194,14 @@ def test_a_wrong_folder_is_told_in_a_sentence(opus, tmp_path, capsys):
     assert "is not a folder" in told(tmp_path / "none", tmp_path / "out")
     (tmp_path / "empty").mkdir()
     assert "has no config.json" in told(tmp_path / "empty", tmp_path / "out")
-    assert "is not empty" in told(good, opus.out)
+    assert "is not an empty folder" in told(good, opus.out) and "is not an empty folder" in told(good, opus.folder / "config.json")
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for size in (100, 300_000):  # of files: a copy does not fit, and the weights
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, limit[1]))
+        try:
+            assert f"cannot write {tmp_path / str(size)} (" in told(good, tmp_path / str(size))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     (good / "adapter_config.json").write_text("{}")
     assert "adapter_config.json" in told(good, tmp_path / "out")
     (good / "adapter_config.json").unlink()
