@@ -69,16 +69,14 @@ class Extended(BuildsGenerators):
         check_outputs(cfg)
         if decodes_alone():
             gc.freeze()  # what is imported stays
-        has_pair = issubclass(cls, TranslationTask)
-        if has_pair:
+        target = None
+        if issubclass(cls, TranslationTask):
             name_languages_(cfg, checkpoint_of(cfg))
+            target, cfg.target_lang = cfg.target_lang, own_target(cfg.data, checkpoint_of(cfg), cfg.target_lang)
         check_languages(cls, cls.registered, cfg)
-        target = cfg.target_lang if has_pair else None
-        if target is not None and cfg.data:
-            cfg.target_lang = own_target(cfg.data, checkpoint_of(cfg), target)
         task = super().setup_task(cfg, **kwargs)  # type: ignore[misc]
         if target is not None:
-            cfg.target_lang = target
+            cfg.target_lang = target  # its dictionary is loaded
         return task
 
     def build_model(self, cfg, from_checkpoint=False):

@@ -46,13 +46,13 @@ def language_pair(data: str, checkpoint: str | None, source: str | None, target:
     raise UsageError(ask(folder, known, source, target, saved))
 
 
-def own_target(data: str, checkpoint: str | None, target: str | None) -> str | None:
+def own_target(data: str | None, checkpoint: str | None, target: str | None) -> str | None:
     """The target language by which a folder names its dictionary, for one that is a word of the source's, as >>fra<< of OPUS-MT's models.
 
     Errors: UsageError, naming the choices, for a language that such a model does not have.
     """
-    folder = split_paths(data)[0]
-    saved = None if os.path.exists(os.path.join(folder, f"dict.{target}.txt")) else saved_pair(checkpoint)
+    folder = split_paths(data or "")[0]
+    saved = None if not data or os.path.exists(os.path.join(folder, f"dict.{target}.txt")) else saved_pair(checkpoint)
     if target is None or saved is None or not os.path.exists(path := os.path.join(folder, f"dict.{saved[0]}.txt")):
         return target
     with open(path, encoding="utf-8") as lines:

@@ -18,9 +18,7 @@ Pass = Callable[[str], Iterator[Item]]
 FORMATS = ("text", "html", "xml", "markdown")  # beside those of files
 
 
-def passes(
-    format: str, ends: Callable[[str], list[int]], protect: Sequence[str] = (), leads: Collection[str] = ()
-) -> list[Pass]:
+def passes(format: str, ends: Callable[[str], list[int]], protect: Sequence[str] = (), leads: Collection[str] = ()) -> list[Pass]:
     """The passes of a format (raises UsageError). ends: of `splitter`; protect: regular expressions of what stays as it is; leads: as of
     `led`."""
     found: dict[str, tuple[Callable[..., Iterator[Item]], ...]] = {
