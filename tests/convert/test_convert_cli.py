@@ -128,7 +128,8 @@ def test_the_readmes_command_and_corpus_translate_each_kind_as_python_does(kind,
     (tmp_path / "in.txt").write_text("\n".join([*text, ""]), encoding="utf-8")
     words = [sys.executable, "-m", "fairseq_ext.corpus", "translate", "--data", made.out, "-s", made.source, "-t", made.target]
     words += ["--input", tmp_path / "in.txt", "--output", tmp_path / "lines", "--format", "text", *map(str, more)]
-    subprocess.run(words, check=True, capture_output=True)
+    corpus = subprocess.run(words, capture_output=True, text=True)
+    assert corpus.returncode == 0, corpus.stderr
     assert next((tmp_path / "lines").glob("*.txt")).read_text(encoding="utf-8").splitlines() == sentences(done)
     if kind != "WMT19":  # whose few pieces do not write every word
         assert all(term in sentence for term, sentence in zip(terms, sentences(done), strict=True))
