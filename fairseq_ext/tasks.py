@@ -22,7 +22,7 @@ from fairseq_ext import config
 from fairseq_ext.checks import validate
 from fairseq_ext.compat.own_process import decodes_alone
 from fairseq_ext.decoders.refused import refuse_architecture
-from fairseq_ext.loading.languages import name_languages_
+from fairseq_ext.loading.languages import name_languages_, own_target
 from fairseq_ext.loading.settings import checkpoint_of
 from fairseq_ext.loading.task_languages import check_languages
 from fairseq_ext.models import marian_transformer, moses_normalized, sentencepiece_pair  # noqa: F401  which they register
@@ -69,10 +69,15 @@ class Extended(BuildsGenerators):
         check_outputs(cfg)
         if decodes_alone():
             gc.freeze()  # what is imported stays
+        target = None
         if issubclass(cls, TranslationTask):
             name_languages_(cfg, checkpoint_of(cfg))
+            target, cfg.target_lang = cfg.target_lang, own_target(cfg.data, checkpoint_of(cfg), cfg.target_lang)
         check_languages(cls, cls.registered, cfg)
-        return super().setup_task(cfg, **kwargs)  # type: ignore[misc]
+        task = super().setup_task(cfg, **kwargs)  # type: ignore[misc]
+        if target is not None:
+            cfg.target_lang = target  # its dictionary is loaded
+        return task
 
     def build_model(self, cfg, from_checkpoint=False):
         """The stock task's model, unless it is one that no search of ours runs (raises UsageError)."""

@@ -30,7 +30,7 @@ from fairseq_ext.session.stock.tasks import refuse_flags
 from fairseq_ext.session.teacher_forcing import check_task, score_pairs
 from fairseq_ext.stats import Stats
 from fairseq_ext.text.alignment import Aligner
-from fairseq_ext.text.formats import passes
+from fairseq_ext.text.formats import Pass, passes
 from fairseq_ext.text.in_lines import TextTranslation, translated
 from fairseq_ext.text.segments import Segment
 from fairseq_ext.text.splitter import splitter
@@ -238,10 +238,14 @@ class Translator(LoadedModel):
     ) -> Iterator[str]:  # fmt: skip
         """Yield the translation of a text in parts, the first of them soon. left: gets what stays as it is; else as `translate_text`."""
         left = [] if left is None else left
-        *before, last = passes(format, splitter(getattr(self.task.flags(), "source_lang", None)), protect)
+        *before, last = self.passes(format, protect)
         for items in before:
             text = "".join(translated(items(text), partial(self.of_segments, progress=progress), left))
         yield from translated(last(text), partial(self.of_segments, progress=progress), left)
+
+    def passes(self, format: str, protect: Sequence[str] = ()) -> list[Pass]:
+        """Those of a format, for the languages of the model (raises UsageError)."""
+        return passes(format, splitter(getattr(self.task.flags(), "source_lang", None)), protect, self.known.language_words)
 
     def of_segments(self, segments: Sequence[Segment], progress: bool = False) -> list[Translation | UsageError]:
         """The best translation of each segment, aligned where something is to be put back; the error of one that has none."""

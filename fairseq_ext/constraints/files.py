@@ -41,6 +41,7 @@ from fairseq_ext.constraints.sentence import (
 )
 from fairseq_ext.errors import UsageError, counted
 from fairseq_ext.files import Lines
+from fairseq_ext.models.sentencepiece_pair import LANGUAGE
 from fairseq_ext.terms.words import starts_of, words_of
 
 logger = logging.getLogger("fairseq_ext")
@@ -229,10 +230,12 @@ class ConstraintSource:
         return lambda start, end: overlapping(spans, starts[start], starts[end - 1] + len(words[end - 1]))
 
     def source_text(self, tokens: Tensor | Sequence[int]) -> str:
-        """A source sentence, recovered from its tokens (L,); its pieces where the command undoes no segmentation."""
+        """A source sentence, recovered from its tokens (L,), without the language that it may begin with; its pieces where the command
+        undoes no segmentation."""
         ids = tokens.tolist() if isinstance(tokens, Tensor) else tokens
         left_out = (self.source.pad(), self.source.bos(), self.source.eos())  # as by the dictionary's `string`, which is slower
-        return self.segmenter.decode(" ".join(self.source[i] for i in ids if i not in left_out))
+        words = [self.source[i] for i in ids if i not in left_out]
+        return self.segmenter.decode(" ".join(words[1:] if words and LANGUAGE.fullmatch(words[0]) else words))
 
     def required(self, source: str) -> list[Required]:
         """What the glossary asks for in a source sentence (`source_text`)."""

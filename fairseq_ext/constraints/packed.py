@@ -14,6 +14,7 @@ from fairseq_ext.constraints.phrases.phrase import Phrase, unusable
 from fairseq_ext.constraints.phrases.segmenter import Segmenter
 from fairseq_ext.constraints.sentence import EMPTY, Cased, SentenceConstraints, merge, within_limits
 from fairseq_ext.errors import UsageError
+from fairseq_ext.models.sentencepiece_pair import LANGUAGE
 
 
 def pack(
@@ -58,6 +59,7 @@ def from_packed(
         pieces = [next(names, dictionary[token]) if token == dictionary.unk() else dictionary[token] for token in phrase]
         text = " ".join(pieces) if segmenter is None else segmenter.decode(" ".join(pieces))
         if segmenter is not None and segmenter.is_of_target:
+            text = LANGUAGE.sub("", text, count=1).lstrip()  # which the source's segmentation has put there
             pieces = segmenter.pieces(text)
             phrase = tuple(map(dictionary.index, pieces))
         forms: tuple[Phrase, ...] = (phrase,)

@@ -5,6 +5,7 @@ Nothing of the model is run, and no network is asked. OUT_DIR/README.md has the 
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from fairseq_ext.convert import bart, fsmt, marian, multilingual
 from fairseq_ext.convert.folder import Folder
 from fairseq_ext.convert.source import Source
-from fairseq_ext.errors import UsageError, report
+from fairseq_ext.errors import UsageError, cut, report
 
 CLASSES: dict[str, Callable[[Source], Folder]] = {  # config.json's "architectures"
     "MarianMTModel": marian.convert,
@@ -38,9 +39,15 @@ def parser() -> ArgumentParser:
 def convert(model: str, out: str) -> list[str]:
     """Convert one model; the names of the files that are written (raises UsageError)."""
     source = Source(model)
+    if os.path.exists(out) and (not os.path.isdir(out) or os.listdir(out)):
+        raise UsageError(f"{out} is not an empty folder: name one that is new")
     if source.name not in CLASSES:
         raise source.refuse("architectures", f"{', '.join(CLASSES)} can be converted")
-    return CLASSES[source.name](source).write(source, out)
+    folder = CLASSES[source.name](source)
+    try:
+        return folder.write(source, out)
+    except (OSError, RuntimeError) as error:  # torch's, where the disk is full
+        raise UsageError(f"cannot write {out} ({cut(str(error))}): name a folder with room, and remove this one") from None
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -14,7 +14,6 @@ import torch
 from fairseq_ext.convert.source import Source
 from fairseq_ext.convert.transformer import Transformer
 from fairseq_ext.convert.vocabulary import Vocabulary
-from fairseq_ext.errors import UsageError
 
 README = """# {name}, converted from Hugging Face's format
 
@@ -26,7 +25,7 @@ echo "{example}A sentence." | fairseq-interactive . --task {task} --path checkpo
 ```
 
 From Python: `fairseq_ext.Translator.from_folder("."{languages}).translate(["{example}A sentence."])`.
-"""
+{targets}"""
 
 
 @dataclass
@@ -43,12 +42,10 @@ class Folder:
     pair: dict[str, str]
     flags: dict[str, Any] = field(default_factory=dict)  # of the task, as the command needs them
     texts: dict[str, str] = field(default_factory=dict)
-    example: str = ""  # what stands before a sentence
+    targets: list[str] = field(default_factory=list)  # languages that a sentence may name, as >>fra<<
 
     def write(self, source: Source, out: str) -> list[str]:
         """Write everything into a folder that is new or empty; return the names of the files."""
-        if os.path.isdir(out) and os.listdir(out):
-            raise UsageError(f"{out} is not empty: name a folder that is new")
         os.makedirs(out, exist_ok=True)
         texts = self.texts | {name: words.text() for name, words in self.dictionaries.items()} | {"README.md": self.readme(source)}
         for name, text in texts.items():
@@ -68,8 +65,10 @@ class Folder:
         given = self.pair | self.segmentation | self.flags
         flags = " ".join(f"--{name.replace('_', '-')}" + (f" {value}" if value is not True else "") for name, value in given.items())
         words = sorted({len(own.words) for own in self.dictionaries.values()})
+        first = f">>{self.targets[0]}<< " if self.targets else ""
         counts = f"{self.model.settings['arch']}, {' and '.join(f'{count:,}' for count in words)} words"
         return README.format(
-            name=source.name, counts=counts, example=self.example, task=f"{self.task}_ext", flags=flags,
+            name=source.name, counts=counts, example=first, task=f"{self.task}_ext", flags=flags,
+            targets=f"\n`--target-lang` may name one of {', '.join(self.targets)}; lines then need no `>>xx<<`.\n" if first else "",
             languages="" if self.task == "translation" else "".join(f', {name}="{code}"' for name, code in self.pair.items()),
         )  # fmt: skip

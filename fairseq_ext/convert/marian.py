@@ -12,6 +12,7 @@ from fairseq_ext.convert.folder import Folder
 from fairseq_ext.convert.source import Source
 from fairseq_ext.convert.transformer import Kind, transformer
 from fairseq_ext.convert.vocabulary import Vocabulary
+from fairseq_ext.models.sentencepiece_pair import LANGUAGE
 
 KIND = Kind(positions="marian", activation="swish", scales=True)
 NAMES = ("source", "target")
@@ -31,10 +32,9 @@ def convert(source: Source) -> Folder:
     languages = list(NAMES) if languages[0] == languages[1] else languages
     pair = dict(zip(("source_lang", "target_lang"), languages, strict=True))
     segmentation = {"bpe": "sentencepiece_pair", "sentencepiece_model": "source.spm", "target_sentencepiece_model": "target.spm"}
-    codes = [word for word in words[0].words if re.fullmatch(r">>\w+<<", word)]
     return Folder(
         made, "translation", pair, segmentation, {f"dict.{code}.txt": own for code, own in zip(languages, words, strict=True)},
-        [source.file(f"{name}.spm") for name in NAMES], pair, example=f"{codes[0]} " if codes else "",
+        [source.file(f"{name}.spm") for name in NAMES], pair, targets=[word[2:-2] for word in filter(LANGUAGE.fullmatch, words[0].words)],
     )
 
 

@@ -148,8 +148,8 @@ class Engine:
     ) -> Future[Answer]:  # fmt: skip
         """A future of the translation of a text, sentence by sentence, as of `Translator.translate_text`. request: as of `submit`, for each
         sentence. Errors: as of both."""
-        source = (request.get("languages") or [self.wait().source])[0]
-        ways = passes(format, splitter(source), protect)
+        model = self.wait()
+        ways = passes(format, splitter((request.get("languages") or [model.source])[0]), protect, model.leads)
         return TextRequest(self.submit, text, ways, request, on_partial).future
 
     def stream(self, source: str, **request: Any) -> Iterator[Partial | Answer]:

@@ -89,7 +89,12 @@ class Description:
     width: int  # sentences that it decodes at once
     longest: int | None  # source tokens that the model takes
     no_constraints: str  # why requests can have none; "" where they can
-    languages: tuple[str, ...] = ()  # that requests may name; none where the model has one pair
+    languages: tuple[str, ...] = ()  # that requests may name, as targets alone where the source is none; none where there is one pair
+
+    @property
+    def leads(self) -> set[str]:
+        """What a source may begin with, each a language to translate to."""
+        return set() if self.source in self.languages else {f">>{each}<<" for each in self.languages}
 
 
 @dataclass

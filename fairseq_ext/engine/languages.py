@@ -1,4 +1,5 @@
-"""The languages of a request, where one model has many (M2M-100, NLLB-200, mBART): their tokens go with its source and translation.
+"""The languages of a request, where one model has many: their tokens go with its source and translation (M2M-100, NLLB-200, mBART), or
+the target's goes in front of the source (OPUS-MT).
 
 fairseq's task reads both from its settings whenever it makes a batch, so that is where they are changed.
 """
@@ -18,14 +19,16 @@ Pair = tuple[str, str]  # source and target language
 
 
 class LanguagesOfRequests:
-    """Those of a translator. known: which requests may name, in the model's order; none where it has one pair."""
+    """Those of a translator. known: which requests may name as targets, in the model's order, none where it has one pair; sources: as the
+    sources of these."""
 
     def __init__(self, translator: Any):
         task, generator = translator.task, translator.generator
         self.settings, self.driver = task.flags(), generator.driver
-        self.known: tuple[str, ...] = ()
+        self.known = tuple(word[2:-2] for word in translator.known.language_words)
+        self.sources: tuple[str, ...] = (self.settings.source_lang,) if self.known else ()
         if isinstance(task, TranslationMultiSimpleEpochTask) and self.settings.fixed_dictionary:
-            self.known = tuple(task.langs)
+            self.known = self.sources = tuple(task.langs)
             for each in self.known:
                 task.dicts.setdefault(each, task.target_dictionary)
             if (spec := self.settings.langtoks["main"][1]) and not getattr(self.settings, "keep_inference_langtok", False):
@@ -38,9 +41,9 @@ class LanguagesOfRequests:
         if pair is None or pair == own:
             yield
             return
-        for each in pair:
-            if each not in self.known:
-                there = f"use one of {cut(', '.join(self.known))}" if self.known else f"it translates from {own[0]} to {own[1]} alone"
+        for each, known in zip(pair, (self.sources, self.known), strict=True):
+            if each not in known:
+                there = f"use one of {cut(', '.join(known))}" if known else f"it translates from {own[0]} to {own[1]} alone"
                 raise UsageError(f"the model does not have the language '{cut(each)}': {there}")
         try:
             self.use(pair)

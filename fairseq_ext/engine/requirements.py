@@ -179,7 +179,9 @@ def taken(terms: list[Term], alternatives: tuple[Phrase, ...], case: str) -> Ter
 
 def spans_of(source: str, words: list[str], matches: list) -> tuple[Span, ...]:
     """Where the matches of a term stand in a source as it was given; none where its words were rewritten on their way to tokens."""
-    if unicodedata.normalize("NFKC", source) != source or words_of(source) != words:
+    given = words_of(source)
+    more = len(given) - len(words)  # of the language that it begins with
+    if unicodedata.normalize("NFKC", source) != source or more < 0 or given[more:] != words:
         return ()
-    starts = starts_of(source, words)
+    starts = starts_of(source, given)[more:]
     return tuple((starts[match.start], starts[match.end - 1] + len(words[match.end - 1])) for match in matches)

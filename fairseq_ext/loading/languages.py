@@ -9,7 +9,7 @@ from typing import Any
 from fairseq.data.data_utils import infer_language_pair
 from fairseq.utils import split_paths
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import UsageError, cut
 from fairseq_ext.loading.saved_settings import saved_settings
 
 DICTIONARY = re.compile(r"dict\.(.+)\.txt")
@@ -37,11 +37,29 @@ def language_pair(data: str, checkpoint: str | None, source: str | None, target:
     if not known:
         raise UsageError(f"{folder} has no dictionary of a language (dict.XX.txt): name the folder with those of the model")
     saved = saved_pair(checkpoint)
+    if saved is not None and source in (None, saved[0]) and target != own_target(folder, checkpoint, target):
+        return saved[0], str(target)
     if saved is not None and set(saved) <= set(known) and (source or saved[0], target or saved[1]) == saved:
         return saved
     if len(known) == 2 and given and given[0] in known:
         return of_pair(tuple(known), source, target)
     raise UsageError(ask(folder, known, source, target, saved))
+
+
+def own_target(data: str | None, checkpoint: str | None, target: str | None) -> str | None:
+    """The target language by which a folder names its dictionary, for one that is a word of the source's, as >>fra<< of OPUS-MT's models.
+
+    Errors: UsageError, naming the choices, for a language that such a model does not have.
+    """
+    folder = split_paths(data or "")[0]
+    saved = None if not data or os.path.exists(os.path.join(folder, f"dict.{target}.txt")) else saved_pair(checkpoint)
+    if target is None or saved is None or not os.path.exists(path := os.path.join(folder, f"dict.{saved[0]}.txt")):
+        return target
+    with open(path, encoding="utf-8") as lines:
+        words = [found[1] for line in lines if (found := re.match(r">>(\S+)<< ", line))]
+    if words and target not in words:
+        raise UsageError(f"{folder} has no target language {cut(target)}: use one of {cut(', '.join(words))}")
+    return saved[1] if words else target
 
 
 def of_pair(pair: tuple, source: str | None, target: str | None) -> tuple[str, str]:

@@ -4,6 +4,7 @@ A source line may begin with `>>xx<<`, the language to translate to, which is on
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fairseq.data.encoders import register_bpe
@@ -19,12 +20,15 @@ class PairConfig(SentencepieceConfig):
 
 @register_bpe("sentencepiece_pair", dataclass=PairConfig)
 class SentencepiecePair(SentencepieceBPE):
-    """Encodes the source; `target` encodes the target."""
+    """Encodes the source; `target` encodes the target. word: says what lines begin with that name no language."""
+
+    word: Callable[[], str] = str
 
     def __init__(self, cfg):
         super().__init__(cfg)
         self.target = SentencepieceBPE(SentencepieceConfig(sentencepiece_model=cfg.target_sentencepiece_model))
 
     def encode(self, x: str) -> str:
-        language = LANGUAGE.match(x)
-        return super().encode(x) if language is None else f"{language[0]} {super().encode(x[language.end() :])}".strip()
+        word = found[0] if (found := LANGUAGE.match(x)) else ""
+        pieces = super().encode(x[len(word) :])
+        return f"{word or (pieces and self.word())} {pieces}".strip()

@@ -114,8 +114,8 @@ class Server(Service):
             raise UsageError("a stream has one record: send an object, not a list")
         (record,) = given
         async with self.models.using(pair) as model:
-            ready = await self.prepared(record.request, pair)
-            stream = Stream(partial(self.submit, model, pair), ready, self.settings.deadline)
+            ready = await self.prepared(record.request, model)
+            stream = Stream(partial(self.submit, model), ready, self.settings.deadline)
 
         def shown(answer: Answer) -> dict[str, Any]:
             self.metrics.answered(answer)

@@ -10,6 +10,7 @@ import tempfile
 import time
 import uuid
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -213,9 +214,9 @@ class LibreTranslate:
 
     async def through(self, request: Request, given: Path, target: Path, pair: Pair) -> None:
         """Translate one file into another, as long as the client is there and something is done within each deadline."""
-        deadline = self.service.settings.deadline
-        async with self.service.models.using(pair) as model:
-            engine = ThroughEngine(model.submit, pair[0])
+        service, deadline = self.service, self.service.settings.deadline
+        async with service.models.using(pair) as model:
+            engine = ThroughEngine(model.submit, partial(service.passes, model=model))
             job = asyncio.ensure_future(asyncio.to_thread(translate, str(given), str(target), engine))
             try:
                 await ended(request, job, deadline, lambda: engine.moved + deadline - time.monotonic())

@@ -54,7 +54,8 @@ class Models:
     """One model. any_pair: where it has many languages, every pair of them is served, not that of the flags alone."""
 
     def __init__(self, engine: Engine | None = None, any_pair: bool = False):
-        self.any_pair, self.several = any_pair, False  # several: a request has to say which pair it means
+        self.any_pair, self.several = any_pair, False  # several: a request has to say which pair it means, where `own` is None
+        self.own: Pair | None = None
         self.of_many: list[Pair] = []
         self.engines: dict[Any, Engine] = {} if engine is None else {None: engine}  # the most recently used last
         self.gone, self.gone_restarts = Work(), 0  # of engines that are dropped
@@ -65,7 +66,9 @@ class Models:
         if found is None:
             raise HTTPException(503, "the model is not loaded yet: ask again", SOON)
         if self.any_pair and found.languages and not self.of_many:
-            self.of_many, self.several = list(itertools.permutations(found.languages, 2)), True
+            to_many = itertools.product([found.source], found.languages)
+            self.of_many, self.several = list(to_many if found.leads else itertools.permutations(found.languages, 2)), True
+            self.own = (found.source, found.target) if found.leads else None  # the text may say its language
         return self.of_many or [(found.source, found.target)]
 
     def ready_line(self) -> str:
@@ -150,7 +153,7 @@ class ModelsOfFolder(Models):
         if pair not in self.found:
             assert self.pivot is not None
             async with self.using((pair[0], self.pivot)) as first, self.using((self.pivot, pair[1])) as second:
-                yield Model(through(first.submit, second.submit), second.description)
+                yield Model(through(first.submit, second.submit), replace(second.description, source=pair[0], languages=()))
             return
         self.users[pair] += 1
         try:

@@ -51,6 +51,8 @@ class Service:
     def pair_of(self, request: Request) -> Pair:
         """The pair that the request's query names (`?source=de&target=en`), else the only one. Errors: UsageError, HTTPException 503."""
         pairs, (source, target) = self.pairs(), map(request.query_params.get, ("source", "target"))
+        if source is target is None and self.models.own is not None:
+            return self.models.own
         known = [pair for pair in pairs if source in (None, pair[0]) and target in (None, pair[1])]
         if len(known) != 1:
             said = cut(", ".join("-".join(pair) for pair in pairs[:20]))
@@ -74,24 +76,24 @@ class Service:
         return *found, pair
 
     def submit(
-        self, model: Model, pair: Pair, source: str, format: str = "text", on_partial: Callable[[Partial], None] | None = None,
+        self, model: Model, source: str, format: str = "text", on_partial: Callable[[Partial], None] | None = None,
         items: list[Pass] | None = None, **request: Any,
     ) -> Future[Answer]:  # fmt: skip
         """A future of the translation of a text, sentence by sentence; of one sentence where it must hold phrases. Errors as of
         `Engine.submit`. items: as of `prepared`."""
         if is_one_sentence(request):
             return model.submit(source, on_partial=on_partial, **request)
-        return TextRequest(model.submit, source, items or self.passes(format, pair), request, on_partial).future
+        return TextRequest(model.submit, source, items or self.passes(format, model), request, on_partial).future
 
-    def passes(self, format: str, pair: Pair) -> list[Pass]:
-        """The passes of a format, for the source language of a pair."""
-        return passes(format, splitter(pair[0]))
+    def passes(self, format: str, model: Model) -> list[Pass]:
+        """The passes of a format, for the languages of a model."""
+        return passes(format, splitter(model.description.source), leads=model.description.leads)
 
-    async def prepared(self, request: dict[str, Any], pair: Pair) -> dict[str, Any]:
+    async def prepared(self, request: dict[str, Any], model: Model) -> dict[str, Any]:
         """The request with the items of its text where that is long: to find the first takes time, in which others are served."""
         if len(request["source"]) < LONG or is_one_sentence(request):
             return request
-        first, *others = self.passes(request.get("format", "text"), pair)
+        first, *others = self.passes(request.get("format", "text"), model)
         found = first(request["source"])
         head = await run_in_threadpool(lambda: list(islice(found, 1)))
         return request | {"items": [lambda text: chain(head, found), *others]}
@@ -99,8 +101,8 @@ class Service:
     async def answered(self, request: Request, requests: Sequence[dict[str, Any]], pair: Pair) -> list[Answer | UsageError]:
         """The answers to these requests, keywords of `submit`."""
         async with self.models.using(pair) as model:
-            ready = [await self.prepared(each, pair) for each in requests]
-            futures: list[Future[Answer]] = submit_all(partial(self.submit, model, pair), ready)
+            ready = [await self.prepared(each, model) for each in requests]
+            futures: list[Future[Answer]] = submit_all(partial(self.submit, model), ready)
             found = await answers(request, futures, self.settings.deadline)
         for answer in found:
             if isinstance(answer, Answer):

@@ -31,6 +31,7 @@ from fairseq_ext.errors import UsageError, counted, cut, explain
 from fairseq_ext.loading.raw_text import RawText, tell_segmented_output
 from fairseq_ext.loading.settings import setting
 from fairseq_ext.loading.target_dictionary import TargetDictionary
+from fairseq_ext.models.sentencepiece_pair import LANGUAGE, SentencepiecePair
 from fairseq_ext.registry import samples
 from fairseq_ext.stats import Stats
 
@@ -88,8 +89,20 @@ class Sentences:
         self.bpe = bpe
         if bpe is None and self.corpus_size and not self.undoes_bpe:
             tell_segmented_output(self.target_dictionary, self.data_folder)
+        if isinstance(bpe, SentencepiecePair):
+            bpe.word = self.language_word
         if bpe is not None:
             bpe.encode = functools.partial(encoded, bpe.encode)  # of typed phrases, too
+
+    @functools.cached_property
+    def language_words(self) -> tuple[str, ...]:
+        """What a source may begin with, each a language to translate to (>>fra<<)."""
+        return tuple(filter(LANGUAGE.fullmatch, self.source_dictionary.symbols) if isinstance(self.bpe, SentencepiecePair) else ())
+
+    def language_word(self) -> str:
+        """That of --target-lang; "" where it has none."""
+        word = f">>{self.task.flags().target_lang}<<"
+        return word if word in self.language_words else ""
 
     @property
     def data_folder(self) -> str:

@@ -42,8 +42,7 @@ def main(argv: list[str] | None = None) -> int:
         refuse_shared([("OUT", args.output)], [("IN", args.input)])
         pattern(tuple(args.protect), False)  # before the model is loaded
         translator, left = Translator(**flags_of(args, others)), list[tuple[str, str]]()
-        language = getattr(translator.task.flags(), "source_lang", None)
-        translate(args.input, args.output, through_translator(translator.of_segments, language, args.protect, left))
+        translate(args.input, args.output, through_translator(translator, args.protect, left))
     except UsageError as error:
         report(type(error), error, error.__traceback__)
         return 1

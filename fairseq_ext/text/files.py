@@ -26,12 +26,13 @@ from tqdm import tqdm
 from fairseq_ext.engine.jobs import Answer
 from fairseq_ext.errors import UsageError, cut
 from fairseq_ext.files import replacing
-from fairseq_ext.text.formats import passes
+from fairseq_ext.text.formats import Pass, passes
 from fairseq_ext.text.in_engine import TextRequest
-from fairseq_ext.text.in_lines import Translate, translated
+from fairseq_ext.text.in_lines import translated
 from fairseq_ext.text.office import tidy
 from fairseq_ext.text.segments import Item
-from fairseq_ext.text.splitter import plain_ends, splitter
+from fairseq_ext.text.splitter import plain_ends
+from fairseq_ext.translator import Translator
 
 Through = Callable[[str, str], Iterator[str]]  # from a text and its format to its translation, in parts
 TEXTS = {
@@ -149,11 +150,12 @@ def inner(element: Any) -> str:
     return regex.sub(r"\sxmlns(:\w+)?=\"[^\"]*\"", "", whole.partition(">")[2].rpartition("</")[0]) if not whole.endswith("/>") else ""
 
 
-def through_translator(translate: Translate, language: str | None, protect: Sequence[str], left: list[tuple[str, str]]) -> Through:
-    """By a translator's `of_segments`, with a bar for each text; what stays as it is goes to `left`."""
+def through_translator(translator: Translator, protect: Sequence[str], left: list[tuple[str, str]]) -> Through:
+    """By a translator, with a bar for each text; what stays as it is goes to `left`."""
+    translate = translator.of_segments
 
     def through(text: str, format: str) -> Iterator[str]:
-        *before, last = passes(format, splitter(language), protect)
+        *before, last = translator.passes(format, protect)
         for items in before:
             text = "".join(translated(items(text), translate, left))
         with tqdm(total=len(text), unit=" characters", unit_scale=True, dynamic_ncols=True) as bar:
@@ -163,16 +165,17 @@ def through_translator(translate: Translate, language: str | None, protect: Sequ
 
 
 class ThroughEngine:
-    """By an engine's `submit`, until another thread calls `stop`. moved: when something was last done, by time.monotonic()."""
+    """By an engine's `submit`, until another thread calls `stop`. of_format: the passes; moved: when something was last done, by
+    time.monotonic()."""
 
-    def __init__(self, submit: Callable[..., Future[Answer]], language: str | None):
-        self.submit, self.language, self.moved = submit, language, time.monotonic()
+    def __init__(self, submit: Callable[..., Future[Answer]], of_format: Callable[[str], list[Pass]]):
+        self.submit, self.of_format, self.moved = submit, of_format, time.monotonic()
         self.running: Future[Answer] | None = None
         self.stopped = False
 
     def __call__(self, text: str, format: str) -> Iterator[str]:
         parts: SimpleQueue[str | None] = SimpleQueue()
-        self.running = TextRequest(self.submitted, text, passes(format, splitter(self.language)), {}, on_text=parts.put).future
+        self.running = TextRequest(self.submitted, text, self.of_format(format), {}, on_text=parts.put).future
         self.running.add_done_callback(lambda _: parts.put(None))
         if self.stopped:
             self.stop()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 
 from lxml import etree
@@ -11,15 +11,16 @@ from fairseq_ext.errors import UsageError, cut
 from fairseq_ext.text.markdown import of_markdown
 from fairseq_ext.text.markup import of_attributes, of_markup
 from fairseq_ext.text.office import of_odt, of_runs
-from fairseq_ext.text.segments import Item, of_text
+from fairseq_ext.text.segments import Item, led, of_text
 from fairseq_ext.text.subtitles import of_subtitles
 
 Pass = Callable[[str], Iterator[Item]]
 FORMATS = ("text", "html", "xml", "markdown")  # beside those of files
 
 
-def passes(format: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()) -> list[Pass]:
-    """The passes of a format (raises UsageError). ends: of `splitter`; protect: regular expressions of what stays as it is."""
+def passes(format: str, ends: Callable[[str], list[int]], protect: Sequence[str] = (), leads: Collection[str] = ()) -> list[Pass]:
+    """The passes of a format (raises UsageError). ends: of `splitter`; protect: regular expressions of what stays as it is; leads: as of
+    `led`."""
     found: dict[str, tuple[Callable[..., Iterator[Item]], ...]] = {
         "text": (of_text,),
         "html": (of_attributes, of_markup),
@@ -31,7 +32,11 @@ def passes(format: str, ends: Callable[[str], list[int]], protect: Sequence[str]
     }
     if format not in found:
         raise UsageError(f"format must be one of {', '.join(FORMATS)}, not {cut(repr(format))}")
-    return [partial(each, ends=ends, protect=tuple(protect)) for each in found[format]]
+
+    def items(each: Callable[..., Iterator[Item]], text: str) -> Iterator[Item]:
+        return led(each(text, ends=ends, protect=tuple(protect)), leads)
+
+    return [partial(items, each) for each in found[format]]
 
 
 def of_xml(text: str, ends: Callable[[str], list[int]], protect: Sequence[str] = ()) -> Iterator[Item]:

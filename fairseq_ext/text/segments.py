@@ -8,8 +8,8 @@ A segment of more tokens than the model takes is cut again (`halves`): at punctu
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import regex
@@ -57,6 +57,7 @@ class Segment:
     atoms: list[Atom]
     origin: list[int]  # of each character of plain, where it stands in the source
     escape: Callable[[str], str] = str
+    lead: str = ""  # what plain begins with to name its target language, here or before
 
 
 Item = str | Segment
@@ -243,6 +244,22 @@ def keep_within(marks: Sequence[Mark], length: int) -> None:
         keep_within(mark.inside, length)
 
 
+def led(items: Iterable[Item], leads: Collection[str]) -> Iterator[Item]:
+    """The items, where a sentence that begins with one of these words (>>fra<<) says it for those behind it too."""
+    lead = ""
+    for item in items:
+        if isinstance(item, Segment) and leads:
+            own = next((each for each in leads if item.plain.startswith(each)), "")
+            lead = own or lead
+            if item.plain.strip() == own:
+                item = item.source
+            elif own or lead:
+                atoms = item.atoms if own else [Atom(TEXT, "", f"{lead} "), *item.atoms]
+                plain, marks, origin = taken_out(atoms)
+                item = replace(item, plain=plain, marks=marks, origin=origin, atoms=atoms, lead=lead)
+        yield item
+
+
 def is_word(character: str) -> bool:
     """Whether a character belongs to a word."""
     return WORDY.match(character) is not None
@@ -255,5 +272,5 @@ def halves(segment: Segment) -> list[Item]:
         ends = [match.end() for match in pattern.finditer(shown) if len(shown) / 5 <= match.end() <= len(shown) * 4 / 5]
         if ends:
             end = min(ends, key=lambda each: abs(each - len(shown) / 2))
-            return list(of_parts(segment.atoms, [end, len(shown)], segment.escape))
+            return list(led(of_parts(segment.atoms, [end, len(shown)], segment.escape), {segment.lead} - {""}))
     return [segment.source]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shlex
 import subprocess
 import sys
@@ -36,16 +37,23 @@ def typed(made: Made) -> list[str]:
     return shlex.split(block)[shlex.split(block).index("|") + 1 :]
 
 
-def test_the_commands_of_its_readme_give_transformers_words_with_required_ones(opus, tmp_path):
+def test_the_commands_of_its_readme_give_transformers_words_with_required_ones(opus, tmp_path, monkeypatch):
     text = ["der Verband wird geprüft", ">>fra<< der Verband wird geprüft", "никто не знает почему"]
     expected = []
     for line in text:
         pad = opus.model.config.pad_token_id
         found = opus.model.generate(**opus.batch([line]), num_beams=1, do_sample=False, max_length=20, bad_words_ids=[[pad]])
         expected.append(opus.tokenizer.decode(found[0], skip_special_tokens=True))
+    for library in ("transformers", "tokenizers", "huggingface_hub"):  # from here on none is installed
+        (tmp_path / "lacking").mkdir(exist_ok=True)
+        (tmp_path / "lacking" / f"{library}.py").write_text("raise ModuleNotFoundError(f'No module named {__name__}')")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "lacking"), os.environ.get("PYTHONPATH", "")]))
+    assert subprocess.run([sys.executable, "-c", "import transformers"], capture_output=True).returncode == 1
     words = [sys.executable, "-m", "fairseq_ext.convert", "hf", opus.folder, tmp_path / "again"]
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0 and "checkpoint.pt" in done.stdout, done.stderr
+    same = [torch.load(folder / "checkpoint.pt", weights_only=False)["model"] for folder in (opus.out, tmp_path / "again")]
+    assert all(torch.equal(same[0][each], same[1][each]) for each in {*same[0], *same[1]})
     name, *flags = typed(opus)
     lines = "".join(f"{line}\n" for line in text)
     if os.environ.get(ALL):  # else their commands' translations are compared in Python alone
@@ -64,32 +72,49 @@ def test_the_commands_of_its_readme_give_transformers_words_with_required_ones(o
     assert f"C-0\t{' '.join(pieces)}" in done.stdout
 
 
-def test_the_corpus_command_and_scores_read_the_folder(opus, tmp_path):
-    import fairseq_ext
-
-    text = ["der Verband wird geprüft", "никто не знает"]
-    translator = fairseq_ext.Translator.from_folder(opus.out, cpu=True, beam=3, max_len_b=18)
-    expected = [found[0].text for found in translator.translate(text)]
-    (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in text))
-    done = None if not os.environ.get(ALL) else subprocess.run(
-        [sys.executable, "-m", "fairseq_ext.corpus", "translate", "--data", opus.out, "--input", tmp_path / "in.txt", "--output",
-         tmp_path / "out", "--format", "text", "--beam", "3", "--max-len-b", "18", "--cpu"], capture_output=True, text=True,
-    )  # fmt: skip
-    assert done is None or done.returncode == 0, done
-    assert done is None or next((tmp_path / "out").glob("*.txt")).read_text(encoding="utf-8").splitlines() == expected
-    # scored as transformers scores it, segmented by the target's model
+def test_targets_are_scored_as_transformers_scores_them(opus):
+    """Segmented by the target's model."""
+    text, translator = ["der Verband wird geprüft"], opus.translator()
     with torch.no_grad():
         labels = opus.tokenizer(text_target=["мост Brücke"], return_tensors="pt")["input_ids"]
-        source = opus.batch(text[:1])
+        source = opus.batch(text)
         first = torch.full((1, 1), opus.generation["decoder_start_token_id"])
         logits = opus.model(**source, decoder_input_ids=torch.cat([first, labels[:, :-1]], 1)).logits
     log_probs = logits.log_softmax(-1).gather(2, labels[:, :, None])[0, :, 0]
-    assert translator.score(text[:1], ["мост Brücke"])[0].positional_scores == pytest.approx(log_probs.tolist(), abs=1e-4)
+    assert translator.score(text, ["мост Brücke"])[0].positional_scores == pytest.approx(log_probs.tolist(), abs=1e-4)
 
 
-@pytest.mark.skipif(not os.environ.get(ALL), reason="a command for each kind: with --all")
+def test_a_target_language_is_named_once_for_text_of_several_sentences(opus, tmp_path, capsys):
+    """By --target-lang or in front of the text: each sentence is translated as with its own >>fra<<."""
+    from fairseq_ext import Translator
+    from fairseq_ext.text.__main__ import main as text_command
+
+    text = ["Der Verband wird geprüft.", "Niemand weiß, warum {name} fehlt.", "Die Brücke bleibt zu."]
+    flags = {"cpu": True, "beam": 2, "max_len_b": 15}
+    plain, french = Translator.from_folder(opus.out, **flags), Translator.from_folder(opus.out, target_lang="fra", **flags)
+    assert "`--target-lang` may name one of fra, deu; " in (opus.out / "README.md").read_text(encoding="utf-8")
+    alone = [each[0] for each in plain.translate([f">>fra<< {line}" for line in text])]
+    assert [each[0] for each in french.translate(text)] == alone != [each[0] for each in plain.translate(text)]
+    assert french.translate([f">>deu<< {text[0]}", " "])[0][0] == plain.translate([f">>deu<< {text[0]}"])[0][0]
+    whole = french.translate_text(" ".join(text)).text
+    assert "{name}" in whole and whole == plain.translate_text(f">>fra<< {' '.join(text)}").text
+    for name, lead, more in (("typed", ">>fra<< ", []), ("named", "", ["-t", "fra"])):
+        (tmp_path / f"{name}.txt").write_text(lead + " ".join(text) + "\n", encoding="utf-8")
+        given = [tmp_path / f"{name}.txt", tmp_path / "out.txt", "--data", opus.out, *more, "--cpu", "--beam", "2", "--max-len-b", "15"]
+        assert text_command(["translate", *map(str, given)]) == 0
+        assert (tmp_path / "out.txt").read_text(encoding="utf-8") == f"{whole}\n"
+    capsys.readouterr()
+    assert text_command(["translate", *map(str, given[:4]), "-t", "spa"]) == 1
+    assert capsys.readouterr().err.endswith("has no target language spa: use one of fra, deu\n")
+    if os.environ.get(ALL):  # typed phrases, which the command segments as source text
+        name, *flags = typed(opus)
+        done = command(name, *flags, "--target-lang", "fra", "--constraints", "--beam", 2, stdin=f"{text[0]}\tмост\n", cwd=opus.out)
+        assert "мост" in sentences(done)[0] and f"C-0\t{' '.join(opus.tokenizer.spm_target.encode('мост', out_type=str))}" in done.stdout
+
+
+@pytest.mark.skipif(not os.environ.get(ALL), reason="two commands for each kind: with --all")
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_readmes_command_of_each_kind_translates_as_python_does(kind, tmp_path):
+def test_the_readmes_command_and_corpus_translate_each_kind_as_python_does(kind, tmp_path):
     made = make(kind, tmp_path)
     name, *flags = typed(made)
     text = ["der Verband wird geprüft", "никто не знает"]
@@ -100,6 +125,12 @@ def test_the_readmes_command_of_each_kind_translates_as_python_does(kind, tmp_pa
     made.source, made.target = (flags[flags.index(f"--{side}-lang") + 1] for side in ("source", "target"))
     found = made.translator(max_len_b=30).translate(text, constraints=[[term] for term in terms])
     assert sentences(done) == [nbest[0].text for nbest in found]
+    (tmp_path / "in.txt").write_text("\n".join([*text, ""]), encoding="utf-8")
+    words = [sys.executable, "-m", "fairseq_ext.corpus", "translate", "--data", made.out, "-s", made.source, "-t", made.target]
+    words += ["--input", tmp_path / "in.txt", "--output", tmp_path / "lines", "--format", "text", *map(str, more)]
+    corpus = subprocess.run(words, capture_output=True, text=True)
+    assert corpus.returncode == 0, corpus.stderr
+    assert next((tmp_path / "lines").glob("*.txt")).read_text(encoding="utf-8").splitlines() == sentences(done)
     if kind != "WMT19":  # whose few pieces do not write every word
         assert all(term in sentence for term, sentence in zip(terms, sentences(done), strict=True))
 
@@ -128,6 +159,17 @@ def test_what_cannot_be_converted_is_refused_by_its_field(opus, tmp_path, capsys
     assert said in (told := capsys.readouterr().err) and told.count("\n") == 1
 
 
+@pytest.mark.parametrize("name", ["M2M100ForConditionalGeneration", "MBartForConditionalGeneration"])
+def test_a_damaged_model_of_pieces_is_refused(opus, tmp_path, capsys, name):
+    """Also of M2M-100, whose vocab.json has all words."""
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": [name]}))
+    (tmp_path / "vocab.json").write_text('{"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}')
+    for content in (b"", b"no pieces", (opus.folder / "source.spm").read_bytes()[:-1]):
+        (tmp_path / "sentencepiece.bpe.model").write_bytes(content)
+        assert main(["hf", str(tmp_path), str(tmp_path / "out")]) == 1
+        assert capsys.readouterr().err == f"error: {tmp_path / 'sentencepiece.bpe.model'} is not a SentencePiece model: copy it again\n"
+
+
 class Runs:
     """Pickled, it makes a folder where it is loaded."""
 
@@ -153,7 +195,14 @@ def test_a_wrong_folder_is_told_in_a_sentence(opus, tmp_path, capsys):
     assert "is not a folder" in told(tmp_path / "none", tmp_path / "out")
     (tmp_path / "empty").mkdir()
     assert "has no config.json" in told(tmp_path / "empty", tmp_path / "out")
-    assert "is not empty" in told(good, opus.out)
+    assert "is not an empty folder" in told(good, opus.out) and "is not an empty folder" in told(good, opus.folder / "config.json")
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for size in (100, 300_000):  # of files: a copy does not fit, and the weights
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, limit[1]))
+        try:
+            assert f"cannot write {tmp_path / str(size)} (" in told(good, tmp_path / str(size))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     (good / "adapter_config.json").write_text("{}")
     assert "adapter_config.json" in told(good, tmp_path / "out")
     (good / "adapter_config.json").unlink()

@@ -1,4 +1,4 @@
-"""One multilingual model behind the server, as `convert hf` writes it: each request names its pair."""
+"""Converted models behind the server: each request names its pair, or its text does."""
 
 import os
 import re
@@ -57,6 +57,58 @@ def test_requests_of_several_pairs_get_what_a_translator_of_each_gives(started, 
         kept = f"/v1/glossaries/x?source={first[0]}&target={first[1]}"
         assert client.put(kept, content="a\tмост\n", headers={"X-Requested-With": "x"}).is_success
         assert (tmp_path / "kept" / "-".join(first) / "x.tsv").is_file()
+
+
+def test_a_target_of_opus_mt_is_named_by_the_request_or_in_front_of_its_text(started, tmp_path):  # noqa: F811
+    """Each sentence is translated as with its own >>fra<<."""
+    out = make("OPUS-MT", tmp_path, 2).out
+    _, url, said = started("--data", str(out), *FLAGS)
+    assert "ready: 2 languages, " in said
+    ours = Translator.from_folder(out, cpu=True, beam=3, max_len_b=12)
+    sentences = ["Der Verband wird geprüft.", "Niemand weiß warum."]
+
+    def expected(*languages: str, between: str = " ") -> str:
+        typed = [f">>{language}<< {each}" for language, each in zip(languages, sentences, strict=True)]
+        return between.join(found[0].text for found in ours.translate(typed))
+
+    assert len({expected("fra", "fra"), expected("fra", "deu"), expected("deu", "deu")}) == 3
+    text, both = " ".join(sentences), {"source": "de", "target": "fra"}
+    with httpx.Client(base_url=url, timeout=120) as client:
+
+        def asked(source: str, query: str = "", **more) -> dict:
+            return client.post(f"/v1/translate{query}", json={"source": source, **more}).raise_for_status().json()
+
+        assert {each["code"]: each["targets"] for each in client.get("/languages").json()} == {"de": ["deu", "fra"], "fra": [], "deu": []}
+        assert asked(f">>fra<< {text}")["text"] == expected("fra", "fra")
+        assert asked(text, "?source=de&target=fra")["text"] == expected("fra", "fra")
+        assert asked(f">>deu<< {text}", "?target=fra")["text"] == expected("deu", "deu")
+        assert asked(f">>deu<<{sentences[0]}\n>>fra<< {sentences[1]}")["text"] == expected("deu", "fra", between="\n")
+        short = client.post("/translate", json={"q": text, "source": "de", "target": "fr"}).json()
+        assert short["translatedText"] == expected("fra", "fra")
+        paragraph = f"<p>&gt;&gt;deu&lt;&lt; {text}</p>\n"
+        for name, content, wanted in (("a.txt", f"{text}\n", f"{expected('fra', 'fra')}\n"),
+                                      ("a.html", paragraph, f"<p>{expected('deu', 'deu')}</p>\n")):  # fmt: skip
+            found = client.post("/translate_file", data=both, files={"file": (name, content.encode())}).raise_for_status()
+            assert client.get(found.json()["translatedFileUrl"]).text == wanted
+        for source, query in ((sentences[0], "?target=fra"), (f">>fra<< {sentences[0]}", "")):
+            met = asked(source, query, constraints=["мост"], glossary={"Verband": "Brücke"}, detail=True)
+            assert "мост" in met["text"] and "Brücke" in met["text"]
+            (term,) = [each for each in met["constraints"] if each.get("term")]
+            assert [source[a:b] for a, b in term["source_spans"]] == ["Verband"]
+        refused = client.post("/translate", json={"q": "a", "source": "de", "target": "spa"})
+        assert refused.status_code == 400 and refused.json()["error"] == "spa is not supported"
+
+
+@pytest.mark.skipif(not os.environ.get(ALL), reason="more models and servers: --all")
+@pytest.mark.parametrize("kind", ["OPUS-MT, two vocabularies", "WMT19", "BART"])
+def test_models_of_one_pair_give_what_a_translator_does(started, kind, tmp_path):  # noqa: F811
+    made, text = make(kind, tmp_path, 2), lines(8)
+    _, url, said = started("--data", str(made.out), *FLAGS, "-s", made.source, "-t", made.target)
+    assert f"ready: {made.source} to {made.target}, " in said
+    found = httpx.post(f"{url}/v1/translate", json=[{"source": line, "constraints": ["ा"]} for line in text], timeout=120).json()
+    expected = translator(made.out, (made.source, made.target)).translate(text, constraints=[["ा"]] * len(text))
+    assert [each["text"] for each in found] == [each[0].text for each in expected]
+    assert [each["score"] for each in found] == pytest.approx([each[0].score for each in expected], abs=1e-4)
 
 
 @pytest.mark.skipif(not os.environ.get(ALL), reason="one more model and server: --all")

@@ -53,6 +53,20 @@ def test_placeholders_are_taken_out_and_stand_in_the_marks(text):
             assert not find(item.plain)
 
 
+def test_a_language_in_front_of_a_sentence_is_that_of_those_behind_it():
+    text = ">>fra<< Zwei Hunde. Eine {name} Katze.\n\n>>deu<<\nDrei {name} Vögel, vier lange Fische.\n>>deu<<Fünf.\n>>xxx<< Ende."
+    items = list(passes("text", plain_ends, leads={">>fra<<", ">>deu<<"})[-1](text))
+    assert "".join(map(source, items)) == text
+    found = [item for item in items if isinstance(item, Segment)]
+    assert [item.plain for item in found] == [
+        ">>fra<< Zwei Hunde.", ">>fra<< Eine Katze.", ">>deu<< Drei Vögel, vier lange Fische.", ">>deu<<Fünf.", ">>deu<< >>xxx<< Ende.",
+    ]  # fmt: skip
+    for item in found[1:3]:
+        assert "".join(item.source[i] for i in item.origin[8:]) == item.plain[8:] and item.marks[0].start == len(">>deu<< Drei ")
+    assert [each.plain for each in halves(found[2]) if isinstance(each, Segment)] == [">>deu<< Drei Vögel,", ">>deu<< vier lange Fische."]
+    assert not any(item.lead for item in items_of(text, plain_ends) if isinstance(item, Segment))  # of other models it is text
+
+
 def test_sentences_of_a_paragraph():
     text = "Zwei Hunde spielen. Dr. Müller kam z.B. am 3. Mai nach Hause!  Wer?\nNoch eine Zeile ohne Punkt\n\n - \nEnde."
     assert sentences(text) == [
