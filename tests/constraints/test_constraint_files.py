@@ -576,3 +576,10 @@ def test_both_formats_say_the_same(tmp_path_factory, phrases):
     one, other = (ConstraintSource(str(folder / f), None, None, Segmenter(words()), words()).sentence(0, []) for f in ("c.tsv", "c.jsonl"))
     assert one == other
     assert one.any_of == tuple((ids(words(), " ".join(p)),) for p in phrases)
+
+
+@pytest.mark.parametrize(("text", "warned"), [("\n", True), ("a\n", False)], ids=["empty", "a phrase"])
+def test_a_file_without_phrases_is_warned_of(text, warned, tmp_path, caplog):
+    (tmp_path / "avoid").write_text(text)
+    ConstraintSource(None, str(tmp_path / "avoid"), None, Segmenter(words()), words())
+    assert ("avoid has no phrases, so nothing is banned" in caplog.text) == warned
