@@ -86,14 +86,14 @@ def keep(arguments: list[str], flags: dict[str, Any], translator: Translator) ->
         parts += [part for norm in norms if norm is not None for part in norm.arguments[1:3]] + [weights.embedding, weights.positions]
         reader = CompiledReader(weights.compiled, weights.output.pack(), weights.embedding, weights.scale, StepStruct(), weights.embedding_norm)
         reader.room_(weights.positions, len(weights.positions))
-        named = {
+        structures = {
             "encoder": encoder.compiled.struct, "decoder": weights.compiled.struct, "reader": reader.struct,
             "output": weights.output.pack().struct, "encoder_layers": encoder.compiled.kept[0], "decoder_layers": weights.compiled.kept[0],
-            "source_embedding": encoder.embedding.numpy(), "source_positions": encoder.positions.numpy(),
         } | {f"cross{i}": each.struct for i, each in enumerate(cross)}  # fmt: skip
+        arrays = {"source_embedding": encoder.embedding.numpy(), "source_positions": encoder.positions.numpy()}
         about = {"layers": len(cross), "heads": weights.heads, "scale": encoder.scale, "unk": task.source_dictionary.unk()}
         about |= {"source": task.source_dictionary.symbols, "target": task.target_dictionary.symbols}
-        save(image, about, named, [part.numpy() for part in parts if part is not None])
+        save(image, about, structures, arrays, [part.numpy() for part in parts if part is not None])
     left_out = {*translator.generator.symbols_to_strip_from_output, task.target_dictionary.bos(), task.target_dictionary.eos()}
     about = {
         "files": known, "image": str(image), "segmentation": os.path.abspath(cfg.bpe.sentencepiece_model),
