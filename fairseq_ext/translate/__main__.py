@@ -1,4 +1,4 @@
-"""`python -m fairseq_ext.translate --data DATA [--path MODEL.pt] [-s de -t en] [--buffer-size N] [any decoding flag] < LINES > TRANSLATIONS`"""
+"""`python -m fairseq_ext.translate --data DATA [--path MODEL.pt] [-s de -t en] [any decoding flag] < LINES > TRANSLATIONS`"""
 
 from __future__ import annotations
 
@@ -30,42 +30,37 @@ def load(arguments: list[str]) -> Any:
         allow_abbrev=False,
     )
     add_model(parse)
-    parse.add_argument("--buffer-size", type=int, help=f"lines that are translated together (default: {BUFFER}; 1 on a terminal)")
+    parse.add_argument("--buffer-size", metavar="N", help=f"lines that are translated together (default: {BUFFER}; 1 on a terminal)")
     flags = flags_of(*parse.parse_known_args(arguments))
     translator = Translator(**flags)
     keep(arguments, flags, translator)
     return translator
 
 
-def translated(translator: Any, lines: Sequence[str], first: int) -> list[str | UsageError]:
-    """The best translation of each line, or why it has none. first: the number of the first line, from 0."""
-    from fairseq_ext.constraints.from_python import Given
-
-    found = translator.translate_part(lines, 1, Given(first=first), "return", None)
-    return [each if isinstance(each, UsageError) else each[0].text for each in found]
-
-
 def main(arguments: list[str]) -> int:
     """The exit code."""
-    given = own_process.values_of("--buffer-size", arguments)
-    if given and not (given[-1].isdecimal() and int(given[-1])):
-        raise UsageError(f"--buffer-size is {given[-1]}: give the number of lines that are translated together, 1 or more")
-    size = int(given[-1]) if given else 1 if sys.stdin.isatty() else BUFFER
+    given = (own_process.values_of("--buffer-size", arguments) or [str(BUFFER)])[-1]
+    if not given.isdecimal() or not int(given):
+        raise UsageError(f"--buffer-size is {given}: give the number of lines that are translated together, 1 or more")
+    if sys.stdin is None:
+        raise UsageError("standard input is closed: give lines there")
+    size = 1 if sys.stdin.isatty() else int(given)
     model = None if own_process.asks_for_help() else find(arguments)
     translator = None if model else load(arguments)
     status = first = 0
     while raw := list(itertools.islice(sys.stdin.buffer, size)):
         lines = [line.rstrip(b"\r\n").decode("utf-8", "surrogateescape") for line in raw]
-        found: Sequence[str | UsageError] | None = model(lines, first) if model else None
+        found: Sequence[str] | None = model(lines) if model else None
         if found is None:
-            model, translator = None, translator or load(arguments)
-            found = translated(translator, lines, first)
-        for number, each in enumerate(found, first + 1):
-            if isinstance(each, UsageError):
+            from fairseq_ext.constraints.from_python import Given
+
+            translator = translator or load(arguments)
+            nbest = translator.translate_part(lines, 1, Given(first=first), "return", None)
+            for error in (each for each in nbest if isinstance(each, UsageError)):
                 status = BAD
-                print(f"error: {each}", file=sys.stderr)
-            print("" if isinstance(each, UsageError) else each)
-        sys.stdout.flush()
+                print(f"error: {error}", file=sys.stderr)
+            found = ["" if isinstance(each, UsageError) else each[0].text for each in nbest]
+        print(*found, sep="\n", flush=True)
         first += len(lines)
     return status
 

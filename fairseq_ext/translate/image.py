@@ -6,16 +6,15 @@ its pages. What it points to is followed as it stands: it lies in a folder of th
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fairseq_ext.files import replacing
+from fairseq_ext.files import replace
 
 LINE = 64  # bytes that blocks are aligned to; the file begins with as many digits of its digest
 
@@ -25,54 +24,49 @@ def up(size: int) -> int:
     return -(-size // LINE) * LINE
 
 
-def save(path: str | os.PathLike[str], about: dict[str, Any], structures: Mapping[str, Any], arrays: Mapping[str, np.ndarray],
+def save(path: Path, about: Mapping[str, Any], structures: Mapping[str, Any], arrays: Mapping[str, np.ndarray],
          others: Iterable[np.ndarray]) -> None:  # fmt: skip
-    """Write structures and arrays in one step. about: more that is kept, as JSON; others: arrays that only structures point to.
+    """Write structures and arrays in one step. about: what else is kept, as JSON; others: arrays that only structures point to.
 
     Errors: OSError.
     """
     raw = {name: np.frombuffer(each, np.uint8) for name, each in structures.items()}
-    dense = [*arrays.values(), *others]
-    assert all(each.flags.c_contiguous for each in dense)
-    blocks = {each.ctypes.data: each.reshape(-1).view(np.uint8) for each in (*dense, *raw.values())}  # each once
-    end, at = 0, dict.fromkeys(blocks, 0)
-    for address, block in blocks.items():
-        at[address], end = end, up(end + block.size)
-    pointers: list[int] = []
+    named = {**arrays, **raw}
+    blocks = {each.ctypes.data: each.reshape(-1).view(np.uint8) for each in (*named.values(), *others)}  # each once
+    ends = np.cumsum([0, *(up(block.size) for block in blocks.values())]).tolist()
+    at, pointers = dict(zip(blocks, ends, strict=False)), []
     for address in [each.ctypes.data for each in raw.values()]:
         words = blocks[address].copy().view(np.int64)
         found = [i for i, word in enumerate(words.tolist()) if word in at]
         words[found] = [at[word] for word in words[found].tolist()]
         pointers += [at[address] // 8 + i for i in found]
         blocks[address] = words.view(np.uint8)
-    places: dict[str, Any] = {name: [at[each.ctypes.data]] for name, each in raw.items()}
-    places |= {name: [at[each.ctypes.data], each.dtype.str, each.shape] for name, each in arrays.items()}
+    places = {name: (at[each.ctypes.data], each.dtype.str, each.shape) for name, each in named.items()}
     head = json.dumps({**about, "places": places, "pointers": pointers}).encode()
-    parts = [len(head).to_bytes(8, "little"), head, bytes(up(8 + len(head)) - 8 - len(head))]
+    parts: list[Any] = [len(head).to_bytes(LINE, "little"), head.ljust(up(len(head)))]
     parts += [part for block in blocks.values() for part in (block.data, bytes(up(block.size) - block.size))]
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)
-    with replacing(path) as out:
-        for part in (digest.hexdigest().encode(), *parts):
-            out.write(part)
+    replace(path, [digest.hexdigest().encode(), *parts])
 
 
 class Image:
     """The file, mapped. Errors: OSError; ValueError where its content is not what was written."""
 
-    def __init__(self, path: str | os.PathLike[str]):
+    def __init__(self, path: Path):
         data = np.memmap(path, np.uint8, "c")
         if hashlib.sha256(data[LINE:].data).hexdigest().encode() != data[:LINE].tobytes():
             raise ValueError("its content is not what was written")
-        end = LINE + 8 + int.from_bytes(data[LINE : LINE + 8].tobytes(), "little")
-        self.about = json.loads(data[LINE + 8 : end].tobytes())
+        end = 2 * LINE + int.from_bytes(data[LINE : 2 * LINE].tobytes(), "little")
+        self.about = json.loads(data[2 * LINE : end].tobytes())
         self.blocks = data[up(end) :]
-        self.blocks.view(np.int64)[self.about["pointers"]] += self.blocks.ctypes.data
+        self.start = self.blocks.ctypes.data
+        self.blocks.view(np.int64)[self.about["pointers"]] += self.start
 
     def address(self, name: str) -> int:
-        """Where an array or structure lies."""
-        return self.blocks.ctypes.data + self.about["places"][name][0]
+        """Where a structure lies."""
+        return self.start + self.about["places"][name][0]
 
     def array(self, name: str) -> np.ndarray:
         """An array."""
