@@ -31,8 +31,10 @@ def stamps(paths: Iterable[str]) -> dict[str, list[int]]:
 
 def place(arguments: list[str]) -> Path:
     """The file of a command's flags; a GPU that has come or gone asks for another. Errors: RuntimeError, OSError."""
-    asked = json.dumps([os.getcwd(), arguments, os.path.exists("/dev/nvidiactl"), os.environ.get("CUDA_VISIBLE_DEVICES")])
-    return private_folder() / f"model-{hashlib.sha256(asked.encode()).hexdigest()[:32]}"
+    pairs = [word.rpartition("=") for word in arguments]
+    asked = [(name, os.path.abspath(value) if os.path.exists(value) else value) for name, _, value in pairs]
+    told = json.dumps([asked, os.path.exists("/dev/nvidiactl"), os.environ.get("CUDA_VISIBLE_DEVICES")])
+    return private_folder() / f"model-{hashlib.sha256(told.encode()).hexdigest()[:32]}"
 
 
 def find(arguments: list[str]) -> SavedModel | None:

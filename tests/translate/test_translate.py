@@ -101,7 +101,7 @@ def test_what_is_kept_translates_as_the_translator(cache, flags):
     assert kept(lines) == [best.text for (best, *_) in translator.translate(lines)]
 
 
-def test_other_flags_and_changed_files_are_not_taken_for_what_was_kept(cache, tmp_path):
+def test_other_flags_and_changed_files_are_not_taken_for_what_was_kept(cache, tmp_path, monkeypatch):
     shutil.copytree(MODEL, tmp_path / "model", copy_function=shutil.copyfile)
     flags = {**FLAGS, "data": str(tmp_path / "model"), "path": str(tmp_path / "model" / "checkpoint.pt"), "stop": None}
     del flags["stream_width"]
@@ -110,6 +110,10 @@ def test_other_flags_and_changed_files_are_not_taken_for_what_was_kept(cache, tm
     assert state.find(arguments) is None
     state.keep(arguments, flags, translator)
     assert state.find(arguments) is not None and state.find([*arguments, "--beam", "7"]) is None
+    shorter = [word.removeprefix(f"{tmp_path}/") for word in arguments]
+    for folder, kept in ((tmp_path, True), (cache, False)):  # paths count from the working folder
+        monkeypatch.chdir(folder)
+        assert (state.find(shorter) is not None) == kept
     [file] = cache.glob("model-*")
     content = file.read_bytes()
     for damaged in (content[:-1], content[:-1000] + b"x" + content[-999:], b""):
