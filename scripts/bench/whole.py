@@ -97,9 +97,8 @@ def main(argv: list[str] | None = None) -> int:
             for some in (lines[:1], lines):
                 for command in commands[:: -1 if turn % 2 else 1]:
                     command(some, environment)
-    page = table(commands, len(lines))
-    print(page)
-    write_page(args.out, [page])
+            print(table(commands, len(lines)), flush=True)
+            write_page(args.out, [table(commands, len(lines))])
     return 0
 
 
