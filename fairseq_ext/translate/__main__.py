@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.translate.state import find, keep
 
 BUFFER, BAD = 1000, 3  # lines that are translated together, unless they are typed; the status where one of them could not be
+INSIDE = re.compile(r"[.?!。！？].*\S")  # where a line may hold several sentences
 
 
 def load(arguments: list[str]) -> Any:
@@ -51,6 +53,11 @@ def main(arguments: list[str]) -> int:
     while raw := list(itertools.islice(sys.stdin.buffer, size)):
         lines = [line.rstrip(b"\r\n").decode("utf-8", "surrogateescape") for line in raw]
         found: Sequence[str] | None = model(lines) if model else None
+        for i, line in enumerate(lines if found is not None and any(map(INSIDE.search, lines)) else ()):
+            from fairseq_ext.loading.several_sentences import warning
+
+            if said := warning(line, f"line {first + i + 1}"):
+                print(f"warning: {said}", file=sys.stderr)
         if found is None:
             from fairseq_ext.constraints.from_python import Given
 
