@@ -12,7 +12,7 @@ startup.py imports this module while fairseq is being imported, so it imports th
 import importlib.abc
 import re
 import sys
-from collections.abc import Iterator, KeysView
+from collections.abc import Callable, Iterator, KeysView
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -172,31 +172,19 @@ class Registry(dict):
         run_all()
         return super().__iter__()
 
-    def __len__(self) -> int:
-        run_all()
-        return super().__len__()
 
-    def values(self):
-        run_all()
-        return super().values()
+def of_all(name: str) -> Callable:
+    """A method of dictionaries that sees all entries."""
 
-    def items(self):
+    def method(self, *others):
         run_all()
-        return super().items()
+        return getattr(dict, name)(self, *others)
 
-    def copy(self) -> dict:
-        run_all()
-        return dict(super().items())
+    return method
 
-    def __eq__(self, other: object) -> bool:
-        run_all()
-        return dict(super().items()) == other
 
-    def __repr__(self) -> str:
-        run_all()
-        return super().__repr__()
-
-    __hash__ = None  # type: ignore[assignment]
+for each in ("__len__", "values", "items", "copy", "__eq__", "__repr__"):
+    setattr(Registry, each, of_all(each))
 
 
 class Names(KeysView):

@@ -11,7 +11,8 @@ import os
 import sys
 
 COMMANDS = {"fairseq-generate": "fairseq_cli.generate", "fairseq-interactive": "fairseq_cli.interactive"}
-LIGHT = ("fairseq_ext.terms", "fairseq_ext.doctor", "fairseq_ext.kernels")  # commands that start without fairseq and torch
+# commands that start without fairseq and torch
+LIGHT = ("fairseq_ext.terms", "fairseq_ext.doctor", "fairseq_ext.kernels", "fairseq_ext.translate")
 owned = ""  # the command's module, once this process is its own
 
 

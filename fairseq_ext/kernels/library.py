@@ -105,7 +105,7 @@ def private_folder() -> Path:
     if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) != 0o700:
         planted = untrusted(folder) is not None
         folder.chmod(0o700)
-        for file in folder.glob("*.so") if planted else ():
+        for file in [*folder.glob("*.so"), *folder.glob("model-*")] if planted else ():
             logger.info("%s is removed and built anew: others could have written it", file)
             file.unlink()
     why = untrusted(folder)
