@@ -143,6 +143,7 @@ class GlossaryPlacement:
                     again[sentence.number] = (*sentence.required, *sentence.wordless)
                 else:
                     left.append(sentence.number)
+            self.score.forget(pool.source(sentence.number).tolist() for sentence in waiting)
             waiting.clear()
 
         def keep(number: int, found: list[Hypothesis]) -> None:
@@ -154,8 +155,8 @@ class GlossaryPlacement:
 
         others = [without_terms(each) for each in given]
         is_free = all(each.is_free for each in others)
-        (self.draft if is_free else self.forced)(replace(pool, constraints=None if is_free else others), keep)
-        if waiting:
+        with self.score.keeping(pool.source(i).tolist() for i in pool.sentences_to_decode() if given[i].terms):
+            (self.draft if is_free else self.forced)(replace(pool, constraints=None if is_free else others), keep)
             settle()
         while again:
             required = dict(again)

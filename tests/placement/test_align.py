@@ -14,6 +14,7 @@ from forked import generate, interactive
 from fairseq_ext import Translator, UsageError
 from fairseq_ext.decoders.factory import make_decoder
 from fairseq_ext.decoders.fairseq.uncached import UncachedBackend
+from fairseq_ext.decoders.transformer.encoder import FastEncoder
 from fairseq_ext.placement.forced_decoding import ForcedDecoding
 from fairseq_ext.placement.term_in_text import agreeing, fitting, put, widened
 from fairseq_ext.placement.word_alignment import WordAlignment
@@ -161,6 +162,33 @@ def test_attention_is_fairseqs_of_all_layers_on_average():
                 _, extra = model.decoder.extract_features(given, encoder_out=encoded, alignment_layer=layer)
                 expected.append(extra["attn"][0][0])
         torch.testing.assert_close(weights, torch.stack(expected).mean(0), rtol=0, atol=1e-5)
+
+
+def test_what_the_search_has_encoded_is_not_encoded_again(monkeypatch):
+    """Other sources beside them, another order and another width: the same scores, to the last bit, without the encoder."""
+    built = [models.build("transformer", seed) for seed in (1, 2)]
+    dictionary, batch = models.dictionary(), models.batch([3, 7, 5])["net_input"]
+    sources = [row[row != dictionary.pad()].tolist() for row in batch["src_tokens"]]
+    decoder = make_decoder(built)[0]
+    scorer = ForcedDecoding(decoder.beside(), True, dictionary, True, Stats())
+
+    def scores(*numbers: int) -> list[torch.Tensor]:
+        encoded = scorer.encode([sources[i] for i in numbers], torch.device("cpu"))
+        return scorer.log_probs(encoded, [(i, [5, 6, dictionary.eos()]) for i in range(len(numbers))], dictionary.eos())
+
+    expected = scores(2, 0)
+    with scorer.keeping([sources[0], sources[2]]):
+        decoder.admit({name: batch[name] for name in ("src_tokens", "src_lengths")})
+        monkeypatch.setattr(FastEncoder, "__call__", None)
+        assert all(map(torch.equal, scores(2, 0), expected))
+        with pytest.raises(TypeError):  # it was not asked to keep this one
+            scores(1)
+        scorer.forget([sources[0]])
+        with pytest.raises(TypeError):
+            scores(2, 0)
+        scores(2)
+    with pytest.raises(TypeError):
+        scores(2)
 
 
 # ---- the search
