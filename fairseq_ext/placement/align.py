@@ -89,6 +89,11 @@ class Sentence:
         return 1 + (place >= SEARCHED) if place else 0
 
     @property
+    def forms(self) -> list[tuple[str, ...]]:
+        """The target forms of each mention's term."""
+        return [term.targets for term in self.constraints.terms for _ in term.mentions]
+
+    @property
     def wordless(self) -> tuple[SourceTerm, ...]:
         """The terms for which the best draft has no word, but for those that the search was to bring in."""
         places = [] if self.candidates[0].words is None else self.places(self.candidates[0])
@@ -229,7 +234,7 @@ class GlossaryPlacement:
         jobs = []
         for (sentence, candidate), target, weights in zip(given, targets, attention, strict=True):
             spans, lead = token_spans(candidate.tokens, self.text.text, self.text.own_texts), len(target) - len(candidate.tokens)
-            words = candidate.words = WordAlignment(candidate.text, spans, len(sentence.mentions))
+            words = candidate.words = WordAlignment(candidate.text, spans, sentence.forms)
             if weights is not None:
                 words.attend_([weights[lead:, list(mention)].sum(1) for mention in sentence.mentions])
             if weights is None or candidate is sentence.candidates[0]:

@@ -90,20 +90,37 @@ def test_a_neighbour_that_the_term_holds_itself_goes_with_the_word():
 def test_of_neighbours_that_attend_the_last_is_the_word(attention, word):
     text = "Young boy sees a dog"
     spans = [match.span() for match in re.finditer(r"\w+", text)]
-    words = WordAlignment(text, spans, 1)
+    words = WordAlignment(text, spans, [()])
     words.attend_([torch.tensor(attention)])
     assert words.found == [word and spans[text.split().index(word)]]
 
 
+@pytest.mark.parametrize(
+    ("text", "attention", "forms", "word"),
+    [
+        ("a priority of the fourth", [0.1, 0.28, 0.1, 0.1, 0.4], ["priorities"], "priority"),
+        ("the Committee on the debate", [0.1, 0.15, 0.1, 0.1, 0.2], ["expert committee"], "Committee"),
+        ("a challenge of the fourth", [0.1, 0.3, 0.4, 0.1, 0.1], ["challenges"], "challenge"),  # "of" attends, and is not looked ahead to
+        ("the statement on the debate", [0.1, 0.3, 0.1, 0.1, 0.4], ["states"], "debate"),
+        ("a priority of the fourth", [0.1, 0.19, 0.1, 0.1, 0.4], ["priorities"], "fourth"),
+    ],
+)
+def test_a_form_of_the_term_counts_twice(text, attention, forms, word):
+    spans = [match.span() for match in re.finditer(r"\w+", text)]
+    words = WordAlignment(text, spans, [forms])
+    words.attend_([torch.tensor(attention)])
+    assert words.found == [spans[text.split().index(word)]]
+
+
 def test_no_word_is_looked_ahead_to_behind_a_comma():
-    words = WordAlignment("cars, while", [(0, 4), (4, 5), (6, 11)], 1)
+    words = WordAlignment("cars, while", [(0, 4), (4, 5), (6, 11)], [()])
     words.attend_([torch.tensor([0.8, 0.5, 0.6])])
     assert words.found == [(0, 4)]
 
 
 def test_no_word_is_taken_twice_by_looking_ahead():
     text = "an old dog"
-    words = WordAlignment(text, [(0, 2), (3, 6), (7, 10)], 2)
+    words = WordAlignment(text, [(0, 2), (3, 6), (7, 10)], [(), ()])
     words.attend_([torch.tensor([0.1, 0.5, 0.4]), torch.tensor([0.1, 0.1, 0.9])])
     assert words.found == [(3, 6), (7, 10)]
 
