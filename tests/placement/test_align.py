@@ -54,6 +54,8 @@ def test_a_term_takes_the_place_the_capital_and_the_article():
     assert put("Men wait.", [((0, 3), "gentlemen")], True) == "Gentlemen wait."
     assert put("Ein Haus", [((4, 8), "Auto")], False) == "Ein Auto"
     assert put("It is a car.", [((6, 7), "one"), ((8, 11), "edifice")], True) == "It is one edifice."
+    assert put("A man sees a car.", [((2, 5), "one gentleman"), ((13, 16), "the edifice")], True) == "One gentleman sees the edifice."
+    assert put("It is a car.", [((8, 11), "one-way edifice")], True) == "It is a one-way edifice."
     assert put("It is a car.", [((7, 7), "old"), ((11, 11), "here")], True) == "It is an old car here."
 
 
