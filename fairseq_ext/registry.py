@@ -1,4 +1,4 @@
-"""Strategies by name: what each plug point offers, the flags it brings, what it needs and what it denies to others.
+"""Strategies by name: what each extension point offers, the flags it brings, what it needs and what it denies to others.
 
 A strategy is one file: `strategies/<point>/<name>.py`, or one outside the package that the environment variable FAIRSEQ_EXT_STRATEGIES
 names (several are separated by colons). Nothing else names it. docs/strategy.md shows one that is whole and says what it is made of: the
@@ -12,11 +12,14 @@ all others.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import importlib
 import importlib.util
 import os
 import pkgutil
 import sys
+import traceback
+import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,12 +31,13 @@ from fairseq_ext.errors import UsageError
 DEFAULT = {"select": "topk", "stop": "count", "schedule": "batch", "softmax": "full", "decoding": "beam"}  # fairseq's own behaviour
 POINTS = tuple(DEFAULT)
 OUTSIDE = "FAIRSEQ_EXT_STRATEGIES"
+OUTSIDE_MODULE = "fairseq_ext_outside_"  # how the names of their modules begin
 Setting = Mapping[str, Any]  # values of flags by field name, ours and stock's
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """One value of a plug point's flag, or a pruner, which its own flags switch on."""
+    """One value of an extension point's flag, or a pruner, which its own flags switch on."""
 
     point: str
     name: str
@@ -80,19 +84,33 @@ def register(
     denies: tuple[str, ...] = (),
     **declared: Any,
 ) -> Callable:
-    """Register a builder under a plug point ("prune" for one that its flags switch on). declared: other fields of `Strategy`.
+    """Register a builder under an extension point ("prune" for one that its flags switch on). declared: other fields of `Strategy`.
 
-    Errors: UsageError for a name that is taken, an unknown point or an unknown capability.
+    Errors: UsageError for a name that is taken, an unknown point, an unknown capability, or flags that are no dataclass of their own.
     """
     table = PRUNERS if point == "prune" else STRATEGIES.get(point)
     if table is None:
         raise UsageError(
-            f"a strategy is registered at the plug point {point!r}, which does not exist: "
+            f"a strategy is registered at the extension point {point!r}, which does not exist: "
             f"use one of {', '.join(POINTS)}, prune"
         )
+    where = f"the register line of {point} {name}"
+    if isinstance(needs, str) or isinstance(denies, str):
+        raise UsageError(f'{where}: needs and denies are tuples, so write a comma behind a single word, ("beam",)')
     unknown = [c for c in (*needs, *denies) if c not in CAPABILITIES]
     if unknown:
-        raise UsageError(f"{point} {name} names an unknown capability {unknown[0]!r}: add a sentence for it to checks/capabilities.py")
+        near = difflib.get_close_matches(unknown[0], CAPABILITIES, 1)
+        raise UsageError(f"{where} names {unknown[0]!r}: use {repr(near[0]) if near else 'a word'} of the table in docs/strategy.md")
+    if flags is not None and "__dataclass_fields__" not in vars(flags):
+        raise UsageError(f"{where}: its flags, {flags.__name__}, are not marked as a dataclass: write @dataclass above the class")
+    for each in dataclasses.fields(flags) if flags is not None else ():
+        if isinstance(each.type, str | types.UnionType):
+            raise UsageError(
+                f"{where}: fairseq cannot read the type of {each.name}: leave `from __future__ import annotations` out, and write "
+                "Optional[float] for float | None"
+            )
+    if point == "select" and name != DEFAULT[point] and not declared.get("constrained"):
+        needs = (*needs, "no constraints")
 
     def add(build: Callable) -> Callable:
         if name in table:
@@ -104,7 +122,7 @@ def register(
 
 
 def load_strategies() -> None:
-    """Import every strategy file, one folder a plug point, so that each registers itself. A name with a leading underscore is shared
+    """Import every strategy file, one folder an extension point, so that each registers itself. A name with a leading underscore is shared
     code."""
     package = importlib.import_module("fairseq_ext.strategies")
     names = [m.name for m in pkgutil.walk_packages(package.__path__, f"{package.__name__}.") if not m.ispkg]
@@ -117,7 +135,7 @@ def load_strategies() -> None:
 
 def load_outside(file: Path) -> None:
     """Import one strategy file from outside the package, once. Errors: UsageError where it is not there."""
-    name = f"fairseq_ext_outside_{file.stem}"
+    name = OUTSIDE_MODULE + file.stem
     if name in sys.modules:
         return
     spec = importlib.util.spec_from_file_location(name, file) if file.is_file() else None
@@ -126,24 +144,40 @@ def load_outside(file: Path) -> None:
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except BaseException:
+        refuse_taken(module)
+    except BaseException as error:
         del sys.modules[name]
-        raise
+        if isinstance(error, UsageError) or not isinstance(error, Exception):
+            raise
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+        line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else 0
+        raise UsageError(f"{OUTSIDE}: {file}, line {line}: {type(error).__name__}: {error}: correct the file") from error
+
+
+def refuse_taken(module: types.ModuleType) -> None:
+    """Refuse flags of a file from outside the package whose names fairseq has (raises UsageError)."""
+    from fairseq.dataclass.configs import FairseqConfig
+
+    taken = {name for group in vars(FairseqConfig).values() for name in vars(type(group)).get("__dataclass_fields__", ())}
+    for kind in vars(module).values():
+        own = vars(kind).get("__annotations__", {}) if dataclasses.is_dataclass(kind) and kind.__module__ == module.__name__ else {}
+        if again := taken & own.keys():
+            raise UsageError(f"{module.__file__}: fairseq has a flag --{min(again).replace('_', '-')} already: choose another name")
 
 
 def all_strategies() -> list[Strategy]:
-    """Every registered strategy, fairseq's own first at each plug point; pruners last."""
+    """Every registered strategy, fairseq's own first at each extension point; pruners last."""
     load_strategies()
     return [STRATEGIES[point][name] for point in POINTS for name in names_of(point)] + list(PRUNERS.values())
 
 
 def names_of(point: str) -> list[str]:
-    """The names of a plug point's strategies, fairseq's own first."""
+    """The names of an extension point's strategies, fairseq's own first."""
     return sorted(STRATEGIES[point], key=lambda name: name != DEFAULT[point])
 
 
 def choice(flags: Any, point: str) -> str:
-    """The name of the strategy that the flags choose at a plug point."""
+    """The name of the strategy that the flags choose at an extension point."""
     return str(getattr(flags, point) or DEFAULT[point])
 
 
@@ -158,7 +192,7 @@ def samples(flags: Any) -> bool:
 
 
 def in_use(flags: Any) -> list[Strategy]:
-    """The strategy of every plug point, fairseq's own included, and the pruners that their flags switch on."""
+    """The strategy of every extension point, fairseq's own included, and the pruners that their flags switch on."""
     return [STRATEGIES[point][choice(flags, point)] for point in POINTS] + [s for s in PRUNERS.values() if changed(flags, s)]
 
 

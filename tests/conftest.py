@@ -1,7 +1,9 @@
 """What all tests share: the options --device and --all, a fairseq whose softmax keeps double precision, and a tiny checkpoint."""
 
 import collections
+import gc
 import importlib.metadata
+import logging
 import os
 import random
 import subprocess
@@ -34,9 +36,17 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    gc.disable()  # until all tests are imported
     config.addinivalue_line("markers", "covering(n): without --all, cases in which each value of each parameter comes n times or more")
     if config.getoption("--all"):
         os.environ[sizes.ALL] = "1"
+
+
+def pytest_collection_finish():
+    """What is there now, stays: else Python's collector takes a third of the time to look at it again and again."""
+    gc.enable()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)  # of what -k leaves
@@ -68,6 +78,25 @@ def device(request, tmp_path_factory):
     ):
         models.DEVICE = there
         yield there
+
+
+@pytest.fixture(autouse=True)
+def what_is_process_wide():
+    """Puts back what a test has changed for the whole process: the state of loggers, and strategies from outside the package."""
+    from fairseq_ext.registry import OUTSIDE_MODULE, PRUNERS, STRATEGIES
+
+    loggers = [logging.getLogger(name) for name in (None, "fairseq", "fairseq_ext")]
+    states = [(each.level, each.propagate, each.disabled) for each in loggers]
+    disabled, tables = logging.root.manager.disable, (PRUNERS, *STRATEGIES.values())
+    before = {name for table in tables for name in table}
+    yield
+    logging.disable(disabled)
+    for each, (each.level, each.propagate, each.disabled) in zip(loggers, states, strict=True):
+        each.manager._clear_cache()
+    for table, name in [(each, name) for each in tables for name in each if name not in before]:
+        if (module := table[name].build.__module__).startswith(OUTSIDE_MODULE):
+            del table[name]
+            sys.modules.pop(module, None)
 
 
 @pytest.fixture
@@ -127,11 +156,14 @@ def wheel(tmp_path_factory) -> Path:
 
 
 def command(
-    name: str, *arguments, stdin: bytes | str = b"", check: bool = True, cwd: Path | None = None, **environment
+    name: str, *arguments, stdin: bytes | str = b"", check: bool = True, cwd: Path | None = None, cold: bool = False, **environment
 ) -> subprocess.CompletedProcess:
-    """Run a fairseq command; its output as text."""
+    """Run a fairseq command; its output as text. cold: in a Python that starts for it, not in a child of a warm one (warm.py)."""
+    import warm
+
+    folder = BIN if cold or name not in warm.NAMES else warm.commands()
     done = subprocess.run(
-        [str(BIN / name), *map(str, arguments)],
+        [str(folder / name), *map(str, arguments)],
         input=stdin.encode() if isinstance(stdin, str) else stdin,
         capture_output=True,
         timeout=300,
