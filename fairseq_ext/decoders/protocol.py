@@ -126,7 +126,13 @@ class BlockDecoder(Regroupable, Protocol):
 
 
 class AttendingDecoder(BlockDecoder, Protocol):
-    """A decoder that says what its blocks attend to."""
+    """A decoder that says what its blocks attend to.
+
+    kept: what the encoders made of sources, for those who admit them again, here or in the decoder that this one is `beside`. A source
+    without padding that is given as a key is kept until it is taken out.
+    """
+
+    kept: dict[tuple[int, ...], dict[int, Tensor]]
 
     def source_attention(self, tokens: Tensor) -> Tensor:
         """Read tokens (n, b) in every row; return how much each attends to the source (n, b, source), averaged over models, layers and

@@ -89,6 +89,11 @@ class Sentence:
         return 1 + (place >= SEARCHED) if place else 0
 
     @property
+    def forms(self) -> list[tuple[str, ...]]:
+        """The target forms of each mention's term."""
+        return [term.targets for term in self.constraints.terms for _ in term.mentions]
+
+    @property
     def wordless(self) -> tuple[SourceTerm, ...]:
         """The terms for which the best draft has no word, but for those that the search was to bring in."""
         places = [] if self.candidates[0].words is None else self.places(self.candidates[0])
@@ -143,6 +148,7 @@ class GlossaryPlacement:
                     again[sentence.number] = (*sentence.required, *sentence.wordless)
                 else:
                     left.append(sentence.number)
+            self.score.forget(pool.source(sentence.number).tolist() for sentence in waiting)
             waiting.clear()
 
         def keep(number: int, found: list[Hypothesis]) -> None:
@@ -154,8 +160,8 @@ class GlossaryPlacement:
 
         others = [without_terms(each) for each in given]
         is_free = all(each.is_free for each in others)
-        (self.draft if is_free else self.forced)(replace(pool, constraints=None if is_free else others), keep)
-        if waiting:
+        with self.score.keeping(pool.source(i).tolist() for i in pool.sentences_to_decode() if given[i].terms):
+            (self.draft if is_free else self.forced)(replace(pool, constraints=None if is_free else others), keep)
             settle()
         while again:
             required = dict(again)
@@ -228,7 +234,7 @@ class GlossaryPlacement:
         jobs = []
         for (sentence, candidate), target, weights in zip(given, targets, attention, strict=True):
             spans, lead = token_spans(candidate.tokens, self.text.text, self.text.own_texts), len(target) - len(candidate.tokens)
-            words = candidate.words = WordAlignment(candidate.text, spans, len(sentence.mentions))
+            words = candidate.words = WordAlignment(candidate.text, spans, sentence.forms)
             if weights is not None:
                 words.attend_([weights[lead:, list(mention)].sum(1) for mention in sentence.mentions])
             if weights is None or candidate is sentence.candidates[0]:

@@ -7,7 +7,8 @@ Shapes: N pairs, T source tokens of the longest, L target tokens of the longest.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -20,6 +21,7 @@ from fairseq_ext.stats import Stats
 
 Pair = tuple[int, Sequence[int]]  # the number of a source, and target tokens, EOS included
 TOKENS = 2000  # most target tokens of one call, padding included
+ALIKE = 1.1  # on a CPU, where padding costs as much as tokens: the longest pair of a call has so many times those of the shortest
 SCORES = 50_000_000  # most log-probabilities of one call, target tokens x vocabulary: 200 MB
 
 
@@ -41,6 +43,24 @@ class ForcedDecoding:
         self.decoder, self.attends = decoder, attends
         self.pad, self.left_pad, self.stats = dictionary.pad(), left_pad, stats
         self.tokens = min(TOKENS, SCORES // len(dictionary))
+
+    @contextmanager
+    def keeping(self, sources: Iterable[Sequence[int]]) -> Iterator[None]:
+        """Keep what the search's encoders make of these sources, until it is forgotten."""
+        if not self.attends:
+            yield
+            return
+        kept = cast(AttendingDecoder, self.decoder).kept
+        kept.update({tuple(source): {} for source in sources})
+        try:
+            yield
+        finally:
+            kept.clear()
+
+    def forget(self, sources: Iterable[Sequence[int]]) -> None:
+        """Keep nothing more of these sources."""
+        for source in sources if self.attends else ():
+            cast(AttendingDecoder, self.decoder).kept.pop(tuple(source), None)
 
     @torch.no_grad()
     def encode(self, sources: Sequence[Sequence[int]], device: torch.device) -> Sources:
@@ -86,8 +106,10 @@ class ForcedDecoding:
         out: list[Tensor] = [torch.empty(0)] * len(pairs)
         order = sorted(range(len(pairs)), key=lambda i: len(pairs[i][1]))
         while order:
-            widths = itertools.takewhile(lambda i: (i[0] * len(pairs[i[1]][1])) <= self.tokens, enumerate(order, 1))
-            count = max(1, sum(1 for _ in widths))
+            lengths = [len(pairs[i][1]) for i in order]
+            longest = lengths[0] * ALIKE + 1 if sources.device.type == "cpu" else self.tokens
+            fits = (n * length <= self.tokens and length <= longest for n, length in enumerate(lengths, 1))
+            count = max(1, sum(itertools.takewhile(bool, fits)))
             numbers, order = sorted(order[:count], key=lambda i: sources.row[pairs[i][0]]), order[count:]
             row = torch.tensor([sources.row[pairs[i][0]] for i in numbers], device=sources.device)
             sentence, of_row = row.unique(return_inverse=True)

@@ -9,6 +9,7 @@ from fairseq_ext.constraints.places import Span
 from fairseq_ext.terms.words import starts_of, words_of
 
 ARTICLE = regex.compile(r"(?<!\w)(a|an)(?= $)", regex.IGNORECASE)
+DETERMINER = regex.compile(r"(?i)(?:an?|the|one|this|that|my|your|his|her|its|our|their) ")
 SOUNDS_AS_VOWEL = regex.compile(r"(?i)[aeio]|u(?!ni|se|su|ti|ro|r[aeio])|h(?:our|onest|onou?r|eir)")
 SOUNDS_AS_CONSONANT = regex.compile(r"(?i)eu|ewe|one?(?!\w)|once")
 PLURAL = regex.compile(r"(?i)(?:\w*(?:[^ius\W]s|men|children|people|feet|teeth|mice|geese))$")
@@ -40,14 +41,14 @@ def agreeing(targets: tuple[str, ...], word: str) -> tuple[str, ...]:
 
 def put(text: str, terms: list[tuple[Span, str]], english: bool) -> str:
     """The text with each term in the place of its span, or behind the word that an empty span follows. A term takes the capital of a word
-    that starts the text. english: "a" becomes "an" before a vowel, and back."""
+    that starts the text. english: "a" becomes "an" before a vowel, and back, and goes where the term begins with such a word."""
     for (start, end), term in sorted(terms, reverse=True):
         before = text[:start] if start < end else text[:start] + " "
-        if not before and text[:1].isupper():
-            term = capitalised(term)
         article = ARTICLE.search(before) if english else None
         if article is not None and not any(first <= article.start() < behind for (first, behind), _ in terms):
-            before = before[: article.start()] + fitting(article[1], term) + " "
+            before = before[: article.start()] + ("" if DETERMINER.match(term) else fitting(article[1], term) + " ")
+        if not before and text[:1].isupper():
+            term = capitalised(term)
         text = before + term + text[end:]
     return text
 

@@ -9,14 +9,18 @@ Where that is not sure, or the model has none, prediction difference:
 
 The word whose log-probability falls most without the term in the source is its translation. A drop below `DROP` says that the
 translation has no word for the term, or one that the other words give away.
+
+A weak model attends to the term in several steps. A word that is nearly the term itself ("priority" for "priorities") counts twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from os.path import commonprefix
 
 from torch import Tensor
 
+from fairseq_ext.constraints.phrases.pieces import folded
 from fairseq_ext.constraints.places import Span, overlapping
 from fairseq_ext.terms.words import is_word, starts_of, words_of
 
@@ -28,13 +32,15 @@ DROP = 0.5  # nats
 class WordAlignment:
     """The words of a translation that stand for mentions of source terms, no word for two.
 
-    text: in NFKC; spans: characters of each token; mentions: how many.
+    text: in NFKC; spans: characters of each token; forms: the target forms of each mention's term.
     """
 
-    def __init__(self, text: str, spans: Sequence[Span], mentions: int):
+    def __init__(self, text: str, spans: Sequence[Span], forms: Sequence[Sequence[str]]):
         self.text, self.words = text, word_spans(text)
         self.tokens = [overlapping(spans, *word) for word in self.words]
-        self.found: list[Span | None] = [None] * mentions
+        self.found: list[Span | None] = [None] * len(forms)
+        own = [{word for form in each for word in words_of(folded(form))} for each in forms]
+        self.weights = [[1.0 + is_akin(folded(text[slice(*word)]), each) for word in self.words] for each in own]
 
     @property
     def unsure(self) -> list[int]:
@@ -53,23 +59,30 @@ class WordAlignment:
     def take_(self, scores: dict[int, list[float]], least: float, ahead: float = 2.0) -> None:
         """Give these mentions the free words that score best for them, if that is enough; the next one where it has this share of the score
         (above 1: never). The surest mention chooses first."""
+        scores = {m: [score * weight for score, weight in zip(each, self.weights[m], strict=True)] for m, each in scores.items()}
         for mention in sorted(scores, key=lambda mention: -max(scores[mention], default=0.0)):
             free = [word for word, span in enumerate(self.words) if span not in self.found]
             best = max(free, key=scores[mention].__getitem__, default=None)
             if best is not None and (most := scores[mention][best]) >= least:
-                while best + 1 in free and scores[mention][best + 1] >= ahead * most and self.is_beside(best):
+                while best + 1 in free and scores[mention][best + 1] >= ahead * most and self.leads_on(best, self.weights[mention]):
                     best += 1
                 self.found[mention] = self.words[best]
 
-    def is_beside(self, word: int) -> bool:
-        """Whether only space stands between a word and the next: "cars, while" is no article and its noun."""
-        return self.text[self.words[word][1] : self.words[word + 1][0]].isspace()
+    def leads_on(self, word: int, weights: Sequence[float]) -> bool:
+        """Whether a word may look ahead to the next: only space is between them ("cars, while" is no article and its noun), and the next
+        counts as much."""
+        return weights[word + 1] >= weights[word] and self.text[self.words[word][1] : self.words[word + 1][0]].isspace()
 
 
 def word_spans(text: str) -> list[Span]:
     """Where the words of a text in NFKC stand, punctuation left out."""
     words = words_of(text)
     return [(start, start + len(word)) for start, word in zip(starts_of(text, words), words, strict=True) if is_word(word)]
+
+
+def is_akin(word: str, others: Collection[str]) -> bool:
+    """Whether a word and one of others, all in lower case, begin alike and differ in three letters at the end at most."""
+    return any(len(commonprefix([word, other])) >= max(5, len(word) - 3, len(other) - 3) for other in others)
 
 
 def without(source: Sequence[int], places: Sequence[int]) -> list[int]:

@@ -14,6 +14,7 @@ from forked import generate, interactive
 from fairseq_ext import Translator, UsageError
 from fairseq_ext.decoders.factory import make_decoder
 from fairseq_ext.decoders.fairseq.uncached import UncachedBackend
+from fairseq_ext.decoders.transformer.encoder import FastEncoder
 from fairseq_ext.placement.forced_decoding import ForcedDecoding
 from fairseq_ext.placement.term_in_text import agreeing, fitting, put, widened
 from fairseq_ext.placement.word_alignment import WordAlignment
@@ -53,6 +54,8 @@ def test_a_term_takes_the_place_the_capital_and_the_article():
     assert put("Men wait.", [((0, 3), "gentlemen")], True) == "Gentlemen wait."
     assert put("Ein Haus", [((4, 8), "Auto")], False) == "Ein Auto"
     assert put("It is a car.", [((6, 7), "one"), ((8, 11), "edifice")], True) == "It is one edifice."
+    assert put("A man sees a car.", [((2, 5), "one gentleman"), ((13, 16), "the edifice")], True) == "One gentleman sees the edifice."
+    assert put("It is a car.", [((8, 11), "one-way edifice")], True) == "It is a one-way edifice."
     assert put("It is a car.", [((7, 7), "old"), ((11, 11), "here")], True) == "It is an old car here."
 
 
@@ -89,20 +92,37 @@ def test_a_neighbour_that_the_term_holds_itself_goes_with_the_word():
 def test_of_neighbours_that_attend_the_last_is_the_word(attention, word):
     text = "Young boy sees a dog"
     spans = [match.span() for match in re.finditer(r"\w+", text)]
-    words = WordAlignment(text, spans, 1)
+    words = WordAlignment(text, spans, [()])
     words.attend_([torch.tensor(attention)])
     assert words.found == [word and spans[text.split().index(word)]]
 
 
+@pytest.mark.parametrize(
+    ("text", "attention", "forms", "word"),
+    [
+        ("a priority of the fourth", [0.1, 0.28, 0.1, 0.1, 0.4], ["priorities"], "priority"),
+        ("the Committee on the debate", [0.1, 0.15, 0.1, 0.1, 0.2], ["expert committee"], "Committee"),
+        ("a challenge of the fourth", [0.1, 0.3, 0.4, 0.1, 0.1], ["challenges"], "challenge"),  # "of" attends, and is not looked ahead to
+        ("the statement on the debate", [0.1, 0.3, 0.1, 0.1, 0.4], ["states"], "debate"),
+        ("a priority of the fourth", [0.1, 0.19, 0.1, 0.1, 0.4], ["priorities"], "fourth"),
+    ],
+)
+def test_a_form_of_the_term_counts_twice(text, attention, forms, word):
+    spans = [match.span() for match in re.finditer(r"\w+", text)]
+    words = WordAlignment(text, spans, [forms])
+    words.attend_([torch.tensor(attention)])
+    assert words.found == [spans[text.split().index(word)]]
+
+
 def test_no_word_is_looked_ahead_to_behind_a_comma():
-    words = WordAlignment("cars, while", [(0, 4), (4, 5), (6, 11)], 1)
+    words = WordAlignment("cars, while", [(0, 4), (4, 5), (6, 11)], [()])
     words.attend_([torch.tensor([0.8, 0.5, 0.6])])
     assert words.found == [(0, 4)]
 
 
 def test_no_word_is_taken_twice_by_looking_ahead():
     text = "an old dog"
-    words = WordAlignment(text, [(0, 2), (3, 6), (7, 10)], 2)
+    words = WordAlignment(text, [(0, 2), (3, 6), (7, 10)], [(), ()])
     words.attend_([torch.tensor([0.1, 0.5, 0.4]), torch.tensor([0.1, 0.1, 0.9])])
     assert words.found == [(3, 6), (7, 10)]
 
@@ -161,6 +181,33 @@ def test_attention_is_fairseqs_of_all_layers_on_average():
                 _, extra = model.decoder.extract_features(given, encoder_out=encoded, alignment_layer=layer)
                 expected.append(extra["attn"][0][0])
         torch.testing.assert_close(weights, torch.stack(expected).mean(0), rtol=0, atol=1e-5)
+
+
+def test_what_the_search_has_encoded_is_not_encoded_again(monkeypatch):
+    """Other sources beside them, another order and another width: the same scores, to the last bit, without the encoder."""
+    built = [models.build("transformer", seed) for seed in (1, 2)]
+    dictionary, batch = models.dictionary(), models.batch([3, 7, 5])["net_input"]
+    sources = [row[row != dictionary.pad()].tolist() for row in batch["src_tokens"]]
+    decoder = make_decoder(built)[0]
+    scorer = ForcedDecoding(decoder.beside(), True, dictionary, True, Stats())
+
+    def scores(*numbers: int) -> list[torch.Tensor]:
+        encoded = scorer.encode([sources[i] for i in numbers], torch.device("cpu"))
+        return scorer.log_probs(encoded, [(i, [5, 6, dictionary.eos()]) for i in range(len(numbers))], dictionary.eos())
+
+    expected = scores(2, 0)
+    with scorer.keeping([sources[0], sources[2]]):
+        decoder.admit({name: batch[name] for name in ("src_tokens", "src_lengths")})
+        monkeypatch.setattr(FastEncoder, "__call__", None)
+        assert all(map(torch.equal, scores(2, 0), expected))
+        with pytest.raises(TypeError):  # it was not asked to keep this one
+            scores(1)
+        scorer.forget([sources[0]])
+        with pytest.raises(TypeError):
+            scores(2, 0)
+        scores(2)
+    with pytest.raises(TypeError):
+        scores(2)
 
 
 # ---- the search

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fairseq_ext.decoders.transformer.batch_reader import CompiledBatchReader
 from fairseq_ext.decoders.transformer.cuda_graph_cache import MakeGraphs
-from fairseq_ext.decoders.transformer.encoder import FastEncoder, fast_encoder, is_plain_input
+from fairseq_ext.decoders.transformer.encoder import FastEncoder, KeptStates, fast_encoder, is_plain_input, kept_or_made
 from fairseq_ext.decoders.transformer.key_values import KeyValues
 from fairseq_ext.decoders.transformer.one_row import CompiledRowReader, is_compiled_throughout
 from fairseq_ext.decoders.transformer.release import release_
@@ -51,6 +51,7 @@ class TransformerBackend:
         self.name = "transformer,int8" if int8 else "transformer"
         self.folds = not need_attention
         self.read_weights()
+        self.kept: KeptStates = {}
         self.group: RowGroup | None = None
         self.attentions: list[Tensor] = []  # of the last step, each model's
 
@@ -112,7 +113,7 @@ class TransformerBackend:
         encoder = self.encoders[model]
         if encoder is None or not is_plain_input(inputs):
             return self.models[model].encoder.forward_torchscript(inputs)
-        return encoder(inputs["src_tokens"])
+        return encoder(inputs["src_tokens"]) if not self.kept else kept_or_made(encoder, inputs["src_tokens"], self.kept, model)
 
     @property
     def live(self) -> RowGroup:

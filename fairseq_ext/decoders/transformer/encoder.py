@@ -20,6 +20,8 @@ from fairseq_ext.decoders.linear import Norm, attend
 from fairseq_ext.decoders.transformer.supported import unsupported_attention, unsupported_linear, unsupported_module, unsupported_norm
 from fairseq_ext.decoders.transformer.weights import EncoderLayer, Watch, compiled_layers, read_encoder_layer, read_positions
 
+KeptStates = dict[tuple[int, ...], dict[int, Tensor]]  # by source tokens, without padding, and model: (tokens, e)
+
 
 class FastEncoder:
     """Called with source tokens (S, T), returns what fairseq's encoder gives to a decoder."""
@@ -116,3 +118,18 @@ def unsupported_encoder_layer(layer: Any, encoder: Any) -> bool:
 def is_plain_input(inputs: dict) -> bool:
     """Return whether an encoder is given source tokens and their number, and nothing else."""
     return set(inputs) <= {"src_tokens", "src_lengths"}
+
+
+def kept_or_made(encoder: FastEncoder, tokens: Tensor, kept: KeptStates, model: int) -> dict[str, list[Tensor]]:
+    """What a model's encoder makes of source tokens (S, T): from the states that were kept, if they are all there; else those of the
+    sources that `kept` has are kept."""
+    is_word = tokens.ne(encoder.pad)
+    found = [kept.get(tuple(row[here].tolist()), {}) for row, here in zip(tokens, is_word, strict=True)]
+    if not all(model in states for states in found):
+        out = encoder(tokens)
+        for states, rows, here in zip(found, out["encoder_out"][0].transpose(0, 1), is_word, strict=True):
+            states[model] = rows[here]
+        return out
+    words = torch.cat([states[model] for states in found])
+    x = words.new_zeros(*tokens.shape, words.size(1)).masked_scatter_(is_word[:, :, None], words)
+    return {"encoder_out": [x.transpose(0, 1)], "encoder_padding_mask": [~is_word]}
