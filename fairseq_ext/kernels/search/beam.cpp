@@ -103,7 +103,7 @@ Result draw(Sentence& s, float* logits, int64_t V) {
         if (s.length >= s.limit) std::fill_n(line, rules.eos, -INFINITY), std::fill(line + rules.eos + 1, line + V, -INFINITY);
         const Draw word_of(line, V, rules.cut, words, parts);
         for (int64_t sample = 0; sample < k; ++sample)
-            if (s.row[sample] == i) word[sample] = word_of(uniform(rules.seed, s.number, sample, s.length));
+            if (s.row[sample] == i) word[sample] = word_of(uniform(s.seed, s.number, sample, s.length));
     }
     for (int64_t sample = 0; sample < k; ++sample) {
         const int64_t i = s.row[sample], w = word[sample];

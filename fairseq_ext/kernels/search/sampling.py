@@ -49,7 +49,7 @@ def philox(counter: Sequence[Word], key: tuple[Word, Word]) -> list[Word]:
     return [a, b, c, d]
 
 
-def uniform(seed: int, number: Tensor, sample: Tensor, step: Tensor) -> Tensor:
+def uniform(seed: Word, number: Tensor, sample: Tensor, step: Tensor) -> Tensor:
     """Numbers (d,) in [0, 1), in double precision: of each draw's sentence, sample and step (d,)."""
     a, b, _, _ = philox([step, sample, torch.zeros_like(step), number >> 32 & MASK], (seed & MASK, number & MASK))
     return ((a >> 5) * 2.0**26 + (b >> 6)).double() / 2.0**53  # type: ignore[union-attr]
