@@ -60,7 +60,7 @@ def given(flags: Any) -> dict[str, Any]:
 
 def check(flags: Any, generation: Any) -> None:
     """Refuse what --mbr cannot do, and its flags without it (raises UsageError)."""
-    if not flags.mbr:
+    if flags.mbr is None:
         for name in given(flags):
             raise UsageError(f"--{name.replace('_', '-')} belongs to --mbr, which is not switched on: add it or leave this flag out")
         return
