@@ -36,6 +36,30 @@ PAGES = {  # of flags whose own page is another than their group's
     "prune_finished": "constraints.md", "sampling_epsilon": "candidates.md", "ddg_dir": "parallel-decoding.md",
 }  # fmt: skip
 
+WORK = {  # the files in which flags do their work that are declared elsewhere
+    "constraints/required.py": "constraints_file", "constraints/banned.py": "avoid_file avoid_case",
+    "constraints/phrases/boundaries.py": "constraint_boundary", "constraints/requirement.py": "constraint_case",
+    "constraints/sentence_end.py": "constraint_end", "strategies/select/bonus.py": "constraint_bonus",
+    "constraints/glossary.py": "glossary glossary_repeat", "terms/matcher.py": "glossary_match", "placement/align.py": "glossary_placement",
+    "constraints/documents.py": "glossary_documents", "constraints/glossary_report.py": "glossary_report",
+    "search/scoring.py": "length_reward length_ratio length_offset length_reward_unbounded",
+    "strategies/decoding/_blocks.py": "block_size parallel_length", "strategies/decoding/window.py": "draft_cost",
+    "parallel/near_ties.py": "parallel_margin", "parallel/drafts/factory.py": "draft", "parallel/drafts/previous.py": "draft_file",
+    "parallel/drafts/table.py": "draft_table", "viz/writer.py": "ddg_dir", "softmax/lsh_index.py": "lsh_index",
+    "softmax/shortlist.py": "shortlist_share shortlist_counts", "softmax/shortlist_stats.py": "shortlist_recall_every",
+    "strategies/softmax/top.py": "shortlist_top",
+    "candidates/risk.py": "mbr mbr_candidates mbr_references mbr_weights mbr_prune print_utility",
+    "candidates/utilities.py": "mbr_model mbr_aggregate", "decoders/factory.py": "decoder_backend", "decoders/linear.py": "int8",
+    "decoders/transformer/cuda_graph_cache.py": "cuda_graphs", "session/cpu_workers.py": "cpu_workers",
+    "session/results_file.py": "results_file resume", "session/bad_sentences.py": "strict", "session/stats_file.py": "stats_file",
+}  # fmt: skip
+
+
+def works_in(name: str) -> str:
+    """Return the file in which a flag does its work, below the package where it lies there; of a plug point, the folder."""
+    found = [file for file, names in WORK.items() if name in names.split()]
+    return found[0] if found else f"strategies/{name}" if name in POINTS else declared_in(name)
+
 
 def strategy_table() -> str:
     """Return a line for each registered strategy: flag, paper, file."""
@@ -131,7 +155,7 @@ def explain(name: str) -> str:
                 lines += [f"  {s.flag}: {s.paper} ({s.file}){' [default]' if DEFAULT.get(plain) == s.name else ''}" for s in values]
                 if owners:
                     lines.append(f"It is read by {', '.join(s.flag for s in owners)}.")
-                lines.append(f"It is declared in {declared_in(plain)}.")
+                lines.append(f"It is declared in {declared_in(plain)}, and its work is in {works_in(plain)}.")
                 lines.append(f"Add to a command: {example_of(field, owners, example)}")
                 lines.append(f"More: docs/{PAGES.get(plain, page)}")
                 return "\n".join(textwrap.fill(line, 120, subsequent_indent="  ") for line in lines)

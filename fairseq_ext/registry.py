@@ -12,11 +12,14 @@ all others.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import importlib
 import importlib.util
 import os
 import pkgutil
 import sys
+import traceback
+import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +31,7 @@ from fairseq_ext.errors import UsageError
 DEFAULT = {"select": "topk", "stop": "count", "schedule": "batch", "softmax": "full", "decoding": "beam"}  # fairseq's own behaviour
 POINTS = tuple(DEFAULT)
 OUTSIDE = "FAIRSEQ_EXT_STRATEGIES"
+OUTSIDE_MODULE = "fairseq_ext_outside_"  # how the names of their modules begin
 Setting = Mapping[str, Any]  # values of flags by field name, ours and stock's
 
 
@@ -82,7 +86,7 @@ def register(
 ) -> Callable:
     """Register a builder under a plug point ("prune" for one that its flags switch on). declared: other fields of `Strategy`.
 
-    Errors: UsageError for a name that is taken, an unknown point or an unknown capability.
+    Errors: UsageError for a name that is taken, an unknown point, an unknown capability, or flags that are no dataclass of their own.
     """
     table = PRUNERS if point == "prune" else STRATEGIES.get(point)
     if table is None:
@@ -90,9 +94,23 @@ def register(
             f"a strategy is registered at the plug point {point!r}, which does not exist: "
             f"use one of {', '.join(POINTS)}, prune"
         )
+    where = f"the register line of {point} {name}"
+    if isinstance(needs, str) or isinstance(denies, str):
+        raise UsageError(f'{where}: needs and denies are tuples, so write a comma behind a single word, ("beam",)')
     unknown = [c for c in (*needs, *denies) if c not in CAPABILITIES]
     if unknown:
-        raise UsageError(f"{point} {name} names an unknown capability {unknown[0]!r}: add a sentence for it to checks/capabilities.py")
+        near = difflib.get_close_matches(unknown[0], CAPABILITIES, 1)
+        raise UsageError(f"{where} names {unknown[0]!r}: use {repr(near[0]) if near else 'a word'} of the table in docs/strategy.md")
+    if flags is not None and "__dataclass_fields__" not in vars(flags):
+        raise UsageError(f"{where}: its flags, {flags.__name__}, are not marked as a dataclass: write @dataclass above the class")
+    for each in dataclasses.fields(flags) if flags is not None else ():
+        if isinstance(each.type, str | types.UnionType):
+            raise UsageError(
+                f"{where}: fairseq cannot read the type of {each.name}: leave `from __future__ import annotations` out, and write "
+                "Optional[float] for float | None"
+            )
+    if point == "select" and name != DEFAULT[point] and not declared.get("constrained"):
+        needs = (*needs, "no constraints")
 
     def add(build: Callable) -> Callable:
         if name in table:
@@ -117,7 +135,7 @@ def load_strategies() -> None:
 
 def load_outside(file: Path) -> None:
     """Import one strategy file from outside the package, once. Errors: UsageError where it is not there."""
-    name = f"fairseq_ext_outside_{file.stem}"
+    name = OUTSIDE_MODULE + file.stem
     if name in sys.modules:
         return
     spec = importlib.util.spec_from_file_location(name, file) if file.is_file() else None
@@ -126,9 +144,25 @@ def load_outside(file: Path) -> None:
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except BaseException:
+        refuse_taken(module)
+    except BaseException as error:
         del sys.modules[name]
-        raise
+        if isinstance(error, UsageError) or not isinstance(error, Exception):
+            raise
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+        line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else 0
+        raise UsageError(f"{OUTSIDE}: {file}, line {line}: {type(error).__name__}: {error}: correct the file") from error
+
+
+def refuse_taken(module: types.ModuleType) -> None:
+    """Refuse flags of a file from outside the package whose names fairseq has (raises UsageError)."""
+    from fairseq.dataclass.configs import FairseqConfig
+
+    taken = {name for group in vars(FairseqConfig).values() for name in vars(type(group)).get("__dataclass_fields__", ())}
+    for kind in vars(module).values():
+        own = vars(kind).get("__annotations__", {}) if dataclasses.is_dataclass(kind) and kind.__module__ == module.__name__ else {}
+        if again := taken & own.keys():
+            raise UsageError(f"{module.__file__}: fairseq has a flag --{min(again).replace('_', '-')} already: choose another name")
 
 
 def all_strategies() -> list[Strategy]:

@@ -2,6 +2,7 @@
 
 import collections
 import importlib.metadata
+import logging
 import os
 import random
 import subprocess
@@ -70,6 +71,25 @@ def device(request, tmp_path_factory):
         yield there
 
 
+@pytest.fixture(autouse=True)
+def what_is_process_wide():
+    """Puts back what a test has changed for the whole process: the state of loggers, and strategies from outside the package."""
+    from fairseq_ext.registry import OUTSIDE_MODULE, PRUNERS, STRATEGIES
+
+    loggers = [logging.getLogger(name) for name in (None, "fairseq", "fairseq_ext")]
+    states = [(each.level, each.propagate, each.disabled) for each in loggers]
+    disabled, tables = logging.root.manager.disable, (PRUNERS, *STRATEGIES.values())
+    before = {name for table in tables for name in table}
+    yield
+    logging.disable(disabled)
+    for each, (each.level, each.propagate, each.disabled) in zip(loggers, states, strict=True):
+        each.manager._clear_cache()
+    for table, name in [(each, name) for each in tables for name in each if name not in before]:
+        if (module := table[name].build.__module__).startswith(OUTSIDE_MODULE):
+            del table[name]
+            sys.modules.pop(module, None)
+
+
 @pytest.fixture
 def on_the_cpu(device, monkeypatch):
     """For tests of what is compiled for the CPU: what models.py makes is there, whatever --device says."""
@@ -127,11 +147,14 @@ def wheel(tmp_path_factory) -> Path:
 
 
 def command(
-    name: str, *arguments, stdin: bytes | str = b"", check: bool = True, cwd: Path | None = None, **environment
+    name: str, *arguments, stdin: bytes | str = b"", check: bool = True, cwd: Path | None = None, cold: bool = False, **environment
 ) -> subprocess.CompletedProcess:
-    """Run a fairseq command; its output as text."""
+    """Run a fairseq command; its output as text. cold: in a Python that starts for it, not in a child of a warm one (warm.py)."""
+    import warm
+
+    folder = BIN if cold or name not in warm.NAMES else warm.commands()
     done = subprocess.run(
-        [str(BIN / name), *map(str, arguments)],
+        [str(folder / name), *map(str, arguments)],
         input=stdin.encode() if isinstance(stdin, str) else stdin,
         capture_output=True,
         timeout=300,

@@ -60,8 +60,8 @@ def sentence(done: subprocess.CompletedProcess, *, code: int = 1) -> str:
 
 def test_generate_equals_stock_line_by_line_and_tells_how(tiny, tmp_path):
     stats = tmp_path / "stats.json"
-    expected = generate(tiny, "--nbest", 3)
-    got = generate(tiny, "--nbest", 3, *EXT, "--stats-file", stats)
+    expected = generate(tiny, "--nbest", 3, cold=True)
+    got = generate(tiny, "--nbest", 3, *EXT, "--stats-file", stats, cold=True)
     same_lines(expected, got)
     assert len(lines(got)) == 11 * (2 + 3 * 3)
     bleu = [[line for line in done.stdout.splitlines() if line.startswith("Generate test")] for done in (expected, got)]
@@ -85,7 +85,7 @@ def test_generate_with_prefixes_and_alignments_equals_stock(tiny):
 def test_interactive_equals_stock_also_on_empty_lines_and_spaces(tiny):
     text = "de1 de2 de3\n\n   \nde4 unheard-of\n\tde5\n"
     flags = ("--buffer-size", 3, "--batch-size", 2)
-    expected, got = interactive(tiny, *flags, stdin=text), interactive(tiny, *flags, *EXT, stdin=text)
+    expected, got = (interactive(tiny, *flags, *ours, stdin=text, cold=True) for ours in ((), EXT))
     same_lines(expected, got)
     assert [line[0] for line in lines(got) if line[0][0] == "H"] == [f"H-{i}" for i in range(5)]
 
@@ -172,7 +172,7 @@ def test_a_missing_subset_is_named(tiny):
 
 
 def test_an_unknown_strategy_is_refused_with_the_choices(tiny):
-    done = generate(tiny, *EXT, "--stop", "sometime", check=False)
+    done = generate(tiny, *EXT, "--stop", "sometime", check=False, cold=True)
     assert done.returncode == 2
     assert re.search(r"error: argument --stop: invalid choice: 'sometime' \(choose from '?count'?", done.stderr.splitlines()[-1])
 
@@ -324,13 +324,13 @@ def theirs(tiny, tmp_path_factory) -> Path:
 def test_the_task_works_beside_a_users_own_directory_from_any_folder(tiny, theirs):
     where = (tiny / "data", "--path", theirs / "model.pt", "--batch-size", 4, *SEARCH, "--user-dir", "model_configs")
     expected = command("fairseq-generate", *where, cwd=theirs)
-    same_lines(expected, command("fairseq-generate", *where, "--task", "translation_ext", "--stop", "count", cwd=theirs))
+    same_lines(expected, command("fairseq-generate", *where, "--task", "translation_ext", "--stop", "count", cwd=theirs, cold=True))
 
 
 def test_the_task_works_without_a_user_directory_and_by_name_from_any_folder(tiny, theirs):
     expected = generate(tiny)
-    same_lines(expected, generate(tiny, "--task", "translation_ext", cwd=theirs))
-    same_lines(expected, generate(tiny, "--user-dir", "fairseq_ext", "--task", "translation_ext", cwd=theirs))
+    same_lines(expected, generate(tiny, "--task", "translation_ext", cwd=theirs, cold=True))
+    same_lines(expected, generate(tiny, "--user-dir", "fairseq_ext", "--task", "translation_ext", cwd=theirs, cold=True))
 
 
 EXTENDED = """

@@ -106,7 +106,8 @@ def test_other_words_are_refused(arguments: list[str]) -> None:
 def test_every_explanation_names_the_file_that_declares_the_flag() -> None:
     package = Path(__file__).resolve().parent.parent / "fairseq_ext"
     for name in all_flags():
-        file = next(line for line in explain(name).splitlines() if line.startswith("It is declared in ")).split()[-1].removesuffix(".")
+        file, work = re.findall(r"^It is declared in (\S+), and its work is in (\S+)\.$", explain(name), re.M)[0]
+        assert (package / work).exists() and (package / work).name not in ("flags.py", "config.py"), (name, work)
         text = (package / file).read_text(encoding="utf-8")
         assert not Path(file).name.startswith("_"), name
         declared = re.search(rf'^    {name}: .*= field\(|option\(\s*"{name}"', text, re.M)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from fairseq_ext.checks.outside import watched
 from fairseq_ext.config import Context
 from fairseq_ext.constraints.phrases.target_text import TargetText
 from fairseq_ext.constraints.report import Meets
@@ -16,7 +17,7 @@ from fairseq_ext.decoders.protocol import Regroupable
 from fairseq_ext.errors import UsageError
 from fairseq_ext.placement.align import SEARCHED, Driver, GlossaryPlacement, is_english
 from fairseq_ext.placement.forced_decoding import ForcedDecoding
-from fairseq_ext.registry import DEFAULT, OUTSIDE, PRUNERS, STRATEGIES, changed, choice, refills
+from fairseq_ext.registry import DEFAULT, OUTSIDE, PRUNERS, STRATEGIES, Strategy, changed, choice, refills
 from fairseq_ext.search.logits_processors import LogitsProcessors
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Strategies
@@ -25,12 +26,18 @@ from fairseq_ext.search.state import SearchSetup
 
 def build(point: str, flags: Any, context: Context) -> Any:
     """The strategy that the flags name at a plug point."""
-    return STRATEGIES[point][choice(flags, point)].build(flags, context)
+    return built(STRATEGIES[point][choice(flags, point)], flags, context)
+
+
+def built(strategy: Strategy, flags: Any, context: Context) -> Any:
+    """What a strategy's builder makes."""
+    made = strategy.build(flags, context)
+    return made if made is None and strategy.point == "prune" else watched(strategy, made, context.eos)
 
 
 def setup_of(flags: Any, context: Context, decoder: Regroupable, processors: LogitsProcessors) -> SearchSetup:
     """The strategies of all plug points, and the decoder that they work with. Errors: UsageError for a decoder that cannot do so."""
-    prune = [s.build(flags, context) for s in PRUNERS.values() if changed(flags, s)]
+    prune = [built(s, flags, context) for s in PRUNERS.values() if changed(flags, s)]
     select, stop, schedule, softmax = (build(point, flags, context) for point in ("select", "stop", "schedule", "softmax"))
     strategies = Strategies(select, select.ending(stop), schedule, softmax, [p for p in prune if p is not None])
     if refills(flags):

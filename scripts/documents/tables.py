@@ -89,6 +89,14 @@ def strategies() -> str:
     return table(("flag", "paper", "file"), rows)
 
 
+def flag_files() -> str:
+    """Return the table of the files in which flags do their work that no strategy's file declares."""
+    from fairseq_ext.__main__ import WORK
+
+    flags = {file: ", ".join(f"`--{name.replace('_', '-')}`" for name in names.split()) for file, names in WORK.items()}
+    return table(("flag", "file"), [(named, f"[{file}](../fairseq_ext/{file})") for file, named in flags.items()])
+
+
 IMAGE = re.compile(r"(!\[[^\]]*\]\()(?!\w+:)([^)]+\))")
 
 
@@ -108,6 +116,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "flags": flags_of,
     "all-flags": all_flags,
     "strategies": strategies,
+    "flag-files": flag_files,
     "results": results,
     "age": ages.age,
 }

@@ -1,5 +1,6 @@
 """A corpus run over two nodes, one of which goes away."""
 
+import atexit
 import os
 import threading
 
@@ -11,10 +12,13 @@ from fairseq_ext import Translator
 from fairseq_ext.corpus.run import translate
 
 REPEATED = 15  # a worker of a lost node may go on for some seconds: the job must outlast them
+HELD = []  # what Ray does at the end: a forked child forgets its parent's (forked.py), and Ray's clients do not outlive that
 
 
 @pytest.fixture
-def cluster():
+def cluster(monkeypatch):
+    register = atexit.register
+    monkeypatch.setattr(atexit, "register", lambda function, *given, **named: HELD.append(function) or register(function, *given, **named))
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     small = {"object_store_memory": 80 << 20}
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **small})

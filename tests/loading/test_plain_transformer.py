@@ -51,7 +51,7 @@ def test_it_translates_as_the_same_weights_do_under_fairseqs_name(tiny, tmp_path
 def test_the_command_without_our_task_stays_as_it_is(tiny, tmp_path):
     """Stock fairseq knows no such architecture; a user directory that registers it is asked first."""
     path = renamed(tiny, tmp_path / "model.pt")
-    stock = command("fairseq-generate", *flags(tiny, path), check=False)
+    stock = command("fairseq-generate", *flags(tiny, path), check=False, cold=True)
     assert stock.returncode and LINE not in stock.stdout + stock.stderr
     folder = tmp_path / "somebodys_models"
     folder.mkdir()
@@ -60,7 +60,7 @@ def test_the_command_without_our_task_stays_as_it_is(tiny, tmp_path):
         "from fairseq.models.transformer import base_architecture\n"
         "register_model_architecture('transformer', 'somebodys_sizes')(base_architecture)\n"
     )
-    done = command("fairseq-generate", *flags(tiny, path), "--user-dir", folder, "--task", "translation_ext")
+    done = command("fairseq-generate", *flags(tiny, path), "--user-dir", folder, "--task", "translation_ext", cold=True)
     assert LINE not in done.stdout + done.stderr and "H-0\t" in done.stdout
 
 
