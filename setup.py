@@ -77,7 +77,7 @@ setup(
         "fairseq_ext": ["py.typed"], "fairseq_ext.compat": ["*.pth"], "fairseq_ext.serve": ["*.html"],
         "fairseq_ext.kernels": ["**/*.cpp", "**/*.hpp", "**/*.cu"],
     },
-    # fairseq's own pins cannot be met today, so it is installed by itself: pip install --no-deps fairseq==0.12.2
+    # fairseq's own pins cannot be met today, so it is installed by itself: python -m fairseq_ext.doctor --install-fairseq
     install_requires=[
         "torch>=2.6",
         "numpy",

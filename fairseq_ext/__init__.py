@@ -2,7 +2,7 @@
 
 The path is the flag: `--softmax lsh` is strategies/softmax/lsh.py, `--prune-threshold` is strategies/prune/threshold.py.
 Options that are no strategies: `--results-file` and `--cpu-workers` in session/, `--int8` and `--cuda-graphs` in decoders/, constraint
-files in constraints/. Without a flag fairseq's own beam search runs, in one loop with plug points
+files in constraints/. Without a flag fairseq's own beam search runs, in one loop with extension points
 (search/loop.py, search/protocols.py). `python -m fairseq_ext` prints every strategy with its paper and file, and every flag.
 """
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from fairseq_ext.version import __version__ as __version__
 
 LATER = {  # the module of each name, which is imported when somebody asks for it
-    "Engine": "engine.engine", "SentenceError": "errors", "Translation": "translation", "Translator": "translator", "UsageError": "errors",
-    "__version__": "version", "extend": "tasks",
+    "Engine": "engine.engine", "SentenceError": "errors", "Translation": "text.translation", "Translator": "translator",
+    "UsageError": "errors", "__version__": "version", "extend": "tasks",
 }  # fmt: skip
 __all__ = [*LATER]  # noqa: PLE0604
 
@@ -44,7 +44,7 @@ if own_process.registers_tasks():
         if error.name != "fairseq":
             raise
         raise ImportError(
-            "fairseq_ext is a plug-in for fairseq, which is not installed: pip install --no-deps fairseq==0.12.2"
+            "fairseq_ext is a plug-in for fairseq, which is not installed: python -m fairseq_ext.doctor --install-fairseq"
         ) from None
     from fairseq_ext.tasks import extend as extend
 if own_process.owned and not own_process.decodes_alone():

@@ -12,7 +12,7 @@ from fairseq_ext.compat import own_process
 from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import DEFAULT, POINTS, PRUNERS, STRATEGIES, Strategy, all_strategies, file_of
 
-# A group of flags: its title, the plug points whose strategies bring them, single flags besides, an example, and its page.
+# A group of flags: its title, the extension points whose strategies bring them, single flags besides, an example, and its page.
 GROUPS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], str, str], ...] = (
     ("required and banned phrases", ("select",), (), "--constraints-file terms.tsv", "constraints.md"),
     ("when a sentence ends", ("stop",), (), "--unnormalized --stop optimal --prune-bound", "optimal-ending.md"),
@@ -56,7 +56,7 @@ WORK = {  # the files in which flags do their work that are declared elsewhere
 
 
 def works_in(name: str) -> str:
-    """Return the file in which a flag does its work, below the package where it lies there; of a plug point, the folder."""
+    """Return the file in which a flag does its work, below the package where it lies there; of an extension point, the folder."""
     found = [file for file, names in WORK.items() if name in names.split()]
     return found[0] if found else f"strategies/{name}" if name in POINTS else declared_in(name)
 
@@ -83,7 +83,7 @@ def declared_in(name: str) -> str:
 
 
 def strategies_of(point: str) -> list[Strategy]:
-    """Return the strategies of a plug point, or the pruners."""
+    """Return the strategies of an extension point, or the pruners."""
     return list((PRUNERS if point == "prune" else STRATEGIES[point]).values())
 
 

@@ -141,7 +141,7 @@ def flags_dataclass() -> type:
         option("results_file", Text, None, "also write each sentence's results to this JSONL file as it finishes (default: none)"),
         option("resume", bool, False, "sentences that --results-file has already are not decoded again (default: off)"),
         option("glossary_report", Text, None, "write which terms of --glossary fired, and their forms, to this JSONL file (default: none)"),
-        option("strict", bool, False, "end at the first sentence that cannot be translated (default: go on, with status 3)"),
+        option("strict", bool, False, "end at the first sentence that cannot be translated (default: continue, and exit with status 3)"),
         option("stats_file", Text, None, "write counts and times of the run to this JSON file (default: none)"),
     ]
     return make_dataclass("DecodingFlags", own, bases=(*bases, CandidateFlags, FairseqDataclass), namespace={"__module__": __name__})

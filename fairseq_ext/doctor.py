@@ -106,7 +106,7 @@ def torch_and_devices() -> str:
 def fairseq() -> str:
     version = importlib.metadata.version("fairseq")
     if version != FAIRSEQ:
-        raise Failed(version, f"install the release that this is made for: pip install --no-deps fairseq=={FAIRSEQ}")
+        raise Failed(version, "install the release that this is made for: python -m fairseq_ext.doctor --install-fairseq")
     importlib.import_module("fairseq.sequence_generator")
     return version
 

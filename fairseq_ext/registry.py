@@ -1,4 +1,4 @@
-"""Strategies by name: what each plug point offers, the flags it brings, what it needs and what it denies to others.
+"""Strategies by name: what each extension point offers, the flags it brings, what it needs and what it denies to others.
 
 A strategy is one file: `strategies/<point>/<name>.py`, or one outside the package that the environment variable FAIRSEQ_EXT_STRATEGIES
 names (several are separated by colons). Nothing else names it. docs/strategy.md shows one that is whole and says what it is made of: the
@@ -37,7 +37,7 @@ Setting = Mapping[str, Any]  # values of flags by field name, ours and stock's
 
 @dataclass(frozen=True)
 class Strategy:
-    """One value of a plug point's flag, or a pruner, which its own flags switch on."""
+    """One value of an extension point's flag, or a pruner, which its own flags switch on."""
 
     point: str
     name: str
@@ -84,14 +84,14 @@ def register(
     denies: tuple[str, ...] = (),
     **declared: Any,
 ) -> Callable:
-    """Register a builder under a plug point ("prune" for one that its flags switch on). declared: other fields of `Strategy`.
+    """Register a builder under an extension point ("prune" for one that its flags switch on). declared: other fields of `Strategy`.
 
     Errors: UsageError for a name that is taken, an unknown point, an unknown capability, or flags that are no dataclass of their own.
     """
     table = PRUNERS if point == "prune" else STRATEGIES.get(point)
     if table is None:
         raise UsageError(
-            f"a strategy is registered at the plug point {point!r}, which does not exist: "
+            f"a strategy is registered at the extension point {point!r}, which does not exist: "
             f"use one of {', '.join(POINTS)}, prune"
         )
     where = f"the register line of {point} {name}"
@@ -122,7 +122,7 @@ def register(
 
 
 def load_strategies() -> None:
-    """Import every strategy file, one folder a plug point, so that each registers itself. A name with a leading underscore is shared
+    """Import every strategy file, one folder an extension point, so that each registers itself. A name with a leading underscore is shared
     code."""
     package = importlib.import_module("fairseq_ext.strategies")
     names = [m.name for m in pkgutil.walk_packages(package.__path__, f"{package.__name__}.") if not m.ispkg]
@@ -166,18 +166,18 @@ def refuse_taken(module: types.ModuleType) -> None:
 
 
 def all_strategies() -> list[Strategy]:
-    """Every registered strategy, fairseq's own first at each plug point; pruners last."""
+    """Every registered strategy, fairseq's own first at each extension point; pruners last."""
     load_strategies()
     return [STRATEGIES[point][name] for point in POINTS for name in names_of(point)] + list(PRUNERS.values())
 
 
 def names_of(point: str) -> list[str]:
-    """The names of a plug point's strategies, fairseq's own first."""
+    """The names of an extension point's strategies, fairseq's own first."""
     return sorted(STRATEGIES[point], key=lambda name: name != DEFAULT[point])
 
 
 def choice(flags: Any, point: str) -> str:
-    """The name of the strategy that the flags choose at a plug point."""
+    """The name of the strategy that the flags choose at an extension point."""
     return str(getattr(flags, point) or DEFAULT[point])
 
 
@@ -192,7 +192,7 @@ def samples(flags: Any) -> bool:
 
 
 def in_use(flags: Any) -> list[Strategy]:
-    """The strategy of every plug point, fairseq's own included, and the pruners that their flags switch on."""
+    """The strategy of every extension point, fairseq's own included, and the pruners that their flags switch on."""
     return [STRATEGIES[point][choice(flags, point)] for point in POINTS] + [s for s in PRUNERS.values() if changed(flags, s)]
 
 

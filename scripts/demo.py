@@ -32,8 +32,8 @@ STRATEGIES: dict[str, list[str]] = {
     "streaming, variable width": [*OURS, "--schedule", "stream", "--prune-threshold", "1.5", "--prune-children", "3"],
     "LSH softmax": [*OURS, "--softmax", "lsh", "--lsh-top", "2000"],
     "screened softmax": [*OURS, "--softmax", "screened"],
-    "raw scores": [*OURS, "--unnormalized"],
-    "optimal ending, raw scores": CERTIFIED,
+    "unnormalised scores": [*OURS, "--unnormalized"],
+    "optimal ending, unnormalised scores": CERTIFIED,
     "optimal ending, length reward": [*CERTIFIED, "--length-reward", "0.6", "--length-ratio", "1.0"],
     GREEDY: [*OURS, "--beam", "1"],
     "greedy again (window)": [*OURS, "--beam", "1", "--decoding", "window", "--draft-file", "{work}/drafts.txt"],
@@ -43,7 +43,7 @@ NOTES = {
     "terminology (dba)": "terms of the glossary of the line's domain, where the reference has them too",
     "LSH softmax": "loses here: with 3,488 words hashing costs more than it saves, and BLEU too; it pays above about 20,000 words",
     "screened softmax": "the same output; pays above about 20,000 words as well",
-    "raw scores": "raw scores prefer short output, which the two rows below mend",
+    "unnormalised scores": "unnormalised scores prefer short output, which the two rows below mend",
     "greedy again (window)": "the drafts are the output of the row above",
 }
 

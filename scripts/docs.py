@@ -4,6 +4,8 @@
     python scripts/docs.py --write    paste what the blocks print, and make the generated parts anew
     python scripts/docs.py PAGE ...   these pages only
     python scripts/docs.py --quick    no block is run: generated parts and links only
+    python scripts/docs.py --wheel W  run the blocks with the wheel W, installed in a new environment, instead of with this clone
+    python scripts/docs.py --site DIR build the pages as a site with search (pip install mkdocs-material); a link that leads nowhere fails
 
 The notebook docs/tour.ipynb counts as a page. How a page marks its blocks and parts: scripts/documents/blocks.py and tables.py.
 """
@@ -12,8 +14,11 @@ from __future__ import annotations
 
 import argparse
 import re
+import subprocess
 import sys
 import tempfile
+import venv
+from importlib.metadata import version
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -59,16 +64,39 @@ def check(page: Path, *, write: bool = False, quick: bool = False) -> list[str]:
     return wrong
 
 
+def install(wheel: Path, folder: Path) -> Path:
+    """Install a wheel as the page "Install" says, and what the pages need beside it, in a new environment; return its Python."""
+    venv.create(folder, with_pip=True)
+    python = folder / "bin" / "python"
+    (folder / "torch.txt").write_text(f"torch=={version('torch')}\n")  # the build that is at hand
+    wanted = [f"{wheel.resolve()}[serve,text,hf,terms,cluster,plots]", "nbclient", "ipykernel"]
+    subprocess.run([python, "-m", "pip", "install", "-q", "-c", folder / "torch.txt", *wanted], cwd=folder, check=True)
+    subprocess.run([python, "-m", "fairseq_ext.doctor", "--install-fairseq"], cwd=folder, stdout=subprocess.DEVNULL, check=True)
+    return python
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pages", nargs="*", type=Path)
     parser.add_argument("--write", action="store_true", help="mend what is stale")
     parser.add_argument("--quick", action="store_true", help="run no block")
+    parser.add_argument("--wheel", type=Path, help="a wheel of this project: take it, not the clone")
+    parser.add_argument("--site", type=Path, metavar="DIR", help="build the site in this folder")
     args = parser.parse_args()
-    wrong = []
+    if args.site:
+        command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", args.site.resolve()]
+        sys.exit(subprocess.run(command, cwd=ROOT, check=False).returncode)
+    if args.wheel:
+        with tempfile.TemporaryDirectory(prefix="docs-") as folder:
+            python = install(args.wheel, Path(folder))
+            sys.exit(subprocess.run([python, __file__, *args.pages], check=False).returncode)
+    wrong = 0
     for page in args.pages or [*pages(), NOTEBOOK]:
-        wrong += check(page.resolve(), write=args.write, quick=args.quick)
-    print("\n".join(wrong) or "the documents are up to date", flush=True)
+        for sentence in check(page.resolve(), write=args.write, quick=args.quick):
+            print(sentence, flush=True)
+            wrong += 1
+    if not wrong:
+        print("the documents are up to date", flush=True)
     sys.exit(bool(wrong))
 
 

@@ -24,5 +24,5 @@ run ruff check .
 run mypy
 wait "$fuzzing" || failed+=("${fuzz[1]}")
 printf '== %s\n' "${fuzz[*]}" && cat "$found"
-run pytest -n 2 --dist loadfile "$@"  # two processes, a file each at a time
+run pytest -n 3 --dist loadfile "$@"  # three processes, a file each at a time: some tests wait, and two cores are busy
 [[ ${#failed[@]} -eq 0 ]] || die "failed: ${failed[*]}."

@@ -27,10 +27,10 @@ from fairseq_ext.decoders.refused import refused
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "supported-models.md"
 HEAD = """# Which architectures run, and how fast
 
-Every architecture below gives stock fairseq's n-best lists: the test that writes these tables compares them. The transformer backend is the
-fast one; what it cannot run runs on fairseq's own modules, and one line of the log says why (`--decoder-backend`, default `auto`). Flags
-that an architecture or ensemble cannot have are refused in one sentence. An ensemble is written A + B (`--path a.pt:b.pt`). An
-architecture of your own (`--user-dir`) runs as well: on the fast backend where it is a plain Transformer, else on its own modules.
+With every architecture below, n-best lists equal stock fairseq's: the test that writes these tables compares them. The fast backend is
+`transformer`. Architectures that it does not support run on fairseq's own modules, and a log line says why (`--decoder-backend`, default
+`auto`). Unsupported flags are refused in one sentence. An ensemble is written A + B (`--path a.pt:b.pt`). Your own architecture
+(`--user-dir`) also runs: on the fast backend if it is a plain Transformer, else on its own modules.
 
 This page is generated: `python tests/architecture_table.py`.
 
@@ -139,7 +139,7 @@ def markdown(rows: list[Row], refusals: dict[str, list[str]]) -> str:
         told = ", ".join(f"`{flag}` ({notes.setdefault(why, chr(ord('a') + len(notes)))})" for flag, why in flags)
         out.append(f"| {'; '.join(names)} | {backend} | {reason} | {told or '-'} |")
     out += ["", *(f"({letter}) {why}  " for why, letter in notes.items()), ""]
-    out += ["| refused whole, with all names of its kind | why |", "| --- | --- |"]
+    out += ["| refused, with all names of the same kind | why |", "| --- | --- |"]
     for reason, names in refusals.items():
         kinds = {ARCH_MODEL_REGISTRY[name]: name for name in reversed(names)}  # the first name of each
         out.append(f"| {', '.join(f'`{name}`' for name in reversed(kinds.values()))} | {reason} |")

@@ -1,6 +1,7 @@
 """What all tests share: the options --device and --all, a fairseq whose softmax keeps double precision, and a tiny checkpoint."""
 
 import collections
+import gc
 import importlib.metadata
 import logging
 import os
@@ -35,9 +36,17 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    gc.disable()  # until all tests are imported
     config.addinivalue_line("markers", "covering(n): without --all, cases in which each value of each parameter comes n times or more")
     if config.getoption("--all"):
         os.environ[sizes.ALL] = "1"
+
+
+def pytest_collection_finish():
+    """What is there now, stays: else Python's collector takes a third of the time to look at it again and again."""
+    gc.enable()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)  # of what -k leaves

@@ -53,7 +53,6 @@ class Child:
             os.dup2(os.open(self.stdout, os.O_WRONLY | os.O_CREAT) if stdout is None else stdout, 1)
             os.dup2(os.open(self.stderr, os.O_WRONLY | os.O_CREAT), 2)
             self.live(run, argv)
-        gc.unfreeze()
 
     def live(self, run: Callable[[], object], argv: list[str]) -> None:
         """The life of the child."""

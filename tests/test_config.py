@@ -39,7 +39,7 @@ class TrimFlags(FairseqDataclass):
 
 
 def made(point, name, flags, check=None) -> registry.Strategy:
-    return registry.Strategy(point, name, lambda *a: None, flags, check, needs=frozenset({"own loop"}))
+    return registry.Strategy(point, name, lambda *a: None, flags, check, needs=frozenset({"search loop"}))
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_what_cannot_work_is_refused_in_a_sentence(made_up, ours, stock, sentenc
     ids=str,
 )
 def test_scoring_a_reference_leaves_no_flag_out_silently(made_up, ours, flag):
-    with pytest.raises(UsageError, match=f"--score-reference scores translations that are there already, so {flag} has nothing to do"):
+    with pytest.raises(UsageError, match=f"--score-reference scores given translations, so {flag} has nothing to do"):
         validate.refuse_reference(flags(**ours), Flags)
     validate.refuse_reference(flags(), Flags)
 
@@ -199,7 +199,7 @@ def test_a_name_is_registered_once():
 
 
 def test_what_is_registered_is_known():
-    with pytest.raises(UsageError, match="plug point 'stopp', which does not exist: use one of select, stop"):
+    with pytest.raises(UsageError, match="extension point 'stopp', which does not exist: use one of select, stop"):
         registry.register("stopp", "never")
     with pytest.raises(UsageError, match="names 'beams': use 'beam' of the table"):
         registry.register("stop", "never", needs=("beams",))

@@ -42,7 +42,7 @@ def test_another_fairseq_is_a_failing_item_with_its_cure(quick, monkeypatch, cap
     assert doctor.main() == 1
     said = capsys.readouterr().out
     assert "FAIL  fairseq: 0.10.0\n      -> " in said
-    assert "pip install --no-deps fairseq==0.12.2" in said
+    assert "python -m fairseq_ext.doctor --install-fairseq" in said
     assert "1 required item failed; mend" in said
 
 

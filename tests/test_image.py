@@ -34,10 +34,13 @@ def test_the_image_is_not_roots_and_its_parts_fit() -> None:
     service = yaml.safe_load((FOLDER / "compose.yaml").read_text())["services"]["translate"]
     assert STAGE.startswith("debian:") and "g++" not in STAGE
     assert told("USER") == ["translator"] and STAGE.index("\nUSER ") < STAGE.index("\nENTRYPOINT ")
+    assert set(re.findall(r"\[([a-z,]+)\]", STAGE)[0].split(",")) == {"serve", "text", "terms"}  # whatever a request can ask for
     (volume,), (port,), entry = told("VOLUME"), told("EXPOSE"), json.loads(told("ENTRYPOINT")[0])
     assert entry[entry.index("--data") + 1] == volume and entry[entry.index("--api-keys") + 1].startswith(f"{volume}/")
     assert f"localhost:{port}/ready" in told("HEALTHCHECK")[0]
     assert service["ports"] == [f"127.0.0.1:{port}:{port}"] and service["volumes"][0].endswith(f":{volume}:ro")
+    (user,), (home,) = re.findall(r"--uid (\d+)", STAGE), told("WORKDIR")
+    assert service["read_only"] and f"{home}:uid={user},gid={user}" in service["tmpfs"]
     assert (FOLDER / service["build"]["context"] / service["build"]["dockerfile"]).samefile(FOLDER / "Dockerfile")
 
 
@@ -68,7 +71,8 @@ def root(tmp_path, wheel) -> Path:
     for given in ("resolv.conf", "hosts"):  # as a container engine does
         shutil.copy(f"/etc/{given}", made / "etc")
     (made / "torch.txt").write_text(f"torch=={version('torch')}\n")
-    settings = {**os.environ, "PIP_RETRIES": "1", **settings_of_pip(here), **dict(line.split("=", 1) for line in told("ARG"))}
+    settings = {**os.environ, "TMPDIR": "/tmp", "PIP_RETRIES": "1", **settings_of_pip(here)}
+    settings |= dict(line.split("=", 1) for line in told("ARG"))
     settings["PIP_CONSTRAINT"] = f"{settings.get('PIP_CONSTRAINT', '')} /torch.txt"
     for step in told("RUN"):
         done = subprocess.run(inside(made, ["sh", "-c", step], here=here), env=settings, capture_output=True, text=True, check=False)
@@ -95,7 +99,7 @@ def test_the_steps_make_a_server_that_becomes_healthy_and_asks_for_a_key(root) -
                 assert time.monotonic() < end and server.poll() is None, server.stderr.read()
                 time.sleep(1)
             assert os.stat(f"/proc/{server.pid}").st_uid == 1000
-            asked = urllib.request.Request(f"http://localhost:{port}/translate", b"q=Der Verband wird morgen.&source=de&target=en")
+            asked = urllib.request.Request(f"http://localhost:{port}/translate", b"q=Der Verband wird morgen.&source=auto&target=en")
             with pytest.raises(urllib.error.HTTPError, match="400") as refused:  # as LibreTranslate's own server
                 urllib.request.urlopen(asked, timeout=60)
             assert "to get an API key" in json.load(refused.value)["error"]

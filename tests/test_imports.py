@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import fairseq_ext
+
 PACKAGE = Path(__file__).parents[1] / "fairseq_ext"
 
 # What each folder, or file of the root, may import from the others: folders, files of the root, or single files of a folder.
@@ -43,7 +45,8 @@ ALLOWED = {
     "models": "",
     "candidates": "errors search.finished",
     "loading": "compat.startup constraints.phrases.boundaries constraints.phrases.phrase errors files",
-    "checks": "candidates.flags constraints.flags errors registry session.cpu_workers",
+    "checks": "candidates.flags constraints.flags errors registry search.beam search.candidates search.log_probs search.pool "
+    "search.protocols",
     # strategies -> drivers, kernels
     "strategies": "constraints counters decoders.protocol decoders.upload errors files kernels loading.digests parallel registry search "
     "softmax stats",
@@ -163,6 +166,11 @@ def test_the_table_allows_no_arrow_that_is_not_there():
         if not any(folder(importer) == name and allowed in (target, folder(target)) for importer, target in here)
     ]
     assert not unused, "\n".join(unused)
+
+
+def test_every_name_that_the_package_promises_can_be_imported():
+    for name in fairseq_ext.__all__:
+        assert getattr(fairseq_ext, name).__module__.startswith("fairseq_ext.") if name != "__version__" else fairseq_ext.__version__
 
 
 # ---- the walk itself

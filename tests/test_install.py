@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 import venv
 import zipfile
 from importlib.metadata import version
@@ -69,3 +70,8 @@ def test_the_installed_wheel_translates_as_the_clone_does(wheel, tmp_path):
     )
     assert len(ours) == 20 and ours == theirs
     assert not list((tmp_path / "cache").rglob("*.so"))  # nothing was compiled
+
+
+@needs_all
+def test_the_commands_of_the_first_pages_run_with_the_wheel(wheel):
+    run([sys.executable, ROOT / "scripts" / "docs.py", "--wheel", wheel, ROOT / "README.md", ROOT / "docs" / "quickstart.md"], ROOT)

@@ -155,7 +155,7 @@ BEAM = {"beam": 4, "max_len_b": 12}
 LSH = {"softmax": "lsh", "lsh_k": 4, "lsh_u": 2, "lsh_bands": 20, "lsh_hits": 4, "lsh_top": 5, "shortlist_recall_every": 1}
 GREEDY = {"beam": 1, "max_len_b": 12}
 PARALLEL = {"draft": "repeat", "parallel_margin": 0.3}
-RUNS = [  # strategies by plug point, other flags, fairseq's flags
+RUNS = [  # strategies by extension point, other flags, fairseq's flags
     ({"select": "topk", "stop": "count", "schedule": "batch", "softmax": "full", "decoding": "beam"}, {}, BEAM),
     ({"stop": "optimal", "prune": "finished"}, {"prune_finished": 2.0, "prune_bound": True}, {**BEAM, "unnormalized": True}),
     ({"stop": "first", "prune": "threshold"}, {"prune_threshold": 1.0}, BEAM),
@@ -178,7 +178,7 @@ LENGTHS = ([6, 3, 4, 0], [5], [2, 7, 1])
 
 
 def named() -> set[tuple[str, str]]:
-    """The strategies of the runs: plug point and name."""
+    """The strategies of the runs: extension point and name."""
     return {(point, name) for strategies, _, _ in RUNS for point, name in strategies.items()}
 
 

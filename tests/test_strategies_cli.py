@@ -80,17 +80,17 @@ class WorstFlags(FairseqDataclass):
     prune_nothing: Optional[float] = field(default=None, metadata={"help": "drop nothing (default: off)"})
 
 
-@register("select", "mine", needs=("own loop", "beam"), neutral=({"select": "mine"},), example=({"select": "mine"},), paper="none")
+@register("select", "mine", needs=("search loop", "beam"), neutral=({"select": "mine"},), example=({"select": "mine"},), paper="none")
 def mine(flags, context):
     return TopK(context.k, context.children)
 
 
-@register("stop", "mine", needs=("own loop", "beam"), neutral=({"stop": "mine"},), example=({"stop": "mine"},), paper="none")
+@register("stop", "mine", needs=("search loop", "beam"), neutral=({"stop": "mine"},), example=({"stop": "mine"},), paper="none")
 def stop(flags, context):
     return Count(context.eos)
 
 
-@register("softmax", "mine", needs=("own loop",), neutral=({"softmax": "mine"},), example=({"softmax": "mine"},), paper="none")
+@register("softmax", "mine", needs=("search loop",), neutral=({"softmax": "mine"},), example=({"softmax": "mine"},), paper="none")
 def softmax(flags, context):
     return FullSoftmax(context.temperature)
 
@@ -100,8 +100,8 @@ class Nothing(Prune):
         return candidates.score == candidates.score
 
 
-@register("prune", "nothing", WorstFlags, needs=("own loop", "beam"), neutral=({"prune_nothing": 1.0},), example=({"prune_nothing": 1.0},),
-          paper="none")
+@register("prune", "nothing", WorstFlags, needs=("search loop", "beam"), neutral=({"prune_nothing": 1.0},),
+          example=({"prune_nothing": 1.0},), paper="none")
 def nothing(flags, context):
     return Nothing()
 '''

@@ -75,7 +75,7 @@ def test_another_beam_is_refused_where_the_search_cannot_change(tiny, tmp_path):
     one_search = make(tiny, results_file=str(tmp_path / "results.jsonl"))
     with pytest.raises(UsageError, match="results_file holds the results of one search"):
         one_search.translate(["de1"], beam=2)
-    with pytest.raises(UsageError, match="beam is fixed where fairseq's own loop runs"):
+    with pytest.raises(UsageError, match="beam is fixed where fairseq's own search runs"):
         make(tiny, match_source_len=True, nbest=4).translate(["de1"], beam=2)
 
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 # What a strategy or an option can need, and the sentence for one that denies it. Each sentence goes on with the way out.
 CAPABILITIES = {
-    "own loop": "{denier} replaces beam search, so {needer} cannot work with it",
+    "search loop": "{denier} replaces beam search, so {needer} cannot work with it",
     "beam": "{needer} belongs to beam search, and {denier} has no beam",
     "greedy": "{needer} gives greedy decoding's output (--beam 1 --nbest 1), and {denier} asks for more than one hypothesis",
     "rows of a beam": "{needer} scores what the rows of a beam search need, and {denier} reads drafts",
-    "one order": "{needer} compares all hypotheses of a sentence, and {denier} has banks, between which scores do not compare",
+    "one order": "{needer} compares all hypotheses of a sentence, and {denier} has banks, whose scores cannot be compared",
     "scores of at most 0": "{denier} can make a token's score positive, so {needer} proves nothing",
     "softmax's own order": "{denier} can raise words that {needer} has ruled out",
     "attention": "{needer} reads the attention of every token, which {denier} does not keep",

@@ -30,7 +30,7 @@ def watched(strategy: Strategy, made: Any, eos: int) -> Any:
         return made
 
     def wrong(what: str) -> UsageError:
-        return UsageError(f"{strategy.flag} ({strategy.file}) {what}: see the table of the plug points in docs/strategy.md")
+        return UsageError(f"{strategy.flag} ({strategy.file}) {what}: see the table of the extension points in docs/strategy.md")
 
     base = BASES.get(strategy.point, object)
     if not isinstance(made, base) or not callable(made):

@@ -18,7 +18,6 @@ from fairseq_ext.checks.capabilities import Part, refusal
 from fairseq_ext.constraints.flags import check_bonus, constraint_flag, places_terms, select_flag, ways
 from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import DEFAULT, Strategy, all_strategies, changed, chosen, in_use, load_strategies
-from fairseq_ext.session import cpu_workers
 
 LARGEST = 3.0e38  # of a float32
 FINITE = (-LARGEST, LARGEST)
@@ -58,7 +57,7 @@ def stock_search(generation: Any) -> str | None:
 
 def refuse_stock_search(flag: str, generation: Any) -> None:
     """Refuse a stock search beside a flag that shapes our own (raises UsageError)."""
-    own_loop = frozenset({"own loop"})
+    own_loop = frozenset({"search loop"})
     if (other := stock_search(generation)) and (sentence := refusal([Part(flag, own_loop), Part(other, denies=own_loop)])):
         raise UsageError(sentence)
 
@@ -79,7 +78,7 @@ def stock(name: str, off: Any = False) -> Callable[[Any, Any], bool]:
 
 
 OPTIONS = (
-    *(Option(flag, stock(name, off), denies=frozenset({"own loop"})) for name, (flag, off) in STOCK_SEARCHES.items()),
+    *(Option(flag, stock(name, off), denies=frozenset({"search loop"})) for name, (flag, off) in STOCK_SEARCHES.items()),
     Option("--unkpen below 0", lambda flags, generation: getattr(generation, "unkpen", 0) < 0, denies=frozenset({"scores of at most 0"})),
     Option(
         "--lm-path",
@@ -97,9 +96,9 @@ OPTIONS = (
     Option(
         "--glossary-placement align",
         places_terms,
-        needs=frozenset({"own loop", "beam"}),
+        needs=frozenset({"search loop", "beam"}),
     ),
-    Option("--mbr", lambda flags, generation: bool(flags.mbr), needs=frozenset({"own loop"})),
+    Option("--mbr", lambda flags, generation: bool(flags.mbr), needs=frozenset({"search loop"})),
     Option("--draft copy", lambda flags, generation: str(flags.draft) == "copy", needs=frozenset({"source tokens"})),
     Option("--draft ngram", lambda flags, generation: str(flags.draft) == "ngram", needs=frozenset({"source tokens"})),
     Option("--ddg-dir", lambda flags, generation: bool(flags.ddg_dir), needs=frozenset({"source tokens"})),
@@ -108,7 +107,7 @@ OPTIONS = (
     Option(
         "--int8",
         lambda flags, generation: flags.int8,
-        needs=frozenset({"own loop", "compiled linear layers"}),
+        needs=frozenset({"search loop", "compiled linear layers"}),
         denies=frozenset({"attention"}),
     ),
     Option(
@@ -119,12 +118,12 @@ OPTIONS = (
     Option(
         "--decoder-backend transformer",
         lambda flags, generation: str(flags.decoder_backend) == "transformer",
-        needs=frozenset({"own loop"}),
+        needs=frozenset({"search loop"}),
     ),
     Option(
         "--results-file",
         lambda flags, generation: bool(flags.results_file),
-        needs=frozenset({"own loop", "one process"}),
+        needs=frozenset({"search loop", "one process"}),
         denies=frozenset({"attention"}),
     ),
     Option(
@@ -142,7 +141,7 @@ def parts(flags: Any, generation: Any) -> list[Part]:
     found = [Part(select_flag(flags, generation) if s.point == "select" else s.flag, s.needs, s.denies) for s in named]
     for s in named:  # fairseq's own strategy works everywhere, the flags that it has here belong to the beam search of this project
         if s.name == DEFAULT.get(s.point) and (given_flags := changed(flags, s)):
-            found.append(Part("--" + next(iter(given_flags)).replace("_", "-"), needs=frozenset({"own loop", "beam"})))
+            found.append(Part("--" + next(iter(given_flags)).replace("_", "-"), needs=frozenset({"search loop", "beam"})))
     if (given := constraint_flag(flags, generation)) is not None:
         found.append(Part(given, denies=frozenset({"no constraints"})))
     return found + [Part(o.flag, o.needs, o.denies) for o in OPTIONS if o.on(flags, generation)]
@@ -155,7 +154,7 @@ def refuse_reference(flags: Any, own: type) -> None:
     defaults = {field.name: field.default for field in dataclasses.fields(own) if field.name != "_name"}
     named += ["--" + name.replace("_", "-") for name, default in defaults.items() if getattr(flags, name) != default]
     if named:
-        given = "--score-reference scores translations that are there already"
+        given = "--score-reference scores given translations"
         raise UsageError(f"{given}, so {named[0]} has nothing to do: leave one of the two out")
 
 
@@ -219,11 +218,10 @@ def validate(flags: Any, generation: Any, *more: Part) -> None:
         if getattr(generation, name, False):
             flag = "--" + name.replace("_", "-")
             raise UsageError(f"{flag} shows the steps of iterative refinement, which no search here has: leave it out")
-    cpu_workers.check(flags)
     candidates.check(flags, generation)
     check_bonus(flags)
     if flags.resume and not flags.results_file:
-        raise UsageError("--resume goes on with a results file and none is named: add --results-file")
+        raise UsageError("--resume continues a results file and none is named: add --results-file")
     for strategy in strategies:
         if strategy.check is not None and not stock_search(generation):
             strategy.check(flags, generation)

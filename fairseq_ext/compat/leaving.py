@@ -43,7 +43,7 @@ def tell_output_problem(problem: OSError) -> int:
     if isinstance(problem, BrokenPipeError):
         return CLOSED
     with contextlib.suppress(OSError):
-        print(f"error: standard output takes no more ({problem.strerror or problem}): make room and run again", file=sys.stderr)
+        print(f"error: standard output cannot be written ({problem.strerror or problem}): make room and run again", file=sys.stderr)
     return 1
 
 

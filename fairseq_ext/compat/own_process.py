@@ -81,6 +81,16 @@ def registers_tasks() -> bool:
     return not decodes_alone() and owned not in LIGHT
 
 
+def leave_out_working_folder() -> bool:
+    """Search it for no module; whether it is so: not where fairseq itself is run from its source folder."""
+    from fairseq_ext.compat import child
+
+    from_source = decodes_alone() and os.path.isdir("fairseq_cli")
+    if not from_source:
+        sys.path[:] = child.search_path()
+    return not from_source
+
+
 def own_this_process() -> None:
     """Make this process a command's own: how it ends, what it says of errors, Ctrl-C, and a quick start (patches.py has the list).
 
@@ -89,11 +99,7 @@ def own_this_process() -> None:
     global owned
     if owned:
         return
-    from fairseq_ext.compat import child
-
     owned = command() or "?"
-    if not (decodes_alone() and os.path.isdir("fairseq_cli")):  # fairseq itself is run from its source folder
-        sys.path[:] = child.search_path()
     if "--verbose" in sys.argv:
         sys.argv.remove("--verbose")
         os.environ["FAIRSEQ_EXT_TRACEBACK"] = "1"

@@ -26,7 +26,7 @@ EVERYWHERE = (
         "literals.replace_eval", ALL, True,
     ),
     *[Patch(
-        "dataclasses._get_field, while a module of fairseq or a --user-dir is imported",
+        "dataclasses._get_field, while a module of fairseq or a --user-dir is imported, and __hash__ of the classes of its defaults",
         "Python 3.11 refuses dataclass instances as defaults, which fairseq's configuration has",
         "repairs.dataclass_defaults", ALL, True,
     )][: sys.version_info >= (3, 11)],
@@ -89,6 +89,7 @@ EVERYWHERE = (
     ),
 )  # fmt: skip
 COMMANDS = (
+    Patch("sys.path", "files of the working folder are not the command's to run", "own_process.leave_out_working_folder"),
     Patch("sys.excepthook", "known mistakes end in one sentence, Ctrl-C quietly", "fairseq_ext.compat.leaving.install_hook"),
     Patch(
         "logging.Handler.handleError, an exit handler, standard error where it is closed",

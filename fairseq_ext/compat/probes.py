@@ -78,9 +78,7 @@ def probe(code: str, *arguments: str, **environment: str) -> subprocess.Complete
 
 
 def forked(code: str) -> subprocess.CompletedProcess[str]:
-    """Run code in a copy of this process, which has torch already; it may die. Without processes that can be copied: as `probe`."""
-    if not hasattr(os, "fork"):
-        return probe(code)
+    """Run code in a copy of this process, which has torch already; it may die."""
     with tempfile.TemporaryFile("w+", errors="replace") as out, tempfile.TemporaryFile("w+", errors="replace") as err:
         child = os.fork()
         if not child:

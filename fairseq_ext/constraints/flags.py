@@ -64,7 +64,7 @@ class ConstraintFlags(FairseqDataclass):
     glossary_documents: Optional[str] = field(  # noqa: UP045
         default=None,
         metadata={
-            "help": "keep the target form that a document first has for a source term of --glossary: blank (blank lines part documents), "
+            "help": "keep the target form that a document first has for a source term: blank (blank lines separate documents), "
             "or a file with the name of each line's document, in the order of the lines (default: each line has a form of its own)",
             "file": True,
         },

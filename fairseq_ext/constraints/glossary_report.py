@@ -54,7 +54,7 @@ class GlossaryReport:
 
     def full(self, error: OSError) -> UsageError:
         """The error for a file that takes no more; the lines before stay."""
-        return UsageError(f"--glossary-report {self.path} takes no more ({error.strerror}): make room and run again")
+        return UsageError(f"--glossary-report {self.path} cannot be written ({error.strerror}): make room and run again")
 
     def add(self, number: int, source: str, translation: str, required: Sequence[Required]) -> None:
         """A sentence's line."""

@@ -20,7 +20,7 @@ from fairseq_ext.files import Lines
 
 KEYS = ("constraints", "any_of", "avoid", "prefix")
 DEEPEST = 100  # lists and objects in one another, which Python's own limit would end somewhere else
-TOO_DEEP = f"has lists and objects in one another more than {DEEPEST} deep: make it flat"
+TOO_DEEP = f"has lists and objects nested more than {DEEPEST} deep: make it flat"
 
 
 def is_json(lines: Lines) -> bool:

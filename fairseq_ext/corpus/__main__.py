@@ -16,7 +16,7 @@ from fairseq_ext.loading.arguments import as_keywords
 EXIT_CODES = """
 exit codes: 0 every sentence is translated; 1 stopped by an error, which is told in one sentence; 3 done, with entries in errors.jsonl
 (the last line says how many); 4 the same, and an input file could not be read to its end; 130 interrupted. After 1, 4 and 130 the
-same command goes on from what is there.
+same command continues the run.
 """
 
 
@@ -74,7 +74,7 @@ NOT_HERE = {
     "cpu_workers": "would start processes within the workers, which --workers counts",
     "glossary_report": "writes a file of its own, and workers share none",
     "glossary_documents": "has a line wait for the lines before it, which another worker may have",
-    "strict": "ends at a sentence, and a corpus run goes on to its end",
+    "strict": "ends at a sentence, and a corpus run continues to its end",
     "ddg_dir": "draws a few sentences of the other commands, not a corpus",
 }
 LEAST_STORE = 75  # MiB
@@ -96,7 +96,7 @@ def job_of(argv: list[str] | None) -> Job:
         if name in flags:
             raise UsageError(
                 f"--{name.replace('_', '-')} belongs to the other commands: "
-                "leave it out, a corpus run goes on when its command is repeated"
+                "leave it out, a corpus run continues when its command is repeated"
             )
     for name, why in NOT_HERE.items():
         if name in flags:
@@ -143,7 +143,7 @@ def main(argv: list[str] | None = None) -> int:
         report(type(error), error, error.__traceback__)
         return 1
     except KeyboardInterrupt:
-        print("interrupted: the same command goes on from what is finished", file=sys.stderr)
+        print("interrupted: the same command continues it", file=sys.stderr)
         return 130
     print(done.table())
     for reason in done.unreadable:

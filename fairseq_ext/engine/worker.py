@@ -41,9 +41,9 @@ EVENTS_BETWEEN_TRIMS = 100  # about so many answers: then the memory that steps 
 IDLE_MS = 1000  # without a request: then too
 NOT_HERE = {
     "results_file": "has no place in an engine, whose requests have no numbers",
-    "resume": "goes on with a results file, which an engine has none of",
+    "resume": "continues a results file, and an engine has none",
     "constraints_file": "gives line n its phrases, and requests have no numbers: give them with each request",
-    "print_alignment": "reads attention over a whole batch, which an engine has none of",
+    "print_alignment": "reads attention over a whole batch, and an engine has none",
     "glossary_report": "writes a line a sentence to a file: each answer has the same report",
     "glossary_documents": "looks back to earlier lines, and requests have no order",
     "stats_file": "is written by a run that ends: ask the engine for its counts",

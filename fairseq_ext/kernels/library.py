@@ -70,7 +70,7 @@ def level() -> str:
     if named and named not in found:
         raise UsageError(f"{VARIABLE}={named}: this processor lacks that, so name one of {', '.join([*found, 'native', 'off'])}")
     if not found:
-        raise RuntimeError(f"the processor has none of {', '.join(levels)}")
+        raise RuntimeError(f"the processor has none of {', '.join(levels)}: {VARIABLE}=native compiles for it")
     return named or found[0]
 
 

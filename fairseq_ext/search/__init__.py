@@ -1,4 +1,4 @@
-"""Beam search: the loop (loop.py), its state (state.py), the rows that flow through it and its plug points (protocols.py).
+"""Beam search: the loop (loop.py), its state (state.py), the rows that flow through it and its extension points (protocols.py).
 
 No paper lives here, and nothing here imports a strategy.
 """

@@ -1,4 +1,4 @@
-"""The one decoding loop: beam search over flat rows, with the plug points of protocols.py.
+"""The one decoding loop: beam search over flat rows, with the extension points of protocols.py.
 
 A pass through the numbered steps adds one token to every row of a group. The host waits for the device once a pass, in step (8).
 scheduler.py says when sentences start (1) and which passes are made; searchers/loop.py gives them their hypotheses.

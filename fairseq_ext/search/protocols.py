@@ -1,4 +1,4 @@
-"""The plug points of the loop, each a base class with one abstract method and explicit defaults for what few strategies need.
+"""The extension points of the loop, each a base class with one abstract method and explicit defaults for what few strategies need.
 
 A strategy subclasses one of them; strategies/ holds them, fairseq's own behaviour included (topk, count, batch, full). The sixth
 point, the driver, is the loop itself (loop.py): a parallel driver replaces it.
@@ -138,7 +138,7 @@ class Stop(Replaceable, ABC):
 
 @dataclass
 class Strategies:
-    """The strategies of a search, one for each plug point but the driver, any number of pruners."""
+    """The strategies of a search, one for each extension point but the driver, any number of pruners."""
 
     select: Select
     stop: Stop

@@ -31,12 +31,6 @@ from fairseq_ext.stats import Stats
 STOPPED = "a process of --cpu-workers was stopped ({how}); if memory ran out, take fewer workers or smaller batches"
 
 
-def check(flags: Any) -> None:
-    """Refuse --cpu-workers where it cannot work (raises UsageError)."""
-    if flags.cpu_workers > 1 and not hasattr(os, "fork"):
-        raise UsageError("--cpu-workers forks processes, which this system cannot: leave it out")
-
-
 def share(value: Any, n: int, index: list[int]) -> Any:
     """What belongs to sentences `index` in a sample, or a part of one, of n sentences."""
     if isinstance(value, dict):

@@ -25,7 +25,7 @@ from fairseq_ext.search.state import SearchSetup
 
 
 def build(point: str, flags: Any, context: Context) -> Any:
-    """The strategy that the flags name at a plug point."""
+    """The strategy that the flags name at an extension point."""
     return built(STRATEGIES[point][choice(flags, point)], flags, context)
 
 
@@ -36,7 +36,7 @@ def built(strategy: Strategy, flags: Any, context: Context) -> Any:
 
 
 def setup_of(flags: Any, context: Context, decoder: Regroupable, processors: LogitsProcessors) -> SearchSetup:
-    """The strategies of all plug points, and the decoder that they work with. Errors: UsageError for a decoder that cannot do so."""
+    """The strategies of all extension points, and the decoder that they work with. Errors: UsageError for a decoder that cannot do so."""
     prune = [built(s, flags, context) for s in PRUNERS.values() if changed(flags, s)]
     select, stop, schedule, softmax = (build(point, flags, context) for point in ("select", "stop", "schedule", "softmax"))
     strategies = Strategies(select, select.ending(stop), schedule, softmax, [p for p in prune if p is not None])

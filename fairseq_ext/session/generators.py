@@ -44,7 +44,7 @@ class Generators:
         if self.results_file and width != usual:
             raise UsageError("results_file holds the results of one search, and another beam is another search: leave one of the two out")
         if self.current.runs_stock_loop and width != usual:
-            raise UsageError("beam is fixed where fairseq's own loop runs (match_source_len, diversity_rate): make another Translator")
+            raise UsageError("beam is fixed where fairseq's own search runs (match_source_len, diversity_rate): make another Translator")
         key = width, longest if self.results_file else max(length, min(longest, width))
         if key not in self.made:
             if len(self.made) > KEPT:

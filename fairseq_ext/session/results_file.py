@@ -80,7 +80,7 @@ class ResultsFile:
         if not self.path.stat().st_size:
             return 0
         if not resume:
-            raise UsageError(f"{self.path} has results already: add --resume to go on with it, or name another file")
+            raise UsageError(f"{self.path} has results already: add --resume to continue it, or name another file")
         whole = 0
         self.file.seek(0)
         with open(self.file.fileno(), "rb", closefd=False) as lines:
@@ -120,7 +120,7 @@ class ResultsFile:
             while line:
                 line = line[self.file.write(line) :]
         except OSError as error:
-            raise UsageError(f"--results-file {self.path} takes no more ({error.strerror}): make room, and go on with --resume") from error
+            raise UsageError(f"--results-file {self.path} cannot be written ({error.strerror}): make room and add --resume") from error
 
     def add(self, number: int, source: str, text: str, hypotheses: list[dict[str, Any]]) -> None:
         """A sentence is done: its checksum, the best translation as text, its hypotheses as fairseq's commands read them."""

@@ -47,7 +47,7 @@ SEARCHES = {
     "DBA": [],
     "DBA, --prune-finished 20": ["--prune-finished", "20"],
     "DBA, --prune-finished 3": ["--prune-finished", "3"],
-    "DBA, raw scores, --stop optimal": ["--unnormalized", "--stop", "optimal"],
+    "DBA, unnormalised scores, --stop optimal": ["--unnormalized", "--stop", "optimal"],
 }
 FEW, MANY = "1 constraint token", "10 or more"
 

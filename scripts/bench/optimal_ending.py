@@ -3,7 +3,7 @@
     python scripts/bench/optimal_ending.py --out results/optimal_ending
     python scripts/bench/optimal_ending.py --model DIR --text PREFIX --limit 200 --repeats 5 --threads 1 --beams 5 20
 
-raw: raw scores (--unnormalized), with and without --prune-bound, stock fairseq beside them. normalised: length-normalised scores, where the
+raw: --unnormalized, with and without --prune-bound, stock fairseq beside them. normalised: length-normalised scores, where the
 exact certificate is loose and --patience is the rival; with a length limit for each sentence (--max-len-a, --max-len-b) and without.
 Ratios are over the table's first search, ours with fairseq's criterion, to show the criterion and not the decoder; "rows / stock's"
 counts that stock decodes k equal rows a sentence at the first step. "better" and "worse" are sentences whose best score differs.

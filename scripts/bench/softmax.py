@@ -215,7 +215,7 @@ def page(out: list[dict[str, Any]]) -> str:
             lines[-1] += ", ".join(f"{name} {mib:,.0f}" for name, mib in runs[0]["mib"].items() if name != "weights") + "."
         lines.append("")
     first_run = out[0]
-    lines.append(f"Medians, taken in turns; threads: {first_run['threads']}, clock: {first_run['clock']}. {where_and_when(machine())}")
+    lines.append(f"Medians of alternating runs; threads: {first_run['threads']}, clock: {first_run['clock']}. {where_and_when(machine())}")
     return "\n".join([*lines, ""])
 
 

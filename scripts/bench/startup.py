@@ -158,7 +158,7 @@ def table(command: str, runs: list[Run]) -> str:
     ours = next(run for run in runs if run.name == "ours")
     ratios = [statistics.median(mine / theirs for mine, theirs in zip(ours.startup, run.startup, strict=True)) for run in runs]
     lines.append("| start-up of ours over it | " + " | ".join(f"{ratio:.2f}" for ratio in ratios) + " |")
-    return "\n".join([*lines, "", f"User CPU seconds, medians of {len(runs[0].seconds)} rounds in turns.", ""])
+    return "\n".join([*lines, "", f"User CPU seconds, medians of {len(runs[0].seconds)} alternating rounds.", ""])
 
 
 def parser() -> argparse.ArgumentParser:

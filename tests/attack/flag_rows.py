@@ -16,7 +16,7 @@ BESIDE = (
 )
 NONE = "shapes phrases, and the command has none: add"
 PHRASES = ["--constraints-file", "{phrases}"]
-REFERENCE = "--score-reference scores translations that are there already, so"
+REFERENCE = "--score-reference scores given translations, so"
 FLAGS: dict[str, tuple[list, str]] = {
     # without phrases: alone, with a search for phrases, beside a search that takes none
     **{f"{flag} of no phrases": (typed, f"{flag} {NONE}") for flag, typed in SHAPES.items()},

@@ -98,7 +98,7 @@ OBJECTS: dict[str, tuple[bytes, str]] = {
     "a brace": (b"{", "is not valid JSON"),
     "single quotes": (b"{'constraints': []}", "is not valid JSON"),
     "deep": (DEEP, "is not valid JSON"),
-    "200 deep": (b'{"constraints": [' + b"[" * 200 + b"]" * 200 + b"]}", "has lists and objects in one another more than 100 deep"),
+    "200 deep": (b'{"constraints": [' + b"[" * 200 + b"]" * 200 + b"]}", "has lists and objects nested more than 100 deep"),
     "an infinite phrase": (b'{"constraints": [1e999]}', "has a number that JSON has no form for (NaN or Infinity)"),
     "more behind it": (b"{} {}", "is not valid JSON"),
     "a list": (b'["en1"]', "is not a JSON object"),

@@ -34,7 +34,7 @@ def test_a_glossary_report_follows_links_and_tells_of_a_full_disk(tiny, tmp_path
     assert (tmp_path / "link").is_symlink()
     assert {json.loads(line)["id"] for line in (tmp_path / "there").read_text().splitlines()} == set(range(SENTENCES))
     full = generate(*model(tiny), *glossary, "--glossary-report", "/dev/full")
-    assert full.status == 1 and "--glossary-report /dev/full takes no more (No space left on device)" in full.stderr
+    assert full.status == 1 and "--glossary-report /dev/full cannot be written (No space left on device)" in full.stderr
     assert Path("/dev/full").is_char_device() and sorted(path.name for path in tmp_path.iterdir()) == ["g.tsv", "link", "there"]
 
 

@@ -19,12 +19,14 @@ from models import batch, build, dictionary, generators, run, same
 
 from fairseq_ext.compat import repairs, startup
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts" / "bench"
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS, DEMO = ROOT / "scripts" / "bench", ROOT / "checkpoints" / "demo"
 CURRENT = sys.version_info >= (3, 11)  # the Pythons that refuse fairseq's dataclasses
 
 
-def python(code: str, **environment) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env={**os.environ, **environment})
+def python(code: str, *arguments: object, **environment) -> subprocess.CompletedProcess:
+    words = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(words, capture_output=True, text=True, timeout=120, env={**os.environ, **environment})
 
 
 # ---- start-up
@@ -45,8 +47,22 @@ def test_the_hook_costs_a_python_of_its_own_hardly_anything():
     assert 0.1 < processor < 3.0  # milliseconds
 
 
-def test_stock_fairseq_imports_without_our_package_being_imported():
-    done = python("import fairseq.models.transformer, sys; print('fairseq_ext' in sys.modules)")
+EXPORT = """
+import sys, torch
+from fairseq.checkpoint_utils import load_model_ensemble_and_task
+folder, file = sys.argv[1:]
+[model], _, task = load_model_ensemble_and_task([f"{folder}/checkpoint.pt"], {"data": folder})
+torch.jit.script(model.eval()).save(file)
+pad, eos = task.source_dictionary.pad(), task.source_dictionary.eos()
+given = torch.tensor([[5, 6, 7, eos], [pad, pad, 8, eos]]), torch.tensor([4, 2]), torch.tensor([[eos, 9, 10], [eos, 11, pad]])
+torch.testing.assert_close(torch.jit.load(file)(*given)[0], model(*given)[0])
+print("fairseq_ext" in sys.modules)
+"""
+
+
+def test_stock_fairseq_exports_its_transformer_to_torchscript_without_our_package_being_imported(tmp_path):
+    """What TorchScript cannot compile must not hang in its classes."""
+    done = python(EXPORT, DEMO, tmp_path / "model.ts")
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[-1] == "False"
 

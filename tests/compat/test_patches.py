@@ -15,6 +15,7 @@ from fairseq_ext.compat import patches
 COMMAND = ["fairseq-generate", "--task", "translation_ext"]
 HELD = {  # what each patch leaves in others' modules, as a pattern; without any, it is in force for a while alone
     "literals.replace_eval": "eval",
+    "repairs.dataclass_defaults": r"fairseq\..*Config\.__hash__",
     "compose.replace_compose": r"fairseq\.dataclass\.utils\.(compose|initialize)",
     "checkpoints.explain_refused_checkpoints": r"fairseq\.checkpoint_utils\.load_checkpoint_to_cpu",
     "checkpoints.build_plain_transformers": r"fairseq\.checkpoint_utils\.(_upgrade_state_dict|load_model_ensemble_and_task)",
@@ -33,7 +34,7 @@ HELD = {  # what each patch leaves in others' modules, as a pattern; without any
     "fairseq_ext.compat.quick.leave_out_default_model": r"fairseq\.options\.parse_args_and_arch",
     "fairseq_ext.compat.lazy.replace_registries": r"fairseq\.([\w.]+_REGISTRY|registry\.setup_registry)",
 }
-FOR_A_WHILE = {"repairs.dataclass_defaults", "checkpoints.allow_plain_classes", "repairs.set_up_no_log"}
+FOR_A_WHILE = {"own_process.leave_out_working_folder", "checkpoints.allow_plain_classes", "repairs.set_up_no_log"}
 
 
 @pytest.mark.parametrize(

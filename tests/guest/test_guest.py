@@ -130,7 +130,7 @@ def test_without_fairseq_the_import_and_each_command_say_what_is_missing(tmp_pat
     """As where pip has installed this package alone."""
     (tmp_path / "sitecustomize.py").write_text(WITHOUT.replace("{name}", "fairseq"))
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    said = "fairseq_ext is a plug-in for fairseq, which is not installed: pip install --no-deps fairseq==0.12.2"
+    said = "fairseq_ext is a plug-in for fairseq, which is not installed: python -m fairseq_ext.doctor --install-fairseq"
     for words, begins in ((["-c", "import fairseq_ext"], "ImportError: "), (["-m", "fairseq_ext.corpus", "translate"], "error: ")):
         done = subprocess.run([sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
         assert done.returncode == 1 and done.stderr.splitlines()[-1] == begins + said

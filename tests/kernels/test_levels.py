@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "checkpoints" / "demo"
 DEMO_MODEL = [DEMO, "--task", "translation_ext", "--path", DEMO / "checkpoint.pt", "-s", "de", "-t", "en", "--cpu"]
 HERE = LEVELS.get(platform.machine(), {})
-PROCESSORS = {"avx2": "Haswell", "neon": "cortex-a72", "dotprod": "neoverse-n1", "i8mm": "max"}  # as qemu calls one of each level
+PROCESSORS = {"avx2": "Haswell", "neon": "cortex-a72", "dotprod": "neoverse-n1", "i8mm": "max", "nehalem": "Nehalem"}  # as qemu calls them
 TESTS = (
     "kernels/test_kernels.py", "kernels/test_levels.py", "kernels/test_lsh_kernels.py", "kernels/test_ngrams.py",
     "search/test_beam_alone.py", "search/test_constrained.py", "parallel/test_one_sentence.py", "strategies/select/test_banks.py",
@@ -97,7 +97,7 @@ def test_the_fastest_level_is_chosen_and_a_named_one_is_taken(monkeypatch):
 def test_a_processor_without_any_level_runs_on_torch(monkeypatch):
     monkeypatch.delenv(building.VARIABLE, raising=False)
     monkeypatch.setattr(building, "LEVELS", {platform.machine(): {"none": ()}})
-    with pytest.raises(RuntimeError, match="^the processor has none of none$"):
+    with pytest.raises(RuntimeError, match="^the processor has none of none: FAIRSEQ_EXT_KERNELS=native compiles for it$"):
         building.level()
     assert building.library.__wrapped__() is None
 
@@ -130,9 +130,9 @@ def test_hypotheses_are_the_same_at_each_level_and_on_torch():
 
 
 @needs_all
-@pytest.mark.parametrize("machine, level", [(machine, level) for machine in LEVELS for level in LEVELS[machine]])
+@pytest.mark.parametrize("machine, level", [*((machine, level) for machine in LEVELS for level in LEVELS[machine]), ("x86_64", "nehalem")])
 def test_kernels_compute_right_on_processors_that_are_not_at_hand(machine, level, tmp_path):
-    """Compiled for the level, and run on a processor of it that qemu plays (or on this one)."""
+    """Compiled for the level, and run on a processor of it that qemu plays (or on this one). One has no level: it may be named `native`."""
     compiler = building.compiler() if machine == platform.machine() else of_command(f"{machine}-linux-gnu-g++")
     if level in PROCESSORS:
         processor = [*of_command(f"qemu-{machine}-static"), "-cpu", PROCESSORS[level]]
@@ -141,8 +141,9 @@ def test_kernels_compute_right_on_processors_that_are_not_at_hand(machine, level
     else:
         pytest.skip("neither this processor nor qemu has it")
     driver, source = tmp_path / "driver", Path(__file__).with_name("level_driver.cpp")
-    subprocess.run([*compiler, *FLAGS, *LEVELS[machine][level], f"-I{FOLDER}", "-static", "-w", source, "-o", driver], check=True)
-    done = subprocess.run([*processor, driver, level], capture_output=True, text=True, check=False)
+    chosen = LEVELS[machine].get(level, [f"-march={level}"])
+    subprocess.run([*compiler, *FLAGS, *chosen, f"-I{FOLDER}", "-static", "-w", source, "-o", driver], check=True)
+    done = subprocess.run([*processor, driver, *([level] if level in LEVELS[machine] else [])], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

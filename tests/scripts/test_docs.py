@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -116,11 +116,19 @@ def test_the_drawings_are_those_of_their_script(tmp_path: Path, monkeypatch: pyt
     assert made == {file.name: file.read_text() for file in (ROOT / "docs" / "drawings").glob("*.svg")}
 
 
-@pytest.mark.skipif(shutil.which("mkdocs") is None, reason="mkdocs is an extra")
-def test_the_site_builds_strictly(tmp_path: Path) -> None:
-    done = subprocess.run(["mkdocs", "build", "--strict", "-q", "-d", str(tmp_path / "site")], cwd=ROOT, capture_output=True, text=True)
+@pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="no mkdocs: pip install mkdocs-material")
+def test_the_site_builds_strictly_and_can_be_searched(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "scripts/docs.py", "--site", str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert (tmp_path / "site" / "quickstart" / "index.html").exists()
+    pages = {entry["location"].partition("#")[0] for entry in json.loads((tmp_path / "search" / "search_index.json").read_text())["docs"]}
+    found = {f"{page.relative_to(ROOT / 'docs').with_suffix('')}/" for page in docs.pages() if page.is_relative_to(ROOT / "docs")}
+    assert pages == found - {"index/"} | {""}
+
+
+def test_the_pictures_of_the_page_are_small_and_shown() -> None:
+    pictures = {f"docs/pictures/{file.name}": file.stat().st_size for file in (ROOT / "docs" / "pictures").iterdir()}
+    assert len(pictures) == 2 and all(size < 150_000 for size in pictures.values())
+    assert all(name in (ROOT / "README.md").read_text() for name in pictures)
 
 
 def test_the_site_links_to_nothing_that_it_does_not_hold() -> None:

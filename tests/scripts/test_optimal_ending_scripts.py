@@ -105,7 +105,7 @@ def test_a_sweep_searches_anew_for_each_reward_and_counts_what_a_command_does(in
     plain = next(choice for choice in found["choices"] if choice["decoder"] == "optimal, no reward")
     bleu, rows = interactive()
     assert plain["dev"]["bleu"] == pytest.approx(bleu)
-    assert found["costs"]["optimal, raw scores"]["2"]["decoder_rows"] == rows  # of a command that prints the best hypothesis alone
+    assert found["costs"]["optimal, unnormalised scores"]["2"]["decoder_rows"] == rows  # of a command that prints the best hypothesis alone
     assert set(found["tuned"]) == {"reward", "ratio", "offset"}
     assert any(f"r = {found['tuned']['reward']:g}," in name for name in found["costs"])
     assert [choice["over_stock"] for choice in found["best"] if choice["method"] == "count"] == [[0, 0, 0]]
@@ -219,10 +219,11 @@ def test_times_are_of_searches_that_find_no_worse_scores_with_fewer_rows(tmp_pat
     assert done.returncode == 0, done.stderr
     rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith("| ") and "---" not in line][1:]
     by_name = {cells[0]: cells for cells in rows}
-    stock, optimal, pruned = (by_name[name] for name in ("fairseq, raw scores", "optimal, raw scores", "optimal, raw scores, pruned"))
-    assert int(pruned[5]) <= int(optimal[5]) < int(by_name["count, raw scores"][5]) < int(stock[5])
+    stock, optimal = (by_name[f"{name}, unnormalised scores"] for name in ("fairseq", "optimal"))
+    pruned = by_name["optimal, unnormalised scores, pruned"]
+    assert int(pruned[5]) <= int(optimal[5]) < int(by_name["count, unnormalised scores"][5]) < int(stock[5])
     assert float(stock[6]) - 2e-3 <= float(optimal[6]) == float(pruned[6])
-    assert by_name["count, normalised scores"][2] == by_name["count, raw scores"][2] == "1.00x (1.00-1.00)" != stock[2]
+    assert by_name["count, normalised scores"][2] == by_name["count, unnormalised scores"][2] == "1.00x (1.00-1.00)" != stock[2]
     asked = [row["signature"] for row in json.loads((tmp_path / "times.json").read_text()) if row["search"] == "optimal, r = 0.5, pruned"]
     assert "length_reward=0.5,length_ratio=1.2,length_offset=-1.5" in asked[0]
     assert optimal[8].startswith("8 of 8") and len(rows) == 9 and all(cells[1].endswith(")") for cells in rows)

@@ -39,8 +39,26 @@ def test_each_method_page_has_its_paper_in_the_citation_file_and_the_readme() ->
         assert url in readme and f"](docs/{name}.md)" in readme, name
 
 
+def workflow(name: str) -> dict:
+    """A file of .github/workflows; YAML takes its `on` for True."""
+    return yaml.safe_load((ROOT / ".github" / "workflows" / name).read_text())
+
+
+def test_a_release_waits_for_the_tests_the_wheels_and_the_image_on_both_machines() -> None:
+    release, test = workflow("release.yml"), workflow("test.yml")
+    jobs = release["jobs"]
+    assert set(jobs["release"]["needs"]) == set(jobs) - {"release"} and "v*" in release[True]["push"]["tags"]
+    assert jobs["test"]["uses"] == "./.github/workflows/test.yml" and "workflow_call" in test[True]
+    assert jobs["test"]["if"] == jobs["release"]["if"] == "startsWith(github.ref, 'refs/tags/v')"
+    for job in (test["jobs"]["test"], jobs["wheels"], jobs["install"]):
+        assert job["runs-on"] == "${{ matrix.machine }}"
+        assert [name.endswith("-arm") for name in job["strategy"]["matrix"]["machine"]] == [False, True]
+    assert jobs["install"]["strategy"]["matrix"]["python"] == test["jobs"]["test"]["strategy"]["matrix"]["python"]
+    assert jobs["install"]["steps"][-1]["run"] == "python -m fairseq_ext.doctor --install-fairseq"
+
+
 def test_the_workflow_runs_the_suite_on_every_python_that_is_claimed() -> None:
-    job = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())["jobs"]["test"]
+    job = workflow("test.yml")["jobs"]["test"]
     assert set(pythons()) <= set(job["strategy"]["matrix"]["python"])  # and on one that is not claimed until it has run there
     assert [step["run"] for step in job["steps"] if "run" in step] == ["scripts/test.sh"]
     readme = (ROOT / "README.md").read_text()
@@ -53,7 +71,7 @@ def test_the_workflow_runs_the_suite_on_every_python_that_is_claimed() -> None:
 )
 def test_a_release_has_the_notes_of_its_version_and_checksums(tmp_path: Path, tag: str, heading: str, released: bool) -> None:
     """By the workflow's own step, with a `gh` that writes down what it is given."""
-    step = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]["release"]["steps"][-1]["run"]
+    step = workflow("release.yml")["jobs"]["release"]["steps"][-1]["run"]
     files = {
         "fairseq_ext/version.py": '__version__ = "0.1.0"\n', "wheels/one.whl": "1", "wheels/two.whl": "2",
         "gh": '#!/bin/sh\necho "$@" > given\n',

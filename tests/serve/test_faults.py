@@ -26,11 +26,11 @@ KEYS = "source, id, constraints, any_of, avoid, prefix, glossary, nbest, detail"
     [
         (b"{", "the body is not valid JSON ("),
         (b"", "the body is not valid JSON ("),
-        (b"[" * 5000 + b"]" * 5000, "the body has lists and objects in one another more than 100 deep: make it flat"),
+        (b"[" * 5000 + b"]" * 5000, "the body has lists and objects nested more than 100 deep: make it flat"),
         (b'{"source": "\xff"}', "the body is not valid UTF-8 (byte 13): send it as UTF-8"),
         (b'{"source": "\\ud800"}', "the body has half a character (a lone surrogate): send whole characters"),
         (b'{"source": "a", "id": 1e999}', "the body has a number that JSON has no form for (NaN or Infinity): write a finite one"),
-        (b'{"source": "a", "id": ' + b"[" * 970 + b"]" * 970 + b"}", "the body has lists and objects in one another more than 100 deep"),
+        (b'{"source": "a", "id": ' + b"[" * 970 + b"]" * 970 + b"}", "the body has lists and objects nested more than 100 deep"),
         (b'{"source": "a", "nbest": -1e999}', "the body has a number that JSON has no form for"),
         (b'{"source": NaN}', "the body is not valid JSON (NaN is not JSON)"),
         (b'{"source": "a", "source": "b"}', "the request has a key twice: join their values"),

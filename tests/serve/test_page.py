@@ -3,9 +3,12 @@
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import sizes
 from serving import listening
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -220,3 +223,12 @@ def test_with_keys_it_asks_for_one(browser, engine, settings, tmp_path):
         page.fill("#source", SOURCE)
         assert translated(page)
         page.close()
+
+
+@pytest.mark.skipif(not os.environ.get(sizes.ALL), reason="with --all: it starts a server of its own")
+def test_the_script_takes_a_picture_in_light_and_one_in_dark(tmp_path):
+    script = Path(__file__).parents[2] / "scripts" / "screenshots.py"
+    done = subprocess.run([sys.executable, script, "--out", tmp_path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    light, dark = ((tmp_path / f"serve-{scheme}.png").read_bytes() for scheme in ("light", "dark"))
+    assert light != dark and all(picture.startswith(b"\x89PNG") and 20_000 < len(picture) < 150_000 for picture in (light, dark))

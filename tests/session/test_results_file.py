@@ -167,7 +167,7 @@ def test_a_disk_that_is_full_is_told_in_a_sentence(tmp_path):
     results = opened(path)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, limits[1]))
-        with pytest.raises(UsageError, match="takes no more .*: make room, and go on with --resume"):
+        with pytest.raises(UsageError, match="cannot be written .*: make room and add --resume"):
             for number in range(100):
                 results.add(number, "source", "text", found)
     finally:
@@ -175,7 +175,7 @@ def test_a_disk_that_is_full_is_told_in_a_sentence(tmp_path):
     results.close()
     again = opened(path, True)
     assert 1 < number == len(again.done) and again.hypotheses(0, "source", device) is not None
-    with pytest.raises(UsageError, match="/dev/full takes no more"):
+    with pytest.raises(UsageError, match="/dev/full cannot be written"):
         opened("/dev/full")
 
 

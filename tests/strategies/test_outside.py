@@ -74,7 +74,7 @@ class Ends(Count):
 
 
 def pair(point: str, change=None, **declared):
-    """fairseq's generator, and ours with a strategy from outside at a plug point."""
+    """fairseq's generator, and ours with a strategy from outside at an extension point."""
     both = generators([build("transformer")], beam=K, max_len_b=8)
     plug = {"select": Best, "softmax": Full, "prune": All}[point](change) if point != "stop" else Ends(both.ours.setup.spec.eos, change)
     plug = watched(strategy(point, **declared), plug, both.ours.setup.spec.eos)
@@ -127,7 +127,7 @@ def test_a_slip_is_told(slip):
     change, said = SLIPS[slip]
     point = slip.split(":")[0]
     flag = {"prune": "--prune-mine"}.get(point, f"--{point} mine")
-    with pytest.raises(UsageError, match=rf"^{flag} \(\S*mine.py\) .*{said}.*: see the table of the plug points"):
+    with pytest.raises(UsageError, match=rf"^{flag} \(\S*mine.py\) .*{said}.*: see the table of the extension points"):
         run(pair(point, change).ours, batch(MIXED))
 
 

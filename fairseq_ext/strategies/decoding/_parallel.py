@@ -43,6 +43,6 @@ def driver_with(flags: Any, context: Any, make: Callable[[Drafter], Method]) -> 
 def register_method(name: str, paper: str, **example: Any) -> Callable:
     """Register a method's builder. example: flags at which it does its work; its output is greedy decoding's at these and any others."""
     setting = {"decoding": name, "beam": 1, **example}
-    needs, denies = ("own loop", "greedy", "several tokens a call", "repeatable calls"), ("beam", "rows of a beam", "attention")
+    needs, denies = ("search loop", "greedy", "several tokens a call", "repeatable calls"), ("beam", "rows of a beam", "attention")
     parts: dict[str, Any] = {"check": check, "needs": needs, "denies": denies, "neutral": (setting,), "example": (setting,)}
     return register("decoding", name, ParallelFlags, paper=paper, **parts)

@@ -35,7 +35,7 @@ def check(flags, generation) -> None:
     "children",
     ChildrenFlags,
     check=check,
-    needs=("own loop", "beam"),
+    needs=("search loop", "beam"),
     neutral=({"prune_children": 60},),
     example=({"prune_children": 2},),
     paper="Freitag and Al-Onaizan 2017; Yang et al. 2020",

@@ -57,7 +57,7 @@ def check(flags, generation) -> None:
     "finished",
     PruneFinishedFlags,
     check=check,
-    needs=("own loop", "beam"),
+    needs=("search loop", "beam"),
     neutral=({"prune_finished": float("inf")},),
     example=({"prune_finished": 2.0},),
     paper="Post and Vilar 2018, Table 3",

@@ -66,7 +66,7 @@ def check(flags, generation) -> None:
     "threshold",
     PruneThresholdFlags,
     check=check,
-    needs=("own loop", "beam"),
+    needs=("search loop", "beam"),
     neutral=({"prune_threshold": float("inf")},),
     example=({"prune_threshold": 1.0},),
     paper="Freitag and Al-Onaizan 2017; Yang et al. 2020",

@@ -89,7 +89,7 @@ def check(flags, generation) -> None:
     "stream",
     StreamFlags,
     check=check,
-    needs=("own loop",),
+    needs=("search loop",),
     neutral=(
         {"schedule": "stream", "stream_width": 3},
         {"schedule": "stream", "stream_order": "fifo", "stream_rows": 60},

@@ -96,7 +96,7 @@ def check(flags, generation) -> None:
     "bonus",
     ConstraintFlags,
     check=check,
-    needs=("own loop", "beam"),
+    needs=("search loop", "beam"),
     neutral=({"select": "bonus", "constraint_bonus": 0.0},),
     example=({"select": "bonus", "constraint_bonus": 2.0},),
     paper="Odermatt et al. 2023, raised logits",

@@ -64,7 +64,7 @@ class ConstrainedBeam(GridBeam):
     "select",
     "cbs",
     ConstraintFlags,
-    needs=("own loop", "beam"),
+    needs=("search loop", "beam"),
     denies=("one order",),
     neutral=({"select": "cbs"},),
     example=({"select": "cbs"},),

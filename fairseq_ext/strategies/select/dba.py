@@ -256,7 +256,7 @@ class DBAFlags(ConstraintFlags):
     dba_allocation: ChoiceEnum(["even", "paper"]) = field(  # type: ignore[valid-type]
         default="even",
         metadata={
-            "help": "how dba divides the beam among its banks: one slot a bank in turn, or by the rule of Post and Vilar (default: even)"
+            "help": "how dba divides the beam among its banks: a row for each in turn, or as Post and Vilar do (default: even)"
         },
     )
 
@@ -265,7 +265,7 @@ class DBAFlags(ConstraintFlags):
     "select",
     "dba",
     DBAFlags,
-    needs=("own loop", "beam"),
+    needs=("search loop", "beam"),
     denies=("one order",),
     neutral=({"select": "dba"}, {"select": "dba", "constraint_end": True}),
     example=(

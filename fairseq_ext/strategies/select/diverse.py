@@ -52,7 +52,7 @@ def check(flags, generation) -> None:
 
 
 @register(
-    "select", "diverse", check=check, needs=("own loop",), denies=("beam", "one order", "scores of at most 0"),
+    "select", "diverse", check=check, needs=("search loop",), denies=("beam", "one order", "scores of at most 0"),
     neutral=({"select": "diverse", "diverse_beam_groups": 1},),
     paper="fairseq's own; Vijayakumar et al. 2018",
 )  # fmt: skip

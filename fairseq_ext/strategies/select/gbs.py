@@ -95,7 +95,7 @@ class GridBeam(DBA):
     "select",
     "gbs",
     GridBeamFlags,
-    needs=("own loop", "beam"),
+    needs=("search loop", "beam"),
     denies=("one order",),
     example=({"select": "gbs", "gbs_base": 2},),
     paper="Hokamp and Liu 2017, grid beam search",

@@ -85,7 +85,7 @@ class Gumbel(Select):
 
 
 @register(
-    "select", "gumbel", needs=("own loop",), denies=("beam", "repeatable calls"), samples=True,
+    "select", "gumbel", needs=("search loop",), denies=("beam", "repeatable calls"), samples=True,
     example=({"select": "gumbel"},),
     paper="Kool et al. 2019",
 )  # fmt: skip

@@ -91,7 +91,7 @@ def tell(flags, generation) -> str:
 
 
 @register(
-    "select", "sampling", SamplingFlags, check=check, tell=tell, needs=("own loop",), denies=("beam", "repeatable calls"),
+    "select", "sampling", SamplingFlags, check=check, tell=tell, needs=("search loop",), denies=("beam", "repeatable calls"),
     samples=True,
     neutral=({"select": "sampling", "sampling": True, "sampling_topk": 1},),
     example=({"select": "sampling", "sampling": True, "sampling_epsilon": 0.05},),

@@ -99,7 +99,7 @@ def check(flags, generation) -> None:
     "lexical",
     LexicalFlags,
     check=check,
-    needs=("own loop", "rows of a beam", "output layer", "source sentence"),
+    needs=("search loop", "rows of a beam", "output layer", "source sentence"),
     neutral=({"softmax": "lexical", "shortlist_top": 10**6, "shortlist_file": "{lexical table}"},),
     example=({"softmax": "lexical", "shortlist_top": 8, "shortlist_share": "sentence", "shortlist_file": "{lexical table}"},),
     paper="Shi and Knight 2017; baseline WA of Shi, Xu and Knight 2018",

@@ -231,7 +231,7 @@ SMALL = {"softmax": "lsh", "lsh_k": 4, "lsh_u": 2, "lsh_bands": 20, "lsh_hits": 
     "lsh",
     LSHFlags,
     check=check,
-    needs=("own loop", "rows of a beam", "output layer", "one model"),
+    needs=("search loop", "rows of a beam", "output layer", "one model"),
     neutral=({"softmax": "lsh", "lsh_hits": 0}, {"softmax": "lsh", "lsh_top": 10**6, "lsh_share": "sentence"}),
     example=(SMALL, {**SMALL, "lsh_normalise": "exact"}),
     paper="Shi, Xu and Knight 2018, locality sensitive hashing",

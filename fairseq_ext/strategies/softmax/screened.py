@@ -201,7 +201,7 @@ def unavailable(weight: Tensor, m: int) -> str | None:
 @register(
     "softmax",
     "screened",
-    needs=("own loop", "rows of a beam", "output layer", "softmax's own order", "one model"),
+    needs=("search loop", "rows of a beam", "output layer", "softmax's own order", "one model"),
     neutral=({"softmax": "screened"},),
     example=({"softmax": "screened"},),
     paper="the full softmax from half the bytes, with certified bounds",

@@ -24,7 +24,7 @@ from fairseq_ext.strategies.softmax._shortlist import shortlist_arguments
     "top",
     TopFlags,
     check=check_top,
-    needs=("own loop", "rows of a beam", "output layer"),
+    needs=("search loop", "rows of a beam", "output layer"),
     neutral=({"softmax": "top", "shortlist_top": 10**6},),
     example=({"softmax": "top", "shortlist_top": 12, "shortlist_share": "sentence"},),
     paper="Shi, Xu and Knight 2018, baseline TOP",

@@ -135,7 +135,7 @@ class Early(Count):
     "early",
     LengthFlags,
     check=check_length,
-    needs=("own loop", "beam"),
+    needs=("search loop", "beam"),
     neutral=({"stop": "early"},),
     example=({"stop": "early", "select": "dba"}, {"stop": "early", "select": "gbs"}),
     paper="none; an addition for constrained search",

@@ -37,7 +37,7 @@ class First(Stop):
     "first",
     LengthFlags,
     check=check_length,
-    needs=("own loop", "beam"),
+    needs=("search loop", "beam"),
     example=({"stop": "first"},),
     paper="Huang, Zhao and Ma 2017, baseline of OpenNMT-py",
 )

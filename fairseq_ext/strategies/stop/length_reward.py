@@ -37,7 +37,7 @@ def check_length(flags, generation) -> None:
     if not 0 <= flags.length_reward <= MOST:
         raise UsageError(f"--length-reward (nats) must be 0 to {MOST}, not {flags.length_reward}")
     if flags.length_reward and not generation.unnormalized:
-        raise UsageError("--length-reward adds to raw scores: add --unnormalized, or leave --length-reward out and keep normalised scores")
+        raise UsageError("--length-reward adds to unnormalised scores: add --unnormalized, or leave it out")
     if not 0 < flags.length_ratio <= MOST:
         raise UsageError(f"--length-ratio {flags.length_ratio} is not a length ratio: use a number above 0, at most {MOST}")
     if not abs(flags.length_offset) <= LONGEST:

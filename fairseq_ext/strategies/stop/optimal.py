@@ -3,7 +3,7 @@
     L. Huang, K. Zhao and M. Ma. When to Finish? Optimal Beam Search for Neural Text Generation (modulo beam size).
     EMNLP 2017. https://aclanthology.org/D17-1227/
 
-Eq. 3 (raw scores) and Eq. 4 (with the reward) are one test here: the n-th best finished score against the best that any live
+Eq. 3 (unnormalised scores) and Eq. 4 (with the reward) are one test here: the n-th best finished score against the best that any live
 hypothesis can still reach (`Scoring.bound`). A finished hypothesis never grows, so only live ones enter the bound; ties stop.
 
 | symbol | flag |
@@ -143,7 +143,7 @@ def certificate(flags, generation) -> str:
     OptimalFlags,
     check=check,
     tell=certificate,
-    needs=("own loop", "beam", "scores of at most 0"),
+    needs=("search loop", "beam", "scores of at most 0"),
     example=(
         {"stop": "optimal"},
         {"stop": "optimal", "stop_expansion": "paper"},

@@ -83,7 +83,7 @@ class Ranked(Stop):
     "ranked",
     LengthFlags,
     check=check_length,
-    needs=("own loop", "beam", "one order"),
+    needs=("search loop", "beam", "one order"),
     example=({"stop": "ranked"},),
     paper="Yang et al. 2020, Appendix A.1",
 )

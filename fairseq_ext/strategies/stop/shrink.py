@@ -43,7 +43,7 @@ class Shrink(Stop):
     "shrink",
     LengthFlags,
     check=check_length,
-    needs=("own loop", "beam"),
+    needs=("search loop", "beam"),
     example=({"stop": "shrink"},),
     paper="Huang, Zhao and Ma 2017, baseline of RNNsearch",
 )

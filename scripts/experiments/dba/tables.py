@@ -96,7 +96,7 @@ def times(runs: dict[str, Any]) -> str:
         rows.append([method, *(f"{1000 * at[n]['seconds']:.0f} ({1000 * at[n]['low']:.0f}-{1000 * at[n]['high']:.0f})" for n in columns)])
     title = "### Figure 4: milliseconds of processor time a sentence by number of constraint tokens, "
     title += f"{runs['timed']}, --prune-finished {runs['time_prune']:g}\n\n"
-    title += f"Median of {runs['times'][0]['rounds']} round(s) in turns, and their range."
+    title += f"Median of {runs['times'][0]['rounds']} alternating round(s), and their range."
     rows.append(["sentences", *(str(at[n]["sentences"]) for n in columns)])
     return title + "\n\n" + table(["search", *map(str, columns)], rows)
 

@@ -159,11 +159,11 @@ class Sweep:
         limited = dict(stop="optimal", max_len_a=A, max_len_b=B)
         runs: dict[str, tuple[str, dict[str, Any], Setting]] = {
             "count, normalised scores": ("count", {}, norm),
-            "count, raw scores": ("count", {}, plain),  # the same search
-            "first, raw scores": (*search_of("first", plain), plain),
-            "shrink, raw scores": (*search_of("shrink", plain), plain),
-            "optimal, raw scores": ("optimal.raw", raw, plain),
-            "optimal, raw scores, pruned": ("optimal.raw.pruned", raw | prune, plain),
+            "count, unnormalised scores": ("count", {}, plain),  # the same search
+            "first, unnormalised scores": (*search_of("first", plain), plain),
+            "shrink, unnormalised scores": (*search_of("shrink", plain), plain),
+            "optimal, unnormalised scores": ("optimal.raw", raw, plain),
+            "optimal, unnormalised scores, pruned": ("optimal.raw.pruned", raw | prune, plain),
             name: ("optimal.tuned", rewarded, tuned),
             f"{name}, pruned": ("optimal.tuned.pruned", rewarded | prune, tuned),
             f"optimal, normalised scores, pruned, at most {A} x source + {B} tokens": ("optimal.norm.pruned", limited | prune, norm),

@@ -22,19 +22,19 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "streaming"))
 
 from methods import BenchError, Decoding, Text, add_text_arguments, compare, machine, made_by, named, prepare  # noqa: E402
 
-COUNTS = ("count, raw scores", "count, normalised scores")
+COUNTS = ("count, unnormalised scores", "count, normalised scores")
 
 
 def methods(args: argparse.Namespace) -> dict[str, list[str]]:
-    """Flags by name; those of raw scores first, which all find the best sum of log-probabilities that they can."""
+    """Flags by name; those of unnormalised scores first, which all find the best sum of log-probabilities that they can."""
     raw = ["--unnormalized"]
     out = {
-        "fairseq, raw scores": raw,
+        "fairseq, unnormalised scores": raw,
         COUNTS[0]: raw,
-        "first, raw scores": [*raw, "--stop", "first"],
-        "shrink, raw scores": [*raw, "--stop", "shrink"],
-        "optimal, raw scores": [*raw, "--stop", "optimal"],
-        "optimal, raw scores, pruned": [*raw, "--stop", "optimal", "--prune-bound"],
+        "first, unnormalised scores": [*raw, "--stop", "first"],
+        "shrink, unnormalised scores": [*raw, "--stop", "shrink"],
+        "optimal, unnormalised scores": [*raw, "--stop", "optimal"],
+        "optimal, unnormalised scores, pruned": [*raw, "--stop", "optimal", "--prune-bound"],
     }
     if args.reward:
         shape = ["--length-reward", str(args.reward), "--length-ratio", str(args.ratio), "--length-offset", str(args.offset)]
@@ -101,7 +101,7 @@ def main() -> None:
             of_beam, names = table(text, beam, args)
             lines += [f"### Time at beam {beam}", "", *of_beam, ""]
             signatures += [{"search": name, "signature": signature} for name, signature in names.items()]
-    rounds = f"{args.repeats} round{'s' * (args.repeats != 1)} in turns"
+    rounds = f"{args.repeats} alternating round{'s' * (args.repeats != 1)}"
     about = f"Model {named(args.model)}, first {len(text.references)} lines of {named(args.text)}, batches of {args.batch_size}; "
     lines += [about + f"processor time of one thread, {rounds}; " + made_by(machine()), ""]
     made = "\n".join(lines)

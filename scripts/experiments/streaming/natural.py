@@ -142,7 +142,7 @@ def main() -> None:
                 part.write_text(json.dumps(saved), encoding="utf-8")
                 os.replace(part, file)
             rounds = len(saved["rows"][0]["seconds"])
-            timed = f"processor time of one thread, {rounds} round{'s' * (rounds != 1)} in turns; " if rounds else ""
+            timed = f"processor time of one thread, {rounds} alternating round{'s' * (rounds != 1)}; " if rounds else ""
             about = f"Model {named(args.model)}, first {len(text.references)} lines of {named(args.text)}; "
             lines += [f"### Beam {k}, {n} sentences", "", *table(saved["rows"]), "", about + timed + made_by(saved["machine"]), ""]
     made = "\n".join(lines)

@@ -186,7 +186,7 @@ def test_single_precision_ensembles_agree_within_rounding():
         ({"prune_children": 0}, "--prune-children 0 would leave no hypothesis"),
         ({"stop": "ranked", "select": "gbs"}, "--stop ranked compares all hypotheses"),
         ({"stream_width": 5}, "--stream-width belongs to --schedule stream"),
-        ({"resume": True}, "--resume goes on with a results file and none is named"),
+        ({"resume": True}, "--resume continues a results file and none is named"),
     ],
     ids=str,
 )
