@@ -119,8 +119,8 @@ def explain(error: BaseException) -> str | None:
         return f"the dictionary {text.partition(' in ')[2].partition(',')[0]} is not valid UTF-8: make it with fairseq-preprocess"
     if "Duplicate word found when loading Dictionary" in text:
         return f"the dictionary has a word twice ({cut(text.partition(': ')[2].partition('.')[0])}): make it with fairseq-preprocess"
-    if "DiverseBeamSearch requires --beam to be divisible" in text:
-        return "--diverse-beam-groups shares the beam out evenly, so --beam must be a multiple of it: change one of the two"
+    if "Search parameters are mutually exclusive" in text:
+        return "--sampling, --diverse-beam-groups, --diversity-rate and --match-source-len each choose continuations: leave all but one out"
     if type(error).__name__ == "ConfigCompositionException" and "tokenizer." in text:
         return "--tokenizer moses needs the languages: add --source-lang and --target-lang"
     if type(error).__name__ == "MissingConfigException" and (found := re.search(r"Could not find '(bpe|tokenizer)/(\w+)'", text)):

@@ -97,7 +97,7 @@ class BeamSearchGenerator(SequenceGenerator):
         self.target_text = TargetText(lambda: Segmenter(tgt_dict), self.symbols_to_strip_from_output, "none")  # a task knows more
         self.in_text: InText | None = None  # reads its words
         self.choose: BayesRisk | None = None  # by expected utility, where --mbr does
-        if flags.mbr:
+        if flags.mbr is not None:
             self.choose = BayesRisk(flags, lambda tokens: self.target_text.text(tokens)) if share is None else share.choose
         self.show_bar = False  # how far a stream has come
         self.take: Callable[[Pool], list] | None = None  # gets the pool of each call instead of the search, and answers the call

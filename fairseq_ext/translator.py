@@ -15,6 +15,7 @@ from fairseq import utils
 from torch import Tensor
 from tqdm import tqdm
 
+from fairseq_ext.candidates.flags import check_seed
 from fairseq_ext.constraints.from_python import Given, Phrases
 from fairseq_ext.constraints.report import report_unsearched
 from fairseq_ext.constraints.sentence import EMPTY, SentenceConstraints
@@ -114,12 +115,14 @@ class Translator(LoadedModel):
     def translate(
         self, lines: Sequence[str], nbest: int | None = ..., constraints: Sequence[Phrases] | None = ..., avoid: Avoid | None = ...,
         prefixes: Sequence[str | None] | None = ..., *, errors: Literal["raise"] = ..., beam: int | None = ..., progress: bool = ...,
+        seed: int | None = ...,
     ) -> list[list[Translation]]: ...  # fmt: skip
 
     @overload
     def translate(
         self, lines: Sequence[str], nbest: int | None = ..., constraints: Sequence[Phrases] | None = ..., avoid: Avoid | None = ...,
         prefixes: Sequence[str | None] | None = ..., *, errors: Literal["return"], beam: int | None = ..., progress: bool = ...,
+        seed: int | None = ...,
     ) -> list[list[Translation] | UsageError]: ...  # fmt: skip
 
     def translate(
@@ -133,9 +136,10 @@ class Translator(LoadedModel):
         errors: str = "raise",
         beam: int | None = None,
         progress: bool = False,
+        seed: int | None = None,
     ) -> list[Any]:
-        """Each line's n-best list of `Translation`, best first (nbest, beam: those of the flags unless given). progress: a bar on
-        standard error.
+        """Each line's n-best list of `Translation`, best first (nbest, beam, seed of samples: those of the flags unless given).
+        progress: a bar on standard error.
 
         constraints: for each line the phrases that must appear, as plain text; a list of phrases is met by any one of them.
         avoid: phrases that must not appear, in any line, or a list of them for each line. prefixes: what each line starts with.
@@ -145,18 +149,20 @@ class Translator(LoadedModel):
         raises its UsageError, which names the line; with "return" it has the UsageError in the place of its n-best list, and the other
         lines are translated. What is wrong with the call as a whole is raised in either case.
         """
-        return self.translate_part(listed(lines), nbest, Given(constraints, avoid, prefixes), errors, beam, progress)
+        return self.translate_part(listed(lines), nbest, Given(constraints, avoid, prefixes, seed=seed), errors, beam, progress)
 
     @overload
     def translate_iter(
         self, lines: Iterable[str], nbest: int | None = ..., constraints: Iterable[Phrases] | None = ..., avoid: Sequence[str] | None = ...,
         prefixes: Iterable[str | None] | None = ..., *, errors: Literal["raise"] = ..., beam: int | None = ..., buffer: int = ...,
+        seed: int | None = ...,
     ) -> Iterator[list[Translation]]: ...  # fmt: skip
 
     @overload
     def translate_iter(
         self, lines: Iterable[str], nbest: int | None = ..., constraints: Iterable[Phrases] | None = ..., avoid: Sequence[str] | None = ...,
         prefixes: Iterable[str | None] | None = ..., *, errors: Literal["return"], beam: int | None = ..., buffer: int = ...,
+        seed: int | None = ...,
     ) -> Iterator[list[Translation] | UsageError]: ...  # fmt: skip
 
     def translate_iter(
@@ -170,6 +176,7 @@ class Translator(LoadedModel):
         errors: str = "raise",
         beam: int | None = None,
         buffer: int = 1000,
+        seed: int | None = None,
     ) -> Iterator[Any]:
         """Yield each line's n-best list, in the order of the lines, which are read as they are needed: at most `buffer` at a time.
 
@@ -181,7 +188,7 @@ class Translator(LoadedModel):
         others = {name: iter(given) for name, given in (("constraints", constraints), ("prefixes", prefixes)) if given is not None}
         while part := list(itertools.islice(reading, buffer)):
             given: dict[str, Any] = {name: list(itertools.islice(each, len(part))) for name, each in others.items()}
-            yield from self.translate_part(part, nbest, Given(avoid=avoid, first=first, **given), errors, beam)
+            yield from self.translate_part(part, nbest, Given(avoid=avoid, first=first, seed=seed, **given), errors, beam)
             first += len(part)
 
     def translate_part(
@@ -191,6 +198,7 @@ class Translator(LoadedModel):
         if errors not in ("raise", "return"):
             raise UsageError(f"errors is {errors!r}: use 'raise' or 'return'")
         with self.lock:
+            check_seed(given.seed, self.task.flags())
             self.generator, nbest = self.generators.use(beam, nbest)
             if given:
                 self.use_constraints()
@@ -216,7 +224,8 @@ class Translator(LoadedModel):
                     good.append(place)
                     tokens.append(encoded)
             numbers = [given.first + place for place in good]
-            found = self.search(tokens, wanted if self.known.constrained else None, nbest, errors == "return", progress, numbers)
+            given_to_all = errors == "return", progress, numbers, given.seed
+            found = self.search(tokens, wanted if self.known.constrained else None, nbest, *given_to_all)
             for place, each in zip(good, found, strict=True):
                 out[place] = each
             return out
@@ -293,11 +302,12 @@ class Translator(LoadedModel):
         cornering: bool = False,
         progress: bool = False,
         numbers: Sequence[int] | None = None,
+        seed: int | None = None,
     ) -> list[Any]:
         """The n-best lists of encoded lines, each (L,); wanted: each line's constraints (`use_constraints` first), None for none.
 
-        numbers: of the lines in statistics and files (default: from 0). Errors: SentenceError for a line that cannot be translated; with
-        cornering it is in the place of its n-best list.
+        numbers: of the lines in statistics and files (default: from 0). seed: of samples. Errors: SentenceError for a line
+        that cannot be translated; with cornering it is in the place of its n-best list.
         """
         numbers, pad = range(len(tokens)) if numbers is None else numbers, self.task.source_dictionary.pad()
 
@@ -318,6 +328,8 @@ class Translator(LoadedModel):
                     continue
                 sample, here = share_of((batch, None, None), len(here), places, pad)[0], [here[place] for place in places]
                 sample["id"] = torch.tensor([numbers[i] for i in here])
+                if seed is not None:
+                    sample["seeds"] = [seed] * len(here)
                 if wanted is not None:
                     sample["sentence_constraints"] = [wanted[i] for i in here]
                 given = (utils.move_to_cuda(sample) if self.cuda else sample, None, None)

@@ -204,6 +204,7 @@ def search(
     ends: Any = None,
     ordered: bool = False,
     prefix: Tensor | None = None,
+    softmax: Any = None,
 ) -> Found:
     """Decode one sentence a table. max_len: target tokens before EOS; source: source tokens without EOS (one value, or one each);
     constraints: SentenceConstraints, one each; boundaries, banned_in_any_case, ends: as the pool has them. A stop plug that counts wants
@@ -215,9 +216,9 @@ def search(
     pool = Pool(names, torch.tensor(lengths) + 1, limits, torch.arange(each), EOS, prefix)
     pool.constraints, pool.ordered, pool.boundaries = constraints, ordered, boundaries
     pool.banned_in_any_case = banned_in_any_case
-    pool.ends = ends
+    pool.ends, pool.seeds = ends, [5] * each
     watched = Watched(stop, [0] * each, [0] * each)
-    strategies = Strategies(select or TopK(k), watched, WholeBatch(), FullSoftmax(), list(prune))
+    strategies = Strategies(select or TopK(k), watched, WholeBatch(), softmax or FullSoftmax(), list(prune))
     stats = stats if stats is not None else Stats()
     lists: list[list[Hypothesis]] = [[] for _ in tables]
     setup = SearchSetup(TableDecoder(tables), spec(k, nbest, scoring), strategies, LogitsProcessors(PAD, UNK, EOS, min_len=min_len), stats)

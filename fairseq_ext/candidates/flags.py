@@ -6,6 +6,7 @@ from typing import Any, Optional
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
 from fairseq_ext.errors import UsageError
+from fairseq_ext.registry import samples
 
 MODEL = "comet"  # the utility that needs one
 
@@ -41,6 +42,14 @@ class CandidateFlags(FairseqDataclass):
     )
 
 
+def check_seed(seed: Any, flags: Any) -> None:
+    """Refuse a seed of a request or a call that is none, or that no sample is drawn by (raises UsageError)."""
+    if seed is not None and (type(seed) is not int or not 0 <= seed < 2**32):
+        raise UsageError(f"seed is {seed!r}: give a whole number from 0 to 4294967295")
+    if seed is not None and not samples(flags):
+        raise UsageError("seed is of samples, and this search draws none: leave it out, or use --select sampling or gumbel")
+
+
 NAMES = tuple(name for name in CandidateFlags.__dataclass_fields__ if name != "_name")
 
 
@@ -51,7 +60,7 @@ def given(flags: Any) -> dict[str, Any]:
 
 def check(flags: Any, generation: Any) -> None:
     """Refuse what --mbr cannot do, and its flags without it (raises UsageError)."""
-    if not flags.mbr:
+    if flags.mbr is None:
         for name in given(flags):
             raise UsageError(f"--{name.replace('_', '-')} belongs to --mbr, which is not switched on: add it or leave this flag out")
         return

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.errors import SentenceError, UsageError
 
 Utility = Callable[[Sequence[str], Sequence[str], str], Any]  # candidates, references, source -> (C, R), higher is better
 
@@ -65,7 +65,10 @@ def comet(path: str) -> Utility:
         raise UsageError("--mbr comet needs COMET: pip install unbabel-comet, or use --mbr chrf") from None
     if not os.path.isfile(path):
         raise UsageError(f"--mbr-model {path} is not there: name the file of a COMET model")
-    model = load_from_checkpoint(path)
+    try:
+        model = load_from_checkpoint(path)
+    except Exception as error:
+        raise UsageError(f"--mbr-model {path} is no model that COMET loads ({error}): name the file of one") from error
 
     def utility(candidates: Sequence[str], references: Sequence[str], source: str) -> Any:
         pairs = [{"src": source, "mt": candidate, "ref": reference} for candidate in candidates for reference in references]
@@ -81,14 +84,18 @@ def named(name: str) -> Utility:
         raise UsageError(f"--mbr must be chrf, bleu, ter, comet or module:function, not {name}")
     sys.path.insert(0, os.getcwd())
     try:
-        found = getattr(importlib.import_module(module), function)
+        if not callable(found := getattr(importlib.import_module(module), function)):
+            raise AttributeError(f"{function} is no function")
     except (ImportError, AttributeError, ValueError) as error:
         raise UsageError(f"--mbr {name} cannot be loaded ({error}): name a module that Python finds, and a function of it") from None
     finally:
         sys.path.remove(os.getcwd())
 
     def utility(candidates: Sequence[str], references: Sequence[str], source: str) -> Any:
-        out = np.asarray(found(list(candidates), list(references), source), dtype=float)
+        try:
+            out = np.asarray(found(list(candidates), list(references), source), dtype=float)
+        except Exception as error:
+            raise SentenceError(f"--mbr {name} raises {type(error).__name__} ({error}): mend it for this sentence") from error
         if out.shape != (len(candidates), len(references)) or not np.isfinite(out).all():
             raise UsageError(f"--mbr {name} must give a number for each of {len(candidates)} candidates and {len(references)} references")
         return out

@@ -22,6 +22,7 @@ class Given:
     constraints: Sequence[Phrases] | None = None  # n lists of phrases that must appear
     avoid: Sequence[str] | Sequence[Sequence[str]] | None = None  # phrases that must not appear, in any line, or n lists of them
     prefixes: Sequence[str | None] | None = None  # n: what each line starts with
+    seed: int | None = None  # of their samples
     first: int = 0  # lines of the call before these n, for messages and for the files of the flags
 
     def __bool__(self) -> bool:

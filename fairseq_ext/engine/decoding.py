@@ -109,6 +109,7 @@ class Decoding(Intake):
                     pool = pool_of(self.translator, tokens, [request.sought for request in batch])
             batch = [batch[i] for i in pool.ids.tolist()]
             pool.ids = torch.zeros_like(pool.ids)  # a request's samples depend on nothing but what it asks for
+            pool.seeds = [self.generator.spec.seed if request.job.seed is None else request.job.seed for request in batch]
             for sentence, request in enumerate(batch):
                 request.pool, request.sentence = pool, sentence
                 pool.max_len[sentence] = request.room or pool.max_len[sentence]

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from fairseq_ext.candidates.flags import check_seed
 from fairseq_ext.constraints.flags import places_terms
 from fairseq_ext.constraints.report import ConstraintCounts
 from fairseq_ext.constraints.sentence import SentenceConstraints, SourceTerm
@@ -65,6 +66,7 @@ class Intake:
     def add(self, number: int, job: Job) -> None:
         """Take in a request."""
         try:
+            check_seed(job.seed, self.translator.task.flags())
             with self.languages.of(job.languages):
                 if job.source.strip():
                     return self.scheduler.add(self.prepared(number, job))

@@ -31,6 +31,7 @@ class Job:
     streams: bool = False  # partial results are asked for
     align: bool = False  # so are the words of hypotheses that stand for words of the source
     languages: tuple[str, str] | None = None  # source and target; None: those of the flags
+    seed: int | None = None  # of its samples; None: that of the flags
     submitted: float = 0.0  # time.monotonic()
 
 

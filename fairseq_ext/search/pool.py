@@ -41,6 +41,7 @@ class Pool:
     ordered: bool = False  # required phrases must come in the order given
     required: Sequence[Collection[int]] | None = None  # ids that a shortlist must hold for each sentence, as `select` says
     draft_lines: list[int] | None = None  # line of the draft file of each sentence, -1 for none; None: its number
+    seeds: list[int] = field(default_factory=list)  # of each sentence's samples; empty: none are drawn
     numbered: bool = True  # ids come from the data set, not from the place in the batch
     to_decode: list[int] | None = None  # the sentences to decode, in the order in which they start; None: all
     alone: bool = False  # a sentence is encoded beside others of its length only: padding would change its encoder's output

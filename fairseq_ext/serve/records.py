@@ -1,7 +1,7 @@
 """Requests as JSON, in the form of the records of a JSONL corpus, and answers.
 
     {"source": "Guten Morgen.", "constraints": ["morning"], "any_of": [["a", "b"]], "avoid": ["day"], "prefix": "Good",
-     "glossary": "NAME" | ["NAME", ...] | {"Morgen": "morning|dawn"}, "nbest": 3, "detail": true, "id": 7}
+     "glossary": "NAME" | ["NAME", ...] | {"Morgen": "morning|dawn"}, "nbest": 3, "seed": 1, "detail": true, "id": 7}
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fairseq_ext.loading.several_sentences import warning
 from fairseq_ext.text.formats import FORMATS, passes
 from fairseq_ext.text.splitter import plain_ends
 
-NAMES = ("source", "id", *KEYS, "glossary", "nbest", "detail", "format", "alignment")
+NAMES = ("source", "id", *KEYS, "glossary", "nbest", "detail", "format", "alignment", "seed")
 EXAMPLE = {"source": "Der Patient hat einen Port.", "constraints": ["port"], "avoid": ["harbour"], "nbest": 2}
 EXAMPLES: dict[str, Any] = {
     "one sentence": {"source": "Der Patient hat einen Port."},
@@ -37,6 +37,7 @@ PROPERTIES = {
     "nbest": {"type": "integer", "minimum": 1, "description": "hypotheses, at most the beam"},
     "detail": {"type": "boolean", "description": "tokens and their scores as well"},
     "format": {"type": "string", "enum": list(FORMATS), "description": "what the text is written in (default: text)"},
+    "seed": {"type": "integer", "minimum": 0, "description": "of samples, where the server draws them (default: that of the server)"},
     "alignment": {"type": "boolean", "description": "which words of the text and of its translation stand for each other as well"},
 }
 GRAPH = {
@@ -115,8 +116,9 @@ def read_record(value: Any, where: str, glossary: Callable[[str], GlossaryFile])
         raise UsageError(f"{where} has the unknown key '{cut(unknown[0])}': the keys are {', '.join(NAMES)}")
     if not isinstance(value.get("source"), str):
         raise UsageError(f'{where} has no text in "source": write the sentence there')
-    for key, kind, what in (("nbest", int, "a whole number"), ("detail", bool, "true or false"), ("alignment", bool, "true or false")):
+    for key, kind in (("nbest", int), ("seed", int), ("detail", bool), ("alignment", bool)):
         if value.get(key) is not None and type(value[key]) is not kind:
+            what = "a whole number" if kind is int else "true or false"
             raise UsageError(f'{where} has {cut(json.dumps(value[key]))} for "{key}": write {what}')
     given = {key: value[key] for key in KEYS if value.get(key) is not None}
     fields_of(given, where)
@@ -126,6 +128,8 @@ def read_record(value: Any, where: str, glossary: Callable[[str], GlossaryFile])
             raise UsageError(f"{where} has phrases that must appear, and a format of several sentences: leave one of the two out")
         passes(value["format"], plain_ends)
         request["format"] = value["format"]
+    if value.get("seed") is not None:
+        request["seed"] = value["seed"]
     if value.get("alignment"):
         request["align"] = True
     return Record(request, value.get("id"), bool(value.get("detail")))

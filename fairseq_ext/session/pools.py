@@ -55,6 +55,7 @@ class Pools:
         pool = Pool(net_input, length, max_len, ids, bos, prefix_tokens, pad=spec.pad, numbered=numbered)
         pool.alone = source.dim() == 3 and refills(self.flags)  # else the stream would change results
         pool.draft_lines = sample.get("draft_lines")  # of an interactive session
+        pool.seeds = sample.get("seeds", [spec.seed] * len(lengths))  # a call of the API may have its own
         return pool
 
     def constrain_(self, pool: Pool, sample: dict[str, Any], packed: Tensor | None, text: TargetText) -> None:

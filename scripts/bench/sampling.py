@@ -2,8 +2,8 @@
 
     python scripts/bench/sampling.py --model MODEL --text TEXT --lines 200 --samples 1 10 --cut topk=10
 
-All three decode the same batches, one thread each, in turn (A B C A B C); the ratio is of the medians. Their samples differ, as their
-noise does; mean length, mean score and distinct n-grams of tokens say that they sample the same distribution.
+All decode the same batches, one thread each, in turn (A B C A B C), ours and CTranslate2 in 8 bits too; ratios are of the medians. Their
+samples differ, as their noise does; mean length, mean score and distinct n-grams of tokens say that they sample the same distribution.
 """
 
 import argparse
@@ -34,6 +34,7 @@ def main() -> None:
         for n in args.samples:
             flags = ["--cpu", "--batch-size", "64", "--beam", str(n), "--nbest", str(n), "--sampling", *cut]
             contenders = [stock(text, flags), ours(text, flags), ctranslate2(text, flags)]
+            contenders += [ours(text, [*flags, "--int8"], "ours in 8 bits"), ctranslate2(text, flags, "int8", name="CTranslate2 in 8 bits")]
             seconds: list[list[float]] = [[] for _ in contenders]
             for round_ in range(args.rounds + 1):
                 for contender, took in zip(contenders, seconds, strict=True):
@@ -49,7 +50,8 @@ def main() -> None:
                         print(f"{contender.name}: {len(every)} samples, {means[0]:.2f} tokens, score {means[1]:.3f}, {told}")
             middle = [statistics.median(took) for took in seconds]
             told = ", ".join(f"{c.name} {m:.2f} s ({min(t):.2f}-{max(t):.2f})" for c, m, t in zip(contenders, middle, seconds, strict=True))
-            ratios = f"ours {middle[0] / middle[1]:.2f}x stock, {middle[2] / middle[1]:.2f}x CTranslate2"
+            pairs = (middle[1:3], middle[3:])
+            ratios = ", in 8 bits ".join(f"{middle[0] / own:.2f}x stock, {other / own:.2f}x CTranslate2" for own, other in pairs)
             print(f"{n} samples, {args.cut or 'all words'}: {told}; {ratios}")
 
 

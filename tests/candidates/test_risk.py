@@ -132,6 +132,9 @@ def test_comet_is_given_source_candidate_and_reference(monkeypatch, tmp_path):
     assert utility(["a", "bb"], ["", "ccc"], "four").tolist() == [[14, 314], [24, 324]]
     with pytest.raises(UsageError, match="nowhere is not there"):
         utility_of(Flags(mbr="comet", mbr_model="nowhere"))
+    monkeypatch.setitem(sys.modules, "comet", SimpleNamespace(load_from_checkpoint=lambda path: {}["weights"]))
+    with pytest.raises(UsageError, match=r"model is no model that COMET loads \('weights'\)"):
+        utility_of(Flags(mbr="comet", mbr_model=str(tmp_path / "model")))
 
 
 # ---- by every door
@@ -196,13 +199,28 @@ def test_commands_print_utilities_and_keep_scores_and_phrases(tiny, tmp_path, mo
     assert [line.split("\t")[0] for line in typed.stdout.splitlines() if line.startswith("U-")] == ["U-0", "U-1", "U-2"]
 
 
+def no_number_for_four(candidates, references, source):
+    """A utility that fails for one sentence."""
+    return [[1 / (source != "de4") for _ in references] for _ in candidates]
+
+
+def test_a_utility_that_fails_costs_its_own_sentence(tiny):
+    typed = interactive(tiny, *EXT, "--mbr", f"{__name__}:no_number_for_four", stdin="de1\nde4\nde3\n", run=forked.command, check=False)
+    found = dict(line.split("\t")[::2] for line in typed.stdout.splitlines() if line.startswith("H-"))
+    assert typed.returncode == 3 and found["H-0"] and found["H-2"] and not found["H-1"]
+    assert "E-1" in typed.stderr and f"--mbr {__name__}:no_number_for_four raises ZeroDivisionError" in typed.stderr
+
+
 @pytest.mark.parametrize(
     "flags, said",
     [
         (["--mbr", "chrf", "--beam", 1], "--mbr chooses among the hypotheses of a sentence"),
         (["--mbr", "nonsense"], "--mbr must be chrf, bleu, ter, comet or module:function, not nonsense"),
         (["--mbr", "no_module_here:f"], "--mbr no_module_here:f cannot be loaded"),
+        (["--mbr", ""], "--mbr must be chrf, bleu, ter, comet or module:function, not"),
+        (["--mbr", "os:path"], "--mbr os:path cannot be loaded (path is no function)"),
         (["--mbr", "comet"], "--mbr comet and --mbr-model"),
+        (["--mbr", "comet", "--mbr-model", "nowhere"], "--mbr comet needs COMET: pip install unbabel-comet"),
         (["--mbr-candidates", 3], "--mbr-candidates belongs to --mbr"),
         (["--mbr", "chrf", "--mbr-references", -1], "--mbr-references (number of hypotheses) must be 0 or more"),
         (["--mbr", "chrf", "--mbr-prune", 1.0], "--mbr-prune (share of resamplings) must be 0 or more and below 1"),
@@ -212,5 +230,6 @@ def test_commands_print_utilities_and_keep_scores_and_phrases(tiny, tmp_path, mo
     ],
     ids=str,
 )
-def test_what_cannot_work_is_refused(tiny, flags, said):
+def test_what_cannot_work_is_refused(tiny, flags, said, monkeypatch):
+    monkeypatch.setitem(sys.modules, "comet", None)
     assert said in sentence(generate(tiny, *EXT, *flags, run=forked.command, check=False))

@@ -91,8 +91,8 @@ bool choose(const Sentence& s, float* logits, int64_t V, Best& best) {
 // The rows of a sentence with one token more, of those that its samples draw; each sample that ends is an answer. Samples that have drawn
 // the same so far share a row
 Result draw(Sentence& s, float* logits, int64_t V) {
-    static thread_local std::vector<int64_t> words, memory_word, memory_parent;
-    static thread_local std::vector<double> parts;
+    static thread_local std::vector<int64_t> memory_word, memory_parent;
+    static thread_local Left left;
     const Rules& rules = *s.rules;
     const int64_t k = rules.k, at = s.length + 1;
     int64_t *word = scratch(memory_word, k), *parent = scratch(memory_parent, k), rows = 0;
@@ -101,9 +101,9 @@ Result draw(Sentence& s, float* logits, int64_t V) {
         if (!forbid(s, i, line, V, highest, log_total)) return NOT_A_NUMBER;
         for (int64_t w = 0; w < V; ++w) line[w] = (line[w] - highest) - log_total;
         if (s.length >= s.limit) std::fill_n(line, rules.eos, -INFINITY), std::fill(line + rules.eos + 1, line + V, -INFINITY);
-        const Draw word_of(line, V, rules.cut, words, parts);
+        const Draw word_of(line, V, rules.cut, left);
         for (int64_t sample = 0; sample < k; ++sample)
-            if (s.row[sample] == i) word[sample] = word_of(uniform(rules.seed, s.number, sample, s.length));
+            if (s.row[sample] == i) word[sample] = word_of(uniform(s.seed, s.number, sample, s.length));
     }
     for (int64_t sample = 0; sample < k; ++sample) {
         const int64_t i = s.row[sample], w = word[sample];

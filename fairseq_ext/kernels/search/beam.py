@@ -59,7 +59,6 @@ class PlugRules:
     threshold: float | None = None
     behind_finished: float | None = None
     samples: bool | None = None
-    seed: int | None = None
     cut: ctypes.Structure | None = None
 
     def fields(self) -> dict[str, Any]:
@@ -105,17 +104,17 @@ class CompiledSentence:
             self.places_(2 * self.struct.T)
         return is_full
 
-    def start_(self, bos: int, limit: int, slot: int, nbest: int, rewarded: float, limit_divisor: float, number: int = 0) -> None:
+    def start_(self, bos: int, limit: int, slot: int, nbest: int, rewarded: float, limit_divisor: float, seed: int, number: int) -> None:
         """Begin with a sentence of at most `limit` tokens before EOS, which lies in a slot of the KV cache.
 
-        nbest: hypotheses that are asked for; rewarded: target length that a reward counts up to; limit_divisor: (limit + 1)^lenpen; number:
-        of the sentence, by which it samples.
+        nbest: hypotheses that are asked for; rewarded: target length that a reward counts up to; limit_divisor: (limit + 1)^lenpen; seed,
+        number: what it samples by.
         """
         struct = self.struct
         for name, address in self.addresses.items():
             setattr(struct, name, address)
-        struct.limit, struct.slot, struct.rows, struct.m, struct.number = limit, slot, 1, nbest, number
-        struct.rewarded, struct.limit_divisor = rewarded, limit_divisor
+        struct.limit, struct.slot, struct.rows, struct.m = limit, slot, 1, nbest
+        struct.rewarded, struct.limit_divisor, struct.seed, struct.number = rewarded, limit_divisor, seed, number
         struct.result = struct.length = struct.used = struct.finished = struct.waiting = struct.dropped = struct.missed = 0
         struct.best_total, struct.gap = -math.inf, 0.0
         self.kept["best"].fill(-math.inf)

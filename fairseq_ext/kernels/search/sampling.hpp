@@ -38,6 +38,12 @@ inline floats chances(floats x) {
     return e < EXACT ? __builtin_convertvector(__builtin_convertvector(low, ints), floats) : e;
 }
 
+inline double sum(doubles v) {
+    double total = 0;
+    for (int i = 0; i < LANES; ++i) total += v[i];
+    return total;
+}
+
 // The chances of up to SPAN words, and their sum
 inline double chances(const float* line, int64_t n, float* out) {
     doubles sums = {};
@@ -48,10 +54,15 @@ inline double chances(const float* line, int64_t n, float* out) {
         const floats chance = chances(x);
         store(out + i, chance), sums += __builtin_convertvector(chance, doubles);
     }
-    double total = 0;
-    for (int i = 0; i < LANES; ++i) total += sums[i];
-    return total;
+    return sum(sums);
 }
+
+// What a line's draws are made from
+struct Left {
+    std::vector<int64_t> words;        // in ascending order; none where the whole line is left
+    std::vector<double> parts;         // the chance of each of those, or of each span of the whole line
+    std::vector<float> value, amount;  // to whole vectors: each word's log-probability, and what it adds to what is asked for
+};
 
 // Draws from one line of log-probabilities (V,), as often as it is asked
 struct Draw {
@@ -59,73 +70,84 @@ struct Draw {
     int64_t V, best = 0;
     bool whole;                      // no word is left out
     double total = 0;
-    std::vector<int64_t>& words;     // that are left, in the order in which their chances are added up
-    std::vector<double>& parts;      // of each of those, or of each span of the whole line, its chance
+    Left& left;
 
-    Draw(const float* line, int64_t V, const Cut& cut, std::vector<int64_t>& words, std::vector<double>& parts)
-        : line(line), V(V), whole(!cut.top && cut.mass >= 1 && cut.floor == -INFINITY), words(words), parts(parts) {
-        words.clear(), parts.clear();
+    Draw(const float* line, int64_t V, const Cut& cut, Left& left)
+        : line(line), V(V), whole(!cut.top && cut.mass >= 1 && cut.floor == -INFINITY), left(left) {
         float out[SPAN];
         const float highest = largest(line, V);
         for (; best < V - 1 && line[best] != highest;) ++best;
+        left.parts.clear();
         if (whole) {
-            for (int64_t w = 0; w < V; w += SPAN) parts.push_back(chances(line + w, std::min(SPAN, V - w), out));
-        } else if (cut.top || cut.mass < 1) {
-            for (float depth = 2;; depth *= 2) {  // sorting the likely words is enough, as a rule
-                const float from = depth < 100 ? highest - depth : -INFINITY;
-                keep(from), weigh();
-                const bool enough = cut.top ? int64_t(words.size()) >= cut.top : std::accumulate(parts.begin(), parts.end(), 0.0) >= cut.mass * UNIT;
-                if (!enough && depth < 100) continue;
-                const auto better = [&](int64_t a, int64_t b) { return line[a] > line[b] || (line[a] == line[b] && a < b); };
-                const auto end = cut.top ? words.begin() + std::min<size_t>(cut.top, words.size()) : words.end();
-                cut.top ? std::partial_sort(words.begin(), end, words.end(), better) : std::sort(words.begin(), end, better);
-                words.erase(end, words.end()), weigh();
-                size_t n = 0;
-                double before = 0;
-                for (; n < words.size() && (cut.top || before < cut.mass * UNIT); ++n) before += parts[n];
-                words.resize(n), parts.resize(n);
-                break;
-            }
+            for (int64_t w = 0; w < V; w += SPAN) left.parts.push_back(chances(line + w, std::min(SPAN, V - w), out));
         } else {
-            keep(static_cast<float>(cut.floor)), weigh();
+            if (cut.top || cut.mass < 1) rank(cut.top ? cut.top : cut.mass * UNIT, cut.top, highest);
+            else keep(static_cast<float>(cut.floor));
+            weigh();
+            left.parts.assign(left.amount.begin(), left.amount.begin() + left.words.size());
         }
-        total = std::accumulate(parts.begin(), parts.end(), 0.0);
+        total = std::accumulate(left.parts.begin(), left.parts.end(), 0.0);
     }
 
-    // The chances of the words that are left
-    void weigh() {
-        float from[SPAN], out[SPAN];
-        parts.resize(words.size());
-        for (size_t first = 0; first < words.size(); first += SPAN) {
-            const size_t n = std::min<size_t>(SPAN, words.size() - first);
-            for (size_t i = 0; i < n; ++i) from[i] = line[words[first + i]];
-            chances(from, n, out), std::copy_n(out, n, parts.begin() + first);
+    // The words that are ranked first, of equals the first ones, that are `enough`: by number (of a count), or by their chances together
+    void rank(double enough, bool counts, float highest) {
+        auto above = [&](float from) {  // how much the words are from here on
+            doubles sums = {};
+            for (size_t i = 0; i < left.value.size(); i += LANES)
+                sums += __builtin_convertvector(load(&left.value[i]) >= from ? load(&left.amount[i]) : floats{}, doubles);
+            return sum(sums);
+        };
+        float low = highest, high = std::nextafter(highest, INFINITY);  // `enough` is reached between them
+        for (float depth = 2; depth < 100; depth *= 1.25f) {  // less likely words have no chance; as a rule the likely ones are enough
+            low = highest - depth;
+            keep(low), weigh();
+            if (counts) std::fill_n(left.amount.begin(), left.words.size(), 1.0f);
+            if (above(low) >= enough) break;
+            high = low;
         }
+        if (low == high) return;
+        for (float middle; middle = low + (high - low) / 2, low < middle && middle < high;) (above(middle) >= enough ? low : high) = middle;
+        double before = above(high);
+        size_t n = 0;
+        for (size_t i = 0; i < left.words.size(); ++i) {
+            const bool is_last = left.value[i] == low && before < enough;
+            if (is_last) before += left.amount[i];
+            if (is_last || left.value[i] > low) left.words[n++] = left.words[i];
+        }
+        left.words.resize(n);
+    }
+
+    // The chances of the words
+    void weigh() {
+        const size_t n = left.words.size(), whole = (n + LANES - 1) / LANES * LANES;
+        left.value.assign(whole, -INFINITY), left.amount.resize(whole);
+        for (size_t i = 0; i < n; ++i) left.value[i] = line[left.words[i]];
+        for (size_t i = 0; i < whole; i += LANES) store(&left.amount[i], chances(load(&left.value[i])));
     }
 
     // The words of this log-probability or more
     void keep(float from) {
-        words.clear();
+        left.words.clear();
         for (int64_t w = 0; w < V; w += BLOCK) {
             const int64_t end = std::min(V, w + BLOCK);
             if (w + BLOCK <= V && block_max(line + w) < from) continue;
             for (int64_t i = w; i < end; ++i)
-                if (line[i] >= from && line[i] > -INFINITY) words.push_back(i);
+                if (line[i] >= from && line[i] > -INFINITY) left.words.push_back(i);
         }
     }
 
     // The word that a number in [0, 1) falls on; the best where none has a chance, -1 where none is possible
     int64_t operator()(double u) const {
         if (!(total > 0)) return line[best] > -INFINITY ? best : -1;
-        double left = std::min(std::floor(u * total), total - 1);
+        double rest = std::min(std::floor(u * total), total - 1);
         size_t i = 0;
-        for (; left >= parts[i]; ++i) left -= parts[i];
-        if (!whole) return words[i];
+        for (; rest >= left.parts[i]; ++i) rest -= left.parts[i];
+        if (!whole) return left.words[i];
         float out[SPAN];
         const int64_t first = i * SPAN;
         chances(line + first, std::min(SPAN, V - first), out);
         int64_t w = 0;
-        for (; left >= out[w]; ++w) left -= out[w];
+        for (; rest >= out[w]; ++w) rest -= out[w];
         return first + w;
     }
 };

@@ -49,7 +49,7 @@ def philox(counter: Sequence[Word], key: tuple[Word, Word]) -> list[Word]:
     return [a, b, c, d]
 
 
-def uniform(seed: int, number: Tensor, sample: Tensor, step: Tensor) -> Tensor:
+def uniform(seed: Word, number: Tensor, sample: Tensor, step: Tensor) -> Tensor:
     """Numbers (d,) in [0, 1), in double precision: of each draw's sentence, sample and step (d,)."""
     a, b, _, _ = philox([step, sample, torch.zeros_like(step), number >> 32 & MASK], (seed & MASK, number & MASK))
     return ((a >> 5) * 2.0**26 + (b >> 6)).double() / 2.0**53  # type: ignore[union-attr]
@@ -62,12 +62,12 @@ def weights(value: Tensor) -> Tensor:
 
 def draw(value: Tensor, row: Tensor, u: Tensor, cut: Cut) -> Tensor:
     """For each draw (d,), the word of line `row`, ascending, of log-probabilities (n, V) that u falls on; -1 where none is possible."""
-    weight, word = weights(value), None
+    weight = weights(value)
     if cut.top or cut.mass < 1:
-        value, word = value.sort(dim=1, descending=True, stable=True)
-        weight = weight.gather(1, word)
-        rank = torch.arange(value.size(1), device=value.device)
-        left_out = rank >= cut.top if cut.top else weight.cumsum(1) - weight >= cut.mass * 2.0**50
+        word = value.argsort(dim=1, descending=True, stable=True)
+        ranked = torch.ones_like(weight) if cut.top else weight.gather(1, word)
+        left_out = torch.empty_like(value, dtype=torch.bool)
+        left_out.scatter_(1, word, ranked.cumsum(1) - ranked >= (cut.top or cut.mass * 2.0**50))
     else:
         left_out = value < cut.floor
     weight = weight.masked_fill(left_out, 0)
@@ -77,7 +77,7 @@ def draw(value: Tensor, row: Tensor, u: Tensor, cut: Cut) -> Tensor:
     total = below[:, -1]
     place = torch.searchsorted(below, torch.minimum((u * total).floor(), total - 1)[:, None], right=True).clamp(max=value.size(1) - 1)
     possible = value[row].gather(1, place) > -torch.inf
-    return (place if word is None else word[row].gather(1, place)).masked_fill(~possible, -1)[:, 0]
+    return place.masked_fill(~possible, -1)[:, 0]
 
 
 def draw_compiled(value: Tensor, row: Tensor, u: Tensor, cut: Cut) -> Tensor:

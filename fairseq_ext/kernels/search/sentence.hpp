@@ -19,7 +19,7 @@ struct Rules {
     int64_t k, min_len, eos, pad, ngram;  // ngram: size of those that do not repeat, 0: off
     int64_t stop, variable, children;     // variable: a sentence may have fewer than k rows; most continuations of a row
     int64_t paper, prune_bound;           // of OPTIMAL: a candidate that ends takes a place; rows that cannot win are dropped
-    int64_t samples, seed;                // rows are continued by words drawn at random, with this seed
+    int64_t samples;                      // rows are continued by words drawn at random
     Cut cut;                              // from these
     int64_t normalize;                    // scores are totals / length^lenpen, else totals + reward x min(length, rewarded)
     float temperature;
@@ -32,7 +32,7 @@ struct Sentence {
     const Rules* rules;
     int64_t limit, T, m;           // limit: most tokens before EOS
     double rewarded, limit_divisor;  // length that the reward counts up to; (limit + 1)^lenpen
-    int64_t slot, number;          // in the KV cache; of the sentence, by which it samples
+    int64_t slot, seed, number;    // in the KV cache; the last two are what it samples by
     // state
     int64_t result;                            // GOES_ON while it is live
     int64_t length, rows, used;                // tokens chosen so far, live rows, positions of the slot in use

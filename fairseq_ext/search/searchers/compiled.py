@@ -88,11 +88,11 @@ class CompiledSearch(Searcher):
             decoder.set_aside()
         self.setup.stats.encoder_calls += 1
         rewarded = spec.scoring.rewarded(pool, torch.tensor(sentences)).tolist() if spec.scoring.reward else itertools.repeat(0.0)
-        numbers = pool.ids[sentences].tolist()
-        for request, slot, length, number in zip(requests, slots, rewarded, numbers, strict=False):
+        noise = ((pool.seeds[i] if pool.seeds else 0, int(pool.ids[i])) for i in sentences)
+        for request, slot, length, keys in zip(requests, slots, rewarded, noise, strict=False):
             self.sentences[request] = self.spare.pop() if self.spare else CompiledSentence(self.rules)
             limit = pool.max_len[request.sentence]
-            self.sentences[request].start_(pool.bos, limit, slot, request.nbest, length, (limit + 1.0) ** spec.scoring.lenpen, number)
+            self.sentences[request].start_(pool.bos, limit, slot, request.nbest, length, (limit + 1.0) ** spec.scoring.lenpen, *keys)
         self.keep()
 
     def keep(self) -> None:

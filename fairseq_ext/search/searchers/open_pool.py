@@ -24,6 +24,7 @@ class OpenPool(Pool):
 
     def __init__(self, places: int, pad: int, device: torch.device):
         super().__init__({}, torch.zeros(places, dtype=torch.long, device=device), [0] * places, torch.arange(places), bos=pad, pad=pad)
+        self.seeds = [0] * places
         self.min_len_beside_prefix = True  # each sentence's own prefix counts
         self.free = list(range(places))  # a heap
         self.newcomers: tuple[Pool, list[int]] | None = None  # the sentences of the last `put_`, which start now
@@ -40,6 +41,8 @@ class OpenPool(Pool):
         for i, place in zip(sentences, places, strict=True):
             self.sources[place] = arrivals.source(i)
             self.max_len[place], self.ids[place] = arrivals.max_len[i], arrivals.ids[i]
+            if arrivals.seeds:
+                self.seeds[place] = arrivals.seeds[i]
             if arrivals.prefix is not None:
                 prefix = arrivals.prefix[i]
                 self.prefixes[place] = prefix[prefix != self.pad]

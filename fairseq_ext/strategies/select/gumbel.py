@@ -21,6 +21,7 @@ from fairseq_ext.search.candidates import Candidates, laid_out
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Select, Stop
+from fairseq_ext.strategies.select.sampling import noise_of
 from fairseq_ext.strategies.stop.ranked import Ranked
 
 ALL = Cut()
@@ -31,8 +32,8 @@ class Gumbel(Select):
 
     variable = True
 
-    def __init__(self, k: int, eos: int, seed: int):
-        self.k, self.eos, self.seed = k, eos, seed
+    def __init__(self, k: int, eos: int):
+        self.k, self.eos = k, eos
 
     def ending(self, stop: Stop) -> Stop:
         return Ranked(self.k, self.eos)
@@ -44,14 +45,14 @@ class Gumbel(Select):
     def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
         sentence, value = beam.sentence_of_row(), log_probs.dense().clone()
         draws = draw if log_probs.dense_for_library() is None else draw_compiled
-        number, steps = pool.ids.to(beam.device)[beam.live_index()][sentence], torch.tensor(beam.steps(), device=beam.device)[sentence]
+        seed, number, step = noise_of(beam, pool)
         weight = weights(value)
         left = whole = weight.sum(1)
         row, highest = torch.arange(beam.rows, device=beam.device), beam.aux["G"]
         found: list[tuple[Tensor, ...]] = []
         best = value.new_full((len(beam.live), self.k), -torch.inf, dtype=torch.double)  # G of each sentence's candidates
         for i in range(min(self.k, value.size(1))):
-            u, v = (uniform(self.seed, number[row], 2 * (beam.rank_of_row()[row] * self.k + i) + j, steps[row]) for j in (0, 1))
+            u, v = (uniform(seed[row], number[row], 2 * (beam.rank_of_row()[row] * self.k + i) + j, step[row]) for j in (0, 1))
             if i:  # below the last one, where what is left has its highest
                 at = beam.aux["mass"][row] + (left[row] / whole[row]).log()
                 highest = at - torch.logaddexp(at - highest, (-torch.log1p(-v)).log())
@@ -89,4 +90,4 @@ class Gumbel(Select):
     paper="Kool et al. 2019",
 )  # fmt: skip
 def build(flags, context) -> Gumbel:
-    return Gumbel(context.k, context.eos, context.seed)
+    return Gumbel(context.k, context.eos)

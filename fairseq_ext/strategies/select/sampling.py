@@ -16,6 +16,7 @@ from typing import Optional
 
 import torch
 from fairseq.dataclass import FairseqDataclass
+from torch import Tensor
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.kernels.search.beam import PlugRules
@@ -28,17 +29,24 @@ from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Select
 
 
+def noise_of(beam: Beam, pool: Pool) -> tuple[Tensor, Tensor, Tensor]:
+    """(n,) each row's seed, its sentence's number and its step."""
+    live, sentence = beam.live_index(), beam.sentence_of_row()
+    seed, number = (each.to(beam.device)[live][sentence] for each in (torch.tensor(pool.seeds), pool.ids))
+    return seed, number, torch.tensor(beam.steps(), device=beam.device)[sentence]
+
+
 class Sampling(Select):
     """k samples of each sentence."""
 
     variable = True  # a sample that has ended leaves the others behind
 
-    def __init__(self, k: int, cut: Cut, seed: int):
-        self.k, self.cut, self.seed = k, cut, seed
+    def __init__(self, k: int, cut: Cut):
+        self.k, self.cut = k, cut
 
     @property
     def rules(self) -> PlugRules | None:
-        return PlugRules(samples=True, seed=self.seed, cut=self.cut.struct())
+        return PlugRules(samples=True, cut=self.cut.struct())
 
     def start(self, beam: Beam, pool: Pool) -> None:
         beam.aux["sample"] = torch.full((beam.rows,), -1, device=beam.device)  # all of a sentence's samples
@@ -48,9 +56,8 @@ class Sampling(Select):
         times = torch.where(sample < 0, self.k, 1)
         row = torch.arange(beam.rows, device=beam.device).repeat_interleave(times)  # (d,)
         sample = torch.where(sample[row] < 0, torch.arange(row.numel(), device=beam.device) - (times.cumsum(0) - times)[row], sample[row])
-        number = pool.ids.to(beam.device)[beam.live_index()][sentence][row]
-        step = torch.tensor(beam.steps(), device=beam.device)[sentence][row]
-        value, u = log_probs.dense(), uniform(self.seed, number, sample, step)
+        seed, number, step = (each[row] for each in noise_of(beam, pool))
+        value, u = log_probs.dense(), uniform(seed, number, sample, step)
         token = (draw if log_probs.dense_for_library() is None else draw_compiled)(value, row, u, self.cut)
         score = value[row, token.clamp(min=0)] + beam.last_score()[row]
         lay = partial(laid_out, len(beam.live), sentence[row])
@@ -93,4 +100,4 @@ def tell(flags, generation) -> str:
 def build(flags, context) -> Sampling:
     floor = float(torch.tensor(flags.sampling_epsilon or 0.0).log())
     mass = context.sampling_topp if context.sampling_topp > 0 else 1.0
-    return Sampling(context.k, Cut(max(0, context.sampling_topk), mass, floor), context.seed)
+    return Sampling(context.k, Cut(max(0, context.sampling_topk), mass, floor))
