@@ -83,7 +83,7 @@ class SavedModel:
         reader.step, reader.x, reader.logits, reader.width = ctypes.addressof(step), x.ctypes.data, logits.ctypes.data, rows
         searched, batch = [CompiledSentence(rules) for _ in sentences], CompiledBatch()
         for slot, (sentence, limit) in enumerate(zip(searched, limits, strict=True)):
-            sentence.start_(rules.eos, limit, slot, 1, 0.0, (limit + 1.0) ** rules.lenpen, slot)
+            sentence.start_(rules.eos, limit, slot, 1, 0.0, (limit + 1.0) ** rules.lenpen, 0, 0)
         while live := [sentence for sentence in searched if sentence.is_live]:
             batch.keep_(live)
             if batch.go_on(STEPS, self, step) == Result.NO_ROOM and not any([sentence.lengthen_() for sentence in live]):
