@@ -21,17 +21,17 @@ ALLOWED = {
     "__init__": "compat engine errors tasks text.translation translator version",
     "__main__": "candidates.flags compat.own_process errors registry tasks",
     "compat": "errors tasks",
-    "convert": "errors",
+    "convert": "errors models.sentencepiece_pair",
     "corpus": "compat.child constraints counters loading.digests errors files loading stats translator",
     "doctor": "compat",
     "serve": "compat.child constraints engine errors files loading.arguments loading.model_folder "
     "loading.several_sentences tasks terms.glossary_files text.files text.formats text.in_engine text.language_codes text.splitter "
     "translator viz",
-    "engine": "compat.child constraints errors flags kernels.library loading.lengths parallel placement.align search session.pool_of "
+    "engine": "candidates.flags compat.child constraints errors flags kernels.library loading.lengths parallel placement.align search session.pool_of "
     "strategies.schedule.stream terms text.formats text.in_engine text.splitter translator",
     "terms": "errors files",
     "text": "constraints engine.jobs engine.tickets errors files loading placement.forced_decoding session.pool_of terms.words translator",
-    "translator": "constraints errors flags loading session.bad_sentences session.cpu_workers session.generators session.stock.tasks "
+    "translator": "candidates.flags constraints errors flags loading session.bad_sentences session.cpu_workers session.generators session.stock.tasks "
     "session.teacher_forcing stats text.alignment text.in_lines text.formats text.segments text.splitter text.translation",
     "translate": "compat.own_process constraints.from_python decoders.transformer.decoder decoders.transformer.one_row errors files "
     "kernels loading.lengths loading.model_folder loading.several_sentences search.searchers.compiled tasks translator",
@@ -41,11 +41,11 @@ ALLOWED = {
     "generator": "candidates config constraints decoders errors loading.settings search session.drivers session.pools session.progress "
     "session.results_file stats",
     "session": "checks compat.invalid_bytes compat.own_process compat.process_end compat.startup config constraints "
-    "decoders.fairseq.uncached decoders.protocol errors files generator kernels loading parallel placement registry search "
-    "stats viz.writer",
+    "decoders.fairseq.uncached decoders.protocol errors files generator kernels loading models.sentencepiece_pair parallel placement "
+    "registry search stats viz.writer",
     "config": "candidates.flags checks constraints loading.digests loading.settings registry search stats version",
     "models": "",
-    "candidates": "errors search.finished",
+    "candidates": "errors registry search.finished",
     "loading": "compat.startup constraints.phrases.boundaries constraints.phrases.phrase errors files",
     "checks": "candidates.flags constraints.flags errors registry search.beam search.candidates search.log_probs search.pool "
     "search.protocols",
@@ -59,7 +59,7 @@ ALLOWED = {
     "search": "constraints.phrases.boundaries constraints.sentence constraints.sentence_end decoders.protocol decoders.upload errors "
     "kernels stats",
     "placement": "constraints decoders.protocol search stats terms",
-    "constraints": "counters errors files search.finished search.log_probs search.pool stats terms",
+    "constraints": "counters errors files search.finished search.log_probs search.pool stats terms models.sentencepiece_pair",
     "decoders": "errors kernels",
     # what all may import
     "kernels": "compat.own_process errors files",
