@@ -27,12 +27,12 @@ ALLOWED = {
     "serve": "compat.child constraints engine errors files loading.arguments loading.model_folder "
     "loading.several_sentences tasks terms.glossary_files text.files text.formats text.in_engine text.language_codes text.splitter "
     "translator viz",
-    "engine": "candidates.flags compat.child constraints errors flags kernels.library loading.lengths parallel placement.align search session.pool_of "
-    "strategies.schedule.stream terms text.formats text.in_engine text.splitter translator",
+    "engine": "candidates.flags compat.child constraints errors flags kernels.library loading.lengths parallel placement.align search "
+    "session.pool_of strategies.schedule.stream terms text.formats text.in_engine text.splitter translator",
     "terms": "errors files",
     "text": "constraints engine.jobs engine.tickets errors files loading placement.forced_decoding session.pool_of terms.words translator",
-    "translator": "candidates.flags constraints errors flags loading session.bad_sentences session.cpu_workers session.generators session.stock.tasks "
-    "session.teacher_forcing stats text.alignment text.in_lines text.formats text.segments text.splitter text.translation",
+    "translator": "candidates.flags constraints errors flags loading session.bad_sentences session.cpu_workers session.generators "
+    "session.stock.tasks session.teacher_forcing stats text.alignment text.in_lines text.formats text.segments text.splitter text.translation",
     "translate": "compat.own_process constraints.from_python decoders.transformer.decoder decoders.transformer.one_row errors files "
     "kernels loading.lengths loading.model_folder loading.several_sentences search.searchers.compiled tasks translator",
     "viz": "errors files parallel search session.pool_of translator",
