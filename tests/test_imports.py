@@ -32,9 +32,11 @@ ALLOWED = {
     "terms": "errors files",
     "text": "constraints engine.jobs engine.tickets errors files loading placement.forced_decoding session.pool_of terms.words translator",
     "translator": "candidates.flags constraints errors flags loading session.bad_sentences session.cpu_workers session.generators "
-    "session.stock.tasks session.teacher_forcing stats text.alignment text.in_lines text.formats text.segments text.splitter text.translation",
-    "translate": "compat.own_process constraints.from_python decoders.transformer.decoder decoders.transformer.one_row errors files "
-    "kernels loading.lengths loading.model_folder loading.several_sentences search.searchers.compiled tasks translator",
+    "session.stock.tasks session.teacher_forcing stats text.alignment text.in_lines text.formats text.segments "
+    "text.splitter text.translation",
+    "translate": "compat.own_process constraints.from_python decoders.transformer.decoder decoders.transformer.one_row errors "
+    "files kernels loading.lengths loading.model_folder loading.several_sentences search.searchers.compiled tasks "
+    "translator",
     "viz": "errors files parallel search session.pool_of translator",
     # tasks -> config, generator
     "tasks": "checks compat.own_process config decoders.refused loading models session",

@@ -44,6 +44,8 @@ def main(arguments: list[str]) -> int:
     given = (own_process.values_of("--buffer-size", arguments) or [str(BUFFER)])[-1]
     if not given.isdecimal() or not int(given):
         raise UsageError(f"--buffer-size is {given}: give the number of lines that are translated together, 1 or more")
+    if (files := own_process.values_of("--input", arguments)) and files[-1] != "-":
+        raise UsageError(f"--input {files[-1]}: this command reads standard input: write < {files[-1]}")
     if sys.stdin is None:
         raise UsageError("standard input is closed: give lines there")
     size = 1 if sys.stdin.isatty() else int(given)

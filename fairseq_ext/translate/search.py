@@ -1,5 +1,5 @@
 """The compiled beam search on a model that is mapped from an image: what decoders/transformer/ and search/searchers/compiled.py do, without
-torch. Those are the definition, and results are the same to the last bit.
+torch. Those are the definition.
 
 Shapes: S sentences, N tokens of all of them, T source width, L layers, H heads, h = d / H, P positions of a slot, k beam.
 """

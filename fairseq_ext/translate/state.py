@@ -17,6 +17,7 @@ from fairseq_ext.kernels.library import build, library, private_folder
 from fairseq_ext.translate.image import Image, save
 from fairseq_ext.translate.search import SavedModel
 
+MOST = 8  # files, the newest: each has all weights
 KNOWN = {  # flags whose whole effect is in what is kept
     "batch_size", "beam", "bpe", "buffer_size", "cpu", "data", "int8", "lenpen", "max_len_a", "max_len_b", "max_tokens", "min_len", "path",
     "no_repeat_ngram_size", "prune_threshold", "sentencepiece_model", "source_lang", "stop", "target_lang", "task", "temperature",
@@ -91,6 +92,8 @@ def keep(arguments: list[str], flags: dict[str, Any], translator: Any) -> None:
             "max_len_a": spec.max_len_a, "max_len_b": spec.max_len_b, "max_len": spec.max_len,
         }  # fmt: skip
         arrays = {"embedding": encoder.embedding.numpy(), "positions": encoder.positions.numpy()}
-        save(place(arguments), about, structures, arrays, [part.numpy() for part in parts if part is not None])
+        save(path := place(arguments), about, structures, arrays, [part.numpy() for part in parts if part is not None])
+        for old in sorted(path.parent.glob("model-*"), key=lambda each: -each.stat().st_mtime)[MOST:]:
+            old.unlink(missing_ok=True)
     except (OSError, RuntimeError):  # a full disk, or files that are not where they are expected: the next start loads the model again
         return

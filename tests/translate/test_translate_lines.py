@@ -77,7 +77,8 @@ def test_a_line_that_cannot_be_used_costs_no_other_one_its_translation(cache):
 
 @pytest.mark.parametrize(("flags", "said"), [
     (["--buffer-size", "0"], b"--buffer-size is 0"), (["--beem", "3"], b"--beem"), (["--path", "none.pt"], b"none.pt"),
-][: len(part_of(3, 1))])  # fmt: skip
+    (["--input", "a.de"], b"this command reads standard input: write < a.de"),
+][: len(part_of(4, 1))])  # fmt: skip
 def test_wrong_flags_end_in_one_sentence(cache, flags, said):
     done = translate(b"Der Hund.\n", *flags)
     assert done.returncode == 1 and not done.stdout and said in done.stderr and b"Traceback" not in done.stderr
@@ -117,6 +118,13 @@ def test_other_flags_and_changed_files_are_not_taken_for_what_was_kept(cache, tm
         monkeypatch.chdir(folder)
         assert (state.find(shorter) is not None) == kept
     [file] = cache.glob("model-*")
+    for i in range(9):  # the oldest of too many go
+        (cache / f"model-{i}").touch()
+        os.utime(cache / f"model-{i}", (i, i))
+    state.keep(arguments, flags, translator)
+    assert sorted(each.name for each in cache.glob("model-*")) == sorted([file.name, *(f"model-{i}" for i in range(2, 9))])
+    for i in range(2, 9):
+        (cache / f"model-{i}").unlink()
     content = file.read_bytes()
     for damaged in (content[:-1], content[:-1000] + b"x" + content[-999:], b""):
         file.write_bytes(damaged)
