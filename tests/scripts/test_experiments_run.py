@@ -37,7 +37,7 @@ def test_one_paper_is_run_and_published(tmp_path):
     text = (tmp_path / "scripts/experiments/dba/results/tiny/tables.md").read_text()
     assert "| rand1 |" in text and "fairseq 0.12.2" in text and "python 3." in text and "signatures" in text and "--limit 3" in text
     assert re.search(r"^\| rand2 \| 2 \|( [+-][\d.]+ \([+-][\d.]+ to [+-][\d.]+\) \|){2}  \|$", text, re.MULTILINE)
-    assert re.search(r"^\| DBA, k = 2 \| \d+ \(\d+-\d+\)", text, re.MULTILINE) and "Median of 2 round(s)" in text
+    assert re.search(r"^\| DBA, k = 2 \| \d+ \(\d+-\d+\)", text, re.MULTILINE) and "Median of 2 alternating round(s)" in text
     assert str(tmp_path) not in text and str(ROOT) not in text
     page = (tmp_path / "docs/results/dba.md").read_text()
     assert page.count("<!-- generated: age scripts/experiments/dba/results/tiny/tables.md -->") == 1 and page.count("## tiny") == 1

@@ -53,7 +53,7 @@ def table(text: Text, beam: int, args: argparse.Namespace) -> tuple[list[str], d
     lines.append("|---|" + "---:|" * 8)
     for name, decoding in found.items():
         seconds = sorted(done[name].seconds)
-        others = COUNTS["normalised" in name], next(iter(found))
+        others = COUNTS[", normalised" in name], next(iter(found))
         over = [speed_up(done[other].seconds, done[name].seconds) for other in others]
         best = [max(hypotheses, key=lambda h: h[1]) for hypotheses in decoding.outputs]
         score = sum(total(hypothesis, "unnormalized" in " ".join(decoding.flags)) for hypothesis in best) / len(best)
