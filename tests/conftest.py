@@ -27,6 +27,7 @@ settings.register_profile("suite", derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 BIN = Path(sys.executable).parent  # where the fairseq commands are
+OUTSIDE = os.environ.get("FAIRSEQ_EXT_STRATEGIES")  # strategies from outside the package that these tests are for
 TINY = "FAIRSEQ_EXT_TEST_TINY"  # the environment variable that names a folder of `tiny`, for a pytest that a test starts
 
 
@@ -88,13 +89,12 @@ def what_is_process_wide():
     loggers = [logging.getLogger(name) for name in (None, "fairseq", "fairseq_ext")]
     states = [(each.level, each.propagate, each.disabled) for each in loggers]
     disabled, tables = logging.root.manager.disable, (PRUNERS, *STRATEGIES.values())
-    before = {name for table in tables for name in table}
     yield
     logging.disable(disabled)
     for each, (each.level, each.propagate, each.disabled) in zip(loggers, states, strict=True):
         each.manager._clear_cache()
-    for table, name in [(each, name) for each in tables for name in each if name not in before]:
-        if (module := table[name].build.__module__).startswith(OUTSIDE_MODULE):
+    for table, name in [(each, name) for each in tables for name in each]:
+        if not OUTSIDE and (module := table[name].build.__module__).startswith(OUTSIDE_MODULE):
             del table[name]
             sys.modules.pop(module, None)
 
