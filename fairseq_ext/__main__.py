@@ -36,7 +36,7 @@ PAGES = {  # of flags whose own page is another than their group's
     "prune_finished": "constraints.md", "sampling_epsilon": "candidates.md", "ddg_dir": "parallel-decoding.md",
 }  # fmt: skip
 
-WORK = {  # the files in which flags do their work that are declared elsewhere
+WORK = {  # where flags do their work, of those that another file declares
     "constraints/required.py": "constraints_file", "constraints/banned.py": "avoid_file avoid_case",
     "constraints/phrases/boundaries.py": "constraint_boundary", "constraints/requirement.py": "constraint_case",
     "constraints/sentence_end.py": "constraint_end", "strategies/select/bonus.py": "constraint_bonus",

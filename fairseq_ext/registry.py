@@ -149,7 +149,7 @@ def load_outside(file: Path) -> None:
         del sys.modules[name]
         if isinstance(error, UsageError) or not isinstance(error, Exception):
             raise
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == module.__file__]
         line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else 0
         raise UsageError(f"{OUTSIDE}: {file}, line {line}: {type(error).__name__}: {error}: correct the file") from error
 

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import TINY
+from conftest import TINY, command
 from forked import generate
 from models import parted, settings
 
@@ -121,3 +121,15 @@ def test_files_outside_the_package_are_strategies(tiny, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, cwd=tests.parent, env={**os.environ, **outside})
     assert done.returncode == 0, done.stdout[-3000:]
     assert done.stdout.count(".") > 40  # of each kind some
+
+
+def test_what_a_strategy_from_outside_gets_wrong_is_one_sentence(tiny, tmp_path):
+    wrong = OUTSIDE.replace("return candidates.score == candidates.score", "return candidates.score[:, 0] == 0")
+    assert wrong != OUTSIDE
+    (tmp_path / "mine.py").write_text(wrong)
+    where = (tiny / "data", "--path", tiny / "model.pt", "--cpu", "--batch-size", 4, "--max-len-b", 12, "--task", "translation_ext")
+    outside = {"FAIRSEQ_EXT_STRATEGIES": str(tmp_path / "mine.py")}
+    done = command("fairseq-generate", *where, "--prune-nothing", 1, check=False, cold=True, **outside)
+    said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert done.returncode == 1 and len(said) == 1 and "Traceback" not in done.stderr, done.stderr
+    assert re.match(r"error: --prune-nothing \(\S+mine.py\) returns a bool tensor of shape \(4,\), not a mask", said[0])

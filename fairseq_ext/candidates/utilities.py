@@ -68,7 +68,7 @@ def comet(path: str) -> Utility:
     try:
         model = load_from_checkpoint(path)
     except Exception as error:
-        raise UsageError(f"--mbr-model {path} is no model that COMET loads ({error}): name the file of one") from error
+        raise UsageError(f"--mbr-model {path}: COMET cannot load it ({error}): name the file of a COMET model") from error
 
     def utility(candidates: Sequence[str], references: Sequence[str], source: str) -> Any:
         pairs = [{"src": source, "mt": candidate, "ref": reference} for candidate in candidates for reference in references]
@@ -85,7 +85,7 @@ def named(name: str) -> Utility:
     sys.path.insert(0, os.getcwd())
     try:
         if not callable(found := getattr(importlib.import_module(module), function)):
-            raise AttributeError(f"{function} is no function")
+            raise AttributeError(f"{function} cannot be called")
     except (ImportError, AttributeError, ValueError) as error:
         raise UsageError(f"--mbr {name} cannot be loaded ({error}): name a module that Python finds, and a function of it") from None
     finally:

@@ -1,5 +1,5 @@
-"""What a strategy from outside the package (FAIRSEQ_EXT_STRATEGIES) returns, checked at every step: a wrong shape, row or order would be
-read as something else, and give another translation without a word.
+"""Checks what a strategy from outside the package (FAIRSEQ_EXT_STRATEGIES) returns, at every step. Without that, a wrong shape, row or
+order would give another translation, and no message. On a GPU the checks wait for the device.
 
 Shapes: S live sentences, c candidates a sentence, n live rows, V vocabulary, C words of a shortlist.
 """
@@ -25,7 +25,7 @@ ROUNDING = 1e-3  # nats
 
 
 def watched(strategy: Strategy, made: Any, eos: int) -> Any:
-    """What a builder has made, whose answers are checked where it comes from outside the package. Errors: UsageError, also at each step."""
+    """What a builder has made; its answers are checked if it comes from outside the package. Errors: UsageError, also at each step."""
     if not strategy.build.__module__.startswith(OUTSIDE_MODULE):
         return made
 
@@ -38,7 +38,6 @@ def watched(strategy: Strategy, made: Any, eos: int) -> Any:
     if strategy.point == "decoding":
         return made
     check: Callable[..., str | None] = globals()[f"flaw_of_{strategy.point}"]
-
     kind = type(made)
 
     def call(self: Any, *arguments: Any, **named: Any) -> Any:
@@ -47,9 +46,8 @@ def watched(strategy: Strategy, made: Any, eos: int) -> Any:
             raise wrong(flaw)
         return found
 
-    same: Any = object.__new__(type(kind.__name__, (kind,), {"__call__": call}))
-    vars(same).update(vars(made))
-    return same
+    made.__class__ = type(kind.__name__, (kind,), {"__call__": call})
+    return made
 
 
 def kind_of(value: Any) -> str:

@@ -25,8 +25,8 @@ def load(arguments: list[str]) -> Any:
 
     parse = ArgumentParser(
         "python -m fairseq_ext.translate",
-        description="Translate the lines of standard input, each by itself. What the model and these flags come to is kept in the cache "
-        "folder, so that the next start needs no torch.",
+        description="Translate the lines of standard input, each by itself. The prepared model is kept in the cache folder, so that the "
+        "next start with the same flags needs no torch.",
         epilog="Every other flag is one of fairseq-interactive's or of this package (python -m fairseq_ext). exit codes: 0 all is "
         "translated; 1 an error, which is told in one sentence; 3 some lines are empty because of what standard error says of them",
         allow_abbrev=False,

@@ -1,7 +1,7 @@
-"""What is kept of a model and its flags from one start to the next: an image in this user's cache folder.
+"""Keeps a prepared model, for a model folder and flags, in this user's cache folder (image.py), and finds it again.
 
-Kept are models that compiled code reads throughout and searches as search/searchers/compiled.py does, with text cut by SentencePiece. For
-all others, and where a file has changed since, the command loads the model as every command does.
+Only models that the compiled search decodes alone (search/searchers/compiled.py), with text segmented by SentencePiece, are kept. All
+others, and those of which a file has changed since, are loaded as every command loads them.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ def test_comet_is_given_source_candidate_and_reference(monkeypatch, tmp_path):
     with pytest.raises(UsageError, match="nowhere is not there"):
         utility_of(Flags(mbr="comet", mbr_model="nowhere"))
     monkeypatch.setitem(sys.modules, "comet", SimpleNamespace(load_from_checkpoint=lambda path: {}["weights"]))
-    with pytest.raises(UsageError, match=r"model is no model that COMET loads \('weights'\)"):
+    with pytest.raises(UsageError, match=r"model: COMET cannot load it \('weights'\): name the file of a COMET model"):
         utility_of(Flags(mbr="comet", mbr_model=str(tmp_path / "model")))
 
 
@@ -218,7 +218,7 @@ def test_a_utility_that_fails_costs_its_own_sentence(tiny):
         (["--mbr", "nonsense"], "--mbr must be chrf, bleu, ter, comet or module:function, not nonsense"),
         (["--mbr", "no_module_here:f"], "--mbr no_module_here:f cannot be loaded"),
         (["--mbr", ""], "--mbr must be chrf, bleu, ter, comet or module:function, not"),
-        (["--mbr", "os:path"], "--mbr os:path cannot be loaded (path is no function)"),
+        (["--mbr", "os:path"], "--mbr os:path cannot be loaded (path cannot be called)"),
         (["--mbr", "comet"], "--mbr comet and --mbr-model"),
         (["--mbr", "comet", "--mbr-model", "nowhere"], "--mbr comet needs COMET: pip install unbabel-comet"),
         (["--mbr-candidates", 3], "--mbr-candidates belongs to --mbr"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from pathlib import Path
 
 import pytest
 import torch
@@ -171,7 +172,7 @@ LINES = {
     '"select", "odd", Union': r"cannot read the type of odd: .* write Optional\[float\]",
     '"select", "odd", Taken': "fairseq has a flag --beam already: choose another name",
     '"select", "odd", Absent': r"line \d+: NameError: name 'Absent' is not defined: correct the file",
-    '"select", "odd",,': r"line 18: SyntaxError: .*: correct the file",
+    '"select", "odd",,': r"odd.py, line 18: SyntaxError: .*: correct the file",
 }
 FILE = """
 from dataclasses import dataclass
@@ -194,6 +195,13 @@ class Taken(FairseqDataclass):
 def build(flags, context):
     return None
 """
+
+
+def test_a_line_is_named_of_a_file_by_a_relative_path(tmp_path, monkeypatch):
+    (tmp_path / "odd.py").write_text("import torch\nmissing\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="odd.py, line 2: NameError"):
+        registry.load_outside(Path("odd.py"))
 
 
 @pytest.mark.parametrize("line", LINES)
