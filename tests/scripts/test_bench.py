@@ -13,6 +13,7 @@ BENCH = Path(__file__).resolve().parents[2] / "scripts" / "bench"
 sys.path.insert(0, str(BENCH))
 
 import glossary  # noqa: E402
+import growth  # noqa: E402
 import harness  # noqa: E402
 import report  # noqa: E402
 from equality import check, same_best  # noqa: E402
@@ -214,3 +215,21 @@ def test_whole_words_are_timed_beside_phrases_inside_words(tmp_path):
     (row,) = rows
     assert row["set"] == "rand1" and float(row["default: time (min-max)"].split()[0]) > 0
     assert 0 <= int(row["changed"]) <= int(row["whole already"]) <= 3
+
+
+def test_growth_says_the_exponent_and_keeps_what_it_has_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(growth, "fix_threads", lambda threads: None)
+    assert growth.slope({"1": {"a": 3.0}, "4": {"a": 48.0, "b": 1.0}}, "a") == "2.00"
+    assert growth.slope({"1": {"a": 3.0}, "4": {"a": 48.0, "b": 1.0}}, "b") == ""
+    (tmp_path / "beam.json").write_text('{"what": "beam", "machine": "a machine", "cells": {"1": {"ours": 1.5}, "2": {"ours": 3.0}}}')
+    assert growth.main(["--what", "beam", "--sizes", "1", "2", "--out", str(tmp_path)]) == 0
+    table = (tmp_path / "tables.md").read_text()
+    assert "| 1 | 1.5 |" in table and "| last slope | 1.00 |" in table and (tmp_path / "beam.svg").exists()
+
+
+def test_growth_measures_all_contenders_on_equal_outputs(tmp_path, monkeypatch):
+    monkeypatch.setattr(growth, "fix_threads", lambda threads: None)  # this process has other tests
+    args = ["--what", "length", "--sizes", "5", "--sentences", "2", "--repeats", "1", "--out", str(tmp_path)]
+    assert growth.main(args) == 0
+    cells = json.loads((tmp_path / "length.json").read_text())["cells"]["5"]
+    assert {"ours", "stock", "ours, int8"} <= set(cells) and all(ms > 0 for ms in cells.values())
