@@ -223,7 +223,7 @@ class Translator(LoadedModel):
                 else:
                     good.append(place)
                     tokens.append(encoded)
-            numbers = [given.first + place for place in good]
+            numbers = [given.first + place if given.numbers is None else given.numbers[place] for place in good]
             given_to_all = errors == "return", progress, numbers, given.seed
             found = self.search(tokens, wanted if self.known.constrained else None, nbest, *given_to_all)
             for place, each in zip(good, found, strict=True):
@@ -252,15 +252,15 @@ class Translator(LoadedModel):
             text = "".join(translated(items(text), partial(self.of_segments, progress=progress), left))
         yield from translated(last(text), partial(self.of_segments, progress=progress), left)
 
-    def passes(self, format: str, protect: Sequence[str] = ()) -> list[Pass]:
-        """Those of a format, for the languages of the model (raises UsageError)."""
-        return passes(format, splitter(getattr(self.task.flags(), "source_lang", None)), protect, self.known.language_words)
+    def passes(self, format: str, protect: Sequence[str] = (), numbers: Iterator[int] | None = None) -> list[Pass]:
+        """Those of a format, for the languages of the model (raises UsageError); numbers: of the segments."""
+        return passes(format, splitter(getattr(self.task.flags(), "source_lang", None)), protect, self.known.language_words, numbers)
 
     def of_segments(self, segments: Sequence[Segment], progress: bool = False) -> list[Translation | UsageError]:
         """The best translation of each segment, aligned where something is to be put back; the error of one that has none."""
         with self.lock:
             plain = [segment.plain for segment in segments]
-            nbest = self.translate_part(plain, 1, Given(), "return", None, progress)
+            nbest = self.translate_part(plain, 1, Given(numbers=[each.number for each in segments]), "return", None, progress)
             found = [each if isinstance(each, UsageError) else each[0] for each in nbest]
             marked = [i for i, each in enumerate(found) if segments[i].marks and isinstance(each, Translation)]
             self.align([plain[i] for i in marked], [found[i] for i in marked])  # type: ignore[misc]

@@ -24,6 +24,7 @@ class Given:
     prefixes: Sequence[str | None] | None = None  # n: what each line starts with
     seed: int | None = None  # of their samples
     first: int = 0  # lines of the call before these n, for messages and for the files of the flags
+    numbers: Sequence[int] | None = None  # of the n in their text, where they are sentences of one (default: from `first` on)
 
     def __bool__(self) -> bool:
         return any(given is not None for given in (self.constraints, self.avoid, self.prefixes))

@@ -108,7 +108,7 @@ class Decoding(Intake):
                 else:
                     pool = pool_of(self.translator, tokens, [request.sought for request in batch])
             batch = [batch[i] for i in pool.ids.tolist()]
-            pool.ids = torch.zeros_like(pool.ids)  # a request's samples depend on nothing but what it asks for
+            pool.ids = pool.ids.new_tensor([request.job.number for request in batch])  # of samples, as nothing beside
             pool.seeds = [self.generator.spec.seed if request.job.seed is None else request.job.seed for request in batch]
             for sentence, request in enumerate(batch):
                 request.pool, request.sentence = pool, sentence

@@ -112,6 +112,7 @@ class Engine:
         align: bool = False,
         languages: tuple[str, str] | None = None,
         seed: int | None = None,
+        number: int = 0,
     ) -> Future[Answer]:
         """A future of the translation of one sentence. Cancelling it frees its rows at the next step.
 
@@ -119,7 +120,8 @@ class Engine:
         term (or a|b), for this request. nbest: hypotheses, at most the beam. on_partial: called with what has become certain of the
         translation. It and the future's callbacks run one after another in a thread beside the engine's; what on_partial raises is the
         future's error, and a slow one misses partial results. align: hypotheses say which of their `words` stand for which of the source.
-        languages: source and target, of a model that has many (`wait().languages`). seed: of samples (default: that of the flags).
+        languages: source and target, of a model that has many (`wait().languages`). seed: of samples (default: that of the flags), which
+        depend on it and on number, the sentence's in its text.
         Errors: Busy where the queue is full, Closed, UsageError for phrases in a wrong form; the future has those that need the model.
         """
         if not isinstance(source, str):
@@ -128,7 +130,7 @@ class Engine:
         fields = fields_of(given | ({"prefix": prefix} if prefix else {}), "the request")
         job = Job(
             source, fields_or_none(fields), tuple(glossaries), tuple((terms or {}).items()), nbest, on_partial is not None, align,
-            languages, seed, time.monotonic(),
+            languages, seed, number, time.monotonic(),
         )  # fmt: skip
         with self.lock:
             if self.failed is not None:

@@ -32,6 +32,7 @@ class Job:
     align: bool = False  # so are the words of hypotheses that stand for words of the source
     languages: tuple[str, str] | None = None  # source and target; None: those of the flags
     seed: int | None = None  # of its samples; None: that of the flags
+    number: int = 0  # in its text; its samples depend on this and the seed
     submitted: float = 0.0  # time.monotonic()
 
 

@@ -15,23 +15,26 @@ from fairseq_ext.errors import UsageError
 
 Submit = Callable[..., Future[Answer]]
 AGAIN = 0.2  # seconds after which the second model is asked again, where its queue is full
+BEHIND = 1 << 62  # added to the number of a sentence for the second model, whose samples do not follow those of the first
 
 
 def through(first: Submit, second: Submit) -> Submit:
-    """`submit` of both: phrases that are asked for, and the n-best list, are the second's. Errors: UsageError for a glossary, whose source
-    terms the second does not see."""
+    """`submit` of both: phrases that are asked for, and the n-best list, are the second's; the seed is both's. Errors: UsageError for a
+    glossary, whose source terms the second does not see."""
 
-    def submit(source: str, align: bool = False, terms: Any = None, glossaries: Any = (), **request: Any) -> Future[Answer]:
+    def submit(
+        source: str, align: bool = False, terms: Any = None, glossaries: Any = (), seed: int | None = None, number: int = 0, **request: Any
+    ) -> Future[Answer]:
         if terms or glossaries:
             raise UsageError("a pair that goes through a third language has no glossaries: leave it out, or require phrases")
         out: Future[Answer] = Future()
-        running = [first(source, align=align, nbest=1)]
+        running = [first(source, align=align, nbest=1, seed=seed, number=number)]
 
         def half(done: Future[Answer]) -> None:
             if out.done() or done.cancelled():
                 return
             try:
-                running.append(second(done.result().text, align=align, **request))
+                running.append(second(done.result().text, align=align, seed=seed, number=number + BEHIND, **request))
             except Busy:
                 Timer(AGAIN, half, [done]).start()
             except BaseException as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import chain, islice
@@ -85,9 +85,9 @@ class Service:
             return model.submit(source, on_partial=on_partial, **request)
         return TextRequest(model.submit, source, items or self.passes(format, model), request, on_partial).future
 
-    def passes(self, format: str, model: Model) -> list[Pass]:
-        """The passes of a format, for the languages of a model."""
-        return passes(format, splitter(model.description.source), leads=model.description.leads)
+    def passes(self, format: str, model: Model, numbers: Iterator[int] | None = None) -> list[Pass]:
+        """The passes of a format, for the languages of a model; numbers: of the segments."""
+        return passes(format, splitter(model.description.source), leads=model.description.leads, numbers=numbers)
 
     async def prepared(self, request: dict[str, Any], model: Model) -> dict[str, Any]:
         """The request with the items of its text where that is long: to find the first takes time, in which others are served."""

@@ -10,11 +10,13 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import IO, Any
@@ -152,10 +154,10 @@ def inner(element: Any) -> str:
 
 def through_translator(translator: Translator, protect: Sequence[str], left: list[tuple[str, str]]) -> Through:
     """By a translator, with a bar for each text; what stays as it is goes to `left`."""
-    translate = translator.of_segments
+    translate, numbers = translator.of_segments, itertools.count()
 
     def through(text: str, format: str) -> Iterator[str]:
-        *before, last = translator.passes(format, protect)
+        *before, last = translator.passes(format, protect, numbers)
         for items in before:
             text = "".join(translated(items(text), translate, left))
         with tqdm(total=len(text), unit=" characters", unit_scale=True, dynamic_ncols=True) as bar:
@@ -168,8 +170,8 @@ class ThroughEngine:
     """By an engine's `submit`, until another thread calls `stop`. of_format: the passes; moved: when something was last done, by
     time.monotonic()."""
 
-    def __init__(self, submit: Callable[..., Future[Answer]], of_format: Callable[[str], list[Pass]]):
-        self.submit, self.of_format, self.moved = submit, of_format, time.monotonic()
+    def __init__(self, submit: Callable[..., Future[Answer]], of_format: Callable[..., list[Pass]]):
+        self.submit, self.of_format, self.moved = submit, partial(of_format, numbers=itertools.count()), time.monotonic()
         self.running: Future[Answer] | None = None
         self.stopped = False
 

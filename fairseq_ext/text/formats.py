@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 
@@ -11,16 +12,20 @@ from fairseq_ext.errors import UsageError, cut
 from fairseq_ext.text.markdown import of_markdown
 from fairseq_ext.text.markup import of_attributes, of_markup
 from fairseq_ext.text.office import of_odt, of_runs
-from fairseq_ext.text.segments import Item, led, of_text
+from fairseq_ext.text.segments import Item, Segment, led, of_text
 from fairseq_ext.text.subtitles import of_subtitles
 
 Pass = Callable[[str], Iterator[Item]]
 FORMATS = ("text", "html", "xml", "markdown")  # beside those of files
 
 
-def passes(format: str, ends: Callable[[str], list[int]], protect: Sequence[str] = (), leads: Collection[str] = ()) -> list[Pass]:
+def passes(
+    format: str, ends: Callable[[str], list[int]], protect: Sequence[str] = (), leads: Collection[str] = (),
+    numbers: Iterator[int] | None = None,
+) -> list[Pass]:  # fmt: skip
     """The passes of a format (raises UsageError). ends: of `splitter`; protect: regular expressions of what stays as it is; leads: as of
-    `led`."""
+    `led`; numbers: of the segments (default: from 0 on)."""
+    numbers = itertools.count() if numbers is None else numbers
     found: dict[str, tuple[Callable[..., Iterator[Item]], ...]] = {
         "text": (of_text,),
         "html": (of_attributes, of_markup),
@@ -34,7 +39,10 @@ def passes(format: str, ends: Callable[[str], list[int]], protect: Sequence[str]
         raise UsageError(f"format must be one of {', '.join(FORMATS)}, not {cut(repr(format))}")
 
     def items(each: Callable[..., Iterator[Item]], text: str) -> Iterator[Item]:
-        return led(each(text, ends=ends, protect=tuple(protect)), leads)
+        for item in led(each(text, ends=ends, protect=tuple(protect)), leads):
+            if isinstance(item, Segment):
+                item.number = next(numbers)
+            yield item
 
     return [partial(items, each) for each in found[format]]
 

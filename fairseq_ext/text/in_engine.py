@@ -89,7 +89,7 @@ class TextRequest:
                 if (slot := self.next_slot()) is None:
                     break
                 assert isinstance(slot.item, Segment)
-                request = self.request | ({"align": True} if slot.item.marks else {})
+                request = self.request | {"number": slot.item.number} | ({"align": True} if slot.item.marks else {})
                 if self.on_partial is not None and not slot.item.marks:
                     request["on_partial"] = partial(self.partly, slot)
                 try:

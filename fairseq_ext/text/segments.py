@@ -58,6 +58,7 @@ class Segment:
     origin: list[int]  # of each character of plain, where it stands in the source
     escape: Callable[[str], str] = str
     lead: str = ""  # what plain begins with to name its target language, here or before
+    number: int = 0  # in its text; of a piece of a longer segment, the upper 31 bits say which piece it is
 
 
 Item = str | Segment
@@ -272,5 +273,8 @@ def halves(segment: Segment) -> list[Item]:
         ends = [match.end() for match in pattern.finditer(shown) if len(shown) / 5 <= match.end() <= len(shown) * 4 / 5]
         if ends:
             end = min(ends, key=lambda each: abs(each - len(shown) / 2))
-            return list(led(of_parts(segment.atoms, [end, len(shown)], segment.escape), {segment.lead} - {""}))
+            items = list(led(of_parts(segment.atoms, [end, len(shown)], segment.escape), {segment.lead} - {""}))
+            for i, piece in enumerate(item for item in items if isinstance(item, Segment)):
+                piece.number = segment.number + ((segment.number >> 32) + 1 + i << 32)
+            return items
     return [segment.source]

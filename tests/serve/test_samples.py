@@ -1,14 +1,20 @@
 """A request's own seed: its samples are those that the commands draw with that --seed, whatever is decoded beside it."""
 
 import functools
+import re
+import zipfile
+from concurrent.futures import Future
 
 import pytest
 from serving import FLAGS, listening
 
 from fairseq_ext import Engine, Translator, UsageError
-from fairseq_ext.engine.jobs import Job
+from fairseq_ext.engine.jobs import Answer, Job
 from fairseq_ext.engine.worker import load
+from fairseq_ext.serve.pivot import through
 from fairseq_ext.serve.settings import Settings
+from fairseq_ext.text.files import through_translator, translate
+from fairseq_ext.text.translation import Translation
 
 SAMPLES = {name: value for name, value in FLAGS.items() if name not in ("stop", "stream_width")} | {"beam": 4}
 LINE = "Die Ärztin öffnet die Akte."
@@ -39,6 +45,43 @@ def test_the_server_draws_by_a_requests_seed():
         for seed, said in ((-1, "seed is -1: give a whole number from 0"), (MANY + 1, "a whole number"), (True, 'has true for "seed"')):
             wrong = client.post("/v1/translate", json={"source": LINE, "seed": seed})
             assert wrong.status_code == 400 and said in wrong.json()["error"]
+
+
+def test_each_sentence_of_a_text_has_its_own_samples_by_every_door(tmp_path):
+    """The i-th draws as the i-th line of a file does, though all are equal."""
+    line, format = "Der Patient hat einen Port.", "html"
+    text, page = f"{line} {line}\n{line}  {line}", f"<p title='{line}'>{line} {line}</p>"
+    found = [nbest[0].text for nbest in seeded("sampling", 7).translate([line] * 6)]
+    assert len(set(found[:4])) > 1
+    expected = "{} {}\n{}  {}".format(*found), "<p title='{}'>{} {}</p>".format(*found)
+    with Engine(**SAMPLES, select="sampling", seed=3) as engine, listening(engine, Settings(max_lines=8)) as client:
+        engine.wait(180)
+        records = [{"source": text, "seed": 7}, {"source": page, "seed": 7, "format": format}]
+        assert [answer["text"] for answer in client.post("/v1/translate", json=records).json()] == [*expected]
+        assert engine.submit_text(text, seed=7).result(60).text == expected[0]
+    assert [seeded("sampling", 7).translate_text(*each).text for each in ((text,), (page, format))] == [*expected]
+    parts = {"word/document.xml": 4, "word/header1.xml": 2}  # whose sentences are counted together
+    with zipfile.ZipFile(tmp_path / "in.docx", "w") as archive:
+        for name, times in parts.items():
+            archive.writestr(name, f"<w:document xmlns:w='w'>{f'<w:p><w:r><w:t>{line}</w:t></w:r></w:p>' * times}</w:document>")
+    translate(str(tmp_path / "in.docx"), str(tmp_path / "out.docx"), through_translator(seeded("sampling", 7), (), []))
+    with zipfile.ZipFile(tmp_path / "out.docx") as archive:
+        assert re.findall("(?<=>)[^<>]+(?=</w:t>)", "".join(archive.read(name).decode() for name in parts)) == found
+
+
+def test_both_models_of_a_pair_draw_by_the_seed():
+    asked = []
+
+    def submit(source, **request):
+        future = Future()
+        future.set_result(Answer([Translation(source + "'", [], 0.0, [])]))
+        asked.append((source, request.get("seed"), request.get("number")))
+        return future
+
+    both = through(submit, submit)
+    assert both("a", seed=7, number=2).result().text == "a''" and both("b").result().text == "b''"
+    assert [(source, seed) for source, seed, _ in asked] == [("a", 7), ("a'", 7), ("b", None), ("b'", None)]
+    assert [number for *_, number in asked[::2]] == [2, 0] and len({number for *_, number in asked}) == 4  # noise that is unrelated
 
 
 def test_a_server_that_draws_nothing_refuses_a_seed(client):

@@ -118,3 +118,18 @@ def test_protected_expressions():
         find("x", ["("])
     with pytest.raises(UsageError, match="matches nothing at all as well"):
         find("x", ["a*"])
+
+
+@pytest.mark.parametrize("format", ["text", "html"])
+def test_each_segment_and_each_piece_of_one_has_its_own_number(format):
+    """Whether there are pieces changes nothing for the segments behind them."""
+    text = "<p title='Ein Hund.'>Zwei Hunde. " + "ha, " * 40 + "ha. Zwei Hunde."
+    numbers, whole = [], []
+    for each in passes(format, plain_ends):
+        waiting = [item for item in each(text) if isinstance(item, Segment)]
+        whole += [item.number for item in waiting]
+        while waiting:
+            item = waiting.pop()
+            numbers.append(item.number)
+            waiting += [piece for piece in halves(item) if isinstance(piece, Segment)]
+    assert whole == list(range(len(whole))) and len(numbers) == len({*numbers}) > 80 and max(numbers) < 2**63

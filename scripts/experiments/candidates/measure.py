@@ -21,7 +21,7 @@ from fairseq_ext.candidates.risk import BayesRisk
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.tasks import Flags
 
-SEARCHES = {"beam 5": dict(beam=5), "beam 30": dict(beam=30), "30 samples": dict(beam=30, sampling=True, sampling_epsilon=0.02)}
+SEARCHES = {f"beam {k}": dict(beam=k) for k in (5, 20, 30)} | {"30 samples": dict(beam=30, sampling=True, sampling_epsilon=0.02)}
 CHOICES = {  # of a search's list: the flags of --mbr
     "beam 5": ("beam 5", {}),
     "beam 30": ("beam 30", {}),
@@ -29,6 +29,9 @@ CHOICES = {  # of a search's list: the flags of --mbr
     "MBR chrF, 30-best, `uniform`": ("beam 30", dict(mbr="chrf", mbr_weights="uniform")),
     "MBR BLEU, 30-best, `prob`": ("beam 30", dict(mbr="bleu", mbr_weights="prob")),
     "MBR BLEU, 30-best, `uniform`": ("beam 30", dict(mbr="bleu", mbr_weights="uniform")),
+    "MBR BLEU, 20-best, `uniform`": ("beam 20", dict(mbr="bleu", mbr_weights="uniform")),
+    "MBR BLEU, 5-best, `uniform`": ("beam 5", dict(mbr="bleu", mbr_weights="uniform")),
+    "MBR chrF, 5-best, `uniform`": ("beam 5", dict(mbr="chrf", mbr_weights="uniform")),
     "MBR chrF, 30 samples, epsilon 0.02": ("30 samples", dict(mbr="chrf", mbr_weights="uniform")),
 }
 METRICS = {"BLEU": BLEU(), "chrF": CHRF(), "TER": TER()}
