@@ -285,7 +285,9 @@ def awaited(name: str, args, kwargs, given: list[Tensor], there: list[Tensor], d
 
 
 def compute(func, name: str, args, kwargs):
-    """The operation on the CPU, which lacks two that GPUs have."""
+    """The operation on the CPU, which lacks three that GPUs have."""
+    if name == "mm" and len(args) == 3:  # of half precision, summed and returned in float32
+        return args[0].to(args[2]) @ args[1].to(args[2])
     if name in ("_softmax", "_log_softmax") and args[2]:  # from half precision to float32
         return func(args[0].float(), args[1], False)
     if name != "_thnn_fused_lstm_cell":

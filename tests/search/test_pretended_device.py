@@ -23,6 +23,8 @@ from fairseq_ext.errors import NotANumber
 from fairseq_ext.loading.arguments import as_arguments
 from fairseq_ext.translator import Translator
 
+pytestmark = pytest.mark.usefixtures("on_the_cpu")  # what goes to the device is sent there
+
 
 def on_both(flags: dict, device: torch.device, **generation) -> list:
     """n-best lists of the CPU and of the device."""

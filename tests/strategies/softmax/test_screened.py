@@ -273,7 +273,7 @@ def always_faster(monkeypatch):
 
 @pytest.mark.parametrize("flags", [{}, {"min_len": 4}, {"unkpen": 1.0}, {"no_repeat_ngram_size": 2}, {"temperature": 0.5}], ids=str)
 @needs_library
-def test_search_equals_the_full_softmax(flags, always_faster):
+def test_search_equals_the_full_softmax(flags, always_faster, on_the_cpu):
     model = build("transformer", dtype=torch.float32, words=1500, peak=2.0)
     full, ours = (generators([model], {"softmax": name}, words=1500, beam=5, max_len_b=12, **flags).ours for name in ("full", "screened"))
     sample = batch([5, 3, 1, 0], words=1500)

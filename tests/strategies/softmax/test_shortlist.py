@@ -57,7 +57,7 @@ def test_top_searches_as_if_there_were_no_other_words(generation, models, tmp_pa
     for decoder in pair.stock.model.models:  # a bias would do; these models have none
         project = decoder.decoder.output_projection
         blocked = torch.full((WORDS + 4,), -1e9, dtype=torch.float64).index_fill(0, torch.tensor(kept), 0.0)
-        project.register_forward_hook(lambda module, inputs, out: out + blocked)  # noqa: B023
+        project.register_forward_hook(lambda module, inputs, out: out + blocked.to(out.device))  # noqa: B023
     same(run(pair.stock, sample), got)
     assert all(set(h["tokens"].tolist()) <= set(kept) for nbest in got for h in nbest)
 
@@ -87,7 +87,7 @@ LISTS: dict[str, dict] = {
 
 @pytest.mark.skipif(library() is None, reason="there is no compiled library")
 @pytest.mark.parametrize("listed", LISTS)
-def test_int8_lists_of_each_sentence_do_not_depend_on_the_batch(table, listed):
+def test_int8_lists_of_each_sentence_do_not_depend_on_the_batch(table, listed, on_the_cpu):
     """A sentence alone, and beside others: the same hypotheses, scores to float32's rounding."""
     flags = LISTS[listed] | ({"shortlist_file": table} if listed == "lexical" else {})
     generator = generators(
