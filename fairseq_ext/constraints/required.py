@@ -66,7 +66,7 @@ class PhraseTable:
     value: Tensor  # (M,) tokens of its constraint that a row has
     proposed: Tensor  # (M, W) tokens that continue the phrases, padded with -1
     behind: Tensor  # (V,) the root behind each token; (1,) where the target's words are not known
-    glued: Tensor  # (V,) bool: tokens that continue a word; (1,) where that is not known
+    glued: Tensor  # (V,) bool: tokens that continue a word, and BOS, which ends none; (1,) where that is not known
     span: int  # above every token that has an arc
     longest: Tensor  # (N,) tokens of the longest phrase proposed
     ordered: bool  # constraints must be met one after the other
@@ -212,6 +212,6 @@ def build_table(
         base=tensor(base), root=tensor(base + np.concatenate([part.context for part in parts])),
         pending=tensor(np.concatenate([part.pending for part in parts])), value=tensor(np.concatenate([part.value for part in parts])),
         proposed=tensor(proposed), behind=behind.to(device),
-        glued=(torch.zeros(1, dtype=torch.bool) if boundaries is None else boundaries.glued).to(device),
+        glued=(torch.zeros(1, dtype=torch.bool) if boundaries is None else boundaries.ends_no_word).to(device),
         span=span, longest=longest.to(device), ordered=ordered,
     )  # fmt: skip

@@ -4,6 +4,7 @@ known of each segmentation.
 Words of these tests are written in two kinds of pieces: A B C D start a word, a b c d continue one; "Ab" is the word of A and b.
 """
 
+import math
 import random
 from itertools import product
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from sizes import covering
 from strategies.select.test_banks import Both
 from strategies.select.test_dba import VOCABULARY
-from table_model import EOS, FIRST_WORD, TableDecoder, random_table, search, stop_plug
+from table_model import BOS, EOS, FIRST_WORD, TableDecoder, random_table, search, stop_plug
 
 from fairseq_ext.constraints.in_text import InText
 from fairseq_ext.constraints.phrases.boundaries import Boundaries, find_boundaries
@@ -169,6 +170,17 @@ def test_every_hypothesis_of_a_small_beam_satisfies_and_the_library_agrees(monke
     ordered = draw.random() < 0.3
     for sequence in decode(random_table(seed, possible=4), constraints, draw.randint(2, 8), 14, mode, Both, ordered):
         assert all(met_by_hand(constraints, sequence, mode, ordered))
+
+
+@pytest.mark.parametrize("k", [1, 4])
+@pytest.mark.parametrize("seed", range(8))
+def test_bos_ends_no_required_word(monkeypatch, seed, k):
+    """Text leaves it out, so that A, BOS, b reads Ab."""
+    monkeypatch.setattr(TableDecoder, "dtype", torch.float32)
+    others = random_table(seed)
+    found = decode(lambda prefix: [math.log(0.7), *(p + math.log(0.3) for p in others(prefix)[1:])], [["A"]], k, 8, "word", Both)
+    assert any(BOS in sequence for sequence in found)
+    assert all(met_by_hand([["A"]], [token for token in sequence if token != BOS], "word", False) == [True] for sequence in found)
 
 
 # ---- text

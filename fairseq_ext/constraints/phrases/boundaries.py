@@ -2,7 +2,7 @@
 
 Between two neighbouring tokens lies a word boundary unless the first one's text ends in a letter or digit, the second one's begins
 with one, and no space parts them. Scripts that write no spaces have a boundary between any two characters. BOS and EOS are boundaries
-to both sides.
+to both sides, but a required word needs another one behind it than BOS, which a text leaves out.
 
 | segmentation | a space comes |
 | --- | --- |
@@ -44,11 +44,17 @@ class Boundaries:
     pieces: Pieces  # the tokens' texts
     whole: bool  # a phrase needs a boundary behind it as well, not only in front
     kind: str  # the segmentation: sentencepiece, subword-nmt, gpt2
+    bos: int = 0
 
     @cached_property
     def glued(self) -> Tensor:
         """(V,) bool: continues the word before it, if that one is open."""
         return torch.tensor([is_letter(text[:1] or " ") for text in self.pieces.texts])
+
+    @cached_property
+    def ends_no_word(self) -> Tensor:
+        """(V,) bool: behind these a required word may go on."""
+        return self.glued.index_fill(0, torch.tensor([self.bos]), True)
 
     @cached_property
     def open(self) -> Tensor:
@@ -76,7 +82,7 @@ def find_boundaries(dictionary: Dictionary, bpe: Any, mode: str | None) -> Bound
         return None
     read, special = READERS[kind], {dictionary.bos(), dictionary.pad(), dictionary.eos()}
     texts = ("" if i in special else read(i, dictionary[i], bpe) for i in range(len(dictionary)))
-    return Boundaries(Pieces(texts), mode != "prefix", kind)
+    return Boundaries(Pieces(texts), mode != "prefix", kind, dictionary.bos())
 
 
 def kind_of(dictionary: Dictionary, bpe: Any) -> str | None:
