@@ -174,10 +174,12 @@ def bart(folder: Path) -> tuple:
     from transformers import BartConfig, BartForConditionalGeneration, BartTokenizer
 
     made = ByteLevelBPETokenizer()
-    made.train_from_iterator(lines(800), vocab_size=500, special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"], show_progress=False)
+    made.train_from_iterator(lines(800), vocab_size=500, special_tokens=["<s>", "<pad>", "</s>", "<unk>"], show_progress=False)
     made.save_model(str(folder))
+    table = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))  # of BART for summaries: the model lacks the last word
+    (folder / "vocab.json").write_text(json.dumps(table | {"<mask>": len(table)}), encoding="utf-8")
     tokenizer = BartTokenizer.from_pretrained(folder)
-    model = BartForConditionalGeneration(BartConfig(vocab_size=len(tokenizer), **SIZES))
+    model = BartForConditionalGeneration(BartConfig(vocab_size=len(table), **SIZES))
     model.generation_config.forced_bos_token_id = 0
     return model, tokenizer, "source", "target", {"forced_bos_token_id": 0}
 
