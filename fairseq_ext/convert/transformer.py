@@ -6,7 +6,7 @@ Shapes: V words, d features, f feed-forward features, P positions.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,9 @@ FIRST = 2  # row of fairseq's position tables of the first position: <pad> is wo
 END = 2  # place of </s> in dictionaries
 SIDES = ("encoder", "decoder")
 INSIDE = re.compile(r"(encoder|decoder)\.(layers\.\d+\.|layer_norm\.|layernorm_embedding\.)")
-TABLES = ("shared.weight", "lm_head.weight", "decoder.output_projection.weight", *(f"{side}.embed_tokens.weight" for side in SIDES))
+OUTPUTS = ("lm_head.weight", "decoder.output_projection.weight", "decoder.embed_tokens.weight")
+TABLES = ("shared.weight", *OUTPUTS, "encoder.embed_tokens.weight")
+POSITIONS = [f"{side}.embed_positions.{name}" for side in SIDES for name in ("weight", "weights")]
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,11 @@ def transformer(source: Source, kind: Kind, words: tuple[Vocabulary, Vocabulary]
     settings = settings_of(source, kind, joined)
     given = {name.removeprefix("model."): weight for name, weight in source.weights().items()}
     weights = {name: weight for name, weight in given.items() if INSIDE.match(name)}
-    sides = [embeddings(source, given, f"{side}.embed_tokens.weight", own) for side, own in zip(SIDES, words, strict=True)]
+    same = (TABLES, TABLES) if joined else ((), OUTPUTS)  # names that a file may have for each side's table
+    sides = [embeddings(source, given, (f"{SIDES[i]}.embed_tokens.weight", *same[i]), words[i]) for i in range(2)]
     output = sides[1]
     if not settings["share_decoder_input_output_embed"]:
-        output = embeddings(source, given, "lm_head.weight", words[1])
+        output = embeddings(source, given, OUTPUTS, words[1])
     weights["decoder.embed_tokens.weight"] = words[1].arranged(sides[1])
     weights["encoder.embed_tokens.weight"] = weights["decoder.embed_tokens.weight"] if joined else words[0].arranged(sides[0])
     tied = output is sides[1]
@@ -105,9 +108,10 @@ def activation(source: Source, kind: Kind) -> str:
     return ACTIVATIONS[name]
 
 
-def embeddings(source: Source, given: Mapping[str, Tensor], name: str, words: Vocabulary) -> Tensor:
-    """A table (V, d), which a file keeps under one of the names of those that are tied."""
-    table = next((given[each] for each in (name, *TABLES) if each in given), None)
+def embeddings(source: Source, given: Mapping[str, Tensor], names: Sequence[str], words: Vocabulary) -> Tensor:
+    """A table (V, d), which a file keeps under one of these names."""
+    name = names[0]
+    table = next((given[each] for each in names if each in given), None)
     if table is None:
         raise UsageError(f"{source.folder} has no weight {name}: copy all files of the model into it")
     rows = sum(row is not None for row in words.rows)
@@ -131,7 +135,7 @@ def positions(source: Source, kind: Kind, given: Mapping[str, Tensor], side: str
 
 def check(source: Source, given: Mapping[str, Tensor], weights: Mapping[str, Tensor], settings: Mapping[str, Any]) -> None:
     """UsageError for weights that fairseq's model lacks, has besides, or has in another size."""
-    used = {*weights, *TABLES, "final_logits_bias", *(f"{side}.embed_positions.weight" for side in SIDES)}
+    used = {*weights, *TABLES, *POSITIONS, "final_logits_bias"}
     needed = {name: shape for side in SIDES for name, shape in inside(side, settings).items()}
     more = [name for name in given if name not in used or (INSIDE.match(name) and name not in needed)]
     if more:

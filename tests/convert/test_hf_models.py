@@ -21,6 +21,8 @@ pytest.importorskip("transformers", reason="the oracle is not installed")
 import hf_models  # noqa: E402
 from hf_models import KINDS, Made, make  # noqa: E402
 
+from fairseq_ext.errors import UsageError  # noqa: E402
+
 
 def lines(count: int, seed: int) -> list[str]:
     """Made-up lines; none repeats a stretch of characters thrice, since that has two segmentations of one score, and which of the two a
@@ -234,3 +236,26 @@ def test_a_folder_may_have_several_files_of_weights_or_a_pickled_one(made, tmp_p
         convert(str(there), str(tmp_path / f"{form}.out"))
         got = torch.load(tmp_path / f"{form}.out" / "checkpoint.pt", weights_only=False)["model"]
         assert got.keys() == expected.keys() and all(torch.equal(got[name], expected[name]) for name in expected)
+
+
+def test_a_table_is_found_under_its_sides_names_alone(made, tmp_path):
+    """Both tables of this model have one size, so that nothing else tells them apart."""
+    import safetensors.torch
+
+    from fairseq_ext.convert.__main__ import convert
+
+    of, names = made("OPUS-MT, two vocabularies"), [f"model.{side}.embed_tokens.weight" for side in ("encoder", "decoder")]
+    weights = safetensors.torch.load_file(of.folder / "model.safetensors")
+    assert weights[names[0]].shape == weights[names[1]].shape
+    for path in of.folder.iterdir():
+        if path.name != "model.safetensors":
+            (tmp_path / path.name).symlink_to(path)
+    for lacking in names:
+        safetensors.torch.save_file({name: weight for name, weight in weights.items() if name != lacking}, tmp_path / "model.safetensors")
+        with pytest.raises(UsageError, match=lacking.removeprefix("model.")):
+            convert(str(tmp_path), str(tmp_path / "out"))
+    weights["lm_head.weight"] = weights.pop(names[1])  # tied, a file may keep either
+    safetensors.torch.save_file(weights, tmp_path / "model.safetensors")
+    convert(str(tmp_path), str(tmp_path / "out"))
+    expected, got = (torch.load(folder / "checkpoint.pt", weights_only=False)["model"] for folder in (of.out, tmp_path / "out"))
+    assert got.keys() == expected.keys() and all(torch.equal(got[name], expected[name]) for name in expected)
