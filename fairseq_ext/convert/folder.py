@@ -25,7 +25,7 @@ echo "{example}A sentence." | fairseq-interactive . --task {task} --path checkpo
 ```
 
 From Python: `fairseq_ext.Translator.from_folder("."{languages}).translate(["{example}A sentence."])`.
-{targets}"""
+{codes}"""
 
 
 @dataclass
@@ -66,9 +66,11 @@ class Folder:
         flags = " ".join(f"--{name.replace('_', '-')}" + (f" {value}" if value is not True else "") for name, value in given.items())
         words = sorted({len(own.words) for own in self.dictionaries.values()})
         first = f">>{self.targets[0]}<< " if self.targets else ""
+        codes = f"\n`--target-lang` may name one of {', '.join(self.targets)}; lines then need no `>>xx<<`.\n" if first else ""
+        if "languages.txt" in self.texts:
+            codes = "\nlanguages.txt lists the codes that `--source-lang` and `--target-lang` may name.\n"
         counts = f"{self.model.settings['arch']}, {' and '.join(f'{count:,}' for count in words)} words"
         return README.format(
             name=source.name, counts=counts, example=first, task=f"{self.task}_ext", flags=flags,
-            targets=f"\n`--target-lang` may name one of {', '.join(self.targets)}; lines then need no `>>xx<<`.\n" if first else "",
-            languages="" if self.task == "translation" else "".join(f', {name}="{code}"' for name, code in self.pair.items()),
+            codes=codes, languages="" if self.task == "translation" else "".join(f', {name}="{code}"' for name, code in self.pair.items()),
         )  # fmt: skip

@@ -26,6 +26,7 @@ M2M100 = Kind(pre_norm=True, scales=True)
 MBART = Kind(pre_norm=True, norm_of_embedding=True, positions="learned", activation="gelu")
 PIECES = "sentencepiece.bpe.model"
 MASK = "<mask>"
+ENGLISH = ("en", "eng_Latn", "en_XX")
 
 
 def convert_m2m100(source: Source) -> Folder:
@@ -44,15 +45,15 @@ def convert(source: Source, kind: Kind, style: str, more: dict[str, Any]) -> Fol
     pieces = pieces_of(source)
     added = added_tokens(source, len(pieces))
     mark = "__{}__" if style == "multilingual" else "[{}]"
-    languages = [name.strip("_") if name.startswith("__") else name for name in added if name != MASK]
+    languages = {bare(name): number for name, number in added.items() if name != MASK}
     if len(languages) < 2:
         raise UsageError(f"{source.folder} names no languages: copy tokenizer.json or special_tokens_map.json of the model into it")
-    marked = [name if name == MASK else mark.format(name.strip("_") if name.startswith("__") else name) for name in added]
+    marked = [name if name == MASK else mark.format(bare(name)) for name in added]
     numbers = pieces | dict(zip(marked, added.values(), strict=True))
     words = Vocabulary.of(numbers, source.number("vocab_size"), f"{source.folder}'s vocabulary")
     made = transformer(source, kind, (words, words), joined=True)
-    pair = dict(zip(("source_lang", "target_lang"), languages, strict=False))
-    flags = {"lang_pairs": "-".join(languages[:2]), "encoder_langtok": "src", "decoder_langtok": True, "lang_tok_style": style} | more
+    pair = example_pair(source, languages)
+    flags = {"lang_pairs": "-".join(pair.values()), "encoder_langtok": "src", "decoder_langtok": True, "lang_tok_style": style} | more
     files = {"fixed_dictionary": "dict.txt", "lang_dict": "languages.txt"}
     stock = ArgumentParser()  # its defaults stand in checkpoints of fairseq's own, and ct2-fairseq-converter reads them
     TranslationMultiSimpleEpochTask.add_args(stock)
@@ -61,6 +62,19 @@ def convert(source: Source, kind: Kind, style: str, more: dict[str, Any]) -> Fol
         made, "translation_multi_simple_epoch", settings, {"bpe": "sentencepiece", "sentencepiece_model": PIECES}, {"dict.txt": words},
         [source.file(PIECES)], pair, flags | files, {"languages.txt": "".join(f"{language}\n" for language in languages)},
     )  # fmt: skip
+
+
+def bare(name: str) -> str:
+    """The code of a language's token: fr of M2M-100's __fr__."""
+    return name.strip("_") if name.startswith("__") else name
+
+
+def example_pair(source: Source, languages: dict[str, int]) -> dict[str, str]:
+    """From English, to the language that the settings name, if they do. languages: with the numbers of their tokens."""
+    named = [source.config.get(field) for field in ("decoder_start_token_id", "forced_bos_token_id")]
+    target = next((code for code, number in languages.items() if number in named), None)
+    target = target or next(code for code in languages if code not in ENGLISH)
+    return {"source_lang": next(code for code in sorted(languages, key=lambda code: code not in ENGLISH) if code != target), "target_lang": target}
 
 
 def pieces_of(source: Source) -> dict[str, int]:

@@ -83,6 +83,17 @@ def test_generate_translates_a_data_set_made_with_the_converted_dictionaries(mad
     assert [without_languages(rows[i], 22) for i in range(len(TEXT))] == theirs(of, TEXT, 22)
 
 
+@kinds("mBART-25")
+def test_the_readme_names_a_pair_of_the_model(made, kind):
+    """From English, in which its sentence is, or to the language that config.json names."""
+    pairs = {"M2M-100": ("en", "af"), "NLLB-200": ("eng_Latn", "ace_Arab"), "mBART-50": ("en_XX", "ar_AR"), "mBART-25": ("ar_AR", "en_XX")}
+    of = made(kind)
+    source, target = pairs.get(kind, (of.source, of.target))
+    text = (of.out / "README.md").read_text(encoding="utf-8")
+    assert f"--source-lang {source} --target-lang {target} " in text
+    assert ("languages.txt lists the codes" in text) == (kind in pairs) == (of.out / "languages.txt").exists()
+
+
 @kinds("NLLB-200")
 def test_required_words_stand_whole_in_each_script(made, kind, tmp_path):
     if kind == "WMT19":
