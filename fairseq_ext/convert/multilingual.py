@@ -74,7 +74,8 @@ def example_pair(source: Source, languages: dict[str, int]) -> dict[str, str]:
     named = [source.config.get(field) for field in ("decoder_start_token_id", "forced_bos_token_id")]
     target = next((code for code, number in languages.items() if number in named), None)
     target = target or next(code for code in languages if code not in ENGLISH)
-    return {"source_lang": next(code for code in sorted(languages, key=lambda code: code not in ENGLISH) if code != target), "target_lang": target}
+    ranked = sorted(languages, key=lambda code: code not in ENGLISH)
+    return {"source_lang": next(code for code in ranked if code != target), "target_lang": target}
 
 
 def pieces_of(source: Source) -> dict[str, int]:

@@ -26,12 +26,12 @@ class Source:
         self.folder = Path(folder)
         if not self.folder.is_dir():
             raise UsageError(f"{folder} is not a folder: name the one that has the model's config.json")
+        if self.has("adapter_config.json"):
+            raise UsageError(f"{folder} has adapter_config.json, the changes of another model: merge them into it, and name the merged one")
         self.config = self.read_json("config.json")
         for field in ("quantization_config", "adapters"):
             if self.config.get(field):
                 raise UsageError(f"{self.folder / 'config.json'} has {field}: name the model before it was quantised or adapted")
-        if self.has("adapter_config.json"):
-            raise UsageError(f"{folder} has adapter_config.json, the changes of another model: merge them into it, and name the merged one")
 
     @property
     def name(self) -> str:

@@ -194,6 +194,8 @@ def test_a_wrong_folder_is_told_in_a_sentence(opus, tmp_path, capsys):
     assert "is not a folder" in told(tmp_path / "none", tmp_path / "out")
     (tmp_path / "empty").mkdir()
     assert "has no config.json" in told(tmp_path / "empty", tmp_path / "out")
+    (tmp_path / "empty" / "adapter_config.json").write_text("{}")  # without config.json, as adapters are kept
+    assert "adapter_config.json" in told(tmp_path / "empty", tmp_path / "out")
     assert "is not an empty folder" in told(good, opus.out) and "is not an empty folder" in told(good, opus.folder / "config.json")
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     for size in (100, 300_000):  # of files: a copy does not fit, and the weights

@@ -30,8 +30,8 @@ def test_a_corpus_is_translated_as_python_does(kind, tmp_path, monkeypatch):
     made, pair, text = make(kind, tmp_path, 2), PAIRS[kind], lines(400, 3)
     text = [f">>deu<< {line}" if i % 3 == 0 and made.is_marian else line for i, line in enumerate(text)]
     source, terms = write_text(tmp_path / "in.txt", text), write_text(tmp_path / "terms.tsv", ["мост"] * len(text))
-    out, flags = tmp_path / "lines", ["--cpu", "--beam", "2", "--max-len-b", "12"]
-    typed = ["translate", "--data", str(made.out), *pair, "--input", str(source), "--constraints-file", str(terms), "--output", str(out), *flags]
+    out, flags = tmp_path / "lines", ["--constraints-file", str(terms), "--cpu", "--beam", "2", "--max-len-b", "12"]
+    typed = ["translate", "--data", str(made.out), *pair, "--input", str(source), "--output", str(out), *flags]
     if os.environ.get(ALL):
         words = [sys.executable, "-m", "fairseq_ext.corpus", *typed, "--workers", "2", "--unit", "10", "--object-store", "100"]
         run, until = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL), time.monotonic() + 120
