@@ -177,9 +177,18 @@ def test_beams_are_transformers(made, kind):
     for i, ours in enumerate(ours_of(of, found, text)):
         theirs = expected[5 * i : 5 * i + 5]
         if max(map(len, theirs)) < 37:  # none was broken off
-            assert ours == theirs, text[i]
-            compared += 1
+            assert ours == theirs or differs_at_the_last_step(ours, theirs), text[i]
+            compared += ours == theirs
     assert compared > len(text) / 5
+
+
+def differs_at_the_last_step(ours: list[list[int]], theirs: list[list[int]]) -> bool:
+    """Whether more hypotheses ended in the last step than were still missing: fairseq takes the first of them, transformers the best of all,
+    which puts the worst of before out. The others are the same in the same order."""
+    common = [each for each in ours if each in theirs]
+    more = [each for each in theirs if each not in ours]
+    last = max(map(len, ours + theirs))
+    return common == [each for each in theirs if each in ours] and ours[: len(common)] == common and all(len(each) == last for each in more)
 
 
 def test_scores_under_a_length_penalty_are_transformers(made, kind):
