@@ -39,6 +39,7 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     gc.disable()  # until all tests are imported
     config.addinivalue_line("markers", "covering(n): without --all, cases in which each value of each parameter comes n times or more")
+    config.addinivalue_line("markers", "drawn(n): without --all, n of its cases")
     if config.getoption("--all"):
         os.environ[sizes.ALL] = "1"
 
@@ -54,9 +55,10 @@ def pytest_collection_finish():
 def pytest_collection_modifyitems(config, items):
     of_test = collections.defaultdict(list)
     for item in items if not os.environ.get(sizes.ALL) else ():
-        if mark := item.get_closest_marker("covering"):
-            of_test[item.parent, item.originalname, mark.args[0]].append(item)
-    left_out = {item for (_, _, least), cases in of_test.items() for item in set(cases) - sizes.part(cases, least)}
+        for name, keep in (("covering", sizes.part), ("drawn", sizes.draw)):
+            if mark := item.get_closest_marker(name):
+                of_test[item.parent, item.originalname, mark.args[0], keep].append(item)
+    left_out = {item for (*_, count, keep), cases in of_test.items() for item in set(cases) - keep(cases, count)}
     if left_out:
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]

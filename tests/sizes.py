@@ -1,7 +1,8 @@
 """How much of a heavy test runs: a part of its cases by default, all of them with `--all` (also `scripts/test.sh --all`).
 
 `@covering(n)` keeps of a test's cases a part in which each value of each of its parameters comes n times or more, drawn by the test's name,
-so that it is the same part in every run. `part_of` does the same for loops within a test.
+so that it is the same part in every run. `@drawn(n)` keeps n cases, drawn in the same way: 0 of a test that is long and has one case.
+`part_of` does the same for loops within a test.
 """
 
 import os
@@ -11,7 +12,7 @@ from collections import Counter
 import pytest
 
 ALL = "FAIRSEQ_EXT_TEST_ALL"  # the environment variable that --all sets, for a pytest that a test starts too
-covering = pytest.mark.covering
+covering, drawn = pytest.mark.covering, pytest.mark.drawn
 
 
 def part_of(count: int, part: int) -> range:
@@ -29,3 +30,8 @@ def part(items: list[pytest.Item], least: int) -> set[pytest.Item]:
             kept.add(item)
             seen.update(cells)
     return kept
+
+
+def draw(items: list[pytest.Item], count: int) -> set[pytest.Item]:
+    """So many items of one test, or all where it has fewer."""
+    return set(random.Random(items[0].originalname).sample(items, min(count, len(items))))

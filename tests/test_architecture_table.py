@@ -6,6 +6,7 @@ import architecture_table
 import pytest
 from fairseq.models import ARCH_MODEL_REGISTRY
 from saved_models import ENSEMBLES, RECIPES, Saved
+from sizes import drawn
 
 
 @pytest.fixture(scope="module")
@@ -19,6 +20,7 @@ def rows(saved) -> list[architecture_table.Row]:
     return architecture_table.all_rows(saved)
 
 
+@drawn(0)  # long
 def test_what_runs_equals_stock_and_one_line_says_why_it_is_not_fast(rows):
     for row in rows:
         assert row.difference <= 1e-4, row

@@ -14,7 +14,7 @@ from conftest import command
 from fairseq.models import ARCH_MODEL_REGISTRY
 from models import is_search_of_fairseqs, parted, same, settings
 from saved_models import ENSEMBLES, LONGEST, RECIPES, Loaded, Saved, lines, recipe
-from sizes import covering
+from sizes import covering, drawn
 from test_cli import EXT, same_lines, sentence
 
 from fairseq_ext import Translator, UsageError
@@ -109,6 +109,7 @@ def test_ensembles_of_two_architectures_equal_stock(saved, names, beam):
 REGISTERED = [name for name in ARCH_MODEL_REGISTRY if ARCH_MODEL_REGISTRY[name].__module__.startswith("fairseq.")]
 
 
+@drawn(45)
 @pytest.mark.parametrize("name", REGISTERED)
 def test_every_registered_name_equals_stock_or_is_refused(saved, name):
     """Whatever fairseq registers: with its own settings, and small sizes."""

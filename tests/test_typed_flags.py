@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from sizes import drawn
+
 import fairseq_ext
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,6 +46,7 @@ def test_the_file_of_types_is_what_the_dataclasses_make():
     assert made == written, "run python scripts/typed_flags.py"
 
 
+@drawn(0)  # long
 def test_a_type_checker_takes_right_flags_and_refuses_wrong_ones(tmp_path):
     """In the package's folder, whose mypy cache is warm where mypy has run before the tests, as in scripts/test.sh."""
     (tmp_path / "snippet.py").write_text(SNIPPET)

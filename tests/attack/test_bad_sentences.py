@@ -9,6 +9,7 @@ import pytest
 import torch
 from fairseq.data import Dictionary
 from forked import Done, generate, interactive
+from sizes import drawn
 from test_lines import told
 
 from fairseq_ext import SentenceError, Translator, UsageError
@@ -62,6 +63,7 @@ BAD_LINES = {2: "nowhere", 5: "\ten1", 6: "</s>"}
 REASONS = {2: "contains the piece 'nowhere'", 5: "has an empty phrase", 6: "contains '</s>'"}
 
 
+@drawn(2)
 @pytest.mark.parametrize("how", [["--batch-size", 1], ["--batch-size", 4], ["--cpu-workers", 2], ["--schedule", "stream"]], ids=str)
 def test_bad_constraints_cost_no_other_sentence_in_generate(tiny, tmp_path, how):
     done = generate(*command(tiny, tiny / "model.pt", *how, "--constraints-file", constraints(tmp_path, BAD_LINES)))
@@ -99,6 +101,7 @@ def test_sentences_that_are_too_long_cost_no_other_in_generate(tiny):
 WAYS = [[], ["--schedule", "stream"], ["--cpu-workers", 2], ["--beam", 1, "--decoding", "window"], ["--decoder-backend", "fairseq"]]
 
 
+@drawn(2)
 @pytest.mark.parametrize("how", WAYS, ids=str)
 def test_nan_in_some_sentences_costs_no_other_in_generate(tiny, nan, tmp_path, how):
     """Their statistics and results are those of the sentences that were translated, once each."""

@@ -12,6 +12,7 @@ import pytest
 from corpus_jobs import OneProcess, records
 from corpus_rows import COMMANDS, OBJECTS, USAGE
 from forked import Done, forked
+from sizes import drawn
 
 from fairseq_ext.corpus import run
 from fairseq_ext.corpus.__main__ import main
@@ -71,6 +72,7 @@ def test_the_command_that_the_rows_change_works(files, tmp_path):
     assert command(files, tmp_path / "out", []).status == 0
 
 
+@drawn(16)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_wrong_command_gets_one_sentence_and_translates_nothing(files, tmp_path, name):
     more, sentence = COMMANDS[name]

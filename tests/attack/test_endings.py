@@ -13,6 +13,7 @@ from corpus_jobs import DEMO, OneProcess, write_text
 from fairseq_cli.generate import cli_main as generate_main
 from fairseq_cli.interactive import cli_main as interactive_main
 from forked import Child
+from sizes import drawn
 
 from fairseq_ext import compat
 from fairseq_ext.compat import leaving
@@ -56,6 +57,7 @@ def commands(tiny, tmp_path):
     }
 
 
+@drawn(2)
 @pytest.mark.parametrize("name", ["generate", "interactive", "corpus", "terms"])
 def test_a_closed_pipe_ends_a_command_quietly(commands, name):
     main, argv, stdin = commands[name]
@@ -190,6 +192,7 @@ STARTS = [
 ]
 
 
+@drawn(1)
 @pytest.mark.parametrize("argv, moment", STARTS, ids=["corpus", "terms", "generate, at first", "generate"])
 def test_ctrl_c_is_quiet_while_python_still_imports(argv, moment):
     """The moment is the import of a module; what the interpreter does at its start is done first."""

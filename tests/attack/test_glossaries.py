@@ -5,6 +5,7 @@ import time
 import pytest
 from forked import forked, generate
 from glossary_rows import OUTSIDE, rows, tbx
+from sizes import drawn
 
 from fairseq_ext.terms.__main__ import main
 
@@ -12,6 +13,7 @@ ROWS = list(rows())
 
 
 
+@drawn(16)
 @pytest.mark.parametrize("suffix, name, content, sentence", ROWS, ids=[f"{suffix[1:]}: {name}" for suffix, name, _, _ in ROWS])
 def test_a_glossary_that_cannot_be_used(tmp_path, suffix, name, content, sentence):
     path, text = tmp_path / f"g{suffix}", tmp_path / "text"

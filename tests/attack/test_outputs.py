@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from fairseq_cli.interactive import cli_main
 from forked import Child, generate
+from sizes import drawn
 
 SENTENCES = 11
 EXT = ["--task", "translation_ext", "--cpu", "--beam", 2, "--max-len-b", 8]
@@ -103,6 +104,7 @@ PLACES = {
 }
 
 
+@drawn(9)
 @pytest.mark.parametrize("flag", ["--stats-file", "--results-file", "--glossary-report"])
 @pytest.mark.parametrize("name", PLACES)
 def test_a_place_that_cannot_be_written_is_one_sentence_and_stays_as_it_is(tiny, tmp_path, glossary, flag, name):

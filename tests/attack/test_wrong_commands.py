@@ -14,6 +14,7 @@ import pytest
 import torch
 from flag_rows import FLAGS
 from forked import generate, interactive
+from sizes import drawn
 
 RIGHT = ["{data}", "--path", "{model}", "--task", "translation_ext", "--cpu", "--beam", 4, "--max-len-b", 8]
 WINDOW = ["--beam", 1, "--decoding", "window"]
@@ -242,6 +243,7 @@ def filled(arguments: list, files: dict[str, Path]) -> list[str]:
     return [str(a).format(**files) if "{" in str(a) else str(a) for a in arguments]
 
 
+@drawn(45)
 @pytest.mark.parametrize("name", WRONG | FLAGS)
 def test_wrong_flags_get_one_sentence(name, files):
     arguments, sentence = (WRONG | FLAGS)[name]
@@ -311,6 +313,7 @@ def test_no_limit_of_tokens_is_none_as_in_fairseq(files):
         assert done.status == typed.status == 0 and "E-" not in done.stderr + typed.stderr and "H-0" in typed.stdout
 
 
+@drawn(10)
 @pytest.mark.parametrize("name", CHECKPOINTS | DAMAGED)
 def test_wrong_checkpoints_get_one_sentence(name, files, tmp_path):
     change, sentence = (CHECKPOINTS | DAMAGED)[name]
@@ -380,6 +383,7 @@ def of_other_words(data: bytes) -> bytes:
     return b"\xff\x7f" * (len(data) // 2)
 
 
+@drawn(3)
 @pytest.mark.parametrize("readers", [0, 1])
 @pytest.mark.parametrize(
     ("file", "change"), [("de.idx", cut_short), ("de.bin", cut_short), ("de.bin", of_other_words), ("en.bin", of_other_words)]
@@ -402,6 +406,7 @@ TYPED = {
 }
 
 
+@drawn(8)
 @pytest.mark.parametrize("name", TYPED)
 def test_wrong_flags_of_interactive_get_one_sentence(name, files):
     arguments, sentence = TYPED[name]

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from sizes import drawn
 
 import fairseq_ext
 
@@ -56,6 +57,7 @@ def entries() -> list[str]:
     return sorted(found)
 
 
+@drawn(0)  # long
 @pytest.mark.skipif(importlib.util.find_spec("tensorboardX") is not None, reason="it is installed, so nobody is advised to")
 def test_no_entry_shows_the_advice_to_install_tensorboardx():
     names = entries()

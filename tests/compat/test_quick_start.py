@@ -12,6 +12,7 @@ from fairseq.tasks import TASK_REGISTRY
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from omegaconf import OmegaConf
+from sizes import drawn
 
 import fairseq_ext.tasks  # noqa: F401
 from fairseq_ext.compat.compose import compose, value_of
@@ -80,6 +81,7 @@ FLAGS = [
 ]
 
 
+@drawn(4)
 @pytest.mark.parametrize("flags", FLAGS, ids=" ".join)
 def test_the_configuration_is_hydras(flags):
     args = options.parse_args_and_arch(options.get_interactive_generation_parser(), ["data-bin", *flags])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from demo_text import raw_demo
 from forked import generate_forked
+from sizes import drawn
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "checkpoints" / "demo"
@@ -35,6 +36,7 @@ def stock(demo) -> dict[int, tuple[str, float]]:
     return best(demo, "translation")
 
 
+@drawn(2)
 @pytest.mark.parametrize(
     "words, flags",
     [

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from sizes import ALL, part_of
+from sizes import ALL, drawn, part_of
 from torch.nn.utils.rnn import pad_sequence
 
 pytest.importorskip("transformers", reason="the oracle is not installed")
@@ -65,6 +65,7 @@ def translator(made: Made, double: bool = False, **flags):
     return found
 
 
+@drawn(3)
 def test_words_have_the_tokenizers_numbers(made, kind):
     of, text = made(kind), lines(len(part_of(2000, 48)), seed=3)
     if of.is_marian:

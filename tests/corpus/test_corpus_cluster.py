@@ -7,6 +7,7 @@ import threading
 import pytest
 from corpus_jobs import DEMO, FLAGS, job, parts, records, source_lines, write_text
 from ray.cluster_utils import Cluster
+from sizes import drawn
 
 from fairseq_ext import Translator
 from fairseq_ext.corpus.run import translate
@@ -27,6 +28,7 @@ def cluster(monkeypatch):
     made.shutdown()
 
 
+@drawn(0)  # long
 def test_a_node_that_goes_away_takes_nothing_with_it(cluster, tmp_path):
     lines = source_lines(0, 400)
     path, out = write_text(tmp_path / "a.txt", lines * REPEATED), tmp_path / "out"

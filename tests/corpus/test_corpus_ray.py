@@ -14,7 +14,7 @@ import pytest
 import ray
 from corpus_jobs import DEMO, FLAGS, ROOT, descendants, finals, job, parts, records, source_lines, write_text
 from json_counts import close, untimed
-from sizes import ALL
+from sizes import ALL, drawn
 
 from fairseq_ext import Translator
 from fairseq_ext.corpus.run import translate
@@ -149,6 +149,7 @@ def command(inputs, out, *more):
     return [sys.executable, "-m", "fairseq_ext.corpus", "translate", *map(str, words), "--unit", "10", *more]
 
 
+@drawn(0)  # long
 def test_statistics_of_one_and_of_two_workers_are_those_of_all_units(started, tmp_path):
     """Six units, so that each worker has several; the counts of a second run that finds all done are the same."""
     phrases = [["hospital"], ["the", "green tree"], [], ["</s>"], ["work"], ["a very large hospital"]]  # the fourth cannot be required
@@ -173,6 +174,7 @@ def test_statistics_of_one_and_of_two_workers_are_those_of_all_units(started, tm
         assert manifest["totals"]["stats"]["constraints"] == manifest["shards"]["a"]["stats"]["constraints"] == of_two["constraints"]
 
 
+@drawn(0)  # long
 def test_a_killed_run_is_started_again(started, alone, tmp_path, hostile):
     """And neither it nor its workers run a file of the folder in which it was started."""
     lines = source_lines(0, 120)

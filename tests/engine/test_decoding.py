@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from sizes import drawn
 
 from fairseq_ext import Translator, UsageError
 from fairseq_ext.constraints.shorter import Shorter
@@ -83,6 +84,7 @@ def same_as_alone(translator: Translator, each: Job, answer: Answer) -> None:
     assert [h.score for h in answer.hypotheses] == pytest.approx([h.score for h in expected], abs=1e-4)
 
 
+@drawn(2)
 @pytest.mark.parametrize(
     "flags", [{}, {"glossary_placement": "free"}, {"decoder_backend": "fairseq"}, {"length_reward": 1.0, "unnormalized": True}]
 )
@@ -198,6 +200,7 @@ def test_phrases_of_live_requests_outlast_others_that_leave_and_start(translator
     same_as_alone(translator, long, done[1])
 
 
+@drawn(2)
 @pytest.mark.skipif(library() is None, reason="there is no compiled library")
 @pytest.mark.parametrize(
     "flags", [{}, {"schedule": "batch"}, {"constraints": "ordered"}, {"beam": 1}, {"schedule": "stream", "stream_width": 2}], ids=str

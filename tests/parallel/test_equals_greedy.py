@@ -11,6 +11,7 @@ import pytest
 import torch
 from models import ARCHITECTURES, alone, batch, build, generators, run, same
 from parallel_decoding import EOS, LENGTHS, METHODS, blocks, counts, drafts
+from sizes import drawn
 from test_neutral import GRID, MASKED_IN_FLOAT32
 
 from fairseq_ext.decoders.fairseq.uncached import UncachedBackend
@@ -77,6 +78,7 @@ def test_a_stream_fills_up_before_a_sentence_has_finished():
 OF_GRID = {name: case for name, case in GRID.items() if case.lm is None and case.flags["beam"] in (3, 4, 5)}
 
 
+@drawn(25)
 @pytest.mark.parametrize("method", ["gs-jacobi", "window"])
 @pytest.mark.parametrize("case", OF_GRID.values(), ids=OF_GRID.keys())
 def test_stock_flags_mean_the_same(case, method):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import warm
+from sizes import drawn
 
 BENCH = Path(__file__).resolve().parents[2] / "scripts" / "bench"
 sys.path.insert(0, str(BENCH))
@@ -169,6 +170,7 @@ def test_errors_are_one_sentence(clock):
         race(clock, clock.contender("stock", [1] * 4), clock.contender("short", [1], REFERENCE[:1]))
 
 
+@drawn(1)
 @pytest.mark.parametrize(
     "flags, ways",
     [

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import warm
-from sizes import part_of
+from sizes import drawn, part_of
 
 HERE = Path(__file__).resolve().parents[2] / "scripts" / "experiments" / "streaming"
 sys.path.append(str(HERE))
@@ -76,6 +76,7 @@ def test_views_are_no_launches():
     assert counted.count == 3  # ones, add, sum
 
 
+@drawn(0)  # long
 def test_tables_predict_and_measure(tmp_path, monkeypatch, capsys):
     backends = ["torch", "compiled", "lstm"][: len(part_of(3, 2))]
     flags = ["--out", str(tmp_path), "--limit", "5", "--n", "2", "--repeats", "1", "--backends", *backends]

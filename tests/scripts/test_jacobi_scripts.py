@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import warm
+from sizes import drawn
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "scripts" / "experiments" / "jacobi"
@@ -27,6 +28,7 @@ def test_gains_are_of_the_sentences_of_a_class():
     assert (low, middle, high) == pytest.approx((1, 2, 3))
 
 
+@drawn(0)  # long
 def test_a_run_on_a_few_lines_has_tables_by_length(tmp_path):
     demo = ROOT / "data" / "demo"
     flags = ["--models", ROOT / "checkpoints" / "demo", "--train", demo / "dev", "--text", demo / "test", "--out", tmp_path]

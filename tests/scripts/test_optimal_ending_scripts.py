@@ -12,6 +12,7 @@ import pytest
 import sacrebleu
 import warm
 from conftest import command
+from sizes import drawn
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 sys.path[:0] = [str(SCRIPTS), *(str(SCRIPTS / name) for name in ("experiments/optimal_ending", "experiments", "bench"))]
@@ -97,6 +98,7 @@ def test_each_reward_that_the_script_tries_is_a_search_of_its_own(interactive):
     assert max(tried.values()) == pytest.approx(interactive(*best.split()[best.split().index("--prune-bound") :])[0], abs=0.006)
 
 
+@drawn(0)  # long
 def test_a_sweep_searches_anew_for_each_reward_and_counts_what_a_command_does(interactive, tmp_path):
     script = [warm.python(), SCRIPTS / "experiments" / "optimal_ending" / "sweep.py", "--out", tmp_path, "--dev", DEV, "--text", DEV]
     script += ["--limit", LINES, "--beams", 2, "--rewards", 0, 1.2, "--cpu"]
@@ -210,6 +212,7 @@ def test_measure_is_sacrebleu():
     assert measure([(-1.0, 8, line) for line in REFERENCES], REFERENCES).bleu == pytest.approx(100)
 
 
+@drawn(0)  # long
 def test_times_are_of_searches_that_find_no_worse_scores_with_fewer_rows(tmp_path):
     script = SCRIPTS / "experiments" / "optimal_ending" / "times.py"
     tuned = {"reward": 0.5, "ratio": 1.2, "offset": -1.5}

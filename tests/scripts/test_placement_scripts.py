@@ -9,6 +9,7 @@ import pytest
 import sacrebleu
 import torch
 import warm
+from sizes import drawn
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "scripts" / "experiments" / "terminology"
@@ -81,6 +82,7 @@ def test_forced_decoding_gives_the_scores_of_the_search(model):
     assert attention.sum(2) == pytest.approx(torch.ones(attention.shape[:2]).numpy(), abs=1e-4)
 
 
+@drawn(0)  # long
 def test_the_command_compares_the_ways_and_writes_the_tables(tmp_path):
     (tmp_path / "displaced.tsv").write_text("Verband\tfederation\tassociation|bandage\nAkte\tledger\tchart|file\n", encoding="utf-8")
     text = {"de": ["Der Verband wird morgen geprüft.", "Ein Haus.", "Die Ärztin öffnet die Akte."]}

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import warm
+from sizes import drawn
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = sorted((ROOT / "scripts").glob("*.sh"))
@@ -118,6 +119,7 @@ def raw(tmp_path_factory) -> Path:
 JOIN = {"sentencepiece": lambda s: s.replace(" ", "").replace("▁", " ").strip(), "subword-nmt": lambda s: s.replace("@@ ", "")}
 
 
+@drawn(1)
 @pytest.mark.parametrize("bpe", JOIN)
 def test_prepare_multi30k_binarises_a_local_copy(raw, tmp_path, bpe):
     done = prepare("--raw", raw, "--out", tmp_path, "--bpe", bpe, "--vocab", 80)
@@ -131,6 +133,7 @@ def test_prepare_multi30k_binarises_a_local_copy(raw, tmp_path, bpe):
     assert max(len(line.split()) for line in segmented) > 5  # words were split
 
 
+@drawn(0)  # long
 def test_prepare_multi30k_takes_the_segmentation_and_dictionaries_of_a_checkpoint(raw, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     assert prepare("--raw", raw, "--out", first, "--vocab", 80).returncode == 0

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import warm
+from sizes import drawn
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "scripts"
@@ -226,6 +227,7 @@ def test_lines_of_every_length_are_drawn_alike(tmp_path):
     assert sum(counts[3:]) == 380 and min(counts[3:]) > 0 and max(counts) < 30
 
 
+@drawn(1)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_widths_are_raced_by_one_process_or_two(workers, tmp_path):
     flags = ["--lines", "6", "--n", "4", "--repeats", "1", "--kinds", "fixed", "--workers", str(workers), "--out", str(tmp_path / "out")]

@@ -8,7 +8,7 @@ import random
 import pytest
 import torch
 from models import batch, build, generators, run, same
-from sizes import part_of
+from sizes import drawn, part_of
 
 from fairseq_ext.kernels.library import library
 from fairseq_ext.search.pool import Pool
@@ -115,6 +115,7 @@ def other_width(draw: random.Random, unnormalized: bool) -> dict:
 VARIABLE = [{"stop": "ranked", "prune_threshold": 2.5, "prune_children": 3}, {"stop": "optimal", "prune_bound": True}]
 
 
+@drawn(2)
 @pytest.mark.parametrize("strategy", [{}, {"int8": True}, {"stop": "ranked"}, *VARIABLE], ids=str)
 def test_sentences_that_come_and_go_get_the_loops_bits(strategy):
     """Some are cancelled; slots, the KV cache and its positions grow, and positions that no row needs are given up. What is certain of

@@ -14,7 +14,7 @@ from forked import interactive_forked
 from models import batch, build, generators, on_device, parted, run, same, with_files
 from pretended_device import RECORDING, counting
 from search.counted_steps import WAYS, counted, use_kernels
-from sizes import part_of
+from sizes import drawn, part_of
 from test_compose import CONSTRAINTS, EXAMPLES, LENGTHS, TAKE_CONSTRAINTS
 
 from fairseq_ext.decoders.transformer import cuda_graph_cache
@@ -37,6 +37,7 @@ def on_both(flags: dict, device: torch.device, **generation) -> list:
     return found
 
 
+@drawn(16)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_strategy_gives_on_the_device_what_it_gives_on_the_cpu(name, pretended, tmp_path):
     flags, needed = parted(with_files(EXAMPLES[name], tmp_path))

@@ -6,6 +6,7 @@ import shutil
 import pytest
 from fairseq_cli import generate
 from forked import forked, generate_forked
+from sizes import drawn
 
 FLAGS = ["--user-dir", "fairseq_ext", "--task", "translation_ext", "--cpu", "--no-progress-bar"]
 COUNTS = "".join(f"en{i} {n}\n" for i, n in enumerate(range(100, 70, -1)))
@@ -31,6 +32,7 @@ def refused(tiny, path, *flags, data=None) -> str:
     return done.stderr
 
 
+@drawn(3)
 @pytest.mark.parametrize("flag", NAMED)
 def test_a_file_with_another_content_is_refused_by_its_flag(tiny, tmp_path, flag):
     content, other, beside = NAMED[flag]

@@ -16,6 +16,7 @@ from fairseq.dataclass.configs import GenerationConfig
 from forked import generate_forked
 from json_counts import close, untimed
 from models import batch, build, same, task
+from sizes import drawn
 
 from fairseq_ext import Translator
 from fairseq_ext.errors import SentenceError, UsageError
@@ -28,6 +29,7 @@ def decode(models: list, sample: dict, workers: int, flags: dict | None = None, 
     return own.inference_step(generator, models, sample, prefix), own, generator
 
 
+@drawn(4)
 @pytest.mark.parametrize(
     "flags",
     [
@@ -188,6 +190,7 @@ def counts(tiny, tmp_path, workers: int, flags: list) -> dict:
     return json.loads((tmp_path / "stats.json").read_text())
 
 
+@drawn(3)
 @pytest.mark.parametrize("name", COUNTED)
 def test_the_command_counts_with_two_processes_what_it_counts_with_one(tiny, tmp_path, name):
     flags, section = COUNTED[name]

@@ -4,6 +4,7 @@ import pytest
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
 from forked import generate, interactive
+from sizes import drawn
 
 from fairseq_ext import Translator
 from fairseq_ext.decoders.refused import refused
@@ -33,6 +34,7 @@ PAIRED = [*PAIR, "--lang-pairs", "de-en"]
 FILES = {"dict.de.txt": "a 1\n", "dict.en.txt": "a 1\n", "file": "en_XX\n", "wrong.yaml": "a: [\n", "empty.yaml": "{}\n"}
 
 
+@drawn(7)
 @pytest.mark.parametrize(
     "task, flags, sentence",
     [

@@ -5,6 +5,7 @@ import json
 import pytest
 import speech_models
 from forked import forked, generate, generate_forked, interactive_forked, interactive_main
+from sizes import drawn
 from speech_models import Speech
 from tasks.test_tasks_cli import rows, same_rows
 
@@ -26,6 +27,7 @@ def speech(request) -> Speech:
     return request.getfixturevalue(request.param)
 
 
+@drawn(2)
 @pytest.mark.parametrize("beam", [1, 5])
 def test_generate_equals_stock(speech, beam):
     search = ["--beam", beam, "--batch-size", 4]
@@ -34,6 +36,7 @@ def test_generate_equals_stock(speech, beam):
     same_rows(stock, generate_forked(*speech.arguments("speech_to_text_ext"), *search).stdout)
 
 
+@drawn(1)
 def test_a_stream_equals_one_sentence_at_a_time(speech):
     """Its encoder's convolutions see padding, so a stream encodes each sentence as it is."""
     stock = generate_forked(*speech.arguments("speech_to_text"), "--beam", 3, "--batch-size", 1).stdout

@@ -9,6 +9,7 @@ import pytest
 import task_models
 from corpus_jobs import one_process, records
 from forked import generate, generate_forked, interactive_forked
+from sizes import drawn
 from task_models import Made
 
 from fairseq_ext import Translator
@@ -52,12 +53,14 @@ def same_rows(expected: str, got: str) -> None:
             assert [float(x) for x in b[1].split()] == pytest.approx([float(x) for x in a[1].split()], abs=2e-4)
 
 
+@drawn(8)
 @pytest.mark.parametrize("beam", [1, 5])
 def test_generate_equals_stock(made, beam):
     stock = generate_forked(*made.stock, "--beam", beam).stdout
     same_rows(stock, generate_forked(*made.ours, "--beam", beam).stdout)
 
 
+@drawn(4)
 def test_a_stream_equals_the_batch(made):
     stock = generate_forked(*made.stock, "--beam", 3).stdout
     same_rows(stock, generate_forked(*made.ours, "--beam", 3, "--schedule", "stream", "--stream-width", 3).stdout)
@@ -77,6 +80,7 @@ def test_optimal_ending_finds_scores_no_worse(one_of_few, tmp_path):
     assert certificates["proved"] + certificates["open"] == len(stock)
 
 
+@drawn(4)
 def test_interactive_equals_stock_and_meets_what_is_typed(made):
     search = ["--beam", 5, "--buffer-size", 4]
     text = "".join(line + "\n" for line in LINES)
@@ -90,6 +94,7 @@ def test_interactive_equals_stock_and_meets_what_is_typed(made):
         assert f"w{20 + number}" in words.split()
 
 
+@drawn(4)
 def test_a_prefix_stands_behind_what_the_task_forces(made, tmp_path):
     """A language token, or the prompt of a language model, comes first; then the user's prefix; then what else must be there."""
     lines = [{"prefix": "w7", "constraints": [f"w{20 + i % 10}"]} for i in range(made.sentences)]
@@ -115,11 +120,13 @@ def answers(engine: Intake, jobs: list[Job]) -> list[Answer]:
     return [found[number] for number in range(len(jobs))]
 
 
+@drawn(2)
 def test_workers_give_what_one_process_gives(one_of_few):
     stock = generate_forked(*one_of_few.stock, "--beam", 3).stdout
     same_rows(stock, generate_forked(*one_of_few.ours, "--beam", 3, "--cpu-workers", 2).stdout)
 
 
+@drawn(4)
 def test_a_folder_in_python_an_engine_and_the_corpus_command_give_what_the_command_gives(made, tmp_path, monkeypatch):
     """At beam 1, as the interactive command does. The folder and the checkpoint tell what the task must know of its languages."""
     text, search = "".join(line + "\n" for line in LINES), ["--beam", 1, "--buffer-size", 4]
@@ -167,6 +174,7 @@ def large(tmp_path_factory) -> Made:
     return task_models.make("translation_multi_simple_epoch", tmp_path_factory.mktemp("large"), words=128_000)
 
 
+@drawn(1)
 @pytest.mark.parametrize("beam", [1, 5])
 def test_generate_with_128000_words_equals_stock(large, beam):
     stock = generate_forked(*large.stock, "--beam", beam).stdout

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import sacrebleu
+from sizes import drawn
 
 from fairseq_ext.terms.__main__ import main
 
@@ -65,6 +66,7 @@ def test_a_wrong_argument_is_one_sentence(files, capsys, change, sentence):
     assert sentence in printed.err and printed.err.count("\n") == 1 and not printed.out
 
 
+@drawn(1)
 @pytest.mark.parametrize(("bleu_off", "success_off", "status"), [(0, 0.009, 0), (1e-5, 0, 1), (0, 0.011, 1)])
 def test_the_check_against_published_scores_fails_outside_its_bounds(tmp_path, bleu_off, success_off, status):
     (tmp_path / "references.ende.jsonl").write_text("".join(json.dumps(line) + "\n" for line in REFERENCES))

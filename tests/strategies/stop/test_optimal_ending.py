@@ -21,7 +21,7 @@ from ending_reference import (
     sentences,
     unbounded,
 )  # fmt: skip
-from sizes import covering
+from sizes import covering, drawn
 from table_model import EOS, lattice, random_table, search, stop_plug, words
 
 from fairseq_ext.search.scoring import Scoring
@@ -91,6 +91,7 @@ def test_an_offset_moves_the_wanted_length(offset, prune, k):
     assert found.step != optimal(k, reward(0.9)).step
 
 
+@drawn(8)
 @each_rule
 @each_expansion
 def test_prune_bound_changes_no_answer_and_saves_rows(rule, paper):
