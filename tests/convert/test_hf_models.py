@@ -184,8 +184,8 @@ def test_beams_are_transformers(made, kind):
 
 
 def differs_at_the_last_step(ours: list[list[int]], theirs: list[list[int]]) -> bool:
-    """Whether more hypotheses ended in the last step than were missing: fairseq takes the first of them, transformers the best of all, so that
-    the worst ones of before go. The others are the same in the same order."""
+    """Whether more hypotheses ended in the last step than were missing, of which fairseq takes the first. transformers takes the best, so
+    that the worst ones of before go. The others are the same in the same order."""
     common = [each for each in ours if each in theirs]
     more = [each for each in theirs if each not in ours]
     last = max(map(len, ours + theirs))
