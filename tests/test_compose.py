@@ -9,7 +9,7 @@ from itertools import combinations_with_replacement
 import pytest
 import torch
 from models import alone, batch, build, dictionary, generators, is_search_of_fairseqs, parted, refused, run, same, settings, with_files
-from sizes import covering, part_of
+from sizes import covering, drawn, part_of
 
 from fairseq_ext import UsageError
 from fairseq_ext.checks.validate import field_names
@@ -56,6 +56,7 @@ def decode(generator, sample: dict, constraints: list[SentenceConstraints] | Non
     return run(generator, sample if constraints is None else {**sample, "sentence_constraints": constraints})
 
 
+@drawn(290)
 @pytest.mark.parametrize("first, second", pairs())
 def test_pair_keeps_its_properties_or_is_refused(first, second, tmp_path):
     """What the declared needs do not refuse must work."""

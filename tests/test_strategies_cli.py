@@ -15,6 +15,7 @@ import pytest
 from conftest import TINY, command
 from forked import generate
 from models import parted, settings
+from sizes import drawn
 
 from fairseq_ext.config import VERSION
 from fairseq_ext.registry import STRATEGIES
@@ -42,6 +43,7 @@ def files(tiny, tmp_path_factory) -> dict[str, str]:
     return {"{lexical table}": str(table), "{constraints}": str(constraints)}
 
 
+@drawn(17)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_example_runs_through_the_command(name, tiny, files):
     setting = {n: files.get(v, v) if isinstance(v, str) else v for n, v in EXAMPLES[name].items()}

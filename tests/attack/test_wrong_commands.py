@@ -243,7 +243,7 @@ def filled(arguments: list, files: dict[str, Path]) -> list[str]:
     return [str(a).format(**files) if "{" in str(a) else str(a) for a in arguments]
 
 
-@drawn(45)
+@drawn(30)
 @pytest.mark.parametrize("name", WRONG | FLAGS)
 def test_wrong_flags_get_one_sentence(name, files):
     arguments, sentence = (WRONG | FLAGS)[name]

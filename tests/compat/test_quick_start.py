@@ -123,6 +123,7 @@ def test_a_setting_that_does_not_fit_gets_hydras_error_as_before():
     assert said.returncode and "--tokenizer moses needs the languages" in said.stderr
 
 
+@drawn(1)
 @pytest.mark.parametrize("task", [[], ["--task", "translation_ext"]], ids=["stock", "ours"])
 def test_the_log_goes_to_standard_error_so_that_the_output_holds_results_alone(task):
     demo = Path(__file__).resolve().parents[2] / "checkpoints" / "demo"

@@ -13,7 +13,7 @@ import pytest
 import safetensors.torch
 import torch
 from conftest import command
-from sizes import ALL
+from sizes import ALL, drawn
 
 pytest.importorskip("transformers", reason="the oracle is not installed")
 
@@ -37,6 +37,7 @@ def typed(made: Made) -> list[str]:
     return shlex.split(block)[shlex.split(block).index("|") + 1 :]
 
 
+@drawn(0)  # long
 def test_the_commands_of_its_readme_give_transformers_words_with_required_ones(opus, tmp_path, monkeypatch):
     text = ["der Verband wird geprüft", ">>fra<< der Verband wird geprüft", "никто не знает почему"]
     expected = []

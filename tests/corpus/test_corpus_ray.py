@@ -51,6 +51,7 @@ def same(found, expected):
     assert [r["scores"] for r in found] == [pytest.approx([h.score for h in nbest], **SCORE) for nbest in expected]
 
 
+@drawn(0)  # long
 def test_equal_to_one_process_sentence_by_sentence(started, alone, tmp_path):
     lines = source_lines(0, 45)
     terms = [{"constraints": ["hospital"]} if i % 3 else {"avoid": ["the"], "prefix": "Today"} for i in range(9)]

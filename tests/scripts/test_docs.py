@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import warm
+from sizes import drawn
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -21,6 +22,8 @@ from documents import blocks, drawings, links, notebook, site, tables  # noqa: E
 import docs  # noqa: E402
 
 PAGES = [page for page in docs.pages() if any(block.runs for block in blocks.blocks_of(page))]
+FIRST = ("README", "quickstart", "constraints", "glossaries")  # whose blocks always run
+CASES = [page if page.stem in FIRST else pytest.param(page, marks=drawn(4)) for page in PAGES]
 
 
 @pytest.mark.parametrize("page", docs.pages(), ids=lambda page: page.stem)
@@ -28,7 +31,7 @@ def test_generated_parts_and_links_are_up_to_date(page: Path) -> None:
     assert docs.check(page, quick=True) == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", CASES, ids=lambda page: page.stem)
 def test_blocks_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
     commands = warm.commands() if page.stem != "strategy" else blocks.COMMANDS  # a strategy is imported before flags are made of all
     assert blocks.check_page(page, ROOT, tmp_path, commands=commands) == []

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import warm
+from sizes import drawn
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = ROOT / "scripts" / "experiments" / "run.sh"
@@ -26,6 +27,7 @@ def run(*arguments) -> subprocess.CompletedProcess:
 DEMO = ["--model", ROOT / "checkpoints" / "demo", "--text", ROOT / "data" / "demo" / "test"]
 
 
+@drawn(0)  # long
 def test_one_paper_is_run_and_published(tmp_path):
     small = ["--beams", "2", "--table-beam", "2", "--gbs", "1", "--prune", "3", "--least", "1", "--most", "1", "--rounds", "2"]
     wanted = [*DEMO, "--only", "dba", "--limit", "3", "--out", tmp_path / "out", "--name", "tiny", "--into", tmp_path, "--", *small]
@@ -47,6 +49,7 @@ def test_one_paper_is_run_and_published(tmp_path):
     assert not any(word.startswith("rand1.beam") for word in searches)  # nothing was searched again
 
 
+@drawn(0)  # long
 def test_fairseqs_constrained_search_is_run_beside_ours(tmp_path):
     small = ["--only", "constrained", "--limit", "3", "--out", tmp_path / "out", "--name", "tiny", "--into", tmp_path]
     done = run(*DEMO, *small, "--", "--stock-sets", "rand1", "--beams", "2")

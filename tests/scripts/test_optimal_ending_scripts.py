@@ -87,6 +87,7 @@ def interactive(tmp_path_factory):
     return run
 
 
+@drawn(0)  # long
 def test_each_reward_that_the_script_tries_is_a_search_of_its_own(interactive):
     """The hypotheses that the search with the largest reward keeps lack answers of smaller ones."""
     script = [warm.python(), SCRIPTS / "tune_length_reward.py", "--dev", DEV, "--limit", LINES, "--beam", 2, "--max-reward", 1.2]

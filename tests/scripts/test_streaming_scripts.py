@@ -188,6 +188,7 @@ def test_the_figure_is_drawn(tmp_path):
     assert (tmp_path / "figure2.svg").read_text().count("tokens decoded before the step") == 1  # text, not outlines
 
 
+@drawn(0)  # long
 def test_tables_are_written_where_the_figure_is_not_asked_for(tmp_path):
     flags = ["--limit", "3", "--parts", "grid", "--texts", "test", "--beams", "1", "--n", "2", "--repeats", "1"]
     environment = os.environ | {"PYTHON": warm.python(), "OMP_NUM_THREADS": "1"}

@@ -3,9 +3,11 @@
 import pytest
 import task_models
 from forked import generate_forked, interactive_forked
+from sizes import drawn
 from test_tasks_cli import rows, same_rows
 
 
+@drawn(1)
 @pytest.mark.parametrize("name", task_models.EXAMPLES)
 def test_the_twin_of_an_example_equals_stock_and_meets_constraints(name, tmp_path):
     made = task_models.make(name, tmp_path)
