@@ -24,5 +24,5 @@ run ruff check .
 run mypy
 wait "$fuzzing" || failed+=("${fuzz[1]}")
 printf '== %s\n' "${fuzz[*]}" && cat "$found"
-run pytest -n 4 --dist loadfile --no-loadscope-reorder "$@"  # four processes, a file each at a time: some tests wait, and two cores are busy
+run pytest -n 3 --dist loadfile --no-loadscope-reorder "$@"  # three processes, a file each at a time: some tests wait, and two cores are busy
 [[ ${#failed[@]} -eq 0 ]] || die "failed: ${failed[*]}."
