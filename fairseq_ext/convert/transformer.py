@@ -59,13 +59,15 @@ def transformer(source: Source, kind: Kind, words: tuple[Vocabulary, Vocabulary]
     weights = {name: weight for name, weight in given.items() if INSIDE.match(name)}
     same = (TABLES, TABLES) if joined else ((), OUTPUTS)  # names that a file may have for each side's table
     sides = [embeddings(source, given, (f"{SIDES[i]}.embed_tokens.weight", *same[i]), words[i]) for i in range(2)]
-    output = sides[1]
-    if not settings["share_decoder_input_output_embed"]:
-        output = embeddings(source, given, OUTPUTS, words[1])
+    tied = settings["share_decoder_input_output_embed"]
+    output = sides[1] if tied else embeddings(source, given, OUTPUTS, words[1])
+    one: tuple[str, ...] = TABLES if joined else OUTPUTS if tied else ()  # names of what must be one table
+    if other := next((name for name in one if name in given and not torch.equal(given[name], output)), None):
+        raise UsageError(f"{source.folder} has the weight {other} and another word table: models with one for all can be converted")
     weights["decoder.embed_tokens.weight"] = words[1].arranged(sides[1])
     weights["encoder.embed_tokens.weight"] = weights["decoder.embed_tokens.weight"] if joined else words[0].arranged(sides[0])
-    tied = output is sides[1]
-    weights["decoder.output_projection.weight"] = weights["decoder.embed_tokens.weight"] if tied else words[1].arranged(output)
+    same_table = output is sides[1]
+    weights["decoder.output_projection.weight"] = weights["decoder.embed_tokens.weight"] if same_table else words[1].arranged(output)
     for side in SIDES:
         weights[f"{side}.version"] = torch.tensor([3.0])
         if kind.positions == "sinusoidal":

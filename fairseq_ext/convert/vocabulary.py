@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from fairseq.data import Dictionary
 from torch import Tensor
 
 from fairseq_ext.errors import UsageError
@@ -54,12 +53,6 @@ class Vocabulary:
     def text(self) -> str:
         """The file dict.xx.txt. fairseq adds the special words itself."""
         return "".join(f"{word} 1\n" for word in self.words[len(SPECIAL) :])
-
-    def dictionary(self) -> Dictionary:
-        out = Dictionary()
-        for word in self.words[len(SPECIAL) :]:
-            out.add_symbol(word)
-        return out
 
 
 def written(word: str) -> str:

@@ -218,6 +218,12 @@ def test_a_wrong_folder_is_told_in_a_sentence(opus, tmp_path, capsys):
     (good / "model.safetensors").unlink()
     safetensors.torch.save_file({**weights, "model.encoder.layers.0.fc1.lora_A.weight": torch.ones(2)}, good / "model.safetensors")
     assert "fc1.lora_A.weight" in told(good, tmp_path / "out")
+    for name in ("lm_head.weight", "model.encoder.embed_tokens.weight"):  # with tie_word_embeddings=False a file has them besides
+        table = weights["model.shared.weight"]
+        safetensors.torch.save_file({**weights, name: table.clone()}, good / "model.safetensors")
+        assert main(["hf", str(good), str(tmp_path / f"same {name}")]) == 0
+        safetensors.torch.save_file({**weights, name: table + 1}, good / "model.safetensors")
+        assert f"has the weight {name.removeprefix('model.')} and another word table" in told(good, tmp_path / "out")
     whole = (opus.folder / "model.safetensors").read_bytes()
     for damaged in (b"no weights", whole[:100], whole[:-100]):
         (good / "model.safetensors").write_bytes(damaged)

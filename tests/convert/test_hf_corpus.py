@@ -20,7 +20,7 @@ from fairseq_ext.corpus.__main__ import main  # noqa: E402
 
 PAIRS = {
     "OPUS-MT": ["-t", "fra"], "OPUS-MT, two vocabularies": [], "M2M-100": ["-s", "ru", "-t", "zh"], "WMT19": [],
-    "NLLB-200": ["--source-lang", "rus_Cyrl", "--target-lang", "zho_Hans"],
+    "NLLB-200": ["--source-lang", "rus_Cyrl", "--target-lang", "zho_Hans"], "mBART-50": ["-s", "ru_RU", "-t", "zh_CN"],
 }  # fmt: skip
 
 
