@@ -36,7 +36,7 @@ C10_REGISTER_GUARD_IMPL(CUDA, Guard)
 """
 DEVICE = torch.device("cuda", 0)
 ADDRESSES = 1 << 62  # of the device begin here: nothing of the CPU's
-WAITS = "_local_scalar_dense equal nonzero masked_select unique_dim unique_consecutive unique_dim_consecutive _unique _unique2 bincount"
+WAITS = "_local_scalar_dense equal allclose nonzero masked_select bincount histc _unique _unique2 unique_dim unique_consecutive unique_dim_consecutive"
 FREE = "empty empty_strided new_empty new_empty_strided empty_like detach lift_fresh _unsafe_view resize_ set_"
 INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_"}  # take indices of either side
 PRODUCTS = {"mm", "addmm", "bmm", "baddbmm"}  # not of integers on a GPU
@@ -139,7 +139,11 @@ class Pretended(Tensor):
         return Pretended(parts["inner"])
 
     def __repr__(self) -> str:
+        wait("repr")
         return f"{self.inner!r} on {DEVICE}"
+
+    def __format__(self, form: str) -> str:
+        return format(self.item(), form) if self.dim() == 0 else super().__format__(form)
 
     def __deepcopy__(self, memo):
         made = Pretended(self.inner.clone())
@@ -217,6 +221,8 @@ def operate(func, args, kwargs):
     if device is None or not there and torch.device(device).type != "cuda":
         return func(*args, **kwargs)
     name = func._schema.name.removeprefix("aten::")
+    if isinstance(drawn := kwargs.get("generator"), torch.Generator) and drawn.device.type == "cpu" and torch.device(device).type == "cuda":
+        raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
     check(func, name, args, given, there)
     if what := awaited(name, args, kwargs, given, there, torch.device(device)):
         wait(what)
@@ -257,8 +263,9 @@ def check(func, name: str, args, given: list[Tensor], there: list[Tensor]) -> No
     """Raise what CUDA raises."""
     numbers = torch.Tag.pointwise in func.tags or "fill" in name or name in INDEXING  # may be the host's
     indices = [id(x) for x in tensors_of([args[1]])] if name in INDEXING and isinstance(args[0], Pretended) else []
+    changed = args[0] if func._schema.is_mutable and args else None  # a number too is changed where it lies
     for x in given if there and name not in ("copy_", "_to_copy", "_pack_padded_sequence") else ():  # the last has lengths of the host
-        if not (isinstance(x, Pretended) or id(x) in indices or (numbers and x.dim() == 0)):
+        if not (isinstance(x, Pretended) or id(x) in indices or (numbers and x.dim() == 0 and x is not changed)):
             raise RuntimeError(f"Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! ({func})")
     if name in PRODUCTS and not there[0].is_floating_point():
         raise RuntimeError(f'"addmm_cuda" not implemented for {there[0].dtype}')

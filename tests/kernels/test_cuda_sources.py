@@ -225,11 +225,11 @@ def test_arguments_that_a_kernel_does_not_take_are_refused(launches):
         lsh_cuda.launch("gather_rows", (0,), codes, codes.long(), codes, 1)
 
 
-def test_kernels_pass_the_address_and_undefined_behaviour_sanitizers():
+def test_kernels_pass_the_address_and_undefined_behaviour_sanitizers(request):
     """Which end the process at the planted error, the last of these tests."""
     asan = subprocess.run(["g++", "-print-file-name=libasan.so"], capture_output=True, text=True).stdout.strip()
     done = subprocess.run(
-        [sys.executable, "-um", "pytest", "-sk", "gives or long or bounds", __file__],
+        [sys.executable, "-um", "pytest", "-sk", "gives or long or bounds", *["--all"] * request.config.getoption("--all"), __file__],
         capture_output=True, text=True, env={**os.environ, SANITIZED: "1", "LD_PRELOAD": asan, "ASAN_OPTIONS": "detect_leaks=0"},
     )  # fmt: skip
     assert done.stdout.endswith("." * (len(KERNELS) + 1)), done.stdout + done.stderr

@@ -185,7 +185,7 @@ def test_logits_beyond_half_precision_are_told(pretended):
 
 # ---- what a step asks for
 
-WAITS = {"plain": 1, "optimal": 1, "window": 1, "stream": 1, "DBA": 1, "LSH": 3}  # at most
+WAITS = {"plain": 1, "optimal": 1, "window": 1, "stream": 1, "DBA": 1, "LSH": 3, "LSH, CUDA kernels": 2}  # at most
 BEYOND = {"LSH"}  # a third of stock's launches; docs/gpu.md says why
 PAGE = Path(__file__).parents[2] / "docs" / "gpu.md"
 
@@ -196,7 +196,9 @@ def on_page(way: str) -> tuple[float, int]:
 
 
 @pytest.mark.parametrize("way", WAITS)
-def test_a_step_waits_no_more_than_it_must_and_asks_for_what_the_page_says(way, pretended):
+def test_a_step_waits_no_more_than_it_must_and_asks_for_what_the_page_says(way, pretended, monkeypatch, tmp_path):
+    if way == "LSH, CUDA kernels":
+        use_kernels(tmp_path, monkeypatch)
     step = counted(WAYS[way], pretended)
     assert 0 < step.waits.total() <= WAITS[way], step.waits
     (waits, launches), (_, of_stock) = on_page(way), on_page("stock, constrained" if way == "DBA" else "stock")
@@ -221,6 +223,13 @@ def test_what_a_gpu_refuses_is_refused(pretended):
     for wrong in (lambda: there + host, lambda: torch.cat([there, host]), lambda: host[there], lambda: there.gather(0, host)):
         with pytest.raises(RuntimeError, match="same device|cuda"):
             wrong()
+    for wrong in (lambda: host[0].add_(there[0]), lambda: host.add_(there)):
+        with pytest.raises(RuntimeError, match="same device"):
+            wrong()
+    drawn = torch.Generator()
+    for wrong in (lambda: torch.rand(2, device=pretended, generator=drawn), lambda: there.float().exponential_(generator=drawn)):
+        with pytest.raises(RuntimeError, match="device type for generator"):
+            wrong()
     with pytest.raises(TypeError, match="numpy"):
         there.numpy()
     with pytest.raises(RuntimeError, match="not implemented"):
@@ -233,6 +242,7 @@ WAIT = {
     "item": lambda x: x[0].item(), "bool": lambda x: bool(x.any()), "tolist": lambda x: x.tolist(), "cpu": lambda x: x.cpu(),
     "mask": lambda x: x[x > 1], "nonzero": lambda x: x.nonzero(), "repeat": lambda x: x.repeat_interleave(x), "equal": lambda x: x.equal(x),
     "upload": lambda x: torch.tensor([1, 2], device=x.device), "list": lambda x: x[[0, 1]], "into": lambda x: x.copy_(torch.arange(6)),
+    "histc": lambda x: x.float().histc(4), "close": lambda x: torch.allclose(x, x), "print": lambda x: str(x), "format": lambda x: f"{x[0]:03}",
     "int": lambda x: int(x.max()), "unique": lambda x: x.unique(), "synchronize": lambda x: torch.cuda.synchronize(),
 }  # fmt: skip
 NO_WAIT = {
