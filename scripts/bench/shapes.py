@@ -1,4 +1,4 @@
-"""What do models of real shapes cost: Transformer base, big, and of 12 + 1 layers; M2M-100 418M, NLLB-200 600M distilled, WMT19's big?
+"""What do models of real shapes cost: small, base, big, 12 + 1 layers; M2M-100 418M, NLLB-200 600M distilled, WMT19's big?
 
     python scripts/bench/shapes.py --limit 12 --limit-one 4 --beams 5 --repeats 2 --threads 2 --out results/shapes
     python scripts/bench/shapes.py --shapes base big 12+1 --beams 5 --modes one
@@ -40,7 +40,12 @@ BASE: dict[str, Any] = dict(
     encoder_layers=6, decoder_layers=6, encoder_embed_dim=512, decoder_embed_dim=512, encoder_ffn_embed_dim=2048,
     decoder_ffn_embed_dim=2048, encoder_attention_heads=8, decoder_attention_heads=8, share_all_embeddings=True,
 )  # fmt: skip
+SMALL: dict[str, Any] = BASE | dict(
+    encoder_layers=3, decoder_layers=3, encoder_embed_dim=256, decoder_embed_dim=256, encoder_ffn_embed_dim=1024,
+    decoder_ffn_embed_dim=1024, encoder_attention_heads=4, decoder_attention_heads=4,
+)  # fmt: skip
 SHAPES: dict[str, tuple[int, dict[str, Any]]] = {  # words, fairseq's special ones included, and settings
+    "small": (7_800, SMALL),
     "base": (32_000, BASE),
     "big": (32_000, BASE | dict(encoder_embed_dim=1024, decoder_embed_dim=1024, encoder_ffn_embed_dim=4096, decoder_ffn_embed_dim=4096,
                                 encoder_attention_heads=16, decoder_attention_heads=16)),
