@@ -69,6 +69,9 @@ def test_the_installed_wheel_translates_as_the_clone_does(wheel, tmp_path):
         for folder, given in ((python.parent, bare), (BIN, {}))
     )
     assert len(ours) == 20 and ours == theirs
+    run([python, "-m", "pip", "install", "-q", "numpy<2"], home, **bare)  # as mbrs wants it
+    again = run([python.parent / "fairseq-interactive", *flags], home, **bare).stdout
+    assert [line for line in again.splitlines() if line.startswith("D-")] == theirs
     assert not list((tmp_path / "cache").rglob("*.so"))  # nothing was compiled
 
 

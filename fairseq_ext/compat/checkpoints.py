@@ -28,9 +28,9 @@ def plain_classes() -> list:
     import numpy
     from fairseq.dataclass import constants
 
-    core = getattr(numpy, "_core", None) or numpy.core
-    found: list = [argparse.Namespace, collections.OrderedDict]
-    found += [numpy.dtype, core.multiarray.scalar, (core.multiarray.scalar, "numpy.core.multiarray.scalar")]
+    scalar = numpy.float64(0).__reduce__()[0]  # numpy 1 and 2 name it differently, and read each other's files
+    found: list = [argparse.Namespace, collections.OrderedDict, numpy.dtype]
+    found += [(scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]
     found += [type(numpy.dtype(kind)) for kind in ("float32", "float64", "int32", "int64", "bool")]
     found += [v for v in vars(constants).values() if isinstance(v, type) and issubclass(v, enum.Enum)]
     for name in filter(None, os.environ.get(ALLOW, "").split(",")):

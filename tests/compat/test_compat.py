@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+import zipfile
 from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
@@ -158,6 +159,20 @@ def test_a_checkpoint_of_plain_containers_loads(tmp_path):
     with pytest.raises(pickle.UnpicklingError, match="argparse.Namespace"):  # torch is what it was for everybody else
         torch.load(path)
     assert loaded["args"].arch == "transformer" and loaded["model"]["w"].sum() == 2
+
+
+@pytest.mark.parametrize("core", ["core", "_core"])
+def test_a_number_that_numpy_1_or_2_has_saved_is_read(core, tmp_path):
+    import numpy
+
+    own = numpy.float64(0).__reduce__()[0].__module__.encode()
+    torch.save({"args": None, "lr": numpy.float64(0.25), "model": {}, **HISTORY}, tmp_path / "own.pt")
+    with zipfile.ZipFile(tmp_path / "own.pt") as saved, zipfile.ZipFile(tmp_path / "theirs.pt", "w") as theirs:
+        parts = {name: saved.read(name) for name in saved.namelist()}
+        assert sum(own in part for part in parts.values()) == 1
+        for name, part in parts.items():
+            theirs.writestr(name, part.replace(own, f"numpy.{core}.multiarray".encode()))
+    assert checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "theirs.pt"))["lr"] == 0.25
 
 
 def test_pickled_code_is_refused_and_not_run(tmp_path):
