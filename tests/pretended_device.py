@@ -36,7 +36,8 @@ C10_REGISTER_GUARD_IMPL(CUDA, Guard)
 """
 DEVICE = torch.device("cuda", 0)
 ADDRESSES = 1 << 62  # of the device begin here: nothing of the CPU's
-WAITS = "_local_scalar_dense equal allclose nonzero masked_select bincount histc _unique _unique2 unique_dim unique_consecutive unique_dim_consecutive"
+WAITS = "_local_scalar_dense equal allclose nonzero masked_select bincount histc"
+WAITS += " _unique _unique2 unique_dim unique_consecutive unique_dim_consecutive"
 FREE = "empty empty_strided new_empty new_empty_strided empty_like detach lift_fresh _unsafe_view resize_ set_"
 INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_"}  # take indices of either side
 PRODUCTS = {"mm", "addmm", "bmm", "baddbmm"}  # not of integers on a GPU

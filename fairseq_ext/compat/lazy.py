@@ -23,7 +23,9 @@ FOLDERS = (
     "fairseq.tasks",
 )  # fmt: skip
 ALONE = ("fairseq.benchmark", "fairseq.model_parallel")  # packages that fairseq imports for what they register
-REGISTERS = re.compile(r"@(?:\w+\.)?register_(\w+)\(\s*(?:model_name=)?[\"']([^\"']+)[\"'](?:\s*,\s*(?:arch_name=)?[\"']([^\"']+)[\"'])?")
+REGISTERS = re.compile(
+    r"@(?:\w+\.)?register_(\w+)\(\s*(?:model_name=)?[\"']([^\"']+)[\"'](?:\s*,\s*(?:arch_name=)?[\"']([^\"']+)[\"'])?"
+)
 MODEL_DICTIONARIES = (
     "MODEL_REGISTRY", "MODEL_DATACLASS_REGISTRY", "ARCH_MODEL_REGISTRY", "ARCH_MODEL_NAME_REGISTRY", "ARCH_MODEL_INV_REGISTRY",
     "ARCH_CONFIG_REGISTRY",

@@ -242,7 +242,8 @@ WAIT = {
     "item": lambda x: x[0].item(), "bool": lambda x: bool(x.any()), "tolist": lambda x: x.tolist(), "cpu": lambda x: x.cpu(),
     "mask": lambda x: x[x > 1], "nonzero": lambda x: x.nonzero(), "repeat": lambda x: x.repeat_interleave(x), "equal": lambda x: x.equal(x),
     "upload": lambda x: torch.tensor([1, 2], device=x.device), "list": lambda x: x[[0, 1]], "into": lambda x: x.copy_(torch.arange(6)),
-    "histc": lambda x: x.float().histc(4), "close": lambda x: torch.allclose(x, x), "print": lambda x: str(x), "format": lambda x: f"{x[0]:03}",
+    "histc": lambda x: x.float().histc(4), "close": lambda x: torch.allclose(x, x),
+    "print": lambda x: str(x), "format": lambda x: f"{x[0]:03}",
     "int": lambda x: int(x.max()), "unique": lambda x: x.unique(), "synchronize": lambda x: torch.cuda.synchronize(),
 }  # fmt: skip
 NO_WAIT = {
