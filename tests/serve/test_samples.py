@@ -1,9 +1,11 @@
 """A request's own seed: its samples are those that the commands draw with that --seed, whatever is decoded beside it."""
 
 import functools
+import io
 import re
 import zipfile
 from concurrent.futures import Future
+from pathlib import Path
 
 import pytest
 from serving import FLAGS, listening
@@ -19,6 +21,7 @@ from fairseq_ext.text.translation import Translation
 SAMPLES = {name: value for name, value in FLAGS.items() if name not in ("stop", "stream_width")} | {"beam": 4}
 LINE = "Die Ärztin öffnet die Akte."
 MANY = 2**32 - 1
+PARTS = {"word/document.xml": 4, "word/header1.xml": 2}  # of a docx, paragraphs in each; their sentences are counted together
 
 
 @functools.cache
@@ -51,22 +54,29 @@ def test_each_sentence_of_a_text_has_its_own_samples_by_every_door(tmp_path):
     """The i-th draws as the i-th line of a file does, though all are equal."""
     line, format = "Der Patient hat einen Port.", "html"
     text, page = f"{line} {line}\n{line}  {line}", f"<p title='{line}'>{line} {line}</p>"
-    found = [nbest[0].text for nbest in seeded("sampling", 7).translate([line] * 6)]
-    assert len(set(found[:4])) > 1
+    three, found = ([nbest[0].text for nbest in seeded("sampling", seed).translate([line] * 6)] for seed in (3, 7))
+    assert len(set(found[:4])) > 1 and len(set(three)) > 1
     expected = "{} {}\n{}  {}".format(*found), "<p title='{}'>{} {}</p>".format(*found)
+    there = tmp_path / "in.docx"
+    with zipfile.ZipFile(there, "w") as archive:
+        for name, times in PARTS.items():
+            archive.writestr(name, f"<w:document xmlns:w='w'>{f'<w:p><w:r><w:t>{line}</w:t></w:r></w:p>' * times}</w:document>")
     with Engine(**SAMPLES, select="sampling", seed=3) as engine, listening(engine, Settings(max_lines=8)) as client:
         engine.wait(180)
         records = [{"source": text, "seed": 7}, {"source": page, "seed": 7, "format": format}]
         assert [answer["text"] for answer in client.post("/v1/translate", json=records).json()] == [*expected]
         assert engine.submit_text(text, seed=7).result(60).text == expected[0]
+        sent = {"files": {"file": (there.name, there.read_bytes())}, "data": {"source": "de", "target": "en"}}
+        made = client.get(client.post("/translate_file", **sent).json()["translatedFileUrl"]).content
+    assert texts_of(io.BytesIO(made)) == three
     assert [seeded("sampling", 7).translate_text(*each).text for each in ((text,), (page, format))] == [*expected]
-    parts = {"word/document.xml": 4, "word/header1.xml": 2}  # whose sentences are counted together
-    with zipfile.ZipFile(tmp_path / "in.docx", "w") as archive:
-        for name, times in parts.items():
-            archive.writestr(name, f"<w:document xmlns:w='w'>{f'<w:p><w:r><w:t>{line}</w:t></w:r></w:p>' * times}</w:document>")
-    translate(str(tmp_path / "in.docx"), str(tmp_path / "out.docx"), through_translator(seeded("sampling", 7), (), []))
-    with zipfile.ZipFile(tmp_path / "out.docx") as archive:
-        assert re.findall("(?<=>)[^<>]+(?=</w:t>)", "".join(archive.read(name).decode() for name in parts)) == found
+    translate(str(there), str(tmp_path / "out.docx"), through_translator(seeded("sampling", 7), (), []))
+    assert texts_of(tmp_path / "out.docx") == found
+
+
+def texts_of(docx: Path | io.BytesIO) -> list[str]:
+    with zipfile.ZipFile(docx) as archive:
+        return re.findall("(?<=>)[^<>]+(?=</w:t>)", "".join(archive.read(name).decode() for name in PARTS))
 
 
 def test_both_models_of_a_pair_draw_by_the_seed():
