@@ -16,16 +16,19 @@ from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import OUTSIDE_MODULE, Strategy
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, StopDecision
+from fairseq_ext.search.finished import Finished
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Prune, Schedule, Select, Softmax, Stop
 
 BASES: dict[str, type] = {"select": Select, "stop": Stop, "schedule": Schedule, "softmax": Softmax, "prune": Prune}
+READ_ONLY = {Beam: ("tokens", "score"), Candidates: ("row", "token", "score"), Finished: ("count", "total")}  # where they are arguments
 ROUNDING = 1e-3  # nats
 
 
-def watched(strategy: Strategy, made: Any, eos: int) -> Any:
-    """What a builder has made; its answers are checked if it comes from outside the package. Errors: UsageError, also at each step."""
+def watched(strategy: Strategy, made: Any, eos: int, words: int) -> Any:
+    """What a builder has made; its answers are checked if it comes from outside the package. words: of the target dictionary.
+    Errors: UsageError, also at each step."""
     if not strategy.build.__module__.startswith(OUTSIDE_MODULE):
         return made
 
@@ -41,9 +44,15 @@ def watched(strategy: Strategy, made: Any, eos: int) -> Any:
     kind = type(made)
 
     def call(self: Any, *arguments: Any, **named: Any) -> Any:
+        given = [(each, name, getattr(each, name).clone()) for each in arguments for name in READ_ONLY.get(type(each), ())]
         found = kind.__call__(self, *arguments, **named)
+        for each, name, before in given:
+            if not torch.equal(getattr(each, name), before):
+                raise wrong(f"writes to {type(each).__name__.lower()}.{name}, which may only be read")
         if (flaw := check(found, *arguments, **named, eos=eos, at_most_0="scores of at most 0" not in strategy.denies)) is not None:
             raise wrong(flaw)
+        if isinstance(found, LogProbs) and found._ids is None and found.size != words:
+            raise wrong(f"returns {found.size} words a row, and the dictionary has {words}")
         return found
 
     made.__class__ = type(kind.__name__, (kind,), {"__call__": call})
@@ -91,6 +100,8 @@ def flaw_of_select(found: Any, beam: Beam, log_probs: LogProbs, pool: Pool, *, e
         return f"returns {', '.join(map(kind_of, parts))}: row, token and score must all be of shape (S, c), with S = {S} sentences"
     if found.row.dtype != torch.long or found.token.dtype != torch.long or not found.score.dtype.is_floating_point:
         return f"returns {', '.join(map(kind_of, parts))}: row and token must be int64, score a float"
+    if bool(found.score.isnan().any()):
+        return "returns NaN for a score"
     there = found.score > -torch.inf
     row = found.row.clamp(0, beam.rows - 1)
     own = beam.sentence_of_row()[row] == torch.arange(S, device=row.device)[:, None]
@@ -101,6 +112,9 @@ def flaw_of_select(found: Any, beam: Beam, log_probs: LogProbs, pool: Pool, *, e
     token = found.token.clamp(0, (words := log_probs.dense()).size(1) - 1)
     if at_most_0 and bool((there & ((token != found.token) | (found.score > beam.last_score()[row] + words[row, token] + ROUNDING))).any()):
         return "returns a score above beam.last_score() of its row and the token's log-probability together, or no token of the vocabulary"
+    possible = (beam.last_score() > -torch.inf) & (words > -torch.inf).any(1)
+    if bool((~there.any(1) & (torch.bincount(beam.sentence_of_row()[possible], minlength=S) > 0)).any()):
+        return "returns no candidate for a sentence that has one"
     return None
 
 

@@ -32,7 +32,7 @@ def build(point: str, flags: Any, context: Context) -> Any:
 def built(strategy: Strategy, flags: Any, context: Context) -> Any:
     """What a strategy's builder makes."""
     made = strategy.build(flags, context)
-    return made if made is None and strategy.point == "prune" else watched(strategy, made, context.eos)
+    return made if made is None and strategy.point == "prune" else watched(strategy, made, context.eos, len(context.dictionary))
 
 
 def setup_of(flags: Any, context: Context, decoder: Regroupable, processors: LogitsProcessors) -> SearchSetup:

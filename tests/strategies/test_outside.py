@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from models import batch, build, generators, run, same
+from models import batch, build, dictionary, generators, run, same
 
 from fairseq_ext import UsageError, registry
 from fairseq_ext.checks.outside import watched
@@ -78,7 +78,7 @@ def pair(point: str, change=None, **declared):
     """fairseq's generator, and ours with a strategy from outside at an extension point."""
     both = generators([build("transformer")], beam=K, max_len_b=8)
     plug = {"select": Best, "softmax": Full, "prune": All}[point](change) if point != "stop" else Ends(both.ours.setup.spec.eos, change)
-    plug = watched(strategy(point, **declared), plug, both.ours.setup.spec.eos)
+    plug = watched(strategy(point, **declared), plug, both.ours.setup.spec.eos, len(dictionary()))
     setattr(both.ours.strategies, point, [plug] if point == "prune" else plug)
     return both
 
@@ -107,6 +107,11 @@ SLIPS = {
     "select: columns": (lambda c, b: moved(c, token=c.token * 0), "above .* the token's log-probability"),
     "select: no words": (lambda c, b: moved(c, token=c.token - 1000), "or no token of the vocabulary"),
     "select: of this step alone": (lambda c, b: moved(c, score=c.score * 0), "returns a score above"),
+    "select: NaN": (lambda c, b: moved(c, score=c.score * torch.nan), "returns NaN for a score"),
+    "select: nothing at all": (lambda c, b: moved(c, score=c.score - torch.inf), "returns no candidate for a sentence that has one"),
+    "select: other tokens": (lambda c, b: b.tokens.fill_(7) is None or c, "writes to beam.tokens, which may only be read"),
+    "select: other sums": (lambda c, b: b.last_score().sub_(9) is None or c, "writes to beam.score, which may only be read"),
+    "softmax: too few words": (lambda value: LogProbs(value[:, :-3].log_softmax(1)), "returns 22 words a row, and the dictionary has 25"),
     "softmax: a tensor": (lambda value: value, "returns a float64 tensor of shape .*, not LogProbs"),
     "softmax: one row": (lambda value: LogProbs(value[:1].clone()), r"not log-probabilities \(n, V\) of the 4 rows"),
     "softmax: turned": (lambda value: LogProbs(value.t().contiguous()), r"not log-probabilities \(n, V\)"),
@@ -139,6 +144,25 @@ def test_scores_above_0_pass_where_the_register_line_says_so():
     assert found[0][0]["score"] > plain[0][0]["score"]
 
 
+class Over(Count):
+    what = ""
+
+    def __call__(self, candidates, beam, pool, finished, *given):
+        found = super().__call__(candidates, beam, pool, finished, *given)
+        (candidates.score if self.what == "candidates.score" else finished.total).zero_()
+        return found
+
+
+@pytest.mark.parametrize("what", ["candidates.score", "finished.total"])
+def test_what_may_only_be_read_is_not_written(what):
+    both = generators([build("transformer")], beam=K, max_len_b=8)
+    over, eos = Over(both.ours.setup.spec.eos), both.ours.setup.spec.eos
+    over.what = what
+    both.ours.strategies.stop = watched(strategy("stop"), over, eos, len(dictionary()))
+    with pytest.raises(UsageError, match=f"writes to {what}, which may only be read"):
+        run(both.ours, batch(MIXED))
+
+
 def test_a_stop_mask_of_another_shape_is_told():
     def of_sentences(found):
         found.stays = found.final
@@ -154,15 +178,15 @@ class Late(Stream):
 
 
 def test_schedules_and_builders_are_held_to_their_kinds():
-    late = watched(strategy("schedule"), Late(4, 0.5, False, None, 1), 2)
+    late = watched(strategy("schedule"), Late(4, 0.5, False, None, 1), 2, 25)
     with pytest.raises(UsageError, match="returns 4, not a number of sentences from 0 to the 3 that wait"):
         late(3, 0, 0, 0)
     with pytest.raises(UsageError, match=r"builds nothing \(a return is missing\), not a Select"):
-        watched(strategy("select"), None, 2)
+        watched(strategy("select"), None, 2, 25)
     with pytest.raises(UsageError, match="builds a Full, not a Stop"):
-        watched(strategy("stop"), Full(), 2)
+        watched(strategy("stop"), Full(), 2, 25)
     inside = Full()
-    assert watched(registry.STRATEGIES["softmax"]["full"], inside, 2) is inside  # of this package: as it is
+    assert watched(registry.STRATEGIES["softmax"]["full"], inside, 2, 25) is inside  # of this package: as it is
 
 
 LINES = {
