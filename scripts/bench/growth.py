@@ -158,7 +158,7 @@ def slope(cells: Cells, name: str) -> str:
     if len(points) < 2:
         return ""
     (size, ms), (larger, more) = points[-2:]
-    return f"{math.log(more / ms) / math.log(larger / size):.2f}"
+    return f"{round(math.log(more / ms) / math.log(larger / size), 2) + 0.0:.2f}"  # no -0.00
 
 
 def table(found: dict[str, Any]) -> str:
@@ -179,13 +179,17 @@ def draw(found: dict[str, Any], file: Path) -> None:
     sys.path.insert(0, str(ROOT / "scripts" / "experiments"))
     import figure_style as style
 
-    figure, axes = style.panel()
+    figure, axes = style.panel(width=style.FULL)
     cells: Cells = found["cells"]
     for place, name in enumerate(dict.fromkeys(name for row in cells.values() for name in row)):
         points = [(int(size), row[name]) for size, row in cells.items() if row.get(name)]
         axes.plot(*zip(*points, strict=True), label=name, **style.of(name, place))
     axes.set(xscale="log", yscale="log", xlabel=SAID[found["what"]], ylabel="ms" if found["what"] == "glossary" else "ms a target token")
-    axes.legend()
+    sizes = [int(size) for size in cells]
+    axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
+    axes.xaxis.set_minor_formatter("")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
     style.save(figure, file)
 
 

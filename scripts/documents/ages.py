@@ -20,7 +20,8 @@ PAPERS = {  # what the results of a folder of scripts/experiments measure
     "streaming": (*SEARCH, "fairseq_ext/strategies/schedule", "fairseq_ext/strategies/prune"),
     "terminology": (*SEARCH, "fairseq_ext/constraints", "fairseq_ext/placement", "fairseq_ext/terms", "fairseq_ext/strategies/select"),
 }
-EVERYTHING = ("fairseq_ext",)  # what other results measure
+APART = ("corpus", "doctor.py", "viz")  # that no page of results measures
+EVERYTHING = ("fairseq_ext", *(f":!fairseq_ext/{name}" for name in APART))  # what other results measure
 COMMIT = re.compile(r"(?:commit\s+|\"git_commit\": \")`?([0-9a-f]{7,40})\b")
 HEADING = re.compile(r"^(#{1,6}) +(.+?) *$", re.MULTILINE)
 ROW = re.compile(r"^\|", re.MULTILINE)
