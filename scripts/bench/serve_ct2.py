@@ -68,9 +68,11 @@ def converted(args: argparse.Namespace) -> str:
     if not args.converted.exists():
         from ctranslate2.converters import FairseqConverter
 
-        import fairseq_ext  # noqa: F401  lets fairseq be imported and old checkpoints be read
+        import fairseq_ext  # noqa: F401  lets fairseq be imported
+        from fairseq_ext.compat import startup
 
-        FairseqConverter(str(args.path), str(args.data), args.src, args.tgt).convert(str(args.converted))
+        with startup.beside("checkpoints").safe():  # the converter loads with weights_only
+            FairseqConverter(str(args.path), str(args.data), args.src, args.tgt).convert(str(args.converted))
     return str(args.converted)
 
 
