@@ -21,9 +21,11 @@ from fairseq_ext.candidates.risk import BayesRisk
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.tasks import Flags
 
-SEARCHES = {f"beam {k}": dict(beam=k) for k in (5, 20, 30)} | {"30 samples": dict(beam=30, sampling=True, sampling_epsilon=0.02)}
+SEARCHES = {f"beam {k}": dict(beam=k) for k in (5, 20, 30)} | {"beam 5, `--lenpen 1.2`": dict(beam=5, lenpen=1.2)}
+SEARCHES |= {"30 samples": dict(beam=30, sampling=True, sampling_epsilon=0.02)}
 CHOICES = {  # of a search's list: the flags of --mbr
     "beam 5": ("beam 5", {}),
+    "beam 5, `--lenpen 1.2`": ("beam 5, `--lenpen 1.2`", {}),
     "beam 30": ("beam 30", {}),
     "MBR chrF, 30-best, `prob`": ("beam 30", dict(mbr="chrf", mbr_weights="prob")),
     "MBR chrF, 30-best, `uniform`": ("beam 30", dict(mbr="chrf", mbr_weights="uniform")),
