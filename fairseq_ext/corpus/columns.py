@@ -28,11 +28,11 @@ def check_columns(shards: Sequence[Shard], source_field: str | None) -> None:
 
 def columns_of(shard: Shard) -> list[str] | None:
     """The columns of a Parquet file; None where it cannot be read."""
-    import pyarrow.parquet
-
     try:
+        import pyarrow.parquet
+
         return pyarrow.parquet.read_schema(shard.path).names
-    except (OSError, ValueError):  # pyarrow's errors are ValueErrors, or OSErrors
+    except (ImportError, OSError, ValueError):  # pyarrow's errors are ValueErrors, or OSErrors
         return None
 
 

@@ -98,14 +98,19 @@ class Reader:
             yield from self.rows() if self.shard.kind == "parquet" else self.lines()
         except (OSError, EOFError, ValueError) as error:  # pyarrow's errors are ValueErrors, or OSErrors
             raise Unreadable(self.number, str(error).splitlines()[0]) from error
+        except ImportError as error:
+            way = "pip install -U pyarrow numpy, or an older pyarrow where numpy has to stay"
+            raise UsageError(f"{self.shard.path} is read through pyarrow, which cannot be imported ({error}): {way}") from error
 
     def lines(self) -> Iterator[bytes | None]:
         """The file's lines."""
-        import pyarrow
-
         codec = CODECS.get(os.path.splitext(self.shard.path)[1].lower())
         with open(self.shard.path, "rb") as file:
-            stream = pyarrow.CompressedInputStream(file, codec) if codec and self.size > 1 else file
+            stream: Any = file
+            if codec and self.size > 1:
+                import pyarrow
+
+                stream = pyarrow.CompressedInputStream(file, codec)
             rest, too_long, at = b"", False, 0
             while block := stream.read(BLOCK):
                 block = block if at else block.removeprefix(codecs.BOM_UTF8)

@@ -2,6 +2,7 @@
 
 import bz2
 import json
+import sys
 
 import pyarrow
 import pyarrow.parquet
@@ -10,6 +11,7 @@ from corpus_jobs import Echo, job, one_process, read, records, source_lines, wri
 
 from fairseq_ext import UsageError
 from fairseq_ext.corpus import reading
+from fairseq_ext.corpus.columns import columns_of
 from fairseq_ext.corpus.reading import Reader, Unreadable
 from fairseq_ext.corpus.run import translate
 from fairseq_ext.corpus.shards import CODECS, Shard, shards_of
@@ -33,6 +35,20 @@ def compress(path, raw):
     else:
         path.write_bytes(raw)
     return path
+
+
+def test_only_packed_shards_need_pyarrow(tmp_path, monkeypatch):
+    """Which refuses numpy 1, and unbabel-comet wants numpy 1."""
+    packed = compress(tmp_path / "a.gz", b"eins\n")
+    pyarrow.parquet.write_table(pyarrow.table({"source": ["eins"]}), tmp_path / "a.parquet")
+    (tmp_path / "a").write_text("eins\n")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    shards = [Shard(str(tmp_path / name), "a") for name in ("a", packed.name, "a.parquet")]
+    assert [s.source for unit in Reader(shards[0]).units(9, []) for s in unit] == ["eins"]
+    assert columns_of(shards[2]) is None
+    for shard in shards[1:]:
+        with pytest.raises(UsageError, match=rf"^{shard.path} is read through pyarrow, which .*: pip install -U pyarrow"):
+            list(Reader(shard).units(9, []))
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst", ".bz2", ".lz4"])
