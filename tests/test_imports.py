@@ -49,8 +49,8 @@ ALLOWED = {
     "models": "",
     "candidates": "errors registry search.finished",
     "loading": "compat.startup constraints.phrases.boundaries constraints.phrases.phrase errors files",
-    "checks": "candidates.flags constraints.flags errors registry search.beam search.candidates search.finished search.log_probs search.pool "
-    "search.protocols",
+    "checks": "candidates.flags constraints.flags errors registry search.beam search.candidates search.finished search.log_probs "
+    "search.pool search.protocols",
     # strategies -> drivers, kernels
     "strategies": "constraints counters decoders.protocol decoders.upload errors files kernels loading.digests parallel registry search "
     "softmax stats",
