@@ -22,6 +22,7 @@ PAPERS = {  # what the results of a folder of scripts/experiments measure
 }
 APART = ("corpus", "doctor.py", "viz")  # that no page of results measures
 EVERYTHING = ("fairseq_ext", *(f":!fairseq_ext/{name}" for name in APART))  # what other results measure
+UNCHANGED = "^No figure changes: "  # a line of a commit's message, with the reason: such a commit makes no table older
 COMMIT = re.compile(r"(?:commit\s+|\"git_commit\": \")`?([0-9a-f]{7,40})\b")
 HEADING = re.compile(r"^(#{1,6}) +(.+?) *$", re.MULTILINE)
 ROW = re.compile(r"^\|", re.MULTILINE)
@@ -42,8 +43,9 @@ def git(root: Path, *arguments: str) -> str | None:
 
 
 def is_older(commit: str, paths: tuple[str, ...], root: Path) -> bool:
-    """Return whether a commit of this history that `commit` does not contain changed one of the paths; an unknown commit is old."""
-    since = git(root, "rev-list", "-1", f"{commit}..HEAD", "--", *paths)
+    """Return whether a commit of this history that `commit` does not contain changed one of the paths, and with that perhaps figures; an
+    unknown commit is old."""
+    since = git(root, "rev-list", "-1", "--invert-grep", f"--grep={UNCHANGED}", f"{commit}..HEAD", "--", *paths)
     return since != ""
 
 

@@ -1,5 +1,6 @@
 """`--glossary-placement align`: a term stands where the translation of its source term stood, and the report says what is there."""
 
+import gc
 import json
 import re
 from pathlib import Path
@@ -33,6 +34,23 @@ def translator(**flags) -> Translator:
 @pytest.fixture(scope="module")
 def drafts() -> list[str]:
     return [hypotheses[0].text for hypotheses in translator(beam=4).translate(SOURCES)]
+
+
+def test_memory_does_not_grow_with_the_texts(tmp_path):
+    """A server's worker places terms all day. The mask of a block of W rows and b tokens has W x b x W x b floats; 64 of them were kept."""
+    words = {word: "very" for line in SOURCES for word in line.split()[:1]}
+    (tmp_path / "terms.tsv").write_text("".join(f"{word}\t{term}\n" for word, term in words.items()), encoding="utf-8")
+    placing = translator(beam=2, glossary=str(tmp_path / "terms.tsv"), glossary_placement="align")
+
+    def kept() -> int:
+        gc.collect()
+        return sum(each.untyped_storage().nbytes() for each in gc.get_objects() if isinstance(each, torch.Tensor))
+
+    placing.translate(SOURCES[:2])
+    before = kept()
+    for line in SOURCES:
+        placing.translate([line])
+    assert kept() - before < 1 << 20
 
 
 # ---- the text

@@ -134,11 +134,11 @@ def history(tmp_path):
         command = ["git", "-C", str(tmp_path), *identity, *arguments]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
-    def commit(file: str, text: str) -> str:
+    def commit(file: str, text: str, message: str = "") -> str:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text(text)
         git("add", ".")
-        git("commit", "-qm", file)
+        git("commit", "-qm", file, *(["-m", message] if message else []))
         return git("rev-parse", "HEAD")
 
     git("init", "-q")
@@ -151,6 +151,8 @@ def test_a_table_older_than_its_code_says_so(history, tmp_path):
     history(file, f"commit {first}\n\n## Old\n\n{table}\n## Other\n\n{table}")
     assert ages.age(file, tmp_path) == "No table was older than the code that it measures when this page was last written."
     history("fairseq_ext/serve/other.py", "1")  # not what it measures
+    assert ages.age(file, tmp_path) == "No table was older than the code that it measures when this page was last written."
+    history("fairseq_ext/softmax/index.py", "1 # why", "No figure changes: a comment")
     assert ages.age(file, tmp_path) == "No table was older than the code that it measures when this page was last written."
     second = history("fairseq_ext/softmax/index.py", "2")
     assert f"all figures (commit {first[:7]})" in ages.age(file, tmp_path)

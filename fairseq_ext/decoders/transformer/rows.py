@@ -164,7 +164,7 @@ class RowGroup:
                 return None
             causal = like.new_full((b, b), -torch.inf).triu_(1)
             return torch.cat([like.new_zeros(b, P), causal], dim=1)[None, None]
-        fresh = mask_of_new(W, b, like.dtype, like.device)  # (W, b, W x b)
+        fresh = (mask_of_step if b == 1 else mask_of_new)(W, b, like.dtype, like.device)  # (W, b, W x b)
         if b == 1:
             self.mask = torch.cat([self.full_mask(), fresh.view(1, W, W).expand(S, -1, -1)], dim=2)
             return self.mask[:, None]
@@ -204,10 +204,12 @@ def at_places(value: Tensor, place: Tensor, places: int, fill: float) -> Tensor:
     return out
 
 
-@functools.lru_cache(maxsize=64)
 def mask_of_new(W: int, b: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return (W, b, W x b): 0 at the new positions that each new token sees, its own row's up to itself; else -inf."""
     same_row = torch.eye(W, dtype=torch.bool, device=device)[:, None, :, None]
     before = torch.ones(b, b, dtype=torch.bool, device=device).tril()[None, :, None, :]
     sees = (same_row & before).view(W, b, W * b)
     return torch.zeros(W, b, W * b, dtype=dtype, device=device).masked_fill_(~sees, -torch.inf)
+
+
+mask_of_step = functools.lru_cache(maxsize=64)(mask_of_new)  # of one token a row; those of blocks take up to 16 MB and rarely come again
