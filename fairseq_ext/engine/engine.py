@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from fairseq_ext.flags import EngineFlags
 
 logger = logging.getLogger("fairseq_ext")
+WORKER = "fairseq_ext.engine.worker"  # the module that its processes run
 PAUSE = 0.5  # seconds before a worker is replaced that has not answered any request
 TRIES = 3  # workers in a row that end before their model is loaded, before there is no model
 
@@ -69,7 +70,7 @@ class Engine:
             raise UsageError(f"--cpu-workers {cpu_workers} would decode nothing: use 1 or more")
         self.max_queue = max_queue
         self.flags = {"path": str(path), "data": str(data), "task": task, **flags}
-        self.fork_server = ForkServer(self.flags, longest)
+        self.fork_server = ForkServer(WORKER, self.flags, longest)
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self.requests = Dispatch()

@@ -20,16 +20,17 @@ logger = logging.getLogger("fairseq_ext")
 
 
 class ForkServer:
-    """The process that forks workers (worker.py). It is started when the first worker is asked for, and again if it has died.
+    """The process that forks workers; module: what it runs. It is started when the first worker is asked for, and again if it has died.
 
     Errors: UsageError for flags that cannot be sent to it.
     """
 
-    def __init__(self, flags: dict[str, Any], longest: int | None):
+    def __init__(self, module: str, flags: dict[str, Any], longest: int | None):
         try:
             content = pickle.dumps((flags, longest))
         except Exception as error:
             raise UsageError(f"the flags cannot be sent to a process ({error}): give text and numbers") from None
+        self.module = module
         self.content = len(content).to_bytes(8, "little") + content
         self.process: subprocess.Popen | None = None
         self.control: socket.socket | None = None
@@ -59,7 +60,7 @@ class ForkServer:
         self.control, theirs = socket.socketpair()
         # one thread a worker; and a process that has started others cannot be forked
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        command = child.python("fairseq_ext.engine.worker", str(theirs.fileno()))
+        command = child.python(self.module, str(theirs.fileno()))
         self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL)
         theirs.close()
         self.control.sendall(self.content)
