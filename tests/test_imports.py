@@ -48,7 +48,7 @@ ALLOWED = {
     "config": "candidates.flags checks constraints loading.digests loading.settings registry search stats version",
     "models": "",
     "candidates": "errors registry search.finished",
-    "loading": "compat.startup constraints.phrases.boundaries constraints.phrases.phrase errors files",
+    "loading": "compat.checkpoints constraints.phrases.boundaries constraints.phrases.phrase errors files",
     "checks": "candidates.flags constraints.flags errors registry search.beam search.candidates search.finished search.log_probs "
     "search.pool search.protocols",
     # strategies -> drivers, kernels

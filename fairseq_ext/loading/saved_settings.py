@@ -10,7 +10,7 @@ import torch
 from fairseq import checkpoint_utils
 from omegaconf import DictConfig, OmegaConf
 
-from fairseq_ext.compat import startup
+from fairseq_ext.compat import checkpoints
 
 
 def plain(settings: Any) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def saved_settings(path: str) -> dict[str, dict[str, Any]]:
     Errors: OSError for a file that is no checkpoint.
     """
     try:
-        with startup.beside("checkpoints").safe():
+        with checkpoints.safe():
             state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
     except FileNotFoundError:
         raise

@@ -18,7 +18,7 @@ from fairseq import checkpoint_utils, options
 from fairseq.models.transformer import TransformerModel
 from models import batch, build, dictionary, generators, run, same
 
-from fairseq_ext.compat import repairs, startup
+from fairseq_ext.compat import checkpoints, repairs, startup
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS, DEMO = ROOT / "scripts" / "bench", ROOT / "checkpoints" / "demo"
@@ -87,6 +87,11 @@ def test_the_hook_registers_once():
     startup.register()
     startup.register()
     assert sum(type(finder).__name__ == "Hook" for finder in sys.meta_path) == 1
+
+
+def test_a_file_that_the_hook_loads_by_its_path_is_the_module_that_others_import():
+    assert checkpoints is startup.beside("checkpoints")
+    assert checkpoint_utils.load_checkpoint_to_cpu.__globals__ is vars(checkpoints), "one lock and one list of classes"
 
 
 def test_hydra_says_nothing_and_other_warnings_stay():
