@@ -22,7 +22,7 @@ PACKAGE = Path(__file__).resolve().parent
 if __name__ == "__main__" and sys.path and Path(sys.path[0]).resolve() == PACKAGE:
     sys.path[0] = str(PACKAGE.parent)  # started as a file: its folder must not be searched for modules
 
-from fairseq_ext.compat import own_process, startup  # noqa: E402
+from fairseq_ext.compat import invalid_bytes, own_process, startup  # noqa: E402
 from fairseq_ext.compat.leaving import leave  # noqa: E402
 from fairseq_ext.compat.probes import (  # noqa: E402
     CLUSTER_PROBE,
@@ -244,7 +244,7 @@ def main(given: Sequence[str] = ()) -> int:
             start_ahead(*item.ahead)
     good = [examine(item) for item in ITEMS]
     patches = startup.beside("patches")
-    for patch in patches.in_force:
+    for patch in patches.in_force + [patches.INVALID_BYTES] * invalid_bytes.are_kept():
         print(f"patch {patch.what}: {patch.why}{' (in commands alone)' if patch in patches.COMMANDS + patches.QUICK else ''}")
     failed = good.count(False)
     items = "1 required item" if failed == 1 else f"{failed} required items"

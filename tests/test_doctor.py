@@ -1,6 +1,7 @@
 """The doctor names what is wrong, says what to do, and its exit code tells a script."""
 
 import importlib.metadata
+import logging
 import re
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_ext import doctor
-from fairseq_ext.compat import patches, probes
+from fairseq_ext.compat import invalid_bytes, patches, probes
 
 
 @pytest.fixture
@@ -34,6 +35,17 @@ def test_doctor_passes_here_and_decodes(hostile):
         if patch.change not in ("repairs.set_up_no_log", "repairs.give_numpy_long") and "uncompiled" not in patch.change:  # of a guest; ...
             assert any(line.startswith(f"patch {patch.what}: {patch.why}") for line in told), patch.what
     assert sum(line.endswith(" (in commands alone)") for line in told) == len(patches.COMMANDS + patches.QUICK) - 1  # a log of fairseq_cli
+
+
+def test_what_interactive_makes_of_invalid_bytes_is_listed_where_it_is_in_force(monkeypatch, capsys):
+    monkeypatch.setattr(doctor, "ITEMS", [])
+    line = f"patch {patches.INVALID_BYTES.what}: {patches.INVALID_BYTES.why}\n"
+    assert doctor.main() == 0 and line not in capsys.readouterr().out
+    log = logging.getLogger(invalid_bytes.COMMAND)
+    monkeypatch.setattr(log, "filters", [])
+    monkeypatch.setattr(sys, "stdin", None)
+    invalid_bytes.keep_invalid_bytes()
+    assert doctor.main() == 0 and line in capsys.readouterr().out
 
 
 def test_another_fairseq_is_a_failing_item_with_its_cure(quick, monkeypatch, capsys):

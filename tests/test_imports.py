@@ -42,7 +42,7 @@ ALLOWED = {
     "tasks": "checks compat.own_process config decoders.refused loading models session",
     "generator": "candidates config constraints decoders errors loading.settings search session.drivers session.pools session.progress "
     "session.results_file stats",
-    "session": "checks compat.invalid_bytes compat.own_process compat.process_end compat.startup config constraints "
+    "session": "checks compat.invalid_bytes compat.own_process compat.process_end config constraints "
     "decoders.fairseq.uncached decoders.protocol errors files generator kernels loading models.sentencepiece_pair parallel placement "
     "registry search stats viz.writer",
     "config": "candidates.flags checks constraints loading.digests loading.settings registry search stats version",

@@ -29,6 +29,11 @@ def keep_invalid_bytes() -> None:
             sys.modules[name].fileinput = SimpleNamespace(input=fileinput.input, hook_encoded=hook)  # type: ignore[attr-defined]
 
 
+def are_kept() -> bool:
+    """Whether this process keeps them, for the doctor."""
+    return holds_here in logging.getLogger(COMMAND).filters
+
+
 def holds_here(record: logging.LogRecord) -> bool:
     """Whether a line of the command's log is true: our phrases are segmented for the target side, and need no shared vocabulary."""
     return "assumes a shared subword vocabulary" not in str(record.msg)

@@ -123,7 +123,7 @@ QUICK = (  # not for --help, which lists names in the order in which fairseq's f
         "fairseq_ext.compat.quick.log_as_stock", ("fairseq.tasks",),
     ),
 )  # fmt: skip
-INVALID_BYTES = Patch(
+INVALID_BYTES = Patch(  # made by session/interactive.py; invalid_bytes.py says whether it is in force
     "sys.stdin, fileinput and a log filter in fairseq_cli.interactive", "invalid UTF-8 is its line's fault and not the session's",
     "fairseq_ext.compat.invalid_bytes.keep_invalid_bytes",
 )  # fmt: skip

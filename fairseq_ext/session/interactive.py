@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_ext.compat import own_process, startup
-from fairseq_ext.compat.invalid_bytes import COMMAND, is_loaded
+from fairseq_ext.compat import own_process
+from fairseq_ext.compat.invalid_bytes import COMMAND, is_loaded, keep_invalid_bytes
 from fairseq_ext.constraints.flags import check_phrases
 from fairseq_ext.constraints.packed import pack
 from fairseq_ext.constraints.sentence import EMPTY
@@ -49,7 +49,7 @@ class Lines(BadSentences):
         if sys.stdin is None and is_loaded(COMMAND) and setting(flags, "interactive", "input") == "-":
             raise UsageError("standard input is closed: give lines there, or name a file by --input")
         if own_process.owned == COMMAND:
-            startup.make(startup.beside("patches").INVALID_BYTES)
+            keep_invalid_bytes()
 
     def read(self, lines: Iterable[str], encode: Callable[[list[str]], tuple[list, list]]) -> tuple[list, list]:
         """A buffer's lines as tokens, by the stock task's `encode`, and their lengths. One that cannot be used is empty; under --strict it
