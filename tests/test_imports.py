@@ -24,9 +24,8 @@ ALLOWED = {
     "convert": "errors models.sentencepiece_pair",
     "corpus": "compat.child constraints counters loading.digests errors files loading stats translator",
     "doctor": "compat",
-    "serve": "compat.child constraints engine errors files loading.arguments loading.model_folder "
-    "loading.several_sentences tasks terms.glossary_files text.files text.formats text.in_engine text.language_codes text.splitter "
-    "translator viz",
+    "serve": "constraints engine errors files loading.arguments loading.model_folder loading.several_sentences terms.glossary_files "
+    "text.files text.formats text.in_engine text.language_codes text.splitter",
     "engine": "candidates.flags compat.child constraints errors flags kernels.library loading.lengths parallel placement.align search "
     "session.pool_of strategies.schedule.stream terms text.formats text.in_engine text.splitter translator",
     "terms": "errors files",
@@ -37,7 +36,7 @@ ALLOWED = {
     "translate": "compat.own_process constraints.from_python decoders.transformer.decoder decoders.transformer.one_row errors "
     "files kernels loading.lengths loading.model_folder loading.several_sentences search.searchers.compiled tasks "
     "translator",
-    "viz": "errors files parallel search session.pool_of translator",
+    "viz": "errors files parallel search translator",
     # tasks -> config, generator
     "tasks": "checks compat.own_process config decoders.refused loading models session",
     "generator": "candidates config constraints decoders errors loading.settings search session.drivers session.pools session.progress "

@@ -12,7 +12,6 @@
 | waiting.py | answers that are waited for: deadlines, clients that go, event streams |
 | guard.py | API keys, and the largest body |
 | glossaries.py | glossaries that are kept on disk |
-| graphs.py | dependency graphs on demand |
 | libretranslate.py | LibreTranslate's API |
 | metrics.py | counts and histograms for Prometheus |
 | page.html | the page |

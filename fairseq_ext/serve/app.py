@@ -8,7 +8,6 @@ has its error in its own place and costs no other one its translation.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -25,8 +24,6 @@ from fairseq_ext.engine.jobs import Answer
 from fairseq_ext.errors import UsageError
 from fairseq_ext.serve import records
 from fairseq_ext.serve.glossary_routes import GlossaryRoutes
-from fairseq_ext.serve.graphs import Graphs
-from fairseq_ext.serve.guard import read_body
 from fairseq_ext.serve.libretranslate import LibreTranslate
 from fairseq_ext.serve.metrics import Counted
 from fairseq_ext.serve.models import Models
@@ -50,7 +47,6 @@ class Server(Service):
 
     def __init__(self, models: Models, settings: Settings):
         super().__init__(models, settings)
-        self.graphs = Graphs()
         # the documentation's scripts come from here, too: /docs works without a network
         self.app = FastAPIOffline(
             title="fairseq_ext", description=__doc__, lifespan=self.lifespan, redoc_url=None, static_url="/docs-assets",
@@ -63,7 +59,6 @@ class Server(Service):
         """The engines end with the server."""
         yield
         self.closing = True
-        self.graphs.stop()
         await run_in_threadpool(self.models.close)
 
     # ---- routes
@@ -84,8 +79,6 @@ class Server(Service):
         app.post("/v1/translate", openapi_extra=translate, **more)(self.translate)
         app.post("/v1/translate/stream", openapi_extra=body_of(records.RECORD, one), **more)(self.stream)
         GlossaryRoutes(self).add_to(app)
-        graph = body_of(records.GRAPH, records.GRAPH_EXAMPLES)
-        app.post("/v1/graph", summary="Dependency graph", openapi_extra=graph, response_class=Response, **more)(self.graph)
         app.get("/v1/model", summary="What is loaded", **more)(self.get_model)
         LibreTranslate(self).add_to(app)
         app.get("/health")(self.health)
@@ -123,18 +116,6 @@ class Server(Service):
 
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         return StreamingResponse(stream.events(shown), media_type="text/event-stream", headers=headers)
-
-    async def graph(self, request: Request) -> Response:
-        """The decoding dependency graph of a hypothesis, as SVG: of `tokens`, as an answer with `detail` has them, else of the greedy
-        translation. The first one takes the time to load the model."""
-        self.check(request.headers)
-        flags = self.models.flags(self.pair_of(request))
-        source, tokens = records.read_graph(await read_body(request, self.settings))
-        try:
-            svg = await asyncio.wait_for(self.graphs.svg(flags, source, tokens), self.settings.deadline)
-        except asyncio.TimeoutError:
-            raise HTTPException(504, f"the graph took more than {self.settings.deadline:g} seconds: ask again") from None
-        return Response(svg, media_type="image/svg+xml")
 
     async def get_model(self, request: Request) -> Any:
         """What is loaded, and how translations are made."""

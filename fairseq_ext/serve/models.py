@@ -85,10 +85,6 @@ class Models:
         submit = partial(engine.submit, languages=pair) if self.of_many else engine.submit
         yield Model(submit, replace(engine.description, source=pair[0], target=pair[1]))
 
-    def flags(self, pair: Pair) -> dict[str, Any]:
-        """The engine's flags (raises UsageError where there is none)."""
-        return self.engines[None].flags | ({"source_lang": pair[0], "target_lang": pair[1]} if self.of_many else {})
-
     @property
     def ready(self) -> bool:
         """Whether requests can be taken."""
@@ -204,11 +200,6 @@ class ModelsOfFolder(Models):
             self.gone_restarts += engine.restarts
             await run_in_threadpool(engine.close)
             await asyncio.sleep(CLOSES)
-
-    def flags(self, pair: Pair) -> dict[str, Any]:
-        if pair not in self.found:
-            raise UsageError(f"{'-'.join(pair)} goes through {self.pivot}, and has no graph: ask for one of the two")
-        return self.found[pair]
 
     @property
     def ready(self) -> bool:

@@ -40,18 +40,6 @@ PROPERTIES = {
     "seed": {"type": "integer", "minimum": 0, "description": "of samples, where the server draws them (default: that of the server)"},
     "alignment": {"type": "boolean", "description": "which words of the text and of its translation stand for each other as well"},
 }
-GRAPH = {
-    "type": "object",
-    "required": ["source"],
-    "properties": {
-        "source": PROPERTIES["source"],
-        "tokens": {"type": "array", "items": {"type": "string"}, "description": "of a hypothesis, as `detail` gives them"},
-    },
-}
-GRAPH_EXAMPLES: dict[str, Any] = {
-    "the greedy translation": {"source": "Der Patient hat einen Port."},
-    "a hypothesis": {"source": "Der Patient hat einen Port.", "tokens": ["▁The", "▁patient", "▁has", "▁a", "▁port", "."]},
-}
 RECORD = {"type": "object", "required": ["source"], "additionalProperties": False, "properties": PROPERTIES}
 
 
@@ -153,20 +141,6 @@ def read_glossary(value: Any, where: str, glossary: Callable[[str], GlossaryFile
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise UsageError(f'{where} has {cut(json.dumps(value))} for "glossary": write a name, a list of names, or an object of terms')
     return {"glossaries": [glossary(name) for name in names]}
-
-
-def read_graph(body: bytes) -> tuple[str, list[str] | None]:
-    """The source and the tokens that a graph is asked for, None for the greedy translation's (raises UsageError)."""
-    value = read_json(body)
-    source = value.get("source") if isinstance(value, dict) else None
-    if not isinstance(source, str) or not source.strip():
-        raise UsageError("a graph has one sentence: send an object with a source")
-    if said := warning(source, "the source"):
-        raise UsageError(said)
-    tokens = value.get("tokens")
-    if tokens is not None and (not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens)):
-        raise UsageError(f'{cut(json.dumps(tokens))} for "tokens" is not a list of tokens: send those of an answer with "detail"')
-    return source, tokens
 
 
 def answer_json(record: Record, answer: Answer) -> dict[str, Any]:

@@ -22,8 +22,6 @@ LEGEND = (
     "Green: final token, darker is surer; framed: right for good; red: still wrong."
 )
 
-GIVEN = "◆ is given: the search chose it, and greedy decoding goes another way.  "
-
 
 def picture(graph: Graph, files: list[Path]) -> None:
     """Draw into every file, in the format of its ending. Raises UsageError without matplotlib."""
@@ -60,7 +58,7 @@ def draw(graph: Graph) -> Any:
     head = [("source", line, 9) for line in wrapped(graph.source_text, width - LEFT - MARGIN, 9)]
     head += [("output", line, 9) for line in wrapped(graph.text, width - LEFT - MARGIN, 9)]
     head += [("", f"{graph.method}: {counted(L, 'token')} in {counted(K, 'iteration')}", 8)]
-    foot = wrapped((GIVEN if graph.given else "") + LEGEND, width - 2 * MARGIN, 7)
+    foot = wrapped(LEGEND, width - 2 * MARGIN, 7)
     names = 2 * MARGIN + 0.19 * len(head) + max(reach) + 0.1  # top of the row of tokens
     table = names + 0.3
     height = table + row * K + 0.12 + 0.15 * len(foot) + MARGIN
@@ -92,7 +90,7 @@ def draw(graph: Graph) -> Any:
             ends = (middle[j], names), (middle[i], names)
             axes.add_patch(FancyArrowPatch(*ends, connectionstyle=f"arc3,rad={bend:.3f}", **style))
         else:
-            axes.plot(middle[i], names - 0.05, marker="D" if i in graph.given else "v", color=colour, markersize=4, clip_on=False)
+            axes.plot(middle[i], names - 0.05, marker="v", color=colour, markersize=4, clip_on=False)
     write(LEFT - 0.1, names + 0.15, "iteration", 7, "right", color="#555")
     for k, iteration in enumerate(graph.iterations):
         y = table + row * k

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,6 @@ class Graph:
     waits_for: list[int]  # per position: the position it hangs on, NEVER for none
     source_text: str = ""  # as a reader writes it; made of the tokens where it is not given
     text: str = ""
-    given: list[int] = field(default_factory=list)  # positions that the search chose, where greedy decoding goes another way
 
     def __post_init__(self) -> None:
         self.source_text = self.source_text or " ".join(self.source)
@@ -104,7 +103,7 @@ class Graph:
                 raise ValueError("cells")
             if not all(isinstance(cell.token, str) and 0 <= cell.probability <= 1 and isinstance(cell.right, bool) for cell in cells):
                 raise ValueError("cells")
-        if not all(isinstance(k, int) and k < len(self.iterations) for k in self.solved) or not set(self.given) <= set(range(L)):
+        if not all(isinstance(k, int) and k < len(self.iterations) for k in self.solved):
             raise ValueError("iterations")
 
 

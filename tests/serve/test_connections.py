@@ -56,7 +56,7 @@ def test_more_names_are_allowed_by_a_flag_and_keys_guard_any(serving, tmp_path):
 def test_what_a_form_could_have_sent_changes_nothing(client):
     for kind in (None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
         headers = {} if kind is None else {"Content-Type": kind}
-        for path in ("/v1/translate", "/v1/translate/stream", "/v1/graph"):
+        for path in ("/v1/translate", "/v1/translate/stream"):
             refused = client.post(path, content=b'{"source": "Ja."}', headers=headers)
             assert (refused.status_code, refused.json()["error"][:16]) == (415, "the body is JSON")
         refused = client.put("/v1/glossaries/formed", content=b"Ja\tyes\n", headers=headers)
@@ -72,14 +72,14 @@ def test_a_client_that_hangs_up_inside_its_body_is_cancelled_and_no_fault(client
         return sum(map(float, re.findall(rf'requests_total{{.*status="{status}"}} (\S+)', client.get("/metrics").text)))
 
     gone, faults = counted(499), counted(500)
-    for path in ("/v1/translate", "/v1/translate/stream", "/v1/graph", "/translate"):
+    for path in ("/v1/translate", "/v1/translate/stream", "/translate"):
         with raw(client) as sock:
             sock.sendall(head(path, b"x" * 1000) + b"{")
             time.sleep(0.05)
     with raw(client) as sock:
         sock.sendall(head("/v1/glossaries/x", b"x" * 1000).replace(b"POST", b"PUT") + b"a\t")
         time.sleep(0.05)
-    assert until(lambda: counted(499) == gone + 5) and counted(500) == faults
+    assert until(lambda: counted(499) == gone + 4) and counted(500) == faults
     assert "Traceback" not in caplog.text
 
 
@@ -91,7 +91,7 @@ def test_a_stream_of_no_record_is_told_in_our_form(client):
 def test_keys_are_read_before_the_body(serving, tmp_path):
     (tmp_path / "keys").write_text("0" * 64 + "\n", encoding="utf-8")
     with serving(api_keys=str(tmp_path / "keys")) as client:
-        for path in ("/v1/translate", "/v1/translate/stream", "/v1/graph", "/translate"):
+        for path in ("/v1/translate", "/v1/translate/stream", "/translate"):
             with raw(client) as sock:
                 sock.sendall(head(path, b"x" * 1000).replace(b"\r\n\r\n", b"\r\nX-API-Key: wrong\r\n\r\n"))  # and no body
                 assert sock.recv(1000).startswith(b"HTTP/1.1 403 ")

@@ -90,23 +90,6 @@ def test_type_add_a_term_see_it_highlighted(page, client):
     assert page.locator(".chip").count() == 0
 
 
-def test_the_dependency_graph_of_each_hypothesis_is_shown_on_demand(page, client):
-    nbest = client.post("/v1/translate", json={"source": SOURCE, "nbest": 3, "detail": True}).json()["nbest"]
-    page.fill("#source", SOURCE)
-    text = translated(page)
-    page.click("#draw")
-    page.wait_for_selector("#picture img")
-    assert page.inner_text("#of") == text
-    assert page.evaluate("() => { const i = document.querySelector('#picture img'); return i.decode().then(() => i.naturalWidth); }") > 100
-    other = page.inner_text("#rows tr:nth-child(2) td:nth-child(2)")
-    page.get_by_label("Dependency graph of hypothesis 2").click()
-    page.wait_for_function("text => document.querySelector('#picture img')?.alt.endsWith(text)", arg=other)
-    assert page.inner_text("#of") == other != text
-    drawn = page.evaluate("() => decodeURIComponent(document.querySelector('#picture img').src)")
-    assert other == nbest[1]["text"] and all(token in drawn for token in nbest[1]["tokens"])
-    shot(page, "6-graph")
-
-
 def test_wrong_input_shows_the_sentence_of_the_server(page, client):
     page.fill("#source", SOURCE)
     add(page, "term", "", "</s>")

@@ -309,18 +309,3 @@ def test_health_readiness_model_and_metrics(client):
     assert value("fairseq_ext_rows_a_step_sum") > value("fairseq_ext_rows_a_step_count") > 0
     assert value('fairseq_ext_requests_total{route="/v1/translate",status="200"}') >= 1
     assert value("fairseq_ext_refills_total") >= 1 and value("fairseq_ext_target_tokens_total") > 0
-
-
-def test_a_dependency_graph_is_drawn_on_demand(client):
-    found = client.post("/v1/graph", json={"source": SOURCE})
-    assert found.status_code == 200 and found.headers["content-type"].startswith("image/svg+xml")
-    assert "<svg" in found.text and "jacobi" in found.text and "▁patient" in found.text
-    (hypothesis, *_) = client.post("/v1/translate", json={"source": SOURCE, "constraints": ["very"], "detail": True}).json()["nbest"]
-    other = client.post("/v1/graph", json={"source": SOURCE, "tokens": hypothesis["tokens"]})
-    assert other.status_code == 200 and "▁very" in other.text and "is given: the search chose it" in other.text
-    for body, sentence in [
-        ({"source": ""}, "a graph has one sentence: send an object with a source"),
-        ({"source": SOURCE, "tokens": "a"}, '"a" for "tokens" is not a list of tokens: send those of an answer with "detail"'),
-        ({"source": SOURCE, "tokens": ["漢"]}, "the target dictionary lacks the token '漢': give the tokens of an answer"),
-    ]:
-        assert client.post("/v1/graph", json=body).json() == {"error": sentence}
