@@ -99,7 +99,6 @@ OPTIONS = (
         needs=frozenset({"search loop", "beam"}),
     ),
     Option("--mbr", lambda flags, generation: bool(flags.mbr), needs=frozenset({"search loop"})),
-    Option("--draft copy", lambda flags, generation: str(flags.draft) == "copy", needs=frozenset({"source tokens"})),
     Option("--draft ngram", lambda flags, generation: str(flags.draft) == "ngram", needs=frozenset({"source tokens"})),
     Option("--ddg-dir", lambda flags, generation: bool(flags.ddg_dir), needs=frozenset({"source tokens"})),
     Option("--beam above 1", lambda flags, generation: getattr(generation, "beam", 5) > 1, denies=frozenset({"greedy"})),

@@ -25,11 +25,11 @@ class ParallelFlags(FairseqDataclass):
             "range": (0, 1_000_000, "number of tokens"),
         },
     )
-    draft: ChoiceEnum(["auto", "none", "pad", "repeat", "copy", "ngram"]) = field(  # type: ignore[valid-type]
+    draft: ChoiceEnum(["auto", "none", "pad", "repeat", "ngram"]) = field(  # type: ignore[valid-type]
         default="auto",
         metadata={
-            "help": "first guess of a block: pad (the paper), repeat (the last token), copy (of source tokens), ngram (a table made by "
-            "scripts/build_drafts.py), none (default auto: ngram where there is a table, else repeat)"
+            "help": "first guess of a block: pad (the paper), repeat (the last token), ngram (a table made by scripts/build_drafts.py), "
+            "none (default auto: ngram where there is a table, else repeat)"
         },
     )
     draft_file: Optional[str] = field(  # noqa: UP045

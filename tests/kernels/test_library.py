@@ -37,7 +37,7 @@ LAYOUTS = {
     "search/beam.cpp": [beam.Rules, beam.SentenceStruct, beam.BatchStruct, parallel_decode.ReaderStruct],
     "constraints/constrained.cpp": [constrained.SentencesStruct],
     "parallel/draft.cpp": [
-        draft.TrajectoryStruct, draft.CopyStruct, draft.PreviousStruct, draft.TableStruct, draft.NgramStruct, parallel_decode.RowStruct,
+        draft.TrajectoryStruct, draft.PreviousStruct, draft.TableStruct, draft.NgramStruct, parallel_decode.RowStruct,
     ],
     "softmax/lsh.cpp": [lsh.IndexStruct],
     "parallel/parallel_decode.cpp": [parallel_decode.BlocksStruct, parallel_decode.WindowStruct, draft.DrafterStruct],

@@ -1,7 +1,6 @@
-"""Drafters: the next-word table against counting by hand, source copies, earlier outputs; their files and what is refused."""
+"""Drafters: the next-word table against counting by hand, earlier outputs; their files and what is refused."""
 
 from ctypes import CFUNCTYPE, POINTER, c_double, c_int64, c_void_p
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from fairseq_ext import UsageError
 from fairseq_ext.kernels.library import library
 from fairseq_ext.kernels.parallel.draft import CompiledDrafter
 from fairseq_ext.kernels.parallel.parallel_decode import RowStruct
-from fairseq_ext.parallel.drafts.copy import Copy
 from fairseq_ext.parallel.drafts.drafter import Nothing
 from fairseq_ext.parallel.drafts.estimate import estimate
 from fairseq_ext.parallel.drafts.ngram import COVERED, EPS, LAMBDA, Ngram
@@ -191,17 +189,6 @@ def test_decoding_with_a_table_equals_greedy_and_learns_from_the_models_own_outp
     assert ours.stats.decoder_calls <= 2 * max(map(len, text))
 
 
-def test_copies_follow_what_was_copied():
-    """The target dictionary lacks y."""
-    target = SimpleNamespace(indices={word: i for word, i in D.indices.items() if i != Y})
-    copy = Copy.between(D, target)
-    copy.start(pool([A, B, X], [Y, C]))
-    tokens, sure = copy.propose(rows([], []), 3, 0.0)
-    assert tokens.tolist() == [[A, B, X], [NONE, C, EOS]] and sure[1].tolist() == [0.0, 0.5, 0.5]
-    tokens, _ = copy.propose(rows([X, A], [C]), 2, 0.0)
-    assert tokens.tolist() == [[B, X], [EOS, NONE]], "behind a copied word comes the source's next"
-
-
 def previous(*old: list[int]) -> Previous:
     source = Previous([[*line, EOS] for line in old], Nothing())
     source.start(pool(*[[A]] * len(old)))
@@ -290,17 +277,3 @@ def test_the_compiled_table_drafts_as_the_definition_does(with_source):
             np.testing.assert_allclose(certain, expected_sure[0], rtol=1e-5)
         assert twins[r](line, 6, 0.0)[0] == tokens[r].tolist()
         np.testing.assert_allclose(twins[r](line, 6, 0.0)[1], sure[r], rtol=1e-5)
-
-
-@needs_compiler
-def test_the_compiled_copies_are_the_definitions():
-    draw = np.random.default_rng(7)
-    target = SimpleNamespace(indices={word: i for word, i in D.indices.items() if i != Y})
-    copy = Copy.between(D, target)
-    for _ in range(40):
-        line = draw.integers(4, 9, draw.integers(1, 8)).tolist()
-        copy.start(pool(line))
-        for n in range(6):
-            verified = draw.integers(4, 9, n).tolist()
-            expected, expected_sure = copy.propose(rows(verified), 4, 0.0)
-            assert alone(copy.compiled(0))(verified, 4, 0.0) == (expected[0].tolist(), expected_sure[0].tolist())

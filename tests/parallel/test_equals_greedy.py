@@ -25,7 +25,7 @@ def test_every_method_equals_greedy_for_random_models_drafts_and_blocks(method, 
     chance = random.Random(f"{method} {backend}")
     for seed in range(8):
         name = chance.choice(["transformer", "transformer-pre-norm", "transformer-tied"])
-        flags = blocks(method, decoder_backend=backend, draft=chance.choice(["auto", "none", "pad", "repeat", "copy"]))
+        flags = blocks(method, decoder_backend=backend, draft=chance.choice(["auto", "none", "pad", "repeat"]))
         if method != "jacobi":
             flags["block_size"] = chance.choice([1, 2, 3, 5, 30])
         if method in ("jacobi", "hybrid-jacobi"):
@@ -45,7 +45,7 @@ def test_a_stream_of_rows_equals_greedy(method, dtype, tmp_path):
     """New sentences join rows that are longer, at every share of the width that is left."""
     chance, refills = random.Random(f"stream {method} {dtype}"), 0
     for seed in range(8):
-        flags = blocks(method, draft=chance.choice(["none", "pad", "repeat", "copy"]), schedule="stream")
+        flags = blocks(method, draft=chance.choice(["none", "pad", "repeat"]), schedule="stream")
         flags |= {"stream_width": chance.choice([1, 2, 3]), "refill_threshold": chance.choice([0.1, 0.5, 0.7])}
         if method != "jacobi":
             flags["block_size"] = chance.choice([1, 2, 3, 7])

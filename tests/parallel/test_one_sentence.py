@@ -17,7 +17,7 @@ from fairseq_ext.parallel.drafts.estimate import estimate
 
 def lone_sentence(chance, method, tmp_path) -> tuple[dict, dict]:
     """Random flags for one sentence: ours and stock's."""
-    flags = blocks(method, draft=chance.choice(["none", "pad", "repeat", "copy", "ngram", "ngram"]))
+    flags = blocks(method, draft=chance.choice(["none", "pad", "repeat", "ngram", "ngram"]))
     if method != "jacobi":
         flags["block_size"] = chance.choice([1, 2, 3, 7, 60])
     if method in ("jacobi", "hybrid-jacobi"):

@@ -34,7 +34,7 @@ def test_a_stream_is_refused_where_rows_of_different_lengths_cannot_be_read_toge
         ({"draft": "ngram"}, {}, "build_drafts.py"),
         ({"draft_table": "/nowhere.npz"}, {}, "/nowhere.npz"),
         ({"draft_file": "/nowhere.txt"}, {}, "/nowhere.txt"),
-        ({"decoding": "beam", "draft": "copy"}, {}, "--draft"),
+        ({"decoding": "beam", "draft": "repeat"}, {}, "--draft"),
         ({}, {"sampling": True}, "--sampling"),
     ],
 )

@@ -93,8 +93,8 @@ def test_paths_are_cut_to_their_last_two_names():
         "https://host.org/a/b/c": "https://host.org/a/b/c", "'/a b/c d/e:/f/g/h'": "'c d/e:g/h'",
     }.items():  # fmt: skip
         assert publish.without_places(f"run.sh --model {place} -- x") == f"run.sh --model {shown} -- x"
-    assert publish.without_places("run.sh --text /a/b --out '/c d/e' --name n --into .. -- --only 'window, copy'") == (
-        "run.sh --text a/b --name n -- --only 'window, copy'"
+    assert publish.without_places("run.sh --text /a/b --out '/c d/e' --name n --into .. -- --only 'window, pad'") == (
+        "run.sh --text a/b --name n -- --only 'window, pad'"
     )
 
 

@@ -11,11 +11,6 @@ struct Trajectory {
     int64_t pad;  // behind the last call's outputs; NONE: the last verified token
 };
 
-struct Copy {
-    const int64_t* words;  // (columns,) of the source, as target ids
-    int64_t columns;
-};
-
 struct Previous {
     Drafter other;
     const int64_t* old;  // (columns,) the earlier output
@@ -74,21 +69,6 @@ int64_t propose_nothing(void*, const Row*, int64_t, double, int64_t*, double*) {
 int64_t propose_trajectory(void* state, const Row* row, int64_t most, double, int64_t* token, double* sure) {
     const int64_t pad = static_cast<Trajectory*>(state)->pad, filler = pad == NONE ? row->last() : pad;
     for (int64_t i = 0; i < most; ++i) token[i] = row->guess(i) == NONE ? filler : row->guess(i), sure[i] = 0.5;
-    return most;
-}
-
-int64_t propose_copy(void* state, const Row* row, int64_t most, double, int64_t* token, double* sure) {
-    const Copy& self = *static_cast<Copy*>(state);
-    const int64_t length = *row->length;
-    int64_t first = length, distance = -1;
-    for (int64_t i = 0; length && i < self.columns; ++i)
-        if (self.words[i] == row->last() && (distance < 0 || std::abs(i + 1 - length) < distance))
-            first = i + 1, distance = std::abs(i + 1 - length);
-    for (int64_t i = 0; i < most; ++i) {
-        token[i] = first + i < self.columns ? self.words[first + i] : NONE;
-        sure[i] = token[i] == NONE ? 0.0 : 0.5;
-    }
-    while (most && token[most - 1] == NONE) --most;
     return most;
 }
 

@@ -17,7 +17,6 @@ from fairseq_ext.kernels.library import loaded
 
 DrafterStruct = struct("parallel/parallel_decode.hpp", "Drafter")
 TrajectoryStruct = struct("parallel/draft.cpp", "Trajectory")
-CopyStruct = struct("parallel/draft.cpp", "Copy")
 PreviousStruct = struct("parallel/draft.cpp", "Previous")
 TableStruct = struct("parallel/draft.cpp", "Table")
 NgramStruct = struct("parallel/draft.cpp", "Ngram")
@@ -48,11 +47,6 @@ def nothing() -> CompiledDrafter:
 def trajectory(pad: int) -> CompiledDrafter:
     """pad: the token behind the last call's outputs; NONE: the last verified one."""
     return CompiledDrafter.of("trajectory", TrajectoryStruct(pad))
-
-
-def copy(words: np.ndarray) -> CompiledDrafter:
-    """words (columns,) int64: the source sentence as target tokens."""
-    return CompiledDrafter.of("copy", CopyStruct(words.ctypes.data, len(words)), words)
 
 
 def previous(old: list[int], sure: float, found: np.ndarray, regained: float, weak: float, other: CompiledDrafter) -> CompiledDrafter:

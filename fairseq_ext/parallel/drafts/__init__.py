@@ -3,7 +3,6 @@
 | flag | file |
 | --- | --- |
 | --draft ngram, --draft-table | ngram.py; its table: table.py, made by estimate.py |
-| --draft copy | copy.py |
 | --draft pad, repeat, none | drafter.py |
 | --draft-file | previous.py |
 | --draft auto | factory.py, which makes all of them |

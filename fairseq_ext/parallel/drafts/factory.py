@@ -7,7 +7,6 @@ from typing import Any
 
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import Lines
-from fairseq_ext.parallel.drafts.copy import Copy
 from fairseq_ext.parallel.drafts.drafter import Drafter, Nothing, Trajectory
 from fairseq_ext.parallel.drafts.ngram import Ngram
 from fairseq_ext.parallel.drafts.previous import Previous
@@ -22,8 +21,6 @@ def make_drafter(flags: Any, context: Any) -> Drafter:
         name = "ngram" if table is not None else "repeat"
     if name == "none":
         drafter: Drafter = Nothing()
-    elif name == "copy":
-        drafter = Copy.between(context.source_dictionary, context.dictionary)
     elif name == "ngram":
         if table is None:
             raise UsageError(

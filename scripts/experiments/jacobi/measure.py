@@ -38,7 +38,6 @@ SEARCHES: dict[str, list[str]] = {
     "PGJ b=3, drafts with source": ["--decoding", "gs-jacobi", "--block-size", "3", "--draft", "ngram", "--draft-table", "{table}"],
     "window, pad": [*WINDOW, "--draft", "pad"],
     "window, repeat": [*WINDOW, "--draft", "repeat"],
-    "window, copy": [*WINDOW, "--draft", "copy"],
     "window, target-side table": [*WINDOW, "--draft", "ngram", "--draft-table", "{target_table}"],
     "window, drafts with source": [*WINDOW, "--draft", "ngram", "--draft-table", "{table}"],
     "window, previous output": [*WINDOW, "--draft", "none", "--draft-file", "{previous}"],
