@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from build_drafts import estimate
 from fairseq.data import Dictionary
 
 import fairseq_ext  # noqa: F401  lets fairseq be imported
@@ -32,7 +33,6 @@ from fairseq_ext.kernels.parallel.parallel_decode import RowStruct
 from fairseq_ext.kernels.softmax import lsh
 from fairseq_ext.loading import array_file
 from fairseq_ext.parallel.drafts import table as tables
-from fairseq_ext.parallel.drafts.estimate import estimate
 from fairseq_ext.parallel.drafts.ngram import Ngram
 from fairseq_ext.softmax import lsh_index
 from fairseq_ext.softmax.lsh_index import Parameters

@@ -1,6 +1,8 @@
 """Drafters: the next-word table against counting by hand, earlier outputs; their files and what is refused."""
 
+import sys
 from ctypes import CFUNCTYPE, POINTER, c_double, c_int64, c_void_p
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,12 +14,15 @@ from fairseq_ext.kernels.library import library
 from fairseq_ext.kernels.parallel.draft import CompiledDrafter
 from fairseq_ext.kernels.parallel.parallel_decode import RowStruct
 from fairseq_ext.parallel.drafts.drafter import Nothing
-from fairseq_ext.parallel.drafts.estimate import estimate
 from fairseq_ext.parallel.drafts.ngram import COVERED, EPS, LAMBDA, Ngram
 from fairseq_ext.parallel.drafts.previous import Previous
 from fairseq_ext.parallel.drafts.table import Table
 from fairseq_ext.parallel.rows import NONE, Rows
 from fairseq_ext.search.pool import Pool
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
+
+from build_drafts import estimate  # noqa: E402
 
 D = dictionary()
 EOS, PAD, V = D.eos(), D.pad(), len(D)

@@ -1,6 +1,8 @@
 """A sentence that is alone: greedy's output, and the calls of the definition."""
 
 import random
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +14,10 @@ from sizes import part_of
 from fairseq_ext.kernels.library import library
 from fairseq_ext.kernels.parallel.parallel_decode import CompiledRow
 from fairseq_ext.parallel import one_sentence
-from fairseq_ext.parallel.drafts.estimate import estimate
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
+
+from build_drafts import estimate  # noqa: E402
 
 
 def lone_sentence(chance, method, tmp_path) -> tuple[dict, dict]:
