@@ -190,7 +190,7 @@ ITEMS = [
     Item("subword-nmt", installed("subword-nmt", "subword_nmt")),
     Item("sacrebleu", installed("sacrebleu", "sacrebleu")),
     Item("simplemma", installed("simplemma", "simplemma"), required=False, cure=extra("terms", "lemmas of terms need")),
-    Item("matplotlib", installed("matplotlib", "matplotlib"), required=False, cure=extra("plots", "dependency graphs (--ddg-dir) need")),
+    Item("matplotlib", installed("matplotlib", "matplotlib"), required=False, cure=extra("plots", "python -m fairseq_ext.viz.ddg needs")),
     Item("safetensors", installed("safetensors", "safetensors"), required=False, cure=extra("hf", "models from Hugging Face need")),
     Item("sentence-splitter", installed("sentence-splitter", "sentence_splitter"), required=False, cure=extra("text", "whole texts need")),
     Item("FastAPI", installed("fastapi", "fastapi"), required=False, cure=extra("serve", "the server needs")),

@@ -75,7 +75,7 @@ NOT_HERE = {
     "glossary_report": "writes a file of its own, and workers share none",
     "glossary_documents": "has a line wait for the lines before it, which another worker may have",
     "strict": "ends at a sentence, and a corpus run continues to its end",
-    "ddg_dir": "draws a few sentences of the other commands, not a corpus",
+    "ddg_dir": "is for a few sentences of the other commands, not a corpus",
 }
 LEAST_STORE = 75  # MiB
 LARGEST_MACHINE = 64  # times the cores that there are: so many threads at most, where no cluster is named

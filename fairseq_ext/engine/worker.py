@@ -48,7 +48,7 @@ NOT_HERE = {
     "glossary_documents": "looks back to earlier lines, and requests have no order",
     "stats_file": "is written by a run that ends: ask the engine for its counts",
     "draft_file": "gives line n its draft, and requests have no numbers",
-    "ddg_dir": "draws the sentences of a whole run",
+    "ddg_dir": "writes graphs of the sentences of a whole run",
     "strict": "ends a run at its first bad sentence, and here each request has its own answer",
     "prefix_size": "takes prefixes from a data set, and here each request has its own",
 }

@@ -56,7 +56,8 @@ class ParallelFlags(FairseqDataclass):
     ddg_dir: Optional[str] = field(  # noqa: UP045
         default=None,
         metadata={
-            "help": "write each sentence's decoding dependency graph (JSON, PNG, SVG, HTML) to this directory (default: none)",
+            "help": "write each sentence's decoding dependency graph as JSON to this directory; python -m fairseq_ext.viz.ddg draws it "
+            "(default: none)",
             "file": True,
         },
     )

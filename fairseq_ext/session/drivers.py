@@ -69,7 +69,7 @@ def driver_of(
     text: Callable[[], TargetText] | None,
 ) -> Driver:  # fmt: skip
     """The driver that --decoding names, and around it those that repeat a search which came to its length limit, place glossary terms, and
-    draw graphs. meets: how it is counted which constraints a hypothesis of a pool meets; decoded: target symbols as text; text: how the
+    write graphs. meets: how it is counted which constraints a hypothesis of a pool meets; decoded: target symbols as text; text: how the
     target side is read, where terms are placed."""
     make = build("decoding", flags, context)
     driver = make(setup)
@@ -84,7 +84,7 @@ def driver_of(
         driver = GlossaryPlacement(make(free_setup(setup)), driver, score, setup.spec, text, meets, english, reuses)
     if flags.ddg_dir is None:
         return driver
-    from fairseq_ext.viz.writer import GraphWriter  # needs matplotlib, and is a command of its own
+    from fairseq_ext.viz.writer import GraphWriter  # of few runs
 
     return GraphWriter(driver, flags.ddg_dir, choice(flags, "decoding"), context.source_dictionary, context.dictionary, decoded)
 

@@ -1,1 +1,1 @@
-"""Pictures of how parallel decoding found a translation: `--ddg-dir` (writer.py) and `python -m fairseq_ext.viz.ddg`."""
+"""How parallel decoding found a translation: `--ddg-dir` saves it (writer.py), `python -m fairseq_ext.viz.ddg` draws it."""

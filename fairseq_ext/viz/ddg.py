@@ -1,13 +1,13 @@
 """DDGviz: the decoding dependency graph of a sentence, from the iterations of parallel decoding (Santilli et al. 2023, section 3.5).
 
     fairseq-generate ... --beam 1 --decoding jacobi --draft pad --ddg-dir DIR
-    python -m fairseq_ext.viz.ddg --out DIR DIR/0.json ...                                   draws the JSON again
+    python -m fairseq_ext.viz.ddg --out DIR DIR/0.json ...                                   draws what was written
     python -m fairseq_ext.viz.ddg --out DIR --path MODEL.pt --data DATA -s de -t en --bpe sentencepiece --spm spm.model "Ein Hund."
 
-Each sentence gives N.json, N.png, N.svg and N.html, the last one with everything inside. In the table a column is a position, a row is
-an iteration, a cell what the model put there and how sure it was; the frame marks the iteration from which the position was right
-for good. In the graph a token hangs on the nearest token to its left that became right one iteration earlier: what it had to wait
-for. Tokens without such a token need none of the translation, only the source; tokens of one colour were found together.
+A run writes N.json of each sentence; this command makes N.png, N.svg and N.html of it, the last one with everything inside. In the table a
+column is a position, a row is an iteration, a cell what the model put there and how sure it was; the frame marks the iteration from which
+the position was right for good. In the graph a token hangs on the nearest token to its left that became right one iteration earlier: what
+it had to wait for. Tokens without such a token need none of the translation, only the source; tokens of one colour were found together.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run the command: draw graphs again from their JSON, or translate lines and draw theirs."""
+    """Run the command: draw graphs from their JSON, or translate lines and draw theirs."""
     args = parser().parse_args(argv)
     if args.path is None:
         for file in args.what:
@@ -50,8 +50,9 @@ def main(argv: list[str] | None = None) -> None:
     flags = {"source_lang": args.source_lang, "target_lang": args.target_lang, "bpe": args.bpe, "sentencepiece_model": args.spm}
     flags |= {"beam": 1, "decoding": args.decoding, "draft": args.draft, "ddg_dir": str(args.out), "cpu": True}
     translator = Translator(args.path, args.data or str(Path(args.path).parent), **flags)
-    for line, found in zip(args.what, translator.translate(args.what), strict=True):
+    for number, (line, found) in enumerate(zip(args.what, translator.translate(args.what), strict=True)):
         print(f"{line}\n  {found[0].text}")
+        write(Graph.load(args.out / f"{number}.json"), args.out)
 
 
 if __name__ == "__main__":

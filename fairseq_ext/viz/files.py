@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fairseq_ext.errors import UsageError
 from fairseq_ext.files import replace
 from fairseq_ext.viz.draw import picture
-from fairseq_ext.viz.graph import Graph
+from fairseq_ext.viz.graph import Graph, writing
 from fairseq_ext.viz.page import page
 
 
@@ -16,11 +15,8 @@ def write(graph: Graph, folder: Path) -> None:
 
     Errors: UsageError without matplotlib, and where the folder cannot be written.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    with writing(folder):
         graph.save(folder / f"{graph.name}.json")
         picture(graph, [folder / f"{graph.name}.png", folder / f"{graph.name}.svg"])
         svg = (folder / f"{graph.name}.svg").read_text(encoding="utf-8")
         replace(folder / f"{graph.name}.html", [page(graph, svg[svg.index("<svg") :]).encode()])
-    except OSError as error:
-        raise UsageError(f"the graphs cannot be written to {folder} ({error.strerror or error}): make room, or name another") from error

@@ -1,4 +1,4 @@
-"""The decoding dependency graph of a sentence as data: what files.py writes and draw.py draws.
+"""The decoding dependency graph of a sentence as data: what writer.py saves, files.py writes and draw.py draws.
 
 Shapes: L target positions, EOS included.
 """
@@ -6,7 +6,8 @@ Shapes: L target positions, EOS included.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,16 @@ class Graph:
                 raise ValueError("cells")
         if not all(isinstance(k, int) and k < len(self.iterations) for k in self.solved):
             raise ValueError("iterations")
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Make the folder of graphs. Raises UsageError where it, or what is written there meanwhile, cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise UsageError(f"the graphs cannot be written to {folder} ({error.strerror or error}): make room, or name another") from error
 
 
 def waits(solved: np.ndarray) -> list[int]:

@@ -1,4 +1,4 @@
-"""`--ddg-dir`: writes the decoding dependency graph of every sentence that parallel decoding finishes."""
+"""`--ddg-dir`: writes the decoding dependency graph of every sentence that parallel decoding finishes, as JSON (ddg.py draws it)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from fairseq_ext.parallel.driver import ParallelSearch
 from fairseq_ext.parallel.rows import Iteration
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.viz.files import write
-from fairseq_ext.viz.graph import Graph
+from fairseq_ext.viz.graph import Graph, writing
 
 
 class GraphWriter:
@@ -29,19 +28,20 @@ class GraphWriter:
         calls: dict[int, list[Iteration]] = {}
         self.driver.trace = lambda call: calls.setdefault(call.sentence, []).append(call)
 
-        def drawn(sentence: int, found: list[Hypothesis]) -> None:
+        def finished(sentence: int, found: list[Hypothesis]) -> None:
             for hypothesis in found:
                 self.write(pool, sentence, hypothesis, calls.pop(sentence))
             answer(sentence, found)
 
-        self.driver(pool, drawn)
+        self.driver(pool, finished)
 
     def write(self, pool: Pool, sentence: int, hypothesis: Hypothesis, calls: list[Iteration]) -> None:
-        """Write one sentence's graph."""
+        """Write one sentence's graph, NAME.json. Raises UsageError where the folder cannot be written."""
         symbols = self.source
         source = [symbols[t] for t in pool.net_input["src_tokens"][sentence].tolist() if t not in (symbols.pad(), symbols.eos())]
         output = [self.target[t] for t in hypothesis.tokens.tolist()]
         number = int(pool.ids[sentence]) if pool.numbered else self.written
         graph = Graph.build(str(number), source, output, self.method, calls, self.target.__getitem__, self.text)
-        write(graph, self.directory)
+        with writing(self.directory):
+            graph.save(self.directory / f"{graph.name}.json")
         self.written += 1

@@ -44,7 +44,7 @@ COMMANDS: dict[str, tuple[list[str], str]] = {
     "a report": (["--glossary", "{tsv}", "--glossary-report", "r"], "--glossary-report writes a file of its own"),
     "documents": (["--glossary", "{tsv}", "--glossary-documents", "blank"], "--glossary-documents has a line wait for the lines before it"),
     "strict": (["--strict"], "--strict ends at a sentence, and a corpus run continues to its end: leave it out"),
-    "graphs": (["--ddg-dir", "d"], "--ddg-dir draws a few sentences of the other commands, not a corpus: leave it out"),
+    "graphs": (["--ddg-dir", "d"], "--ddg-dir is for a few sentences of the other commands, not a corpus: leave it out"),
     "a column that is not there": (["--input", "{parquet}"], 'has no column "source" or "text": name one with --source-field'),
     "a key that is not there": (["--input", "{jsonl}", "--source-field", "deutsch"], 'has no key "deutsch": name one with --source-field'),
     "another": (["--input", "{parquet}", "--source-field", "deutsch"], 'has no column "deutsch"'),

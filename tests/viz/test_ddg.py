@@ -2,7 +2,9 @@
 
 import json
 import random
+import sys
 import xml.etree.ElementTree
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +15,8 @@ from fairseq_ext.parallel.rows import Iteration
 from fairseq_ext.viz.ddg import main
 from fairseq_ext.viz.files import write
 from fairseq_ext.viz.graph import NEVER, Graph, waits
+
+DEMO = Path(__file__).parents[2] / "checkpoints" / "demo"
 
 
 def iteration(first: int, out: list[int], verified: int) -> Iteration:
@@ -33,7 +37,8 @@ def test_tokens_of_the_first_iteration_wait_for_nothing():
     assert waits(np.array([0, 0, 2, 1, 0])) == [NEVER, NEVER, NEVER, 1, NEVER]
 
 
-def test_the_command_writes_every_sentence(tmp_path):
+def test_a_run_writes_every_sentence_and_draws_none(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     flags = {"decoding": "jacobi", "draft": "pad", "ddg_dir": str(tmp_path)}
     ours = generators([build("transformer", 3, eos=1.0)], flags, beam=1, max_len_b=20).ours
     sample = batch([6, 2])
@@ -48,9 +53,30 @@ def test_the_command_writes_every_sentence(tmp_path):
             assert all(right[: row["verified"] - row["first"]]), "verified positions are right"
             for j in np.nonzero(solved == k)[0]:
                 assert right[j - row["first"]]
-        xml.etree.ElementTree.parse(tmp_path / f"{number}.svg")
-        assert (tmp_path / f"{number}.png").read_bytes().startswith(b"\x89PNG")
-        page = (tmp_path / f"{number}.html").read_text()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["0.json", "1.json"]
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    flags = {"decoding": "jacobi", "draft": "pad", "ddg_dir": str(tmp_path / "file" / "graphs")}
+    ours = generators([build("transformer", 3, eos=1.0)], flags, beam=1, max_len_b=20).ours
+    with pytest.raises(UsageError, match=r"the graphs cannot be written to .*file/graphs \(Not a directory\): make room, or name another"):
+        run(ours, batch([6, 2]))
+
+
+def test_lines_are_translated_and_drawn(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    lines = ["Der Verband wird morgen geprüft.", "Der Hund schläft.", "Der Verband wird morgen geprüft."]
+    model = ["--path", str(DEMO / "checkpoint.pt"), "--data", str(DEMO), "--bpe", "sentencepiece", "--spm", str(DEMO / "spm.model")]
+    main(["--out", str(tmp_path / "new" / "graphs"), *model, "-s", "de", "-t", "en", *lines])
+    said = capsys.readouterr().out.splitlines()
+    assert said[::2] == lines and len(said) == 6
+    for number, translation in enumerate(said[1::2]):
+        file = tmp_path / "new" / "graphs" / str(number)
+        assert Graph.load(file.with_suffix(".json")).text == translation.strip()
+        xml.etree.ElementTree.parse(file.with_suffix(".svg"))
+        assert file.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+        page = file.with_suffix(".html").read_text()
         assert "<svg" in page and "http-equiv" not in page and "<script" not in page and 'src="' not in page
 
 
