@@ -34,7 +34,9 @@ def __getattr__(name: str) -> object:
 
 
 if own_process.command():
-    own_process.own_this_process()
+    from fairseq_ext.compat import startup
+
+    startup.own_this_process()
 if own_process.registers_tasks():
     from fairseq_ext.compat import startup as startup  # before fairseq, which it prepares
 

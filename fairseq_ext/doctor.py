@@ -243,7 +243,7 @@ def main(given: Sequence[str] = ()) -> int:
         if item.ahead:
             start_ahead(*item.ahead)
     good = [examine(item) for item in ITEMS]
-    patches = startup.beside("patches")
+    patches = startup.patches()
     for patch in patches.in_force + [patches.INVALID_BYTES] * invalid_bytes.are_kept():
         print(f"patch {patch.what}: {patch.why}{' (in commands alone)' if patch in patches.COMMANDS + patches.QUICK else ''}")
     failed = good.count(False)

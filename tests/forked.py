@@ -20,7 +20,7 @@ from typing import NamedTuple
 from fairseq_cli.generate import cli_main
 from fairseq_cli.interactive import cli_main as interactive_main
 
-from fairseq_ext.compat import leaving, own_process
+from fairseq_ext.compat import leaving, startup
 
 COMMANDS = {"fairseq-generate": cli_main, "fairseq-interactive": interactive_main}
 LONGEST = 120  # seconds of a command, after which it is stopped
@@ -70,7 +70,7 @@ class Child:
             logging.getLogger(name).setLevel(logging.NOTSET)
         atexit._clear()  # those of the parent
         atexit.register(multiprocessing.util._exit_function)  # ends the processes that read batches, as in every Python
-        own_process.own_this_process()
+        startup.own_this_process()
         status = 1
         try:
             status = int(run() or 0)  # type: ignore[call-overload]

@@ -3,7 +3,7 @@
 In every other program this package is a guest, which changes nothing of the process: hooks, signals, garbage collection, warnings, search
 path.
 
-startup.py loads this file by its path, while fairseq is being imported, and `fairseq_ext/__init__.py` imports it first. It imports nothing
+patches.py loads this file by its path, while fairseq is being imported, and `fairseq_ext/__init__.py` imports it first. It imports nothing
 that Python has not loaded at its start: a file of the working folder could be taken for it.
 """
 
@@ -90,24 +90,3 @@ def leave_out_working_folder() -> bool:
     if not from_source:
         sys.path[:] = child.search_path()
     return not from_source
-
-
-def own_this_process() -> None:
-    """Make this process a command's own: how it ends, what it says of errors, Ctrl-C, and a quick start (patches.py has the list).
-
-    `fairseq_ext/__init__.py` calls it for a command, and nobody else. --verbose, which every command takes, shows tracebacks.
-    """
-    global owned
-    if owned:
-        return
-    owned = command() or "?"
-    if "--verbose" in sys.argv:
-        sys.argv.remove("--verbose")
-        os.environ["FAIRSEQ_EXT_TRACEBACK"] = "1"
-    from fairseq_ext.compat import startup
-
-    startup.register().own_process()
-    if not absolute(os.curdir):  # MKL ends the process there
-        from fairseq_ext.errors import UsageError
-
-        raise UsageError("the working folder has been removed: change to another")

@@ -4,11 +4,17 @@ lists those in force.
 What stands in EVERYWHERE is what stock fairseq 0.12.2 needs on current Python, torch, numpy and hydra, and what keeps a checkpoint from
 running code; any program that imports fairseq has it. What stands in COMMANDS is made in the process of a command alone (own_process.py).
 
-startup.py loads this file by its path, while fairseq is being imported, and makes the changes.
+startup.py loads this file by its path, while fairseq is being imported, and has the changes made.
 """
 
+import importlib
+import importlib.util
+import os
 import sys
+from types import ModuleType
 from typing import NamedTuple
+
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 class Patch(NamedTuple):
@@ -56,7 +62,7 @@ EVERYWHERE = (
     Patch(
         "import_user_module in fairseq.utils",
         "a command that names an *_ext task finds it, with any --user-dir or none",
-        "startup.register_named_tasks", ("fairseq.options",),
+        "patches.register_named_tasks", ("fairseq.options",),
     ),
     Patch(
         "fairseq.modules.transformer_layer.TransformerEncoderLayerBase.__init__",
@@ -89,7 +95,10 @@ EVERYWHERE = (
     ),
 )  # fmt: skip
 COMMANDS = (
-    Patch("sys.path", "files of the working folder are not the command's to run", "own_process.leave_out_working_folder"),
+    Patch(
+        "sys.path", "files of the working folder are not the command's to run",
+        "fairseq_ext.compat.own_process.leave_out_working_folder",
+    ),
     Patch("sys.excepthook", "known mistakes end in one sentence, Ctrl-C quietly", "fairseq_ext.compat.leaving.install_hook"),
     Patch(
         "logging.Handler.handleError, an exit handler, standard error where it is closed",
@@ -128,3 +137,85 @@ INVALID_BYTES = Patch(  # made by session/interactive.py; invalid_bytes.py says 
     "fairseq_ext.compat.invalid_bytes.keep_invalid_bytes",
 )  # fmt: skip
 in_force: list[Patch] = []
+
+
+def beside(module: str) -> ModuleType:
+    """A module of this package, loaded by its path where it is not loaded: importing the package would import fairseq, which is being
+    imported."""
+    if module not in sys.modules:
+        spec = importlib.util.spec_from_file_location(module, os.path.join(PACKAGE, *module.split(".")[1:]) + ".py")
+        assert spec is not None and spec.loader is not None
+        loaded = sys.modules[module] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(loaded)
+    return sys.modules[module]
+
+
+def make(patch: Patch, *arguments):
+    """Make a change; what its function gives."""
+    place, _, function = patch.change.rpartition(".")
+    module = importlib.import_module(place) if "." in place else beside(f"fairseq_ext.compat.{place}")
+    made = getattr(module, function)(*arguments)
+    if made is not False and patch not in in_force:
+        in_force.append(patch)
+    return made
+
+
+def register_named_tasks(options: ModuleType) -> None:
+    """Import fairseq_ext, and with it its tasks, where the command names one; and let --user-dir fairseq_ext mean the installed package.
+
+    Errors: UsageError for an unknown *_ext task, in one line that lists those there are.
+    """
+    stock, own = options.utils.import_user_module, beside("fairseq_ext.compat.own_process")
+
+    def import_user_module(args) -> None:
+        given = getattr(args, "user_dir", None)
+        folders = own.values_of("--user-dir")
+        if given is not None and (len(folders) > 1 or (os.pathsep in given and not os.path.exists(given))):
+            refuse_two(folders if len(folders) > 1 else given.split(os.pathsep))
+        if given is not None and os.path.basename(os.path.normpath(given)) == "fairseq_ext":
+            importlib.import_module("fairseq_ext.tasks")
+        else:
+            if given is not None and own.names_our_task():
+                refuse_wrong_folder(given)
+            with beside("fairseq_ext.compat.repairs").dataclass_defaults():
+                stock(args)
+        if own.names_our_task() or "fairseq_ext.tasks" in sys.modules:
+            importlib.import_module("fairseq_ext.tasks").extend_examples()
+        if own.names_our_task():
+            stock_tasks = importlib.import_module("fairseq_ext.session.stock.tasks")
+            stock_tasks.refuse_unknown(own.named_task())
+            stock_tasks.refuse_flags(own.named_task(), own.arguments())
+
+    options.utils.import_user_module = import_user_module
+    if own.names_our_task():
+        importlib.import_module("fairseq_ext.tasks")
+    if own.decodes_alone():
+        importlib.import_module("fairseq_ext.compat.leaving").interrupts_raise()
+        if own.asks_for_help():
+            importlib.import_module("fairseq_ext.__main__").print_flags()
+
+
+def refuse_two(folders: list[str]) -> None:
+    """Refuse several user directories in a sentence that shows the right command (raises UsageError)."""
+    others = [folder for folder in folders if os.path.basename(os.path.normpath(folder)) != "fairseq_ext"]
+    task = beside("fairseq_ext.compat.own_process").named_task() or "translation_ext"
+    raise importlib.import_module("fairseq_ext.errors").UsageError(
+        f"fairseq reads one --user-dir, and {' and '.join(folders)} are given: the *_ext tasks need none, "
+        f"so use --user-dir {others[0] if others else folders[0]} --task {task}"
+    )
+
+
+def refuse_wrong_folder(folder: str) -> None:
+    """Refuse what is no user directory, and one under whose name Python knows another module: it would be taken for that (UsageError)."""
+    path = os.path.abspath(folder)
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise importlib.import_module("fairseq_ext.errors").UsageError(f"--user-dir {folder} is a file: name the folder that it lies in")
+    if "." in os.path.basename(path):
+        raise importlib.import_module("fairseq_ext.errors").UsageError(
+            f"--user-dir {folder} cannot be imported, for there is a dot in its name: rename the folder"
+        )
+    known = sys.modules.get(os.path.basename(path))
+    if known is not None and os.path.isdir(path) and path not in map(os.path.abspath, getattr(known, "__path__", ())):
+        raise importlib.import_module("fairseq_ext.errors").UsageError(
+            f"--user-dir {folder} has the name of another module of Python's, {known.__name__}: rename the folder"
+        )

@@ -15,87 +15,15 @@ import sys
 from types import ModuleType
 
 
-def beside(name: str) -> ModuleType:
-    """A file beside this one, loaded by its path where it is not loaded: importing the package would import fairseq, which is being
-    imported."""
-    known = f"fairseq_ext.compat.{name}"
-    if known not in sys.modules:
-        spec = importlib.util.spec_from_file_location(known, os.path.join(os.path.dirname(__file__), f"{name}.py"))
+def patches() -> ModuleType:
+    """patches.py, loaded by its path where it is not loaded: importing the package would import fairseq, which is being imported."""
+    name = "fairseq_ext.compat.patches"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, os.path.join(os.path.dirname(__file__), "patches.py"))
         assert spec is not None and spec.loader is not None
-        module = sys.modules[known] = importlib.util.module_from_spec(spec)
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-    return sys.modules[known]
-
-
-def make(patch, *arguments):
-    """Make a change (patches.py); what its function gives."""
-    place, _, function = patch.change.rpartition(".")
-    module = importlib.import_module(place) if "." in place else beside(place)
-    made = getattr(module, function)(*arguments)
-    if made is not False and patch not in beside("patches").in_force:
-        beside("patches").in_force.append(patch)
-    return made
-
-
-def register_named_tasks(options: ModuleType) -> None:
-    """Import fairseq_ext, and with it its tasks, where the command names one; and let --user-dir fairseq_ext mean the installed package.
-
-    Errors: UsageError for an unknown *_ext task, in one line that lists those there are.
-    """
-    stock, own = options.utils.import_user_module, beside("own_process")
-
-    def import_user_module(args) -> None:
-        given = getattr(args, "user_dir", None)
-        folders = own.values_of("--user-dir")
-        if given is not None and (len(folders) > 1 or (os.pathsep in given and not os.path.exists(given))):
-            refuse_two(folders if len(folders) > 1 else given.split(os.pathsep))
-        if given is not None and os.path.basename(os.path.normpath(given)) == "fairseq_ext":
-            importlib.import_module("fairseq_ext.tasks")
-        else:
-            if given is not None and own.names_our_task():
-                refuse_wrong_folder(given)
-            with beside("repairs").dataclass_defaults():
-                stock(args)
-        if own.names_our_task() or "fairseq_ext.tasks" in sys.modules:
-            importlib.import_module("fairseq_ext.tasks").extend_examples()
-        if own.names_our_task():
-            stock_tasks = importlib.import_module("fairseq_ext.session.stock.tasks")
-            stock_tasks.refuse_unknown(own.named_task())
-            stock_tasks.refuse_flags(own.named_task(), own.arguments())
-
-    options.utils.import_user_module = import_user_module
-    if own.names_our_task():
-        importlib.import_module("fairseq_ext.tasks")
-    if own.decodes_alone():
-        importlib.import_module("fairseq_ext.compat.leaving").interrupts_raise()
-        if own.asks_for_help():
-            importlib.import_module("fairseq_ext.__main__").print_flags()
-
-
-def refuse_two(folders: list[str]) -> None:
-    """Refuse several user directories in a sentence that shows the right command (raises UsageError)."""
-    others = [folder for folder in folders if os.path.basename(os.path.normpath(folder)) != "fairseq_ext"]
-    task = beside("own_process").named_task() or "translation_ext"
-    raise importlib.import_module("fairseq_ext.errors").UsageError(
-        f"fairseq reads one --user-dir, and {' and '.join(folders)} are given: the *_ext tasks need none, "
-        f"so use --user-dir {others[0] if others else folders[0]} --task {task}"
-    )
-
-
-def refuse_wrong_folder(folder: str) -> None:
-    """Refuse what is no user directory, and one under whose name Python knows another module: it would be taken for that (UsageError)."""
-    path = os.path.abspath(folder)
-    if os.path.exists(path) and not os.path.isdir(path):
-        raise importlib.import_module("fairseq_ext.errors").UsageError(f"--user-dir {folder} is a file: name the folder that it lies in")
-    if "." in os.path.basename(path):
-        raise importlib.import_module("fairseq_ext.errors").UsageError(
-            f"--user-dir {folder} cannot be imported, for there is a dot in its name: rename the folder"
-        )
-    known = sys.modules.get(os.path.basename(path))
-    if known is not None and os.path.isdir(path) and path not in map(os.path.abspath, getattr(known, "__path__", ())):
-        raise importlib.import_module("fairseq_ext.errors").UsageError(
-            f"--user-dir {folder} has the name of another module of Python's, {known.__name__}: rename the folder"
-        )
+    return sys.modules[name]
 
 
 class Hook(importlib.abc.MetaPathFinder):
@@ -108,26 +36,25 @@ class Hook(importlib.abc.MetaPathFinder):
     def find_spec(self, fullname, path=None, target=None):
         if fullname in ("fairseq", "fairseq_cli") and not self.asked:
             self.asked = True
-            if beside("own_process").command():
+            if patches().beside("fairseq_ext.compat.own_process").command():
                 importlib.import_module("fairseq_ext")
         if not fullname.startswith("fairseq."):
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path)
         if spec is not None and spec.loader is not None:
-            patches = [*beside("patches").EVERYWHERE, *self.commands]
-            spec.loader = Loader(spec.loader, [p for p in patches if fullname in p.modules or p.modules == beside("patches").ALL])
+            all_patches = [*patches().EVERYWHERE, *self.commands]
+            spec.loader = Loader(spec.loader, [p for p in all_patches if fullname in p.modules or p.modules == patches().ALL])
             if self.commands:
-                spec = beside("lazy").later(spec)
+                spec = patches().beside("fairseq_ext.compat.lazy").later(spec)
         return spec
 
     def own_process(self) -> None:
         """Make the changes of a command (own_process.py)."""
-        patches = beside("patches")
-        quick = not beside("own_process").asks_for_help() and "fairseq" not in sys.modules
-        self.commands = patches.QUICK if quick else ()
-        for patch in patches.COMMANDS + self.commands:
+        quick = not patches().beside("fairseq_ext.compat.own_process").asks_for_help() and "fairseq" not in sys.modules
+        self.commands = patches().QUICK if quick else ()
+        for patch in patches().COMMANDS + self.commands:
             if not patch.modules:
-                make(patch)
+                patches().make(patch)
 
 
 class Loader(importlib.abc.Loader):
@@ -142,12 +69,12 @@ class Loader(importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         with contextlib.ExitStack() as meanwhile:
             for patch in self.patches:
-                if patch.early and (context := make(patch, module)):
+                if patch.early and (context := patches().make(patch, module)):
                     meanwhile.enter_context(context)
             self.loader.exec_module(module)
         for patch in self.patches:
             if not patch.early:
-                make(patch, module)
+                patches().make(patch, module)
 
     def __getattr__(self, name: str):
         return getattr(self.loader, name)
@@ -160,6 +87,25 @@ def register() -> Hook:
             return finder  # type: ignore[return-value]
     sys.meta_path.insert(0, Hook())
     return sys.meta_path[0]  # type: ignore[return-value]
+
+
+def own_this_process() -> None:
+    """Make this process a command's own: how it ends, what it says of errors, Ctrl-C, and a quick start (patches.py has the list).
+
+    `fairseq_ext/__init__.py` calls it for a command, and nobody else. --verbose, which every command takes, shows tracebacks.
+    """
+    own = patches().beside("fairseq_ext.compat.own_process")
+    if own.owned:
+        return
+    own.owned = own.command() or "?"
+    if "--verbose" in sys.argv:
+        sys.argv.remove("--verbose")
+        os.environ["FAIRSEQ_EXT_TRACEBACK"] = "1"
+    register().own_process()
+    if not own.absolute(os.curdir):  # MKL ends the process there
+        from fairseq_ext.errors import UsageError
+
+        raise UsageError("the working folder has been removed: change to another")
 
 
 register()

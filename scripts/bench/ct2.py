@@ -17,7 +17,7 @@ from equality import Outputs
 from harness import BenchError, Contender
 from text import Text
 
-from fairseq_ext.compat import startup
+from fairseq_ext.compat import checkpoints
 
 SUPPORTED = ("float32", "int8")
 
@@ -33,7 +33,7 @@ def convert(text: Text) -> Path:
         raise BenchError("CTranslate2 is not installed: pip install ctranslate2") from error
     converter = FairseqConverter(str(text.model / "checkpoint.pt"), str(text.folder), text.source, text.target)
     try:
-        with quiet(), startup.beside("checkpoints").safe():  # the converter loads with weights_only
+        with quiet(), checkpoints.safe():  # the converter loads with weights_only
             return Path(converter.convert(str(folder)))
     except (ValueError, RuntimeError, KeyError, TypeError, pickle.UnpicklingError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -69,9 +69,9 @@ def converted(args: argparse.Namespace) -> str:
         from ctranslate2.converters import FairseqConverter
 
         import fairseq_ext  # noqa: F401  lets fairseq be imported
-        from fairseq_ext.compat import startup
+        from fairseq_ext.compat import checkpoints
 
-        with startup.beside("checkpoints").safe():  # the converter loads with weights_only
+        with checkpoints.safe():  # the converter loads with weights_only
             FairseqConverter(str(args.path), str(args.data), args.src, args.tgt).convert(str(args.converted))
     return str(args.converted)
 

@@ -19,7 +19,7 @@ HELD = {  # what each patch leaves in others' modules, as a pattern; without any
     "compose.replace_compose": r"fairseq\.dataclass\.utils\.(compose|initialize)",
     "checkpoints.explain_refused_checkpoints": r"fairseq\.checkpoint_utils\.load_checkpoint_to_cpu",
     "checkpoints.build_plain_transformers": r"fairseq\.checkpoint_utils\.(_upgrade_state_dict|load_model_ensemble_and_task)",
-    "startup.register_named_tasks": r"fairseq\.utils\.import_user_module",
+    "patches.register_named_tasks": r"fairseq\.utils\.import_user_module",
     "repairs.avoid_fused_encoder_layer": r"fairseq\.modules\.transformer_layer\.TransformerEncoderLayerBase\.__init__",
     "repairs.pin_no_memory": r"fairseq\.data\.iterators\.CountingIterator\.__init__",
     "repairs.give_arguments": r".*\.TranslationFromPretrainedBARTTask\.args",
@@ -34,7 +34,7 @@ HELD = {  # what each patch leaves in others' modules, as a pattern; without any
     "fairseq_ext.compat.quick.leave_out_default_model": r"fairseq\.options\.parse_args_and_arch",
     "fairseq_ext.compat.lazy.replace_registries": r"fairseq\.([\w.]+_REGISTRY|registry\.setup_registry)",
 }
-FOR_A_WHILE = {"own_process.leave_out_working_folder", "checkpoints.allow_plain_classes", "repairs.set_up_no_log"}
+FOR_A_WHILE = {"fairseq_ext.compat.own_process.leave_out_working_folder", "checkpoints.allow_plain_classes", "repairs.set_up_no_log"}
 
 
 @pytest.mark.parametrize(
