@@ -41,6 +41,8 @@ class Contender:
     exact           its outputs must equal the reference's, or it gets no speed; False (int8, pruned search) shows BLEU instead
     signature       how its output is made: flags and versions, no paths
     memory_command  a command that decodes everything once in its own process and ends with the line `report_peak` prints
+    taken           the seconds of a run, of what it returned, where another process measures them
+    close           called after the last round: what the contender holds is no longer needed
     """
 
     name: str
@@ -49,6 +51,8 @@ class Contender:
     exact: bool = True
     signature: str = ""
     memory_command: Sequence[str] = ()
+    taken: Callable[[Any], float] | None = None
+    close: Callable[[], None] = lambda: None
 
 
 class ProcessContender(Contender):
@@ -62,10 +66,11 @@ class ProcessContender(Contender):
 
 @dataclass
 class Result:
-    """What a contender showed; `seconds` holds one time a round."""
+    """What a contender showed; `seconds` holds one time a round, `outputs` its first run's."""
 
     contender: Contender
     seconds: list[float] = field(default_factory=list)
+    outputs: Outputs = field(default_factory=list)
     verdict: Verdict | None = None
     same_best: int = 0
     bleu: float | None = None
@@ -155,11 +160,16 @@ def compare(
             start = clock()
             raw = result.contender.run()
             seconds = clock() - start
+            if result.contender.taken is not None:
+                seconds = result.contender.taken(raw)
             outputs = result.contender.read(raw)
+            result.outputs = result.outputs or outputs
             reference = reference or outputs
             judge(result, outputs, reference, bleu)
             if turn >= warmup:
                 result.seconds.append(seconds)
+    for contender in contenders:
+        contender.close()
     return Comparison(title, results, threads, len(reference), os.getloadavg()[0])
 
 
