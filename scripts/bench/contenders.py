@@ -1,9 +1,13 @@
 """Contenders on a fairseq checkpoint: stock, stock with its shared cross-attention switched on, ours; CTranslate2 has its own file.
 
+This file and counted.py run with other checkouts too (checkout_process.py), so they import no
+module inside fairseq_ext.
+
 Each loads its own copy of the model and decodes the batches that fairseq-generate would build from the same flags, through the same
 `task.inference_step`. Batches are collated beforehand; loading, segmenting and printing are not timed.
 """
 
+import ctypes
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
@@ -20,9 +24,9 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from harness import BenchError, Contender
 from text import Text
 
-from fairseq_ext.kernels.library import give_back_memory
+import fairseq_ext
 
-PLUG_IN = Path(__file__).resolve().parents[2] / "fairseq_ext"
+PLUG_IN = Path(fairseq_ext.__file__).parent  # of the package that is imported
 OURS = ("--user-dir", str(PLUG_IN), "--task", "translation_ext")
 
 
@@ -97,6 +101,13 @@ def contender(name: str, loaded: Loaded, signature: str, exact: bool = True) -> 
         give_back_memory()
     own = getattr(getattr(generator, "stats", None), "signature", "")  # ours says how its output is made; stock does not
     return Contender(name, lambda: decode(loaded, generator), read, exact, f"{own} {signature}".strip())
+
+
+def give_back_memory() -> None:
+    """Let glibc give back the pages that hold nothing."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def read(decoded: list[tuple[list[int], list]]) -> Outputs:

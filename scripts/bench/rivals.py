@@ -1,6 +1,7 @@
 """How fast is fairseq_ext against stock fairseq and CTranslate2, where does a step's time go, and what is the least it could take?
 
     python scripts/bench/rivals.py --model DIR --text PREFIX --threads 1 --limit 200 --limit-one 30 --out results/rivals
+    python scripts/bench/rivals.py --before CHECKOUT PYTHON --contenders stock ours "ours --int8"
 
 Three parts: decoding only (in bulk and one sentence at a time, beam 1, 5 and 20), whole commands (start-up, loading, printing), and
 the profile of a step beside the time that reading its weights once takes. Outputs are compared first, as in default_vs_stock.py, whose
@@ -8,6 +9,8 @@ flags and contenders these are; CTranslate2 gets the same beam and length penalt
 (SETTINGS): a line names the best. Contenders that are not exact (CTranslate2, --int8) show BLEU. With --clock cpu the time is what this
 process's threads have used: on a machine with other work that is the fairer measure of one-thread contenders, and no measure of several
 workers, nor of settings, which run in processes of their own.
+With --before another checkout of this project takes part in all but the profile: `ours` and its
+counterpart `before` each run in a process of their own, which measures their time.
 """
 
 import argparse
@@ -23,11 +26,12 @@ from typing import Any
 import default_vs_stock
 import torch
 from arguments import run_script
+from checkouts import versions
 from contenders import OURS, load
 from ct2 import convert
-from default_vs_stock import CLOCKS, MODES, TITLES, decode_only, refuse_other_processes
+from default_vs_stock import CLOCKS, MODES, TITLES, decode_only, refuse_other_processes, setting
 from harness import Comparison, ProcessContender, compare, compile_modules, fix_threads
-from report import ROOT, markdown, named, write
+from report import ROOT, markdown, write
 from text import Text, prepare
 
 from fairseq_ext.search.searchers.several import beam_search
@@ -62,7 +66,7 @@ def main(argv: list[str] | None = None) -> int:
         if "bulk" in text and args.whole:
             comparisons.append(whole_commands(args, text["bulk"]))
             print(markdown(comparisons[-1], args.over), flush=True)
-        notes = [f"Model {named(args.model)}, text {named(args.text)}.{args.src}, clock: {args.clock}."]
+        notes = [setting(args)]
         notes += [best_rivals(comparison) for comparison in comparisons]
         print("\n".join(notes[1:]), flush=True)
         for mode in args.modes:
@@ -93,15 +97,33 @@ def whole_commands(args: argparse.Namespace, text: Text) -> Comparison:
     flags = [*text.flags, "--cpu", "--beam", beam, "--nbest", beam, *MODES["bulk"]]
     generate = str(Path(sys.executable).with_name("fairseq-generate"))
     source = str(text.folder / f"test.{text.source}-{text.target}.{text.source}")
-    rivals = [ProcessContender("stock", [generate, *flags]), ProcessContender("ours", [generate, *OURS, *flags])]
-    rivals.append(ProcessContender("ours --int8", [generate, *OURS, *flags, "--int8"], exact=False))
+    rivals = [ProcessContender("stock", [generate, *flags])]
+    for more in ([], ["--int8"]):
+        for name, command in generators(args, generate).items():
+            given = [*command, *flags, *more]
+            rivals.append(ProcessContender(" ".join([name, *more]), given, exact=not more))
     for kind in ("float32", "int8"):
         command = [sys.executable, "-c", TRANSLATE, str(convert(text)), source, kind, beam, MODES["bulk"][1], str(args.threads)]
         rivals.append(ProcessContender(f"ctranslate2 {kind}", command, exact=False))
     if args.no_memory:
         for rival in rivals:
             rival.memory_command = ()
-    return compare(rivals, args.repeats, warmup=0, threads=args.threads, title=f"whole commands, beam {beam}, {TITLES['bulk']}")
+    warm_up = 1 if args.before else 0  # the other checkout may have to compile its library
+    title = f"whole commands, beam {beam}, {TITLES['bulk']}"
+    return compare(rivals, args.repeats, warm_up, threads=args.threads, title=title)
+
+
+def generators(args: argparse.Namespace, generate: str) -> dict[str, list[str]]:
+    """fairseq-generate with our task; with --before that of each checkout, named by it."""
+    if not args.before:
+        return {"ours": [generate, *OURS]}
+    return {
+        name: [
+            *checkout.command("fairseq-generate"), "--user-dir", str(checkout.root / "fairseq_ext"),
+            "--task", "translation_ext",
+        ]
+        for name, checkout in versions(args.before).items()
+    }  # fmt: skip
 
 
 class Parts:
