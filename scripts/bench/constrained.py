@@ -16,15 +16,16 @@ hypotheses, sentences with a better and with a worse one; how many times as fast
 in OUT.cells and not measured again: an interrupted run goes on, and --stock-sets and --beams make short pieces of a long one. fairseq's
 search stops at an assertion when a batch comes to the length limit with words unmet. Such a cell is named above the table; a larger
 --max-len-b holds for all searches.
+
+--before CHECKOUT PYTHON: each search of ours and the same one of another checkout of this project
+run in turns, each in a process of its own. "before / ours" is the other's time over ours, the
+median over the rounds (above 1, ours takes less); the outputs of the two are compared.
 """
 
 import argparse
 import random
-import re
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -32,14 +33,17 @@ from pathlib import Path
 sys.path += [str(Path(__file__).resolve().parents[1] / name) for name in ("experiments", "experiments/dba")]
 
 import constrained_default
+import constrained_interactive
 from arguments import command_line, run_script, text_arguments, timing_arguments
+from checkout_process import searching_apart
+from checkouts import BEFORE, before_argument, this_checkout
+from constrained_stock import BEFORE_HEADS, Cells, Searches, Searching, quality, speed
 from constrained_stock import HEADS as STOCK_HEADS
-from constrained_stock import Cells, Searches, quality, speed
-from contenders import OURS
 from counted import TIMES, Counted, Row, after_the_best, print_tables, race, ratios, searching
+from equality import check
 from extract import MORE_SETS, SETS, extract
-from harness import BenchError, Spread, fix_threads
-from report import named
+from harness import fix_threads
+from report import before_over_ours, named
 from text import Text, prepare
 
 SEARCHES = {
@@ -62,6 +66,11 @@ class Bench:
         self.args, self.folder = args, folder
         self.text = self.prepared("all", args.text, args.limit)
         self.common = ["--cpu", "--beam", str(args.beam), "--max-tokens", str(args.max_tokens)]
+        self.searching: Searching = searching
+        self.before: Searching | None = None
+        if args.before:
+            self.searching = partial(searching_apart, this_checkout(), threads=args.threads)
+            self.before = partial(searching_apart, args.before, threads=args.threads)
 
     def prepared(self, name: str, prefix: str, limit: int | None = None) -> Text:
         place = self.folder / name
@@ -93,13 +102,22 @@ class Bench:
 
     def raced(self, text: Text, searches: dict[str, list[str]]) -> list[Row]:
         """A row of the table for each search; ratios are over the first."""
-        counted = [searching(text, [*self.common, *flags], name) for name, flags in searches.items()]
+        made = {"": self.searching} | ({"before ": self.before} if self.before else {})
+        counted = [
+            search(text, [*self.common, *flags], which + name)
+            for name, flags in searches.items() for which, search in made.items()
+        ]  # fmt: skip
         races = race(text, counted, self.args.repeats, self.args.threads)
         rows = []
-        for c, times, result in zip(counted, ratios(races, counted), races.results, strict=True):
+        for i, times in list(enumerate(ratios(races, counted)))[:: len(made)]:
+            c, result = counted[i], races.results[i]
             met = f"{c.stats['met']} of {c.stats['given']}" if "given" in c.stats else ""
             length = f"{tokens(c) / tokens(counted[0]):.3f}"
             rows.append([c.contender.name, *times, after_the_best(c, self.args.beam), length, f"{result.bleu:.2f}", met])
+            if self.before:
+                other = races.results[i + 1]
+                rows[-1].append(before_over_ours(other.seconds, result.seconds))
+                rows[-1].append(str(check(other.outputs, result.outputs)))
         return rows
 
     def sets(self) -> list[tuple[str, list[Row]]]:
@@ -142,18 +160,10 @@ class Bench:
             file = self.folder / f"{name}.input"
             lines = zip(sources, constraints, strict=False)
             file.write_text("".join("\t".join([source, *phrases]) + "\n" for source, phrases in lines), encoding="utf-8")
-            command = [str(Path(sys.executable).parent / "fairseq-interactive"), str(self.text.folder), *self.text.flags[1:-2], *self.bpe]
-            command += ["--constraints", "unordered", "--cpu", "--beam", str(self.args.beam), "--batch-size", "32", "--buffer-size", "32"]
-            command += ["--input", str(file)]
-            times: dict[str, list[tuple[float, float]]] = {"stock": [], "ours": []}
-            for _ in range(self.args.repeats):
-                for which, flags in (("stock", []), ("ours", OURS)):
-                    times[which].append(timed([*command, *flags]))
-            rows = []
-            for which, taken in times.items():
-                seconds = [f"{Spread.of(column).median:.2f}" for column in zip(*taken, strict=True)]
-                gain = [Spread.of([b[i] / a[i] for a, b in zip(taken, times["stock"], strict=True)]).median for i in (0, 1)]
-                rows.append([which, *seconds, *(f"{g:.2f}" for g in gain)])
+            flags = [str(self.text.folder), *self.text.flags[1:-2], *self.bpe]
+            flags += ["--constraints", "unordered", "--cpu", "--beam", str(self.args.beam)]
+            flags += ["--batch-size", "32", "--buffer-size", "32", "--input", str(file)]
+            rows = constrained_interactive.rows(flags, self.args.repeats, self.args.before)
             out.append((f"fairseq-interactive --constraints, {name}, beam {self.args.beam}, {len(constraints)} sentences", rows))
         return out
 
@@ -163,7 +173,9 @@ class Bench:
         for name in self.args.sets:
             phrases = extract(self.text.references, name, self.args.seed, self.usable())
             given = [*self.common, *self.file(name, phrases)]
-            rows.append(constrained_default.row(self.text, name, given, phrases, self.args.repeats, self.args.threads))
+            before = self.before(self.text, given, "before default") if self.before else None
+            how = (self.args.repeats, self.args.threads, self.searching, before)
+            rows.append(constrained_default.row(self.text, name, given, phrases, *how))
         return [(f"phrases as whole words, beam {self.args.beam}, {len(self.text.references)} sentences", rows)]
 
     def quality(self) -> list[tuple[str, str, list[Row]]]:
@@ -182,13 +194,15 @@ class Bench:
         key = [named(args.model), size, named(args.text), args.src, args.tgt, len(text.references), args.seed, args.max_tokens]
         key += [] if args.max_len_b is None else [f"max_len_b {args.max_len_b}"]
         key += [args.repeats, args.threads] if part == "speed" else ["intervals", "rambling"]
+        key += ["before", args.before.commit] if args.before else []
         cells = Cells.read(part, key, None if args.out is None else args.out.with_name(f"{args.out.name}.cells"))
         limit = [] if args.max_len_b is None else ["--max-len-b", str(args.max_len_b)]
         for beam in args.beams:
             for name in args.stock_sets:
                 flags = ["--cpu", "--beam", str(beam), "--max-tokens", str(args.max_tokens), *limit]
                 phrases = extract(text.references, name, args.seed, self.usable())
-                made = partial(Searches.of, text, flags, phrases, self.file(name, phrases), self.pieces())
+                given, makers = self.file(name, phrases), (self.searching, self.before)
+                made = partial(Searches.of, text, flags, phrases, given, self.pieces(), *makers)
                 cells.measure(name, beam, lambda made=made: run(made()))
                 failed = f": {cells.failed[name, beam]}" if (name, beam) in cells.failed else ""
                 print(f"{part}: {name}, beam {beam}{failed}", file=sys.stderr, flush=True)
@@ -198,25 +212,20 @@ class Bench:
         return [(part, *cells.table(title)), *bleu]
 
 
-def timed(command: Sequence[str]) -> tuple[float, float]:
-    """Seconds of a whole fairseq-interactive run, and of its decoding as it reports them."""
-    start = time.perf_counter()
-    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False)
-    seconds = time.perf_counter() - start
-    said = re.search(r"translation time: ([\d.]+)", done.stdout + done.stderr)
-    if done.returncode or not said:
-        last = (done.stderr.strip() or "nothing").splitlines()[-1]
-        raise BenchError(f"{' '.join(Path(part).name for part in command[:1])} ended with code {done.returncode} and said: {last}")
-    return seconds, float(said[1])
-
-
 HEADS = {
     "sets": ["search", *TIMES, "rows after the best", "tokens", "BLEU", "met"],
     **STOCK_HEADS,
     "words": constrained_default.HEAD,
-    "interactive": ["command", "seconds", "decoding", "times stock", "decoding, times stock"],
+    "interactive": constrained_interactive.HEAD,
 }
 HEADS["constant"] = HEADS["sets"]
+WITH_BEFORE = {part: BEFORE for part in HEADS} | BEFORE_HEADS
+WITH_BEFORE["interactive"] = constrained_interactive.BEFORE_HEAD
+
+
+def head(columns: str, before: bool) -> Row:
+    """The names of a table's columns."""
+    return HEADS[columns] + (WITH_BEFORE[columns] if before else [])
 
 
 def main() -> None:
@@ -235,12 +244,21 @@ def main() -> None:
     parts = [part for part in HEADS if part != "bleu"]  # that comes with quality
     parse.add_argument("--parts", nargs="+", choices=parts, default=["sets", "constant", "interactive"])
     timing_arguments(parse)
+    before_argument(parse)
     args = parse.parse_args()
     fix_threads(args.threads)
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(args, Path(folder))
         made = ((part, *table) for part in args.parts for table in getattr(bench, part)())
-        print_tables(((title, HEADS[columns], rows) for *_, columns, title, rows in made), args.out)
+        told = f" (before: commit {args.before.commit})" if args.before else ""
+        print_tables(
+            (
+                (title.replace("\n", f"{told}\n", 1) if "\n" in title else title + told,
+                 head(columns, bool(args.before)), rows)
+                for *_, columns, title, rows in made
+            ),
+            args.out,
+        )  # fmt: skip
 
 
 if __name__ == "__main__":

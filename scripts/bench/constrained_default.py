@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from counted import Row, searching
-from equality import Outputs
+from constrained_stock import Searching
+from counted import Counted, Row, searching
+from equality import Outputs, check
 from harness import Spread, compare
+from report import before_over_ours
 from text import Text
 
 from fairseq_ext.constraints.in_text import end_of
@@ -23,16 +25,28 @@ SEARCHES = {"inside words too": INSIDE, "default": [], "as glossaries": ["--cons
 HEAD = ["set", "inside words too: seconds", "default: time (min-max)", "accepted", "as glossaries: time", "whole already", "changed"]
 
 
-def row(text: Text, name: str, given: Sequence[str], phrases: Sequence[Sequence[str]], repeats: int, threads: int) -> Row:
-    """A set of phrases as a row of the table. given: flags of all searches, with the file that has the phrases."""
+def row(
+    text: Text, name: str, given: Sequence[str], phrases: Sequence[Sequence[str]],
+    repeats: int, threads: int,
+    searching: Searching = searching, before: Counted | None = None,
+) -> Row:  # fmt: skip
+    """A set of phrases as a row of the table. given: flags of all searches, with the file that has
+    the phrases. searching: makes a search; before: the default search of another version."""
     counted = [searching(text, [*given, *flags], search) for search, flags in SEARCHES.items()]
-    inside, *others = compare([each.contender for each in counted], repeats, threads=threads).results
+    raced = [*counted[:2], *([before] if before else []), *counted[2:]]
+    results = compare([each.contender for each in raced], repeats, threads=threads).results
+    inside, *others = results[:2] + results[3:] if before else results
     times = [Spread.of([a / b for a, b in zip(each.seconds, inside.seconds, strict=True)]) for each in others]
     whole, changed = unchanged(text, phrases, counted[0].outputs, counted[1].outputs)
     default, glossary = times
     told = f"{default.median:.3f} ({default.low:.3f}-{default.high:.3f})"
     verdict = "yes" if default.median <= MOST else "no"
-    return [name, f"{Spread.of(inside.seconds).median:.2f}", told, verdict, f"{glossary.median:.3f}", str(whole), str(changed)]
+    shown = [name, f"{Spread.of(inside.seconds).median:.2f}", told, verdict]
+    shown += [f"{glossary.median:.3f}", str(whole), str(changed)]
+    if before is not None:
+        shown.append(before_over_ours(results[2].seconds, results[1].seconds))
+        shown.append(str(check(before.outputs, counted[1].outputs)))
+    return shown
 
 
 def unchanged(text: Text, phrases: Sequence[Sequence[str]], before: Outputs, after: Outputs) -> tuple[int, int]:

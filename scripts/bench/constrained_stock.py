@@ -18,13 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from against_stock import SPEED, StockFailed, compare_scores, ramblers, stock_constrained
+from checkouts import BEFORE
 from counted import Counted, Row, searching
+from equality import check
 from extract import MORE_SETS
 from harness import BenchError, Spread, compare
 from intervals import bleu, counts_of, half, interval, resampled
-from report import machine
+from report import machine, spread
 from text import Text
 
+Searching = Callable[[Text, list[str], str], Counted]  # of a text, flags and a name
 FILE = re.compile(r",constraints_file=[^|,]*")  # in a signature: which words, not how they are searched
 INSIDE = ["--constraint-boundary", "none"]  # phrases count inside words too, as fairseq counts them
 HEADS = {
@@ -35,38 +38,56 @@ HEADS = {
     "speed": ["set", "beam", "times as fast (min-max)", "accepted", "time over unconstrained"]
     + [f"whole words: {column}" for column in ("times as fast", "time over unconstrained")],
 }
+WORDS = [f"whole words: {column}" for column in BEFORE]
+BEFORE_HEADS = {"quality": [BEFORE[1], WORDS[1]], "bleu": [], "speed": [*BEFORE, *WORDS]}
 
 
 @dataclass
 class Searches:
     """The contenders of a cell: fairseq's own constrained search, ours without constraints, DBA as fairseq counts and on whole words.
-    required: tokens of each sentence's phrases."""
+    required: tokens of each sentence's phrases. before: inside and whole of another version, if it
+    is compared."""
 
     theirs: Counted
     free: Counted
     inside: Counted
     whole: Counted
     required: list[int]
+    before: dict[str, Counted] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, text: Text, flags: Sequence[str], phrases: Sequence[Sequence[str]], given: Sequence[str], pieces: Callable[[str], list[str]]
-    ) -> Searches:
-        """flags: of all of them; given: flags that give the phrases; pieces: a phrase as symbols of the target dictionary."""
+        cls, text: Text, flags: Sequence[str], phrases: Sequence[Sequence[str]],
+        given: Sequence[str], pieces: Callable[[str], list[str]], searching: Searching = searching,
+        before: Searching | None = None,
+    ) -> Searches:  # fmt: skip
+        """flags: of all of them; given: flags that give the phrases; pieces: a phrase as symbols of
+        the target dictionary; searching, before: make a search of this version and of another."""
         ours = {"free": [], "inside": [*given, *INSIDE], "whole": [*given]}
         made = {name: searching(text, [*flags, *more], name) for name, more in ours.items()}
+        others = {}
+        if before is not None:
+            for name in ("inside", "whole"):
+                others[name] = before(text, [*flags, *ours[name]], f"before {name}")
         required = [sum(len(pieces(phrase)) for phrase in line) for line in phrases]
-        return cls(stock_constrained(text, flags, phrases, pieces, "fairseq"), **made, required=required)
+        stock = stock_constrained(text, flags, phrases, pieces, "fairseq")
+        return cls(stock, **made, required=required, before=others)
 
     def all(self) -> list[Counted]:
         """In the order of a race."""
-        return [self.theirs, self.free, self.inside, self.whole]
+        before = [[self.before[name]] if self.before else [] for name in ("inside", "whole")]
+        return [self.theirs, self.free, self.inside, *before[0], self.whole, *before[1]]
 
 
 def quality(searches: Searches, text: Text) -> dict[str, Any]:
     """Scores and BLEU of a cell."""
     names = ("theirs", "free", "inside", "whole")
-    found = {name: each.contender.read(each.contender.run()) for name, each in zip(names, searches.all(), strict=True)}
+    every = {name: getattr(searches, name) for name in names}
+    found = {name: each.contender.read(each.contender.run()) for name, each in every.items()}
+    for each in searches.before.values():
+        each.contender.read(each.contender.run())
+    for each in searches.all():
+        each.contender.close()
     measured = against(text.references, {name: text.lines(outputs) for name, outputs in found.items()})
     rows = searches.free.stats["rows"]
     facts: dict[str, Any] = {name: measured[name] for name in ("theirs", "free")}
@@ -78,6 +99,9 @@ def quality(searches: Searches, text: Text) -> dict[str, Any]:
         facts |= {"mean": scores.mean_of_other, "sentences": scores.sentences}
         facts[name] = {"rows": each.stats["rows"] / rows, "mean": scores.mean, "better": scores.better, "worse": scores.worse}
         facts[name] |= {"accepted": scores.accepted, "signature": FILE.sub("", each.contender.signature), **measured[name]}
+        if searches.before:
+            same = check(searches.before[name].outputs, each.outputs)
+            facts[name]["before"] = {"outputs": str(same)}
     return facts
 
 
@@ -98,23 +122,31 @@ def against(references: Sequence[str], lines: Mapping[str, Sequence[str]]) -> di
 def speed(searches: Searches, repeats: int, threads: int) -> dict[str, Any]:
     """Times of a cell: ratios of each round."""
     race = compare([each.contender for each in searches.all()], repeats, threads=threads)
-    stock, free, *ours = race.results
+    stock, free = race.results[:2]
     facts: dict[str, Any] = {"load": race.load, "sentences": race.sentences}
-    for name, result in zip(("inside", "whole"), ours, strict=True):
+    for name in ("inside", "whole"):
+        result = race[name]
         fast = Spread.of([a / b for a, b in zip(stock.seconds, result.seconds, strict=True)])
         more = Spread.of([a / b for a, b in zip(result.seconds, free.seconds, strict=True)])
         facts[name] = {"fast": [fast.median, fast.low, fast.high], "more": more.median}
+        if searches.before:
+            other = race[f"before {name}"]
+            ratio = Spread.of([a / b for a, b in zip(other.seconds, result.seconds, strict=True)])
+            same = str(check(other.outputs, result.outputs))
+            facts[name]["before"] = {"time": spread(ratio), "outputs": same}
     return facts
 
 
 def row(part: str, name: str, beam: int, facts: dict[str, Any]) -> Row:
     """A cell as a row of its part's table."""
     inside, whole = facts["inside"], facts["whole"]
+    before = [told for each in (inside, whole) for told in each.get("before", {}).values()]
     if part == "speed":
         median, low, high = inside["fast"]
         verdict = "yes" if median >= SPEED else "no"
         taken = [inside["more"], whole["fast"][0], whole["more"]]
-        return [name, str(beam), f"{median:.2f} ({low:.2f}-{high:.2f})", verdict, *(f"{value:.2f}" for value in taken)]
+        fast = f"{median:.2f} ({low:.2f}-{high:.2f})"
+        return [name, str(beam), fast, verdict, *(f"{value:.2f}" for value in taken), *before]
     if part == "bleu":
         theirs = facts["theirs"]
         shown = [with_interval(inside), with_interval(theirs), difference(inside["over"]["theirs"]), difference(inside["over"]["free"])]
@@ -123,7 +155,7 @@ def row(part: str, name: str, beam: int, facts: dict[str, Any]) -> Row:
         return [name, str(beam), *shown, *(str(each[rambling]) for rambling in ("long", "repeats") for each in (theirs, whole))]
     first = [f"{inside['rows']:.3f}", f"{inside['mean']:.4f}", f"{facts['mean']:.4f}", str(inside["better"]), str(inside["worse"])]
     last = [f"{whole['rows']:.3f}", f"{whole['mean']:.4f}", str(whole["better"]), str(whole["worse"])]
-    return [name, str(beam), *first, "yes" if inside["accepted"] else "no", *last]
+    return [name, str(beam), *first, "yes" if inside["accepted"] else "no", *last, *before]
 
 
 def with_interval(measured: dict[str, Any]) -> str:
