@@ -1,12 +1,16 @@
 """How long does a line typed into fairseq-interactive take to its answer: stock fairseq, this project, CTranslate2 called the same way?
 
     python scripts/bench/line.py --model DIR --text PREFIX --limit 300
-    python scripts/bench/line.py --beams 1 5 [--before OTHER_CHECKOUT] [--out OUT]
+    python scripts/bench/line.py --beams 1 5 [--before CHECKOUT PYTHON] [--out OUT]
 
 All contenders run at once, each with a buffer of one line, and each line goes to one after the other: only one of them works at a time, and
 other work on the machine disturbs all alike. Shown are the first answer (from the start of the command), the median and the 95th percentile
 from newline to answer, and where the CPU time of a line goes. CTranslate2 (its own beam search, the converted model) is left out where it
 is not installed.
+
+--before adds another checkout of this project, run by its own Python. Every other line then goes to
+the contenders in the opposite order, and a ratio of times is the median over the lines of the ratio
+within a line, the first line left out.
 """
 
 import argparse
@@ -20,9 +24,10 @@ import time
 from pathlib import Path
 
 from arguments import command_line, run_script, text_arguments
+from checkouts import Checkout, before_argument, this_checkout
 from ct2 import convert
 from harness import BenchError, compile_modules
-from report import ROOT, write_page
+from report import ROOT, before_over_ours, before_table, write_page
 from text import Text, prepare
 from timed_parts import TIMED_PARTS
 
@@ -84,13 +89,14 @@ for number, line in enumerate(sys.stdin):
 class Talk:
     """A command that is given lines. seconds: of each line; cpu: CPU milliseconds of a line on average."""
 
-    def __init__(self, name: str, command: list[str], root: Path, parts: Path | None = None):
+    def __init__(
+        self, name: str, command: list[str], checkout: Checkout, parts: Path | None = None
+    ):
         self.name, self.parts_file = name, parts
         self.seconds: list[float] = []
         self.answers: list[str] = []
         self.start, self.errors = time.perf_counter(), tempfile.TemporaryFile("w+")
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])}
-        environment |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        environment = checkout.environment(OMP_NUM_THREADS="1", PYTHONUNBUFFERED="1")
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True, env=environment, bufsize=1,
             cwd=tempfile.gettempdir(),  # Python looks for modules in the working directory first
@@ -139,12 +145,14 @@ def main(argv: list[str] | None = None) -> int:
             for talk in contenders(args, text, beam):  # one after the other: each first answer is timed alone
                 talk.ask(lines[0])
                 talks.append(talk)
-            for line in lines[1:]:
-                for talk in talks:
+            for i, line in enumerate(lines[1:]):
+                for talk in talks[:: -1 if args.before and i % 2 else 1]:
                     talk.ask(line)
             for talk in talks:
                 talk.end()
             tables.append(table(beam, talks))
+            if args.before:
+                tables[-1] += "\n" + versions_table(talks, args.before.commit)
             print(tables[-1], flush=True)
             write_page(args.out, tables)
     return 0
@@ -156,21 +164,24 @@ def contenders(args: argparse.Namespace, text: Text, beam: int):
     flags += ["--cpu", "--beam", str(beam), "--buffer-size", "1"]
     pieces = text.model / "spm.model"
     flags += ["--bpe", "sentencepiece", "--sentencepiece-model", str(pieces)] if pieces.exists() else []
-    ours = ["--task", "translation_ext"]
-    roots = {"stock": (ROOT, []), "ours": (ROOT, ours), "ours --int8": (ROOT, [*ours, "--int8"])}
+    ours, this = ["--task", "translation_ext"], this_checkout()
+    compile_modules(ROOT)
+    all_flags = {"stock": [], "ours": ours, "ours --int8": [*ours, "--int8"]}
+    asked = {name: (this, more) for name, more in all_flags.items()}
     if args.before:
-        roots |= {f"before{more}": (args.before.resolve(), roots[f"ours{more}"][1]) for more in ("", " --int8")}
-    for i, (name, (root, more)) in enumerate(roots.items()):
-        compile_modules(root)
+        for kind in ("", " --int8"):
+            asked[f"before{kind}"] = (args.before, all_flags[f"ours{kind}"])
+    for i, (name, (checkout, more)) in enumerate(asked.items()):
         out = text.folder / f"parts-{beam}-{i}.json"
-        yield Talk(name, [sys.executable, "-c", COMMAND, str(out), *flags, *more], root, out)
+        yield Talk(name, [checkout.python, "-c", COMMAND, str(out), *flags, *more], checkout, out)
     try:
         folder = convert(text)
     except BenchError as error:
         print(f"CTranslate2 is left out: {error}")
         return
     for kind in ("float32", "int8"):
-        yield Talk(f"CTranslate2 {kind}", [sys.executable, "-c", CTRANSLATE2, str(folder), str(pieces), kind, str(beam)], ROOT)
+        command = [sys.executable, "-c", CTRANSLATE2, str(folder), str(pieces), kind, str(beam)]
+        yield Talk(f"CTranslate2 {kind}", command, this)
 
 
 def table(beam: int, talks: list[Talk]) -> str:
@@ -190,13 +201,27 @@ def table(beam: int, talks: list[Talk]) -> str:
     return "\n".join([*out, "", f"{len(stock.seconds)} lines, one thread; parts are CPU milliseconds of a line on average.", ""])
 
 
+def versions_table(talks: list[Talk], commit: str) -> str:
+    """What --before gives: of each command of ours, the other checkout's time over its time."""
+    named, rows = {talk.name: talk for talk in talks}, []
+    for ours in (talk for talk in talks if talk.name.startswith("ours")):
+        before = named.get("before" + ours.name.removeprefix("ours"))
+        if before is not None:
+            same = sum(a == b for a, b in zip(ours.answers, before.answers, strict=True))
+            cpu = f"{before.cpu_ms / ours.cpu_ms:.3f}"
+            ratio = before_over_ours(before.seconds[1:], ours.seconds[1:])
+            rows.append([ours.name, ratio, cpu, f"{same} of {len(ours.answers)} equal"])
+    measures = ["newline to answer, ratios of lines (min-max)", "CPU of a line, ratio of averages"]
+    return "\n".join([*before_table(measures, rows, commit), ""])
+
+
 def parser() -> argparse.ArgumentParser:
     parse = command_line(__doc__)
     text_arguments(parse)
     parse.set_defaults(limit=300)
     parse.add_argument("--beams", type=int, nargs="+", default=[5], help="beam sizes (5)")
     parse.add_argument("--out", type=Path, help="write OUT.md")
-    parse.add_argument("--before", type=Path, help="another checkout of this project, to compare with")
+    before_argument(parse)
     return parse
 
 

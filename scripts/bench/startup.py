@@ -1,27 +1,30 @@
 """Where does the time of a whole command go, from the start of Python to its end: stock fairseq, this project, and an older copy of it?
 
     python scripts/bench/startup.py --model DIR --text PREFIX --limit 150 --repeats 3
-    python scripts/bench/startup.py --before OTHER_CHECKOUT --commands generate interactive api doctor [--out OUT]
+    python scripts/bench/startup.py --before CHECKOUT PYTHON --commands interactive api doctor
 
 Every contender runs as a command of its own, in turns, and its user CPU time is counted, which other work on the machine disturbs little.
 The table's parts are measured in the process by functions of fairseq that are wrapped: importing torch, importing fairseq and the tasks,
 flags and configuration, reading checkpoint and data, making the generator (weights, self-check), decoding, and the rest (printing and
 the end of the process). Start-up is all but decoding. Beside them: the peak of resident memory.
+--before adds another checkout of this project, run by its own Python; a round before the first one
+then warms up, and every other round runs backwards.
 """
 
 import argparse
 import json
 import os
+import re
 import resource
 import statistics
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 from arguments import command_line, run_script, text_arguments
+from checkouts import Checkout, before_argument, this_checkout, versions
 from harness import BenchError, compile_modules
-from report import ROOT, write_page
+from report import ROOT, before_over_ours, before_table, write_page
 from text import Text, prepare
 from timed_parts import TIMED_PARTS
 
@@ -43,17 +46,17 @@ with timed("import torch"):
 with timed("import fairseq and the tasks"):
     if command == "api":
         import fairseq_ext
-        try:
-            from fairseq_ext.loading import model as cli
-        except ImportError:  # of an older copy
-            from fairseq_ext import translator as cli
+        from fairseq_ext import Translator
     else:
         import importlib
         cli = importlib.import_module("fairseq_cli." + command)
     from fairseq import checkpoint_utils, options, tasks
 for name in ("get_generation_parser", "parse_args_and_arch"):
     wrap(options, name, "flags, configuration")
-wrap(cli, "convert_namespace_to_omegaconf", "flags, configuration")
+configure = "convert_namespace_to_omegaconf"
+for name, module in list(sys.modules.items()):  # where it is does not matter, and changes
+    if name.partition(".")[0] in ("fairseq_ext", "fairseq_cli") and configure in vars(module):
+        wrap(module, configure, "flags, configuration")
 wrap(checkpoint_utils, "load_model_ensemble", "checkpoint, data")
 setup = tasks.setup_task
 def setup_task(*arguments, **named):
@@ -80,9 +83,14 @@ else:
 class Run:
     """A contender's command: name, checkout that it runs from, flags; its user CPU seconds and its parts, one entry a round."""
 
-    def __init__(self, name: str, root: Path, arguments: list[str], source: Path | None = None, child: bool = True):
-        self.name, self.root, self.source = name, root, source
-        self.command = [sys.executable, "-c", CHILD, *arguments] if child else [sys.executable, *arguments]
+    def __init__(
+        self, name: str, checkout: Checkout, arguments: list[str], source: Path | None = None,
+        child: bool = True,
+    ):  # fmt: skip
+        self.name, self.checkout, self.source = name, checkout, source
+        python = checkout.python
+        self.command = [python, "-c", CHILD, *arguments] if child else [python, *arguments]
+        self.answers: list[str] = []
         self.child = child
         self.seconds: list[float] = []
         self.parts: list[dict[str, float]] = []
@@ -91,17 +99,22 @@ class Run:
     def __call__(self, folder: Path) -> None:
         out = folder / "parts.json"
         command = [*self.command[:4], str(out), *self.command[4:]] if self.child else self.command
-        environment = {**os.environ, "PYTHONPATH": str(self.root), "OMP_NUM_THREADS": "1"}
+        environment = self.checkout.environment(OMP_NUM_THREADS="1")
         before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
         with open(self.source or os.devnull, encoding="utf-8") as lines:
             done = subprocess.run(command, stdin=lines, capture_output=True, text=True, env=environment, cwd=folder, check=False)
         self.seconds.append(resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before)
         if done.returncode:
             raise BenchError(f"{self.name} ended with code {done.returncode}: {(done.stderr.strip() or '?').splitlines()[-1]}")
+        self.answers = answers(done.stdout)
         parts, peak = json.loads(out.read_text()) if self.child else ({}, None)
         self.peak_mib += [] if peak is None else [peak]
         parts["rest"] = self.seconds[-1] - sum(parts.values())
         self.parts.append(parts)
+
+    def forget(self) -> None:
+        """Leave out what has been measured: it was to warm up."""
+        self.seconds, self.parts, self.peak_mib = [], [], []
 
     @property
     def startup(self) -> list[float]:
@@ -117,20 +130,43 @@ def main(argv: list[str] | None = None) -> int:
         text = prepare(folder, args.model, args.text, args.src, args.tgt, args.limit)
         for command in args.commands:
             runs = contenders(args, text, command)
-            for _ in range(args.repeats):
-                for run in runs:
+            for turn in range(args.repeats + bool(args.before)):
+                for run in runs[:: -1 if args.before and turn % 2 else 1]:
                     run(folder)
+                    if args.before and turn == 0:
+                        run.forget()
             tables.append(table(command, runs))
+            if args.before:
+                tables[-1] += "\n" + versions_table(runs, args.before.commit)
             print(tables[-1], flush=True)
             write_page(args.out, tables)
     return 0
 
 
+def answers(said: str) -> list[str]:
+    """The translations that a command has printed, in the order of its lines."""
+    found = re.findall(r"^D-(\d+)\t\S+\t(.*)$", said, re.MULTILINE)
+    return [words for _, words in sorted(found, key=lambda each: int(each[0]))] or said.splitlines()
+
+
+def versions_table(runs: list[Run], commit: str) -> str:
+    """What --before gives: the other checkout's user CPU seconds over ours."""
+    named = {run.name: run for run in runs}
+    ours, before = named["ours"], named["before"]
+    pairs = ((before.startup, ours.startup), (before.seconds, ours.seconds))
+    ratios = [before_over_ours(*pair) for pair in pairs]
+    told = "not compared"  # the doctor describes its environment
+    if ours.child:
+        same = sum(a == b for a, b in zip(ours.answers, before.answers, strict=False))
+        told = f"{same} of {max(len(ours.answers), len(before.answers))} equal"
+    measures = ["start-up (min-max)", "whole (min-max)"]
+    return "\n".join([*before_table(measures, [["ours", *ratios, told]], commit), ""])
+
+
 def contenders(args: argparse.Namespace, text: Text, command: str) -> list[Run]:
     """The commands that are compared: stock's, ours, and those of an older copy."""
-    roots = {"ours": ROOT} | ({"before": args.before.resolve()} if args.before else {})
-    for root in roots.values():
-        compile_modules(root)
+    roots = versions(args.before)
+    compile_modules(ROOT)
     source = text.folder / f"test.{text.source}-{text.target}.{text.source}"
     if command == "doctor":
         return [Run(name, root, ["-m", "fairseq_ext.doctor"], child=False) for name, root in roots.items()]
@@ -143,7 +179,7 @@ def contenders(args: argparse.Namespace, text: Text, command: str) -> list[Run]:
     else:
         flags += ["--max-tokens", "4000"]
     ours = [Run(name, root, [command, *flags, "--task", "translation_ext"], source) for name, root in roots.items()]
-    return [Run("stock", ROOT, [command, *flags], source), *ours]
+    return [Run("stock", this_checkout(), [command, *flags], source), *ours]
 
 
 def table(command: str, runs: list[Run]) -> str:
@@ -167,7 +203,7 @@ def parser() -> argparse.ArgumentParser:
     parse.set_defaults(limit=150)
     parse.add_argument("--commands", nargs="+", choices=["generate", "interactive", "api", "doctor"], default=["generate", "interactive"])
     parse.add_argument("--out", type=Path, help="write OUT.md")
-    parse.add_argument("--before", type=Path, help="another checkout of this project, to compare with")
+    before_argument(parse)
     parse.add_argument("--repeats", type=int, default=3, help="rounds (3)")
     return parse
 
