@@ -8,45 +8,44 @@ server. A request's latency counts from its arrival, so a generator that lags be
 is the highest one of `--rates` with a p95 below `--limit-p95` and an answer to every request. It is found by bisection, for `--seconds` a
 rate after a warm-up; `--every-rate` tries them all from the lowest on, until two have failed. The servers (servers.py) are measured in
 turns, `--rounds` times; where OUT.json is there already, these rounds are added to its own. Other decoding flags go behind `--`.
+CPU ms: CPU time of the server and all its processes while a rate was measured, over the requests.
+
+    python scripts/bench/serve.py --servers refill --rates 20 --rounds 5 --before CHECKOUT PYTHON
+
+--before adds "before refill" and so on: the servers of another checkout of this project, run by its
+own Python. Every other round then runs backwards, and the CPU of the two is compared at rates that
+both were measured at. The servers run in a temporary folder: name files in flags by absolute paths.
 """
 
 import argparse
 import asyncio
 import bisect
 import json
+import math
 import random
-import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 import aiohttp
 import httpx
 import numpy as np
 import uvloop
 from arguments import command_line, run_script, text_arguments
+from checkouts import before_argument
 from harness import BenchError
 from report import machine
-from servers import SERVERS, running
+from serve_tables import HEAD, Answers, Load, Rounds, good, report, row
+from servers import OTHER, SERVERS, cpu_seconds, running
 
-HEAD = "| server | requests/s | answered | failed | p50 ms | p95 ms | p99 ms |\n| --- | ---: | ---: | ---: | ---: | ---: | ---: |"
 WARM_UP = 24  # requests, one after another and then together
 
 
-class Load(NamedTuple):
-    """What a server did at one rate."""
-
-    rate: float  # requests a second that were sent
-    answered: int
-    failed: int
-    p50: float  # seconds
-    p95: float
-    p99: float
-
-
-async def load(url: str, lines: list[str], rate: float, seconds: float, seed: int) -> Load:
-    """Send sentences at random times of this rate; wait for all answers."""
+async def load(
+    url: str, lines: list[str], rate: float, seconds: float, seed: int, answers: dict[str, str]
+) -> Load:
+    """Send sentences at random times of this rate; wait for all answers, which are put in `answers`
+    by their lines."""
     draw = random.Random(seed)
     arrivals, at = [], 0.0
     while (at := at + draw.expovariate(rate)) < seconds:
@@ -60,8 +59,9 @@ async def load(url: str, lines: list[str], rate: float, seconds: float, seed: in
         async def ask(at: float, line: str) -> None:
             await asyncio.sleep(max(0.0, start + at - time.perf_counter()))
             async with client.post("/v1/translate", json={"source": line}) as response:
-                if response.status == 200 and "text" in await response.json():
+                if response.status == 200 and "text" in (said := await response.json()):
                     latencies.append(time.perf_counter() - start - at)
+                    answers[line] = said["text"]
 
         await asyncio.gather(*(ask(*each) for each in arrivals), return_exceptions=True)
     found = np.percentile(latencies, [50, 95, 99]) if latencies else np.full(3, np.inf)
@@ -73,17 +73,23 @@ def warm_up(url: str, lines: list[str]) -> None:
     with httpx.Client(base_url=url, timeout=600) as client:
         for line in lines[: WARM_UP // 2]:
             client.post("/v1/translate", json={"source": line})
-    uvloop.run(load(url, lines, 50.0, WARM_UP / 100, 0))
+    uvloop.run(load(url, lines, 50.0, WARM_UP / 100, 0, {}))
 
 
-def measure(args: argparse.Namespace, name: str, lines: list[str], folder: Path) -> list[Load]:
-    """One server at the rates that it is asked for."""
+def measure(
+    args: argparse.Namespace, name: str, lines: list[str], folder: Path, answers: dict[str, str]
+) -> list[Load]:
+    """One server at the rates that it is asked for; what it answers is put in `answers`."""
     found: list[Load] = []
     with running(args, name, folder) as server:
         warm_up(server.url, lines)
 
         def holds(rate: float) -> bool:
-            found.append(uvloop.run(load(server.url, lines, rate, args.seconds, args.seed)))
+            before = cpu_seconds(server.pid)
+            each = uvloop.run(load(server.url, lines, rate, args.seconds, args.seed, answers))
+            used, requests = cpu_seconds(server.pid) - before, each.answered + each.failed
+            known = requests and not math.isnan(used)
+            found.append(each._replace(cpu_ms=1000 * used / requests if known else None))
             print(row(name, found[-1]), flush=True)
             return good(args, found[-1])
 
@@ -96,42 +102,6 @@ def measure(args: argparse.Namespace, name: str, lines: list[str], folder: Path)
         else:
             bisect.bisect_left(args.rates, True, key=lambda rate: not holds(rate))
     return sorted(found)
-
-
-def good(args: argparse.Namespace, each: Load) -> bool:
-    """Whether the server has held the limit at this rate."""
-    return not each.failed and each.p95 < args.limit_p95
-
-
-def best(args: argparse.Namespace, found: list[Load]) -> float:
-    """The highest rate up to which the limit was held; 0 for none."""
-    held = 0.0
-    for each in found:
-        if not good(args, each):
-            break
-        held = each.rate
-    return held
-
-
-def row(name: str, each: Load) -> str:
-    """A line of the table."""
-    milliseconds = " | ".join(f"{1000 * x:.0f}" for x in (each.p50, each.p95, each.p99))
-    return f"| {name} | {each.rate:g} | {each.answered} | {each.failed} | {milliseconds} |"
-
-
-def tables(args: argparse.Namespace, rounds: list[dict[str, list[Load]]]) -> str:
-    """What was measured: the rates of each server, their ratios to the first one's, and every load."""
-    names = [name for name in SERVERS if any(name in found for found in rounds)]
-    reference = names[0]
-    lines = [f"| server | highest rate with p95 < {args.limit_p95:g} s, each round | {reference} has |", "| --- | --- | ---: |"]
-    for name in names:
-        held = [best(args, found[name]) for found in rounds if name in found]
-        pairs = [(best(args, found[reference]), best(args, found[name])) for found in rounds if name in found and reference in found]
-        ratios = [ours / theirs for ours, theirs in pairs if theirs]
-        ratio = f"{statistics.median(ratios):.2f}x" if ratios and name != reference else ""
-        lines.append(f"| {name} | {', '.join(f'{rate:g}' for rate in held)} | {ratio} |")
-    rows = [row(name, each) for found in rounds for name, loads in found.items() for each in loads]
-    return "\n".join([*lines, "", HEAD, *rows])
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -150,6 +120,7 @@ def main(argv: list[str] | None = None) -> int:
     parse.add_argument("--words", type=int, nargs=2, metavar=("LEAST", "MOST"), help="lines of so many words only")
     parse.add_argument("--seed", type=int, default=1, help="of the arrivals (1)")
     parse.add_argument("--out", type=Path, help="write OUT.md and OUT.json")
+    before_argument(parse)
     parse.add_argument("flags", nargs="*", help="behind --: decoding flags of the servers of this package")
     args = parse.parse_args(argv)
     if args.rates != sorted(args.rates) or args.rates[0] <= 0:
@@ -158,14 +129,20 @@ def main(argv: list[str] | None = None) -> int:
     if args.words:
         lines = [line for line in lines if args.words[0] <= len(line.split()) <= args.words[1]]
     print(HEAD, flush=True)
-    rounds = earlier(args)
+    rounds, servers = earlier(args), list(args.servers)
+    if args.before:
+        args.model = args.model.absolute()
+        own = [name for name in SERVERS if SERVERS[name] is not None]
+        pairs = ([name, OTHER + name] if name in own else [name] for name in servers)
+        servers = [name for pair in pairs for name in pair]
+    answers: Answers = {name: {} for name in servers}
     with tempfile.TemporaryDirectory() as folder:
-        for _ in range(args.rounds):
+        for turn in range(args.rounds):
             rounds.append({})
-            for name in args.servers:
-                rounds[-1][name] = measure(args, name, lines, Path(folder))
-                write(args, rounds, len(lines))
-    print(f"\n{tables(args, rounds)}")
+            for name in servers[:: -1 if args.before and turn % 2 else 1]:
+                rounds[-1][name] = measure(args, name, lines, Path(folder), answers[name])
+                write(args, rounds, len(lines), answers)
+    print(f"\n{report(args, rounds, answers)}")
     return 0
 
 
@@ -177,7 +154,7 @@ def earlier(args: argparse.Namespace) -> list[dict[str, list[Load]]]:
     return [{name: [Load(**each) for each in loads] for name, loads in found.items()} for found in json.loads(file.read_text())["rounds"]]
 
 
-def write(args: argparse.Namespace, rounds: list[dict[str, list[Load]]], lines: int) -> None:
+def write(args: argparse.Namespace, rounds: Rounds, lines: int, answers: Answers) -> None:
     """OUT.md and OUT.json, after every server."""
     if args.out is None:
         return
@@ -190,7 +167,8 @@ def write(args: argparse.Namespace, rounds: list[dict[str, list[Load]]], lines: 
         f"torch {facts['torch']}, commit {(facts['git_commit'] or 'none')[:7]}, {facts['date']}.",
     ]
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.with_suffix(".md").write_text(f"{' '.join(says)}\n\n{tables(args, rounds)}\n", encoding="utf-8")
+    page = f"{' '.join(says)}\n\n{report(args, rounds, answers)}\n"
+    args.out.with_suffix(".md").write_text(page, encoding="utf-8")
     record = {"machine": facts, "text": args.text, "seconds": args.seconds, "flags": args.flags}
     record["rounds"] = [{name: [each._asdict() for each in loads] for name, loads in found.items()} for found in rounds]
     args.out.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

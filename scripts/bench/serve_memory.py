@@ -19,7 +19,6 @@ import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +26,7 @@ import httpx
 from arguments import command_line, run_script, text_arguments
 from harness import BenchError
 from report import git
-from servers import Running, running
+from servers import Running, processes, running
 
 KINDS = ("plain",) * 10 + ("phrase", "terms", "kept", "nbest", "stream", "stream", "gone", "libre", "refused", "put")
 HEAD = "| requests | MiB idle | MiB busy | requests/s so far |\n| ---: | ---: | ---: | ---: |"
@@ -159,14 +158,6 @@ class Traffic:
 def pending(metrics: str) -> float:
     """How many requests a server has not answered."""
     return next(float(line.split()[1]) for line in metrics.splitlines() if line.startswith("fairseq_ext_pending "))
-
-
-def processes(pid: int) -> Iterator[int]:
-    """A process and all that it has started."""
-    yield pid
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            yield from processes(int(child))
 
 
 def memory(pid: int) -> float:

@@ -6,9 +6,12 @@
 | batch | the same with `--schedule batch`: a micro-batch starts when the one before it has ended |
 | one | the same with `--stream-width 1`: one request at a time in each worker |
 | ct2 | CTranslate2 behind FastAPI with micro-batches (serve_ct2.py), `pip install ctranslate2` |
+
+"before refill" is the server of another checkout (--before), and so on.
 """
 
 import argparse
+import math
 import os
 import signal
 import socket
@@ -21,10 +24,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import httpx
+from checkouts import Checkout, this_checkout
 from harness import BenchError
 
 HERE = Path(__file__).parent
 SERVERS: dict[str, list[str] | None] = {"refill": [], "batch": ["--schedule", "batch"], "one": ["--stream-width", "1"], "ct2": None}
+OTHER = "before "
 START = 300  # seconds that a server has to load
 LIMITS = ["--max-queue", "100000", "--deadline", "600", "--grace", "0"]
 
@@ -38,7 +43,7 @@ class Running(NamedTuple):
 
 def command(args: argparse.Namespace, name: str, port: int, folder: Path) -> list[str]:
     """The command of a server; args: model, src, tgt, beam, workers, batch, flags."""
-    model, spm, own = args.model, str(args.model / "spm.model"), SERVERS[name]
+    model, spm, own = args.model, str(args.model / "spm.model"), SERVERS[name.removeprefix(OTHER)]
     if own is None:
         given = [str(model / "checkpoint.pt"), str(model), args.src, args.tgt, spm, str(folder / "ctranslate2")]
         numbers = {"--port": port, "--beam": args.beam, "--workers": args.workers, "--batch": args.batch}
@@ -46,7 +51,13 @@ def command(args: argparse.Namespace, name: str, port: int, folder: Path) -> lis
     given = ["--path", str(model / "checkpoint.pt"), "--data", str(model), "-s", args.src, "-t", args.tgt, "--cpu"]
     given += ["--bpe", "sentencepiece", "--sentencepiece-model", spm, "--beam", str(args.beam)]
     given += ["--cpu-workers", str(args.workers), "--port", str(port), "--glossary-folder", str(folder / "glossaries")]
-    return [sys.executable, "-m", "fairseq_ext.serve", *given, *LIMITS, *args.flags, *own]
+    python = checkout_of(args, name).python
+    return [python, "-m", "fairseq_ext.serve", *given, *LIMITS, *args.flags, *own]
+
+
+def checkout_of(args: argparse.Namespace, name: str) -> Checkout:
+    """Whose server it is."""
+    return args.before if name.startswith(OTHER) else this_checkout()
 
 
 @contextmanager
@@ -54,9 +65,13 @@ def running(args: argparse.Namespace, name: str, folder: Path) -> Iterator[Runni
     """A server that is ready, for as long as the context lasts. Errors: BenchError where it does not start."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment, place = {**os.environ, "OMP_NUM_THREADS": "1"}, None
+    if getattr(args, "before", None):  # Python looks for modules in the working directory first
+        environment, place = checkout_of(args, name).environment(OMP_NUM_THREADS="1"), folder
     with (folder / f"{name}.log").open("w") as log:
-        process = subprocess.Popen(command(args, name, port, folder), stdout=log, stderr=log, env=environment)
+        process = subprocess.Popen(
+            command(args, name, port, folder), stdout=log, stderr=log, env=environment, cwd=place
+        )
     url = f"http://127.0.0.1:{port}"
     try:
         end = time.monotonic() + START
@@ -73,6 +88,27 @@ def running(args: argparse.Namespace, name: str, folder: Path) -> Iterator[Runni
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def processes(pid: int) -> Iterator[int]:
+    """A process and all that it has started."""
+    yield pid
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            yield from processes(int(child))
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU seconds of a process and all that it has started, those that have ended included; not a
+    number where one of them ends meanwhile."""
+    ticks = 0
+    try:
+        for each in processes(pid):
+            fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
+            ticks += sum(map(int, fields[11:15]))  # its own, and those of children that have ended
+    except OSError:
+        return math.nan
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def is_ready(url: str) -> bool:
