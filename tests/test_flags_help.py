@@ -11,7 +11,8 @@ import pytest
 from fairseq.dataclass.utils import interpret_dc_type
 
 from fairseq_ext import UsageError
-from fairseq_ext.__main__ import all_flags, explain, grouped, main
+from fairseq_ext.__main__ import main
+from fairseq_ext.plugin.flag_help import all_flags, explain, grouped
 from fairseq_ext.registry import DEFAULT
 
 

@@ -91,7 +91,7 @@ def strategies() -> str:
 
 def flag_files() -> str:
     """Return the table of the files in which flags do their work that no strategy's file declares."""
-    from fairseq_ext.__main__ import WORK
+    from fairseq_ext.plugin.flag_help import WORK
 
     flags = {file: ", ".join(f"`--{name.replace('_', '-')}`" for name in names.split()) for file, names in WORK.items()}
     return table(("flag", "file"), [(named, f"[{file}](../fairseq_ext/{file})") for file, named in flags.items()])

@@ -1,0 +1,164 @@
+"""Help for each flag of this package: what `python -m fairseq_ext`, `flags NAME` and a command's --help print."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+
+from fairseq_ext.candidates.flags import NAMES as CANDIDATES
+from fairseq_ext.errors import UsageError
+from fairseq_ext.registry import DEFAULT, POINTS, PRUNERS, STRATEGIES, Strategy, all_strategies, file_of
+
+# A group of flags: its title, the extension points whose strategies bring them, single flags besides, an example, and its page.
+GROUPS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], str, str], ...] = (
+    ("required and banned phrases", ("select",), (), "--constraints-file terms.tsv", "constraints.md"),
+    ("when a sentence ends", ("stop",), (), "--unnormalized --stop optimal --prune-bound", "optimal-ending.md"),
+    ("which hypotheses are dropped", ("prune",), (), "--prune-threshold 1.5 --prune-children 5", "streaming.md"),
+    ("when sentences start", ("schedule",), (), "--schedule stream --stream-width 64", "streaming.md"),
+    ("which words are scored", ("softmax",), (), "--softmax screened", "large-vocabularies.md"),
+    ("several tokens a call", ("decoding",), (), "--beam 1 --decoding window", "parallel-decoding.md"),
+    ("the best of many candidates", (), CANDIDATES, "--beam 10 --mbr chrf", "candidates.md"),
+    ("the run", (), (), "--results-file results.jsonl --stats-file run.json", "flags.md"),
+)
+
+
+NOTES = {  # what a group says of flags of fairseq's own
+    "select": "fairseq's own --constraints: fairseq-interactive takes phrases typed behind a sentence, each after a tab. Bare it means "
+    "ordered, as in stock: they come in the order typed; --constraints unordered: in any order. Phrases of our files and of Python are "
+    "unordered unless it says ordered."
+}
+
+
+PAGES = {  # of flags whose own page is another than their group's
+    "glossary": "glossaries.md", "glossary_match": "glossaries.md", "glossary_repeat": "glossaries.md", "glossary_report": "glossaries.md",
+    "glossary_placement": "glossaries.md", "glossary_documents": "glossaries.md",
+    "results_file": "quickstart.md", "resume": "quickstart.md", "strict": "reliability.md",
+    "int8": "limits.md", "cuda_graphs": "limits.md", "decoder_backend": "supported-models.md",
+    "prune_finished": "constraints.md", "sampling_epsilon": "candidates.md", "ddg_dir": "parallel-decoding.md",
+}  # fmt: skip
+
+WORK = {  # where flags do their work, of those that another file declares
+    "constraints/required.py": "constraints_file", "constraints/banned.py": "avoid_file avoid_case",
+    "constraints/phrases/boundaries.py": "constraint_boundary", "constraints/requirement.py": "constraint_case",
+    "constraints/sentence_end.py": "constraint_end", "strategies/select/bonus.py": "constraint_bonus",
+    "constraints/glossary.py": "glossary glossary_repeat", "terms/matcher.py": "glossary_match", "placement/align.py": "glossary_placement",
+    "constraints/documents.py": "glossary_documents", "constraints/glossary_report.py": "glossary_report",
+    "search/scoring.py": "length_reward length_ratio length_offset length_reward_unbounded",
+    "strategies/decoding/_blocks.py": "block_size parallel_length", "strategies/decoding/window.py": "draft_cost",
+    "parallel/near_ties.py": "parallel_margin", "parallel/drafts/factory.py": "draft", "parallel/drafts/previous.py": "draft_file",
+    "parallel/drafts/table.py": "draft_table", "viz/writer.py": "ddg_dir", "softmax/lsh_index.py": "lsh_index",
+    "softmax/shortlist.py": "shortlist_share shortlist_counts", "softmax/shortlist_stats.py": "shortlist_recall_every",
+    "strategies/softmax/top.py": "shortlist_top",
+    "candidates/risk.py": "mbr mbr_candidates mbr_references mbr_weights mbr_prune print_utility",
+    "candidates/utilities.py": "mbr_model mbr_aggregate", "decoders/factory.py": "decoder_backend", "decoders/linear.py": "int8",
+    "decoders/transformer/cuda_graph_cache.py": "cuda_graphs", "session/cpu_workers.py": "cpu_workers",
+    "session/results_file.py": "results_file resume", "session/bad_sentences.py": "strict", "session/stats_file.py": "stats_file",
+}  # fmt: skip
+
+
+def works_in(name: str) -> str:
+    """Return the file in which a flag does its work, below the package where it lies there; of an extension point, the folder."""
+    found = [file for file, names in WORK.items() if name in names.split()]
+    return found[0] if found else f"strategies/{name}" if name in POINTS else declared_in(name)
+
+
+def strategy_table() -> str:
+    """Return a line for each registered strategy: flag, paper, file."""
+    rows = [(s.flag, s.paper, s.file) for s in all_strategies()]
+    first, second = (max(len(row[i]) for row in rows) for i in (0, 1))
+    return "\n".join(f"{flag:{first}}  {paper:{second}}  {file}" for flag, paper, file in rows)
+
+
+def all_flags() -> dict[str, dataclasses.Field]:
+    """Return the fields of every flag of the *_ext tasks, by name."""
+    from fairseq_ext.tasks import Flags
+
+    return {field.name: field for field in dataclasses.fields(Flags) if field.name != "_name"}
+
+
+def declared_in(name: str) -> str:
+    """Return the file that declares a flag of the *_ext tasks, below the package where it lies there."""
+    from fairseq_ext.tasks import Flags
+
+    return file_of(next(kind.__module__ for kind in Flags.__mro__ if name in vars(kind).get("__annotations__", ())))
+
+
+def strategies_of(point: str) -> list[Strategy]:
+    """Return the strategies of an extension point, or the pruners."""
+    return list((PRUNERS if point == "prune" else STRATEGIES[point]).values())
+
+
+def grouped() -> list[tuple[str, str, str, list[dataclasses.Field]]]:
+    """Return the groups of flags in the order in which people need them: title, example, page, fields; each flag once."""
+    all_strategies()
+    left, groups = all_flags(), []
+    for title, points, names, example, page in GROUPS:
+        owned = [point for point in points if point in POINTS] + list(names)
+        owned += [f.name for point in points for s in strategies_of(point) for f in (dataclasses.fields(s.flags) if s.flags else ())]
+        last = title == GROUPS[-1][0]
+        fields = [left.pop(name) for name in (list(left) if last else dict.fromkeys(owned)) if name in left]
+        groups.append((title, example, page, fields))
+    return groups
+
+
+def print_flags() -> None:
+    """Print every strategy with its paper and file, and every flag of the *_ext tasks with its values, unit and default."""
+    from fairseq.dataclass import FairseqDataclass
+    from fairseq.dataclass.utils import gen_parser_from_dataclass
+
+    import fairseq_ext
+
+    parser = ArgumentParser(
+        prog="fairseq-generate ... --task translation_ext",
+        description=f"{fairseq_ext.__doc__}\n{strategy_table()}",
+        formatter_class=RawDescriptionHelpFormatter,
+        add_help=False,
+        usage="%(prog)s [flags below]",
+    )
+    points_of = {title: points for title, points, *_ in GROUPS}
+    for title, example, page, fields in grouped():
+        notes = [textwrap.fill(NOTES[point], 80) for point in points_of[title] if point in NOTES]
+        group = parser.add_argument_group(title, "\n".join([f"for example: {example}   (docs/{page})", *notes]))
+        specs = [(f.name, f.type, dataclasses.field(default=f.default, metadata=f.metadata)) for f in fields]
+        gen_parser_from_dataclass(group, dataclasses.make_dataclass("Group", specs, bases=(FairseqDataclass,))())  # type: ignore[arg-type]
+    print(parser.format_help(), flush=True)
+
+
+def example_of(field: dataclasses.Field, owners: list[Strategy], group: str) -> str:
+    """Return an example with this flag in it: that of its group, or the flag with a value, behind the strategy that reads it."""
+    from fairseq.dataclass.utils import interpret_dc_type
+
+    flag = "--" + field.name.replace("_", "-")
+    if flag in group.split():
+        return group
+    kind = interpret_dc_type(field.type)
+    default = DEFAULT.get(field.name, field.default)
+    choices = getattr(kind, "__members__", None)
+    if choices is not None:
+        value = " " + next(str(choice.value) for choice in choices.values() if str(choice.value) != str(default))
+    else:
+        value = {bool: "", int: " N", float: " X"}.get(kind, " FILE" if field.metadata.get("file") else " TEXT")
+    chosen = [s for s in owners if s.point == "prune" or DEFAULT.get(s.point) == s.name]
+    first = "" if chosen or not owners or owners[0].point == "select" else f"{owners[0].flag} "
+    return f"{'--beam 1 ' if 'decoding' in first else ''}{first}{flag}{value}"
+
+
+def explain(name: str) -> str:
+    """Return what a flag does, whose it is, and its page. Errors: UsageError for a name that is no flag of ours."""
+    plain = name.removeprefix("--").replace("-", "_")
+    for _title, example, page, fields in grouped():
+        for field in fields:
+            if field.name == plain:
+                owners = [s for s in all_strategies() if s.flags and plain in {f.name for f in dataclasses.fields(s.flags)}]
+                values = [s for s in all_strategies() if s.point == plain]
+                said = str(field.metadata.get("help", ""))
+                lines = [f"--{plain.replace('_', '-')}: {said}."]
+                lines += [f"  {s.flag}: {s.paper} ({s.file}){' [default]' if DEFAULT.get(plain) == s.name else ''}" for s in values]
+                if owners:
+                    lines.append(f"It is read by {', '.join(s.flag for s in owners)}.")
+                lines.append(f"It is declared in {declared_in(plain)}, and its work is in {works_in(plain)}.")
+                lines.append(f"Add to a command: {example_of(field, owners, example)}")
+                lines.append(f"More: docs/{PAGES.get(plain, page)}")
+                return "\n".join(textwrap.fill(line, 120, subsequent_indent="  ") for line in lines)
+    raise UsageError(f"{name} is not a flag of fairseq_ext: python -m fairseq_ext lists them")
