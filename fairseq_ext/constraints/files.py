@@ -41,8 +41,7 @@ from fairseq_ext.constraints.sentence import (
 )
 from fairseq_ext.errors import UsageError, counted
 from fairseq_ext.files import Lines
-from fairseq_ext.models.sentencepiece_pair import LANGUAGE
-from fairseq_ext.terms.words import starts_of, words_of
+from fairseq_ext.terms.words import LANGUAGE, starts_of, words_of
 
 logger = logging.getLogger("fairseq_ext")
 

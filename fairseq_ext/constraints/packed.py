@@ -14,7 +14,7 @@ from fairseq_ext.constraints.phrases.phrase import Phrase, unusable
 from fairseq_ext.constraints.phrases.segmenter import Segmenter
 from fairseq_ext.constraints.sentence import EMPTY, Cased, SentenceConstraints, merge, within_limits
 from fairseq_ext.errors import UsageError
-from fairseq_ext.models.sentencepiece_pair import LANGUAGE
+from fairseq_ext.terms.words import LANGUAGE
 
 
 def pack(

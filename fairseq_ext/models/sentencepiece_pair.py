@@ -3,14 +3,13 @@
 A source line may begin with `>>xx<<`, the language to translate to, which is one token.
 """
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fairseq.data.encoders import register_bpe
 from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, SentencepieceConfig
 
-LANGUAGE = re.compile(r">>.*?<<", re.DOTALL)
+from fairseq_ext.terms.words import LANGUAGE
 
 
 @dataclass

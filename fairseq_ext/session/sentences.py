@@ -31,9 +31,10 @@ from fairseq_ext.errors import UsageError, counted, cut, explain
 from fairseq_ext.loading.raw_text import RawText, tell_segmented_output
 from fairseq_ext.loading.settings import setting
 from fairseq_ext.loading.target_dictionary import TargetDictionary
-from fairseq_ext.models.sentencepiece_pair import LANGUAGE, SentencepiecePair
+from fairseq_ext.models.sentencepiece_pair import SentencepiecePair
 from fairseq_ext.registry import samples
 from fairseq_ext.stats import Stats
+from fairseq_ext.terms.words import LANGUAGE
 
 logger = logging.getLogger("fairseq_ext")
 
