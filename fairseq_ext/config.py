@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field, make_dataclass
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -13,7 +15,7 @@ from fairseq_ext.candidates.flags import CandidateFlags, given
 from fairseq_ext.checks.capabilities import Part
 from fairseq_ext.checks.validate import stock_search, validate
 from fairseq_ext.constraints.flags import choose_strategies, constrained, is_ordered, places_terms
-from fairseq_ext.loading.digests import short_name_of_weights
+from fairseq_ext.loading.digests import SHOWN
 from fairseq_ext.loading.settings import setting
 from fairseq_ext.registry import DEFAULT, POINTS, PRUNERS, STRATEGIES, all_strategies, changed, choice, names_of, samples
 from fairseq_ext.search.scoring import Scoring
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from fairseq.sequence_generator import SequenceGenerator
 
     from fairseq_ext.stats import Stats
+
 
 VERSION = __version__.rpartition(".")[0]
 Text = Optional[str]  # noqa: UP045  (fairseq reads this form only)
@@ -183,3 +186,28 @@ def made_with(generation: Any, models: list) -> str:
     lenpen = "none" if getattr(generation, "unnormalized", False) else f"{getattr(generation, 'lenpen', 1):g}"
     values = (getattr(generation, "beam", 5), lenpen, short_name_of_weights(models), fairseq.__version__, torch.__version__)
     return "|".join(f"{name}:{value}" for name, value in zip(MADE_WITH, values, strict=True))
+
+
+def fingerprint_of_weights(models: Iterable[torch.nn.Module]) -> str:
+    """The number of weights of all models and the digest of every one of them, in their own precision."""
+    digest, count = hashlib.sha256(), 0
+    for model in models:
+        for name, weight in model.named_parameters():
+            digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}\n".encode())
+            digest.update(weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+            count += weight.numel()
+    return f"{count} weights, {digest.hexdigest()[:SHOWN]}"
+
+
+def short_name_of_weights(models: Iterable[torch.nn.Module], sampled: int = 1024) -> str:
+    """Eight hexadecimal digits that tell trained models apart: the digest of every weight's name and shape and of some of its values.
+
+    sampled: the most values of a weight, evenly spread, so that a model of any size takes milliseconds.
+    """
+    digest = hashlib.sha256()
+    for model in models:
+        for name, weight in model.named_parameters():
+            digest.update(f"{name} {tuple(weight.shape)}\n".encode())
+            values = weight.detach().reshape(-1)
+            digest.update(values[:: max(1, values.numel() // sampled)].float().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:8]

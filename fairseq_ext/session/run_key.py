@@ -11,9 +11,9 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fairseq_ext.config import MADE_WITH, flags_dataclass
+from fairseq_ext.config import MADE_WITH, fingerprint_of_weights, flags_dataclass
 from fairseq_ext.errors import UsageError
-from fairseq_ext.loading.digests import fingerprint, fingerprint_of_dictionary, fingerprint_of_weights
+from fairseq_ext.loading.digests import fingerprint, fingerprint_of_dictionary
 from fairseq_ext.parallel.drafts.factory import table_path
 from fairseq_ext.registry import STRATEGIES, choice
 
