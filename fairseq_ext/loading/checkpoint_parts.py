@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from fairseq_ext.errors import UsageError, cut
-from fairseq_ext.loading.saved_settings import plain
 
 MOST = {"_layers": 1000, "_heads": 1000, "_dim": 100_000, "_positions": 1_000_000}  # of settings whose names end so
 UNLIMITED = ("target_layers", -1)  # of fairseq's examples/latent_depth, which has no count of layers to come to
@@ -73,3 +72,12 @@ def unbuilt(paths: Any, error: Exception) -> UsageError:
         f"no model can be built of {', '.join(paths)} ({type(error).__name__}: {why}): "
         "it is damaged, or of another version of fairseq; name one that fairseq 0.12 has saved"
     )
+
+
+def plain(settings: Any) -> dict[str, Any]:
+    """A group of settings as a dictionary, in whichever form it is saved; {} for none."""
+    if isinstance(settings, Namespace):
+        return dict(vars(settings))
+    if isinstance(settings, DictConfig):
+        return dict(OmegaConf.to_container(settings))  # type: ignore[arg-type]
+    return dict(settings) if isinstance(settings, Mapping) else {}

@@ -19,7 +19,7 @@ from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_REGISTRY
 
 from fairseq_ext.errors import UsageError
-from fairseq_ext.loading.saved_settings import plain
+from fairseq_ext.loading.checkpoint_parts import plain
 
 logger = logging.getLogger("fairseq_ext")
 SIDES = ("layers", "embed_dim", "ffn_embed_dim", "attention_heads", "normalize_before", "learned_pos")

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from fairseq import checkpoint_utils
-from omegaconf import DictConfig, OmegaConf
 
 from fairseq_ext.compat import checkpoints
-
-
-def plain(settings: Any) -> dict[str, Any]:
-    """A group of settings as a dictionary, in whichever form it is saved; {} for none."""
-    if isinstance(settings, Namespace):
-        return dict(vars(settings))
-    if isinstance(settings, DictConfig):
-        return dict(OmegaConf.to_container(settings))  # type: ignore[arg-type]
-    return dict(settings) if isinstance(settings, Mapping) else {}
+from fairseq_ext.loading.checkpoint_parts import plain
 
 
 def saved_settings(path: str) -> dict[str, dict[str, Any]]:
