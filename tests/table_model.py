@@ -27,11 +27,10 @@ from fairseq_ext.registry import STRATEGIES
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.logits_processors import LogitsProcessors
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import Stop, Strategies
+from fairseq_ext.search.protocols import SearchSetup, Stop, Strategies
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.search.searchers.several import beam_search
 from fairseq_ext.search.spec import SearchSpec
-from fairseq_ext.search.state import SearchSetup
 from fairseq_ext.stats import Stats
 from fairseq_ext.strategies.schedule.batch import WholeBatch
 from fairseq_ext.strategies.select.topk import TopK

@@ -15,15 +15,18 @@ from typing import Any
 
 from torch import Tensor
 
-from fairseq_ext.decoders.protocol import Decoder
+from fairseq_ext.decoders.protocol import Decoder, Regroupable
 from fairseq_ext.kernels.constraints.constrained import Banks, Estimate
 from fairseq_ext.kernels.search.beam import PlugRules
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, StopDecision
 from fairseq_ext.search.finished import Ending, Finished, Hypothesis
 from fairseq_ext.search.log_probs import LogProbs
+from fairseq_ext.search.logits_processors import LogitsProcessors
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.scoring import Scoring
+from fairseq_ext.search.spec import SearchSpec
+from fairseq_ext.stats import Stats
 
 
 class Schedule(ABC):
@@ -130,9 +133,7 @@ class Stop(Replaceable, ABC):
         """Count how the search of a sentence ended whose answer is kept; nothing by default."""
 
     @abstractmethod
-    def __call__(
-        self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None
-    ) -> StopDecision:
+    def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None) -> StopDecision:
         """What becomes of the candidates. at_limit (S,): sentences that may not grow any more; None when there is none."""
 
 
@@ -154,3 +155,15 @@ class Strategies:
     def rules(self) -> list[PlugRules | None]:
         """What kernels/search/beam.cpp does as those that choose, drop and end; None for each that it cannot replace."""
         return [self.select.rules, self.stop.rules, *(prune.rules for prune in self.prune)]
+
+
+@dataclass
+class SearchSetup:
+    """What all searches of a generator share."""
+
+    decoder: Regroupable
+    spec: SearchSpec
+    strategies: Strategies
+    processors: LogitsProcessors
+    stats: Stats
+    refills: bool = False  # whether the schedule starts sentences beside live ones

@@ -2,28 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from fairseq_ext.decoders.protocol import Regroupable
 from fairseq_ext.search.batch_groups import Groups
 from fairseq_ext.search.finished import Finished
-from fairseq_ext.search.logits_processors import LogitsProcessors
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import Strategies
-from fairseq_ext.search.spec import SearchSpec
-from fairseq_ext.stats import Stats
-
-
-@dataclass
-class SearchSetup:
-    """What all searches of a generator share."""
-
-    decoder: Regroupable
-    spec: SearchSpec
-    strategies: Strategies
-    processors: LogitsProcessors
-    stats: Stats
-    refills: bool = False  # whether the schedule starts sentences beside live ones
+from fairseq_ext.search.protocols import SearchSetup
 
 
 class Search:

@@ -20,8 +20,7 @@ from fairseq_ext.placement.forced_decoding import ForcedDecoding
 from fairseq_ext.registry import DEFAULT, OUTSIDE, PRUNERS, STRATEGIES, Strategy, changed, choice, refills
 from fairseq_ext.search.logits_processors import LogitsProcessors
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.search.protocols import Strategies
-from fairseq_ext.search.state import SearchSetup
+from fairseq_ext.search.protocols import SearchSetup, Strategies
 
 
 def build(point: str, flags: Any, context: Context) -> Any:

@@ -24,9 +24,9 @@ from fairseq_ext.kernels.search.beam import CompiledBatch, CompiledSentence, Res
 from fairseq_ext.search.finished import Ending, Hypothesis, n_best
 from fairseq_ext.search.log_probs import MANY
 from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.protocols import SearchSetup
 from fairseq_ext.search.request import Request
 from fairseq_ext.search.searchers.protocol import Searcher, common_prefix
-from fairseq_ext.search.state import SearchSetup
 
 FIRST_POSITIONS, FIRST_STEPS = 32, 8  # room for as many tokens in common, and so many of each row
 

@@ -17,10 +17,10 @@ from fairseq_ext.kernels.constraints.constrained import Banks, CompiledConstrain
 from fairseq_ext.kernels.search.beam import Result
 from fairseq_ext.search.finished import Hypothesis, n_best
 from fairseq_ext.search.pool import OfPool, Pool
+from fairseq_ext.search.protocols import SearchSetup
 from fairseq_ext.search.request import Request
 from fairseq_ext.search.searchers.compiled import FIRST_POSITIONS, FIRST_STEPS
 from fairseq_ext.search.searchers.protocol import Searcher, common_prefix
-from fairseq_ext.search.state import SearchSetup
 
 
 class ConstrainedSearch(Searcher):

@@ -16,10 +16,11 @@ from fairseq_ext.constraints.sentence import EMPTY
 from fairseq_ext.search.finished import Finished, Hypothesis
 from fairseq_ext.search.loop import advance_group, start
 from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.protocols import SearchSetup
 from fairseq_ext.search.request import Request
 from fairseq_ext.search.searchers.open_pool import OpenPool
 from fairseq_ext.search.searchers.protocol import Searcher, common_prefix
-from fairseq_ext.search.state import Search, SearchSetup
+from fairseq_ext.search.state import Search
 
 
 class LoopSearch(Searcher):

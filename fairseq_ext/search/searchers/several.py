@@ -8,13 +8,13 @@ import torch
 
 from fairseq_ext.search.finished import Hypothesis, OnFinal
 from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.protocols import SearchSetup
 from fairseq_ext.search.request import Request
 from fairseq_ext.search.scheduler import search_all
 from fairseq_ext.search.searchers.compiled import CompiledSearch
 from fairseq_ext.search.searchers.constrained import ConstrainedSearch
 from fairseq_ext.search.searchers.loop import LoopSearch
 from fairseq_ext.search.searchers.protocol import Searcher
-from fairseq_ext.search.state import SearchSetup
 
 
 class Searchers(Searcher):

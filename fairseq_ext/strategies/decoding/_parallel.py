@@ -12,7 +12,7 @@ from fairseq_ext.parallel.flags import ParallelFlags, check
 from fairseq_ext.parallel.near_ties import NearTies
 from fairseq_ext.parallel.protocols import Method
 from fairseq_ext.registry import register
-from fairseq_ext.search.state import SearchSetup
+from fairseq_ext.search.protocols import SearchSetup
 
 BLOCK = 3  # default of --block-size where blocks must converge
 MARGIN = {"float16": 0.1, "bfloat16": 0.8}  # nats; by experience single tokens and blocks differ by less

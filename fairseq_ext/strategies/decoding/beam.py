@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from fairseq_ext.registry import register
+from fairseq_ext.search.protocols import SearchSetup
 from fairseq_ext.search.searchers.several import BeamSearch
-from fairseq_ext.search.state import SearchSetup
 
 
 @register("decoding", "beam", neutral=({"decoding": "beam"},), paper="fairseq's own")
