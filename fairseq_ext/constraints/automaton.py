@@ -16,10 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairseq_ext.constraints.phrases.phrase import Phrase
-from fairseq_ext.constraints.phrases.pieces import Index, is_letter
+from fairseq_ext.constraints.phrases.pieces import IN, LED, OUT, ROOTS, SPACE, START, Index, is_letter
 
-START, LED, SPACE, OUT, IN = range(5)
-ROOTS = 5
 ANYWHERE, AT_START = range(2)  # the roots of the trees of patterns: of those that may stand anywhere, and of a translation's first
 Items = frozenset[tuple[int, int]]  # node of the tree, units that have come
 NOTHING: Items = frozenset()

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_ext.constraints.automaton import OUT, START, Automaton, Pattern, of_texts, of_tokens
+from fairseq_ext.constraints.automaton import Automaton, Pattern, of_texts, of_tokens
 from fairseq_ext.constraints.phrases.boundaries import Boundaries
 from fairseq_ext.constraints.phrases.phrase import Phrase
-from fairseq_ext.constraints.phrases.pieces import folded
+from fairseq_ext.constraints.phrases.pieces import OUT, START, folded
 from fairseq_ext.search.log_probs import LogProbs
 
 KEPT = 64  # automata of sentences' phrases that a compiler keeps

@@ -21,9 +21,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_ext.constraints.automaton import IN, OUT, START
 from fairseq_ext.constraints.phrases.boundaries import Boundaries
 from fairseq_ext.constraints.phrases.phrase import Phrase
+from fairseq_ext.constraints.phrases.pieces import IN, OUT, START
 from fairseq_ext.constraints.requirement import Requirement, compiled_requirement, never
 from fairseq_ext.constraints.sentence import EXACT, Cased
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairseq_ext.constraints.automaton import IN, LED, ROOTS, SPACE, START, Automaton, Pattern, of_texts, of_tokens
+from fairseq_ext.constraints.automaton import Automaton, Pattern, of_texts, of_tokens
 from fairseq_ext.constraints.phrases.boundaries import Boundaries
 from fairseq_ext.constraints.phrases.phrase import Phrase
-from fairseq_ext.constraints.phrases.pieces import Pieces, capitalised, folded, is_letter
+from fairseq_ext.constraints.phrases.pieces import IN, LED, ROOTS, SPACE, START, Pieces, capitalised, folded, is_letter
 from fairseq_ext.constraints.sentence import Cased
 
 

@@ -5,8 +5,8 @@ import random
 import pytest
 
 from fairseq_ext.constraints import automaton
-from fairseq_ext.constraints.automaton import IN, LED, NOTHING, OUT, SPACE, START, Pattern, of_texts, of_tokens
-from fairseq_ext.constraints.phrases.pieces import Pieces, is_letter
+from fairseq_ext.constraints.automaton import NOTHING, Pattern, of_texts, of_tokens
+from fairseq_ext.constraints.phrases.pieces import IN, LED, OUT, SPACE, START, Pieces, is_letter
 
 TEXTS = ["a", "b", "ab", "ba", " a", " b", " ab", " ba", " ", "!", " !", "a!", "aa", " aab", "-", "b a", "b-"]
 

@@ -23,8 +23,7 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from fairseq_ext.constraints.automaton import IN, OUT, SPACE
-from fairseq_ext.constraints.phrases.pieces import PRIVATE, Pieces, is_letter
+from fairseq_ext.constraints.phrases.pieces import IN, OUT, PRIVATE, SPACE, Pieces, is_letter
 
 logger = logging.getLogger("fairseq_ext")
 KINDS = {

@@ -15,6 +15,8 @@ from functools import cache, cached_property
 
 import regex
 
+START, LED, SPACE, OUT, IN = range(5)
+ROOTS = 5
 UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"  # scripts without spaces between words
 LETTER = regex.compile(rf"(?V1)[[\w\p{{M}}]--[{UNSPACED}]]")
 PRIVATE = 0xF0000  # from here on, one character for each token that is only part of a character

@@ -17,7 +17,7 @@ import torch
 from fairseq.token_generation_constraints import pack_constraints
 from models import alone, batch, build, dictionary, generators, run, same
 
-from fairseq_ext.constraints.automaton import ROOTS
+from fairseq_ext.constraints.phrases.pieces import ROOTS
 from fairseq_ext.constraints.sentence import SentenceConstraints, met
 from fairseq_ext.strategies.select.dba import DBA
 
