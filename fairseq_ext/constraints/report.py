@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from fairseq_ext.constraints.sentence import SentenceConstraints, SourceTerm, met
+from fairseq_ext.constraints.sentence import Meets, SentenceConstraints, SourceTerm, met
 from fairseq_ext.counters import Items, Section
 from fairseq_ext.errors import counted
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.stats import Stats
-
-Meets = Callable[[Sequence[int], SentenceConstraints, bool], list[bool]]  # (tokens, constraints, ordered) -> which are met
 
 LEFT_OUT = "left out, as it costs more than --constraint-bonus gives"
 

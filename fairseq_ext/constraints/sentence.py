@@ -175,9 +175,7 @@ def met(hypothesis: Sequence[int], constraints: SentenceConstraints, ordered: bo
     return met_in_turn(constraints, ordered, ends)
 
 
-def met_in_turn(
-    constraints: SentenceConstraints, ordered: bool, ends: Callable[[Sequence[Phrase], Cased, int], list[int]]
-) -> list[bool]:
+def met_in_turn(constraints: SentenceConstraints, ordered: bool, ends: Callable[[Sequence[Phrase], Cased, int], list[int]]) -> list[bool]:
     """Whether each constraint is met.
 
     Equal constraints given m times need m disjoint occurrences; if fewer are found, the first of them count as met. Different
@@ -194,3 +192,6 @@ def met_in_turn(
         reached[kind] = min((end for end in found if end >= 0), default=-1)
         out.append(reached[kind] >= 0)
     return out
+
+
+Meets = Callable[[Sequence[int], SentenceConstraints, bool], list[bool]]  # (tokens, constraints, ordered) -> which are met

@@ -10,7 +10,7 @@ from typing import Any
 from fairseq_ext.checks.outside import watched
 from fairseq_ext.config import Context
 from fairseq_ext.constraints.phrases.target_text import TargetText
-from fairseq_ext.constraints.report import Meets
+from fairseq_ext.constraints.sentence import Meets
 from fairseq_ext.constraints.shorter import Shorter
 from fairseq_ext.decoders.fairseq.uncached import UncachedBackend
 from fairseq_ext.decoders.protocol import Regroupable
