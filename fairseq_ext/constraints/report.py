@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from fairseq_ext.constraints.prefix import met_with_prefix
 from fairseq_ext.constraints.sentence import Meets, SentenceConstraints, SourceTerm, met
 from fairseq_ext.counters import Items, Section
 from fairseq_ext.errors import counted
@@ -98,12 +99,6 @@ def report_unsearched(number: int, constraints: SentenceConstraints, stats: Stat
         total.given += len(lacks)
         total.unmet += [[number, text, why] for text, why in lacks]
     return lacks
-
-
-def met_with_prefix(tokens: list[int], constraints: SentenceConstraints, ordered: bool, meets: Meets, lead: int = 0) -> list[bool]:
-    """Which constraints these tokens meet; last the prefix behind `lead` tokens, if there is one, which counts as one constraint."""
-    starts = [tuple(tokens[lead : lead + len(constraints.prefix)]) == constraints.prefix] if constraints.prefix else []
-    return meets(tokens, constraints, ordered) + starts
 
 
 def why(constraints: SentenceConstraints, limit: int) -> str:

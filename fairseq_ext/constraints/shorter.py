@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from fairseq_ext.constraints.report import met_with_prefix
+from fairseq_ext.constraints.prefix import met_with_prefix
 from fairseq_ext.constraints.sentence import Meets
 from fairseq_ext.search.finished import Hypothesis, OnFinal
 from fairseq_ext.search.pool import Pool

@@ -26,7 +26,7 @@ from fairseq_ext.constraints.in_text import banned_in_texts
 from fairseq_ext.constraints.phrases.phrase import Phrase
 from fairseq_ext.constraints.phrases.target_text import TargetText
 from fairseq_ext.constraints.places import Span, token_spans
-from fairseq_ext.constraints.report import met_with_prefix
+from fairseq_ext.constraints.prefix import met_with_prefix
 from fairseq_ext.constraints.sentence import Meets, SentenceConstraints, SourceTerm, banned_in_tokens
 from fairseq_ext.placement.forced_decoding import ForcedDecoding, Sources
 from fairseq_ext.placement.term_in_text import agreeing, put, widened
