@@ -17,7 +17,8 @@ from fairseq.sequence_generator import EnsembleModelWithAlignment, SequenceGener
 
 from fairseq_ext import config
 from fairseq_ext.candidates.risk import BayesRisk
-from fairseq_ext.constraints.flags import is_ordered, places_terms
+from fairseq_ext.constraints.flags import is_ordered
+from fairseq_ext.constraints.glossary import places_terms
 from fairseq_ext.constraints.in_text import InText
 from fairseq_ext.constraints.phrases.segmenter import Segmenter
 from fairseq_ext.constraints.phrases.target_text import TargetText

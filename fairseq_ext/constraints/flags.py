@@ -9,15 +9,10 @@ from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
-from fairseq_ext.constraints.glossary import GlossaryOptions
 from fairseq_ext.constraints.lines import is_json
 from fairseq_ext.errors import UsageError
 from fairseq_ext.files import Lines
-from fairseq_ext.terms.glossary_files import Languages
 
-# defaults of flags that need --glossary
-GLOSSARY = {"glossary_match": "surface", "glossary_repeat": "once", "glossary_placement": None, "glossary_report": None}
-GLOSSARY |= {"glossary_documents": None}
 # defaults of flags that need phrases, and of those among them that need required ones
 REQUIRED = {"constraint_case": None, "constraint_bonus": None, "dba_allocation": "even"}
 STOCKS = {"sampling": "--sampling", "diverse": "--diverse-beam-groups"}  # selections that flags of fairseq's ask for
@@ -102,42 +97,6 @@ class ConstraintFlags(FairseqDataclass):
     )
 
 
-def places_terms(flags: Any, generation: Any = None) -> bool:
-    """Whether terms of the glossary are written in the place of what translates their source terms, once `choose_placement` has run."""
-    return str(flags.glossary_placement) == "align"
-
-
-def choose_placement(flags: Any, generation: Any, segmented: bool, of_requests: bool) -> None:
-    """Name the placement of the glossary's terms where the command names none. segmented: --bpe or --tokenizer says what words are;
-    of_requests: glossaries come with requests.
-
-    Errors: UsageError for --glossary-placement align beside what it would not keep to.
-    """
-    if not (flags.glossary or of_requests) or str(flags.glossary_placement) == "free":
-        return
-    own = {
-        "--constraint-bonus": flags.constraint_bonus is not None,
-        "--constraint-end": flags.constraint_end,
-        f"--select {flags.select}": str(flags.select) != "dba",
-    }
-    names = ("print_alignment", "lm_path", "retain_dropout", "no_repeat_ngram_size")
-    stock = {"--" + name.replace("_", "-"): bool(getattr(generation, name, None)) for name in names}
-    against = next((flag for flag, is_on in (own | stock).items() if is_on), None)
-    if flags.glossary_placement is None:
-        flags.glossary_placement = "align" if segmented and against is None else "free"
-    elif against is not None:
-        raise UsageError(f"--glossary-placement align writes terms behind the search, in which {against} works: leave one of the two out")
-    elif not segmented:
-        raise UsageError("--glossary-placement align needs to know what words are: add --bpe or --tokenizer, or use free in its place")
-
-
-def check_glossary(flags: Any, of_requests: bool = False) -> None:
-    """UsageError for a flag of the glossary's without a glossary. of_requests: glossaries may come with requests."""
-    given = [name for name, default in GLOSSARY.items() if (getattr(flags, name) or default) != default]
-    if given and not flags.glossary and not of_requests:
-        raise UsageError(f"--{given[0].replace('_', '-')} needs a glossary: add --glossary, or leave it out")
-
-
 def given_of(flags: Any, defaults: dict[str, Any]) -> list[str]:
     """Those of the flags that differ from their defaults, as they are typed."""
     return ["--" + name.replace("_", "-") for name, default in defaults.items() if getattr(flags, name) not in (default, None)]
@@ -185,14 +144,6 @@ def check_bonus(flags: Any) -> None:
     """UsageError for a bonus that the search would not read."""
     if flags.constraint_bonus is not None and str(flags.select) not in ("bonus", "topk", "None"):
         raise UsageError(f"--constraint-bonus prefers phrases and --select {flags.select} forces them: leave one of the two out")
-
-
-def glossary_options(flags: Any) -> GlossaryOptions | None:
-    """The glossary that the flags name."""
-    path = flags.glossary
-    languages = Languages(getattr(flags, "source_lang", None), getattr(flags, "target_lang", None))
-    case = case_of(flags, "initial")
-    return GlossaryOptions(path, str(flags.glossary_match), str(flags.glossary_repeat), languages, case) if path else None
 
 
 def case_of(flags: Any, default: str = "exact") -> str:

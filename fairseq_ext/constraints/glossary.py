@@ -15,7 +15,9 @@ import gc
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from fairseq_ext.constraints.flags import case_of
 from fairseq_ext.constraints.phrases.phrase import Phrase, Unwritable
 from fairseq_ext.constraints.phrases.segmenter import Segmenter
 from fairseq_ext.constraints.sentence import EXACT, Cased
@@ -25,6 +27,8 @@ from fairseq_ext.terms.lemmas import lemmatizer
 from fairseq_ext.terms.matcher import Match, Matcher
 from fairseq_ext.terms.words import words_of
 
+# defaults of flags that need --glossary
+GLOSSARY = {"glossary_match": "surface", "glossary_repeat": "once", "glossary_placement": None, "glossary_report": None}
 logger = logging.getLogger("fairseq_ext")
 SEPARATOR = "‖"  # parts terms that go through an encoder together
 TOGETHER = 250  # terms in one call of an encoder
@@ -106,10 +110,11 @@ class Glossary:
     def add(self, entry: Entry, words: Sequence[str], errors: Errors) -> None:
         """One line of the file."""
         if not words:
-            errors.add(UsageError(
-                f"{self.where(entry.line)} has the term '{entry.source}', of which segmentation leaves nothing: "
-                "correct or remove it"
-            ))
+            errors.add(
+                UsageError(
+                    f"{self.where(entry.line)} has the term '{entry.source}', of which segmentation leaves nothing: correct or remove it"
+                )
+            )
             return
         number = self.matcher.add(words, len(self.terms))
         if number == len(self.terms):
@@ -205,3 +210,50 @@ def encoded_together(texts: Sequence[str], step: Callable[[str], str]) -> list[s
     """
     found = step(f" {SEPARATOR} ".join(texts)).split(SEPARATOR)
     return found if len(found) == len(texts) else [step(text) for text in texts]
+
+
+GLOSSARY |= {"glossary_documents": None}
+
+
+def places_terms(flags: Any, generation: Any = None) -> bool:
+    """Whether terms of the glossary are written in the place of what translates their source terms, once `choose_placement` has run."""
+    return str(flags.glossary_placement) == "align"
+
+
+def choose_placement(flags: Any, generation: Any, segmented: bool, of_requests: bool) -> None:
+    """Name the placement of the glossary's terms where the command names none. segmented: --bpe or --tokenizer says what words are;
+    of_requests: glossaries come with requests.
+
+    Errors: UsageError for --glossary-placement align beside what it would not keep to.
+    """
+    if not (flags.glossary or of_requests) or str(flags.glossary_placement) == "free":
+        return
+    own = {
+        "--constraint-bonus": flags.constraint_bonus is not None,
+        "--constraint-end": flags.constraint_end,
+        f"--select {flags.select}": str(flags.select) != "dba",
+    }
+    names = ("print_alignment", "lm_path", "retain_dropout", "no_repeat_ngram_size")
+    stock = {"--" + name.replace("_", "-"): bool(getattr(generation, name, None)) for name in names}
+    against = next((flag for flag, is_on in (own | stock).items() if is_on), None)
+    if flags.glossary_placement is None:
+        flags.glossary_placement = "align" if segmented and against is None else "free"
+    elif against is not None:
+        raise UsageError(f"--glossary-placement align writes terms behind the search, in which {against} works: leave one of the two out")
+    elif not segmented:
+        raise UsageError("--glossary-placement align needs to know what words are: add --bpe or --tokenizer, or use free in its place")
+
+
+def check_glossary(flags: Any, of_requests: bool = False) -> None:
+    """UsageError for a flag of the glossary's without a glossary. of_requests: glossaries may come with requests."""
+    given = [name for name, default in GLOSSARY.items() if (getattr(flags, name) or default) != default]
+    if given and not flags.glossary and not of_requests:
+        raise UsageError(f"--{given[0].replace('_', '-')} needs a glossary: add --glossary, or leave it out")
+
+
+def glossary_options(flags: Any) -> GlossaryOptions | None:
+    """The glossary that the flags name."""
+    path = flags.glossary
+    languages = Languages(getattr(flags, "source_lang", None), getattr(flags, "target_lang", None))
+    case = case_of(flags, "initial")
+    return GlossaryOptions(path, str(flags.glossary_match), str(flags.glossary_repeat), languages, case) if path else None

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from fairseq_ext.candidates.flags import check_seed
-from fairseq_ext.constraints.flags import places_terms
+from fairseq_ext.constraints.glossary import places_terms
 from fairseq_ext.constraints.report import ConstraintCounts
 from fairseq_ext.constraints.sentence import SentenceConstraints, SourceTerm
 from fairseq_ext.engine.jobs import Answer, Job, Work

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from fairseq_ext.constraints.flags import case_of, places_terms
-from fairseq_ext.constraints.glossary import Glossary, GlossaryOptions
+from fairseq_ext.constraints.flags import case_of
+from fairseq_ext.constraints.glossary import Glossary, GlossaryOptions, places_terms
 from fairseq_ext.constraints.phrases.phrase import Phrase
 from fairseq_ext.constraints.phrases.pieces import normal
 from fairseq_ext.constraints.places import Place, Text, Wanted, assigned, in_order

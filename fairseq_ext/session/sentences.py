@@ -17,7 +17,8 @@ from torch import Tensor
 from fairseq_ext.compat.process_end import at_process_end
 from fairseq_ext.constraints.documents import Documents
 from fairseq_ext.constraints.files import ConstraintSource, Matching
-from fairseq_ext.constraints.flags import case_of, glossary_options, places_terms
+from fairseq_ext.constraints.flags import case_of
+from fairseq_ext.constraints.glossary import glossary_options, places_terms
 from fairseq_ext.constraints.glossary_report import GlossaryReport, forms_used
 from fairseq_ext.constraints.packed import from_packed, keys_of
 from fairseq_ext.constraints.phrases.boundaries import kind_of

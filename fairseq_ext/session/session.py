@@ -12,7 +12,8 @@ from fairseq_ext import config
 from fairseq_ext.checks import validate
 from fairseq_ext.checks.capabilities import Part
 from fairseq_ext.compat.own_process import decodes_alone
-from fairseq_ext.constraints.flags import boundary_mode, check_glossary, check_phrases, choose_placement, constrained, expect_phrases
+from fairseq_ext.constraints.flags import boundary_mode, check_phrases, constrained, expect_phrases
+from fairseq_ext.constraints.glossary import check_glossary, choose_placement
 from fairseq_ext.constraints.phrases.target_text import TargetText
 from fairseq_ext.generator import AlignedBeamSearchGenerator, BeamSearchGenerator
 from fairseq_ext.kernels.library import give_back_memory
