@@ -14,8 +14,8 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq_ext.candidates.flags import CandidateFlags, given
 from fairseq_ext.checks.capabilities import Part
 from fairseq_ext.checks.validate import stock_search, validate
-from fairseq_ext.constraints.flags import choose_strategies, constrained, is_ordered
 from fairseq_ext.constraints.glossary import places_terms
+from fairseq_ext.constraints.sources import choose_strategies, constrained, is_ordered
 from fairseq_ext.loading.digests import SHOWN
 from fairseq_ext.loading.settings import setting
 from fairseq_ext.registry import DEFAULT, POINTS, PRUNERS, STRATEGIES, all_strategies, changed, choice, names_of, samples

@@ -17,13 +17,13 @@ from fairseq.sequence_generator import EnsembleModelWithAlignment, SequenceGener
 
 from fairseq_ext import config
 from fairseq_ext.candidates.risk import BayesRisk
-from fairseq_ext.constraints.flags import is_ordered
 from fairseq_ext.constraints.glossary import places_terms
 from fairseq_ext.constraints.in_text import InText
 from fairseq_ext.constraints.phrases.segmenter import Segmenter
 from fairseq_ext.constraints.phrases.target_text import TargetText
 from fairseq_ext.constraints.report import Asked, count_terms, report_constraints
 from fairseq_ext.constraints.sentence import Meets, met
+from fairseq_ext.constraints.sources import is_ordered
 from fairseq_ext.decoders.factory import make_decoder
 from fairseq_ext.decoders.fairseq.model import model_of_pair
 from fairseq_ext.decoders.protocol import Regroupable

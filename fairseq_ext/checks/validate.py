@@ -15,8 +15,9 @@ from typing import Any
 
 from fairseq_ext.candidates import flags as candidates
 from fairseq_ext.checks.capabilities import Part, refusal
-from fairseq_ext.constraints.flags import check_bonus, constraint_flag, select_flag, ways
+from fairseq_ext.constraints.flags import check_bonus, ways
 from fairseq_ext.constraints.glossary import places_terms
+from fairseq_ext.constraints.sources import constraint_flag, select_flag
 from fairseq_ext.errors import UsageError
 from fairseq_ext.registry import DEFAULT, Strategy, all_strategies, changed, chosen, in_use, load_strategies
 
