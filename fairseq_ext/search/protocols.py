@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from fairseq_ext.decoders.protocol import Decoder, Regroupable
-from fairseq_ext.kernels.constraints.constrained import Banks, Estimate
+from fairseq_ext.kernels.constraints.banks import Banks, Estimate
 from fairseq_ext.kernels.search.beam import PlugRules
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, StopDecision

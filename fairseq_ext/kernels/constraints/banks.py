@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,3 +66,26 @@ def select_by_banks(phrases: ctypes.Structure, rows: BankRows) -> tuple[Tensor, 
     found = FoundStruct(*(t.data_ptr() for t in (row, token, bank, score, state, count)))
     loaded().select_by_banks(ctypes.addressof(phrases), ctypes.addressof(given), ctypes.addressof(found))
     return row, token, bank, score, state, count
+
+
+@dataclass
+class Estimate:
+    """What a live hypothesis is expected to end with (strategies/stop/early.py)."""
+
+    lacking: float  # nats, of each required token that it lacks
+    cost: float  # nats, of EOS and of each other token
+    dear: float  # nats a token, beyond which a total is not divided by the length
+    others: int  # tokens that it may take beside those that it lacks
+
+
+@dataclass
+class Banks:
+    """The phrases of a pool of N sentences, as dynamic beam allocation reads them."""
+
+    phrases: ctypes.Structure
+    start: Tensor  # (N, G) the state of each constraint before the first token
+    infeasible: Tensor  # (N,) bool
+    highest: int  # constraint tokens of a sentence at most
+    even: bool  # how slots are divided among banks
+    each: int  # continuations of each row looked at
+    kept: Any  # what the structure points to

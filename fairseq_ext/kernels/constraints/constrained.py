@@ -16,33 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fairseq_ext.kernels.constraints.banks import Banks, Estimate
 from fairseq_ext.kernels.library import loaded
 from fairseq_ext.kernels.search.beam import FIRST_PLACES, FOUND, ROWS, Result
 
 STATES = ("state", "next_state", "met", "next_met")
-
-
-@dataclass
-class Estimate:
-    """What a live hypothesis is expected to end with (strategies/stop/early.py)."""
-
-    lacking: float  # nats, of each required token that it lacks
-    cost: float  # nats, of EOS and of each other token
-    dear: float  # nats a token, beyond which a total is not divided by the length
-    others: int  # tokens that it may take beside those that it lacks
-
-
-@dataclass
-class Banks:
-    """The phrases of a pool of N sentences, as dynamic beam allocation reads them."""
-
-    phrases: ctypes.Structure
-    start: Tensor  # (N, G) the state of each constraint before the first token
-    infeasible: Tensor  # (N,) bool
-    highest: int  # constraint tokens of a sentence at most
-    even: bool  # how slots are divided among banks
-    each: int  # continuations of each row looked at
-    kept: Any  # what the structure points to
 
 
 @dataclass
@@ -76,9 +54,7 @@ class CompiledConstrained:
     """One search over N sentences. sentences: their numbers in the pool; limits: most tokens before EOS of each; bos: first target
     token; lists: the length of each one's n-best list, at most that of the settings."""
 
-    def __init__(
-        self, settings: Settings, banks: Banks, sentences: Sequence[int], limits: Sequence[int], bos: int, lists: Sequence[int]
-    ):
+    def __init__(self, settings: Settings, banks: Banks, sentences: Sequence[int], limits: Sequence[int], bos: int, lists: Sequence[int]):
         N, k, G = len(sentences), settings.k, banks.start.size(1)
         self.most = max(limits) + 2  # places for tokens that a row may need
         T, F, number = min(self.most, FIRST_PLACES), 2 * k, torch.tensor(sentences)

@@ -13,7 +13,8 @@ import torch
 
 from fairseq_ext.constraints.sentence import SentenceConstraints
 from fairseq_ext.errors import NotANumber
-from fairseq_ext.kernels.constraints.constrained import Banks, CompiledConstrained, Settings
+from fairseq_ext.kernels.constraints.banks import Banks
+from fairseq_ext.kernels.constraints.constrained import CompiledConstrained, Settings
 from fairseq_ext.kernels.search.beam import Result
 from fairseq_ext.search.finished import Hypothesis, n_best
 from fairseq_ext.search.pool import OfPool, Pool

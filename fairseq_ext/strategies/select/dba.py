@@ -39,8 +39,7 @@ from fairseq_ext.constraints.flags import ConstraintFlags
 from fairseq_ext.constraints.required import PhraseTable
 from fairseq_ext.constraints.sentence import EMPTY
 from fairseq_ext.decoders.upload import upload
-from fairseq_ext.kernels.constraints.banks import BankRows, select_by_banks
-from fairseq_ext.kernels.constraints.constrained import Banks
+from fairseq_ext.kernels.constraints.banks import BankRows, Banks, select_by_banks
 from fairseq_ext.registry import register
 from fairseq_ext.search.banks import by_banks
 from fairseq_ext.search.beam import Beam

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.decoders.upload import upload
-from fairseq_ext.kernels.constraints.constrained import Estimate
+from fairseq_ext.kernels.constraints.banks import Estimate
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam, numbers
 from fairseq_ext.search.candidates import Candidates, StopDecision
