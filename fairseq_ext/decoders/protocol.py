@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from fairseq_ext.kernels.parallel.parallel_decode import CompiledReader
+from fairseq_ext.kernels.decoder.transformer import CompiledReader
 
 
 class Decoder(Protocol):

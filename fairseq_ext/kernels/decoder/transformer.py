@@ -19,6 +19,7 @@ from torch import Tensor
 from fairseq_ext.kernels.declarations import struct
 from fairseq_ext.kernels.library import loaded
 
+ReaderStruct = struct("decoder/reader.hpp", "Reader")
 EPILOGUES = {"none": 0, "relu": 1, "gelu": 2, "silu": 3}
 KIND = {32: 0, 8: 1, 16: 2}  # by bits of the weights
 
@@ -157,3 +158,31 @@ def cache_struct(value: Tensor) -> ctypes.Structure:
     layer, pair, sentence, head, _, _ = value.stride()
     assert value.stride()[4:] == (value.size(5), 1) and value.dtype == torch.float32
     return CacheStruct(value.data_ptr(), layer, pair, sentence, head, value.size(4))
+
+
+class CompiledReader:
+    """A decoder whose layers, linear maps and embeddings compiled code reads for one row. step: of the row's KV cache
+    (kernels/decoder/transformer.py); embedding (V, d); scale: of the embedding; norm: of embeddings (decoders/linear.py, Norm), or None."""
+
+    def __init__(self, layers: LayerStack, output: PackedLinear, embedding: Tensor, scale: float, step: ctypes.Structure, norm: Any = None):
+        assert embedding.is_contiguous() and embedding.dtype == torch.float32
+        self.step, self.kept = step, (layers, output, embedding, norm)
+        at = ctypes.addressof(step)
+        block, before = at + StepStruct.block.offset, at + StepStruct.before.offset
+        self.struct = ReaderStruct(ctypes.addressof(layers.struct), at, output.address, block, before, embedding.data_ptr())
+        self.struct.d, self.struct.vocabulary, self.struct.scale = embedding.size(1), output.outputs, scale
+        self.struct.embedding_norm = norm_struct(norm)
+        self.address = ctypes.addressof(self.struct)
+
+    def widen_(self, w: int) -> None:
+        """Memory for blocks of w positions."""
+        self.struct.width = w
+        self.x, self.logits = torch.empty(w, self.struct.d), torch.empty(w, self.struct.vocabulary)
+        self.struct.x, self.struct.logits = self.x.data_ptr(), self.logits.data_ptr()
+        self.step.x = self.x.data_ptr()
+
+    def room_(self, positions: Tensor, room: int) -> None:
+        """Position embeddings (room or more, d); the KV cache has room for so many tokens."""
+        assert positions.is_contiguous() and positions.dtype == torch.float32 and positions.size(0) >= room
+        self.positions = positions
+        self.struct.positions, self.struct.room = positions.data_ptr(), room

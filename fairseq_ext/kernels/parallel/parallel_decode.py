@@ -11,14 +11,11 @@ import ctypes
 from ctypes import c_void_p
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from fairseq_ext.kernels.declarations import struct
-from fairseq_ext.kernels.decoder.transformer import LayerStack, PackedLinear, StepStruct, norm_struct
+from fairseq_ext.kernels.decoder.transformer import CompiledReader
 from fairseq_ext.kernels.library import loaded
 from fairseq_ext.kernels.parallel.draft import CompiledDrafter
 
@@ -36,7 +33,6 @@ class Status(IntEnum):
 
 
 RowStruct = struct("parallel/parallel_decode.hpp", "Row")
-ReaderStruct = struct("decoder/reader.hpp", "Reader")
 BlocksStruct = struct("parallel/parallel_decode.cpp", "Blocks")
 WindowStruct = struct("parallel/parallel_decode.cpp", "Window")
 
@@ -87,31 +83,3 @@ class CompiledRow:
     def call(self, reader: CompiledReader) -> Status:
         """A whole call; with NO_ROOM it is to be made again when the reader has room for struct.w more positions."""
         return Status(self.call_row(self.address, reader.address))
-
-
-class CompiledReader:
-    """A decoder whose layers, linear maps and embeddings compiled code reads for one row. step: of the row's KV cache
-    (kernels/decoder/transformer.py); embedding (V, d); scale: of the embedding; norm: of embeddings (decoders/linear.py, Norm), or None."""
-
-    def __init__(self, layers: LayerStack, output: PackedLinear, embedding: Tensor, scale: float, step: ctypes.Structure, norm: Any = None):
-        assert embedding.is_contiguous() and embedding.dtype == torch.float32
-        self.step, self.kept = step, (layers, output, embedding, norm)
-        at = ctypes.addressof(step)
-        block, before = at + StepStruct.block.offset, at + StepStruct.before.offset
-        self.struct = ReaderStruct(ctypes.addressof(layers.struct), at, output.address, block, before, embedding.data_ptr())
-        self.struct.d, self.struct.vocabulary, self.struct.scale = embedding.size(1), output.outputs, scale
-        self.struct.embedding_norm = norm_struct(norm)
-        self.address = ctypes.addressof(self.struct)
-
-    def widen_(self, w: int) -> None:
-        """Memory for blocks of w positions."""
-        self.struct.width = w
-        self.x, self.logits = torch.empty(w, self.struct.d), torch.empty(w, self.struct.vocabulary)
-        self.struct.x, self.struct.logits = self.x.data_ptr(), self.logits.data_ptr()
-        self.step.x = self.x.data_ptr()
-
-    def room_(self, positions: Tensor, room: int) -> None:
-        """Position embeddings (room or more, d); the KV cache has room for so many tokens."""
-        assert positions.is_contiguous() and positions.dtype == torch.float32 and positions.size(0) >= room
-        self.positions = positions
-        self.struct.positions, self.struct.room = positions.data_ptr(), room
