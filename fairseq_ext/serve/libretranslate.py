@@ -19,6 +19,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse, JSONResponse
 from starlette.datastructures import UploadFile
 
+from fairseq_ext.engine.text import ThroughEngine
 from fairseq_ext.errors import UsageError
 from fairseq_ext.serve.detect import READ, candidates
 from fairseq_ext.serve.guard import read_body
@@ -27,7 +28,7 @@ from fairseq_ext.serve.records import read_json
 from fairseq_ext.serve.refusals import ERRORS
 from fairseq_ext.serve.service import Service
 from fairseq_ext.serve.waiting import ended
-from fairseq_ext.text.files import ENDINGS, ThroughEngine, beginning, translate
+from fairseq_ext.text.files import ENDINGS, beginning, translate
 from fairseq_ext.text.language_codes import name_of, two_letters
 
 EXAMPLE = {"q": "Der Patient hat einen Port.", "source": "de", "target": "en", "format": "text", "alternatives": 1}

@@ -12,24 +12,18 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
-from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from typing import IO, Any
 
 import regex
 from lxml import etree
 from tqdm import tqdm
 
-from fairseq_ext.engine.jobs import Answer
 from fairseq_ext.errors import UsageError, cut
 from fairseq_ext.files import replacing
-from fairseq_ext.text.formats import Pass, passes
-from fairseq_ext.text.in_engine import TextRequest
+from fairseq_ext.text.formats import passes
 from fairseq_ext.text.in_lines import translated
 from fairseq_ext.text.office import tidy
 from fairseq_ext.text.segments import Item
@@ -164,38 +158,6 @@ def through_translator(translator: Translator, protect: Sequence[str], left: lis
             yield from translated(counted(bar, last(text)), translate, left)
 
     return through
-
-
-class ThroughEngine:
-    """By an engine's `submit`, until another thread calls `stop`. of_format: the passes; moved: when something was last done, by
-    time.monotonic()."""
-
-    def __init__(self, submit: Callable[..., Future[Answer]], of_format: Callable[..., list[Pass]]):
-        self.submit, self.of_format, self.moved = submit, partial(of_format, numbers=itertools.count()), time.monotonic()
-        self.running: Future[Answer] | None = None
-        self.stopped = False
-
-    def __call__(self, text: str, format: str) -> Iterator[str]:
-        parts: SimpleQueue[str | None] = SimpleQueue()
-        self.running = TextRequest(self.submitted, text, self.of_format(format), {}, on_text=parts.put).future
-        self.running.add_done_callback(lambda _: parts.put(None))
-        if self.stopped:
-            self.stop()
-        while (part := parts.get()) is not None:
-            yield part
-        self.running.result()
-
-    def submitted(self, source: str, **request: Any) -> Future[Answer]:
-        """A segment's future, of whose end is known when it was."""
-        future = self.submit(source, **request)
-        future.add_done_callback(lambda _: setattr(self, "moved", time.monotonic()))
-        return future
-
-    def stop(self) -> None:
-        """Whoever waits for a text gets CancelledError."""
-        self.stopped = True
-        if self.running is not None:
-            self.running.cancel()
 
 
 def beginning(source: str, most: int) -> str:
