@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from argparse import ArgumentParser
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from tqdm import tqdm
 
 from fairseq_ext.errors import UsageError, counted, cut, report
 from fairseq_ext.files import refuse_shared
 from fairseq_ext.loading.model_folder import add_model, flags_of
+
+if TYPE_CHECKING:
+    from fairseq_ext.text.files import Through
+    from fairseq_ext.translator import Translator
 
 SHOWN = 5  # segments that are named of those that stay as they are
 
@@ -31,11 +40,28 @@ def parser() -> ArgumentParser:
     return parse
 
 
+def through_translator(translator: Translator, protect: Sequence[str], left: list[tuple[str, str]]) -> Through:
+    """By a translator, with a bar for each text; what stays as it is goes to `left`."""
+    from fairseq_ext.text.files import counted as counting
+    from fairseq_ext.text.in_lines import translated
+
+    translate, numbers = translator.of_segments, itertools.count()
+
+    def through(text: str, format: str) -> Iterator[str]:
+        *before, last = translator.passes(format, protect, numbers)
+        for items in before:
+            text = "".join(translated(items(text), translate, left))
+        with tqdm(total=len(text), unit=" characters", unit_scale=True, dynamic_ncols=True) as bar:
+            yield from translated(counting(bar, last(text)), translate, left)
+
+    return through
+
+
 def main(argv: list[str] | None = None) -> int:
     """The exit code."""
     try:
         args, others = parser().parse_known_args(argv)
-        from fairseq_ext.text.files import through_translator, translate
+        from fairseq_ext.text.files import translate
         from fairseq_ext.text.placeholders import pattern
         from fairseq_ext.translator import Translator
 

@@ -10,10 +10,9 @@
 
 from __future__ import annotations
 
-import itertools
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,11 +23,9 @@ from tqdm import tqdm
 from fairseq_ext.errors import UsageError, cut
 from fairseq_ext.files import replacing
 from fairseq_ext.text.formats import passes
-from fairseq_ext.text.in_lines import translated
 from fairseq_ext.text.office import tidy
 from fairseq_ext.text.segments import Item
 from fairseq_ext.text.splitter import plain_ends
-from fairseq_ext.translator import Translator
 
 Through = Callable[[str, str], Iterator[str]]  # from a text and its format to its translation, in parts
 TEXTS = {
@@ -144,20 +141,6 @@ def inner(element: Any) -> str:
     """What stands in an element, without the declarations of its namespaces."""
     whole = etree.tostring(element, encoding="unicode", with_tail=False)
     return regex.sub(r"\sxmlns(:\w+)?=\"[^\"]*\"", "", whole.partition(">")[2].rpartition("</")[0]) if not whole.endswith("/>") else ""
-
-
-def through_translator(translator: Translator, protect: Sequence[str], left: list[tuple[str, str]]) -> Through:
-    """By a translator, with a bar for each text; what stays as it is goes to `left`."""
-    translate, numbers = translator.of_segments, itertools.count()
-
-    def through(text: str, format: str) -> Iterator[str]:
-        *before, last = translator.passes(format, protect, numbers)
-        for items in before:
-            text = "".join(translated(items(text), translate, left))
-        with tqdm(total=len(text), unit=" characters", unit_scale=True, dynamic_ncols=True) as bar:
-            yield from translated(counted(bar, last(text)), translate, left)
-
-    return through
 
 
 def beginning(source: str, most: int) -> str:

@@ -15,7 +15,8 @@ from fairseq_ext.engine.jobs import Answer, Job
 from fairseq_ext.engine.worker import load
 from fairseq_ext.serve.pivot import through
 from fairseq_ext.serve.settings import Settings
-from fairseq_ext.text.files import through_translator, translate
+from fairseq_ext.text.__main__ import through_translator
+from fairseq_ext.text.files import translate
 from fairseq_ext.text.translation import Translation
 
 SAMPLES = {name: value for name, value in FLAGS.items() if name not in ("stop", "stream_width")} | {"beam": 4}
