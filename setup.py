@@ -18,7 +18,7 @@ from setuptools.command.build_py import build_py
 from setuptools.command.editable_wheel import editable_wheel
 
 START_UP = Path("fairseq_ext") / "compat" / "fairseq_ext.pth"
-VERSION = re.findall(r'__version__ = "(.+)"', (Path(__file__).parent / "fairseq_ext" / "version.py").read_text())[0]
+VERSION = re.findall(r'__version__ = "(.+)"', (Path(__file__).parent / "fairseq_ext" / "core" / "__init__.py").read_text())[0]
 COMPILING = runpy.run_path(str(Path("fairseq_ext") / "kernels" / "compiling.py"))
 COMPILER = COMPILING["compiler"]() if platform.machine() in COMPILING["LEVELS"] else None
 COMPILER = None if os.environ.get("FAIRSEQ_EXT_KERNELS") == "off" else COMPILER

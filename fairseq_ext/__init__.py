@@ -6,21 +6,21 @@ files in constraints/. Without a flag fairseq's own beam search runs, in one loo
 (search/loop.py, search/protocols.py). `python -m fairseq_ext` prints every strategy with its paper and file, and every flag.
 """
 
-from fairseq_ext.compat import own_process  # it imports nothing
+from fairseq_ext.core import command_line  # it imports nothing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from fairseq_ext.core import __version__ as __version__
+    from fairseq_ext.core.errors import SentenceError as SentenceError
+    from fairseq_ext.core.errors import UsageError as UsageError
     from fairseq_ext.engine.engine import Engine as Engine
-    from fairseq_ext.errors import SentenceError as SentenceError
-    from fairseq_ext.errors import UsageError as UsageError
     from fairseq_ext.tasks import extend as extend
     from fairseq_ext.text.translation import Translation as Translation
     from fairseq_ext.translator import Translator as Translator
-    from fairseq_ext.version import __version__ as __version__
 
 LATER = {  # the module of each name, which is imported when somebody asks for it
-    "Engine": "engine.engine", "SentenceError": "errors", "Translation": "text.translation", "Translator": "translator",
-    "UsageError": "errors", "__version__": "version", "extend": "tasks",
+    "Engine": "engine.engine", "SentenceError": "core.errors", "Translation": "text.translation", "Translator": "translator",
+    "UsageError": "core.errors", "__version__": "core", "extend": "tasks",
 }  # fmt: skip
 __all__ = [*LATER]  # noqa: PLE0604
 
@@ -33,11 +33,11 @@ def __getattr__(name: str) -> object:
     return getattr(importlib.import_module(f"fairseq_ext.{LATER[name]}"), name)
 
 
-if own_process.command():
+if command_line.command():
     from fairseq_ext.compat import startup
 
     startup.own_this_process()
-if own_process.registers_tasks():
+if command_line.registers_tasks():
     from fairseq_ext.compat import startup as startup  # before fairseq, which it prepares
 
     try:
@@ -49,7 +49,7 @@ if own_process.registers_tasks():
             "fairseq_ext is a plug-in for fairseq, which is not installed: python -m fairseq_ext.doctor --install-fairseq"
         ) from None
     from fairseq_ext.tasks import extend as extend
-if own_process.owned and not own_process.decodes_alone():
-    from fairseq_ext.compat.leaving import interrupts_raise
+if command_line.owned and not command_line.decodes_alone():
+    from fairseq_ext.core.leaving import interrupts_raise
 
     interrupts_raise()

@@ -3,8 +3,8 @@ read --task). With `--task NAME_ext` in a command, its --help prints them first,
 
 from __future__ import annotations
 
-from fairseq_ext.compat import own_process
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core import command_line
+from fairseq_ext.core.errors import UsageError
 from fairseq_ext.plugin.flag_help import explain, print_flags
 
 
@@ -19,4 +19,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(own_process.arguments())
+    main(command_line.arguments())

@@ -22,8 +22,7 @@ PACKAGE = Path(__file__).resolve().parent
 if __name__ == "__main__" and sys.path and Path(sys.path[0]).resolve() == PACKAGE:
     sys.path[0] = str(PACKAGE.parent)  # started as a file: its folder must not be searched for modules
 
-from fairseq_ext.compat import invalid_bytes, own_process, startup  # noqa: E402
-from fairseq_ext.compat.leaving import leave  # noqa: E402
+from fairseq_ext.compat import invalid_bytes, startup
 from fairseq_ext.compat.probes import (  # noqa: E402
     CLUSTER_PROBE,
     HOOK_PROBE,
@@ -34,6 +33,8 @@ from fairseq_ext.compat.probes import (  # noqa: E402
     probe,
     start_ahead,
 )  # fmt: skip
+from fairseq_ext.core import command_line  # noqa: E402
+from fairseq_ext.core.leaving import leave  # noqa: E402
 
 FAIRSEQ = "0.12.2"
 IS_CLONE = (PACKAGE.parent / "scripts" / "setup.sh").is_file()
@@ -253,4 +254,4 @@ def main(given: Sequence[str] = ()) -> int:
 
 
 if __name__ == "__main__":
-    leave(main(own_process.arguments()))  # at once: to look through all that was imported takes half a second
+    leave(main(command_line.arguments()))  # at once: to look through all that was imported takes half a second

@@ -24,12 +24,13 @@ from fairseq_ext.constraints.phrases.target_text import TargetText
 from fairseq_ext.constraints.report import Asked, count_terms, report_constraints
 from fairseq_ext.constraints.sentence import Meets, met
 from fairseq_ext.constraints.sources import is_ordered
+from fairseq_ext.core.errors import SentenceError
+from fairseq_ext.core.stats import Stats
 from fairseq_ext.decoders.factory import make_decoder
 from fairseq_ext.decoders.fairseq.model import model_of_pair
 from fairseq_ext.decoders.protocol import Regroupable
 from fairseq_ext.decoders.refused import refuse_other_batches
 from fairseq_ext.decoders.self_check import check_finite
-from fairseq_ext.errors import SentenceError
 from fairseq_ext.loading.settings import checkpoint_of
 from fairseq_ext.search.alignments import WithAlignment
 from fairseq_ext.search.finished import Hypothesis
@@ -40,7 +41,6 @@ from fairseq_ext.session.drivers import driver_of, may_read_models, setup_of
 from fairseq_ext.session.pools import Pools
 from fairseq_ext.session.progress import Progress
 from fairseq_ext.session.results_file import ResultsFile, checksum
-from fairseq_ext.stats import Stats
 
 # the stock searches that our drivers replace
 OWN_LOOP = (stock_search.BeamSearch, stock_search.LexicallyConstrainedBeamSearch, stock_search.Sampling, stock_search.DiverseBeamSearch)

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext.checks.capabilities import CAPABILITIES
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
 
 DEFAULT = {"select": "topk", "stop": "count", "schedule": "batch", "softmax": "full", "decoding": "beam"}  # fairseq's own behaviour
 POINTS = tuple(DEFAULT)

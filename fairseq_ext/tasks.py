@@ -20,7 +20,7 @@ from fairseq.tasks.translation import TranslationTask
 
 from fairseq_ext import config
 from fairseq_ext.checks import validate
-from fairseq_ext.compat.own_process import decodes_alone
+from fairseq_ext.core.command_line import decodes_alone
 from fairseq_ext.decoders.refused import refuse_architecture
 from fairseq_ext.loading.languages import name_languages_, own_target
 from fairseq_ext.loading.settings import checkpoint_of

@@ -19,7 +19,8 @@ from fairseq_ext.candidates.flags import check_seed
 from fairseq_ext.constraints.from_python import Given, Phrases
 from fairseq_ext.constraints.report import report_unsearched
 from fairseq_ext.constraints.sentence import EMPTY, SentenceConstraints
-from fairseq_ext.errors import SentenceError, UsageError, counted
+from fairseq_ext.core.errors import SentenceError, UsageError, counted
+from fairseq_ext.core.stats import Stats
 from fairseq_ext.loading.arguments import as_arguments
 from fairseq_ext.loading.model import LoadedModel, configuration
 from fairseq_ext.loading.model_folder import find_model
@@ -29,7 +30,6 @@ from fairseq_ext.session.cpu_workers import share_of
 from fairseq_ext.session.generators import Generators, width_and_length
 from fairseq_ext.session.stock.tasks import refuse_flags
 from fairseq_ext.session.teacher_forcing import check_task, score_pairs
-from fairseq_ext.stats import Stats
 from fairseq_ext.text.alignment import Aligner
 from fairseq_ext.text.formats import Pass, passes
 from fairseq_ext.text.in_lines import TextTranslation, translated

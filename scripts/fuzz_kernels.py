@@ -26,12 +26,12 @@ from build_drafts import estimate
 from fairseq.data import Dictionary
 
 import fairseq_ext  # noqa: F401  lets fairseq be imported
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core import array_file
+from fairseq_ext.core.errors import UsageError
 from fairseq_ext.kernels import library as building
 from fairseq_ext.kernels.compiling import FOLDER
 from fairseq_ext.kernels.parallel.parallel_decode import RowStruct
 from fairseq_ext.kernels.softmax import lsh
-from fairseq_ext.loading import array_file
 from fairseq_ext.parallel.drafts import table as tables
 from fairseq_ext.parallel.drafts.ngram import Ngram
 from fairseq_ext.softmax import lsh_index

@@ -38,7 +38,7 @@ from searches import (  # noqa: E402
 )
 from sweep import add_model_arguments  # noqa: E402
 
-from fairseq_ext.errors import UsageError  # noqa: E402
+from fairseq_ext.core.errors import UsageError  # noqa: E402
 from fairseq_ext.translator import Translator  # noqa: E402
 
 COARSE, FINE = 0.2, 0.05  # nats

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import pytest
 from table_model import EOS, Found, random_table, search, stop_plug
 
+from fairseq_ext.core.stats import Stats
 from fairseq_ext.search.scoring import Scoring
-from fairseq_ext.stats import Stats
 
 TABLES = [random_table(seed, possible=2 + seed % 4, ending=0.1 * (seed % 5)) for seed in range(120)]
 LIMITS = [1 + seed % 9 for seed in range(120)]

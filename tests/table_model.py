@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairseq_ext.core.stats import Stats
 from fairseq_ext.registry import STRATEGIES
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.logits_processors import LogitsProcessors
@@ -31,7 +32,6 @@ from fairseq_ext.search.protocols import SearchSetup, Stop, Strategies
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.search.searchers.several import beam_search
 from fairseq_ext.search.spec import SearchSpec
-from fairseq_ext.stats import Stats
 from fairseq_ext.strategies.schedule.batch import WholeBatch
 from fairseq_ext.strategies.select.topk import TopK
 from fairseq_ext.strategies.softmax.full import FullSoftmax

@@ -146,9 +146,9 @@ def live(own: str, name: str, arguments: list[str], folder: str, environment: di
 
 def is_light(module: str) -> bool:
     """Whether a module starts quickly by itself; each looks at what is imported."""
-    from fairseq_ext.compat import own_process
+    from fairseq_ext.core import command_line
 
-    return module.startswith(own_process.LIGHT)
+    return module.startswith(command_line.LIGHT)
 
 
 def run(name: str, kind: str, arguments: list[str], own: str) -> Any:
@@ -159,19 +159,20 @@ def run(name: str, kind: str, arguments: list[str], own: str) -> Any:
 
     from fairseq_cli import generate, interactive
 
-    from fairseq_ext.compat import own_process, startup
+    from fairseq_ext.compat import startup
+    from fairseq_ext.core import command_line
 
     if not name.startswith("python"):
         sys.argv = [f"{Path(sys.executable).with_name(name)}", *arguments]
         sys.orig_argv = [sys.executable, *sys.argv]
-        if own_process.command():
+        if command_line.command():
             startup.own_this_process()
         return {"fairseq-generate": generate, "fairseq-interactive": interactive}[name].cli_main()
     sys.orig_argv = [sys.executable, *arguments]
     if kind == "-m":
         sys.argv = ["-m", *arguments[2:]]
         sys.path.insert(0, os.getcwd())
-        if own_process.command():
+        if command_line.command():
             startup.own_this_process()
         return runpy.run_module(arguments[1], run_name="__main__", alter_sys=True) and None
     if kind not in ("-", "-c"):

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_ext.errors import SentenceError, UsageError
+from fairseq_ext.core.errors import SentenceError, UsageError
 
 Utility = Callable[[Sequence[str], Sequence[str], str], Any]  # candidates, references, source -> (C, R), higher is better
 

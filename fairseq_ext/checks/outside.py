@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
 from fairseq_ext.registry import OUTSIDE_MODULE, Strategy
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, StopDecision

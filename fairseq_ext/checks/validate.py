@@ -18,7 +18,7 @@ from fairseq_ext.checks.capabilities import Part, refusal
 from fairseq_ext.constraints.flags import check_bonus, ways
 from fairseq_ext.constraints.glossary import places_terms
 from fairseq_ext.constraints.sources import constraint_flag, select_flag
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
 from fairseq_ext.registry import DEFAULT, Strategy, all_strategies, changed, chosen, in_use, load_strategies
 
 LARGEST = 3.0e38  # of a float32

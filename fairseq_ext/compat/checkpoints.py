@@ -38,7 +38,7 @@ def plain_classes() -> list:
         try:
             found.append(getattr(importlib.import_module(module), attribute))
         except (ImportError, AttributeError, ValueError) as error:
-            UsageError = importlib.import_module("fairseq_ext.errors").UsageError
+            UsageError = importlib.import_module("fairseq_ext.core.errors").UsageError
             raise UsageError(f"{ALLOW} names {name}, which cannot be imported ({error}): correct it, or leave it out") from None
     return found
 
@@ -114,7 +114,7 @@ def build_plain_transformers(checkpoint_utils: ModuleType) -> None:
         try:
             return load(filenames, arg_overrides, task, *args, **kwargs)
         except Exception as error:
-            if importlib.import_module("fairseq_ext.errors").explain(error) is not None:
+            if importlib.import_module("fairseq_ext.core.errors").explain(error) is not None:
                 raise
             raise importlib.import_module("fairseq_ext.loading.checkpoint_parts").unbuilt(filenames, error) from error
         finally:

@@ -97,13 +97,13 @@ EVERYWHERE = (
 COMMANDS = (
     Patch(
         "sys.path", "files of the working folder are not the command's to run",
-        "fairseq_ext.compat.own_process.leave_out_working_folder",
+        "fairseq_ext.core.command_line.leave_out_working_folder",
     ),
-    Patch("sys.excepthook", "known mistakes end in one sentence, Ctrl-C quietly", "fairseq_ext.compat.leaving.install_hook"),
+    Patch("sys.excepthook", "known mistakes end in one sentence, Ctrl-C quietly", "fairseq_ext.core.leaving.install_hook"),
     Patch(
         "logging.Handler.handleError, an exit handler, standard error where it is closed",
         "output that nobody takes ends a command with its own status",
-        "fairseq_ext.compat.leaving.watch_output",
+        "fairseq_ext.core.leaving.watch_output",
     ),
     Patch(
         "warnings.filters, and a log filter of fairseq.tasks.text_to_speech", "what hydra, torch, Ray and fairseq say of fairseq's age",
@@ -165,7 +165,7 @@ def register_named_tasks(options: ModuleType) -> None:
 
     Errors: UsageError for an unknown *_ext task, in one line that lists those there are.
     """
-    stock, own = options.utils.import_user_module, beside("fairseq_ext.compat.own_process")
+    stock, own = options.utils.import_user_module, beside("fairseq_ext.core.command_line")
 
     def import_user_module(args) -> None:
         given = getattr(args, "user_dir", None)
@@ -190,7 +190,7 @@ def register_named_tasks(options: ModuleType) -> None:
     if own.names_our_task():
         importlib.import_module("fairseq_ext.tasks")
     if own.decodes_alone():
-        importlib.import_module("fairseq_ext.compat.leaving").interrupts_raise()
+        importlib.import_module("fairseq_ext.core.leaving").interrupts_raise()
         if own.asks_for_help():
             importlib.import_module("fairseq_ext.__main__").print_flags()
 
@@ -198,8 +198,8 @@ def register_named_tasks(options: ModuleType) -> None:
 def refuse_two(folders: list[str]) -> None:
     """Refuse several user directories in a sentence that shows the right command (raises UsageError)."""
     others = [folder for folder in folders if os.path.basename(os.path.normpath(folder)) != "fairseq_ext"]
-    task = beside("fairseq_ext.compat.own_process").named_task() or "translation_ext"
-    raise importlib.import_module("fairseq_ext.errors").UsageError(
+    task = beside("fairseq_ext.core.command_line").named_task() or "translation_ext"
+    raise importlib.import_module("fairseq_ext.core.errors").UsageError(
         f"fairseq reads one --user-dir, and {' and '.join(folders)} are given: the *_ext tasks need none, "
         f"so use --user-dir {others[0] if others else folders[0]} --task {task}"
     )
@@ -209,13 +209,13 @@ def refuse_wrong_folder(folder: str) -> None:
     """Refuse what is no user directory, and one under whose name Python knows another module: it would be taken for that (UsageError)."""
     path = os.path.abspath(folder)
     if os.path.exists(path) and not os.path.isdir(path):
-        raise importlib.import_module("fairseq_ext.errors").UsageError(f"--user-dir {folder} is a file: name the folder that it lies in")
+        raise importlib.import_module("fairseq_ext.core.errors").UsageError(f"--user-dir {folder} is a file: name the folder that it lies in")
     if "." in os.path.basename(path):
-        raise importlib.import_module("fairseq_ext.errors").UsageError(
+        raise importlib.import_module("fairseq_ext.core.errors").UsageError(
             f"--user-dir {folder} cannot be imported, for there is a dot in its name: rename the folder"
         )
     known = sys.modules.get(os.path.basename(path))
     if known is not None and os.path.isdir(path) and path not in map(os.path.abspath, getattr(known, "__path__", ())):
-        raise importlib.import_module("fairseq_ext.errors").UsageError(
+        raise importlib.import_module("fairseq_ext.core.errors").UsageError(
             f"--user-dir {folder} has the name of another module of Python's, {known.__name__}: rename the folder"
         )

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import tempfile
 
-from fairseq_ext.compat import child
+from fairseq_ext.core import child
 
 LONGEST = 300  # seconds that a probe may take
 
@@ -25,7 +25,7 @@ import __main__, argparse, os, sys
 __main__.pose("fairseq-generate")
 from fairseq import options
 from fairseq.tasks import TASK_REGISTRY
-from fairseq_ext.compat.own_process import values_of
+from fairseq_ext.core.command_line import values_of
 options.utils.import_user_module(argparse.Namespace(user_dir=values_of("--user-dir")[0]))
 if "translation_ext" not in TASK_REGISTRY:
     sys.exit("it registers no task translation_ext")

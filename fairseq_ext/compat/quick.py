@@ -26,9 +26,9 @@ def leave_out_default_model(options: ModuleType) -> None:
     stock = options.parse_args_and_arch
 
     def parse_args_and_arch(parser, input_args=None, *more, **named):
-        from fairseq_ext.compat import own_process
+        from fairseq_ext.core import command_line
 
-        given = own_process.arguments() if input_args is None else input_args
+        given = command_line.arguments() if input_args is None else input_args
         if not any(argument in ("-a", "--arch") or argument.startswith("--arch=") for argument in given):
             for action in parser._actions:
                 if action.dest == "arch" and action.default == "wav2vec2":

@@ -36,7 +36,7 @@ class Hook(importlib.abc.MetaPathFinder):
     def find_spec(self, fullname, path=None, target=None):
         if fullname in ("fairseq", "fairseq_cli") and not self.asked:
             self.asked = True
-            if patches().beside("fairseq_ext.compat.own_process").command():
+            if patches().beside("fairseq_ext.core.command_line").command():
                 importlib.import_module("fairseq_ext")
         if not fullname.startswith("fairseq."):
             return None
@@ -50,7 +50,7 @@ class Hook(importlib.abc.MetaPathFinder):
 
     def own_process(self) -> None:
         """Make the changes of a command (own_process.py)."""
-        quick = not patches().beside("fairseq_ext.compat.own_process").asks_for_help() and "fairseq" not in sys.modules
+        quick = not patches().beside("fairseq_ext.core.command_line").asks_for_help() and "fairseq" not in sys.modules
         self.commands = patches().QUICK if quick else ()
         for patch in patches().COMMANDS + self.commands:
             if not patch.modules:
@@ -94,7 +94,7 @@ def own_this_process() -> None:
 
     `fairseq_ext/__init__.py` calls it for a command, and nobody else. --verbose, which every command takes, shows tracebacks.
     """
-    own = patches().beside("fairseq_ext.compat.own_process")
+    own = patches().beside("fairseq_ext.core.command_line")
     if own.owned:
         return
     own.owned = own.command() or "?"
@@ -103,7 +103,7 @@ def own_this_process() -> None:
         os.environ["FAIRSEQ_EXT_TRACEBACK"] = "1"
     register().own_process()
     if not own.absolute(os.curdir):  # MKL ends the process there
-        from fairseq_ext.errors import UsageError
+        from fairseq_ext.core.errors import UsageError
 
         raise UsageError("the working folder has been removed: change to another")
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Iterable, Sequence
 
-from fairseq_ext.errors import UsageError, counted
-from fairseq_ext.files import Lines
-from fairseq_ext.terms.lemmas import lemmatizer
-from fairseq_ext.terms.words import words_of
+from fairseq_ext.core.errors import UsageError, counted
+from fairseq_ext.core.files import Lines
+from fairseq_ext.core.lemmas import lemmatizer
+from fairseq_ext.core.words import words_of
 
 FLAG = "--glossary-documents"
 BLANK = "blank"

@@ -39,9 +39,9 @@ from fairseq_ext.constraints.sentence import (
     within_limits,
     without_conflicts,
 )
-from fairseq_ext.errors import UsageError, counted
-from fairseq_ext.files import Lines
-from fairseq_ext.terms.words import LANGUAGE, starts_of, words_of
+from fairseq_ext.core.errors import UsageError, counted
+from fairseq_ext.core.files import Lines
+from fairseq_ext.core.words import LANGUAGE, starts_of, words_of
 
 logger = logging.getLogger("fairseq_ext")
 

@@ -10,8 +10,8 @@ from typing import Any, Optional
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
 from fairseq_ext.constraints.lines import is_json
-from fairseq_ext.errors import UsageError
-from fairseq_ext.files import Lines
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.files import Lines
 
 # defaults of flags that need phrases, and of those among them that need required ones
 REQUIRED = {"constraint_case": None, "constraint_bonus": None, "dba_allocation": "even"}

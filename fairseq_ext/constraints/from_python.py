@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fairseq_ext.constraints.files import ConstraintSource
 from fairseq_ext.constraints.sentence import SentenceConstraints, merge
-from fairseq_ext.errors import UsageError, counted, cut
+from fairseq_ext.core.errors import UsageError, counted, cut
 
 Phrases = Sequence[str | Sequence[str]]  # of one line: each a phrase, or a list of phrases that any one of meets
 

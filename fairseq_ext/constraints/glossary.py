@@ -21,11 +21,11 @@ from fairseq_ext.constraints.flags import case_of
 from fairseq_ext.constraints.phrases.phrase import Phrase, Unwritable
 from fairseq_ext.constraints.phrases.segmenter import Segmenter
 from fairseq_ext.constraints.sentence import EXACT, Cased
-from fairseq_ext.errors import UsageError, counted
-from fairseq_ext.terms.glossary_files import Entry, Errors, Languages, read
-from fairseq_ext.terms.lemmas import lemmatizer
-from fairseq_ext.terms.matcher import Match, Matcher
-from fairseq_ext.terms.words import words_of
+from fairseq_ext.core.errors import UsageError, counted
+from fairseq_ext.core.glossary_files import Entry, Errors, Languages, read
+from fairseq_ext.core.lemmas import lemmatizer
+from fairseq_ext.core.matcher import Match, Matcher
+from fairseq_ext.core.words import words_of
 
 # defaults of flags that need --glossary
 GLOSSARY = {"glossary_match": "surface", "glossary_repeat": "once", "glossary_placement": None, "glossary_report": None}

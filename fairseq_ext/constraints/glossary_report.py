@@ -21,9 +21,9 @@ from unicodedata import normalize
 from fairseq_ext.constraints.glossary import Required
 from fairseq_ext.constraints.phrases.pieces import normal
 from fairseq_ext.constraints.places import Span, Text, Wanted, assigned
-from fairseq_ext.errors import UsageError, report
-from fairseq_ext.files import is_stream
-from fairseq_ext.terms.words import starts_of, words_of
+from fairseq_ext.core.errors import UsageError, report
+from fairseq_ext.core.files import is_stream
+from fairseq_ext.core.words import starts_of, words_of
 
 
 class GlossaryReport:

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.errors import UsageError, cut
-from fairseq_ext.files import Lines
+from fairseq_ext.core.errors import UsageError, cut
+from fairseq_ext.core.files import Lines
 
 KEYS = ("constraints", "any_of", "avoid", "prefix")
 DEEPEST = 100  # lists and objects in one another, which Python's own limit would end somewhere else

@@ -13,8 +13,8 @@ from torch import Tensor
 from fairseq_ext.constraints.phrases.phrase import Phrase, unusable
 from fairseq_ext.constraints.phrases.segmenter import Segmenter
 from fairseq_ext.constraints.sentence import EMPTY, Cased, SentenceConstraints, merge, within_limits
-from fairseq_ext.errors import UsageError
-from fairseq_ext.terms.words import LANGUAGE
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.words import LANGUAGE
 
 
 def pack(

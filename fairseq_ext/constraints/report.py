@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 
 from fairseq_ext.constraints.prefix import met_with_prefix
 from fairseq_ext.constraints.sentence import Meets, SentenceConstraints, SourceTerm, met
-from fairseq_ext.counters import Items, Section
-from fairseq_ext.errors import counted
+from fairseq_ext.core.counters import Items, Section
+from fairseq_ext.core.errors import counted
+from fairseq_ext.core.stats import Stats
 from fairseq_ext.search.finished import Hypothesis
-from fairseq_ext.stats import Stats
 
 LEFT_OUT = "left out, as it costs more than --constraint-bonus gives"
 

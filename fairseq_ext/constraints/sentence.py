@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from fairseq_ext.constraints.phrases.phrase import Phrase, end_of
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
 
 MAX_CONSTRAINTS = 64  # of a sentence
 MAX_TOKENS = 512  # of a sentence's constraints, all alternatives counted

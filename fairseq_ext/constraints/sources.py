@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
 
 STOCKS = {"sampling": "--sampling", "diverse": "--diverse-beam-groups"}  # selections that flags of fairseq's ask for
 

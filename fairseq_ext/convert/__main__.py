@@ -13,7 +13,7 @@ from collections.abc import Callable
 from fairseq_ext.convert import bart, fsmt, marian, multilingual
 from fairseq_ext.convert.folder import Folder
 from fairseq_ext.convert.source import Source
-from fairseq_ext.errors import UsageError, cut, report
+from fairseq_ext.core.errors import UsageError, cut, report
 
 CLASSES: dict[str, Callable[[Source], Folder]] = {  # config.json's "architectures"
     "MarianMTModel": marian.convert,

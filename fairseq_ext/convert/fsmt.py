@@ -9,7 +9,7 @@ from fairseq_ext.convert.folder import Folder
 from fairseq_ext.convert.source import Source
 from fairseq_ext.convert.transformer import Kind, transformer
 from fairseq_ext.convert.vocabulary import SPECIAL, Vocabulary
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
 
 KIND = Kind(scales=True)
 END = "</w>"  # ends a piece that ends a word; fairseq ends the others in @@

@@ -12,7 +12,7 @@ from fairseq_ext.convert.folder import Folder
 from fairseq_ext.convert.source import Source
 from fairseq_ext.convert.transformer import Kind, transformer
 from fairseq_ext.convert.vocabulary import Vocabulary
-from fairseq_ext.terms.words import LANGUAGE
+from fairseq_ext.core.words import LANGUAGE
 
 KIND = Kind(positions="marian", activation="swish", scales=True)
 NAMES = ("source", "target")

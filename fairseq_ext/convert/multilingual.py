@@ -20,7 +20,7 @@ from fairseq_ext.convert.folder import Folder
 from fairseq_ext.convert.source import Source
 from fairseq_ext.convert.transformer import Kind, transformer
 from fairseq_ext.convert.vocabulary import SPECIAL, Vocabulary
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
 
 M2M100 = Kind(pre_norm=True, scales=True)
 MBART = Kind(pre_norm=True, norm_of_embedding=True, positions="learned", activation="gelu")

@@ -14,7 +14,7 @@ import sentencepiece
 import torch
 from torch import Tensor
 
-from fairseq_ext.errors import UsageError, cut
+from fairseq_ext.core.errors import UsageError, cut
 
 SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fairseq_ext.convert.source import Source
 from fairseq_ext.convert.vocabulary import NEVER, Vocabulary
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish", "tanh": "tanh", "gelu_new": "gelu_accurate"}
 FIRST = 2  # row of fairseq's position tables of the first position: <pad> is word 1

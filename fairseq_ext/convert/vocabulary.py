@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 BLANK = re.compile(r"\s")

@@ -7,10 +7,10 @@ import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from typing import Any
 
+from fairseq_ext.core.errors import UsageError, counted, cut, report
 from fairseq_ext.corpus import cluster
 from fairseq_ext.corpus.job import SUFFIXES, Job
 from fairseq_ext.corpus.run import translate
-from fairseq_ext.errors import UsageError, counted, cut, report
 from fairseq_ext.loading.arguments import as_keywords
 
 EXIT_CODES = """

@@ -9,8 +9,8 @@ import socket
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairseq_ext.compat.child import PACKAGES
-from fairseq_ext.errors import UsageError, counted, cut
+from fairseq_ext.core.child import PACKAGES
+from fairseq_ext.core.errors import UsageError, counted, cut
 
 if TYPE_CHECKING:
     from fairseq_ext.corpus.job import Job

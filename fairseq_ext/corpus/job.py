@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fairseq_ext.core.errors import UsageError
 from fairseq_ext.corpus.reading import Shard
-from fairseq_ext.errors import UsageError
 
 SUFFIXES = {"jsonl": ".jsonl", "text": ".txt"}
 

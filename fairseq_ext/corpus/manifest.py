@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+from fairseq_ext.core.digests import fingerprint
+from fairseq_ext.core.errors import UsageError, counted
+from fairseq_ext.core.files import replace, sealed, unsealed
 from fairseq_ext.corpus.shards import Shard
-from fairseq_ext.errors import UsageError, counted
-from fairseq_ext.files import replace, sealed, unsealed
-from fairseq_ext.loading.digests import fingerprint
 
 FORMAT = {"format": "fairseq_ext corpus manifest", "version": 1}
 NEEDED = {  # what the entry of a file has besides, by its state

@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any
 
+from fairseq_ext.core.counters import Section
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.files import PART, replace, sealed, unsealed
 from fairseq_ext.corpus.shards import Shard
 from fairseq_ext.corpus.worker import Result
-from fairseq_ext.counters import Section
-from fairseq_ext.errors import UsageError
-from fairseq_ext.files import PART, replace, sealed, unsealed
 
 VERSION = 1  # of a part's first line
 COPY = 1 << 20  # bytes

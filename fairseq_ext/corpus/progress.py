@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fairseq_ext.errors import counted
+from fairseq_ext.core.errors import counted
 
 if TYPE_CHECKING:
     from fairseq_ext.corpus.scheduler import Scheduler, Unit

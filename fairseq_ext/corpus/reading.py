@@ -23,9 +23,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from fairseq_ext.constraints.lines import KEYS, fields_of, is_json, json_object, parse_json, parse_tabs
+from fairseq_ext.core.errors import UsageError, counted
+from fairseq_ext.core.files import Lines
 from fairseq_ext.corpus.shards import CODECS, Shard
-from fairseq_ext.errors import UsageError, counted
-from fairseq_ext.files import Lines
 
 BLOCK = 1 << 20  # bytes read at once
 MAX_LINE = 1 << 20  # bytes of a line; what is longer is no sentence

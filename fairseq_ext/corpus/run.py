@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from fairseq import options
 
+from fairseq_ext.core.counters import Section
+from fairseq_ext.core.digests import fingerprint, sha256_of
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.files import refuse_shared
 from fairseq_ext.corpus import cluster
 from fairseq_ext.corpus.columns import check_columns
 from fairseq_ext.corpus.job import SUFFIXES, Job, absolute, check_model, files_read
@@ -22,11 +26,7 @@ from fairseq_ext.corpus.reading import Reader, Unreadable
 from fairseq_ext.corpus.run_stats import RunStats
 from fairseq_ext.corpus.shards import Shard, shards_of
 from fairseq_ext.corpus.worker import Result, refusal
-from fairseq_ext.counters import Section
-from fairseq_ext.errors import UsageError
-from fairseq_ext.files import refuse_shared
 from fairseq_ext.loading.arguments import as_arguments, parse
-from fairseq_ext.loading.digests import fingerprint, sha256_of
 from fairseq_ext.loading.raw_text import RawText, kind_of_files
 
 if TYPE_CHECKING:

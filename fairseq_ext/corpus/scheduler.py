@@ -24,10 +24,10 @@ from typing import Any, NamedTuple
 import ray
 from ray.exceptions import ActorDiedError, GetTimeoutError, ObjectLostError, RayActorError, RayTaskError
 
+from fairseq_ext.core.errors import UsageError
 from fairseq_ext.corpus.reading import Sentence
 from fairseq_ext.corpus.shards import Shard
 from fairseq_ext.corpus.worker import Result, Worker
-from fairseq_ext.errors import UsageError
 
 logger = logging.getLogger("fairseq_ext.corpus")
 ATTEMPTS = 3  # losses of a unit before it is halved, and of a worker while it loads before it is given up

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 
 from fairseq_ext.constraints.report import ConstraintCounts
+from fairseq_ext.core.errors import UsageError, explain
+from fairseq_ext.core.stats import Stats
 from fairseq_ext.corpus.reading import Sentence
 from fairseq_ext.corpus.shards import Shard
-from fairseq_ext.errors import UsageError, explain
-from fairseq_ext.stats import Stats
 
 SEPARATORS = str.maketrans({"\u2028": "\\u2028", "\u2029": "\\u2029", "\x85": "\\u0085"})  # some readers end lines there
 

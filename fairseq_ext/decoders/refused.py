@@ -17,7 +17,7 @@ from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.tasks.speech_to_text import SpeechToTextTask
 from fairseq.tasks.translation import TranslationTask
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
 
 SPEECH = ("speech_to_text", "speech_to_speech", "text_to_speech", "wav2vec", "hubert")  # folders of fairseq.models
 

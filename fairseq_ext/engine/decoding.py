@@ -19,10 +19,10 @@ from collections import deque
 import torch
 
 from fairseq_ext.constraints.shorter import Shorter
+from fairseq_ext.core.errors import NotANumber
 from fairseq_ext.engine.intake import Intake, JobRequest, told
 from fairseq_ext.engine.jobs import Partial
 from fairseq_ext.engine.languages import Pair
-from fairseq_ext.errors import NotANumber
 from fairseq_ext.parallel.driver import ParallelSearch
 from fairseq_ext.placement.align import GlossaryPlacement, elsewhere, without_terms
 from fairseq_ext.search.finished import Hypothesis

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from fairseq_ext.engine.processes import Worker
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.process_pool import Worker
 from fairseq_ext.engine.tickets import Ticket
-from fairseq_ext.errors import UsageError
 
 AHEAD = 1.25  # times as many requests as a worker decodes at once are with it
 

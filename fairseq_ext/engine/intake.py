@@ -12,10 +12,10 @@ from fairseq_ext.candidates.flags import check_seed
 from fairseq_ext.constraints.glossary import places_terms
 from fairseq_ext.constraints.report import ConstraintCounts
 from fairseq_ext.constraints.sentence import SentenceConstraints, SourceTerm
+from fairseq_ext.core.errors import UsageError, explain
 from fairseq_ext.engine.jobs import Answer, Job, Work
 from fairseq_ext.engine.languages import LanguagesOfRequests
 from fairseq_ext.engine.requirements import Requirements, Term
-from fairseq_ext.errors import UsageError, explain
 from fairseq_ext.loading.lengths import TooLong
 from fairseq_ext.placement.align import SEARCHED, without_terms
 from fairseq_ext.search.finished import Hypothesis

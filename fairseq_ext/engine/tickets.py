@@ -8,9 +8,9 @@ from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
+from fairseq_ext.core.process_pool import Worker
 from fairseq_ext.engine.callbacks import Calls, Reply, Threads
 from fairseq_ext.engine.jobs import Answer, Job, Partial
-from fairseq_ext.engine.processes import Worker
 
 
 class Busy(RuntimeError):

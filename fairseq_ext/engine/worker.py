@@ -24,11 +24,11 @@ from typing import Any
 
 import torch
 
-from fairseq_ext.compat import child
+from fairseq_ext.core import child
+from fairseq_ext.core.errors import UsageError, explain
 from fairseq_ext.engine.decoding import Decoding
 from fairseq_ext.engine.jobs import Description
 from fairseq_ext.engine.requirements import OfRequests, Requirements
-from fairseq_ext.errors import UsageError, explain
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.loading.lengths import source_limit
 from fairseq_ext.strategies.schedule.stream import Stream

@@ -30,9 +30,9 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fairseq_ext.compat import own_process
-from fairseq_ext.errors import UsageError
-from fairseq_ext.files import cache_folder, replace, untrusted
+from fairseq_ext.core import command_line
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.files import cache_folder, replace, untrusted
 from fairseq_ext.kernels.compiling import ASKING, BROUGHT, FLAGS, HEADERS, LEVELS, SOURCES, compile_files, compiler
 from fairseq_ext.kernels.declarations import signatures
 
@@ -157,7 +157,7 @@ def compile_library(command: list[str], flags: Sequence[str], files: Sequence[Pa
 
 def say(line: str) -> None:
     """Tell why nothing happens for a while: on standard error in a command of ours, in the log of somebody else's program."""
-    if own_process.owned and sys.stderr is not None:
+    if command_line.owned and sys.stderr is not None:
         print(line, file=sys.stderr, flush=True)
     else:
         logger.info(line)

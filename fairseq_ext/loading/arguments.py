@@ -10,7 +10,7 @@ from typing import Any
 
 from fairseq import options
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
 
 
 def as_arguments(flags: Mapping[str, Any]) -> list[str]:

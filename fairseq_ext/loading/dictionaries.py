@@ -13,7 +13,7 @@ from typing import Any
 
 from fairseq.data import Dictionary
 
-from fairseq_ext.errors import cut
+from fairseq_ext.core.errors import cut
 from fairseq_ext.loading.settings import checkpoint_of
 
 logger = logging.getLogger("fairseq_ext")

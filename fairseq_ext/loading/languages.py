@@ -9,7 +9,7 @@ from typing import Any
 from fairseq.data.data_utils import infer_language_pair
 from fairseq.utils import split_paths
 
-from fairseq_ext.errors import UsageError, cut
+from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.loading.saved_settings import saved_settings
 
 DICTIONARY = re.compile(r"dict\.(.+)\.txt")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairseq_ext.errors import SentenceError
+from fairseq_ext.core.errors import SentenceError
 
 
 class TooLong(SentenceError):

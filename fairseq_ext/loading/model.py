@@ -12,7 +12,7 @@ from fairseq import checkpoint_utils, options, tasks, utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from torch import Tensor
 
-from fairseq_ext.errors import SentenceError, UsageError, cut
+from fairseq_ext.core.errors import SentenceError, UsageError, cut
 from fairseq_ext.loading.arguments import parse
 from fairseq_ext.loading.lengths import source_limit, too_long
 

@@ -16,7 +16,7 @@ from typing import Any
 from fairseq import utils
 from fairseq.tasks import TASK_REGISTRY
 
-from fairseq_ext.errors import UsageError, cut
+from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.loading.arguments import as_keywords
 from fairseq_ext.loading.languages import language_pair, languages_of
 from fairseq_ext.loading.saved_settings import saved_settings

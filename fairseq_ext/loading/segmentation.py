@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
 
 SAVED = ("sentencepiece_model", "target_sentencepiece_model", "bpe_codes", "gpt2_encoder_json", "gpt2_vocab_bpe")  # flags of files
 CODES = ("bpecodes", "code", "codes")  # merges, as fairseq's archives and others name them

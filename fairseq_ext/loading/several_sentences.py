@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import regex
 
-from fairseq_ext.errors import counted
+from fairseq_ext.core.errors import counted
 
 SHORT = r"\b(?:\p{L}{1,2}|usw|bzw|vgl|etc|evtl|inkl|Abs|Art|Mrs|Prof|Rev|Gen|Col|Sen|Gov|cie|env|ecc|sig)"  # what a full stop shortens
 # `.`, `?` or `!`, not behind such a word or a number, and then a capital; or a blank line

@@ -10,7 +10,7 @@ from fairseq.tasks.translation_from_pretrained_bart import TranslationFromPretra
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 from omegaconf import DictConfig
 
-from fairseq_ext.errors import UsageError, cut
+from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.loading.settings import setting
 
 PAIRED = (TranslationMultiSimpleEpochTask, MultilingualTranslationTask)  # tasks that are told the pairs of their training

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fairseq.data.encoders import register_bpe
 from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, SentencepieceConfig
 
-from fairseq_ext.terms.words import LANGUAGE
+from fairseq_ext.core.words import LANGUAGE
 
 
 @dataclass

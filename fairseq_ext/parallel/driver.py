@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from fairseq_ext.counters import Ratio, Section
+from fairseq_ext.core.counters import Ratio, Section
+from fairseq_ext.core.errors import NotANumber, UsageError
+from fairseq_ext.core.stats import Stats
 from fairseq_ext.decoders.upload import upload
-from fairseq_ext.errors import NotANumber, UsageError
 from fairseq_ext.parallel.block_reader import BlockReader
 from fairseq_ext.parallel.near_ties import NearTieCounts, NearTies
 from fairseq_ext.parallel.one_sentence import Decoded, decode_alone
@@ -34,7 +35,6 @@ from fairseq_ext.search.request import Request
 from fairseq_ext.search.scheduler import search_all
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.search.searchers.protocol import Searcher
-from fairseq_ext.stats import Stats
 
 
 @dataclass

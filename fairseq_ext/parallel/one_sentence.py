@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from fairseq_ext.errors import NotANumber
+from fairseq_ext.core.errors import NotANumber
 from fairseq_ext.kernels.library import library
 from fairseq_ext.kernels.parallel.parallel_decode import CompiledRow, Status
 from fairseq_ext.parallel.block_reader import BlockReader

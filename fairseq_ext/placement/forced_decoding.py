@@ -16,8 +16,8 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
+from fairseq_ext.core.stats import Stats
 from fairseq_ext.decoders.protocol import AttendingDecoder, BlockDecoder
-from fairseq_ext.stats import Stats
 
 Pair = tuple[int, Sequence[int]]  # the number of a source, and target tokens, EOS included
 TOKENS = 2000  # most target tokens of one call, padding included

@@ -6,7 +6,7 @@ import regex
 
 from fairseq_ext.constraints.phrases.pieces import capitalised, folded
 from fairseq_ext.constraints.places import Span
-from fairseq_ext.terms.words import starts_of, words_of
+from fairseq_ext.core.words import starts_of, words_of
 
 ARTICLE = regex.compile(r"(?<!\w)(a|an)(?= $)", regex.IGNORECASE)
 DETERMINER = regex.compile(r"(?i)(?:an?|the|one|this|that|my|your|his|her|its|our|their) ")

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fairseq_ext.constraints.phrases.pieces import folded
 from fairseq_ext.constraints.places import Span, overlapping
-from fairseq_ext.terms.words import is_word, starts_of, words_of
+from fairseq_ext.core.words import is_word, starts_of, words_of
 
 ATTENDED = 0.25  # least attention to a term's tokens, of 1
 AHEAD = 0.5  # of the most attention: with so much of it, a word behind that one is the term's

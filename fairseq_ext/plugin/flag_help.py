@@ -7,7 +7,7 @@ import textwrap
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 
 from fairseq_ext.candidates.flags import NAMES as CANDIDATES
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
 from fairseq_ext.registry import DEFAULT, POINTS, PRUNERS, STRATEGIES, Strategy, all_strategies, file_of
 
 # A group of flags: its title, the extension points whose strategies bring them, single flags besides, an example, and its page.
@@ -42,7 +42,7 @@ WORK = {  # where flags do their work, of those that another file declares
     "constraints/required.py": "constraints_file", "constraints/banned.py": "avoid_file avoid_case",
     "constraints/phrases/boundaries.py": "constraint_boundary", "constraints/requirement.py": "constraint_case",
     "constraints/sentence_end.py": "constraint_end", "strategies/select/bonus.py": "constraint_bonus",
-    "constraints/glossary.py": "glossary glossary_repeat", "terms/matcher.py": "glossary_match", "placement/align.py": "glossary_placement",
+    "constraints/glossary.py": "glossary glossary_repeat", "core/matcher.py": "glossary_match", "placement/align.py": "glossary_placement",
     "constraints/documents.py": "glossary_documents", "constraints/glossary_report.py": "glossary_report",
     "search/scoring.py": "length_reward length_ratio length_offset length_reward_unbounded",
     "strategies/decoding/_blocks.py": "block_size parallel_length", "strategies/decoding/window.py": "draft_cost",

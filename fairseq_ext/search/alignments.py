@@ -6,7 +6,7 @@ import torch
 from fairseq.sequence_generator import SequenceGeneratorWithAlignment
 from torch import Tensor
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
 
 
 class WithAlignment(SequenceGeneratorWithAlignment):

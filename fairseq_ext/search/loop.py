@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fairseq_ext.core.errors import NotANumber
 from fairseq_ext.decoders.upload import upload
-from fairseq_ext.errors import NotANumber
 from fairseq_ext.search.attention import Attention
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import StopDecision

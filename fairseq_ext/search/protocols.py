@@ -15,6 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
+from fairseq_ext.core.stats import Stats
 from fairseq_ext.decoders.protocol import Decoder, Regroupable
 from fairseq_ext.kernels.constraints.banks import Banks, Estimate
 from fairseq_ext.kernels.search.beam import PlugRules
@@ -26,7 +27,6 @@ from fairseq_ext.search.logits_processors import LogitsProcessors
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.search.spec import SearchSpec
-from fairseq_ext.stats import Stats
 
 
 class Schedule(ABC):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Generic, TypeVar
 
+from fairseq_ext.core.stats import Stats
 from fairseq_ext.kernels.search.beam import STEPS
 from fairseq_ext.search.finished import OnFinal
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Schedule
 from fairseq_ext.search.request import Request
 from fairseq_ext.search.searchers.protocol import Searcher
-from fairseq_ext.stats import Stats
 
 R = TypeVar("R", bound=Request)
 

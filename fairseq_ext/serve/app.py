@@ -20,8 +20,8 @@ from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
 from fastapi_offline import FastAPIOffline
 
+from fairseq_ext.core.errors import UsageError
 from fairseq_ext.engine.jobs import Answer
-from fairseq_ext.errors import UsageError
 from fairseq_ext.serve import records
 from fairseq_ext.serve.glossary_routes import GlossaryRoutes
 from fairseq_ext.serve.libretranslate import LibreTranslate

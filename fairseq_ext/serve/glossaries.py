@@ -8,9 +8,9 @@ import re
 import time
 from pathlib import Path
 
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.files import replace
 from fairseq_ext.engine.jobs import GlossaryFile
-from fairseq_ext.errors import UsageError
-from fairseq_ext.files import replace
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 STALE = 3600.0  # seconds after which a file that a PUT was writing is nobody's

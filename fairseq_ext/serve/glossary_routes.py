@@ -12,15 +12,15 @@ from fastapi import FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.glossary_files import Errors, Languages, read
 from fairseq_ext.engine.jobs import GlossaryFile
-from fairseq_ext.errors import UsageError
 from fairseq_ext.serve.glossaries import Glossaries
 from fairseq_ext.serve.guard import read_body
 from fairseq_ext.serve.models import Pair
 from fairseq_ext.serve.records import read_json
 from fairseq_ext.serve.refusals import ERRORS
 from fairseq_ext.serve.service import Service
-from fairseq_ext.terms.glossary_files import Errors, Languages, read
 
 EXAMPLE = "Patient\tpatient\nChef\tboss|chief\n"
 

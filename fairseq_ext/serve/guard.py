@@ -20,8 +20,8 @@ from collections.abc import AsyncIterator, Mapping
 from fastapi import HTTPException, Request
 from starlette.requests import ClientDisconnect
 
-from fairseq_ext.errors import UsageError
-from fairseq_ext.files import Lines
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.files import Lines
 from fairseq_ext.serve.settings import Settings
 
 

@@ -19,8 +19,8 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse, JSONResponse
 from starlette.datastructures import UploadFile
 
+from fairseq_ext.core.errors import UsageError
 from fairseq_ext.engine.text import ThroughEngine
-from fairseq_ext.errors import UsageError
 from fairseq_ext.serve.detect import READ, candidates
 from fairseq_ext.serve.guard import read_body
 from fairseq_ext.serve.models import Pair

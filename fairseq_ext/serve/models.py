@@ -28,9 +28,9 @@ from typing import Any
 from fastapi import HTTPException
 from fastapi.concurrency import run_in_threadpool
 
+from fairseq_ext.core.errors import UsageError
 from fairseq_ext.engine.engine import Engine
 from fairseq_ext.engine.jobs import Answer, Description, Work
-from fairseq_ext.errors import UsageError
 from fairseq_ext.loading.model_folder import find_model
 from fairseq_ext.serve.pivot import through
 

@@ -9,9 +9,9 @@ from functools import partial
 from threading import Timer
 from typing import Any
 
+from fairseq_ext.core.errors import UsageError
 from fairseq_ext.engine.jobs import Answer
 from fairseq_ext.engine.tickets import Busy, resolve
-from fairseq_ext.errors import UsageError
 
 Submit = Callable[..., Future[Answer]]
 AGAIN = 0.2  # seconds after which the second model is asked again, where its queue is full

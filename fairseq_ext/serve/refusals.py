@@ -7,8 +7,8 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.requests import ClientDisconnect
 
+from fairseq_ext.core.errors import UsageError
 from fairseq_ext.engine.tickets import Busy, Closed, WorkerDied
-from fairseq_ext.errors import UsageError
 from fairseq_ext.serve.glossaries import Missing
 from fairseq_ext.serve.waiting import Gone
 

@@ -11,8 +11,8 @@ from typing import Any
 from fastapi import HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
 
+from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.engine.jobs import Answer, Partial
-from fairseq_ext.errors import UsageError, cut
 from fairseq_ext.serve import records
 from fairseq_ext.serve.glossaries import Glossaries
 from fairseq_ext.serve.guard import Keys, read_body

@@ -11,8 +11,8 @@ from typing import Any
 
 from fastapi import HTTPException, Request
 
+from fairseq_ext.core.errors import UsageError
 from fairseq_ext.engine.jobs import Answer, Partial
-from fairseq_ext.errors import UsageError
 
 
 class Gone(Exception):

@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.compat.invalid_bytes import is_loaded
-from fairseq_ext.errors import SentenceError, UsageError, damaged_data, report
+from fairseq_ext.core.errors import SentenceError, UsageError, damaged_data, report
+from fairseq_ext.core.stats import Stats
 from fairseq_ext.loading.lengths import limit_of
 from fairseq_ext.loading.settings import setting
 from fairseq_ext.registry import choice
 from fairseq_ext.session.cpu_workers import share_of
 from fairseq_ext.session.sentences import Sentences
-from fairseq_ext.stats import Stats
 
 BAD_SENTENCES = 3  # the status of a command with sentences that cannot be translated
 Batch = tuple[dict, Tensor | None, Tensor | None]  # sample, prefix tokens, constraints

@@ -8,7 +8,7 @@ from typing import Any
 
 from fairseq.data import LanguagePairDataset
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
 from fairseq_ext.loading.lengths import limit_of
 from fairseq_ext.registry import refills
 from fairseq_ext.session.interactive import Lines

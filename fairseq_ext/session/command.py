@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fairseq_ext.compat.process_end import at_process_end
-from fairseq_ext.errors import UsageError, report
+from fairseq_ext.core.errors import UsageError, report
+from fairseq_ext.core.process_end import at_process_end
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.session.cpu_workers import Workers
 from fairseq_ext.session.results_file import ResultsFile
@@ -15,8 +15,8 @@ from fairseq_ext.session.run_key import run_key
 from fairseq_ext.session.stats_file import StatsFile
 
 if TYPE_CHECKING:
+    from fairseq_ext.core.stats import Stats
     from fairseq_ext.generator import BeamSearchGenerator
-    from fairseq_ext.stats import Stats
 
 logger = logging.getLogger("fairseq_ext")
 SENTENCES_BETWEEN_TRIMS = 4_000  # after so many the memory that is kept for the next step goes back to the system, which costs some 50 ms

@@ -24,9 +24,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_ext.errors import SentenceError, UsageError
+from fairseq_ext.core.errors import SentenceError, UsageError
+from fairseq_ext.core.stats import Stats
 from fairseq_ext.session.pools import source_of
-from fairseq_ext.stats import Stats
 
 STOPPED = "a process of --cpu-workers was stopped ({how}); if memory ran out, take fewer workers or smaller batches"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
 
 KEPT = 8  # generators of other beams than the flags'
 

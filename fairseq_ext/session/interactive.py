@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_ext.compat import own_process
 from fairseq_ext.compat.invalid_bytes import COMMAND, is_loaded, keep_invalid_bytes
 from fairseq_ext.constraints.flags import check_phrases
 from fairseq_ext.constraints.packed import pack
 from fairseq_ext.constraints.sentence import EMPTY
-from fairseq_ext.errors import SentenceError, UsageError, cut
+from fairseq_ext.core import command_line
+from fairseq_ext.core.errors import SentenceError, UsageError, cut
 from fairseq_ext.loading.lengths import too_long
 from fairseq_ext.loading.settings import setting
 from fairseq_ext.loading.target_dictionary import TargetDictionary
@@ -48,7 +48,7 @@ class Lines(BadSentences):
         super().use_flags(flags)
         if sys.stdin is None and is_loaded(COMMAND) and setting(flags, "interactive", "input") == "-":
             raise UsageError("standard input is closed: give lines there, or name a file by --input")
-        if own_process.owned == COMMAND:
+        if command_line.owned == COMMAND:
             keep_invalid_bytes()
 
     def read(self, lines: Iterable[str], encode: Callable[[list[str]], tuple[list, list]]) -> tuple[list, list]:

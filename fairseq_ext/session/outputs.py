@@ -9,7 +9,7 @@ from fairseq.utils import split_paths
 from omegaconf import DictConfig
 
 from fairseq_ext.config import flags_dataclass
-from fairseq_ext.files import refuse_shared
+from fairseq_ext.core.files import refuse_shared
 from fairseq_ext.loading.settings import setting
 
 WRITTEN = ("results_file", "stats_file", "glossary_report")

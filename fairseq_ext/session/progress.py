@@ -7,7 +7,7 @@ import time
 
 from tqdm import tqdm
 
-from fairseq_ext.stats import Stats
+from fairseq_ext.core.stats import Stats
 
 logger = logging.getLogger("fairseq_ext")
 SECONDS_BETWEEN_LINES = 30.0

@@ -19,8 +19,8 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-from fairseq_ext.errors import UsageError, counted
-from fairseq_ext.files import is_stream
+from fairseq_ext.core.errors import UsageError, counted
+from fairseq_ext.core.files import is_stream
 from fairseq_ext.session import results_line
 
 SHOWN = 80  # characters of a value in a message

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from fairseq_ext.files import sealed, unsealed
+from fairseq_ext.core.files import sealed, unsealed
 
 FORMAT = {"format": "fairseq_ext results", "version": 2}
 START = json.dumps(FORMAT)[:-1].encode()  # of the first line

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fairseq_ext.config import MADE_WITH, fingerprint_of_weights, flags_dataclass
-from fairseq_ext.errors import UsageError
-from fairseq_ext.loading.digests import fingerprint, fingerprint_of_dictionary
+from fairseq_ext.core.digests import fingerprint, fingerprint_of_dictionary
+from fairseq_ext.core.errors import UsageError
 from fairseq_ext.parallel.drafts.factory import table_path
 from fairseq_ext.registry import STRATEGIES, choice
 

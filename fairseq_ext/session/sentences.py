@@ -14,7 +14,6 @@ from fairseq.data.multilingual.multilingual_data_manager import TGT_DICT_NAME
 from fairseq.utils import split_paths
 from torch import Tensor
 
-from fairseq_ext.compat.process_end import at_process_end
 from fairseq_ext.constraints.documents import Documents
 from fairseq_ext.constraints.files import ConstraintSource, Matching
 from fairseq_ext.constraints.flags import case_of
@@ -28,14 +27,15 @@ from fairseq_ext.constraints.phrases.segmenter import Segmenter
 from fairseq_ext.constraints.phrases.target_text import TargetText
 from fairseq_ext.constraints.report import ConstraintCounts, GlossaryCounts
 from fairseq_ext.constraints.sentence import EMPTY, SentenceConstraints, merge
-from fairseq_ext.errors import UsageError, counted, cut, explain
+from fairseq_ext.core.errors import UsageError, counted, cut, explain
+from fairseq_ext.core.process_end import at_process_end
+from fairseq_ext.core.stats import Stats
+from fairseq_ext.core.words import LANGUAGE
 from fairseq_ext.loading.raw_text import RawText, tell_segmented_output
 from fairseq_ext.loading.settings import setting
 from fairseq_ext.loading.target_dictionary import TargetDictionary
 from fairseq_ext.models.sentencepiece_pair import SentencepiecePair
 from fairseq_ext.registry import samples
-from fairseq_ext.stats import Stats
-from fairseq_ext.terms.words import LANGUAGE
 
 logger = logging.getLogger("fairseq_ext")
 

@@ -11,11 +11,11 @@ from typing import Any
 from fairseq_ext import config
 from fairseq_ext.checks import validate
 from fairseq_ext.checks.capabilities import Part
-from fairseq_ext.compat.own_process import decodes_alone
 from fairseq_ext.constraints.flags import boundary_mode, check_phrases, expect_phrases
 from fairseq_ext.constraints.glossary import check_glossary, choose_placement
 from fairseq_ext.constraints.phrases.target_text import TargetText
 from fairseq_ext.constraints.sources import constrained
+from fairseq_ext.core.command_line import decodes_alone
 from fairseq_ext.generator import AlignedBeamSearchGenerator, BeamSearchGenerator
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.loading.dictionaries import warn_of_other_words

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import time
 
-from fairseq_ext.errors import UsageError
-from fairseq_ext.files import is_stream, replace
-from fairseq_ext.stats import Stats
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.files import is_stream, replace
+from fairseq_ext.core.stats import Stats
 
 SECONDS_BETWEEN_WRITES = 20.0
 

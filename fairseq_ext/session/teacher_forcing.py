@@ -10,7 +10,7 @@ from fairseq.sequence_scorer import SequenceScorer
 from fairseq.tasks.translation import TranslationTask
 from torch import Tensor
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
 
 MAX_TOKENS = 12_000  # of a batch, where the flags name no size: that of fairseq-generate
 

@@ -6,7 +6,7 @@ from typing import Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
 
 Text = Optional[str]  # noqa: UP045
 

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_ext.files import cache_folder
+from fairseq_ext.core import array_file
+from fairseq_ext.core.array_file import Damaged
+from fairseq_ext.core.files import cache_folder
 from fairseq_ext.kernels.softmax import lsh_torch
 from fairseq_ext.kernels.softmax.lsh_torch import PRIME, Cuckoo, bits_of
-from fairseq_ext.loading import array_file
-from fairseq_ext.loading.array_file import Damaged
 
 logger = logging.getLogger("fairseq_ext")
 FORMAT, VERSION = "fairseq_ext LSH index", 2

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from fairseq_ext.core.errors import UsageError
 from fairseq_ext.decoders.transformer.supported import has_plain_decoder, has_plain_softmax
-from fairseq_ext.errors import UsageError
 
 
 def output_layers(models: list[Any], flag: str) -> list[tuple[Tensor, Tensor | None]]:

@@ -12,14 +12,14 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 
-from fairseq_ext.errors import UsageError, counted, report
-from fairseq_ext.files import Lines
+from fairseq_ext.core.errors import UsageError, counted, report
+from fairseq_ext.core.files import Lines
+from fairseq_ext.core.glossary_files import Errors, Languages, read
+from fairseq_ext.core.lemmas import Lemmatizer, lemmatizer
+from fairseq_ext.core.matcher import MATCHES
 from fairseq_ext.terms.expand import expand
 from fairseq_ext.terms.formats import hypotheses, own, text, wmt21, wmt23, wmt25
 from fairseq_ext.terms.formats.files import Files
-from fairseq_ext.terms.glossary_files import Errors, Languages, read
-from fairseq_ext.terms.lemmas import Lemmatizer, lemmatizer
-from fairseq_ext.terms.matcher import MATCHES
 from fairseq_ext.terms.score import EvaluationSet, score, table
 from fairseq_ext.terms.significance import compare
 from fairseq_ext.terms.test_set import Sentence

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
+from fairseq_ext.core.words import words_of
 from fairseq_ext.terms.cases import Asked, Case
 from fairseq_ext.terms.text import Text, places_of
-from fairseq_ext.terms.words import words_of
 
 
 def consistency(cases: Sequence[Case]) -> float | None:

@@ -9,8 +9,8 @@ from typing import Any
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from fairseq_ext.errors import UsageError, counted
-from fairseq_ext.terms import lemmas
+from fairseq_ext.core import lemmas
+from fairseq_ext.core.errors import UsageError, counted
 from fairseq_ext.terms.cases import Case, cases_of
 from fairseq_ext.terms.consistency import consistency
 from fairseq_ext.terms.edit_rate import one_minus_term

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
+from fairseq_ext.core.words import is_word
 from fairseq_ext.terms.cases import Case, Span, reference_spans
 from fairseq_ext.terms.text import places
-from fairseq_ext.terms.words import is_word
 
 
 def window_overlap(cases: Sequence[Case], n: int) -> float | None:

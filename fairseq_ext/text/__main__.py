@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from fairseq_ext.errors import UsageError, counted, cut, report
-from fairseq_ext.files import refuse_shared
+from fairseq_ext.core.errors import UsageError, counted, cut, report
+from fairseq_ext.core.files import refuse_shared
 from fairseq_ext.loading.model_folder import add_model, flags_of
 
 if TYPE_CHECKING:

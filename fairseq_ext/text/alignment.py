@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.constraints.places import Span, overlapping, token_spans
+from fairseq_ext.core.words import UNITS, is_word
 from fairseq_ext.placement.forced_decoding import ForcedDecoding
 from fairseq_ext.session.pool_of import pool_without_constraints
-from fairseq_ext.terms.words import UNITS, is_word
 from fairseq_ext.text.translation import Translation
 
 Pairs = list[tuple[Span, Span]]  # characters of the source, and of the translation

@@ -20,8 +20,8 @@ import regex
 from lxml import etree
 from tqdm import tqdm
 
-from fairseq_ext.errors import UsageError, cut
-from fairseq_ext.files import replacing
+from fairseq_ext.core.errors import UsageError, cut
+from fairseq_ext.core.files import replacing
 from fairseq_ext.text.formats import passes
 from fairseq_ext.text.office import tidy
 from fairseq_ext.text.segments import Item

@@ -8,7 +8,7 @@ from functools import partial
 
 from lxml import etree
 
-from fairseq_ext.errors import UsageError, cut
+from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.text.markdown import of_markdown
 from fairseq_ext.text.markup import of_attributes, of_markup
 from fairseq_ext.text.office import of_odt, of_runs

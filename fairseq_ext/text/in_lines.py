@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
 from fairseq_ext.loading.lengths import TooLong
 from fairseq_ext.text.marks import Projection
 from fairseq_ext.text.segments import Item, Segment, halves

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
 
 KNOWN = (
     r"https?://[^\s<>\"']*[^\s<>\"'.,;:!?)\]}“”’»]", r"www\.[^\s<>\"']*[^\s<>\"'.,;:!?)\]}“”’»]",  # URLs, without the mark behind them

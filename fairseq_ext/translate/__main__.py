@@ -9,8 +9,8 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 from typing import Any
 
-from fairseq_ext.compat import own_process
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core import command_line
+from fairseq_ext.core.errors import UsageError
 from fairseq_ext.translate.state import find, keep
 
 BUFFER, BAD = 1000, 3  # lines that are translated together, unless they are typed; the status where one of them could not be
@@ -41,15 +41,15 @@ def load(arguments: list[str]) -> Any:
 
 def main(arguments: list[str]) -> int:
     """The exit code."""
-    given = (own_process.values_of("--buffer-size", arguments) or [str(BUFFER)])[-1]
+    given = (command_line.values_of("--buffer-size", arguments) or [str(BUFFER)])[-1]
     if not given.isdecimal() or not int(given):
         raise UsageError(f"--buffer-size is {given}: give the number of lines that are translated together, 1 or more")
-    if (files := own_process.values_of("--input", arguments)) and files[-1] != "-":
+    if (files := command_line.values_of("--input", arguments)) and files[-1] != "-":
         raise UsageError(f"--input {files[-1]}: this command reads standard input: write < {files[-1]}")
     if sys.stdin is None:
         raise UsageError("standard input is closed: give lines there")
     size = 1 if sys.stdin.isatty() else int(given)
-    model = None if own_process.asks_for_help() else find(arguments)
+    model = None if command_line.asks_for_help() else find(arguments)
     translator = None if model else load(arguments)
     status = first = 0
     while raw := list(itertools.islice(sys.stdin.buffer, size)):
@@ -75,4 +75,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(own_process.arguments()))
+    sys.exit(main(command_line.arguments()))

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_ext.files import replace
+from fairseq_ext.core.files import replace
 
 LINE = 64  # bytes that blocks are aligned to; the file begins with as many digits of its digest
 

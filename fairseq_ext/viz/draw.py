@@ -8,8 +8,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.errors import UsageError, counted
-from fairseq_ext.files import replacing
+from fairseq_ext.core.errors import UsageError, counted
+from fairseq_ext.core.files import replacing
 from fairseq_ext.viz.graph import Graph
 
 MANY = 14  # with more positions cells are small, and colour alone tells the probability

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fairseq_ext.files import replace
+from fairseq_ext.core.files import replace
 from fairseq_ext.viz.draw import picture
 from fairseq_ext.viz.graph import Graph, writing
 from fairseq_ext.viz.page import page

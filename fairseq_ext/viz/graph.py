@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_ext.errors import UsageError
-from fairseq_ext.files import replace
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.files import replace
 from fairseq_ext.parallel.rows import Iteration
 
 NEVER = -1

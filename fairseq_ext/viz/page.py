@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 
-from fairseq_ext.errors import counted
+from fairseq_ext.core.errors import counted
 from fairseq_ext.viz.graph import Graph
 
 STYLE = """body{font:14px sans-serif;margin:1.5em;color:#222} .wide{overflow-x:auto;border:1px solid #ddd;margin:1em 0}

@@ -26,9 +26,9 @@ from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, Sentencepi
 
 from fairseq_ext.constraints.glossary import Glossary, GlossaryOptions
 from fairseq_ext.constraints.phrases.segmenter import Segmenter
-from fairseq_ext.terms.glossary_files import Languages
-from fairseq_ext.terms.lemmas import lemmatizer
-from fairseq_ext.terms.words import words_of
+from fairseq_ext.core.glossary_files import Languages
+from fairseq_ext.core.lemmas import lemmatizer
+from fairseq_ext.core.words import words_of
 
 DEMO = Path(__file__).parents[2] / "checkpoints" / "demo"
 MOST_LOAD, MOST_MATCH = 3.0, 1e-4  # seconds

@@ -28,6 +28,7 @@ import torch
 from report import machine, where_and_when
 
 import fairseq_ext  # noqa: F401
+from fairseq_ext.core.stats import Stats
 from fairseq_ext.decoders.linear import Linear
 from fairseq_ext.kernels.decoder.transformer import PackedLinear
 from fairseq_ext.kernels.library import give_back_memory
@@ -39,7 +40,6 @@ from fairseq_ext.softmax.error_bounds import Screen
 from fairseq_ext.softmax.lsh_index import Parameters
 from fairseq_ext.softmax.shortlist import ShortlistSoftmax
 from fairseq_ext.softmax.shortlist_stats import ShortlistMeter
-from fairseq_ext.stats import Stats
 from fairseq_ext.strategies.softmax.lsh import LSH
 from fairseq_ext.strategies.softmax.screened import TOLERANCE, Screened, ScreenedLogProbs, words_scored_again
 

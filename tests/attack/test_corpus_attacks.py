@@ -14,11 +14,11 @@ from corpus_rows import COMMANDS, OBJECTS, USAGE
 from forked import Done, forked
 from sizes import drawn
 
+from fairseq_ext.core.stats import Stats
 from fairseq_ext.corpus import run
 from fairseq_ext.corpus.__main__ import main
 from fairseq_ext.corpus.job import check_model
 from fairseq_ext.corpus.worker import Result
-from fairseq_ext.stats import Stats
 
 
 class Echo:

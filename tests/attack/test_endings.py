@@ -16,11 +16,11 @@ from forked import Child
 from sizes import drawn
 
 from fairseq_ext import compat
-from fairseq_ext.compat import leaving
+from fairseq_ext.core import leaving
+from fairseq_ext.core.stats import Stats
 from fairseq_ext.corpus import run
 from fairseq_ext.corpus.__main__ import main as corpus_main
 from fairseq_ext.corpus.worker import Result
-from fairseq_ext.stats import Stats
 from fairseq_ext.terms.__main__ import main as terms_main
 
 START_UP = Path(compat.__file__).with_name("fairseq_ext.pth")
@@ -185,8 +185,8 @@ def test_ctrl_c_ends_the_corpus_command_quietly(tmp_path):
 
 
 STARTS = [
-    (["-m", "fairseq_ext.corpus"], "fairseq_ext.files"),
-    (["-m", "fairseq_ext.terms"], "fairseq_ext.files"),
+    (["-m", "fairseq_ext.corpus"], "fairseq_ext.core.files"),
+    (["-m", "fairseq_ext.terms"], "fairseq_ext.core.files"),
     ([str(BIN / "fairseq-generate"), "--task", "translation_ext"], "numpy"),  # in the first second
     ([str(BIN / "fairseq-generate"), "--task=translation_ext"], "sacrebleu"),
 ]

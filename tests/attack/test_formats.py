@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from fairseq_ext import UsageError
+from fairseq_ext.core import array_file
+from fairseq_ext.core.files import sealed
 from fairseq_ext.corpus.manifest import Manifest
-from fairseq_ext.files import sealed
-from fairseq_ext.loading import array_file
 from fairseq_ext.parallel.drafts import table
 from fairseq_ext.parallel.drafts.table import Table
 from fairseq_ext.session.results_file import ResultsFile

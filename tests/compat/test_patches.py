@@ -27,14 +27,14 @@ HELD = {  # what each patch leaves in others' modules, as a pattern; without any
     "uncompiled.stand_in": r"fairseq\.data\.(data_utils_fast|token_block_utils_fast)\..*",
     "uncompiled.count_ngrams": r"fairseq\.scoring\.bleu\.Scorer\.__init__",
     "repairs.silence_notices": r"warnings\.filters",
-    "fairseq_ext.compat.leaving.install_hook": r"sys\.excepthook",
-    "fairseq_ext.compat.leaving.watch_output": r"logging\.Handler\.handleError",
+    "fairseq_ext.core.leaving.install_hook": r"sys\.excepthook",
+    "fairseq_ext.core.leaving.watch_output": r"logging\.Handler\.handleError",
     "fairseq_ext.compat.quick.spare_collections": r"gc\.set_threshold",
     "fairseq_ext.compat.quick.read_plain_values": r"omegaconf\.dictconfig\.DictConfig\.__getattr__",
     "fairseq_ext.compat.quick.leave_out_default_model": r"fairseq\.options\.parse_args_and_arch",
     "fairseq_ext.compat.lazy.replace_registries": r"fairseq\.([\w.]+_REGISTRY|registry\.setup_registry)",
 }
-FOR_A_WHILE = {"fairseq_ext.compat.own_process.leave_out_working_folder", "checkpoints.allow_plain_classes", "repairs.set_up_no_log"}
+FOR_A_WHILE = {"fairseq_ext.core.command_line.leave_out_working_folder", "checkpoints.allow_plain_classes", "repairs.set_up_no_log"}
 
 
 @pytest.mark.parametrize(

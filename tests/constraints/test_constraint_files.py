@@ -31,8 +31,8 @@ from fairseq_ext.constraints.glossary import GlossaryOptions
 from fairseq_ext.constraints.packed import from_packed
 from fairseq_ext.constraints.phrases.segmenter import Segmenter
 from fairseq_ext.constraints.sentence import EMPTY
-from fairseq_ext.errors import UsageError
-from fairseq_ext.files import Lines
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.files import Lines
 
 CORPUS = ["the red house", "a small red dog sees the house", "the dogs see a small house", "no dog sees the red houses"] * 5
 
@@ -292,7 +292,7 @@ def test_lines_are_those_between_line_feeds(tmp_path_factory, content):
 
 
 def test_lines_across_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr("fairseq_ext.files.BLOCK", 7)
+    monkeypatch.setattr("fairseq_ext.core.files.BLOCK", 7)
     text = [str(i) * (i % 5) for i in range(100)]
     (tmp_path / "f").write_text("\n".join(text) + "\n")
     lines = Lines(str(tmp_path / "f"), "--flag")

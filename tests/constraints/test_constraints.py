@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fairseq_ext.constraints.packed import from_packed, keys_of, pack
 from fairseq_ext.constraints.sentence import EMPTY, MAX_CONSTRAINTS, MAX_TOKENS, SentenceConstraints, merge, met
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
 
 phrases = st.lists(st.integers(1, 3), min_size=1, max_size=3).map(tuple)
 kinds = st.lists(st.lists(phrases, min_size=1, max_size=2).map(tuple), min_size=1, max_size=3)

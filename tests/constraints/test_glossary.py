@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from fairseq_ext.constraints.glossary import Glossary, GlossaryOptions, encoded_together
 from fairseq_ext.constraints.phrases.segmenter import Segmenter
-from fairseq_ext.errors import UsageError
-from fairseq_ext.terms.glossary_files import Languages
-from fairseq_ext.terms.words import words_of
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.glossary_files import Languages
+from fairseq_ext.core.words import words_of
 
 
 class Spelled:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fairseq_ext.constraints.glossary import Required, Term
 from fairseq_ext.constraints.glossary_report import GlossaryReport, forms_used
 from fairseq_ext.constraints.sentence import Cased, SentenceConstraints, met
-from fairseq_ext.terms.matcher import Match
+from fairseq_ext.core.matcher import Match
 
 
 def required(targets: str, *words: int, case: str = "exact", term: str = "T", line: int = 1) -> Required:

@@ -7,7 +7,7 @@ from fairseq.data import Dictionary
 from fairseq_ext.constraints.packed import from_packed
 from fairseq_ext.constraints.phrases.segmenter import Segmenter
 from fairseq_ext.constraints.phrases.spelling import nearest_spelling
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
 
 
 @pytest.mark.parametrize(

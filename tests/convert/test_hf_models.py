@@ -21,7 +21,7 @@ pytest.importorskip("transformers", reason="the oracle is not installed")
 import hf_models  # noqa: E402
 from hf_models import KINDS, Made, make  # noqa: E402
 
-from fairseq_ext.errors import UsageError  # noqa: E402
+from fairseq_ext.core.errors import UsageError  # noqa: E402
 
 
 def lines(count: int, seed: int) -> list[str]:

@@ -9,11 +9,11 @@ import pytest
 from corpus_jobs import Echo, finals, job, one_process, records, write_text
 
 from fairseq_ext import UsageError
+from fairseq_ext.core.files import sealed
 from fairseq_ext.corpus import cluster
 from fairseq_ext.corpus.__main__ import job_of, main
 from fairseq_ext.corpus.output import Store
 from fairseq_ext.corpus.run import translate
-from fairseq_ext.files import sealed
 from fairseq_ext.loading.arguments import as_keywords
 
 

@@ -8,6 +8,7 @@ from decoders.decoder_rows import EOS, MODELS, TOLERANCE, Rows, model_of
 from models import ARCHITECTURES, batch, build, forced, generators, run, same
 from sizes import covering
 
+from fairseq_ext.core.errors import UsageError
 from fairseq_ext.decoders.factory import make_decoder
 from fairseq_ext.decoders.fairseq.decoder import FairseqBackend
 from fairseq_ext.decoders.self_check import disagreement
@@ -16,7 +17,6 @@ from fairseq_ext.decoders.transformer.encoder import fast_encoder
 from fairseq_ext.decoders.transformer.rows import RowGroup
 from fairseq_ext.decoders.transformer.supported import unsupported
 from fairseq_ext.decoders.transformer.weights import read_weights
-from fairseq_ext.errors import UsageError
 
 # ---- one token a step
 

@@ -8,8 +8,8 @@ import torch
 from models import build, generators
 from test_cli import EXT, generate, interactive, sentence
 
+from fairseq_ext.core.errors import UsageError
 from fairseq_ext.corpus.worker import Worker
-from fairseq_ext.errors import UsageError
 from fairseq_ext.translator import Translator
 
 KEY_BIAS = "decoder.layers.0.self_attn.k_proj.bias"

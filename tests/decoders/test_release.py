@@ -7,7 +7,7 @@ import torch
 from models import batch, build, generators, run, same
 from test_cli import EXT, generate, lines, same_lines
 
-from fairseq_ext.compat import own_process
+from fairseq_ext.core import command_line
 from fairseq_ext.kernels.library import library
 
 needs_library = pytest.mark.skipif(library() is None, reason="there is no C++ compiler")
@@ -64,11 +64,11 @@ PROGRAMS = [  # what python was started with, and the command that it is
 def test_a_process_is_a_commands_own_or_somebody_elses(words, module, monkeypatch):
     monkeypatch.setattr(sys, "orig_argv", ["python", "-u", *words])
     monkeypatch.setattr(sys, "argv", [words[0], *words[2:]] if words[0] in ("-m", "-c") else words)
-    assert own_process.command() == module
-    monkeypatch.setattr(own_process, "owned", module)
-    assert own_process.decodes_alone() == module.startswith("fairseq_cli.")
+    assert command_line.command() == module
+    monkeypatch.setattr(command_line, "owned", module)
+    assert command_line.decodes_alone() == module.startswith("fairseq_cli.")
     monkeypatch.setattr(sys, "argv", ["fairseq-generate", "data", *WORDS])  # a program that calls fairseq-generate's main function
-    assert not own_process.command()
+    assert not command_line.command()
 
 
 def test_a_command_gives_stocks_lines_from_weights_held_once(tiny):

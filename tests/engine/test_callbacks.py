@@ -12,10 +12,10 @@ from test_decoding import FLAGS, LINES
 from test_engine import workers_of
 
 from fairseq_ext import Engine, Translator, UsageError
+from fairseq_ext.core.process_pool import Worker
 from fairseq_ext.engine.callbacks import Threads
 from fairseq_ext.engine.engine import TRIES
 from fairseq_ext.engine.jobs import Partial
-from fairseq_ext.engine.processes import Worker
 
 PATIENCE = 120  # seconds for anything, on a machine that does much else
 SOURCE = " ".join(LINES[:4])

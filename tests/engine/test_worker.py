@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from fairseq_ext.core.errors import UsageError
 from fairseq_ext.engine import worker
 from fairseq_ext.engine.decoding import Decoding
 from fairseq_ext.engine.jobs import Answer, Job
-from fairseq_ext.errors import UsageError
 from fairseq_ext.kernels.library import give_back_memory
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from conftest import BIN
 
-from fairseq_ext.compat.child import search_path
+from fairseq_ext.core.child import search_path
 from fairseq_ext.kernels.library import library
 
 DEMO = Path(__file__).parents[2] / "checkpoints" / "demo"
@@ -72,7 +72,7 @@ def test_a_folder_that_pythonpath_names_is_searched(tmp_path):
     assert "theirs\n" in done.stdout
     package = Path(search_path.__code__.co_filename).parents[1]
     shutil.copytree(package, tmp_path / "clone" / "fairseq_ext", ignore=shutil.ignore_patterns("__pycache__"))
-    with open(tmp_path / "clone" / "fairseq_ext" / "compat" / "child.py", "a") as file:
+    with open(tmp_path / "clone" / "fairseq_ext" / "core" / "child.py", "a") as file:
         file.write("print('the clone')\n")
     said = run([sys.executable, "-m", "fairseq_ext.terms", "--help"], tmp_path / "clone")
     assert said.stdout.startswith("the clone\n") and "{score,expand}" in said.stdout

@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from decoders.decoder_rows import MODELS, Rows, model_of
 from models import batch, build, generators, run, same
 
+from fairseq_ext.core.errors import UsageError
 from fairseq_ext.decoders import factory, linear
 from fairseq_ext.decoders.factory import make_decoder
 from fairseq_ext.decoders.transformer.decoder import TransformerBackend
-from fairseq_ext.errors import UsageError
 from fairseq_ext.kernels import library as building
 from fairseq_ext.kernels.decoder import transformer as step
 from fairseq_ext.kernels.search import topk

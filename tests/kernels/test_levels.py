@@ -15,7 +15,7 @@ import torch
 from conftest import BIN
 
 from fairseq_ext import doctor
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
 from fairseq_ext.kernels import library as building
 from fairseq_ext.kernels.compiling import FLAGS, FOLDER, LEVELS
 from fairseq_ext.kernels.decoder.transformer import PackedLinear

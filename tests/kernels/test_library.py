@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_ext.compat import own_process
-from fairseq_ext.files import untrusted
+from fairseq_ext.core import command_line
+from fairseq_ext.core.files import untrusted
 from fairseq_ext.kernels import library as building
 from fairseq_ext.kernels.compiling import FLAGS, FOLDER
 from fairseq_ext.kernels.constraints import banks, constrained
@@ -123,7 +123,7 @@ def planted(folder: Path, mark: Path) -> bytes:
 
 @needs_compiler
 def test_a_built_library_is_private_and_used_again(small, caplog, capsys, monkeypatch):
-    monkeypatch.setattr(own_process, "owned", "fairseq_cli.generate")
+    monkeypatch.setattr(command_line, "owned", "fairseq_cli.generate")
     with caplog.at_level(logging.INFO, "fairseq_ext"):
         assert load().works() == 1
         assert capsys.readouterr().err == "compiling the decoder step, once on this machine: about 15 s\n"

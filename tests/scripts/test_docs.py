@@ -47,9 +47,9 @@ def test_every_flag_is_named_on_a_page_of_its_subject() -> None:
 
 
 def test_every_key_of_the_statistics_is_explained() -> None:
-    from fairseq_ext.counters import Section
+    from fairseq_ext.core.counters import Section
+    from fairseq_ext.core.stats import Stats
     from fairseq_ext.registry import all_strategies
-    from fairseq_ext.stats import Stats
 
     all_strategies()  # whose sections are then known
     names = {field.name for field in dataclasses.fields(Stats) if not field.name.startswith("_")}

@@ -73,7 +73,7 @@ def test_a_release_has_the_notes_of_its_version_and_checksums(tmp_path: Path, ta
     """By the workflow's own step, with a `gh` that writes down what it is given."""
     step = workflow("release.yml")["jobs"]["release"]["steps"][-1]["run"]
     files = {
-        "fairseq_ext/version.py": '__version__ = "0.1.0"\n', "wheels/one.whl": "1", "wheels/two.whl": "2",
+        "fairseq_ext/core/__init__.py": '__version__ = "0.1.0"\n', "wheels/one.whl": "1", "wheels/two.whl": "2",
         "gh": '#!/bin/sh\necho "$@" > given\n',
         "CHANGELOG.md": f"# Changes\n\n## 0.10.0\n\n- No.\n\n{heading}\n\n- Yes.\n\n## 0.0.9\n\n- No.\n",
     }  # fmt: skip

@@ -10,13 +10,13 @@ import torch
 from models import batch, build, generators, run, same
 from sizes import drawn, part_of
 
+from fairseq_ext.core.stats import Stats
 from fairseq_ext.kernels.library import library
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.request import Request
 from fairseq_ext.search.searchers.compiled import CompiledSearch
 from fairseq_ext.search.searchers.loop import LoopSearch
 from fairseq_ext.search.searchers.several import BeamSearch, beam_search
-from fairseq_ext.stats import Stats
 from fairseq_ext.strategies.select.topk import TopK
 from fairseq_ext.strategies.stop.count import Count
 from fairseq_ext.strategies.stop.first import First

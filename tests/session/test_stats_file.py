@@ -7,10 +7,10 @@ import forked
 import pytest
 from test_cli import EXT, generate, sentence
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.stats import Stats
 from fairseq_ext.session import stats_file
 from fairseq_ext.session.stats_file import StatsFile
-from fairseq_ext.stats import Stats
 
 
 def test_the_file_follows_the_run(tmp_path, monkeypatch):

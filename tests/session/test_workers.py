@@ -19,7 +19,7 @@ from models import batch, build, same, task
 from sizes import drawn
 
 from fairseq_ext import Translator
-from fairseq_ext.errors import SentenceError, UsageError
+from fairseq_ext.core.errors import SentenceError, UsageError
 
 
 def decode(models: list, sample: dict, workers: int, flags: dict | None = None, prefix=None, **generation):

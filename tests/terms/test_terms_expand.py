@@ -2,9 +2,9 @@
 
 import pytest
 
+from fairseq_ext.core.lemmas import lemmatizer
 from fairseq_ext.terms.__main__ import main
 from fairseq_ext.terms.expand import forms_in
-from fairseq_ext.terms.lemmas import lemmatizer
 
 ENGLISH = lemmatizer("en", "--lang")
 LINES = ["Boots are on the table, two boots and one boot.", "A rubber boot, rubber boots, RUBBER boots", "She boots it.", "“Rubber boots!”"]

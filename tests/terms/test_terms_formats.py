@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
 from fairseq_ext.terms.formats import hypotheses, own, text, wmt21, wmt23, wmt25
 from fairseq_ext.terms.formats.files import Files
 from fairseq_ext.terms.test_set import Sentence, Term

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fairseq_ext.errors import UsageError
-from fairseq_ext.terms.glossary_files import Errors, Languages, read
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.glossary_files import Errors, Languages, read
 
 ENTRIES = [("Ader", ("vein", "lode")), ("grüne Ader", ("green vein",))]
 TBX2 = """<?xml version="1.0"?>

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from sacrebleu.metrics.lib_ter import translation_edit_rate
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.lemmas import lemmatizer
 from fairseq_ext.terms.cases import cases_of
 from fairseq_ext.terms.consistency import consistency
 from fairseq_ext.terms.edit_rate import cost, one_minus_term
 from fairseq_ext.terms.exact_match import exact_match
 from fairseq_ext.terms.final_punctuation import after_final_punctuation
-from fairseq_ext.terms.lemmas import lemmatizer
 from fairseq_ext.terms.score import EvaluationSet, score
 from fairseq_ext.terms.significance import compare, p_value
 from fairseq_ext.terms.success import share, success, success_words

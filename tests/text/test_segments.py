@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
 from fairseq_ext.text.formats import passes
 from fairseq_ext.text.placeholders import find
 from fairseq_ext.text.segments import Segment, halves

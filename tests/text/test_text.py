@@ -71,7 +71,7 @@ def test_placeholders_before_the_last_punctuation_keep_their_order_and_stay_befo
 
 
 def test_what_cannot_be_translated_stays_and_is_told(translator, monkeypatch):
-    from fairseq_ext.errors import SentenceError
+    from fairseq_ext.core.errors import SentenceError
 
     checked = translator.checked
 

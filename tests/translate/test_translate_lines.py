@@ -13,7 +13,7 @@ import pytest
 from serving import FLAGS, MODEL
 from sizes import part_of
 
-from fairseq_ext.files import cache_folder
+from fairseq_ext.core.files import cache_folder
 from fairseq_ext.kernels import library
 from fairseq_ext.loading.arguments import as_arguments
 from fairseq_ext.translate import state

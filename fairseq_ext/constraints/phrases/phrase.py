@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fairseq.data import Dictionary
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
 
 Phrase = tuple[int, ...]  # target token ids, at least one
 

@@ -20,7 +20,7 @@ from fairseq_ext.constraints.phrases.boundaries import kind_of
 from fairseq_ext.constraints.phrases.phrase import Phrase, Unwritable, end_of, unusable
 from fairseq_ext.constraints.phrases.pieces import capitalised
 from fairseq_ext.constraints.phrases.spelling import nearest_spelling
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
 
 
 class Segmenter:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.errors import UsageError
-from fairseq_ext.files import Lines
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.files import Lines
 from fairseq_ext.parallel.drafts.drafter import Drafter, Nothing, Trajectory
 from fairseq_ext.parallel.drafts.ngram import Ngram
 from fairseq_ext.parallel.drafts.previous import Previous

@@ -13,7 +13,7 @@ import logging
 
 import numpy as np
 
-from fairseq_ext.errors import counted
+from fairseq_ext.core.errors import counted
 from fairseq_ext.kernels.parallel import draft as kernel
 from fairseq_ext.kernels.parallel.draft import CompiledDrafter
 from fairseq_ext.parallel.drafts.drafter import Draft, Drafter, without_end

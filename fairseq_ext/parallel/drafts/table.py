@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_ext.errors import UsageError
-from fairseq_ext.loading import array_file
-from fairseq_ext.loading.array_file import Damaged
+from fairseq_ext.core import array_file
+from fairseq_ext.core.array_file import Damaged
+from fairseq_ext.core.errors import UsageError
 
 FORMAT, VERSION = "fairseq_ext draft table", 2
 WHOLE, WORDS = ("<i8",), ("<u2", "<i4", "<i8")

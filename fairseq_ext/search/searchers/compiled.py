@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from fairseq_ext.constraints.sentence import SentenceConstraints
+from fairseq_ext.core.errors import NotANumber
 from fairseq_ext.decoders.protocol import BatchReader
-from fairseq_ext.errors import NotANumber
 from fairseq_ext.kernels.library import library
 from fairseq_ext.kernels.search.beam import CompiledBatch, CompiledSentence, Result, Rules, StopRule
 from fairseq_ext.search.finished import Ending, Hypothesis, n_best

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 import torch
 
 from fairseq_ext.constraints.sentence import SentenceConstraints
-from fairseq_ext.errors import NotANumber
+from fairseq_ext.core.errors import NotANumber
 from fairseq_ext.kernels.constraints.banks import Banks
 from fairseq_ext.kernels.constraints.constrained import CompiledConstrained, Settings
 from fairseq_ext.kernels.search.beam import Result

@@ -10,8 +10,8 @@ from argparse import Namespace
 from omegaconf import DictConfig
 
 from fairseq_ext.compat.invalid_bytes import is_loaded
-from fairseq_ext.errors import UsageError, counted, cut
-from fairseq_ext.files import table_lines
+from fairseq_ext.core.errors import UsageError, counted, cut
+from fairseq_ext.core.files import table_lines
 from fairseq_ext.loading.settings import setting
 
 LARGEST = 2**31 - 1

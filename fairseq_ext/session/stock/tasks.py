@@ -17,7 +17,7 @@ from fairseq.tasks.translation_from_pretrained_bart import TranslationFromPretra
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 from fairseq.utils import split_paths
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
 
 MULTILINGUAL = ("--add-data-source-prefix-tags", "--lang-tok-behind-eos")
 NLLB_TAGS = ("<MINED_DATA>", "<MMT_BT_DATA>", "<SMT_BT_DATA>")  # behind the languages, in the order of NLLB's training

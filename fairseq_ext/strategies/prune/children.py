@@ -13,7 +13,7 @@ from typing import Optional
 
 from fairseq.dataclass import FairseqDataclass
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
 from fairseq_ext.registry import register
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fairseq_ext.constraints.flags import ConstraintFlags
 from fairseq_ext.constraints.required import PhraseTable
-from fairseq_ext.errors import SentenceError
+from fairseq_ext.core.errors import SentenceError
 from fairseq_ext.registry import register
 from fairseq_ext.strategies.select._tables import Tables
 from fairseq_ext.strategies.select.gbs import GridBeam

@@ -10,7 +10,7 @@ Shapes: S live sentences, G groups, c candidates of a group, V words.
 
 import torch
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates

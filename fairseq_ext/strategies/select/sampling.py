@@ -18,7 +18,7 @@ import torch
 from fairseq.dataclass import FairseqDataclass
 from torch import Tensor
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
 from fairseq_ext.kernels.search.beam import PlugRules
 from fairseq_ext.kernels.search.sampling import Cut, draw, draw_compiled, uniform
 from fairseq_ext.registry import register

@@ -21,8 +21,8 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
-from fairseq_ext.errors import UsageError
-from fairseq_ext.files import table_lines
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.files import table_lines
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.pool import OfPool, Pool

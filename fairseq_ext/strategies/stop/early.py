@@ -28,6 +28,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from fairseq_ext.core.stats import Stats
 from fairseq_ext.decoders.upload import upload
 from fairseq_ext.kernels.constraints.banks import Estimate
 from fairseq_ext.registry import register
@@ -37,7 +38,6 @@ from fairseq_ext.search.finished import Finished
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Stop
 from fairseq_ext.search.scoring import Scoring
-from fairseq_ext.stats import Stats
 from fairseq_ext.strategies.stop.count import Count
 from fairseq_ext.strategies.stop.length_reward import LengthFlags, check_length
 

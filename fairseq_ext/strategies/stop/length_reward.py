@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from fairseq.dataclass import FairseqDataclass
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
 
 MOST = 1000  # nats, and target tokens for each source token
 LONGEST = 1_000_000  # subwords

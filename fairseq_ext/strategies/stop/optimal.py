@@ -25,8 +25,9 @@ import torch
 from fairseq.dataclass import ChoiceEnum
 from torch import Tensor
 
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.stats import Stats
 from fairseq_ext.decoders.upload import upload
-from fairseq_ext.errors import UsageError
 from fairseq_ext.kernels.search.beam import PlugRules, StopRule
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam
@@ -35,7 +36,6 @@ from fairseq_ext.search.finished import Ending, Finished
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Stop
 from fairseq_ext.search.scoring import Scoring
-from fairseq_ext.stats import Stats
 from fairseq_ext.strategies.stop._certificates import Certificates, Saved
 from fairseq_ext.strategies.stop.length_reward import LengthFlags, check_length
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from fairseq_ext.errors import UsageError, counted
-from fairseq_ext.files import Lines
+from fairseq_ext.core.errors import UsageError, counted
+from fairseq_ext.core.files import Lines
 
 
 @dataclass(frozen=True)

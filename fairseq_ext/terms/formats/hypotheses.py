@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairseq_ext.errors import UsageError
-from fairseq_ext.files import Lines
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.files import Lines
 from fairseq_ext.terms.formats import wmt21
 from fairseq_ext.terms.formats.files import objects, text_lines
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairseq_ext.errors import UsageError, counted
-from fairseq_ext.files import Lines
+from fairseq_ext.core.errors import UsageError, counted
+from fairseq_ext.core.files import Lines
 from fairseq_ext.terms.formats.files import Files, objects, text_field
 from fairseq_ext.terms.test_set import Sentence, terms_of
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.words import words_of
 from fairseq_ext.terms.formats.files import Files, same_length, text_lines
 from fairseq_ext.terms.test_set import Sentence, Term
-from fairseq_ext.terms.words import words_of
 
 
 @dataclass

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
 from fairseq_ext.terms.formats.files import Files, objects, same_length, text_lines
 from fairseq_ext.terms.test_set import Sentence, Term, targets_of
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
 from fairseq_ext.terms.formats.files import Files, objects, text_field
 from fairseq_ext.terms.test_set import Sentence, terms_of
 

@@ -12,7 +12,7 @@ from table_model import EOS, FIRST_WORD, random_table, search, stop_plug, words
 
 from fairseq_ext.constraints.report import LEFT_OUT, Asked, ConstraintCounts, report_constraints
 from fairseq_ext.constraints.sentence import SentenceConstraints
-from fairseq_ext.stats import Stats
+from fairseq_ext.core.stats import Stats
 from fairseq_ext.strategies.select.bonus import Bonus
 from fairseq_ext.strategies.select.topk import TopK
 

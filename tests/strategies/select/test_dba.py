@@ -14,7 +14,7 @@ from table_model import EOS, FIRST_WORD, PAD, Found, lattice, number, random_tab
 
 from fairseq_ext.constraints.report import Asked, report_constraints
 from fairseq_ext.constraints.sentence import SentenceConstraints, met
-from fairseq_ext.stats import Stats
+from fairseq_ext.core.stats import Stats
 from fairseq_ext.strategies.select.dba import DBA
 from fairseq_ext.strategies.select.topk import TopK
 

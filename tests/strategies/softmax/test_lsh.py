@@ -13,17 +13,17 @@ from models import alone, batch, build, dictionary, forced, generators, run, sam
 
 from fairseq_ext import UsageError
 from fairseq_ext.constraints.sentence import SentenceConstraints, met
+from fairseq_ext.core import array_file
+from fairseq_ext.core.stats import Stats
 from fairseq_ext.kernels.library import library
 from fairseq_ext.kernels.softmax import lsh_torch
 from fairseq_ext.kernels.softmax import shortlist as gathered
-from fairseq_ext.loading import array_file
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.softmax import lsh_index
 from fairseq_ext.softmax.lsh_index import Parameters
 from fairseq_ext.softmax.shortlist_stats import ShortlistMeter
-from fairseq_ext.stats import Stats
 from fairseq_ext.strategies.softmax import lsh
 from fairseq_ext.strategies.softmax.lsh import LSH
 

@@ -8,10 +8,10 @@ import torch
 from models import batch, build, generators, run, same
 
 from fairseq_ext import UsageError
+from fairseq_ext.core.stats import Stats
 from fairseq_ext.kernels.library import library
 from fairseq_ext.softmax import error_bounds as screening
 from fairseq_ext.softmax.error_bounds import Screen, rounded
-from fairseq_ext.stats import Stats
 from fairseq_ext.strategies.softmax import screened
 from fairseq_ext.strategies.softmax.screened import Screened, ScreenedLogProbs, words_scored_again
 

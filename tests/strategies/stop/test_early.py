@@ -9,9 +9,9 @@ from models import batch, build, generators, run, same, task
 from strategies.select.test_dba import all_met, decode, outputs, wanted
 from table_model import EOS, called_through, lattice, random_table, search, stop_plug
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.stats import Stats
 from fairseq_ext.search.scoring import Scoring
-from fairseq_ext.stats import Stats
 from fairseq_ext.strategies.select.topk import TopK
 
 GIVEN = [wanted("ab", "c"), wanted("dd"), wanted("a"), wanted(), wanted("ba", "cd", "a")]

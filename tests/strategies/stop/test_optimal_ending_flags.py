@@ -7,7 +7,7 @@ from fairseq.dataclass.configs import GenerationConfig
 from models import batch, build, generators, run, same
 
 from fairseq_ext.checks.validate import validate
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.tasks import Flags
 

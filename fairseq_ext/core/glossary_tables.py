@@ -13,7 +13,7 @@ from typing import Any
 
 import regex
 
-from fairseq_ext.errors import UsageError, counted, cut
+from fairseq_ext.core.errors import UsageError, counted, cut
 
 logger = logging.getLogger("fairseq_ext")
 Row = tuple[int, list[str]]  # the number of a line, and its cells

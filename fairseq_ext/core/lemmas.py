@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
 
 Lemmatizer = Callable[[str], str]
 KEPT = 1 << 17  # words whose lemmas are kept

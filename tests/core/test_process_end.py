@@ -2,8 +2,8 @@
 
 from forked import forked
 
-from fairseq_ext.compat.process_end import ProcessEnd, at_process_end
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.process_end import ProcessEnd, at_process_end
 
 
 def saying(status: int):

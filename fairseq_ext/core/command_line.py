@@ -84,7 +84,7 @@ def registers_tasks() -> bool:
 
 def leave_out_working_folder() -> bool:
     """Search it for no module; whether it is so: not where fairseq itself is run from its source folder."""
-    from fairseq_ext.compat import child
+    from fairseq_ext.core import child
 
     from_source = decodes_alone() and os.path.isdir("fairseq_cli")
     if not from_source:

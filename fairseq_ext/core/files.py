@@ -20,7 +20,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from fairseq_ext.errors import UsageError, counted
+from fairseq_ext.core.errors import UsageError, counted
 
 BLOCK = 1 << 24  # bytes searched for line ends at once
 LONGEST_PIPE = 1 << 28  # bytes read of what is no file

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fairseq_ext.terms.lemmas import Lemmatizer
+from fairseq_ext.core.lemmas import Lemmatizer
 
 MATCHES = ("surface", "casefold", "lemma")
 Key = tuple[str, ...]

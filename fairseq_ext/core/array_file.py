@@ -18,8 +18,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from fairseq_ext.errors import cut
-from fairseq_ext.files import replacing
+from fairseq_ext.core.errors import cut
+from fairseq_ext.core.files import replacing
 
 ABOUT, LONGEST_ABOUT = "about.json", 1 << 16  # bytes
 HEADER = 10_000  # bytes of an array's header

@@ -9,9 +9,9 @@ from json_counts import close
 from models import WORDS, batch, build, dictionary, generators, parted, run
 
 from fairseq_ext.constraints.sentence import SentenceConstraints
-from fairseq_ext.counters import Items, Mean, Ratio, Section, Setting
+from fairseq_ext.core.counters import Items, Mean, Ratio, Section, Setting
+from fairseq_ext.core.stats import Stats
 from fairseq_ext.registry import POINTS, STRATEGIES, Strategy, all_strategies
-from fairseq_ext.stats import Stats
 
 
 def greedy(lengths: list[int]):

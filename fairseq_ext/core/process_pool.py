@@ -13,8 +13,8 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from fairseq_ext.compat import child
-from fairseq_ext.errors import UsageError
+from fairseq_ext.core import child
+from fairseq_ext.core.errors import UsageError
 
 logger = logging.getLogger("fairseq_ext")
 

@@ -21,7 +21,7 @@ import signal
 import sys
 from typing import NoReturn
 
-from fairseq_ext.errors import report
+from fairseq_ext.core.errors import report
 
 INTERRUPTED, CLOSED = 130, 141  # as a shell tells of SIGINT and SIGPIPE
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)

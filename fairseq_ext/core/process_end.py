@@ -9,8 +9,8 @@ import atexit
 import os
 from collections.abc import Callable
 
-from fairseq_ext.compat import leaving, own_process
-from fairseq_ext.errors import report
+from fairseq_ext.core import command_line, leaving
+from fairseq_ext.core.errors import report
 
 
 class ProcessEnd:
@@ -39,7 +39,7 @@ class ProcessEnd:
             except Exception as error:
                 report(type(error), error, error.__traceback__)
                 status = max(status, 1)
-        if status and own_process.owned and not leaving.under_way:
+        if status and command_line.owned and not leaving.under_way:
             leaving.leave(status)
 
 

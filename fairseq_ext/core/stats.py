@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from fairseq_ext.counters import Section
+from fairseq_ext.core.counters import Section
 
 S = TypeVar("S", bound=Section)
 DECODER_WORK = ("encoder_calls", "decoder_calls", "decoder_rows", "decoder_positions")

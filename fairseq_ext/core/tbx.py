@@ -12,7 +12,7 @@ from typing import Any
 
 from lxml import etree
 
-from fairseq_ext.errors import UsageError, cut
+from fairseq_ext.core.errors import UsageError, cut
 
 CONCEPTS, SECTIONS, TERM_GROUPS = ("termEntry", "conceptEntry", "tu"), ("langSet", "langSec", "tuv"), ("tig", "ntig", "termSec", "seg")
 LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"

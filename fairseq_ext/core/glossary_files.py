@@ -21,9 +21,9 @@ from typing import Any
 
 import regex
 
-from fairseq_ext.errors import UsageError, counted
-from fairseq_ext.files import Lines
-from fairseq_ext.terms.glossary_tables import csv_table, entries, xlsx_table
+from fairseq_ext.core.errors import UsageError, counted
+from fairseq_ext.core.files import Lines
+from fairseq_ext.core.glossary_tables import csv_table, entries, xlsx_table
 
 # a mark that parts clauses, with more of the term behind it
 CLAUSES = regex.compile(r"[,;:!?…](?=\s+\S)|[，。；：！？、](?=\s*\S)")
@@ -136,7 +136,7 @@ def xlsx_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int,
 
 def tbx_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, Any]]:
     """The same of TBX."""
-    from fairseq_ext.terms.tbx import rows  # which loads an XML parser
+    from fairseq_ext.core.tbx import rows  # which loads an XML parser
 
     yield from rows(path, flag, languages.source, languages.target)
 

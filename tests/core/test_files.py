@@ -11,8 +11,8 @@ import threading
 
 import pytest
 
-from fairseq_ext.errors import UsageError
-from fairseq_ext.files import Lines, is_stream, replace, replacing, umask
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.files import Lines, is_stream, replace, replacing, umask
 
 OLD, NEW = b"old\n", b"new\n"
 
@@ -81,7 +81,7 @@ def test_a_device_is_written_in_place(tmp_path):
 
 def test_what_is_open_already_is_not_replaced(path):
     """/dev/stdout that goes to a file: what is behind the name is written on to."""
-    code = "from fairseq_ext.files import replace; print('first', flush=True); replace('/dev/stdout', [b'second\\n'])"
+    code = "from fairseq_ext.core.files import replace; print('first', flush=True); replace('/dev/stdout', [b'second\\n'])"
     with path.open("wb") as out:
         subprocess.run([sys.executable, "-c", code], stdout=out, check=True)
     assert path.read_bytes() == b"first\nsecond\n"

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fairseq_ext.loading import array_file
-from fairseq_ext.loading.array_file import Damaged
+from fairseq_ext.core import array_file
+from fairseq_ext.core.array_file import Damaged
 
 KIND, LAYOUT = "test arrays", {"words": (("<i4",), 2), "chance": (("<f2",), 1)}
 ARRAYS = {"words": np.arange(12, dtype=np.int32).reshape(3, 4), "chance": np.array([0.25, 0.5], np.float16)}
