@@ -29,16 +29,16 @@ import fairseq_ext  # noqa: F401  lets fairseq be imported
 from fairseq_ext.core import array_file
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.kernels import library as building
+from fairseq_ext.kernels import lsh
 from fairseq_ext.kernels.compiling import FOLDER
-from fairseq_ext.kernels.parallel.parallel_decode import RowStruct
-from fairseq_ext.kernels.softmax import lsh
+from fairseq_ext.kernels.parallel_decode import RowStruct
 from fairseq_ext.parallel.drafts import table as tables
 from fairseq_ext.parallel.drafts.ngram import Ngram
 from fairseq_ext.softmax import lsh_index
 from fairseq_ext.softmax.lsh_index import Parameters
 
 PRELOADED = "FAIRSEQ_EXT_SANITIZED"
-FILES = ("parallel/draft.cpp", "softmax/lsh.cpp")
+FILES = ("draft.cpp", "lsh.cpp")
 FLAGS = ("-O1", "-g", "-std=c++17", "-fPIC", "-fopenmp", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
 STRANGE = [-(1 << 63), -(1 << 31), -2, -1, 0, 1, 2, 31, 255, 1 << 15, 1 << 16, (1 << 31) - 1, 1 << 31, (1 << 63) - 1]
 WORDS, SOURCE_PAD = 60, 1

@@ -1,7 +1,7 @@
 """What the layers of the transformer backend consist of: linear maps, layer normalisation, attention.
 
 On a CPU in float32 the weights of a linear map are packed. That is 2-3x faster than `F.linear` where MKL does not know the processor, and
-the activation is computed on the way. The compiled library (kernels/decoder/transformer.py) packs them, and without a compiler oneDNN does.
+the activation is computed on the way. The compiled library (kernels/transformer.py) packs them, and without a compiler oneDNN does.
 Elsewhere a linear map is `F.linear`.
 
 Shapes: S sentences, H heads, Q queries of a sentence, P positions, h features a head, d = H x h.
@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_ext.kernels.decoder.transformer import PackedLinear
 from fairseq_ext.kernels.library import library
+from fairseq_ext.kernels.transformer import PackedLinear
 
 PACKED_FOR = 64  # rows that the packed layout is chosen for: any number but 1 gives the same one
 MANY_HEADS = 32  # from so many (sentence, head) pairs on, two `bmm` beat the fused attention on a CPU

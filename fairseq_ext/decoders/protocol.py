@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from fairseq_ext.kernels.decoder.transformer import CompiledReader
+from fairseq_ext.kernels.transformer import CompiledReader
 
 
 class Decoder(Protocol):
@@ -49,7 +49,7 @@ class Decoder(Protocol):
 class RowReader(Protocol):
     """Reads the only sentence, compiled throughout."""
 
-    compiled: CompiledReader  # what kernels/parallel/parallel_decode.cpp reads with
+    compiled: CompiledReader  # what kernels/parallel_decode.cpp reads with
     struct: ctypes.Structure  # where its KV cache lies
 
     def reserve_(self, kept: int, w: int) -> None:
@@ -59,7 +59,7 @@ class RowReader(Protocol):
 class BatchReader(Protocol):
     """Reads the rows of sentences in slots, compiled throughout."""
 
-    compiled: CompiledReader  # what kernels/search/beam.cpp and constrained.cpp read with
+    compiled: CompiledReader  # what kernels/beam.cpp and constrained.cpp read with
     struct: ctypes.Structure  # where its KV cache lies
 
     @property

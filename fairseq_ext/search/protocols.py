@@ -17,8 +17,8 @@ from torch import Tensor
 
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.decoders.protocol import Decoder, Regroupable
-from fairseq_ext.kernels.constraints.banks import Banks, Estimate
-from fairseq_ext.kernels.search.beam import PlugRules
+from fairseq_ext.kernels.banks import Banks, Estimate
+from fairseq_ext.kernels.beam import PlugRules
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, StopDecision
 from fairseq_ext.search.finished import Ending, Finished, Hypothesis
@@ -56,7 +56,7 @@ class Softmax(ABC):
 
 
 class Replaceable:
-    """A strategy that the compiled search (kernels/search/beam.cpp) may stand in for."""
+    """A strategy that the compiled search (kernels/beam.cpp) may stand in for."""
 
     @property
     def rules(self) -> PlugRules | None:
@@ -95,7 +95,7 @@ class Select(Replaceable, ABC):
         return None
 
     def banks(self, pool: Pool) -> Banks | None:
-        """What kernels/constraints/constrained.cpp must know to select as this strategy does; None (the default): it cannot."""
+        """What kernels/constrained.cpp must know to select as this strategy does; None (the default): it cannot."""
         return None
 
     @abstractmethod
@@ -116,7 +116,7 @@ class Stop(Replaceable, ABC):
     """When a sentence is final (`--stop`)."""
 
     variable: bool = False  # a sentence may continue with fewer rows than the beam
-    estimate: Estimate | None = None  # by which kernels/constraints/constrained.cpp decides as this strategy does; None: it cannot
+    estimate: Estimate | None = None  # by which kernels/constrained.cpp decides as this strategy does; None: it cannot
 
     def start(self, beam: Beam, pool: Pool) -> None:  # noqa: B027  most keep no state of their own
         """Prepare the strategy's state for the sentences of a beam, which start now; nothing by default."""
@@ -153,7 +153,7 @@ class Strategies:
         return bool(self.prune) or self.select.variable or self.stop.variable
 
     def rules(self) -> list[PlugRules | None]:
-        """What kernels/search/beam.cpp does as those that choose, drop and end; None for each that it cannot replace."""
+        """What kernels/beam.cpp does as those that choose, drop and end; None for each that it cannot replace."""
         return [self.select.rules, self.stop.rules, *(prune.rules for prune in self.prune)]
 
 

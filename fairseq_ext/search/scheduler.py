@@ -6,7 +6,7 @@ from collections import OrderedDict
 from typing import Generic, TypeVar
 
 from fairseq_ext.core.stats import Stats
-from fairseq_ext.kernels.search.beam import STEPS
+from fairseq_ext.kernels.beam import STEPS
 from fairseq_ext.search.finished import OnFinal
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Schedule

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_ext.kernels.decoder.transformer import quantised
 from fairseq_ext.kernels.library import library
-from fairseq_ext.kernels.softmax.screen import ScreenedLinear
+from fairseq_ext.kernels.screen import ScreenedLinear
+from fairseq_ext.kernels.transformer import quantised
 from fairseq_ext.search.log_probs import blockwise_topk
 
 SAFETY = 1.001  # for the rounding of the bounds themselves

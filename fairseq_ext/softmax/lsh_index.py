@@ -19,8 +19,8 @@ from torch import Tensor
 from fairseq_ext.core import array_file
 from fairseq_ext.core.array_file import Damaged
 from fairseq_ext.core.files import cache_folder
-from fairseq_ext.kernels.softmax import lsh_torch
-from fairseq_ext.kernels.softmax.lsh_torch import PRIME, Cuckoo, bits_of
+from fairseq_ext.kernels import lsh_torch
+from fairseq_ext.kernels.lsh_torch import PRIME, Cuckoo, bits_of
 
 logger = logging.getLogger("fairseq_ext")
 FORMAT, VERSION = "fairseq_ext LSH index", 2

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from fairseq_ext.decoders.linear import Linear
 from fairseq_ext.decoders.protocol import Decoder
-from fairseq_ext.kernels.softmax import lsh_torch
-from fairseq_ext.kernels.softmax import shortlist as gathered
-from fairseq_ext.kernels.softmax.lsh_torch import nonzero
+from fairseq_ext.kernels import lsh_torch
+from fairseq_ext.kernels import shortlist as gathered
+from fairseq_ext.kernels.lsh_torch import nonzero
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import OfPool, Pool

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fairseq_ext.kernels.beam import STEPS, CompiledBatch, CompiledSentence, Result, Rules
 from fairseq_ext.kernels.declarations import struct
 from fairseq_ext.kernels.library import loaded
-from fairseq_ext.kernels.search.beam import STEPS, CompiledBatch, CompiledSentence, Result, Rules
 from fairseq_ext.translate.image import Image
 
-Reader, Step, Cache = struct("decoder/reader.hpp", "Reader"), struct("decoder/step.hpp", "Step"), struct("decoder/step.hpp", "Cache")
+Reader, Step, Cache = struct("reader.hpp", "Reader"), struct("step.hpp", "Step"), struct("step.hpp", "Cache")
 TOGETHER, FIRST_POSITIONS, FIRST_STEPS = 64, 32, 8  # sentences of a batch; room for so many tokens in common, and so many of each row
 
 

@@ -16,8 +16,8 @@ from fairseq_ext.constraints.shorter import Shorter
 from fairseq_ext.engine.decoding import Decoding
 from fairseq_ext.engine.jobs import Answer, GlossaryFile, Job, Partial
 from fairseq_ext.engine.worker import STEPS, load
+from fairseq_ext.kernels.beam import Result
 from fairseq_ext.kernels.library import library
-from fairseq_ext.kernels.search.beam import Result
 from fairseq_ext.search.request import Request
 from fairseq_ext.search.searchers.compiled import CompiledSearch
 from fairseq_ext.search.searchers.constrained import ConstrainedSearch

@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.softmax import lsh_cuda
+from fairseq_ext.kernels import lsh_cuda
 
 HERE = Path(__file__).parent
-SOURCE = Path(lsh_cuda.__file__).with_name("lsh.cu")
+SOURCE = Path(lsh_cuda.__file__).with_name("lsh_cuda.cu")
 WATCHED = ["-fsanitize=thread,signed-integer-overflow,integer-divide-by-zero,shift,bounds", "--param=tsan-instrument-func-entry-exit=0"]
 SANITIZED = ["-fsanitize=address,undefined", "-fno-sanitize=vptr", "-fno-sanitize-recover=all"]
 TYPES = {"float*": torch.float32, "int*": torch.int32, "unsigned char*": torch.uint8, "long long*": torch.int64}

@@ -16,7 +16,7 @@ import pytest
 import torch
 from cuda_executor import SOURCE, Executor, KernelError
 
-from fairseq_ext.kernels.softmax import lsh_cuda, lsh_torch
+from fairseq_ext.kernels import lsh_cuda, lsh_torch
 
 SANITIZED = "FAIRSEQ_EXT_TEST_SANITIZED"  # set where the address sanitizer was loaded before Python
 EDGES = [1, 2, 31, 32, 33, 63, 64, 65, 255, 256, 257, 511, 512, 513, 1025]  # of lanes, warps and blocks

@@ -18,8 +18,8 @@ from fairseq_ext.decoders import factory, linear
 from fairseq_ext.decoders.factory import make_decoder
 from fairseq_ext.decoders.transformer.decoder import TransformerBackend
 from fairseq_ext.kernels import library as building
-from fairseq_ext.kernels.decoder import transformer as step
-from fairseq_ext.kernels.search import topk
+from fairseq_ext.kernels import topk
+from fairseq_ext.kernels import transformer as step
 from fairseq_ext.search import log_probs
 
 pytestmark = pytest.mark.usefixtures("on_the_cpu")

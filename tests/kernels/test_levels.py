@@ -18,7 +18,7 @@ from fairseq_ext import doctor
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.kernels import library as building
 from fairseq_ext.kernels.compiling import FLAGS, FOLDER, LEVELS
-from fairseq_ext.kernels.decoder.transformer import PackedLinear
+from fairseq_ext.kernels.transformer import PackedLinear
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "checkpoints" / "demo"

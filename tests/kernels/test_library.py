@@ -16,14 +16,10 @@ import pytest
 
 from fairseq_ext.core import command_line
 from fairseq_ext.core.files import untrusted
+from fairseq_ext.kernels import banks, beam, constrained, draft, lsh, parallel_decode, screen, shortlist, transformer
 from fairseq_ext.kernels import library as building
 from fairseq_ext.kernels.compiling import FLAGS, FOLDER
-from fairseq_ext.kernels.constraints import banks, constrained
 from fairseq_ext.kernels.declarations import signatures
-from fairseq_ext.kernels.decoder import transformer
-from fairseq_ext.kernels.parallel import draft, parallel_decode
-from fairseq_ext.kernels.search import beam
-from fairseq_ext.kernels.softmax import lsh, screen, shortlist
 
 needs_compiler = pytest.mark.skipif(building.compiler() is None, reason="there is no C++ compiler")
 WORKS = '#include <cstdint>\nextern "C" int64_t works() { return 1; }\n'
@@ -33,17 +29,17 @@ LOAD = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"
 # ---- layouts and signatures
 
 LAYOUTS = {
-    "constraints/banks.cpp": [banks.PhrasesStruct, banks.RowsStruct, banks.FoundStruct],
-    "search/beam.cpp": [beam.Rules, beam.SentenceStruct, beam.BatchStruct, parallel_decode.ReaderStruct],
-    "constraints/constrained.cpp": [constrained.SentencesStruct],
-    "parallel/draft.cpp": [
+    "banks.cpp": [banks.PhrasesStruct, banks.RowsStruct, banks.FoundStruct],
+    "beam.cpp": [beam.Rules, beam.SentenceStruct, beam.BatchStruct, parallel_decode.ReaderStruct],
+    "constrained.cpp": [constrained.SentencesStruct],
+    "draft.cpp": [
         draft.TrajectoryStruct, draft.PreviousStruct, draft.TableStruct, draft.NgramStruct, parallel_decode.RowStruct,
     ],
-    "softmax/lsh.cpp": [lsh.IndexStruct],
-    "parallel/parallel_decode.cpp": [parallel_decode.BlocksStruct, parallel_decode.WindowStruct, draft.DrafterStruct],
-    "softmax/screen.cpp": [screen.ScreenStruct],
-    "softmax/shortlist.cpp": [shortlist.ListStruct],
-    "decoder/transformer.cpp": [
+    "lsh.cpp": [lsh.IndexStruct],
+    "parallel_decode.cpp": [parallel_decode.BlocksStruct, parallel_decode.WindowStruct, draft.DrafterStruct],
+    "screen.cpp": [screen.ScreenStruct],
+    "shortlist.cpp": [shortlist.ListStruct],
+    "transformer.cpp": [
         transformer.LinearStruct, transformer.NormStruct, transformer.LayerStruct, transformer.LayerStackStruct, transformer.CacheStruct,
         transformer.StepStruct,
     ],
@@ -76,7 +72,7 @@ def test_structures_are_laid_out_as_the_compiler_lays_them_out(file, tmp_path):
 @needs_compiler
 def test_another_layout_is_refused(tmp_path):
     turned = type("FoundStruct", (ctypes.Structure,), {"_fields_": [*banks.FoundStruct._fields_[::-1]]})
-    assert "offsetof(Found, row)" in refused("constraints/banks.cpp", [turned], tmp_path)
+    assert "offsetof(Found, row)" in refused("banks.cpp", [turned], tmp_path)
 
 
 @needs_compiler

@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from search.counted_steps import use_kernels
 
-from fairseq_ext.kernels.decoder.transformer import PackedLinear
+from fairseq_ext.kernels import lsh as lsh_compiled
+from fairseq_ext.kernels import lsh_cuda, lsh_torch
+from fairseq_ext.kernels import shortlist as gathered
 from fairseq_ext.kernels.library import library
-from fairseq_ext.kernels.softmax import lsh as lsh_compiled
-from fairseq_ext.kernels.softmax import lsh_cuda, lsh_torch
-from fairseq_ext.kernels.softmax import shortlist as gathered
-from fairseq_ext.kernels.softmax.lsh_torch import PRIME
+from fairseq_ext.kernels.lsh_torch import PRIME
+from fairseq_ext.kernels.transformer import PackedLinear
 from fairseq_ext.softmax import lsh_index
 
-SOURCE = Path(lsh_torch.__file__).with_name("lsh.cu")
+SOURCE = Path(lsh_torch.__file__).with_name("lsh_cuda.cu")
 
 
 @pytest.fixture(scope="module", autouse=True)

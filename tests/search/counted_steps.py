@@ -22,7 +22,7 @@ from models import batch, generators, on_device, run
 from pretended_device import COUNTS, counting, pretended_device
 
 from fairseq_ext.constraints.sentence import SentenceConstraints
-from fairseq_ext.kernels.softmax import lsh_cuda
+from fairseq_ext.kernels import lsh_cuda
 
 SPAN = (8, 16)  # steps of two runs, of which every sentence takes all; their difference is what a step costs
 LENGTHS = [7, 5, 3, 1]

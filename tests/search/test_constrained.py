@@ -95,7 +95,7 @@ def test_random_batches_give_the_loops_bits(monkeypatch):
 @pytest.mark.parametrize("places", [2, 9, 64])
 @pytest.mark.parametrize("beam", [1, 4, 12])
 def test_long_sentences_outgrow_the_cache_and_the_places_for_tokens(beam, places, monkeypatch):
-    monkeypatch.setattr("fairseq_ext.kernels.constraints.constrained.FIRST_PLACES", places)
+    monkeypatch.setattr("fairseq_ext.kernels.constrained.FIRST_PLACES", places)
     draw = random.Random(beam)
     ours = generators([model("transformer", 3)], {"select": "dba"}, beam=beam, min_len=draw.choice([1, 45]), nbest=beam, max_len_b=58).ours
     sample = batch([9, 5, 3, 1])

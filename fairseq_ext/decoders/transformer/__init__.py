@@ -3,7 +3,7 @@
 | file | what it does |
 | --- | --- |
 | decoder.py | `TransformerBackend.step`: what decoders/protocol.py asks for |
-| step.py | one step of a group of rows, in one of three ways: layers.py, kernels/decoder/transformer.py or cuda_graph_cache.py |
+| step.py | one step of a group of rows, in one of three ways: layers.py, kernels/transformer.py or cuda_graph_cache.py |
 | layers.py | the layers as tensor operations, which define the other two |
 | rows.py | the mask: which positions of the KV cache each row sees |
 | kv_cache.py | slots and positions in use |

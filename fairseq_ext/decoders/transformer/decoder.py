@@ -1,6 +1,6 @@
 """The fast decoder for plain fairseq Transformer decoders, one model or an ensemble.
 
-On a CPU in float32 all layers of a step are one call of a compiled library (kernels/decoder/transformer.cpp). layers.py defines it, and
+On a CPU in float32 all layers of a step are one call of a compiled library (kernels/transformer.cpp). layers.py defines it, and
 runs everywhere else. Besides the packed linear maps (linear.py), three things make it fast. The source's keys and values are kept once per
 sentence, in the layout of attention (key_values.py). So are the target's: all rows of a sentence are the queries of one product with the
 sentence's keys (rows.py). And there is little else: some twenty tensor operations a layer, which a GPU launches together
@@ -28,7 +28,7 @@ from fairseq_ext.decoders.transformer.rows import RowGroup
 from fairseq_ext.decoders.transformer.step import read_attention, read_tokens
 from fairseq_ext.decoders.transformer.weights import Weights, read_weights
 from fairseq_ext.kernels.library import give_back_memory
-from fairseq_ext.kernels.search.topk import log_softmax_
+from fairseq_ext.kernels.topk import log_softmax_
 
 
 class TransformerBackend:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from fairseq_ext.decoders.transformer.key_values import KeyValues
 from fairseq_ext.decoders.transformer.rows import RowGroup
 from fairseq_ext.decoders.transformer.weights import Weights
-from fairseq_ext.kernels.decoder.transformer import CompiledReader, StepStruct, cache_struct
+from fairseq_ext.kernels.transformer import CompiledReader, StepStruct, cache_struct
 
 
 class CompiledRowReader:

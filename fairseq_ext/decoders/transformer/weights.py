@@ -21,7 +21,7 @@ from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor, nn
 
 from fairseq_ext.decoders.linear import Linear, Norm
-from fairseq_ext.kernels.decoder.transformer import EPILOGUES, CompiledNorm, LayerStack
+from fairseq_ext.kernels.transformer import EPILOGUES, CompiledNorm, LayerStack
 
 
 class Watch:

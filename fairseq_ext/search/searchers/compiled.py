@@ -1,4 +1,4 @@
-"""The compiled twin of the loop (kernels/search/beam.cpp): sentences are added and cancelled between any two steps, and a step is one call.
+"""The compiled twin of the loop (kernels/beam.cpp): sentences are added and cancelled between any two steps, and a step is one call.
 
 The twin runs beam search of one model on a CPU, in float32 or with --int8: with the full softmax, fairseq's selection or sampling, every
 stopping criterion but that of required phrases, every pruning, and no logits processor but the length limits and --no-repeat-ngram-size.
@@ -19,8 +19,8 @@ import torch
 from fairseq_ext.constraints.sentence import SentenceConstraints
 from fairseq_ext.core.errors import NotANumber
 from fairseq_ext.decoders.protocol import BatchReader
+from fairseq_ext.kernels.beam import CompiledBatch, CompiledSentence, Result, Rules, StopRule
 from fairseq_ext.kernels.library import library
-from fairseq_ext.kernels.search.beam import CompiledBatch, CompiledSentence, Result, Rules, StopRule
 from fairseq_ext.search.finished import Ending, Hypothesis, n_best
 from fairseq_ext.search.log_probs import MANY
 from fairseq_ext.search.pool import Pool
@@ -47,7 +47,7 @@ class CompiledSearch(Searcher):
 
     @staticmethod
     def knows(setup: SearchSetup) -> bool:
-        """Whether kernels/search/beam.cpp knows a generator's search, the decoder left aside (`is_compiled`)."""
+        """Whether kernels/beam.cpp knows a generator's search, the decoder left aside (`is_compiled`)."""
         strategies, scoring = free(setup).strategies, setup.spec.scoring
         return (
             library() is not None
@@ -184,7 +184,7 @@ def free(setup: SearchSetup) -> SearchSetup:
 
 
 def rules_of(setup: SearchSetup) -> ctypes.Structure:
-    """What a search that `knows` accepts does, as kernels/search/beam.cpp reads it."""
+    """What a search that `knows` accepts does, as kernels/beam.cpp reads it."""
     spec, strategies, known = setup.spec, setup.strategies, setup.processors
     fields: dict[str, Any] = {"children": 2 * spec.k, "threshold": math.inf, "behind_finished": math.inf}
     for rules in strategies.rules():

@@ -1,4 +1,4 @@
-"""The compiled twin of the loop for sentences with required phrases (kernels/constraints/constrained.cpp): dynamic beam allocation
+"""The compiled twin of the loop for sentences with required phrases (kernels/constrained.cpp): dynamic beam allocation
 and the early end, and no other strategy.
 
 The loop (loop.py) is the definition: hypotheses are the same, to the last bit. The steps of a few rows that go on for long cost the loop
@@ -13,9 +13,9 @@ import torch
 
 from fairseq_ext.constraints.sentence import SentenceConstraints
 from fairseq_ext.core.errors import NotANumber
-from fairseq_ext.kernels.constraints.banks import Banks
-from fairseq_ext.kernels.constraints.constrained import CompiledConstrained, Settings
-from fairseq_ext.kernels.search.beam import Result
+from fairseq_ext.kernels.banks import Banks
+from fairseq_ext.kernels.beam import Result
+from fairseq_ext.kernels.constrained import CompiledConstrained, Settings
 from fairseq_ext.search.finished import Hypothesis, n_best
 from fairseq_ext.search.pool import OfPool, Pool
 from fairseq_ext.search.protocols import SearchSetup
@@ -34,7 +34,7 @@ class ConstrainedSearch(Searcher):
 
     @staticmethod
     def knows(setup: SearchSetup) -> bool:
-        """Whether kernels/constraints/constrained.cpp knows a generator's search, the decoder and the phrases left aside."""
+        """Whether kernels/constrained.cpp knows a generator's search, the decoder and the phrases left aside."""
         strategies = setup.strategies
         return (
             strategies.stop.estimate is not None

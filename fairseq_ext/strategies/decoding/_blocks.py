@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fairseq_ext.kernels.parallel.parallel_decode import BlocksStruct, CompiledMethod
+from fairseq_ext.kernels.parallel_decode import BlocksStruct, CompiledMethod
 from fairseq_ext.parallel.drafts.drafter import Drafter
 from fairseq_ext.parallel.protocols import Method
 from fairseq_ext.parallel.rows import NONE, Rows

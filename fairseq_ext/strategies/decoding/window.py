@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairseq_ext.kernels.parallel.parallel_decode import CompiledMethod, WindowStruct
+from fairseq_ext.kernels.parallel_decode import CompiledMethod, WindowStruct
 from fairseq_ext.parallel.drafts.drafter import Drafter
 from fairseq_ext.parallel.protocols import Method
 from fairseq_ext.parallel.rows import Rows

@@ -11,7 +11,7 @@ from torch import Tensor
 from fairseq_ext.constraints.banned import BannedCompiler, BannedTable, build_banned
 from fairseq_ext.constraints.required import Compiler, PhraseTable, build_table
 from fairseq_ext.constraints.sentence import EMPTY
-from fairseq_ext.kernels.constraints.banks import LONGS, phrases_struct
+from fairseq_ext.kernels.banks import LONGS, phrases_struct
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.strategies.select._ends import EndRule
 

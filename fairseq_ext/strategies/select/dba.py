@@ -39,7 +39,7 @@ from fairseq_ext.constraints.flags import ConstraintFlags
 from fairseq_ext.constraints.required import PhraseTable
 from fairseq_ext.constraints.sentence import EMPTY
 from fairseq_ext.decoders.upload import upload
-from fairseq_ext.kernels.constraints.banks import BankRows, Banks, select_by_banks
+from fairseq_ext.kernels.banks import BankRows, Banks, select_by_banks
 from fairseq_ext.registry import register
 from fairseq_ext.search.banks import by_banks
 from fairseq_ext.search.beam import Beam
@@ -58,7 +58,7 @@ class DBA(Select):
     """The select strategy. Row state rides in beam.aux: state, count (constraints/required.py) and banned (constraints/banned.py)."""
 
     each = 3  # continuations of each row among the candidates, at least
-    may_compile = True  # kernels/constraints/banks.cpp selects, where it can, and kernels/constraints/constrained.cpp searches
+    may_compile = True  # kernels/banks.cpp selects, where it can, and kernels/constrained.cpp searches
 
     def __init__(self, k: int, eos: int, vocabulary: int, children: int | None = None, even: bool = True, min_len: int = 1):
         self.k = k

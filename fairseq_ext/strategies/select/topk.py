@@ -3,7 +3,7 @@
 2k, so that k remain even if k of them end in EOS. k = --beam.
 """
 
-from fairseq_ext.kernels.search.beam import PlugRules
+from fairseq_ext.kernels.beam import PlugRules
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates

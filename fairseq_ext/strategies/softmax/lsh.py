@@ -17,7 +17,7 @@ by all rows of a call, as in the paper, or by those of a sentence. EOS, unk and 
 Neutral setting: --softmax full; or t = 0; or a T of the vocabulary's size or more. Probabilities over a shortlist are at most 1, so
 the certificates of --stop optimal hold for the search over the shortlists, as the signature says.
 Left out: ensembles, whose models would each want a shortlist (refused).
-The shortlist and the linear layer over it: softmax/shortlist.py. Hashing and tables: softmax/lsh_index.py and kernels/softmax/lsh_torch.py,
+The shortlist and the linear layer over it: softmax/shortlist.py. Hashing and tables: softmax/lsh_index.py and kernels/lsh_torch.py,
 the definition of lsh.cpp and lsh.cu beside it.
 """
 
@@ -36,9 +36,9 @@ from fairseq_ext.core.counters import Mean
 from fairseq_ext.core.digests import fingerprint_of_dictionary
 from fairseq_ext.core.errors import UsageError, counted
 from fairseq_ext.decoders.protocol import Decoder
+from fairseq_ext.kernels import lsh as lsh_compiled
+from fairseq_ext.kernels import lsh_torch
 from fairseq_ext.kernels.library import library
-from fairseq_ext.kernels.softmax import lsh as lsh_compiled
-from fairseq_ext.kernels.softmax import lsh_torch
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.finished import Hypothesis
@@ -197,7 +197,7 @@ def kernels_for(weight: Tensor) -> Any:
     """The compiled twins or those in CUDA where they can run, else torch's, on a GPU with a line that says why."""
     if not weight.is_cuda:
         return lsh_torch if library() is None else lsh_compiled
-    from fairseq_ext.kernels.softmax import lsh_cuda
+    from fairseq_ext.kernels import lsh_cuda
 
     reason = lsh_cuda.unavailable()
     if reason is None:

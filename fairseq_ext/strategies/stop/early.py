@@ -30,7 +30,7 @@ from torch import Tensor
 
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.decoders.upload import upload
-from fairseq_ext.kernels.constraints.banks import Estimate
+from fairseq_ext.kernels.banks import Estimate
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam, numbers
 from fairseq_ext.search.candidates import Candidates, StopDecision

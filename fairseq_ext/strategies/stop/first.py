@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from fairseq_ext.kernels.search.beam import PlugRules, StopRule
+from fairseq_ext.kernels.beam import PlugRules, StopRule
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, StopDecision

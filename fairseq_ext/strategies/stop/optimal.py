@@ -28,7 +28,7 @@ from torch import Tensor
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.decoders.upload import upload
-from fairseq_ext.kernels.search.beam import PlugRules, StopRule
+from fairseq_ext.kernels.beam import PlugRules, StopRule
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, StopDecision

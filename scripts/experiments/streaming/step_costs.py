@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fairseq_ext.kernels.search.beam import CompiledBatch, Result
+from fairseq_ext.kernels.beam import CompiledBatch, Result
 from fairseq_ext.search.request import Request
 from fairseq_ext.search.searchers.compiled import CompiledSearch
 

@@ -34,7 +34,7 @@ from methods import (
 from mixed_corpus import mix
 from step_costs import compiled_search
 
-from fairseq_ext.kernels.search.beam import Result
+from fairseq_ext.kernels.beam import Result
 from fairseq_ext.search.searchers.compiled import CompiledSearch
 
 PARTS = ("grid", "exploration", "steps")

@@ -1,4 +1,4 @@
-"""kernels/constraints/banks.cpp against its definition, DBA.__call__: the same candidates at every step of random searches in float32."""
+"""kernels/banks.cpp against its definition, DBA.__call__: the same candidates at every step of random searches in float32."""
 
 import copy
 import random

@@ -15,9 +15,9 @@ from fairseq_ext import UsageError
 from fairseq_ext.constraints.sentence import SentenceConstraints, met
 from fairseq_ext.core import array_file
 from fairseq_ext.core.stats import Stats
+from fairseq_ext.kernels import lsh_torch
+from fairseq_ext.kernels import shortlist as gathered
 from fairseq_ext.kernels.library import library
-from fairseq_ext.kernels.softmax import lsh_torch
-from fairseq_ext.kernels.softmax import shortlist as gathered
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import Pool

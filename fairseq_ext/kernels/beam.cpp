@@ -1,0 +1,179 @@
+// The beam search of sentences that start and end at any step: --select topk or sampling, --softmax full. The definition is
+// search/loop.py with these files of strategies/select, with strategies/stop and strategies/prune. The results are the same bits.
+//
+// Shapes: k beam, n live rows of a sentence (one before the first token, then at most k), c = 2k candidates, V vocabulary, T places for the
+// tokens of a row, N rows of all sentences.
+
+#include "ngrams.hpp"
+#include "result.hpp"
+#include "stops.hpp"
+#include "topk.hpp"
+
+namespace {
+
+// The sentences that are searched together; beam.py reads its fields from here
+struct Batch {
+    Sentence* const* live;
+    int64_t sentences;
+    int64_t calls, read;  // of the decoder; rows summed over them
+};
+
+// (3) the decoder reads each row's last token
+void read(Batch& batch, int64_t rows, const Reader& reader, Step& step) {
+    static thread_local std::vector<Line> memory_lines;
+    Line *lines = scratch(memory_lines, rows), *line = lines;
+    float* x = reader.x;
+    for (int64_t b = 0; b < batch.sentences; ++b) {
+        Sentence& s = *batch.live[b];
+        for (int64_t r = 0; r < s.rows; ++r, x += reader.d) {
+            reader.embed(s.tokens[r * s.T + s.length], s.length, x);
+            s.history[r * s.T + s.length] = static_cast<int32_t>(s.used);
+            *line++ = {s.slot, s.used++, s.length + 1, s.history + r * s.T};
+        }
+    }
+    step.x = reader.x, step.rows = rows, step.block = 1, step.lines = lines;
+    decode(reader.layers, &step);
+    linear(reader.output, reader.x, rows, reader.logits, 0);
+    batch.calls += 1, batch.read += rows;
+}
+
+// (4), (5) a row's logits (V,), at temperature 1, with -inf for what is forbidden; false where a score is not a number
+bool forbid(const Sentence& s, int64_t row, float* line, int64_t V, float& highest, float& log_total) {
+    const Rules& rules = *s.rules;
+    if (rules.temperature != 1.0f)
+        for (int64_t w = 0; w < V; ++w) line[w] /= rules.temperature;
+    highest = largest(line, V), log_total = std::log(sum_of_powers(line, V, highest));
+    if (std::isnan((line[0] - highest) - log_total)) return false;
+    line[rules.pad] = -INFINITY;
+    if (s.length < rules.min_len) line[rules.eos] = -INFINITY;
+    if (rules.ngram) repeated_ngrams(s.tokens + row * s.T + 1, s.length, rules.ngram, [&](int64_t word) { line[word] = -INFINITY; });
+    return true;
+}
+
+// Adds a row's continuations, or EOS alone, as places `first` + word. total(logit): what they are compared by, and rounding keeps its order
+template <typename Total>
+void add_words(const float* line, int64_t V, int64_t eos, bool at_limit, int64_t first, Best& best, Total total) {
+    auto look = [&](int64_t from, int64_t end) {
+        for (int64_t w = from; w < end; ++w)
+            if (const float value = total(line[w]); best.takes(value)) best.add(value, first + w);
+    };
+    if (at_limit) return look(eos, eos + 1);
+    int64_t w = 0;
+    for (; w + BLOCK <= V; w += BLOCK)
+        if (best.takes(total(block_max(line + w)))) look(w, w + BLOCK);
+    look(w, V);
+}
+
+// (4) to (6) the best continuations of a sentence's rows, whose logits (n, V) are these: places row x V + word; false where a score is
+// not a number
+bool choose(const Sentence& s, float* logits, int64_t V, Best& best) {
+    static thread_local std::vector<float> memory_score;
+    static thread_local std::vector<int64_t> memory_where;
+    const Rules& rules = *s.rules;
+    const bool at_limit = s.length >= s.limit;
+    for (int64_t i = 0; i < s.rows; ++i) {
+        float *line = logits + i * V, highest, log_total;
+        if (!forbid(s, i, line, V, highest, log_total)) return false;
+        const float before = s.score[i * s.T + s.length];
+        auto log_prob = [&](float logit) { return (logit - highest) - log_total; };  // rounded as log_softmax rounds it
+        if (rules.children >= best.c) {
+            add_words(line, V, rules.eos, at_limit, i * V, best, [&](float logit) { return log_prob(logit) + before; });
+            continue;
+        }
+        Best own{scratch(memory_score, rules.children), scratch(memory_where, rules.children), rules.children, 0};
+        add_words(line, V, rules.eos, at_limit, i * V, own, log_prob);
+        for (int64_t j = 0; j < own.found; ++j)
+            if (const float value = own.score[j] + before; best.takes(value)) best.add(value, own.where[j]);
+    }
+    return true;
+}
+
+// The rows of a sentence with one token more, of those that its samples draw; each sample that ends is an answer. Samples that have drawn
+// the same so far share a row
+Result draw(Sentence& s, float* logits, int64_t V) {
+    static thread_local std::vector<int64_t> memory_word, memory_parent;
+    static thread_local Left left;
+    const Rules& rules = *s.rules;
+    const int64_t k = rules.k, at = s.length + 1;
+    int64_t *word = scratch(memory_word, k), *parent = scratch(memory_parent, k), rows = 0;
+    for (int64_t i = 0; i < s.rows; ++i) {
+        float *line = logits + i * V, highest, log_total;
+        if (!forbid(s, i, line, V, highest, log_total)) return NOT_A_NUMBER;
+        for (int64_t w = 0; w < V; ++w) line[w] = (line[w] - highest) - log_total;
+        if (s.length >= s.limit) std::fill_n(line, rules.eos, -INFINITY), std::fill(line + rules.eos + 1, line + V, -INFINITY);
+        const Draw word_of(line, V, rules.cut, left);
+        for (int64_t sample = 0; sample < k; ++sample)
+            if (s.row[sample] == i) word[sample] = word_of(uniform(s.seed, s.number, sample, s.length));
+    }
+    for (int64_t sample = 0; sample < k; ++sample) {
+        const int64_t i = s.row[sample], w = word[sample];
+        if (i < 0) continue;
+        s.row[sample] = -1;
+        if (w < 0) continue;
+        const float total = logits[i * V + w] + s.score[i * s.T + s.length];
+        if (w == rules.eos) {
+            s.order[s.finished] = s.finished, s.finish(s.finished, i, total), ++s.finished;
+            continue;
+        }
+        int64_t j = 0;
+        while (j < rows && (parent[j] != i || s.next_tokens[j * s.T + at] != w)) ++j;
+        if (j == rows) s.go_on(j, i, w, total), parent[rows++] = i;
+        s.row[sample] = j;
+    }
+    if (!rows) return FOUND;
+    s.next(rows);
+    return GOES_ON;
+}
+
+// A sentence's rows with one token more. UNSUITABLE: some continuations are impossible, which the definition knows how to go on from
+Result advance(Sentence& s, float* logits, int64_t V) {
+    static thread_local std::vector<float> memory_score;
+    static thread_local std::vector<int64_t> memory_where;
+    static thread_local Places stays;
+    const Rules& rules = *s.rules;
+    const int64_t c = 2 * rules.k;
+    Best best{scratch(memory_score, c), scratch(memory_where, c), c, 0};
+    if (!choose(s, logits, V, best)) return NOT_A_NUMBER;
+    while (best.found && best.score[best.found - 1] == -INFINITY) --best.found;
+    Candidates all{best.score, best.where, best.found, V, rules.eos, s.length >= s.limit};
+    if (!rules.variable && all.c < (all.at_limit ? s.rows : c)) return UNSUITABLE;
+    if (rules.variable) all.c = prune(s, all);
+    stays.clear();
+    if (decide(s, all, stays)) return FOUND;
+    // (9) the k best of those that go on are the next beam
+    const int64_t n = std::min<int64_t>(stays.size(), rules.k);
+    for (int64_t j = 0; j < n; ++j) s.go_on(j, all.row(stays[j]), all.where[stays[j]] % V, all.score[stays[j]]);
+    s.next(n);
+    return GOES_ON;
+}
+
+}  // namespace
+
+extern "C" {
+
+// At most so many steps, and none after one that ends a sentence, whose `result` says how. NO_ROOM: the KV cache, the position embeddings
+// or the reader need more room; then the call is to be made again
+int64_t search_sentences(Batch* batch, int64_t most, const Reader* reader, Step* step) {
+    const int64_t V = reader->vocabulary;
+    static thread_local std::vector<int64_t> memory_first;
+    int64_t* first = scratch(memory_first, batch->sentences);
+    for (; most > 0; --most) {
+        int64_t rows = 0, live = 0;
+        for (int64_t b = 0; b < batch->sentences; ++b) {
+            if (!batch->live[b]->has_room(*reader, *step)) return NO_ROOM;
+            first[b] = rows, rows += batch->live[b]->rows;
+        }
+        if (rows > reader->width) return NO_ROOM;
+        read(*batch, rows, *reader, *step);
+#pragma omp parallel for schedule(static) reduction(+ : live) if (rows * V > WORTH_THREADS / 8)
+        for (int64_t b = 0; b < batch->sentences; ++b) {
+            Sentence& s = *batch->live[b];
+            s.result = (s.rules->samples ? draw : advance)(s, reader->logits + first[b] * V, V);
+            live += s.result == GOES_ON;
+        }
+        if (live < batch->sentences) return FOUND;
+    }
+    return GOES_ON;
+}
+
+}  // extern "C"

@@ -1,0 +1,158 @@
+"""The search of sentences with required phrases (`constrained.cpp`): many steps in one call. Definition: search/loop.py with
+strategies/select/dba.py and strategies/stop/early.py.
+
+Shapes: N sentences, k beam, T places for the tokens of a row, G constraints of a sentence, F = 2k hypotheses of a sentence at most.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from ctypes import c_double, c_float, c_int64, c_void_p
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairseq_ext.kernels.banks import Banks, Estimate
+from fairseq_ext.kernels.beam import FIRST_PLACES, FOUND, ROWS, Result
+from fairseq_ext.kernels.library import loaded
+
+STATES = ("state", "next_state", "met", "next_met")
+
+
+@dataclass
+class Settings:
+    """What holds for every sentence. divisor, expected (lengths,): by length with EOS, what the totals of finished hypotheses, and of
+    estimates, are divided by."""
+
+    k: int
+    nbest: int
+    min_len: int
+    eos: int
+    pad: int
+    ngram: int
+    temperature: float
+    estimate: Estimate
+    divisor: Tensor
+    expected: Tensor
+
+
+class SentencesStruct(ctypes.Structure):
+    _fields_ = [(name, c_int64) for name in ("k", "m", "min_len", "eos", "pad", "ngram", "T", "even", "each", "others")]
+    _fields_ += [("temperature", c_float), *((name, c_double) for name in ("lacking", "cost", "dear"))]
+    _fields_ += [(name, c_void_p) for name in ("divisor", "expected", "phrases", "number", "limit", "infeasible")]
+    _fields_ += [(name, c_int64) for name in ("length", "live", "W", "used", "ended", "dropped", "full")]
+    _fields_ += [(name, c_void_p) for name in ("slot", "first", *ROWS, *STATES, "best")]
+    _fields_ += [(name, c_void_p) for name in ("finished", "found_length", "found_tokens", "order", "found_score")]
+    _fields_ += [("calls", c_int64), ("read", c_int64)]
+
+
+class CompiledConstrained:
+    """One search over N sentences. sentences: their numbers in the pool; limits: most tokens before EOS of each; bos: first target
+    token; lists: the length of each one's n-best list, at most that of the settings."""
+
+    def __init__(self, settings: Settings, banks: Banks, sentences: Sequence[int], limits: Sequence[int], bos: int, lists: Sequence[int]):
+        N, k, G = len(sentences), settings.k, banks.start.size(1)
+        self.most = max(limits) + 2  # places for tokens that a row may need
+        T, F, number = min(self.most, FIRST_PLACES), 2 * k, torch.tensor(sentences)
+        state = np.empty((N * k, G), np.int64)
+        state[:N] = banks.start[number].numpy()
+        self.arrays: dict[str, np.ndarray] = {
+            "number": number.numpy(), "limit": np.array(limits), "infeasible": banks.infeasible[number].numpy(),
+            "divisor": settings.divisor.numpy(), "expected": settings.expected.numpy(), "slot": np.arange(N), "first": np.arange(N + 1),
+            **{name: np.empty((N * k, T), dtype) for name, dtype in ROWS.items()},
+            "state": state, "next_state": np.empty_like(state), "met": np.zeros_like(state), "next_met": np.empty_like(state),
+            "best": np.full((N, settings.nbest), -np.inf), "finished": np.zeros(N, np.int64), "order": np.empty(N, np.int64),
+            "found_length": np.empty((N, F), np.int64), **{name: np.empty((N, F, T), dtype) for name, dtype in FOUND.items()},
+        }  # fmt: skip
+        assert settings.divisor.dtype == settings.expected.dtype == torch.float32
+        assert settings.divisor.numel() >= self.most
+        assert settings.expected.numel() >= self.most + banks.highest + settings.estimate.others + 1
+        self.arrays["tokens"][:N, 0], self.arrays["score"][:N, 0] = bos, 0.0
+        for best, n in zip(self.arrays["best"], lists, strict=True):
+            best[: settings.nbest - n] = np.inf  # subtle: so that the last entry of a shorter list is the last column as well
+        self.kept = banks
+        self.struct = SentencesStruct(
+            k=k, m=settings.nbest, min_len=settings.min_len, eos=settings.eos, pad=settings.pad, ngram=settings.ngram, T=T, even=banks.even,
+            each=banks.each, temperature=settings.temperature, **vars(settings.estimate),
+            phrases=ctypes.addressof(banks.phrases), live=N, W=1,
+            **{name: array.ctypes.data for name, array in self.arrays.items()},
+        )  # fmt: skip
+
+    def go_on(self, reader: Any, step: ctypes.Structure, most: int) -> Result:
+        """Make at most so many steps with reader (kernels/parallel_decode.py, CompiledReader), whose KV cache step describes."""
+        return Result(loaded().search_constrained(ctypes.addressof(self.struct), reader.address, ctypes.addressof(step), most))
+
+    def take_counts(self) -> tuple[int, int]:
+        """Calls of the decoder since the last time, and their rows."""
+        counts = self.struct.calls, self.struct.read
+        self.struct.calls = self.struct.read = 0
+        return counts
+
+    def lengthen_(self) -> bool:
+        """Have more places for the tokens of rows and hypotheses, where they are full; return whether they were."""
+        struct, finished = self.struct, self.arrays["finished"].tolist()
+        if struct.length + 2 <= struct.T:
+            return False
+        T, n = struct.T, int(self.arrays["first"][struct.live])
+        struct.T = min(2 * T, self.most)
+        for name, before in self.present(*ROWS, *FOUND).items():
+            after = self.arrays[name] = np.empty((*before.shape[:-1], struct.T), before.dtype)
+            if name in FOUND:
+                for sentence, m in enumerate(finished):
+                    after[sentence, :m, :T] = before[sentence, :m]
+            elif not name.startswith("next"):
+                after[:n, :T] = before[:n]
+            setattr(struct, name, after.ctypes.data)
+        return True
+
+    def present(self, *names: str) -> dict[str, np.ndarray]:
+        """The arrays that have these names now: the library swaps rows with the next ones."""
+        at = {array.ctypes.data: array for array in self.arrays.values()}
+        return {name: at[getattr(self.struct, name)] for name in names}
+
+    def rows_of(self, sentence: int) -> slice | None:
+        """The rows of the i-th sentence; None where it is not live."""
+        slots = self.arrays["slot"][: self.struct.live].tolist()
+        if sentence not in slots:
+            return None
+        first, behind = self.arrays["first"][slots.index(sentence) :][:2].tolist()
+        return slice(first, behind)
+
+    def tokens(self, sentence: int) -> list[list[int]]:
+        """The tokens chosen so far in each row of the i-th sentence."""
+        rows = self.rows_of(sentence)
+        if rows is None:
+            return []
+        at, length = self.present("tokens", "score"), self.struct.length
+        possible = at["score"][rows, length] > -np.inf
+        return at["tokens"][rows, 1 : length + 1][possible].tolist()
+
+    def drop_(self, sentence: int) -> None:
+        """End the i-th sentence, where it is live; it counts as none that has ended."""
+        rows, struct = self.rows_of(sentence), self.struct
+        if rows is None:
+            return
+        slot, first = self.arrays["slot"], self.arrays["first"]
+        live, n = struct.live, int(first[struct.live])
+        for array in self.present("tokens", "score", "history", "state", "met").values():
+            array[rows.start : n + rows.start - rows.stop] = array[rows.stop : n].copy()
+        i = slot[:live].tolist().index(sentence)
+        sizes = np.delete(np.diff(first[: live + 1]), i)
+        slot[: live - 1] = np.delete(slot[:live], i)
+        first[1:live] = sizes.cumsum()
+        struct.live, struct.W = live - 1, sizes.max(initial=0)
+
+    def ended(self, since: int) -> list[int]:
+        """Which of the N sentences have ended, without the first `since` of them, in the order in which they did."""
+        return self.arrays["order"][since : self.struct.ended].tolist()
+
+    def found(self, sentence: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Tokens with EOS and sums of log-probabilities of each hypothesis of the i-th sentence; views, in the order in which they were
+        finished."""
+        a = self.arrays
+        lengths = a["found_length"][sentence, : int(a["finished"][sentence])].tolist()
+        return [(a["found_tokens"][sentence, f, 1 : n + 1], a["found_score"][sentence, f, 1 : n + 1]) for f, n in enumerate(lengths)]

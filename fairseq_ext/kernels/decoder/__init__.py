@@ -1,1 +1,0 @@
-"""A Transformer's layers."""

@@ -1,0 +1,155 @@
+"""The functions of lsh_torch.py as CUDA kernels (lsh.cu), launched through CuPy on torch's own memory and current stream.
+
+Same names, arguments and results. `warp=False` and `optimised=False` choose the naive forms that the paper compares with.
+CuPy is optional: `unavailable` says what is missing.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairseq_ext.kernels import lsh_torch
+from fairseq_ext.kernels.lsh_torch import LOAD, MAX_HASHES, MAX_ROUNDS, Cuckoo, Spans, bits_of, draw_hashes
+
+BLOCK = 256
+SHARED_FLOATS = 12_288  # 48 KiB, what every GPU gives a block unasked
+MOST_ROWS = 65_535  # blocks of a grid's second dimension
+
+
+@functools.lru_cache(maxsize=1)
+def unavailable() -> str | None:
+    """Why the kernels cannot run, in words; None when they can."""
+    if not torch.cuda.is_available():
+        return "there is no CUDA device"
+    if torch.cuda.get_device_capability()[0] < 7:
+        return "the GPU is older than Volta"
+    try:
+        module()
+    except ImportError:
+        return "CuPy is not installed (pip install cupy-cuda12x, or the one of your CUDA)"
+    except Exception as error:  # a driver or compiler that does not fit
+        return f"the kernels do not compile here ({str(error).splitlines()[0]})"
+    return None
+
+
+@functools.lru_cache(maxsize=1)
+def module() -> Any:
+    """The compiled kernels."""
+    import cupy
+
+    source = Path(__file__).with_name("lsh_cuda.cu").read_text(encoding="utf-8")
+    compiled = cupy.RawModule(code=source, options=("--std=c++14",))
+    compiled.compile()
+    return compiled
+
+
+def launch(name: str, grid: tuple[int, ...], *arguments: Tensor | int, shared: int = 0, block: int = BLOCK) -> None:
+    """Run a kernel on torch's stream. Tensors are passed as they lie in memory, numbers as 32-bit integers."""
+    import cupy
+
+    first = next(a for a in arguments if isinstance(a, Tensor))
+    values = [a.data_ptr() if isinstance(a, Tensor) else np.int32(a) for a in arguments]
+    assert all(a.is_contiguous() and a.device == first.device for a in arguments if isinstance(a, Tensor))
+    with cupy.cuda.Device(first.device.index), cupy.cuda.ExternalStream(torch.cuda.current_stream(first.device).cuda_stream):
+        module().get_function(name)(grid, (block,), tuple(values), shared_mem=shared)
+
+
+def blocks(items: int) -> int:
+    return max(1, -(-items // BLOCK))
+
+
+@functools.lru_cache(maxsize=8)
+def as_int32(dimensions: Tensor) -> Tensor:
+    return dimensions.int().contiguous()
+
+
+def wta_hash(x: Tensor, dimensions: Tensor, u: int) -> Tensor:
+    n, (P, K) = x.size(0), dimensions.shape
+    if x.size(1) > SHARED_FLOATS:
+        return lsh_torch.wta_hash(x, dimensions, u)
+    codes = torch.empty(n, P // u, dtype=torch.int32, device=x.device)
+    x = x.float().contiguous()
+    for first in range(0, n, MOST_ROWS):
+        part, out = x[first : first + MOST_ROWS], codes[first : first + MOST_ROWS]
+        grid = (blocks(P // u), part.size(0))
+        launch("wta_hash", grid, part, as_int32(dimensions), out, x.size(1), K, u, bits_of(K), P // u, shared=4 * x.size(1))
+    return codes
+
+
+def build_cuckoo(spans: Spans, seed: int = 0) -> Cuckoo:
+    """Raises RuntimeError when no pair of hash functions out of 64 settles a band."""
+    keys, start, length, counts = lsh_torch.distinct(spans)
+    W, m = keys.shape
+    device = keys.device
+    size = 1 << (LOAD * m - 1).bit_length()
+    generator = torch.Generator().manual_seed(seed)
+    hashes = draw_hashes(W, generator).to(device)
+    place = torch.full((W, size), -1, dtype=torch.int32, device=device)
+    bands = torch.arange(W, dtype=torch.int32, device=device)
+    for _ in range(MAX_HASHES):
+        failed = torch.zeros(W, dtype=torch.int32, device=device)
+        place[bands.long()] = -1
+        grid = (blocks(m), bands.numel())
+        launch("cuckoo_insert", grid, keys.int(), counts.int(), bands, hashes, place, failed, m, size, MAX_ROUNDS)
+        bands = failed.nonzero()[:, 0].int()
+        if not bands.numel():
+            return lsh_torch.filled(place.long(), keys, start, length, hashes)
+        hashes[bands.long()] = draw_hashes(bands.numel(), generator).to(device)
+    raise RuntimeError(f"{bands.numel()} bands have no cuckoo table after {MAX_HASHES} pairs of hash functions")
+
+
+def lookup_cuckoo(codes: Tensor, table: Cuckoo, V: int) -> tuple[Tensor, Tensor]:
+    n, W = codes.shape
+    start, length = torch.empty_like(codes), torch.empty_like(codes)
+    tables = (table.key, table.start, table.length, table.hashes)
+    launch("lookup_cuckoo", (blocks(n * W),), codes, *tables, start, length, n, W, table.size, V)
+    return start, length
+
+
+def lookup_direct(codes: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+    n, W = codes.shape
+    start, length = torch.empty_like(codes), torch.empty_like(codes)
+    launch("lookup_direct", (blocks(n * W),), codes, offsets, start, length, n, W, offsets.size(1))
+    return start, length
+
+
+def count_hits(start: Tensor, length: Tensor, words: Tensor, V: int, warp: bool = True) -> Tensor:
+    """warp: with the paper's re-arrangement of the warp, else each thread through its own span."""
+    n, W = start.shape
+    hits = torch.zeros(n, V, dtype=torch.int32, device=start.device)
+    launch("count_hits" if warp else "count_hits_naive", (blocks(n * W),), start, length, words, hits, n, W, V)
+    return hits
+
+
+def compact(hits: Tensor, t: int, always: Tensor | None, never: Tensor | None = None, optimised: bool = True) -> Tensor:
+    """optimised: through shared memory, in order; else by one counter and a sort."""
+    n, V = hits.shape
+    if never is not None:  # here, since a mask as an index of what is listed would make the host wait again
+        hits, always = hits.masked_fill(never, -1), None if always is None else always & ~never
+    always = torch.zeros(V, dtype=torch.uint8, device=hits.device) if always is None else always.byte()
+    ids = torch.empty(V, dtype=torch.long, device=hits.device)
+    if not optimised:
+        counter = torch.zeros(1, dtype=torch.int32, device=hits.device)
+        launch("compact_naive", (blocks(V),), hits, always, counter, ids, n, V, t)
+        return ids[: int(counter)].sort().values
+    counts = torch.empty(blocks(V), dtype=torch.int32, device=hits.device)
+    launch("compact_count", (blocks(V),), hits, always, counts, n, V, t)
+    before = counts.cumsum(0)
+    launch("compact_write", (blocks(V),), hits, always, before, ids, n, V, t, shared=4 * BLOCK)
+    return ids[: int(before[-1])]
+
+
+def gather(weight: Tensor, ids: Tensor) -> Tensor:
+    width = weight.size(1) * weight.element_size()
+    if width % 4:
+        return lsh_torch.gather(weight, ids)
+    out = torch.empty(ids.numel(), weight.size(1), dtype=weight.dtype, device=weight.device)
+    if ids.numel():
+        launch("gather_rows", (ids.numel(),), weight, ids, out, width // 4)
+    return out

@@ -1,1 +1,0 @@
-"""A row of parallel decoding and its drafts."""

@@ -1,0 +1,222 @@
+// One call of parallel decoding (--decoding) for a row that is alone: draft, read, verify, commit. The definitions work on arrays of rows:
+// parallel/driver.py for the call, strategies/decoding/_blocks.py and window.py for the methods, decoders/transformer/decoder.py for the
+// decoder.
+
+#include "ngrams.hpp"
+#include "reader.hpp"
+#include "parallel.hpp"
+#include "topk.hpp"
+
+namespace {
+
+enum Status : int64_t { GOES_ON, DONE, LOST, NOT_A_NUMBER, NO_ROOM };
+
+// jacobi, gs-jacobi, hybrid-jacobi; parallel_decode.py reads its fields from here
+struct Blocks {
+    Drafter drafter;
+    int64_t b, parallel_length, whole, hybrid;
+
+    bool parallel(const Row* row) const { return !hybrid || *row->length < parallel_length; }
+};
+
+// window; parallel_decode.py reads its fields from here
+struct Window {
+    Drafter drafter;
+    int64_t b, cheap;                     // b: 0 for no limit
+    double any_draft, position, beyond;   // prices, in calls
+    double decay, most_trust;
+    int64_t patience, longest_pause;
+    double right, expected;               // state
+    int64_t useless, pause, offered;
+
+    double trust() const { return std::min(most_trust, right / expected); }
+    double price(int64_t j) const { return 1 + any_draft + position * (j + (beyond - 1) * std::max<int64_t>(0, j - cheap)); }
+};
+
+// The best of columns (V,) other than two, of equals the first
+int64_t best_word(const float* line, int64_t V, int64_t pad, int64_t eos) {
+    float best = -INFINITY;
+    int64_t found = 0;
+    auto look = [&](int64_t first, int64_t end) {
+        for (int64_t c = first; c < end; ++c)
+            if (line[c] > best && c != pad && c != eos) best = line[c], found = c;
+    };
+    int64_t c = 0;
+    for (; c + BLOCK <= V; c += BLOCK)
+        if (block_max(line + c) > best) look(c, c + BLOCK);  // most blocks are not
+    look(c, V);
+    return found;
+}
+
+// log P of word as log_softmax computes it: (x - max) - log sum
+float log_probability(const float* line, int64_t V, int64_t word, float highest) {
+    return (line[word] - highest) - std::log(sum_of_powers(line, V, highest));
+}
+
+// Logits of what follows the row's last token and each draft token
+void read(const Reader& reader, const Row& row) {
+    const int64_t length = *row.length, d = reader.d;
+    for (int64_t i = 0; i < row.w; ++i) {
+        const int64_t token = i == 0 ? row.last() : row.draft[i - 1] == NONE ? row.pad : row.draft[i - 1];
+        reader.embed(token, length + i, reader.x + i * d);
+    }
+    *reader.block = row.w, *reader.before = length;
+    decode(reader.layers, reader.step);
+    linear(reader.output, reader.x, row.w, reader.logits, 0);
+}
+
+// Words that may not follow a position's history, out of its logits for a while: they count in the normaliser
+struct Banned {
+    static inline thread_local std::vector<int64_t> memory;
+    static inline thread_local std::vector<std::pair<int64_t, float>> words;
+    const int64_t* history = nullptr;  // the row's tokens, then the draft
+
+    explicit Banned(const Row& row) {
+        words.clear();
+        if (!row.ngram) return;
+        int64_t* text = scratch(memory, *row.length + row.w);
+        std::copy(row.draft, row.draft + row.w - 1, std::copy(row.tokens + 1, row.tokens + 1 + *row.length, text));
+        history = text;
+    }
+
+    void take(const Row& row, int64_t i, float* line) const {
+        auto ban = [&](int64_t word) { words.emplace_back(word, line[word]), line[word] = -INFINITY; };
+        if (history) repeated_ngrams(history, *row.length + i, row.ngram, ban);
+    }
+
+    // Returns the largest of them, or `highest`
+    float give_back(float* line, float highest) const {
+        for (; !words.empty(); words.pop_back())  // a word may have been banned twice
+            line[words.back().first] = words.back().second, highest = std::max(highest, words.back().second);
+        return highest;
+    }
+};
+
+// Each position's best word other than pad; EOS only from the least length on, and nothing else at the limit. Log-probabilities, which need
+// an exponential for every word, up to the first word that the draft contradicts or that is EOS, or with `every` of every position
+void choose(const Reader& reader, Row& row) {
+    const int64_t V = reader.vocabulary, length = *row.length;
+    const Banned banned(row);
+    bool right = true;
+    for (int64_t i = 0; i < row.w; ++i) {
+        float* line = reader.logits + i * V;
+        banned.take(row, i, line);
+        const int64_t best = best_word(line, V, row.pad, length + i < row.min_len ? row.eos : row.pad);
+        const int64_t chosen = length + i >= row.limit ? row.eos : best;
+        const bool lost = line[chosen] == -INFINITY;  // every word is banned
+        row.word[i] = lost ? 0 : chosen;
+        const float highest = banned.give_back(line, std::max({line[best], line[row.pad], line[row.eos]}));
+        row.word_score[i] = lost ? -INFINITY : right || row.every ? log_probability(line, V, row.word[i], highest) : 0.0f;
+        right = right && row.word[i] != row.eos && i + 1 < row.w && row.word[i] == row.draft[i];
+    }
+}
+
+}  // namespace
+
+extern "C" {
+
+int64_t draft_blocks(void* method, Row* row, int64_t most) {
+    const Blocks& self = *static_cast<Blocks*>(method);
+    const int64_t m = self.parallel(row) ? std::min((self.whole ? self.parallel_length : self.b) - 1, most) : 0;
+    bool known = true;
+    for (int64_t i = 0; i < m; ++i) known = known && row->guess(i) != NONE;
+    if (known) {
+        for (int64_t i = 0; i < m; ++i) row->draft[i] = row->guess(i);
+        return m;
+    }
+    const int64_t found = self.drafter(row, m, 0.0, row->draft, row->sure);
+    for (int64_t i = found; i < m; ++i) row->draft[i] = NONE;
+    return m;
+}
+
+int64_t commit_blocks(void* method, const Row* row, int64_t verified, int64_t finished) {
+    if (!static_cast<Blocks*>(method)->parallel(row)) return 1;
+    return finished || verified == row->w ? verified : 0;
+}
+
+int64_t draft_window(void* method, Row* row, int64_t most) {
+    Window& self = *static_cast<Window*>(method);
+    self.offered = 0;
+    if (self.pause) return --self.pause, 0;
+    if (self.b) most = std::min(most, self.b - 1);
+    if (most <= 0) return 0;
+    const double trust = self.trust();
+    self.offered = self.drafter(row, most, std::min(1.0, self.position / trust), row->draft, row->sure);
+    if (!self.offered) return 0;
+    double best = 1.0, tokens = 1.0, likely = 1.0;
+    int64_t width = 0;
+    for (int64_t j = 1; j <= self.offered; ++j) {
+        likely *= std::min(row->sure[j - 1] * trust, 1.0);
+        tokens += likely;
+        const double gain = tokens / self.price(j);
+        if (gain > best || (gain == best && !width)) best = gain, width = j;
+    }
+    self.useless = width ? 0 : self.useless + 1;
+    if (self.useless > self.patience) self.pause = std::min(self.useless, self.longest_pause);
+    return width;
+}
+
+void learn_window(void* method, const Row* row, int64_t verified) {
+    Window& self = *static_cast<Window*>(method);
+    const int64_t m = std::min({verified, self.offered, row->w});
+    if (!std::min(self.offered, row->w)) return;
+    double right = 0.0, expected = 0.0;
+    for (int64_t j = 0; j < m; ++j) right += row->draft[j] == row->word[j], expected += row->sure[j];
+    self.right = self.decay * self.right + right;
+    self.expected = std::max(1e-3, self.decay * self.expected + expected);
+}
+
+int64_t commit_window(void*, const Row*, int64_t verified, int64_t) { return verified; }
+
+// (1) Drafts the row's next block, returns its width. The method drafts, unless the next position must be read alone
+int64_t draft_row(Row* row) {
+    row->w = 1 + row->draft_block(row->method, row, row->redo ? 0 : row->limit - *row->length);
+    return row->w;
+}
+
+// Commits what the block's best words verify: (4) they are right as far as the draft was, (5) and nothing follows EOS or the length limit;
+// (6) what is kept becomes history, the other words guesses; (7) a finished row is done
+int64_t commit_row(Row* row_) {
+    Row& row = *row_;
+    const int64_t w = row.w;
+    int64_t verified = 1;
+    while (verified < w && row.word[verified - 1] == row.draft[verified - 1] && row.word[verified - 1] != row.eos) ++verified;
+    bool finished = row.word[verified - 1] == row.eos;
+    row.redo = 0;
+    if (row.least_margin > 0 && w > 1) {
+        int64_t apart = 0;
+        while (apart < verified && !(row.margin[apart] < row.least_margin)) ++apart;
+        row.checked += std::min(apart + 1, verified);
+        row.redo = apart < verified;
+        row.redone += row.redo;
+        finished = finished && !row.redo;
+        verified = apart;
+    }
+    row.verified = verified;
+    for (int64_t i = 0; i < std::max<int64_t>(1, verified); ++i)
+        if (std::isnan(row.word_score[i])) return row.broken = i, NOT_A_NUMBER;
+    if (row.learn) row.learn(row.method, row_, verified);
+    const int64_t count = row.redo ? verified : row.commit(row.method, row_, verified, finished);
+    row.calls += 1, row.positions += w, row.kept += count, row.offered += w - 1, row.taken += std::max<int64_t>(count - 1, 0);
+    bool lost = false;  // every word was forbidden
+    for (int64_t i = 0; i < count; ++i) {
+        row.tokens[*row.length + 1 + i] = row.word[i];
+        row.score[*row.length + 1 + i] = row.word_score[i];
+        lost = lost || row.word_score[i] == -INFINITY;
+    }
+    *row.length += count;
+    row.first_guess = count, row.guesses = w - count;
+    row.w = 0;
+    return lost ? LOST : finished && count == verified ? DONE : GOES_ON;
+}
+
+// A whole call. NO_ROOM: the reader needs memory for row.w positions behind row.length; then the call is to be made again
+int64_t call_row(Row* row, const Reader* reader) {
+    if (!row->w) draft_row(row);
+    if (row->w > reader->width || *row->length + row->w > reader->room) return NO_ROOM;
+    read(*reader, *row);  // (2)
+    choose(*reader, *row);  // (3)
+    return commit_row(row);
+}
+
+}  // extern "C"

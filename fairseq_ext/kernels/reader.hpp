@@ -1,0 +1,32 @@
+// What parallel_decode.cpp, beam.cpp and constrained.cpp read sentences with.
+#pragma once
+
+#include "norm.hpp"
+
+// of transformer.cpp; what they are given is made in transformer.py
+extern "C" void decode(const void* layers, const void* step);
+extern "C" void keep_positions(const void* layers, const void* step, int64_t slot, const int32_t* kept, int64_t count);
+extern "C" void linear(const void* packed, const float* x, int64_t lines, float* y, int64_t epilogue);
+extern "C" void layer_norm(const void* norm, const float* x, int64_t lines, int64_t d, float* y);
+
+namespace {
+
+// A decoder that is compiled throughout; parallel_decode.py reads its fields from here
+struct Reader {
+    const void *layers, *step, *output;  // step's x is this one's
+    int64_t *block, *before;             // two fields of step: the block's width, and how many tokens stand before it
+    const float *embedding, *positions;  // (V, d), (positions, d)
+    float *x, *logits;                   // (width, d), (width, V)
+    int64_t d, vocabulary, width, room;  // width: of the widest block that there is memory for; room: of positions
+    float scale;                         // of the embedding
+    Norm embedding_norm;                 // of the sum of both
+
+    // The embedding of a token that so many others stand before
+    void embed(int64_t token, int64_t before, float* to) const {
+        const float *from = embedding + token * d, *where = positions + before * d;
+        for (int64_t k = 0; k < d; ++k) to[k] = scale * from[k] + where[k];
+        if (embedding_norm.weight) layer_norm(&embedding_norm, to, 1, d, to);
+    }
+};
+
+}  // namespace

@@ -1,1 +1,0 @@
-"""Beam search, the best continuations, repeated n-grams."""

@@ -1,0 +1,52 @@
+"""Log-probabilities over a shortlist by the compiled library (`shortlist.cpp`), for float32 on a CPU. Definition: the torch path of
+softmax/shortlist.py.
+
+Shapes: n rows, V words, d features, m words that were found, T words of the fixed part.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_double
+
+import torch
+from torch import Tensor
+
+from fairseq_ext.kernels.declarations import struct
+from fairseq_ext.kernels.library import library, loaded
+from fairseq_ext.kernels.transformer import PackedLinear
+
+
+def takes(weight: Tensor) -> bool:
+    """Whether the library is there and reads such weights."""
+    return weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.is_contiguous() and library() is not None
+
+
+ListStruct = struct("shortlist.cpp", "Shortlist")
+
+
+class ShortlistLinear:
+    """From features to log-probabilities over a shortlist, in one call."""
+
+    def __init__(self, linear: PackedLinear, base: Tensor, weight: Tensor, bias: Tensor | None, temperature: float):
+        """linear: of the words base (T,) alone; weight (V, d), bias (V,) of all."""
+        assert takes(weight) and base.is_contiguous() and linear.outputs == base.numel() and linear.inputs == weight.size(1)
+        assert bias is None or (bias.dtype == torch.float32 and bias.is_contiguous())
+        self.kept = (linear, base, weight, bias)
+        shift = None if bias is None else bias.data_ptr()
+        self.T = base.numel()
+        self.struct = ListStruct(linear.address, base.data_ptr(), self.T, weight.data_ptr(), shift, weight.size(1), temperature)
+        self.address = ctypes.addressof(self.struct)
+        self.seconds = (c_double * 3)()
+
+    def __call__(self, x: Tensor, found: Tensor, clock: int) -> tuple[Tensor, Tensor]:
+        """x (n, d), found (m,) ascending -> ids (T + m,) ascending, log-probabilities (n, T + m); `seconds` of the found words' scores,
+        of the base's and of what follows by the system's clock of that number."""
+        x, found = x.contiguous(), found.contiguous()
+        assert x.dtype == torch.float32 and found.dtype == torch.long
+        n, m = x.size(0), found.numel()
+        ids, y = found.new_empty(self.T + m), x.new_empty(n, self.T + m)
+        loaded().shortlist_log_probs(
+            self.address, x.data_ptr(), n, found.data_ptr(), m, ids.data_ptr(), y.data_ptr(), clock, self.seconds
+        )
+        return ids, y

@@ -1,1 +1,0 @@
-"""Softmaxes over a part of the vocabulary."""

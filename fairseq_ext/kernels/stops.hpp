@@ -1,0 +1,170 @@
+// What becomes of a sentence's candidates: those that pruning drops, hypotheses, and rows of the next beam. The definitions are
+// strategies/stop/*.py and strategies/prune/*.py, of the same names.
+//
+// Shapes: k beam, c candidates, m the length of the n-best list.
+
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "sentence.hpp"
+
+namespace {
+
+// The best continuations of a sentence's rows, best first
+struct Candidates {
+    const float* score;    // (c,) sums of log-probabilities
+    const int64_t* where;  // (c,) row x V + word
+    int64_t c, V, eos;
+    bool at_limit;  // all of them end
+
+    bool ends(int64_t i) const { return where[i] % V == eos; }
+    int64_t row(int64_t i) const { return where[i] / V; }
+};
+
+using Places = std::vector<int64_t>;  // of candidates
+
+// (7) how many candidates stay: those that are dropped are the last
+int64_t prune(Sentence& s, const Candidates& all) {
+    const Rules& rules = *s.rules;
+    int64_t c = all.c;
+    if (!c) return 0;
+    while (c && all.score[c - 1] < s.best_total - rules.behind_finished) --c;
+    const float best = std::max(all.score[0], static_cast<float>(s.best_total)) - static_cast<float>(rules.threshold);
+    while (c && all.score[c - 1] < best) --c;
+    s.dropped += std::min(all.c, rules.k) - std::min(c, rules.k);
+    return c;
+}
+
+// An answer, behind those that there are
+void answer(Sentence& s, const Candidates& all, int64_t i) {
+    s.order[s.finished] = s.finished;
+    s.finish(s.finished++, all.row(i), all.score[i]);
+}
+
+void all_that_go_on(const Candidates& all, Places& stays) {
+    for (int64_t i = 0; i < all.c; ++i)
+        if (!all.ends(i)) stays.push_back(i);
+}
+
+// (8) each of the following finishes hypotheses, fills `stays`, best first, and returns whether the sentence is final
+
+bool count(Sentence& s, const Candidates& all, Places& stays) {
+    const int64_t k = s.rules->k;
+    for (int64_t i = 0; i < std::min(all.c, k); ++i)
+        if (all.ends(i) && s.finished < k) answer(s, all, i);
+    all_that_go_on(all, stays);
+    return s.finished == k;
+}
+
+bool first(Sentence& s, const Candidates& all, Places& stays) {
+    if (all.c && all.ends(0)) answer(s, all, 0);
+    all_that_go_on(all, stays);
+    return s.finished;
+}
+
+bool shrink(Sentence& s, const Candidates& all, Places& stays) {
+    const int64_t slots = s.rules->k - s.finished;
+    for (int64_t i = 0; i < std::min(all.c, slots); ++i)
+        if (all.ends(i)) answer(s, all, i);
+    all_that_go_on(all, stays);
+    stays.resize(std::min<size_t>(stays.size(), s.rules->k - s.finished));
+    return false;
+}
+
+// The beam's places, less one for each answer, go to the best of what waits and the candidates
+bool ranked(Sentence& s, const Candidates& all, Places& stays) {
+    static thread_local Places waits;
+    const int64_t places = s.rules->k - s.finished;
+    int64_t before = 0, from = 0;  // of what waits, and of the candidates
+    auto waiting = [&](int64_t j) { return s.found_score[s.waits[j] * s.T + s.found_length[s.waits[j]]]; };
+    static thread_local std::vector<std::pair<bool, int64_t>> beam;  // whether it waits, and where
+    beam.clear();
+    while (static_cast<int64_t>(beam.size()) < places && (before < s.waiting || from < all.c)) {
+        const bool waits_now = before < s.waiting && (from == all.c || waiting(before) >= all.score[from]);
+        beam.push_back({waits_now, waits_now ? s.waits[before++] : from++});
+    }
+    // what was pushed off the beam leaves its place in found
+    static thread_local std::vector<char> taken;
+    taken.assign(s.rules->k, 0), waits.clear();
+    for (int64_t f = 0; f < s.finished; ++f) taken[s.order[f]] = 1;
+    for (auto [waits_now, at] : beam)
+        if (waits_now) taken[at] = 1;
+    for (auto [waits_now, at] : beam) {
+        int64_t f = at;
+        if (!waits_now) {
+            if (!all.ends(at)) {
+                stays.push_back(at);
+                continue;
+            }
+            f = std::find(taken.begin(), taken.end(), 0) - taken.begin(), taken[f] = 1;
+            s.finish(f, all.row(at), all.score[at]);
+        }
+        if (stays.empty()) s.order[s.finished++] = f;  // all above it are finished
+        else waits.push_back(f);
+    }
+    s.waiting = waits.size();
+    std::copy(waits.begin(), waits.end(), s.waits);
+    return s.finished == s.rules->k;
+}
+
+// The score of a hypothesis of `length` tokens
+double final_score(const Sentence& s, float total, int64_t length) {
+    const Rules& rules = *s.rules;
+    if (rules.normalize) return total / static_cast<float>(std::pow(static_cast<double>(length), rules.lenpen));
+    return rules.reward ? total + rules.reward * std::min<double>(s.rewarded, length) : total;
+}
+
+// The best score that a live hypothesis can still get
+double reach(const Sentence& s, float total) {
+    const Rules& rules = *s.rules;
+    if (rules.normalize) return total / s.limit_divisor;
+    return rules.reward ? total + rules.reward * std::min<double>(s.rewarded, s.limit + 1) : total;
+}
+
+// A hypothesis, where it is one of the m best
+void answer_if_best(Sentence& s, const Candidates& all, int64_t i) {
+    const double value = final_score(s, all.score[i], s.length + 1);
+    if (s.finished == s.m && !(value > s.best[s.m - 1])) {
+        s.best_total = std::max<double>(s.best_total, all.score[i]);
+        return;
+    }
+    int64_t at = s.m - 1, f = s.finished;
+    if (f < s.m) at = s.finished++;
+    else f = s.order[at];  // of the worst
+    for (; at > 0 && value > s.best[at - 1]; --at) s.best[at] = s.best[at - 1], s.order[at] = s.order[at - 1];
+    s.best[at] = value, s.order[at] = f;
+    s.finish(f, all.row(i), all.score[i]);
+}
+
+bool optimal(Sentence& s, const Candidates& all, Places& stays) {
+    const Rules& rules = *s.rules;
+    for (int64_t i = 0; i < std::min(all.c, rules.k); ++i)
+        if (all.ends(i)) answer_if_best(s, all, i);
+    const double worst = s.best[s.m - 1];
+    double highest = -INFINITY;
+    for (int64_t i = 0, going = 0; i < all.c && going < rules.k && !(rules.paper && i >= rules.k); ++i) {
+        if (all.ends(i)) continue;
+        ++going;
+        const double possible = reach(s, all.score[i]);
+        highest = std::max(highest, possible);
+        if (!rules.prune_bound || possible > worst) stays.push_back(i);
+        else ++s.dropped;
+    }
+    s.missed += s.length ? rules.k - s.rows : 0;
+    if (all.at_limit) {  // open, unless no row of the last step could have won
+        float top = -INFINITY;
+        for (int64_t r = 0; r < s.rows; ++r) top = std::max(top, s.score[r * s.T + s.length]);
+        s.gap = std::max(0.0, reach(s, top) - worst);
+    }
+    return highest <= worst;
+}
+
+bool decide(Sentence& s, const Candidates& all, Places& stays) {
+    static bool (*const stops[])(Sentence&, const Candidates&, Places&) = {count, ranked, first, shrink, optimal};
+    return stops[s.rules->stop](s, all, stays) || stays.empty() || all.at_limit;
+}
+
+}  // namespace

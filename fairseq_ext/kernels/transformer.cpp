@@ -1,0 +1,203 @@
+// All layers of a Transformer's encoder or decoder on the CPU, float32 (weights may be 8 bits), in one call.
+//
+// decoders/transformer/layers.py is the definition: the same computation as torch operations. What is saved here is not arithmetic but what
+// surrounds it: operator dispatch, temporaries, transposed copies, and attention to positions that are no history of a row.
+//
+// Shapes: N = n x b lines (n rows, b new tokens each), d features, H heads, h = d / H, f feed-forward features, V vocabulary.
+
+#include "attention.hpp"
+#include "linear.hpp"
+#include "norm.hpp"
+#include "step.hpp"
+
+namespace {
+
+// ---- interface; transformer.py reads the fields of the structures from here
+
+struct Layer {
+    Norm self_norm;
+    Linear self_in, self_out;  // self_in: query (scaled), key, value
+    Norm cross_norm;
+    Linear cross_query, cross_out;  // unused in an encoder
+    Norm ffn_norm;
+    Linear ffn_in, ffn_out;
+    int64_t activation;  // RELU, GELU or SILU
+};
+
+struct LayerStack {
+    const Layer* layers;
+    int64_t count, d, heads, pre_norm;
+    Norm final_norm;
+};
+
+// ---- pieces of a layer
+
+// The input of a block: x, normalised first where the model is pre-norm
+const float* norm_before(const LayerStack& stack, const Norm& norm, const float* x, int64_t lines, float* y) {
+    if (!stack.pre_norm) return x;
+    normalise(norm, x, lines, stack.d, y);
+    return y;
+}
+
+// The output of a block: x, normalised in place where the model is post-norm
+void norm_after(const LayerStack& stack, const Norm& norm, float* x, int64_t lines) {
+    if (!stack.pre_norm) normalise(norm, x, lines, stack.d, x);
+}
+
+void feed_forward(const LayerStack& stack, const Layer& layer, float* x, int64_t lines, float* y, float* wide) {
+    multiply(layer.ffn_in, norm_before(stack, layer.ffn_norm, x, lines, y), lines, wide, static_cast<Epilogue>(layer.activation));
+    multiply(layer.ffn_out, wide, lines, x, ADD);
+    norm_after(stack, layer.ffn_norm, x, lines);
+}
+
+int64_t widest(const LayerStack& stack) {
+    int64_t wide = 3 * stack.d;
+    for (int64_t i = 0; i < stack.count; ++i) wide = std::max(wide, stack.layers[i].ffn_in.out);
+    return wide;
+}
+
+thread_local std::vector<float> memory_y, memory_wide, memory_score;
+
+}  // namespace
+
+extern "C" {
+
+int64_t panel_columns() { return PANEL; }
+
+// Whether linear maps give what they must: 4 x 1 x 1 is 4. Tried in a process of its own after compiling, since a wrong idea of the
+// processor ends the process
+int64_t works() {
+    std::vector<float> weight(4 * PANEL, 1.0f), x(ROWS * 4, 1.0f), y(ROWS * PANEL);
+    std::vector<int8_t> bytes(4 * PANEL, 1);
+    std::vector<int16_t> shorts(4 * PANEL, 1);
+    std::vector<float> scale(PANEL, 1.0f);
+    std::vector<int32_t> offset(PANEL, 4 * 128);
+    bool good = true;
+    for (int64_t kind : {FLOAT32, INT16, INT8}) {
+        const void* data = weight.data();
+        if (kind == INT16) data = shorts.data();
+        if (kind == INT8) data = bytes.data();
+        multiply({data, nullptr, scale.data(), offset.data(), 4, PANEL, kind}, x.data(), ROWS, y.data(), PLAIN);
+        for (float value : y) good = good && std::fabs(value - 4.0f) < 1e-5f;
+    }
+    return good;
+}
+
+void linear(const Linear* map, const float* x, int64_t lines, float* y, int64_t epilogue) {
+    multiply(*map, x, lines, y, static_cast<Epilogue>(epilogue));
+}
+
+void layer_norm(const Norm* norm, const float* x, int64_t lines, int64_t d, float* y) { normalise(*norm, x, lines, d, y); }
+
+// All layers of an encoder over sentences without padding: x (N, d), sentence s has lines start[s] to start[s + 1]
+void encode(const LayerStack* stack_, float* x, const int64_t* start, int64_t sentences) {
+    const LayerStack& stack = *stack_;
+    int64_t d = stack.d, h = d / stack.heads, lines = start[sentences], longest = 0;
+    for (int64_t s = 0; s < sentences; ++s) longest = std::max(longest, start[s + 1] - start[s]);
+    float *y = scratch(memory_y, lines * d), *wide = scratch(memory_wide, lines * widest(stack));
+    for (const Layer* layer = stack.layers; layer < stack.layers + stack.count; ++layer) {
+        multiply(layer->self_in, norm_before(stack, layer->self_norm, x, lines, y), lines, wide, PLAIN);
+#pragma omp parallel for schedule(dynamic) if (lines * longest * d > WORTH_THREADS)
+        for (int64_t s = 0; s < sentences; ++s) {
+            float* score = scratch(memory_score, longest + LANES);
+            const float* first = wide + start[s] * 3 * d;
+            Seen seen{first + d, first + 2 * d, h, 3 * d, start[s + 1] - start[s], nullptr};
+            for (int64_t i = start[s]; i < start[s + 1]; ++i) attend(wide + i * 3 * d, seen, stack.heads, h, score, y + i * d);
+        }
+        multiply(layer->self_out, y, lines, x, ADD);
+        norm_after(stack, layer->self_norm, x, lines);
+        feed_forward(stack, *layer, x, lines, y, wide);
+    }
+    if (stack.final_norm.weight) normalise(stack.final_norm, x, lines, d, x);
+}
+
+// All layers of a decoder over every row's new tokens
+void decode(const LayerStack* stack_, const Step* step_) {
+    const LayerStack& stack = *stack_;
+    const Step& step = *step_;
+    int64_t d = stack.d, heads = stack.heads, h = d / heads, b = step.block, lines = step.rows * b;
+    int64_t added = step.width * b, positions = step.before + added;
+    float *x = step.x, *y = scratch(memory_y, lines * d), *wide = scratch(memory_wide, lines * widest(stack));
+    // where each line's sentence, mask and new position are
+    static thread_local std::vector<int64_t> sentence, position;
+    static thread_local std::vector<const float*> where, source_where;
+    static thread_local PositionLists history, source;
+    int64_t slots = step.slot ? *std::max_element(step.slot, step.slot + step.sentences) + 1 : step.sentences;
+    if (step.lines) positions = step.target.positions;
+    scratch(sentence, lines), scratch(position, lines), scratch(where, lines), scratch(source_where, slots);
+    for (int64_t i = 0; i < lines; ++i) {
+        if (step.lines) {
+            sentence[i] = step.lines[i].slot, position[i] = step.lines[i].position;
+            continue;
+        }
+        int64_t place = step.place ? step.place[i / b] : i / b, inside = place % step.width * b + i % b;
+        int64_t s = place / step.width;
+        sentence[i] = step.slot ? step.slot[s] : s;
+        position[i] = step.before + inside;
+        if (step.mask) where[i] = step.mask + s * step.mask_sentence + inside * positions;
+    }
+    if (step.mask) history.read(lines, positions, where);
+    if (step.source_mask) {
+        for (int64_t s = 0; s < slots; ++s) source_where[s] = step.source_mask + s * step.source.positions;
+        source.read(slots, step.source.positions, source_where);
+    }
+    int64_t longest = std::max(positions, step.source.positions);
+    auto all_lines = [&](auto line) {
+#pragma omp parallel for schedule(static) if (lines * longest * d > WORTH_THREADS)
+        for (int64_t i = 0; i < lines; ++i) line(i, scratch(memory_score, longest + LANES));
+    };
+    const int64_t* sentence_of = sentence.data();
+    const int64_t* position_of = position.data();
+    PositionLists *histories = &history, *sources = &source;
+
+    for (int64_t l = 0; l < stack.count; ++l) {
+        const Layer& layer = stack.layers[l];
+        multiply(layer.self_in, norm_before(stack, layer.self_norm, x, lines, y), lines, wide, PLAIN);
+        float* target = step.target.data + l * step.target.layer;
+        for (int64_t i = 0; i < lines; ++i)
+            for (int64_t head = 0; head < heads; ++head) {
+                float* to = target + sentence_of[i] * step.target.sentence + head * step.target.head + position_of[i] * h;
+                std::memcpy(to, wide + i * 3 * d + d + head * h, h * sizeof(float));
+                std::memcpy(to + step.target.value, wide + i * 3 * d + 2 * d + head * h, h * sizeof(float));
+            }
+        all_lines([&](int64_t i, float* score) {
+            const float* key = target + sentence_of[i] * step.target.sentence;
+            Seen seen{key, key + step.target.value, step.target.head, h, step.width == 1 ? position_of[i] + 1 : positions, nullptr};
+            if (step.mask) seen.count = histories->count[i], seen.position = histories->positions.data() + i * positions;
+            if (step.lines) seen.count = step.lines[i].count, seen.position = step.lines[i].history;
+            attend(wide + i * 3 * d, seen, heads, h, score, y + i * d);
+        });
+        multiply(layer.self_out, y, lines, x, ADD);
+        norm_after(stack, layer.self_norm, x, lines);
+
+        multiply(layer.cross_query, norm_before(stack, layer.cross_norm, x, lines, y), lines, wide, PLAIN);
+        const float* keys = step.source.data + l * step.source.layer;
+        all_lines([&](int64_t i, float* score) {
+            int64_t s = sentence_of[i];
+            const float* key = keys + s * step.source.sentence;
+            Seen seen{key, key + step.source.value, step.source.head, h, step.source.positions, nullptr};
+            if (step.source_mask) seen.count = sources->count[s], seen.position = sources->positions.data() + s * step.source.positions;
+            attend(wide + i * d, seen, heads, h, score, y + i * d);
+        });
+        multiply(layer.cross_out, y, lines, x, ADD);
+        norm_after(stack, layer.cross_norm, x, lines);
+
+        feed_forward(stack, layer, x, lines, y, wide);
+    }
+    if (stack.final_norm.weight) normalise(stack.final_norm, x, lines, d, x);
+}
+
+// Keeps these positions of a slot's keys and values, in ascending order, as its first
+void keep_positions(const LayerStack* stack, const Step* step, int64_t slot, const int32_t* kept, int64_t count) {
+    const Cache& cache = step->target;
+    const int64_t h = stack->d / stack->heads;
+    for (int64_t l = 0; l < stack->count; ++l)
+        for (int64_t value : {int64_t{0}, cache.value})
+            for (int64_t head = 0; head < stack->heads; ++head) {
+                float* first = cache.data + l * cache.layer + value + slot * cache.sentence + head * cache.head;
+                for (int64_t i = 0; i < count; ++i)
+                    if (kept[i] != i) std::memcpy(first + i * h, first + kept[i] * h, h * sizeof(float));
+            }
+}
+
+}  // extern "C"
