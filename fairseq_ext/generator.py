@@ -26,12 +26,12 @@ from fairseq_ext.constraints.sentence import Meets, met
 from fairseq_ext.constraints.sources import is_ordered
 from fairseq_ext.core.errors import SentenceError
 from fairseq_ext.core.stats import Stats
-from fairseq_ext.decoders.factory import make_decoder
-from fairseq_ext.decoders.fairseq.model import model_of_pair
-from fairseq_ext.decoders.protocol import Regroupable
-from fairseq_ext.decoders.refused import refuse_other_batches
-from fairseq_ext.decoders.self_check import check_finite
 from fairseq_ext.loading.settings import checkpoint_of
+from fairseq_ext.model.factory import make_decoder
+from fairseq_ext.model.model import model_of_pair
+from fairseq_ext.model.protocol import Regroupable
+from fairseq_ext.model.refused import refuse_other_batches
+from fairseq_ext.model.self_check import check_finite
 from fairseq_ext.search.alignments import WithAlignment
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.logits_processors import LogitsProcessors

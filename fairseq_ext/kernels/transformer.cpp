@@ -1,6 +1,6 @@
 // All layers of a Transformer's encoder or decoder on the CPU, float32 (weights may be 8 bits), in one call.
 //
-// decoders/transformer/layers.py is the definition: the same computation as torch operations. What is saved here is not arithmetic but what
+// model/transformer/layers.py is the definition: the same computation as torch operations. What is saved here is not arithmetic but what
 // surrounds it: operator dispatch, temporaries, transposed copies, and attention to positions that are no history of a row.
 //
 // Shapes: N = n x b lines (n rows, b new tokens each), d features, H heads, h = d / H, f feed-forward features, V vocabulary.

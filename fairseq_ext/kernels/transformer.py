@@ -1,6 +1,6 @@
 """The compiled step (`transformer.cpp`) behind torch tensors: packed linear maps, and a decoder's or encoder's layers in one call.
 
-float32 on a CPU only. The definition of everything here is the torch path of decoders/transformer/layers.py and encoder.py.
+float32 on a CPU only. The definition of everything here is the torch path of model/transformer/layers.py and encoder.py.
 
 Shapes: N lines, d features, S sentences, P columns of a panel (a number of the processor's).
 """
@@ -82,7 +82,7 @@ class PackedLinear:
 
 
 def norm_struct(norm: Any) -> ctypes.Structure:
-    """norm: decoders/linear.py, Norm, or None."""
+    """norm: model/transformer/linear.py, Norm, or None."""
     if norm is None:
         return NormStruct(0, 0, 0.0)
     _, weight, bias, eps = norm.arguments
@@ -91,7 +91,7 @@ def norm_struct(norm: Any) -> ctypes.Structure:
 
 class CompiledNorm:
     """Layer normalisation over the last dimension by the compiled library, which rounds each line alike, however many there are.
-    norm: decoders/linear.py, Norm, of float32 on a CPU."""
+    norm: model/transformer/linear.py, Norm, of float32 on a CPU."""
 
     def __init__(self, norm: Any):
         self.arguments = norm.arguments  # which the structure points to
@@ -115,7 +115,7 @@ class LayerStack:
 
     @staticmethod
     def of(layers: Sequence[Any], d: int, heads: int, pre_norm: bool, final_norm: Any) -> LayerStack:
-        """Return the layers (decoders/transformer/weights.py, EncoderLayer or Layer) as one call; their weights are packed."""
+        """Return the layers (model/transformer/weights.py, EncoderLayer or Layer) as one call; their weights are packed."""
         table = (LayerStruct * len(layers))()
         for entry, layer in zip(table, layers, strict=True):
             for name, linear in layer.linears.items():
@@ -137,7 +137,7 @@ class LayerStack:
     def decode_(self, x: Tensor, step: Any, cache: Any) -> None:
         """Turn embedded tokens x (n x b, d) into features, in place.
 
-        step: the rows, decoders/transformer/rows.py, Step; cache: their keys and values, decoders/transformer/key_values.py, KeyValues.
+        step: the rows, model/transformer/rows.py, Step; cache: their keys and values, model/transformer/key_values.py, KeyValues.
         """
         assert x.is_contiguous() and x.dtype == torch.float32
         mask, slot = (None if value is None else value.contiguous() for value in (step.mask, step.slot))
@@ -162,7 +162,7 @@ def cache_struct(value: Tensor) -> ctypes.Structure:
 
 class CompiledReader:
     """A decoder whose layers, linear maps and embeddings compiled code reads for one row. step: of the row's KV cache
-    (kernels/transformer.py); embedding (V, d); scale: of the embedding; norm: of embeddings (decoders/linear.py, Norm), or None."""
+    (kernels/transformer.py); embedding (V, d); scale: of the embedding; norm: of embeddings (model/transformer/linear.py, Norm), or None."""
 
     def __init__(self, layers: LayerStack, output: PackedLinear, embedding: Tensor, scale: float, step: ctypes.Structure, norm: Any = None):
         assert embedding.is_contiguous() and embedding.dtype == torch.float32

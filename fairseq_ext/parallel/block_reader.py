@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_ext.decoders.protocol import BlockDecoder
 from fairseq_ext.decoders.upload import upload
+from fairseq_ext.model.protocol import BlockDecoder
 from fairseq_ext.parallel.block_processors import process_blocks
 from fairseq_ext.parallel.rows import NONE, Rows
 from fairseq_ext.search.log_probs import LogProbs

@@ -51,8 +51,8 @@ WORK = {  # where flags do their work, of those that another file declares
     "softmax/shortlist.py": "shortlist_share shortlist_counts", "softmax/shortlist_stats.py": "shortlist_recall_every",
     "strategies/softmax/top.py": "shortlist_top",
     "candidates/risk.py": "mbr mbr_candidates mbr_references mbr_weights mbr_prune print_utility",
-    "candidates/utilities.py": "mbr_model mbr_aggregate", "decoders/factory.py": "decoder_backend", "decoders/linear.py": "int8",
-    "decoders/transformer/cuda_graph_cache.py": "cuda_graphs", "session/cpu_workers.py": "cpu_workers",
+    "candidates/utilities.py": "mbr_model mbr_aggregate", "model/factory.py": "decoder_backend", "model/transformer/linear.py": "int8",
+    "model/transformer/cuda_graph_cache.py": "cuda_graphs", "session/cpu_workers.py": "cpu_workers",
     "session/results_file.py": "results_file resume", "session/bad_sentences.py": "strict", "session/stats_file.py": "stats_file",
 }  # fmt: skip
 

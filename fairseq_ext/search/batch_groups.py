@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from fairseq_ext.decoders.protocol import Regroupable
+from fairseq_ext.model.protocol import Regroupable
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.protocols import Schedule
 

@@ -16,9 +16,9 @@ from typing import Any
 from torch import Tensor
 
 from fairseq_ext.core.stats import Stats
-from fairseq_ext.decoders.protocol import Decoder, Regroupable
 from fairseq_ext.kernels.banks import Banks, Estimate
 from fairseq_ext.kernels.beam import PlugRules
+from fairseq_ext.model.protocol import Decoder, Regroupable
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, StopDecision
 from fairseq_ext.search.finished import Ending, Finished, Hypothesis

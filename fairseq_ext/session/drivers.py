@@ -13,8 +13,8 @@ from fairseq_ext.constraints.phrases.target_text import TargetText
 from fairseq_ext.constraints.sentence import Meets
 from fairseq_ext.constraints.shorter import Shorter
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.decoders.fairseq.uncached import UncachedBackend
-from fairseq_ext.decoders.protocol import Regroupable
+from fairseq_ext.model.protocol import Regroupable
+from fairseq_ext.model.uncached import UncachedBackend
 from fairseq_ext.placement.align import SEARCHED, Driver, GlossaryPlacement, is_english
 from fairseq_ext.placement.forced_decoding import ForcedDecoding
 from fairseq_ext.registry import DEFAULT, OUTSIDE, PRUNERS, STRATEGIES, Strategy, changed, choice, refills

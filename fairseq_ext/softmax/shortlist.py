@@ -16,11 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_ext.decoders.linear import Linear
-from fairseq_ext.decoders.protocol import Decoder
 from fairseq_ext.kernels import lsh_torch
 from fairseq_ext.kernels import shortlist as gathered
 from fairseq_ext.kernels.lsh_torch import nonzero
+from fairseq_ext.model.protocol import Decoder
+from fairseq_ext.model.transformer.linear import Linear
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.pool import OfPool, Pool

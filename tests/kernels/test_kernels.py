@@ -10,16 +10,17 @@ import sys
 import pytest
 import torch
 import torch.nn.functional as F
-from decoders.decoder_rows import MODELS, Rows, model_of
+from model.decoder_rows import MODELS, Rows, model_of
 from models import batch, build, generators, run, same
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.decoders import factory, linear
-from fairseq_ext.decoders.factory import make_decoder
-from fairseq_ext.decoders.transformer.decoder import TransformerBackend
 from fairseq_ext.kernels import library as building
 from fairseq_ext.kernels import topk
 from fairseq_ext.kernels import transformer as step
+from fairseq_ext.model import factory
+from fairseq_ext.model.factory import make_decoder
+from fairseq_ext.model.transformer import linear
+from fairseq_ext.model.transformer.decoder import TransformerBackend
 from fairseq_ext.search import log_probs
 
 pytestmark = pytest.mark.usefixtures("on_the_cpu")

@@ -14,9 +14,9 @@ from forked import generate, interactive
 
 from fairseq_ext import Translator, UsageError
 from fairseq_ext.core.stats import Stats
-from fairseq_ext.decoders.factory import make_decoder
-from fairseq_ext.decoders.fairseq.uncached import UncachedBackend
-from fairseq_ext.decoders.transformer.encoder import FastEncoder
+from fairseq_ext.model.factory import make_decoder
+from fairseq_ext.model.transformer.encoder import FastEncoder
+from fairseq_ext.model.uncached import UncachedBackend
 from fairseq_ext.placement.forced_decoding import ForcedDecoding
 from fairseq_ext.placement.term_in_text import agreeing, fitting, put, widened
 from fairseq_ext.placement.word_alignment import WordAlignment

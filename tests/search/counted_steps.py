@@ -15,9 +15,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import pytest
 import torch
-from decoders.decoder_rows import model_of
 from fairseq.token_generation_constraints import pack_constraints
 from kernels.cuda_executor import SOURCE, Executor
+from model.decoder_rows import model_of
 from models import batch, generators, on_device, run
 from pretended_device import COUNTS, counting, pretended_device
 

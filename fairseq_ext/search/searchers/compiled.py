@@ -18,9 +18,9 @@ import torch
 
 from fairseq_ext.constraints.sentence import SentenceConstraints
 from fairseq_ext.core.errors import NotANumber
-from fairseq_ext.decoders.protocol import BatchReader
 from fairseq_ext.kernels.beam import CompiledBatch, CompiledSentence, Result, Rules, StopRule
 from fairseq_ext.kernels.library import library
+from fairseq_ext.model.protocol import BatchReader
 from fairseq_ext.search.finished import Ending, Hypothesis, n_best
 from fairseq_ext.search.log_probs import MANY
 from fairseq_ext.search.pool import Pool

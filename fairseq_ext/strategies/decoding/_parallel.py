@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, cast
 
-from fairseq_ext.decoders.protocol import BlockDecoder
+from fairseq_ext.model.protocol import BlockDecoder
 from fairseq_ext.parallel.block_reader import BlockReader
 from fairseq_ext.parallel.drafts.drafter import Drafter
 from fairseq_ext.parallel.drafts.factory import make_drafter

@@ -4,7 +4,7 @@ import logging
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import table_lines
-from fairseq_ext.softmax.output_layer import output_layers
+from fairseq_ext.model.transformer.output_layer import output_layers
 from fairseq_ext.softmax.shortlist import most_frequent
 from fairseq_ext.softmax.shortlist_stats import ShortlistMeter
 

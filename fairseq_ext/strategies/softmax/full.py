@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from fairseq_ext.decoders.protocol import Decoder
+from fairseq_ext.model.protocol import Decoder
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs

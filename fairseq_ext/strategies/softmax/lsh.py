@@ -35,10 +35,10 @@ from torch import Tensor
 from fairseq_ext.core.counters import Mean
 from fairseq_ext.core.digests import fingerprint_of_dictionary
 from fairseq_ext.core.errors import UsageError, counted
-from fairseq_ext.decoders.protocol import Decoder
 from fairseq_ext.kernels import lsh as lsh_compiled
 from fairseq_ext.kernels import lsh_torch
 from fairseq_ext.kernels.library import library
+from fairseq_ext.model.protocol import Decoder
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.finished import Hypothesis

@@ -33,15 +33,15 @@ from torch import Tensor
 from fairseq_ext.core.counters import Section
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.stats import Stats
-from fairseq_ext.decoders.protocol import Decoder
 from fairseq_ext.kernels.library import library
+from fairseq_ext.model.protocol import Decoder
+from fairseq_ext.model.transformer.output_layer import output_layers
 from fairseq_ext.registry import register
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import MANY, LogProbs, is_compiled
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.protocols import Softmax
 from fairseq_ext.softmax.error_bounds import Screen
-from fairseq_ext.softmax.output_layer import output_layers
 
 logger = logging.getLogger("fairseq_ext")
 TOLERANCE = 5e-5  # of log Z, in nats

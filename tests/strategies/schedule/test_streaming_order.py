@@ -10,7 +10,7 @@ from models import batch, dictionary, run
 from streams import LENGTHS, ours, stream
 from table_model import called_through
 
-from fairseq_ext.decoders.transformer.encoder import FastEncoder
+from fairseq_ext.model.transformer.encoder import FastEncoder
 from fairseq_ext.search.protocols import Schedule
 
 

@@ -16,12 +16,12 @@ from fairseq.models.fairseq_model import BaseFairseqModel
 from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.decoders.transformer.cuda_graph_cache import CudaGraphCache
-from fairseq_ext.decoders.transformer.encoder import FastEncoder
-from fairseq_ext.decoders.transformer.key_values import KeyValues
-from fairseq_ext.decoders.transformer.rows import RowGroup
-from fairseq_ext.decoders.transformer.step import read_tokens
-from fairseq_ext.decoders.transformer.weights import Weights
+from fairseq_ext.model.transformer.cuda_graph_cache import CudaGraphCache
+from fairseq_ext.model.transformer.encoder import FastEncoder
+from fairseq_ext.model.transformer.key_values import KeyValues
+from fairseq_ext.model.transformer.rows import RowGroup
+from fairseq_ext.model.transformer.step import read_tokens
+from fairseq_ext.model.transformer.weights import Weights
 
 # largest difference in features between the backends, relative to the largest feature
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}

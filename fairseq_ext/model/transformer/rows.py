@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_ext.decoders.transformer.key_values import KeyValues
-from fairseq_ext.decoders.transformer.kv_cache import KVCache
+from fairseq_ext.model.transformer.key_values import KeyValues
+from fairseq_ext.model.transformer.kv_cache import KVCache
 
 ROOM_STEPS = 4  # a cache grows when compaction leaves less room than this many steps of all its rows take
 
@@ -115,7 +115,7 @@ class RowGroup:
         self.mask, self.length = mask, lengths
 
     def select_(self, row: Tensor, sentence: Tensor | None, width: int, sentence_of_row: Tensor) -> None:
-        """Reorder the rows: new row i continues what row[i] has read; arguments as of decoders/protocol.py, Decoder.select."""
+        """Reorder the rows: new row i continues what row[i] has read; arguments as of model/protocol.py, Decoder.select."""
         before = row if self.place is None else self.place[row]  # (n',) place of each new row's past
         trivial = self.mask is None and self.width == 1 and width == 1
         histories = None if trivial else self.full_mask().flatten(0, 1).index_select(0, before)

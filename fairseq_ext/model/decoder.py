@@ -10,7 +10,7 @@ import torch
 from fairseq.models.fairseq_model import BaseFairseqModel
 from torch import Tensor
 
-from fairseq_ext.decoders.fairseq.model import Model, ModelRows, Moves
+from fairseq_ext.model.model import Model, ModelRows, Moves
 
 
 @dataclass
@@ -23,7 +23,7 @@ class Group:
 
 
 class FairseqBackend:
-    """One or several fairseq models as decoders/protocol.py asks: a Regroupable."""
+    """One or several fairseq models as model/protocol.py asks: a Regroupable."""
 
     name = "fairseq"
     is_compiled = False

@@ -20,8 +20,8 @@ from fairseq.modules import LearnedPositionalEmbedding, SinusoidalPositionalEmbe
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor, nn
 
-from fairseq_ext.decoders.linear import Linear, Norm
 from fairseq_ext.kernels.transformer import EPILOGUES, CompiledNorm, LayerStack
+from fairseq_ext.model.transformer.linear import Linear, Norm
 
 
 class Watch:

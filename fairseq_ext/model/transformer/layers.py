@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_ext.decoders.linear import attend
-from fairseq_ext.decoders.transformer.key_values import KeyValues
-from fairseq_ext.decoders.transformer.rows import Step
-from fairseq_ext.decoders.transformer.weights import Weights
+from fairseq_ext.model.transformer.key_values import KeyValues
+from fairseq_ext.model.transformer.linear import attend
+from fairseq_ext.model.transformer.rows import Step
+from fairseq_ext.model.transformer.weights import Weights
 
 
 def decode(

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 import torch
 
-from fairseq_ext.decoders.transformer.key_values import KeyValues
-from fairseq_ext.decoders.transformer.one_row import is_compiled_throughout
-from fairseq_ext.decoders.transformer.rows import RowGroup
-from fairseq_ext.decoders.transformer.weights import Weights
 from fairseq_ext.kernels.transformer import CompiledReader, StepStruct, cache_struct
+from fairseq_ext.model.transformer.key_values import KeyValues
+from fairseq_ext.model.transformer.one_row import is_compiled_throughout
+from fairseq_ext.model.transformer.rows import RowGroup
+from fairseq_ext.model.transformer.weights import Weights
 
 
 class CompiledBatchReader:

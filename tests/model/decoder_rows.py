@@ -11,8 +11,8 @@ import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from models import TRANSFORMER, alone, batch, dictionary, task
 
-from fairseq_ext.decoders.transformer.decoder import TransformerBackend
-from fairseq_ext.decoders.transformer.rows import RowGroup
+from fairseq_ext.model.transformer.decoder import TransformerBackend
+from fairseq_ext.model.transformer.rows import RowGroup
 from fairseq_ext.search.pool import Pool
 
 EOS = dictionary().eos()

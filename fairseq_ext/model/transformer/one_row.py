@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import torch.nn.functional as F
 
-from fairseq_ext.decoders.transformer.key_values import KeyValues
-from fairseq_ext.decoders.transformer.rows import RowGroup
-from fairseq_ext.decoders.transformer.weights import Weights
 from fairseq_ext.kernels.transformer import CompiledReader, StepStruct, cache_struct
+from fairseq_ext.model.transformer.key_values import KeyValues
+from fairseq_ext.model.transformer.rows import RowGroup
+from fairseq_ext.model.transformer.weights import Weights
 
 
 class CompiledRowReader:

@@ -21,11 +21,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_ext.decoders.transformer.key_values import KeyValues
-from fairseq_ext.decoders.transformer.kv_cache import KVCache
-from fairseq_ext.decoders.transformer.layers import at_rows, decode, embed
-from fairseq_ext.decoders.transformer.rows import Step
-from fairseq_ext.decoders.transformer.weights import Weights
+from fairseq_ext.model.transformer.key_values import KeyValues
+from fairseq_ext.model.transformer.kv_cache import KVCache
+from fairseq_ext.model.transformer.layers import at_rows, decode, embed
+from fairseq_ext.model.transformer.rows import Step
+from fairseq_ext.model.transformer.weights import Weights
 
 Run = Callable[[], list[Tensor]]
 

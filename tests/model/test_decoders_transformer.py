@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 import torch
-from decoders.decoder_rows import EOS, MODELS, TOLERANCE, Rows, model_of
+from model.decoder_rows import EOS, MODELS, TOLERANCE, Rows, model_of
 from models import ARCHITECTURES, batch, build, forced, generators, run, same
 from sizes import covering
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.decoders.factory import make_decoder
-from fairseq_ext.decoders.fairseq.decoder import FairseqBackend
-from fairseq_ext.decoders.self_check import disagreement
-from fairseq_ext.decoders.transformer.decoder import TransformerBackend
-from fairseq_ext.decoders.transformer.encoder import fast_encoder
-from fairseq_ext.decoders.transformer.rows import RowGroup
-from fairseq_ext.decoders.transformer.supported import unsupported
-from fairseq_ext.decoders.transformer.weights import read_weights
+from fairseq_ext.model.decoder import FairseqBackend
+from fairseq_ext.model.factory import make_decoder
+from fairseq_ext.model.self_check import disagreement
+from fairseq_ext.model.transformer.decoder import TransformerBackend
+from fairseq_ext.model.transformer.encoder import fast_encoder
+from fairseq_ext.model.transformer.rows import RowGroup
+from fairseq_ext.model.transformer.supported import unsupported
+from fairseq_ext.model.transformer.weights import read_weights
 
 # ---- one token a step
 

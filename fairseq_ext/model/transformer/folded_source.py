@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fairseq_ext.decoders.transformer.weights import Layer
+from fairseq_ext.model.transformer.weights import Layer
 
 
 @dataclass

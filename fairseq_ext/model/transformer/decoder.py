@@ -18,21 +18,21 @@ import torch
 from fairseq.models.fairseq_model import BaseFairseqModel
 from torch import Tensor
 
-from fairseq_ext.decoders.transformer.batch_reader import CompiledBatchReader
-from fairseq_ext.decoders.transformer.cuda_graph_cache import MakeGraphs
-from fairseq_ext.decoders.transformer.encoder import FastEncoder, KeptStates, fast_encoder, is_plain_input, kept_or_made
-from fairseq_ext.decoders.transformer.key_values import KeyValues
-from fairseq_ext.decoders.transformer.one_row import CompiledRowReader, is_compiled_throughout
-from fairseq_ext.decoders.transformer.release import release_
-from fairseq_ext.decoders.transformer.rows import RowGroup
-from fairseq_ext.decoders.transformer.step import read_attention, read_tokens
-from fairseq_ext.decoders.transformer.weights import Weights, read_weights
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.kernels.topk import log_softmax_
+from fairseq_ext.model.transformer.batch_reader import CompiledBatchReader
+from fairseq_ext.model.transformer.cuda_graph_cache import MakeGraphs
+from fairseq_ext.model.transformer.encoder import FastEncoder, KeptStates, fast_encoder, is_plain_input, kept_or_made
+from fairseq_ext.model.transformer.key_values import KeyValues
+from fairseq_ext.model.transformer.one_row import CompiledRowReader, is_compiled_throughout
+from fairseq_ext.model.transformer.release import release_
+from fairseq_ext.model.transformer.rows import RowGroup
+from fairseq_ext.model.transformer.step import read_attention, read_tokens
+from fairseq_ext.model.transformer.weights import Weights, read_weights
 
 
 class TransformerBackend:
-    """One or several Transformer models as decoders/protocol.py asks: a Regroupable and a BlockDecoder."""
+    """One or several Transformer models as model/protocol.py asks: a Regroupable and a BlockDecoder."""
 
     joins = joins_any_step = True  # every row has its own length and mask
 

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_ext.decoders.transformer.folded_source import FoldedSource
-from fairseq_ext.decoders.transformer.weights import Weights
+from fairseq_ext.model.transformer.folded_source import FoldedSource
+from fairseq_ext.model.transformer.weights import Weights
 
 FIRST_CAPACITY = 32  # positions of a new slot
 

@@ -8,13 +8,13 @@ import torch
 from fairseq.models.fairseq_model import BaseFairseqModel
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.decoders.fairseq.decoder import FairseqBackend
-from fairseq_ext.decoders.self_check import disagreement
-from fairseq_ext.decoders.transformer.cuda_graph_cache import MakeGraphs, cuda_graphs
-from fairseq_ext.decoders.transformer.decoder import TransformerBackend
-from fairseq_ext.decoders.transformer.supported import unsupported
-from fairseq_ext.decoders.transformer.weights import Weights
 from fairseq_ext.kernels.library import library
+from fairseq_ext.model.decoder import FairseqBackend
+from fairseq_ext.model.self_check import disagreement
+from fairseq_ext.model.transformer.cuda_graph_cache import MakeGraphs, cuda_graphs
+from fairseq_ext.model.transformer.decoder import TransformerBackend
+from fairseq_ext.model.transformer.supported import unsupported
+from fairseq_ext.model.transformer.weights import Weights
 
 logger = logging.getLogger("fairseq_ext")
 

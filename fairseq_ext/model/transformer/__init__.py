@@ -2,7 +2,7 @@
 
 | file | what it does |
 | --- | --- |
-| decoder.py | `TransformerBackend.step`: what decoders/protocol.py asks for |
+| decoder.py | `TransformerBackend.step`: what model/protocol.py asks for |
 | step.py | one step of a group of rows, in one of three ways: layers.py, kernels/transformer.py or cuda_graph_cache.py |
 | layers.py | the layers as tensor operations, which define the other two |
 | rows.py | the mask: which positions of the KV cache each row sees |

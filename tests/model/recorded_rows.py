@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 
 import pytest
-from decoders.decoder_rows import Rows
+from model.decoder_rows import Rows
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from fairseq_ext.decoders import linear
-from fairseq_ext.decoders.transformer import cuda_graph_cache as graphs
-from fairseq_ext.decoders.transformer.cuda_graph_cache import CudaGraphCache, cuda_graphs
-from fairseq_ext.decoders.transformer.decoder import TransformerBackend
+from fairseq_ext.model.transformer import cuda_graph_cache as graphs
+from fairseq_ext.model.transformer import linear
+from fairseq_ext.model.transformer.cuda_graph_cache import CudaGraphCache, cuda_graphs
+from fairseq_ext.model.transformer.decoder import TransformerBackend
 
 WAITS = ("_local_scalar_dense", "nonzero", "equal", "is_nonzero", "item", "masked_select", "unique", "_unique2", "repeat_interleave")
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from fairseq_ext.decoders.linear import Linear
-from fairseq_ext.decoders.transformer.encoder import FastEncoder
-from fairseq_ext.decoders.transformer.weights import Weights
+from fairseq_ext.model.transformer.encoder import FastEncoder
+from fairseq_ext.model.transformer.linear import Linear
+from fairseq_ext.model.transformer.weights import Weights
 
 SECOND_COPIES = ("in_proj_weight", "out_proj_weight", "fc1_weight", "fc2_weight")  # what fairseq holds for torch's fused encoder layer
 

@@ -7,16 +7,16 @@ import logging
 
 import pytest
 import torch
-from decoders.decoder_rows import EOS, model_of
-from decoders.recorded_rows import Frozen, Graphed, NoWaiting, Recorded, fails, plain_linears, recording  # noqa: F401  the fixture is for every test
+from model.decoder_rows import EOS, model_of
+from model.recorded_rows import Frozen, Graphed, NoWaiting, Recorded, fails, plain_linears, recording  # noqa: F401  the fixture is for every test
 from models import batch, build, generators, run, same
 
-from fairseq_ext.decoders import factory
-from fairseq_ext.decoders.factory import make_decoder
-from fairseq_ext.decoders.self_check import disagreement
-from fairseq_ext.decoders.transformer import cuda_graph_cache as graphs
-from fairseq_ext.decoders.transformer.cuda_graph_cache import CudaGraphCache, bucket
-from fairseq_ext.decoders.transformer.decoder import TransformerBackend
+from fairseq_ext.model import factory
+from fairseq_ext.model.factory import make_decoder
+from fairseq_ext.model.self_check import disagreement
+from fairseq_ext.model.transformer import cuda_graph_cache as graphs
+from fairseq_ext.model.transformer.cuda_graph_cache import CudaGraphCache, bucket
+from fairseq_ext.model.transformer.decoder import TransformerBackend
 
 # ---- bounds, and what has no graph
 

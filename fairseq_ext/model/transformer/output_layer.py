@@ -7,13 +7,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.decoders.transformer.supported import has_plain_decoder, has_plain_softmax
+from fairseq_ext.model.transformer.supported import has_plain_decoder, has_plain_softmax
 
 
 def output_layers(models: list[Any], flag: str) -> list[tuple[Tensor, Tensor | None]]:
     """Weight (V, d) and bias (V,) or None of each model; flag: what asks for them, for the error.
 
-    Raises UsageError where a model does not give its features apart from its scores (decoders/fairseq/decoder.py, has_output_layer).
+    Raises UsageError where a model does not give its features apart from its scores (model/decoder.py, has_output_layer).
     """
     out: list[tuple[Tensor, Tensor | None]] = []
     for model in models:

@@ -24,10 +24,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fairseq_ext.decoders.transformer.cuda_graph_step import Buffers, CudaGraphStep, GraphPool, Run
-from fairseq_ext.decoders.transformer.kv_cache import KVCache
-from fairseq_ext.decoders.transformer.rows import Step
-from fairseq_ext.decoders.transformer.weights import Weights
+from fairseq_ext.model.transformer.cuda_graph_step import Buffers, CudaGraphStep, GraphPool, Run
+from fairseq_ext.model.transformer.kv_cache import KVCache
+from fairseq_ext.model.transformer.rows import Step
+from fairseq_ext.model.transformer.weights import Weights
 
 logger = logging.getLogger("fairseq_ext")
 

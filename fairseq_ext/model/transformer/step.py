@@ -8,11 +8,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fairseq_ext.decoders.transformer.cuda_graph_cache import CudaGraphCache
-from fairseq_ext.decoders.transformer.key_values import KeyValues
-from fairseq_ext.decoders.transformer.layers import at_rows, attention_weights, decode, embed, reserve_positions
-from fairseq_ext.decoders.transformer.rows import RowGroup, Step
-from fairseq_ext.decoders.transformer.weights import Weights
+from fairseq_ext.model.transformer.cuda_graph_cache import CudaGraphCache
+from fairseq_ext.model.transformer.key_values import KeyValues
+from fairseq_ext.model.transformer.layers import at_rows, attention_weights, decode, embed, reserve_positions
+from fairseq_ext.model.transformer.rows import RowGroup, Step
+from fairseq_ext.model.transformer.weights import Weights
 
 
 def read_tokens(

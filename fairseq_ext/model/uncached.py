@@ -12,11 +12,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fairseq_ext.decoders.fairseq.decoder import FairseqBackend, Group
+from fairseq_ext.model.decoder import FairseqBackend, Group
 
 
 class UncachedBackend(FairseqBackend):
-    """One or several fairseq models as a BlockDecoder (decoders/protocol.py). Rows that were set aside start again."""
+    """One or several fairseq models as a BlockDecoder (model/protocol.py). Rows that were set aside start again."""
 
     def admit(self, inputs: dict[str, Tensor]) -> None:
         super().admit(inputs)

@@ -23,8 +23,8 @@ from fairseq.models.lstm import LSTMDecoder
 from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
-from fairseq_ext.decoders.fairseq.join import State, join_attention, join_lstm, join_sources
-from fairseq_ext.decoders.transformer.supported import has_plain_decoder, has_plain_softmax
+from fairseq_ext.model.join import State, join_attention, join_lstm, join_sources
+from fairseq_ext.model.transformer.supported import has_plain_decoder, has_plain_softmax
 
 FEW_SENTENCES = 2
 

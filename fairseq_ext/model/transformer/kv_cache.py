@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fairseq_ext.decoders.transformer.key_values import KeyValues
+from fairseq_ext.model.transformer.key_values import KeyValues
 
 
 @dataclass(eq=False)

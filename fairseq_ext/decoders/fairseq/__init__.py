@@ -1,1 +1,0 @@
-"""The fairseq backend, which is the reference: fairseq's own modules."""
