@@ -1,6 +1,6 @@
 """Published search methods for stock fairseq 0.12.2: `--task translation_ext`.
 
-The path is the flag: `--softmax lsh` is strategies/softmax/lsh.py, `--prune-threshold` is strategies/prune/threshold.py.
+The path is the flag: `--softmax lsh` is search/strategies/softmax/lsh.py, `--prune-threshold` is strategies/prune/threshold.py.
 Options that are no strategies: `--results-file` and `--cpu-workers` in session/, `--int8` and `--cuda-graphs` in decoders/, constraint
 files in constraints/. Without a flag fairseq's own beam search runs, in one loop with extension points
 (search/loop.py, search/protocols.py). `python -m fairseq_ext` prints every strategy with its paper and file, and every flag.

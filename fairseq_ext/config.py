@@ -11,17 +11,17 @@ import fairseq
 import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
-from fairseq_ext.candidates.flags import CandidateFlags, given
-from fairseq_ext.checks.capabilities import Part
-from fairseq_ext.checks.validate import stock_search, validate
-from fairseq_ext.constraints.glossary import places_terms
-from fairseq_ext.constraints.sources import choose_strategies, constrained, is_ordered
 from fairseq_ext.core import __version__
 from fairseq_ext.core.digests import SHOWN
 from fairseq_ext.loading.settings import setting
-from fairseq_ext.registry import DEFAULT, POINTS, PRUNERS, STRATEGIES, all_strategies, changed, choice, names_of, samples
+from fairseq_ext.search.capabilities import Part
+from fairseq_ext.search.constraints.glossary import places_terms
+from fairseq_ext.search.constraints.sources import choose_strategies, constrained, is_ordered
+from fairseq_ext.search.flags import CandidateFlags, given
+from fairseq_ext.search.registry import DEFAULT, POINTS, PRUNERS, STRATEGIES, all_strategies, changed, choice, names_of, samples
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.search.spec import SearchSpec
+from fairseq_ext.search.validate import stock_search, validate
 
 if TYPE_CHECKING:
     from fairseq.data import Dictionary

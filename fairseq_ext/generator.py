@@ -16,14 +16,6 @@ from fairseq.data import Dictionary
 from fairseq.sequence_generator import EnsembleModelWithAlignment, SequenceGenerator
 
 from fairseq_ext import config
-from fairseq_ext.candidates.risk import BayesRisk
-from fairseq_ext.constraints.glossary import places_terms
-from fairseq_ext.constraints.in_text import InText
-from fairseq_ext.constraints.phrases.segmenter import Segmenter
-from fairseq_ext.constraints.phrases.target_text import TargetText
-from fairseq_ext.constraints.report import Asked, count_terms, report_constraints
-from fairseq_ext.constraints.sentence import Meets, met
-from fairseq_ext.constraints.sources import is_ordered
 from fairseq_ext.core.errors import SentenceError
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.loading.settings import checkpoint_of
@@ -33,10 +25,18 @@ from fairseq_ext.model.protocol import Regroupable
 from fairseq_ext.model.refused import refuse_other_batches
 from fairseq_ext.model.self_check import check_finite
 from fairseq_ext.search.alignments import WithAlignment
+from fairseq_ext.search.constraints.glossary import places_terms
+from fairseq_ext.search.constraints.report import Asked, count_terms, report_constraints
+from fairseq_ext.search.constraints.sources import is_ordered
 from fairseq_ext.search.finished import Hypothesis
-from fairseq_ext.search.logits_processors import LogitsProcessors
+from fairseq_ext.search.phrases.in_text import InText
+from fairseq_ext.search.phrases.segmenter import Segmenter
+from fairseq_ext.search.phrases.sentence import Meets, met
+from fairseq_ext.search.phrases.target_text import TargetText
 from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.processors import LogitsProcessors
 from fairseq_ext.search.protocols import Strategies
+from fairseq_ext.search.risk import BayesRisk
 from fairseq_ext.session.drivers import driver_of, may_read_models, setup_of
 from fairseq_ext.session.pools import Pools
 from fairseq_ext.session.progress import Progress

@@ -19,7 +19,6 @@ from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.tasks.translation import TranslationTask
 
 from fairseq_ext import config
-from fairseq_ext.checks import validate
 from fairseq_ext.core.command_line import decodes_alone
 from fairseq_ext.loading.languages import name_languages_, own_target
 from fairseq_ext.loading.settings import checkpoint_of
@@ -27,6 +26,7 @@ from fairseq_ext.loading.task_languages import check_languages
 from fairseq_ext.model.refused import refuse_architecture
 from fairseq_ext.models import marian_transformer, moses_normalized, sentencepiece_pair  # noqa: F401  which they register
 from fairseq_ext.models.translation_bart import TranslationBart
+from fairseq_ext.search import validate
 from fairseq_ext.session.outputs import check_outputs
 from fairseq_ext.session.sentences import segmentation
 from fairseq_ext.session.session import Session

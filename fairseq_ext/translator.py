@@ -15,16 +15,16 @@ from fairseq import utils
 from torch import Tensor
 from tqdm import tqdm
 
-from fairseq_ext.candidates.flags import check_seed
-from fairseq_ext.constraints.from_python import Given, Phrases
-from fairseq_ext.constraints.report import report_unsearched
-from fairseq_ext.constraints.sentence import EMPTY, SentenceConstraints
 from fairseq_ext.core.errors import SentenceError, UsageError, counted
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.loading.arguments import as_arguments
 from fairseq_ext.loading.model import LoadedModel, configuration
 from fairseq_ext.loading.model_folder import find_model
 from fairseq_ext.loading.several_sentences import warning
+from fairseq_ext.search.constraints.from_python import Given, Phrases
+from fairseq_ext.search.constraints.report import report_unsearched
+from fairseq_ext.search.flags import check_seed
+from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints
 from fairseq_ext.session.bad_sentences import decode_each
 from fairseq_ext.session.cpu_workers import share_of
 from fairseq_ext.session.generators import Generators, width_and_length

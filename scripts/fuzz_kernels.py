@@ -32,10 +32,10 @@ from fairseq_ext.kernels import library as building
 from fairseq_ext.kernels import lsh
 from fairseq_ext.kernels.compiling import FOLDER
 from fairseq_ext.kernels.parallel_decode import RowStruct
-from fairseq_ext.parallel.drafts import table as tables
-from fairseq_ext.parallel.drafts.ngram import Ngram
-from fairseq_ext.softmax import lsh_index
-from fairseq_ext.softmax.lsh_index import Parameters
+from fairseq_ext.search.parallel import table as tables
+from fairseq_ext.search.parallel.ngram import Ngram
+from fairseq_ext.search.strategies.softmax import _lsh_index
+from fairseq_ext.search.strategies.softmax._lsh_index import Parameters
 
 PRELOADED = "FAIRSEQ_EXT_SANITIZED"
 FILES = ("draft.cpp", "lsh.cpp")
@@ -133,13 +133,13 @@ class Indexes:
         self.x, self.V, self.D = torch.randn(3, 12, generator=generator), *weight.shape
         self.good = []
         for parameters in (Parameters(4, 2, 6, 1, "direct"), Parameters(8, 3, 5, 1, "cuckoo"), Parameters(3, 1, 300, 1, "direct")):
-            index = lsh_index.build(weight, None, parameters, lsh)
-            assert lsh_index.write(index, "key", self.file)
+            index = _lsh_index.build(weight, None, parameters, lsh)
+            assert _lsh_index.write(index, "key", self.file)
             self.good.append((parameters, array_file.load(self.file, *self.layout(parameters))[1]))
 
     @staticmethod
     def layout(parameters: Parameters) -> tuple:
-        return lsh_index.FORMAT, lsh_index.VERSION, lsh_index.LAYOUTS[parameters.table]
+        return _lsh_index.FORMAT, _lsh_index.VERSION, _lsh_index.LAYOUTS[parameters.table]
 
     def round(self) -> bool:
         """One damaged index; whether the loader took it."""
@@ -148,7 +148,7 @@ class Indexes:
         for name in self.chance.sample(list(arrays), self.chance.choice([0, 1, 1, 2])):
             arrays[name] = changed(arrays[name], self.chance)
         array_file.save(self.file, *self.layout(parameters)[:2], {"weights": "key"}, arrays, compress=False)
-        index = lsh_index.read(self.file, "key", parameters, self.V, self.D)
+        index = _lsh_index.read(self.file, "key", parameters, self.V, self.D)
         if index is None:
             return False
         codes = lsh.wta_hash(self.x, index.dimensions, index.u)
@@ -175,7 +175,7 @@ def main() -> None:
         options = {PRELOADED: "1", "LD_PRELOAD": runtime, "ASAN_OPTIONS": "detect_leaks=0", "OMP_NUM_THREADS": "1"}
         os.execve(sys.executable, [sys.executable, *sys.argv, "--seed", str(args.seed)], {**os.environ, **options})
     load_sanitized()
-    fairseq_ext_log = lsh_index.logger
+    fairseq_ext_log = _lsh_index.logger
     fairseq_ext_log.disabled = True  # each refused index is one warning
     chance, counts = random.Random(args.seed), collections.Counter[str]()
     print(f"seed {args.seed}", flush=True)

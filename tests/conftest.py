@@ -86,7 +86,7 @@ def device(request, tmp_path_factory):
 @pytest.fixture(autouse=True)
 def what_is_process_wide():
     """Puts back what a test has changed for the whole process: the state of loggers, and strategies from outside the package."""
-    from fairseq_ext.registry import OUTSIDE_MODULE, PRUNERS, STRATEGIES
+    from fairseq_ext.search.registry import OUTSIDE_MODULE, PRUNERS, STRATEGIES
 
     loggers = [logging.getLogger(name) for name in (None, "fairseq", "fairseq_ext")]
     states = [(each.level, each.propagate, each.disabled) for each in loggers]

@@ -12,12 +12,12 @@ from models import alone, batch, build, dictionary, generators, is_search_of_fai
 from sizes import covering, drawn, part_of
 
 from fairseq_ext import UsageError
-from fairseq_ext.checks.validate import field_names
-from fairseq_ext.constraints.sentence import SentenceConstraints, met
-from fairseq_ext.registry import STRATEGIES
 from fairseq_ext.search.candidates import Candidates, best_of_sentences
+from fairseq_ext.search.phrases.sentence import SentenceConstraints, met
 from fairseq_ext.search.protocols import Select
-from fairseq_ext.strategies.softmax.screened import Screened
+from fairseq_ext.search.registry import STRATEGIES
+from fairseq_ext.search.strategies.softmax.screened import Screened
+from fairseq_ext.search.validate import field_names
 
 
 def complete(got: list[list[dict]]) -> None:

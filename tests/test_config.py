@@ -15,10 +15,10 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from models import batch, build, generators, run, task
 
-from fairseq_ext import UsageError, config, registry
-from fairseq_ext.checks import validate
-from fairseq_ext.checks.capabilities import CAPABILITIES
-from fairseq_ext.registry import POINTS, PRUNERS, STRATEGIES
+from fairseq_ext import UsageError, config
+from fairseq_ext.search import registry, validate
+from fairseq_ext.search.capabilities import CAPABILITIES
+from fairseq_ext.search.registry import POINTS, PRUNERS, STRATEGIES
 from fairseq_ext.tasks import Flags
 
 NEUTRAL = {"select": "topk", "stop": "count", "schedule": "batch", "softmax": "full", "decoding": "beam"}
@@ -212,7 +212,7 @@ def test_every_strategy_lies_in_the_file_of_its_name():
     for strategy in registry.all_strategies():
         if Path(strategy.file).is_absolute():
             continue  # of another test, which lies outside of the package
-        assert strategy.file == f"strategies/{strategy.point}/{strategy.name.replace('-', '_')}.py"
+        assert strategy.file == f"search/strategies/{strategy.point}/{strategy.name.replace('-', '_')}.py"
         assert strategy.paper
 
 

@@ -13,7 +13,7 @@ from fairseq.dataclass.utils import interpret_dc_type
 from fairseq_ext import UsageError
 from fairseq_ext.__main__ import main
 from fairseq_ext.plugin.flag_help import all_flags, explain, grouped
-from fairseq_ext.registry import DEFAULT
+from fairseq_ext.search.registry import DEFAULT
 
 
 def test_every_flag_is_in_one_group() -> None:

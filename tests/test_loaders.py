@@ -9,7 +9,6 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fairseq_ext.constraints.lines import json_object, parse_json, parse_tabs
 from fairseq_ext.core.counters import Section
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import sealed, unsealed
@@ -19,9 +18,10 @@ from fairseq_ext.corpus.output import Store
 from fairseq_ext.corpus.reading import Reader, Unreadable
 from fairseq_ext.corpus.shards import Shard
 from fairseq_ext.corpus.worker import Result
+from fairseq_ext.search.constraints.lines import json_object, parse_json, parse_tabs
+from fairseq_ext.search.parallel.graph import Graph
 from fairseq_ext.session.results_file import ResultsFile
 from fairseq_ext.session.results_line import FORMAT
-from fairseq_ext.viz.graph import Graph
 
 FUZZ = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 CPU = torch.device("cpu")

@@ -34,7 +34,7 @@ from models import (
 from sizes import covering
 
 from fairseq_ext import UsageError
-from fairseq_ext.registry import STRATEGIES
+from fairseq_ext.search.registry import STRATEGIES
 
 # settings at which nothing may differ from stock: those that the strategies declare, and fairseq's modules as the decoder
 NEUTRAL = settings("neutral") | {"fairseq's modules": {"decoder_backend": "fairseq"}}

@@ -34,9 +34,9 @@ from models import (
 )
 
 from fairseq_ext import UsageError
-from fairseq_ext.constraints.phrases.boundaries import plain
-from fairseq_ext.constraints.required import build_table
-from fairseq_ext.constraints.sentence import Cased, Phrase, SentenceConstraints, banned_in_tokens, without_conflicts
+from fairseq_ext.search.phrases.boundaries import plain
+from fairseq_ext.search.phrases.required import build_table
+from fairseq_ext.search.phrases.sentence import Cased, Phrase, SentenceConstraints, banned_in_tokens, without_conflicts
 
 FOUND = ["12-30", "12-79", "13-37", "11-27"]  # where a fault was: results that depended on the batch, a sequence that was lost
 CASES = FOUND + [f"{os.environ.get('COMPOSITIONS_SEED', '1')}-{i}" for i in range(int(os.environ.get("COMPOSITIONS", "8")))]

@@ -19,7 +19,7 @@ from test_cli import EXT, same_lines, sentence
 
 from fairseq_ext import Translator, UsageError
 from fairseq_ext.model.refused import refused
-from fairseq_ext.registry import STRATEGIES
+from fairseq_ext.search.registry import STRATEGIES
 
 BEAMS = (1, 3, 5)
 NEUTRAL = settings("neutral") | {"fairseq's modules": {"decoder_backend": "fairseq"}}

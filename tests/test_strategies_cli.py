@@ -18,7 +18,7 @@ from models import parted, settings
 from sizes import drawn
 
 from fairseq_ext.config import VERSION
-from fairseq_ext.registry import STRATEGIES
+from fairseq_ext.search.registry import STRATEGIES
 
 EXAMPLES = settings("example")
 
@@ -70,11 +70,11 @@ from typing import Optional
 
 from fairseq.dataclass import FairseqDataclass
 
-from fairseq_ext.registry import register
+from fairseq_ext.search.registry import register
 from fairseq_ext.search.protocols import Prune
-from fairseq_ext.strategies.select.topk import TopK
-from fairseq_ext.strategies.softmax.full import FullSoftmax
-from fairseq_ext.strategies.stop.count import Count
+from fairseq_ext.search.strategies.select.topk import TopK
+from fairseq_ext.search.strategies.softmax.full import FullSoftmax
+from fairseq_ext.search.strategies.stop.count import Count
 
 
 @dataclass

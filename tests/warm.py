@@ -72,7 +72,7 @@ def serve(folder: Path) -> None:
     import fairseq_ext.engine
     import fairseq_ext.tasks
     import fairseq_ext.text  # noqa: F401
-    from fairseq_ext.registry import all_strategies
+    from fairseq_ext.search.registry import all_strategies
 
     all_strategies()
     listener = socket.socket(socket.AF_UNIX)

@@ -7,10 +7,10 @@ import os
 from collections.abc import Sequence
 from itertools import islice
 
-from fairseq_ext.constraints.lines import json_object
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.corpus.reading import Reader, Unreadable, source_names
 from fairseq_ext.corpus.shards import Shard
+from fairseq_ext.search.constraints.lines import json_object
 
 FIRST_LINES = 100  # of JSONL, that show its keys
 

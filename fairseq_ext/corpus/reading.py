@@ -22,10 +22,10 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from fairseq_ext.constraints.lines import KEYS, fields_of, is_json, json_object, parse_json, parse_tabs
 from fairseq_ext.core.errors import UsageError, counted
 from fairseq_ext.core.files import Lines
 from fairseq_ext.corpus.shards import CODECS, Shard
+from fairseq_ext.search.constraints.lines import KEYS, fields_of, is_json, json_object, parse_json, parse_tabs
 
 BLOCK = 1 << 20  # bytes read at once
 MAX_LINE = 1 << 20  # bytes of a line; what is longer is no sentence
@@ -38,7 +38,7 @@ class Sentence(NamedTuple):
     number: int  # from 0
     source: str
     id: Any  # the input's, else the line's number from 1
-    fields: dict[str, Any] | None = None  # as constraints/lines.py, parse_json, returns them
+    fields: dict[str, Any] | None = None  # as search/constraints/lines.py, parse_json, returns them
     error: tuple[str, str] | None = None  # kind, reason: it cannot be translated
 
 

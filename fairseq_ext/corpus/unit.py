@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 
-from fairseq_ext.constraints.report import ConstraintCounts
 from fairseq_ext.core.errors import UsageError, explain
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.corpus.reading import Sentence
 from fairseq_ext.corpus.shards import Shard
+from fairseq_ext.search.constraints.report import ConstraintCounts
 
 SEPARATORS = str.maketrans({"\u2028": "\\u2028", "\u2029": "\\u2029", "\x85": "\\u0085"})  # some readers end lines there
 
@@ -108,7 +108,7 @@ class UnitTranslation:
         """The sentence's constraints, those of --glossary and --avoid-file included."""
         if not self.translator.task.session.sentences.constrained:
             return
-        from fairseq_ext.constraints.sentence import merge
+        from fairseq_ext.search.phrases.sentence import merge
 
         source = self.translator.task.session.sentences.constraint_source()
         found = source.sentence(sentence.number, tokens)

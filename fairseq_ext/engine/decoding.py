@@ -18,20 +18,20 @@ from collections import deque
 
 import torch
 
-from fairseq_ext.constraints.shorter import Shorter
 from fairseq_ext.core.errors import NotANumber
 from fairseq_ext.engine.intake import Intake, JobRequest, told
 from fairseq_ext.engine.jobs import Partial
 from fairseq_ext.engine.languages import Pair
-from fairseq_ext.parallel.driver import ParallelSearch
-from fairseq_ext.placement.align import GlossaryPlacement, elsewhere, without_terms
+from fairseq_ext.search.constraints.placement import GlossaryPlacement, elsewhere, without_terms
 from fairseq_ext.search.finished import Hypothesis
+from fairseq_ext.search.open_pool import OpenPool
+from fairseq_ext.search.parallel.driver import ParallelSearch
 from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.protocol import Searcher
 from fairseq_ext.search.protocols import Schedule
-from fairseq_ext.search.searchers.loop import LoopSearch
-from fairseq_ext.search.searchers.open_pool import OpenPool
-from fairseq_ext.search.searchers.protocol import Searcher
-from fairseq_ext.search.searchers.several import Searchers, compiled
+from fairseq_ext.search.searchers_loop import LoopSearch
+from fairseq_ext.search.strategies.decoding._several import Searchers, compiled
+from fairseq_ext.search.strategies.stop._shorter import Shorter
 from fairseq_ext.session.pool_of import pool_of, pool_without_constraints
 from fairseq_ext.translator import Translator
 

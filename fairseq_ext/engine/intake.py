@@ -8,17 +8,17 @@ from typing import Any
 
 from torch import Tensor
 
-from fairseq_ext.candidates.flags import check_seed
-from fairseq_ext.constraints.glossary import places_terms
-from fairseq_ext.constraints.report import ConstraintCounts
-from fairseq_ext.constraints.sentence import SentenceConstraints, SourceTerm
 from fairseq_ext.core.errors import UsageError, explain
 from fairseq_ext.engine.jobs import Answer, Job, Work
 from fairseq_ext.engine.languages import LanguagesOfRequests
 from fairseq_ext.engine.requirements import Requirements, Term
 from fairseq_ext.loading.lengths import TooLong
-from fairseq_ext.placement.align import SEARCHED, without_terms
+from fairseq_ext.search.constraints.glossary import places_terms
+from fairseq_ext.search.constraints.placement import SEARCHED, without_terms
+from fairseq_ext.search.constraints.report import ConstraintCounts
 from fairseq_ext.search.finished import Hypothesis
+from fairseq_ext.search.flags import check_seed
+from fairseq_ext.search.phrases.sentence import SentenceConstraints, SourceTerm
 from fairseq_ext.search.protocols import Schedule
 from fairseq_ext.search.request import Request
 from fairseq_ext.search.scheduler import Scheduler
@@ -40,7 +40,7 @@ class JobRequest(Request):
     sought: SentenceConstraints | None  # what the search obeys: less than is wanted, while a draft is searched
     started: float = 0.0  # time.monotonic()
     told: int = 0  # tokens of the prefix that has been told
-    room: int | None = None  # most tokens of a search that is repeated (constraints/shorter.py)
+    room: int | None = None  # most tokens of a search that is repeated (search/strategies/stop/_shorter.py)
     long: list[Hypothesis] = field(default_factory=list)  # what the first one has found
     required: tuple[SourceTerm, ...] = ()  # for which a first draft had no word, and which the search brings in
 

@@ -24,7 +24,7 @@ class Job:
     """One sentence to translate."""
 
     source: str
-    fields: dict[str, Any] | None = None  # constraints, any_of, avoid, prefix, as constraints/lines.py reads them from a JSON line
+    fields: dict[str, Any] | None = None  # constraints, any_of, avoid, prefix, as search/constraints/lines.py reads them from a JSON line
     glossaries: tuple[GlossaryFile, ...] = ()
     terms: tuple[tuple[str, str], ...] = ()  # source term and target term (or a|b), of this request alone
     nbest: int | None = None  # None: as many as --nbest says

@@ -1,4 +1,4 @@
-"""The selection of strategies/select/dba.py on the CPU (`banks.cpp`), float32; what it computes is defined there."""
+"""The selection of search/strategies/select/dba.py on the CPU (`banks.cpp`), float32; what it computes is defined there."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class BankRows:
 def phrases_struct(longs: Sequence[Tensor], behind: Tensor, glued: Tensor, ordered: bool) -> ctypes.Structure:
     """Return the addresses of the whole pool's phrases, whose tensors must live as long.
 
-    longs: LONGS, and behind, glued and ordered, as in constraints/required.py, PhraseTable.
+    longs: LONGS, and behind, glued and ordered, as in search/phrases/required.py, PhraseTable.
     """
     assert all(part.is_contiguous() and part.dtype == torch.long for part in (*longs, behind)) and glued.dtype == torch.bool
     (_, W), (_, G) = (longs[LONGS.index(name)].shape for name in ("proposed", "need"))
@@ -70,7 +70,7 @@ def select_by_banks(phrases: ctypes.Structure, rows: BankRows) -> tuple[Tensor, 
 
 @dataclass
 class Estimate:
-    """What a live hypothesis is expected to end with (strategies/stop/early.py)."""
+    """What a live hypothesis is expected to end with (search/strategies/stop/early.py)."""
 
     lacking: float  # nats, of each required token that it lacks
     cost: float  # nats, of EOS and of each other token

@@ -1,5 +1,5 @@
 """The search of sentences with required phrases (`constrained.cpp`): many steps in one call. Definition: search/loop.py with
-strategies/select/dba.py and strategies/stop/early.py.
+search/strategies/select/dba.py and strategies/stop/early.py.
 
 Shapes: N sentences, k beam, T places for the tokens of a row, G constraints of a sentence, F = 2k hypotheses of a sentence at most.
 """

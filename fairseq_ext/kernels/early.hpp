@@ -1,4 +1,4 @@
-// The stop decision of strategies/stop/early.py for one sentence, and the search that it is part of (constrained.cpp).
+// The stop decision of search/strategies/stop/early.py for one sentence, and the search that it is part of (constrained.cpp).
 //
 // Shapes: as in constrained.cpp.
 

@@ -1,6 +1,6 @@
 """Parallel decoding of a row that is alone (`parallel_decode.cpp`): a call drafts, reads, verifies and commits in compiled code.
 
-The definitions work on arrays of rows: parallel/driver.py and strategies/decoding/.
+The definitions work on arrays of rows: search/parallel/driver.py and strategies/decoding/.
 
 Shapes: w positions of a block, d features, V vocabulary, T most tokens.
 """

@@ -1,5 +1,5 @@
 // Log-probabilities of all words from weights of 16 bits, the best words' from the weights themselves, and bounds of what the others'
-// rounding changes (strategies/softmax/screened.py says what for; softmax/error_bounds.py holds the definition).
+// rounding changes (search/strategies/softmax/screened.py says what for; search/strategies/softmax/_error_bounds.py holds the definition).
 //
 // Shapes: n rows, V words, d features.
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 
 from fairseq.data import Dictionary
 
-from fairseq_ext.constraints.phrases.boundaries import MARKS, SHARE, kind_of
 from fairseq_ext.loading.segmentation import flag_of, kind_of_codes, segmentation_files
+from fairseq_ext.search.phrases.boundaries import MARKS, SHARE, kind_of
 
 logger = logging.getLogger("fairseq_ext")
 MARK = {"sentencepiece": "▁", "subword-nmt": "@@"}

@@ -1,6 +1,6 @@
 """Blocks for any fairseq decoder, uncached: every call reads each row's whole history again, as in training.
 
-It serves the parallel driver (parallel/driver.py) where the transformer backend does not support a model: recurrent and convolutional
+It serves the parallel driver (search/parallel/driver.py) where the transformer backend does not support a model: recurrent and convolutional
 decoders, and Transformers with modules of their own. It computes the model's own forward pass, so it is also the reference for blocks.
 The price is that a call costs as much as the history is long.
 

@@ -6,9 +6,9 @@ import dataclasses
 import textwrap
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 
-from fairseq_ext.candidates.flags import NAMES as CANDIDATES
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.registry import DEFAULT, POINTS, PRUNERS, STRATEGIES, Strategy, all_strategies, file_of
+from fairseq_ext.search.flags import NAMES as CANDIDATES
+from fairseq_ext.search.registry import DEFAULT, POINTS, PRUNERS, STRATEGIES, Strategy, all_strategies, file_of
 
 # A group of flags: its title, the extension points whose strategies bring them, single flags besides, an example, and its page.
 GROUPS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], str, str], ...] = (
@@ -39,19 +39,19 @@ PAGES = {  # of flags whose own page is another than their group's
 }  # fmt: skip
 
 WORK = {  # where flags do their work, of those that another file declares
-    "constraints/required.py": "constraints_file", "constraints/banned.py": "avoid_file avoid_case",
-    "constraints/phrases/boundaries.py": "constraint_boundary", "constraints/requirement.py": "constraint_case",
-    "constraints/sentence_end.py": "constraint_end", "strategies/select/bonus.py": "constraint_bonus",
-    "constraints/glossary.py": "glossary glossary_repeat", "core/matcher.py": "glossary_match", "placement/align.py": "glossary_placement",
-    "constraints/documents.py": "glossary_documents", "constraints/glossary_report.py": "glossary_report",
+    "search/phrases/required.py": "constraints_file", "search/constraints/banned.py": "avoid_file avoid_case",
+    "search/phrases/boundaries.py": "constraint_boundary", "search/phrases/requirement.py": "constraint_case",
+    "search/constraints/sentence_end.py": "constraint_end", "search/strategies/select/bonus.py": "constraint_bonus",
+    "search/constraints/glossary.py": "glossary glossary_repeat", "core/matcher.py": "glossary_match", "search/constraints/placement.py": "glossary_placement",
+    "search/constraints/documents.py": "glossary_documents", "search/constraints/glossary_report.py": "glossary_report",
     "search/scoring.py": "length_reward length_ratio length_offset length_reward_unbounded",
-    "strategies/decoding/_blocks.py": "block_size parallel_length", "strategies/decoding/window.py": "draft_cost",
-    "parallel/near_ties.py": "parallel_margin", "parallel/drafts/factory.py": "draft", "parallel/drafts/previous.py": "draft_file",
-    "parallel/drafts/table.py": "draft_table", "viz/writer.py": "ddg_dir", "softmax/lsh_index.py": "lsh_index",
-    "softmax/shortlist.py": "shortlist_share shortlist_counts", "softmax/shortlist_stats.py": "shortlist_recall_every",
-    "strategies/softmax/top.py": "shortlist_top",
-    "candidates/risk.py": "mbr mbr_candidates mbr_references mbr_weights mbr_prune print_utility",
-    "candidates/utilities.py": "mbr_model mbr_aggregate", "model/factory.py": "decoder_backend", "model/transformer/linear.py": "int8",
+    "search/strategies/decoding/_blocks.py": "block_size parallel_length", "search/strategies/decoding/window.py": "draft_cost",
+    "search/parallel/near_ties.py": "parallel_margin", "search/strategies/decoding/_factory.py": "draft", "search/parallel/previous.py": "draft_file",
+    "search/parallel/table.py": "draft_table", "search/parallel/writer.py": "ddg_dir", "search/strategies/softmax/_lsh_index.py": "lsh_index",
+    "search/strategies/softmax/_softmax_shortlist.py": "shortlist_share shortlist_counts", "search/strategies/softmax/_shortlist_stats.py": "shortlist_recall_every",
+    "search/strategies/softmax/top.py": "shortlist_top",
+    "search/risk.py": "mbr mbr_candidates mbr_references mbr_weights mbr_prune print_utility",
+    "search/utilities.py": "mbr_model mbr_aggregate", "model/factory.py": "decoder_backend", "model/transformer/linear.py": "int8",
     "model/transformer/cuda_graph_cache.py": "cuda_graphs", "session/cpu_workers.py": "cpu_workers",
     "session/results_file.py": "results_file resume", "session/bad_sentences.py": "strict", "session/stats_file.py": "stats_file",
 }  # fmt: skip
@@ -60,7 +60,7 @@ WORK = {  # where flags do their work, of those that another file declares
 def works_in(name: str) -> str:
     """Return the file in which a flag does its work, below the package where it lies there; of an extension point, the folder."""
     found = [file for file, names in WORK.items() if name in names.split()]
-    return found[0] if found else f"strategies/{name}" if name in POINTS else declared_in(name)
+    return found[0] if found else f"search/strategies/{name}" if name in POINTS else declared_in(name)
 
 
 def strategy_table() -> str:

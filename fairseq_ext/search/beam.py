@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_ext.decoders.upload import upload
 from fairseq_ext.search.attention import Attention
+from fairseq_ext.search.upload import upload
 
 NOT_YET = -1  # stands before the first token of a row that is shorter than others
 

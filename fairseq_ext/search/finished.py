@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_ext.decoders.upload import upload
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.scoring import Scoring
+from fairseq_ext.search.upload import upload
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.core.errors import NotANumber
-from fairseq_ext.decoders.upload import upload
 from fairseq_ext.search.attention import Attention
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import StopDecision
 from fairseq_ext.search.state import Search
 from fairseq_ext.search.survivors import continued, going_on, survivors
+from fairseq_ext.search.upload import upload
 
 
 def advance_group(search: Search) -> list[int]:

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from fairseq_ext.constraints.phrases.boundaries import Boundaries
-    from fairseq_ext.constraints.sentence import SentenceConstraints
-    from fairseq_ext.constraints.sentence_end import SentenceEnds
+    from fairseq_ext.search.constraints.sentence_end import SentenceEnds
+    from fairseq_ext.search.phrases.boundaries import Boundaries
+    from fairseq_ext.search.phrases.sentence import SentenceConstraints
 
 T = TypeVar("T")
 

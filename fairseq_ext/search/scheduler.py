@@ -9,9 +9,9 @@ from fairseq_ext.core.stats import Stats
 from fairseq_ext.kernels.beam import STEPS
 from fairseq_ext.search.finished import OnFinal
 from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.protocol import Searcher
 from fairseq_ext.search.protocols import Schedule
 from fairseq_ext.search.request import Request
-from fairseq_ext.search.searchers.protocol import Searcher
 
 R = TypeVar("R", bound=Request)
 

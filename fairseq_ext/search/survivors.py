@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fairseq_ext.decoders.upload import upload
 from fairseq_ext.search.beam import Beam, numbers
 from fairseq_ext.search.candidates import Candidates, StopDecision
+from fairseq_ext.search.upload import upload
 
 
 @dataclass

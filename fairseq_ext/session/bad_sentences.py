@@ -23,7 +23,7 @@ from fairseq_ext.core.errors import SentenceError, UsageError, damaged_data, rep
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.loading.lengths import limit_of
 from fairseq_ext.loading.settings import setting
-from fairseq_ext.registry import choice
+from fairseq_ext.search.registry import choice
 from fairseq_ext.session.cpu_workers import share_of
 from fairseq_ext.session.sentences import Sentences
 

@@ -10,7 +10,7 @@ from fairseq.data import LanguagePairDataset
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.loading.lengths import limit_of
-from fairseq_ext.registry import refills
+from fairseq_ext.search.registry import refills
 from fairseq_ext.session.interactive import Lines
 
 POOL = 10_000  # sentences among which a stream finds its next ones
@@ -29,7 +29,7 @@ class OneBatch:
 
 @dataclass
 class ByLevel:
-    """Stands for fairseq's EpochBatchIterator: a sentence comes behind those that decide a term's form for it (constraints/documents.py).
+    """Stands for fairseq's EpochBatchIterator: a sentence comes behind those that decide a term's form for it (search/constraints/documents.py).
 
     levels: of the data set's sentences, asked for when the first batch is.
     """
@@ -84,7 +84,7 @@ class Batches:
         return ByLevel(dataset, batches.frozen_batches, self.levels)
 
     def levels(self, dataset: Any) -> list[int]:
-        """When the sentences of a data set can be decoded (constraints/documents.py)."""
+        """When the sentences of a data set can be decoded (search/constraints/documents.py)."""
         known, documents, first = self.sentences, self.sentences.documents, self.lines.buffer_start
         if documents is None:  # no constraints in this run
             return [0] * len(dataset)

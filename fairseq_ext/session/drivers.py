@@ -7,20 +7,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from fairseq_ext.checks.outside import watched
 from fairseq_ext.config import Context
-from fairseq_ext.constraints.phrases.target_text import TargetText
-from fairseq_ext.constraints.sentence import Meets
-from fairseq_ext.constraints.shorter import Shorter
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.model.protocol import Regroupable
 from fairseq_ext.model.uncached import UncachedBackend
-from fairseq_ext.placement.align import SEARCHED, Driver, GlossaryPlacement, is_english
-from fairseq_ext.placement.forced_decoding import ForcedDecoding
-from fairseq_ext.registry import DEFAULT, OUTSIDE, PRUNERS, STRATEGIES, Strategy, changed, choice, refills
-from fairseq_ext.search.logits_processors import LogitsProcessors
+from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding
+from fairseq_ext.search.constraints.placement import SEARCHED, Driver, GlossaryPlacement, is_english
+from fairseq_ext.search.outside import watched
+from fairseq_ext.search.phrases.sentence import Meets
+from fairseq_ext.search.phrases.target_text import TargetText
 from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.processors import LogitsProcessors
 from fairseq_ext.search.protocols import SearchSetup, Strategies
+from fairseq_ext.search.registry import DEFAULT, OUTSIDE, PRUNERS, STRATEGIES, Strategy, changed, choice, refills
+from fairseq_ext.search.strategies.stop._shorter import Shorter
 
 
 def build(point: str, flags: Any, context: Context) -> Any:
@@ -83,7 +83,7 @@ def driver_of(
         driver = GlossaryPlacement(make(free_setup(setup)), driver, score, setup.spec, text, meets, english, reuses)
     if flags.ddg_dir is None:
         return driver
-    from fairseq_ext.viz.writer import GraphWriter  # of few runs
+    from fairseq_ext.search.parallel.writer import GraphWriter  # of few runs
 
     return GraphWriter(driver, flags.ddg_dir, choice(flags, "decoding"), context.source_dictionary, context.dictionary, decoded)
 

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.compat.invalid_bytes import COMMAND, is_loaded, keep_invalid_bytes
-from fairseq_ext.constraints.flags import check_phrases
-from fairseq_ext.constraints.packed import pack
-from fairseq_ext.constraints.sentence import EMPTY
 from fairseq_ext.core import command_line
 from fairseq_ext.core.errors import SentenceError, UsageError, cut
 from fairseq_ext.loading.lengths import too_long
 from fairseq_ext.loading.settings import setting
 from fairseq_ext.loading.target_dictionary import TargetDictionary
+from fairseq_ext.search.constraints.packed import pack
+from fairseq_ext.search.constraints.required import check_phrases
+from fairseq_ext.search.phrases.sentence import EMPTY
 from fairseq_ext.session.bad_sentences import BadSentences
 from fairseq_ext.session.sentences import Sentences
 

@@ -11,7 +11,7 @@ from fairseq.data import RoundRobinZipDatasets
 from fairseq.data.data_utils import collate_tokens
 from torch import Tensor
 
-from fairseq_ext.constraints.sentence import SentenceConstraints
+from fairseq_ext.search.phrases.sentence import SentenceConstraints
 from fairseq_ext.search.pool import Pool
 
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from fairseq_ext.config import MADE_WITH, fingerprint_of_weights, flags_dataclass
 from fairseq_ext.core.digests import fingerprint, fingerprint_of_dictionary
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.parallel.drafts.factory import table_path
-from fairseq_ext.registry import STRATEGIES, choice
+from fairseq_ext.search.registry import STRATEGIES, choice
+from fairseq_ext.search.strategies.decoding._factory import table_path
 
 if TYPE_CHECKING:
     from fairseq_ext.generator import BeamSearchGenerator

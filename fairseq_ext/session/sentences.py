@@ -14,19 +14,6 @@ from fairseq.data.multilingual.multilingual_data_manager import TGT_DICT_NAME
 from fairseq.utils import split_paths
 from torch import Tensor
 
-from fairseq_ext.constraints.documents import Documents
-from fairseq_ext.constraints.files import ConstraintSource, Matching
-from fairseq_ext.constraints.flags import case_of
-from fairseq_ext.constraints.glossary import glossary_options, places_terms
-from fairseq_ext.constraints.glossary_report import GlossaryReport, forms_used
-from fairseq_ext.constraints.packed import from_packed, keys_of
-from fairseq_ext.constraints.phrases.boundaries import kind_of
-from fairseq_ext.constraints.phrases.phrase import Phrase
-from fairseq_ext.constraints.phrases.pieces import normal
-from fairseq_ext.constraints.phrases.segmenter import Segmenter
-from fairseq_ext.constraints.phrases.target_text import TargetText
-from fairseq_ext.constraints.report import ConstraintCounts, GlossaryCounts
-from fairseq_ext.constraints.sentence import EMPTY, SentenceConstraints, merge
 from fairseq_ext.core.errors import UsageError, counted, cut, explain
 from fairseq_ext.core.process_end import at_process_end
 from fairseq_ext.core.stats import Stats
@@ -35,7 +22,20 @@ from fairseq_ext.loading.raw_text import RawText, tell_segmented_output
 from fairseq_ext.loading.settings import setting
 from fairseq_ext.loading.target_dictionary import TargetDictionary
 from fairseq_ext.models.sentencepiece_pair import SentencepiecePair
-from fairseq_ext.registry import samples
+from fairseq_ext.search.constraints.documents import Documents
+from fairseq_ext.search.constraints.files import ConstraintSource, Matching
+from fairseq_ext.search.constraints.glossary import glossary_options, places_terms
+from fairseq_ext.search.constraints.glossary_report import GlossaryReport, forms_used
+from fairseq_ext.search.constraints.packed import from_packed, keys_of
+from fairseq_ext.search.constraints.report import ConstraintCounts, GlossaryCounts
+from fairseq_ext.search.constraints.required import case_of
+from fairseq_ext.search.phrases.boundaries import kind_of
+from fairseq_ext.search.phrases.phrase import Phrase
+from fairseq_ext.search.phrases.pieces import normal
+from fairseq_ext.search.phrases.segmenter import Segmenter
+from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints, merge
+from fairseq_ext.search.phrases.target_text import TargetText
+from fairseq_ext.search.registry import samples
 
 logger = logging.getLogger("fairseq_ext")
 

@@ -9,17 +9,17 @@ from functools import partial
 from typing import Any
 
 from fairseq_ext import config
-from fairseq_ext.checks import validate
-from fairseq_ext.checks.capabilities import Part
-from fairseq_ext.constraints.flags import boundary_mode, check_phrases, expect_phrases
-from fairseq_ext.constraints.glossary import check_glossary, choose_placement
-from fairseq_ext.constraints.phrases.target_text import TargetText
-from fairseq_ext.constraints.sources import constrained
 from fairseq_ext.core.command_line import decodes_alone
 from fairseq_ext.generator import AlignedBeamSearchGenerator, BeamSearchGenerator
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.loading.dictionaries import warn_of_other_words
 from fairseq_ext.loading.settings import longest_source, segments_text, shows_bar
+from fairseq_ext.search import validate
+from fairseq_ext.search.capabilities import Part
+from fairseq_ext.search.constraints.glossary import check_glossary, choose_placement
+from fairseq_ext.search.constraints.required import boundary_mode, check_phrases, expect_phrases
+from fairseq_ext.search.constraints.sources import constrained
+from fairseq_ext.search.phrases.target_text import TargetText
 from fairseq_ext.session.bad_sentences import Batch
 from fairseq_ext.session.batches import Batches
 from fairseq_ext.session.command import Command

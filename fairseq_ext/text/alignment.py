@@ -1,4 +1,4 @@
-"""Which word of a translation stands for which word of its source, by cross-attention (as placement/word_alignment.py): of each target
+"""Which word of a translation stands for which word of its source, by cross-attention (as search/constraints/word_alignment.py): of each target
 word, the source word that the model attends to most when it writes it, on the average of all layers and heads (`assigned`).
 """
 
@@ -11,9 +11,9 @@ from unicodedata import normalize
 import torch
 from torch import Tensor
 
-from fairseq_ext.constraints.places import Span, overlapping, token_spans
 from fairseq_ext.core.words import UNITS, is_word
-from fairseq_ext.placement.forced_decoding import ForcedDecoding
+from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding
+from fairseq_ext.search.phrases.places import Span, overlapping, token_spans
 from fairseq_ext.session.pool_of import pool_without_constraints
 from fairseq_ext.text.translation import Translation
 

@@ -14,8 +14,8 @@ from itertools import accumulate
 
 import regex
 
-from fairseq_ext.constraints.places import Span
 from fairseq_ext.core.words import UNITS
+from fairseq_ext.search.phrases.places import Span
 from fairseq_ext.text.segments import CLOSE, CLOSES, LETTER, WORDY, Mark, Segment, is_word
 
 Pairs = Sequence[tuple[Span, Span]]  # characters of source and target words that stand for each other

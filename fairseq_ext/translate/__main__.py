@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> int:
             if said := warning(line, f"line {first + i + 1}"):
                 print(f"warning: {said}", file=sys.stderr)
         if found is None:
-            from fairseq_ext.constraints.from_python import Given
+            from fairseq_ext.search.constraints.from_python import Given
 
             translator = translator or load(arguments)
             nbest = translator.translate_part(lines, 1, Given(first=first), "return", None)

@@ -1,4 +1,4 @@
-"""The compiled beam search on a model that is mapped from an image: what decoders/transformer/ and search/searchers/compiled.py do, without
+"""The compiled beam search on a model that is mapped from an image: what decoders/transformer/ and search/compiled.py do, without
 torch. Those are the definition.
 
 Shapes: S sentences, N tokens of all of them, T source width, L layers, H heads, h = d / H, P positions of a slot, k beam.

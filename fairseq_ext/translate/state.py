@@ -1,6 +1,6 @@
 """Keeps a prepared model, for a model folder and flags, in this user's cache folder (image.py), and finds it again.
 
-Only models that the compiled search decodes alone (search/searchers/compiled.py), with text segmented by SentencePiece, are kept. All
+Only models that the compiled search decodes alone (search/compiled.py), with text segmented by SentencePiece, are kept. All
 others, and those of which a file has changed since, are loaded as every command loads them.
 """
 
@@ -54,7 +54,7 @@ def keep(arguments: list[str], flags: dict[str, Any], translator: Any) -> None:
     from fairseq_ext.loading.lengths import limit_of, source_limit
     from fairseq_ext.model.transformer.decoder import TransformerBackend
     from fairseq_ext.model.transformer.one_row import is_compiled_throughout
-    from fairseq_ext.search.searchers.compiled import CompiledSearch
+    from fairseq_ext.search.compiled import CompiledSearch
 
     setup, cfg, task = translator.generator.setup, translator.cfg, translator.task
     is_plain = task.registered == "translation_ext" and getattr(cfg.bpe, "_name", None) == "sentencepiece" and translator.tokenizer is None

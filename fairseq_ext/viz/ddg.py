@@ -15,8 +15,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from fairseq_ext.search.parallel.graph import Graph
 from fairseq_ext.viz.files import write
-from fairseq_ext.viz.graph import Graph
 
 
 def parser() -> argparse.ArgumentParser:

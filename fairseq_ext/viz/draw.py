@@ -10,7 +10,7 @@ from typing import Any
 
 from fairseq_ext.core.errors import UsageError, counted
 from fairseq_ext.core.files import replacing
-from fairseq_ext.viz.graph import Graph
+from fairseq_ext.search.parallel.graph import Graph
 
 MANY = 14  # with more positions cells are small, and colour alone tells the probability
 LONGEST = 40  # characters: what is longer is no word, and is cut

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from fairseq_ext.core.files import replace
+from fairseq_ext.search.parallel.graph import Graph, writing
 from fairseq_ext.viz.draw import picture
-from fairseq_ext.viz.graph import Graph, writing
 from fairseq_ext.viz.page import page
 
 

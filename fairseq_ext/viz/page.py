@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 
 from fairseq_ext.core.errors import counted
-from fairseq_ext.viz.graph import Graph
+from fairseq_ext.search.parallel.graph import Graph
 
 STYLE = """body{font:14px sans-serif;margin:1.5em;color:#222} .wide{overflow-x:auto;border:1px solid #ddd;margin:1em 0}
 table{border-collapse:collapse;font-size:12px} td,th{border:1px solid #ccc;padding:2px 5px;white-space:nowrap;text-align:center}

@@ -24,11 +24,11 @@ from counted import Row, print_tables
 from fairseq.data import Dictionary
 from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, SentencepieceConfig
 
-from fairseq_ext.constraints.glossary import Glossary, GlossaryOptions
-from fairseq_ext.constraints.phrases.segmenter import Segmenter
 from fairseq_ext.core.glossary_files import Languages
 from fairseq_ext.core.lemmas import lemmatizer
 from fairseq_ext.core.words import words_of
+from fairseq_ext.search.constraints.glossary import Glossary, GlossaryOptions
+from fairseq_ext.search.phrases.segmenter import Segmenter
 
 DEMO = Path(__file__).parents[2] / "checkpoints" / "demo"
 MOST_LOAD, MOST_MATCH = 3.0, 1e-4  # seconds

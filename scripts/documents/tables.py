@@ -58,7 +58,7 @@ def values_of(field: dataclasses.Field) -> str:
 
 def flags_of(*names: str) -> str:
     """Return the table of flags of the named strategies (`stop.optimal`), each flag once; bare names are single flags."""
-    from fairseq_ext.registry import PRUNERS, STRATEGIES, load_strategies
+    from fairseq_ext.search.registry import PRUNERS, STRATEGIES, load_strategies
     from fairseq_ext.tasks import Flags
 
     load_strategies()
@@ -83,7 +83,7 @@ def all_flags() -> str:
 
 def strategies() -> str:
     """Return the table of strategies: flag, paper, file."""
-    from fairseq_ext.registry import all_strategies
+    from fairseq_ext.search.registry import all_strategies
 
     rows = [(f"`{s.flag}`", s.paper, f"[{s.file}](../fairseq_ext/{s.file})") for s in all_strategies()]
     return table(("flag", "paper", "file"), rows)

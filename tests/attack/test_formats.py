@@ -10,12 +10,12 @@ from fairseq_ext import UsageError
 from fairseq_ext.core import array_file
 from fairseq_ext.core.files import sealed
 from fairseq_ext.corpus.manifest import Manifest
-from fairseq_ext.parallel.drafts import table
-from fairseq_ext.parallel.drafts.table import Table
+from fairseq_ext.search.parallel import table
+from fairseq_ext.search.parallel.table import Table
+from fairseq_ext.search.strategies.softmax import _lsh_index
+from fairseq_ext.search.strategies.softmax._lsh_index import Parameters
 from fairseq_ext.session.results_file import ResultsFile
 from fairseq_ext.session.results_line import FORMAT
-from fairseq_ext.softmax import lsh_index
-from fairseq_ext.softmax.lsh_index import Parameters
 
 # ---- --results-file, of a dictionary of 10 words
 
@@ -187,11 +187,11 @@ def test_an_index(tmp_path, caplog, name, monkeypatch):
     kind, array, place, value, reason = INDEXES[name]
     weight = torch.randn(50, 8, generator=torch.Generator().manual_seed(1))
     checkpoint, parameters = str(tmp_path / "model.pt"), Parameters(4, 2, 6, 1, kind)
-    right = lsh_index.load_or_build(weight, None, parameters, checkpoint)
+    right = _lsh_index.load_or_build(weight, None, parameters, checkpoint)
     [file] = (tmp_path / "fairseq_ext").iterdir()
-    layout = (lsh_index.FORMAT, lsh_index.VERSION, lsh_index.LAYOUTS[kind])
+    layout = (_lsh_index.FORMAT, _lsh_index.VERSION, _lsh_index.LAYOUTS[kind])
     made_from, arrays = array_file.load(file, *layout)
     arrays[array][place] = value
     array_file.save(file, *layout[:2], made_from, arrays, compress=False)
-    again = lsh_index.load_or_build(weight, None, parameters, checkpoint)
+    again = _lsh_index.load_or_build(weight, None, parameters, checkpoint)
     assert f"is built anew, because {reason}" in caplog.text and torch.equal(again.words, right.words)

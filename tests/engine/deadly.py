@@ -3,8 +3,8 @@
 import os
 import signal
 
-from fairseq_ext.registry import register
-from fairseq_ext.strategies.stop.count import Count, CountFlags
+from fairseq_ext.search.registry import register
+from fairseq_ext.search.strategies.stop.count import Count, CountFlags
 
 DIES, FAILS = 4, 5  # source tokens with EOS
 

@@ -27,8 +27,8 @@ HERE = LEVELS.get(platform.machine(), {})
 PROCESSORS = {"avx2": "Haswell", "neon": "cortex-a72", "dotprod": "neoverse-n1", "i8mm": "max", "nehalem": "Nehalem"}  # as qemu calls them
 TESTS = (
     "kernels/test_kernels.py", "kernels/test_levels.py", "kernels/test_lsh_kernels.py", "kernels/test_ngrams.py",
-    "search/test_beam_alone.py", "search/test_constrained.py", "parallel/test_one_sentence.py", "strategies/select/test_banks.py",
-    "strategies/softmax/test_screened.py",
+    "search/test_beam_alone.py", "search/test_constrained.py", "search/parallel/test_one_sentence.py", "search/strategies/select/test_banks.py",
+    "search/strategies/softmax/test_screened.py",
 )  # fmt: skip
 needs_all = pytest.mark.skipif(not os.environ.get(sizes.ALL), reason="with --all")
 needs_compiler = pytest.mark.skipif(building.compiler() is None or not HERE, reason="there is no C++ compiler, or no level")

@@ -16,7 +16,7 @@ from fairseq_ext.kernels import shortlist as gathered
 from fairseq_ext.kernels.library import library
 from fairseq_ext.kernels.lsh_torch import PRIME
 from fairseq_ext.kernels.transformer import PackedLinear
-from fairseq_ext.softmax import lsh_index
+from fairseq_ext.search.strategies.softmax import _lsh_index
 
 SOURCE = Path(lsh_torch.__file__).with_name("lsh_cuda.cu")
 
@@ -196,7 +196,7 @@ def test_the_words_found_in_one_call_are_those_of_the_functions(n, V, W, t, shap
     weight, x = torch.randn(V, 12, generator=generator), torch.randn(n, 12, generator=generator)
     shift = torch.randn(V, generator=generator) if bias else None
     always, never = torch.rand(2, V, generator=generator) < 0.1
-    index = lsh_index.build(weight, shift, lsh_index.Parameters(*shape, W, seed, table))
+    index = _lsh_index.build(weight, shift, _lsh_index.Parameters(*shape, W, seed, table))
     of_words = lsh_torch.wta_hash(weight if shift is None else torch.cat([weight, shift[:, None]], 1), index.dimensions, index.u)
     finder = lsh_compiled.Finder(index, never, int(bias))
     for rows in (x, -x):  # what it counts with is clean again

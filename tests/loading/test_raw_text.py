@@ -9,8 +9,8 @@ from fairseq.data import Dictionary
 from forked import generate_forked
 
 from fairseq_ext import Translator
-from fairseq_ext.constraints.phrases.boundaries import kind_of
 from fairseq_ext.loading.raw_text import RawText, advice, kind_of_files
+from fairseq_ext.search.phrases.boundaries import kind_of
 
 DEMO = Path(__file__).resolve().parents[2] / "checkpoints" / "demo"
 RAW, PIECES = "Das ist gut.", "▁Das ▁ist ▁gut ."

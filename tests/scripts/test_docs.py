@@ -49,7 +49,7 @@ def test_every_flag_is_named_on_a_page_of_its_subject() -> None:
 def test_every_key_of_the_statistics_is_explained() -> None:
     from fairseq_ext.core.counters import Section
     from fairseq_ext.core.stats import Stats
-    from fairseq_ext.registry import all_strategies
+    from fairseq_ext.search.registry import all_strategies
 
     all_strategies()  # whose sections are then known
     names = {field.name for field in dataclasses.fields(Stats) if not field.name.startswith("_")}
@@ -59,7 +59,7 @@ def test_every_key_of_the_statistics_is_explained() -> None:
 
 
 def test_every_word_of_needs_and_denies_is_explained() -> None:
-    from fairseq_ext.checks.capabilities import CAPABILITIES
+    from fairseq_ext.search.capabilities import CAPABILITIES
 
     table = (ROOT / "docs" / "strategy.md").read_text().partition("| word | who needs it | who denies it |")[2].partition("\n\n")[0]
     assert [line.split("`")[1] for line in table.splitlines()[2:]] == list(CAPABILITIES)

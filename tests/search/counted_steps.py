@@ -21,8 +21,8 @@ from model.decoder_rows import model_of
 from models import batch, generators, on_device, run
 from pretended_device import COUNTS, counting, pretended_device
 
-from fairseq_ext.constraints.sentence import SentenceConstraints
 from fairseq_ext.kernels import lsh_cuda
+from fairseq_ext.search.phrases.sentence import SentenceConstraints
 
 SPAN = (8, 16)  # steps of two runs, of which every sentence takes all; their difference is what a step costs
 LENGTHS = [7, 5, 3, 1]

@@ -1,4 +1,4 @@
-"""The compiled search (search/searchers/compiled.py) gives the loop's hypotheses to the last bit: to a sentence that is alone, in one call
+"""The compiled search (search/compiled.py) gives the loop's hypotheses to the last bit: to a sentence that is alone, in one call
 (searchers/several.py), and to sentences that come and go."""
 
 import functools
@@ -12,16 +12,16 @@ from sizes import drawn, part_of
 
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.kernels.library import library
+from fairseq_ext.search.compiled import CompiledSearch
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.request import Request
-from fairseq_ext.search.searchers.compiled import CompiledSearch
-from fairseq_ext.search.searchers.loop import LoopSearch
-from fairseq_ext.search.searchers.several import BeamSearch, beam_search
-from fairseq_ext.strategies.select.topk import TopK
-from fairseq_ext.strategies.stop.count import Count
-from fairseq_ext.strategies.stop.first import First
-from fairseq_ext.strategies.stop.ranked import Ranked
-from fairseq_ext.strategies.stop.shrink import Shrink
+from fairseq_ext.search.searchers_loop import LoopSearch
+from fairseq_ext.search.strategies.decoding._several import BeamSearch, beam_search
+from fairseq_ext.search.strategies.select.topk import TopK
+from fairseq_ext.search.strategies.stop.count import Count
+from fairseq_ext.search.strategies.stop.first import First
+from fairseq_ext.search.strategies.stop.ranked import Ranked
+from fairseq_ext.search.strategies.stop.shrink import Shrink
 
 pytestmark = [pytest.mark.skipif(library() is None, reason="there is no compiled library"), pytest.mark.usefixtures("on_the_cpu")]
 CASES = int(os.environ.get("ONE_SENTENCE_CASES", "300"))  # 10,000 take some minutes

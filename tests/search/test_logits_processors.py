@@ -7,8 +7,8 @@ from models import language_model
 
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
-from fairseq_ext.search.logits_processors import LogitsProcessors
 from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.processors import LogitsProcessors
 
 BOS, PAD, EOS, UNK, V = 0, 1, 2, 3, 25  # fairseq's numbers
 INF = torch.inf

@@ -7,12 +7,12 @@ import torch
 from models import alone, batch, build, dictionary, generators, run, same
 from sizes import part_of
 
-from fairseq_ext.constraints.sentence import EMPTY, SentenceConstraints
-from fairseq_ext.constraints.shorter import Shorter
+from fairseq_ext.search.open_pool import OpenPool
+from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints
+from fairseq_ext.search.protocol import common_prefix
 from fairseq_ext.search.request import Request
-from fairseq_ext.search.searchers.loop import LoopSearch
-from fairseq_ext.search.searchers.open_pool import OpenPool
-from fairseq_ext.search.searchers.protocol import common_prefix
+from fairseq_ext.search.searchers_loop import LoopSearch
+from fairseq_ext.search.strategies.stop._shorter import Shorter
 
 WORD, LAST = dictionary().nspecial, len(dictionary()) - 1
 K, MAX_LEN = 4, 12

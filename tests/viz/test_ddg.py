@@ -11,10 +11,10 @@ import pytest
 from models import batch, build, dictionary, generators, run
 
 from fairseq_ext import UsageError
-from fairseq_ext.parallel.rows import Iteration
+from fairseq_ext.search.parallel.graph import NEVER, Graph, waits
+from fairseq_ext.search.parallel.rows import Iteration
 from fairseq_ext.viz.ddg import main
 from fairseq_ext.viz.files import write
-from fairseq_ext.viz.graph import NEVER, Graph, waits
 
 DEMO = Path(__file__).parents[2] / "checkpoints" / "demo"
 

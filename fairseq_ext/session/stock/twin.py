@@ -13,7 +13,7 @@ from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY, FairseqTask, L
 
 from fairseq_ext import config
 from fairseq_ext.core.errors import UsageError, cut
-from fairseq_ext.registry import all_strategies
+from fairseq_ext.search.registry import all_strategies
 
 
 def refuse_typed(parser: ArgumentParser) -> None:

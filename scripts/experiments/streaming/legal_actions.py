@@ -18,8 +18,8 @@ from tree_actions import COMBINE, LABEL, NO_LABEL, SHIFT
 
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.log_probs import LogProbs
-from fairseq_ext.search.logits_processors import LogitsProcessors
 from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.processors import LogitsProcessors
 
 
 class LegalActions:

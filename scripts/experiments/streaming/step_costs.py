@@ -5,7 +5,7 @@ sentences were admitted, set aside or joined after are kept apart: what they tak
 
 A step's cells are its rows x the positions that their attention runs over, of the KV cache and of the source, masked ones included. All
 sentences of a group have as many positions as the one that has most. So a stream, whose sentences are of different ages, has more cells
-for the same rows than batches have, whose sentences start together. The compiled search (search/searchers/compiled.py) makes its steps
+for the same rows than batches have, whose sentences start together. The compiled search (search/compiled.py) makes its steps
 without the decoder's methods; its rows attend to their own tokens and source alone, and the clocks let it make one step a call.
 """
 
@@ -20,8 +20,8 @@ import numpy as np
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_ext.kernels.beam import CompiledBatch, Result
+from fairseq_ext.search.compiled import CompiledSearch
 from fairseq_ext.search.request import Request
-from fairseq_ext.search.searchers.compiled import CompiledSearch
 
 CHANGES = ("admit", "set_aside", "join", "resume")
 

@@ -35,7 +35,7 @@ from mixed_corpus import mix
 from step_costs import compiled_search
 
 from fairseq_ext.kernels.beam import Result
-from fairseq_ext.search.searchers.compiled import CompiledSearch
+from fairseq_ext.search.compiled import CompiledSearch
 
 PARTS = ("grid", "exploration", "steps")
 EXPLORED = {"delta": (0.5, 2.5), "M": (3, 10), "eps": (1 / 12, 1 / 4)}  # Table 5: one at a time

@@ -20,15 +20,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_ext.constraints.required import PhraseTable
-from fairseq_ext.constraints.sentence_end import end_tokens
 from fairseq_ext.core.matcher import Matcher
 from fairseq_ext.core.words import starts_of, words_of
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates
+from fairseq_ext.search.constraints.sentence_end import end_tokens
 from fairseq_ext.search.log_probs import LogProbs
+from fairseq_ext.search.phrases.required import PhraseTable
 from fairseq_ext.search.pool import Pool
-from fairseq_ext.strategies.select.dba import DBA
+from fairseq_ext.search.strategies.select.dba import DBA
 from fairseq_ext.terms.test_set import Term
 from fairseq_ext.translator import Translator
 

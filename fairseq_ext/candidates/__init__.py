@@ -1,1 +1,0 @@
-"""Many candidates and the best of them: minimum Bayes risk decoding (`--mbr`)."""

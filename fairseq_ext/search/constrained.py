@@ -1,0 +1,147 @@
+"""The compiled twin of the loop for sentences with required phrases (kernels/constrained.cpp): dynamic beam allocation
+and the early end, and no other strategy.
+
+The loop (loop.py) is the definition: hypotheses are the same, to the last bit. The steps of a few rows that go on for long cost the loop
+more than their rows do. Sentences that start together are a group with a KV cache of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import torch
+
+from fairseq_ext.core.errors import NotANumber
+from fairseq_ext.kernels.banks import Banks
+from fairseq_ext.kernels.beam import Result
+from fairseq_ext.kernels.constrained import CompiledConstrained, Settings
+from fairseq_ext.search.compiled import FIRST_POSITIONS, FIRST_STEPS
+from fairseq_ext.search.finished import Hypothesis, n_best
+from fairseq_ext.search.phrases.sentence import SentenceConstraints
+from fairseq_ext.search.pool import OfPool, Pool
+from fairseq_ext.search.protocol import Searcher, common_prefix
+from fairseq_ext.search.protocols import SearchSetup
+from fairseq_ext.search.request import Request
+
+
+class ConstrainedSearch(Searcher):
+    """Beam search of sentences with phrases that must appear, and no other constraints."""
+
+    def __init__(self, setup: SearchSetup):
+        self.setup = setup
+        self.at: dict[Request, tuple[ConstrainedGroup, int]] = {}  # the group of each, and its place there
+        self.banks = OfPool(setup.strategies.select.banks)
+
+    @staticmethod
+    def knows(setup: SearchSetup) -> bool:
+        """Whether kernels/constrained.cpp knows a generator's search, the decoder and the phrases left aside."""
+        strategies = setup.strategies
+        return (
+            strategies.stop.estimate is not None
+            and strategies.softmax.is_full
+            and not strategies.prune
+            and strategies.schedule.most_rows is None  # groups are not divided
+            and setup.processors.is_plain
+            and not setup.spec.scoring.reward
+        )
+
+    @property
+    def live(self) -> int:
+        return len(self.at)
+
+    @property
+    def rows(self) -> int:
+        return sum(group.rows for group in self.groups())
+
+    def groups(self) -> list[ConstrainedGroup]:
+        """The groups that have requests."""
+        return list(dict.fromkeys(group for group, _ in self.at.values()))
+
+    def may_take(self, constraints: SentenceConstraints | None) -> bool:
+        if constraints is None or constraints.banned or constraints.prefix:
+            return False
+        return bool(constraints.any_of) and self.setup.decoder.is_compiled
+
+    def takes(self, pool: Pool) -> bool:
+        is_known = pool.prefix is None and not pool.alone and pool.length.device.type == "cpu" and self.setup.decoder.is_compiled
+        return is_known and any(c.any_of for c in pool.constraints or ()) and self.banks(pool) is not None
+
+    @torch.no_grad()
+    def admit(self, requests: Sequence[Request]) -> None:
+        banks = self.banks(requests[0].batch)
+        assert banks is not None
+        group = ConstrainedGroup(self.setup, banks, requests)
+        self.at |= {request: (group, i) for i, request in enumerate(requests)}
+
+    def step(self, most: int = 1) -> list[Request]:
+        groups = self.groups()
+        return [group.requests[i] for group in groups for i in group.step(most if len(groups) == 1 else 1)]
+
+    def take(self, request: Request) -> list[Hypothesis]:
+        group, i = self.at.pop(request)
+        return group.found(i)
+
+    def cancel(self, requests: Collection[Request]) -> None:
+        for request in requests:
+            group, i = self.at.pop(request)
+            group.search.drop_(i)
+
+    def common_prefix(self, request: Request) -> list[int]:
+        group, i = self.at[request]
+        return common_prefix([*group.search.tokens(i), *(tokens.tolist() for tokens, _ in group.search.found(i))])
+
+
+class ConstrainedGroup:
+    """Requests of a pool that start together. banks: the pool's phrases."""
+
+    def __init__(self, setup: SearchSetup, banks: Banks, requests: Sequence[Request]):
+        self.setup, self.requests = setup, requests
+        pool, sentences = requests[0].batch, [request.sentence for request in requests]
+        setup.decoder.admit(pool.inputs(sentences))
+        self.reader = setup.decoder.batch_reader(FIRST_POSITIONS + FIRST_STEPS * setup.spec.k)
+        setup.decoder.set_aside()
+        setup.stats.encoder_calls += 1
+        limits = [pool.max_len[s] for s in sentences]
+        lists = [request.nbest for request in requests]
+        settings = self.settings(max(limits), banks.highest, max(lists))
+        self.search = CompiledConstrained(settings, banks, sentences, limits, pool.bos, lists)
+        self.most_rows = len(limits) * setup.spec.k
+        self.told = 0  # sentences that have ended, and were returned
+
+    def settings(self, limit: int, highest: int, nbest: int) -> Settings:
+        """What holds for sentences that have at most `limit` tokens before EOS, `highest` required ones and an n-best list of `nbest`."""
+        setup, known, estimate = self.setup, self.setup.processors, self.setup.strategies.stop.estimate
+        assert estimate is not None
+        return Settings(
+            setup.spec.k, nbest, known.min_len, known.eos, known.pad, known.no_repeat_ngram, setup.strategies.softmax.temperature,
+            estimate, *setup.spec.scoring.divisors(limit + highest + estimate.others + 3),
+        )  # fmt: skip
+
+    @property
+    def rows(self) -> int:
+        """Rows of the sentences that have not ended."""
+        return int(self.search.arrays["first"][self.search.struct.live])
+
+    def step(self, most: int = 1) -> list[int]:
+        """Add tokens to every row, so many or fewer. Return the sentences that have ended, by their places in the group.
+
+        Raises NotANumber where the model gives NaN.
+        """
+        search, reader, state, stats = self.search, self.reader, self.search.struct, self.setup.stats
+        while (result := search.go_on(reader.compiled, reader.struct, most)) == Result.NO_ROOM:
+            if not (search.lengthen_() or reader.make_room_(self.most_rows, state.length + 1)):
+                reader.enlarge_(range(reader.slots), state.used)
+        stats.count_steps(*search.take_counts())
+        if state.full:
+            stats.drop(torch.tensor(state.dropped))
+            state.dropped = 0
+        if result == Result.NOT_A_NUMBER:
+            which = "one of the sentences" if state.live > 1 else "the sentence"
+            raise NotANumber(f"the model gives NaN at target position {state.length} of {which}")
+        ended = search.ended(self.told)
+        self.told += len(ended)
+        return ended
+
+    def found(self, i: int) -> list[Hypothesis]:
+        """The hypotheses of the i-th sentence, best first."""
+        return n_best(self.search.found(i), self.setup.spec.scoring)

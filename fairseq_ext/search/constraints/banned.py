@@ -1,0 +1,149 @@
+"""Phrases that rows must not contain: one automaton over tokens a sentence (automaton.py), so that overlapping phrases are all blocked,
+and so is every segmentation of their text where the target's words are known. A row's state is one number; the tokens that would finish a
+phrase are banned before the search sees them. Where a phrase counts as a whole word, the token behind it decides: the word must go on.
+
+Shapes: N sentences, M states of all automata, n rows, B tokens banned in a state at most, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairseq_ext.search.log_probs import LogProbs
+from fairseq_ext.search.phrases.automaton import Automaton, Pattern, of_texts, of_tokens
+from fairseq_ext.search.phrases.boundaries import Boundaries
+from fairseq_ext.search.phrases.phrase import Phrase
+from fairseq_ext.search.phrases.pieces import OUT, START, folded
+
+KEPT = 64  # automata of sentences' phrases that a compiler keeps
+
+
+@dataclass
+class BannedTable:
+    """The automata of N sentences, their states numbered through."""
+
+    start: Tensor  # (N,) the state of each sentence before the first token
+    key: Tensor  # (E,) ascending: state x vocabulary + token of every arc
+    target: Tensor  # (E,) the state it leads to
+    base: Tensor  # (M,) the first root of each state's automaton
+    root: Tensor  # (M,) the root whose arcs count where a state has none
+    pending: Tensor  # (M,) bool: a phrase has come and is violated unless the next token continues the word
+    finishing: Tensor  # (M, B) tokens that would finish a phrase, padded with -1
+    closing: Tensor  # (M, B) tokens that lead to a pending state, padded with -1; without those that its root has
+    behind: Tensor  # (V,) the root behind each token; (1,) where the target's words are not known
+    glued: Tensor  # (V,) bool: tokens that continue a word; (1,) where that is not known
+    vocabulary: int
+    of_list: dict[tuple[Phrase, ...], int]  # start state of each list of phrases
+
+    def ban_(self, log_probs: LogProbs, state: Tensor, last: Tensor | None = None) -> None:
+        """Make impossible what would violate a phrase in rows (n,) of these states. last (n,) bool: rows that end behind the next token."""
+        root = self.root[state]
+        log_probs.ban_each_(torch.cat([self.finishing[state], self.finishing[root]], dim=1))
+        if self.glued.numel() == 1:
+            return
+        pending = self.pending[state]
+        if state.device.type != "cpu" or bool(pending.any()):
+            log_probs.ban_words_(pending, ~self.glued)
+        if last is not None and (state.device.type != "cpu" or bool(last.any())):
+            closing = torch.cat([self.closing[state], self.closing[root]], dim=1)
+            log_probs.ban_each_(closing.masked_fill(~last[:, None], -1))
+
+    def advance(self, state: Tensor, token: Tensor) -> Tensor:
+        """States after a token, any shape."""
+        behind = self.base[state] + (self.behind[token] if self.behind.numel() > 1 else self.behind)
+        for at in (self.root[state], state):
+            key = at * self.vocabulary + token
+            place = torch.searchsorted(self.key, key).clamp_(max=self.key.numel() - 1)
+            behind = torch.where(self.key[place] == key, self.target[place], behind)
+        return behind
+
+
+class BannedCompiler:
+    """Makes the automata of banned phrases, each once. any_case: texts are compared without case."""
+
+    def __init__(self, boundaries: Boundaries | None, any_case: bool):
+        self.boundaries, self.any_case = boundaries, any_case
+        self.known: dict[tuple[Phrase, ...], Automaton] = {}
+        self.table: BannedTable | None = None  # the last: of a pool whose sentences come and go most have the lists of those before them
+
+    def __call__(self, phrases: tuple[Phrase, ...]) -> Automaton:
+        """The automaton of these phrases."""
+        if phrases not in self.known:
+            if len(self.known) >= KEPT:
+                self.known.clear()
+            self.known[phrases] = self.compiled(phrases)
+        return self.known[phrases]
+
+    def compiled(self, phrases: tuple[Phrase, ...]) -> Automaton:
+        if self.boundaries is None:
+            return of_tokens([Pattern(phrase) for phrase in phrases])
+        pieces = self.boundaries.pieces
+        texts = dict.fromkeys(map(pieces.text_of, phrases))
+        texts = dict.fromkeys(map(folded, texts)) if self.any_case else texts
+        index = pieces.without_case if self.any_case else pieces.as_written
+        return of_texts([Pattern(text) for text in texts], index, self.boundaries.whole)
+
+
+def build_banned(
+    sentences: Sequence[Sequence[Phrase]], vocabulary: int, device: torch.device, compiler: BannedCompiler | None = None
+) -> BannedTable:
+    """The automata for each sentence's banned phrases; equal lists share one. compiler: where automata are kept, and the last table, which
+    is used again if it has all of the lists."""
+    compiler = BannedCompiler(None, False) if compiler is None else compiler
+    boundaries = compiler.boundaries
+    of_object = {id(phrases): tuple(sorted({tuple(p) for p in phrases})) for phrases in {id(each): each for each in sentences}.values()}
+    names = [of_object[id(phrases)] for phrases in sentences]
+    known = compiler.table
+    if known is not None and known.start.device == device and all(name in known.of_list for name in of_object.values()):
+        return replace(known, start=torch.tensor([known.of_list[name] for name in names], dtype=torch.long, device=device))
+    first: dict[tuple[Phrase, ...], int] = {}
+    parts = []
+    states = 0
+    for name in names:
+        if name not in first:
+            first[name] = states + START
+            parts.append((states, compiler(name)))
+            states += len(parts[-1][1].context)
+    arcs = [(base + state, token, hits, base + target) for base, automaton in parts for state, of_state in enumerate(automaton.arcs)
+            for token, (hits, target) in of_state.items()]  # fmt: skip
+    arcs.sort()
+    pending = [flag for _, automaton in parts for flag in automaton.pending]
+    finishing: list[list[int]] = [[] for _ in range(states)]
+    closing: list[list[int]] = [[] for _ in range(states)]
+    for state, token, hits, target in arcs:
+        if hits:
+            finishing[state].append(token)
+        elif pending[target]:
+            closing[state].append(token)
+    base = np.repeat([base for base, _ in parts], [len(automaton.context) for _, automaton in parts])
+    root = (base + [context for _, automaton in parts for context in automaton.context]).tolist()
+    closing = [each if root[state] == state else sorted({*each} - {*closing[root[state]]}) for state, each in enumerate(closing)]
+    behind = torch.tensor([OUT]) if boundaries is None else boundaries.behind
+
+    def tensor(values: Sequence) -> Tensor:
+        return torch.tensor(values, dtype=torch.long, device=device)
+
+    def padded(lists: list[list[int]]) -> Tensor:
+        width = max(1, *map(len, lists))
+        return tensor([each + [-1] * (width - len(each)) for each in lists])
+
+    compiler.table = BannedTable(
+        start=tensor([first[name] for name in names]),
+        key=tensor([state * vocabulary + token for state, token, _, _ in arcs] or [-1]),
+        target=tensor([target for *_, target in arcs] or [0]),
+        base=tensor(base.tolist()),
+        root=tensor(root),
+        pending=torch.tensor(pending, device=device),
+        finishing=padded(finishing),
+        closing=padded(closing),
+        behind=behind.to(device),
+        glued=(torch.zeros(1, dtype=torch.bool) if boundaries is None else boundaries.glued).to(device),
+        vocabulary=vocabulary,
+        of_list=first,
+    )
+    return compiler.table

@@ -1,0 +1,259 @@
+"""`--glossary F`: required phrases for each sentence whose source holds a term of the file.
+
+Formats: terms/glossary_files.py. How a term is found (--glossary-match): terms/matcher.py. What it asks for:
+- Any one of the term's targets. Lines of the file with the same source term are alternatives; a line that is there twice counts once.
+- --glossary-repeat once: a term gives its constraint once, however often it occurs, as the second mention may well be a pronoun in the
+  translation. each: n mentions give it n times. Two different terms with the same translation give it twice in either case.
+- Where the source is known in subword pieces only (no --tokenizer or --bpe given), terms are matched piece by piece.
+Targets are segmented when their term is first met; that the target dictionary has all of their pieces is checked when the file is read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairseq_ext.core.errors import UsageError, counted
+from fairseq_ext.core.glossary_files import Entry, Errors, Languages, read
+from fairseq_ext.core.lemmas import lemmatizer
+from fairseq_ext.core.matcher import Match, Matcher
+from fairseq_ext.core.words import words_of
+from fairseq_ext.search.constraints.required import case_of
+from fairseq_ext.search.phrases.phrase import Phrase, Unwritable
+from fairseq_ext.search.phrases.segmenter import Segmenter
+from fairseq_ext.search.phrases.sentence import EXACT, Cased
+
+# defaults of flags that need --glossary
+GLOSSARY = {"glossary_match": "surface", "glossary_repeat": "once", "glossary_placement": None, "glossary_report": None}
+logger = logging.getLogger("fairseq_ext")
+SEPARATOR = "‖"  # parts terms that go through an encoder together
+TOGETHER = 250  # terms in one call of an encoder
+
+
+@dataclass(frozen=True)
+class GlossaryOptions:
+    """What the flags say of the glossary."""
+
+    path: str  # --glossary
+    match: str = "surface"  # --glossary-match
+    repeat: str = "once"  # --glossary-repeat
+    languages: Languages = Languages()
+    case: str = "initial"  # --constraint-case
+
+
+@dataclass(slots=True)
+class Term:
+    """A source term of the file."""
+
+    source: str  # as the file first has it
+    line: int  # where
+    targets: dict[str, int] = field(default_factory=dict)  # as the file has them, with their lines
+    forms: tuple[Phrase, ...] | None = None  # their tokens, once they were asked for; none where the dictionary cannot write them
+    writable: tuple[str, ...] = ()  # the targets that it can write
+    lacks: str = ""  # why it can write none
+    cased: Cased = EXACT  # the same in the case of the options
+
+    @property
+    def text(self) -> str:
+        """The targets as the user may write them, a|b."""
+        return "|".join(self.targets)
+
+
+@dataclass
+class Required:
+    """What one mention of a term asks for."""
+
+    term: Term
+    phrases: tuple[Phrase, ...]  # any one of them
+    matches: list[Match]  # the mention, or all of them with --glossary-repeat once
+    cased: Cased  # in which case they count
+
+
+class Glossary:
+    """The terms of a file. merged: lines whose source term an earlier line has.
+
+    Errors: UsageError for lines that cannot be used, the first and how many more there are, and for a match `lemma` without lemmas.
+    """
+
+    def __init__(self, options: GlossaryOptions, segmenter: Segmenter):
+        self.options, self.segmenter = options, segmenter
+        self.terms: list[Term] = []
+        self.merged = 0
+        self.seen: set[int] = set()  # terms that a sentence had
+        with without_garbage_collection():
+            lemma = lemmatizer(options.languages.source or "", "--glossary-match lemma") if options.match == "lemma" else None
+            self.matcher = Matcher(options.match, lemma)
+            self.read()
+        merged = f", {counted(self.merged, 'line')} merged with earlier ones of the same source term" if self.merged else ""
+        logger.info("glossary %s: %s%s", options.path, counted(len(self.terms), "source term"), merged)
+
+    def read(self) -> None:
+        """Take in the file."""
+        options, errors = self.options, Errors()
+        entries = read(options.path, "--glossary", options.languages, errors)
+        self.check_targets(entries, errors)
+        for entry, words in zip(entries, self.source_words([entry.source for entry in entries]), strict=True):
+            self.add(entry, words, errors)
+        errors.tell()
+
+    def __reduce__(self):
+        return Glossary, (self.options, self.segmenter)
+
+    def where(self, line: int) -> str:
+        """How messages name a line."""
+        return f"line {line} of {self.options.path}"
+
+    def add(self, entry: Entry, words: Sequence[str], errors: Errors) -> None:
+        """One line of the file."""
+        if not words:
+            errors.add(
+                UsageError(
+                    f"{self.where(entry.line)} has the term '{entry.source}', of which segmentation leaves nothing: correct or remove it"
+                )
+            )
+            return
+        number = self.matcher.add(words, len(self.terms))
+        if number == len(self.terms):
+            self.terms.append(Term(entry.source, entry.line))
+        else:
+            self.merged += 1
+        for target in entry.targets:
+            self.terms[number].targets.setdefault(target, entry.line)
+
+    def check_targets(self, entries: Sequence[Entry], errors: Errors) -> None:
+        """Report targets that cannot be required, and warn of those that the dictionary cannot write. Lines are looked at one by one only
+        where words that no line before them had are such, many lines together."""
+        known: set[str] = set()  # words that can be written
+        unwritable = Errors()
+        for some in together(entries):
+            new = dict.fromkeys(word for entry in some for target in entry.targets for word in target.split() if word not in known)
+            if not new or self.segmenter.writable(" ".join(new)):
+                known.update(new)
+                continue
+            for entry in some:
+                try:
+                    for target in entry.targets:
+                        self.segmenter.phrases(target, self.where(entry.line), suggest=unwritable.first is None)
+                except Unwritable as error:
+                    unwritable.add(error)
+                except UsageError as error:
+                    errors.add(error)
+        if unwritable.first is not None:
+            more = f" ({counted(unwritable.lines - 1, 'more such line')} in the file)" if unwritable.lines > 1 else ""
+            logger.warning("%s; sentences with its term are translated without it%s", unwritable.first, more)
+
+    def source_words(self, terms: Sequence[str]) -> Iterator[list[str]]:
+        """The words of each source term, sent through the encoders as sources are (they may normalise)."""
+        segmented = self.segmenter.takes_pieces
+        for some in together(terms):
+            texts = some if segmented else encoded_together(some, self.segmenter.normalised)
+            for text in texts:
+                yield words_of(text, segmented)
+
+    def forms(self, term: Term) -> tuple[Phrase, ...]:
+        """The token phrases of a term's targets."""
+        if term.forms is None:
+            each = {target: self.segmenter.alternatives([target], self.where(line)) for target, line in term.targets.items()}
+            term.forms = tuple(dict.fromkeys(form for forms, _ in each.values() for form in forms))
+            term.writable = tuple(target for target, (forms, _) in each.items() if forms)
+            term.lacks = "" if term.forms else next(lacks for _, lacks in each.values())
+            spelled = (form for target in term.targets for form in self.segmenter.spellings(target, self.options.case))
+            term.cased = Cased(self.options.case, tuple(dict.fromkeys(spelled)))
+        return term.forms
+
+    @property
+    def unseen(self) -> list[str]:
+        """The source terms that no sentence has had."""
+        return [term.source for number, term in enumerate(self.terms) if number not in self.seen]
+
+    def required(self, words: Sequence[str]) -> list[Required]:
+        """What a sentence of these words asks for, in the order of the terms' first places."""
+        found: list[Required] = []
+        once: dict[int, Required] = {}
+        for match in self.matcher.matches(words):
+            self.seen.add(match.term)
+            if self.options.repeat == "once" and match.term in once:
+                once[match.term].matches.append(match)
+                continue
+            term = self.terms[match.term]
+            found.append(Required(term, self.forms(term), [match], term.cased))
+            once[match.term] = found[-1]
+        return found
+
+
+@contextlib.contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """A time in which Python does not look for garbage: over 100,000 new terms, all of which stay, that takes longer than the rest."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def together(items: Sequence) -> Iterator[Sequence]:
+    """The items in runs that go through an encoder in one call."""
+    for start in range(0, len(items), TOGETHER):
+        yield items[start : start + TOGETHER]
+
+
+def encoded_together(texts: Sequence[str], step: Callable[[str], str]) -> list[str]:
+    """Each text after `step`, which is called once for all: an encoder takes most of its time to start.
+
+    subtle: the texts are parted by a sign of its own; where the step did not keep every one of them, each text goes by itself.
+    """
+    found = step(f" {SEPARATOR} ".join(texts)).split(SEPARATOR)
+    return found if len(found) == len(texts) else [step(text) for text in texts]
+
+
+GLOSSARY |= {"glossary_documents": None}
+
+
+def places_terms(flags: Any, generation: Any = None) -> bool:
+    """Whether terms of the glossary are written in the place of what translates their source terms, once `choose_placement` has run."""
+    return str(flags.glossary_placement) == "align"
+
+
+def choose_placement(flags: Any, generation: Any, segmented: bool, of_requests: bool) -> None:
+    """Name the placement of the glossary's terms where the command names none. segmented: --bpe or --tokenizer says what words are;
+    of_requests: glossaries come with requests.
+
+    Errors: UsageError for --glossary-placement align beside what it would not keep to.
+    """
+    if not (flags.glossary or of_requests) or str(flags.glossary_placement) == "free":
+        return
+    own = {
+        "--constraint-bonus": flags.constraint_bonus is not None,
+        "--constraint-end": flags.constraint_end,
+        f"--select {flags.select}": str(flags.select) != "dba",
+    }
+    names = ("print_alignment", "lm_path", "retain_dropout", "no_repeat_ngram_size")
+    stock = {"--" + name.replace("_", "-"): bool(getattr(generation, name, None)) for name in names}
+    against = next((flag for flag, is_on in (own | stock).items() if is_on), None)
+    if flags.glossary_placement is None:
+        flags.glossary_placement = "align" if segmented and against is None else "free"
+    elif against is not None:
+        raise UsageError(f"--glossary-placement align writes terms behind the search, in which {against} works: leave one of the two out")
+    elif not segmented:
+        raise UsageError("--glossary-placement align needs to know what words are: add --bpe or --tokenizer, or use free in its place")
+
+
+def check_glossary(flags: Any, of_requests: bool = False) -> None:
+    """UsageError for a flag of the glossary's without a glossary. of_requests: glossaries may come with requests."""
+    given = [name for name, default in GLOSSARY.items() if (getattr(flags, name) or default) != default]
+    if given and not flags.glossary and not of_requests:
+        raise UsageError(f"--{given[0].replace('_', '-')} needs a glossary: add --glossary, or leave it out")
+
+
+def glossary_options(flags: Any) -> GlossaryOptions | None:
+    """The glossary that the flags name."""
+    path = flags.glossary
+    languages = Languages(getattr(flags, "source_lang", None), getattr(flags, "target_lang", None))
+    case = case_of(flags, "initial")
+    return GlossaryOptions(path, str(flags.glossary_match), str(flags.glossary_repeat), languages, case) if path else None

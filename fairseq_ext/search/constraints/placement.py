@@ -1,0 +1,335 @@
+"""`--glossary-placement align`: a glossary term stands where the translation of its source term would have stood.
+
+A sentence is translated without its terms (the draft). The words that translate its source terms are found (word_alignment.py) and the
+terms written in their place (term_in_text.py); of several target forms the one that the model likes best stays. So what the decoder reads
+before and behind a term is what it understands, and a term that the model has never seen derails nothing. A term that the draft has
+already is left as it is. Other hypotheses are asked only where the best has no word for a term: one that scores nearly as well is no better
+with the terms. Where none has a word for it, the sentence is searched again with that term forced (--select dba), and its other terms
+are written into what comes out; a beam of one or two, which searches badly, has the term inserted where it is the most likely. Where what
+comes out breaks another constraint, the sentence is searched with all its terms forced.
+
+Scores are the model's for the final text.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from os.path import commonprefix
+from unicodedata import normalize
+
+import torch
+from torch import Tensor
+
+from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding, Sources
+from fairseq_ext.search.constraints.prefix import met_with_prefix
+from fairseq_ext.search.constraints.term_in_text import agreeing, put, widened
+from fairseq_ext.search.constraints.word_alignment import WordAlignment, without, word_spans
+from fairseq_ext.search.finished import Hypothesis, OnFinal
+from fairseq_ext.search.phrases.in_text import banned_in_texts
+from fairseq_ext.search.phrases.phrase import Phrase
+from fairseq_ext.search.phrases.places import Span, token_spans
+from fairseq_ext.search.phrases.sentence import Meets, SentenceConstraints, SourceTerm, banned_in_tokens
+from fairseq_ext.search.phrases.target_text import TargetText
+from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.spec import SearchSpec
+
+TOGETHER = 128  # sentences whose hypotheses are scored in one call
+Driver = Callable[[Pool, OnFinal], None]
+SEARCHED = 5  # hypotheses that are searched for a word where the best has none
+SEARCHING = 3  # narrower beams have a forced term at the start of the sentence: there it is inserted
+FORMS = 6  # most combinations of target forms of a hypothesis
+TRUST = 0.1  # weight of the score with terms beside that of the draft
+
+
+@dataclass(eq=False)
+class Candidate:
+    """A hypothesis of the draft, and what becomes of it."""
+
+    draft: Hypothesis
+    tokens: list[int]  # what follows the tokens that the command forces (a language, a prompt)
+    text: str  # of these, in NFKC
+    held: list[bool]  # whether it has each term already
+    words: WordAlignment | None = None  # of each mention; None: not aligned yet
+    inserted: dict[SourceTerm, Span] = field(default_factory=dict)  # where terms go that have no word: an empty span
+    finals: list[tuple[float, Hypothesis]] = field(default_factory=list)  # with its terms, one for each choice of forms: by their worth
+
+    def place(self, term: SourceTerm, first: int) -> Span | None:
+        """The word of a term whose mentions are numbered from `first`: of the first mention that has one."""
+        assert self.words is not None
+        return next(filter(None, self.words.found[first : first + len(term.mentions)]), self.inserted.get(term))
+
+
+@dataclass(eq=False)
+class Sentence:
+    """A sentence of the pool and its candidates, best draft first."""
+
+    number: int
+    constraints: SentenceConstraints
+    candidates: list[Candidate]
+    nbest: int
+    mentions: list[tuple[int, ...]] = field(default_factory=list)
+    required: tuple[SourceTerm, ...] = ()  # terms that the search has brought in, since a first draft had no word for them
+    source: int = -1  # its number among the encoded sources
+
+    def places(self, candidate: Candidate) -> list[tuple[SourceTerm, Span | None]]:
+        """The terms that a candidate lacks, and the word of each."""
+        firsts = itertools.accumulate((len(term.mentions) for term in self.constraints.terms), initial=0)
+        each = zip(self.constraints.terms, candidate.held, firsts, strict=False)
+        return [(term, candidate.place(term, first)) for term, is_held, first in each if not is_held]
+
+    def open(self, first: int) -> list[Candidate]:
+        """Those of the first candidates that lack a term."""
+        return [each for each in self.candidates[:first] if not all(each.held)]
+
+    def rank(self, place: int) -> int:
+        """0 for the best candidate, 1 for those that are searched where it lacks a word, 2 for others: so that the answer does not depend
+        on how many hypotheses are asked for."""
+        return 1 + (place >= SEARCHED) if place else 0
+
+    @property
+    def forms(self) -> list[tuple[str, ...]]:
+        """The target forms of each mention's term."""
+        return [term.targets for term in self.constraints.terms for _ in term.mentions]
+
+    @property
+    def wordless(self) -> tuple[SourceTerm, ...]:
+        """The terms for which the best draft has no word, but for those that the search was to bring in."""
+        places = [] if self.candidates[0].words is None else self.places(self.candidates[0])
+        return tuple(term for term, word in places if word is None and term not in self.required)
+
+    def lacks(self, rank: int) -> bool:
+        """Whether no candidate of this rank or a better one is complete."""
+        return not any(self.is_complete(candidate) for i, candidate in enumerate(self.candidates) if self.rank(i) <= rank)
+
+    def is_complete(self, candidate: Candidate) -> bool:
+        """Whether a candidate has each term, or a word in whose place it can stand."""
+        return all(candidate.held) or (candidate.words is not None and all(word is not None for _, word in self.places(candidate)))
+
+
+def is_english(language: str | None) -> bool:
+    """Whether a code, such as en, en_XX or eng_Latn, is one of English."""
+    return (language or "").lower().startswith("en")
+
+
+class GlossaryPlacement:
+    """A driver of three. draft: searches first, where a sentence has terms alone; forced: where it has other phrases too, and what
+    placement could not serve. score: forced decoding by the models; text: how the target side is read, which the command says after the
+    generator is built; meets: how it is counted which constraints a hypothesis of a pool meets; english: the target language;
+    reuses: whether the scores of drafts are the models' own."""
+
+    def __init__(
+        self, draft: Driver, forced: Driver, score: ForcedDecoding, spec: SearchSpec, text: Callable[[], TargetText],
+        meets: Callable[[Pool], Meets], english: bool, reuses: bool,
+    ):  # fmt: skip
+        self.draft, self.forced, self.score, self.spec = draft, forced, score, spec
+        self.target_text, self.meets, self.english, self.reuses = text, meets, english, reuses
+
+    @property
+    def text(self) -> TargetText:
+        """How the target side is read."""
+        return self.target_text()
+
+    def __call__(self, pool: Pool, answer: OnFinal) -> None:
+        """Give `answer` each sentence's hypotheses."""
+        given = pool.constraints
+        if given is None or not any(each.terms for each in given):
+            return self.forced(pool, answer)
+        waiting: list[Sentence] = []
+        left: list[int] = []
+        again, required = dict[int, tuple[SourceTerm, ...]](), dict[int, tuple[SourceTerm, ...]]()
+
+        def settle() -> None:
+            for sentence, found in zip(waiting, self.placed(pool, waiting), strict=True):
+                if found is not None:
+                    answer(sentence.number, found)
+                elif sentence.wordless:
+                    again[sentence.number] = (*sentence.required, *sentence.wordless)
+                else:
+                    left.append(sentence.number)
+            self.score.forget(pool.source(sentence.number).tolist() for sentence in waiting)
+            waiting.clear()
+
+        def keep(number: int, found: list[Hypothesis]) -> None:
+            if not given[number].terms or not found:
+                return answer(number, found)
+            waiting.append(self.sentence(pool, number, found, self.spec.nbest, required.get(number, ())))
+            if len(waiting) == TOGETHER:
+                settle()
+
+        others = [without_terms(each) for each in given]
+        is_free = all(each.is_free for each in others)
+        with self.score.keeping(pool.source(i).tolist() for i in pool.sentences_to_decode() if given[i].terms):
+            (self.draft if is_free else self.forced)(replace(pool, constraints=None if is_free else others), keep)
+            settle()
+        while again:
+            required = dict(again)
+            again.clear()
+            for number, terms in required.items():
+                others[number] = without_terms(given[number], terms)
+            self.forced(replace(pool, constraints=others, to_decode=sorted(required)), keep)
+            settle()
+        if left:
+            self.forced(replace(pool, to_decode=sorted(left)), lambda number, found: answer(number, elsewhere(given[number], found)))
+
+    def sentence(self, pool: Pool, number: int, drafts: Sequence[Hypothesis], nbest: int, required: tuple[SourceTerm, ...]) -> Sentence:
+        """A sentence of the pool and its drafts, best first. required: terms that the search was to bring in."""
+        assert pool.constraints is not None
+        constraints = pool.constraints[number]
+        candidates = [self.candidate(pool, constraints, draft, lead_of(pool, number)) for draft in drafts]
+        mentions = [m for term in constraints.terms for m in term.mentions]
+        return Sentence(number, constraints, candidates, nbest, mentions, required)
+
+    def candidate(self, pool: Pool, constraints: SentenceConstraints, draft: Hypothesis, lead: int) -> Candidate:
+        """A hypothesis with its text behind `lead` forced tokens, and which of the sentence's terms it has."""
+        is_met: dict[tuple, list[bool]] = {}
+        met = self.meets(pool)(draft.tokens.tolist(), constraints, pool.ordered)
+        for phrases, is_there in zip(constraints.any_of, met, strict=True):
+            is_met.setdefault(phrases, []).append(is_there)
+        held = [is_met[term.phrases].pop(0) if is_met.get(term.phrases) else True for term in constraints.terms]
+        tokens = draft.tokens[lead:].tolist()
+        return Candidate(draft, tokens, normalize("NFKC", self.text.text(tokens)).rstrip(), held)
+
+    def placed(self, pool: Pool, sentences: Sequence[Sentence]) -> list[list[Hypothesis] | None]:
+        """The hypotheses of each sentence with its terms, best first; None for a sentence that placement cannot serve."""
+        for candidate in [c for sentence in sentences for c in sentence.candidates if all(c.held)]:
+            candidate.finals.append(((1 + TRUST) * candidate.draft.score, candidate.draft))
+        if lacking := [sentence for sentence in sentences if any(sentence.open(sentence.nbest))]:
+            self.place_terms(pool, lacking)
+        return [self.chosen(pool, sentence) for sentence in sentences]
+
+    def place_terms(self, pool: Pool, sentences: Sequence[Sentence]) -> None:
+        """Write the terms that hypotheses lack into them, and score what comes out."""
+        for source, sentence in enumerate(sentences):
+            sentence.source = source
+        sources = self.score.encode([pool.source(sentence.number).tolist() for sentence in sentences], pool.length.device)
+        self.align(pool, sources, [(s, c) for s in sentences for c in s.open(s.nbest)])
+        lacking = [s for s in sentences if s.lacks(0)]
+        self.align(pool, sources, [(s, c) for s in lacking for c in s.open(SEARCHED) if c.words is None])
+        if self.spec.k < SEARCHING:
+            self.insert(pool, sources, [s for s in lacking if s.lacks(1)])
+        jobs = [(sentence, candidate, tokens) for sentence in sentences for candidate, tokens in self.written(pool, sentence)]
+        scores = self.scored(pool, sources, jobs)
+        for (sentence, candidate, tokens), each in zip(jobs, scores, strict=True):
+            total = each.sum()
+            rewarded = self.spec.scoring.rewarded(pool, torch.tensor([sentence.number], device=pool.length.device)).cpu()[0]
+            score = float(self.spec.scoring(total, len(tokens), rewarded))
+            final = replace(candidate.draft, tokens=torch.tensor(tokens), score=score, positional_scores=each, ending=None)
+            candidate.finals.append((candidate.draft.score + TRUST * float(total) / len(tokens), final))
+
+    def scored(self, pool: Pool, sources: Sources, jobs: Sequence[tuple[Sentence, Candidate, list[int]]]) -> list[Tensor]:
+        """The log-probabilities of tokens that were made of candidates, whose own hold up to the first token that is another."""
+        same = [len(commonprefix([tokens, candidate.draft.tokens.tolist()])) for _, candidate, tokens in jobs]
+        known = [candidate.draft.positional_scores[:n] for (_, candidate, _), n in zip(jobs, same, strict=True)]
+        pairs = [(sentence.source, tokens) for sentence, _, tokens in jobs]
+        return self.score.log_probs(sources, pairs, pool.bos, known if self.reuses else ())
+
+    def align(self, pool: Pool, sources: Sources, given: Sequence[tuple[Sentence, Candidate]]) -> None:
+        """Find the words of all mentions in these candidates: by attention; where that finds none in the best draft, or the models have
+        none, by prediction difference."""
+        targets = [candidate.draft.tokens.tolist() for _, candidate in given]
+        pairs = [(sentence.source, target) for (sentence, _), target in zip(given, targets, strict=True)]
+        attention = self.score.attention(sources, pairs, pool.bos) if self.score.attends else [None] * len(given)
+        jobs = []
+        for (sentence, candidate), target, weights in zip(given, targets, attention, strict=True):
+            spans, lead = token_spans(candidate.tokens, self.text.text, self.text.own_texts), len(target) - len(candidate.tokens)
+            words = candidate.words = WordAlignment(candidate.text, spans, sentence.forms)
+            if weights is not None:
+                words.attend_([weights[lead:, list(mention)].sum(1) for mention in sentence.mentions])
+            if weights is None or candidate is sentence.candidates[0]:
+                jobs += [(sentence, candidate, mention, target) for mention in words.unsure]
+        if not jobs:
+            return
+        sources_without = [without(pool.source(s.number).tolist(), s.mentions[mention]) for s, _, mention, _ in jobs]
+        shortened = self.score.encode(sources_without, pool.length.device)
+        scores = self.score.log_probs(shortened, [(i, target) for i, (*_, target) in enumerate(jobs)], pool.bos)
+        drops: dict[Candidate, dict[int, Tensor]] = {}
+        for (_, candidate, mention, _), each in zip(jobs, scores, strict=True):
+            drops.setdefault(candidate, {})[mention] = (candidate.draft.positional_scores.cpu() - each)[-len(candidate.tokens) :]
+        for candidate, of_mention in drops.items():
+            assert candidate.words is not None
+            candidate.words.differ_(of_mention)
+
+    def insert(self, pool: Pool, sources: Sources, sentences: Sequence[Sentence]) -> None:
+        """Find a place for the terms that have no word in the best draft: behind the word where they are the most likely."""
+        jobs = []
+        for sentence in sentences:
+            best = sentence.candidates[0]
+            for term in [term for term, word in sentence.places(best) if word is None]:
+                for _, end in word_spans(best.text):
+                    text = put(best.text, [((end, end), term.targets[0])], self.english)
+                    jobs.append((sentence, term, (end, end), self.behind_lead(best, text)))
+        scores = self.scored(pool, sources, [(sentence, sentence.candidates[0], tokens) for sentence, *_, tokens in jobs])
+        means: dict[tuple[Sentence, SourceTerm], float] = {}
+        for (sentence, term, span, _), each in zip(jobs, scores, strict=True):
+            if float(each.mean()) > means.get((sentence, term), -float("inf")):
+                means[sentence, term] = float(each.mean())
+                sentence.candidates[0].inserted[term] = span
+
+    def written(self, pool: Pool, sentence: Sentence) -> list[tuple[Candidate, list[int]]]:
+        """The candidates that have a word for each term, as tokens with the terms in place, once for each combination of forms."""
+        limit = pool.max_len[sentence.number]
+        out = []
+        for candidate in filter(sentence.is_complete, sentence.open(len(sentence.candidates))):
+            places = sentence.places(candidate)
+            spans = [word for _, word in places if word is not None]
+            targets = [
+                agreeing(term.targets, candidate.text[slice(*span)]) if self.english else term.targets
+                for (term, _), span in zip(places, spans, strict=True)
+            ]
+            forms = itertools.islice(itertools.product(*targets), FORMS)
+            for chosen in forms:
+                wide = [widened(candidate.text, span, form, spans) for span, form in zip(spans, chosen, strict=True)]
+                text = put(candidate.text, list(zip(wide, chosen, strict=True)), self.english)
+                tokens = self.behind_lead(candidate, text)
+                if self.spec.min_len < len(tokens) <= limit + 1:
+                    out.append((candidate, tokens))
+        return out
+
+    def behind_lead(self, candidate: Candidate, text: str) -> list[int]:
+        """A text as target tokens, behind the tokens that the command forces."""
+        segmenter, lead = self.text.segmenter(), len(candidate.draft.tokens) - len(candidate.tokens)
+        return [*candidate.draft.tokens[:lead].tolist(), *map(segmenter.dictionary.index, segmenter.known_pieces(text)), self.spec.eos]
+
+    def chosen(self, pool: Pool, sentence: Sentence) -> list[Hypothesis] | None:
+        """The hypotheses with their terms that meet all constraints, best first, of equal ones the first."""
+        constraints, lead, meets = sentence.constraints, lead_of(pool, sentence.number), self.meets(pool)
+        banned = self.banned_in(pool)(constraints) if constraints.banned else lambda tokens: None
+        out: dict[tuple[int, ...], Hypothesis] = {}
+        finals = ((sentence.rank(i), -value, final, each) for i, each in enumerate(sentence.candidates) for value, final in each.finals)
+        for _, _, final, candidate in sorted(finals, key=lambda each: each[:2]):
+            tokens = tuple(final.tokens.tolist())
+            is_allowed = tokens not in out and self.spec.unk not in tokens and banned(tokens[:-1]) is None
+            if is_allowed and all(met_with_prefix(list(tokens), constraints, pool.ordered, meets, lead)):
+                others = tuple(term.text for term in (*sentence.required, *candidate.inserted))
+                out[tokens] = replace(final, tokens=final.tokens.to(pool.length.device), elsewhere=others)
+        return list(out.values()) or None
+
+    def banned_in(self, pool: Pool) -> Callable[[SentenceConstraints], Callable[[Phrase], str | None]]:
+        """How a banned phrase is found in tokens: as the search finds it."""
+        if pool.boundaries is None:
+            return banned_in_tokens
+        return banned_in_texts(pool.boundaries, "any" if pool.banned_in_any_case else "exact")
+
+
+def lead_of(pool: Pool, sentence: int) -> int:
+    """How many tokens the command forces at the start of a sentence."""
+    return 0 if pool.lead is None else pool.lead[sentence]
+
+
+def elsewhere(constraints: SentenceConstraints, found: list[Hypothesis]) -> list[Hypothesis]:
+    """Hypotheses of a search that was free to put the terms anywhere."""
+    terms = tuple(term.text for term in constraints.terms)
+    return [replace(hypothesis, elsewhere=terms) for hypothesis in found]
+
+
+def without_terms(constraints: SentenceConstraints, but: Sequence[SourceTerm] = ()) -> SentenceConstraints:
+    """The same without what its source terms require, but for these."""
+    of_terms = [term.phrases for term in constraints.terms if term not in but]
+    kept = [phrases not in of_terms for phrases in constraints.any_of]
+
+    def left(values: tuple) -> tuple:
+        return tuple(itertools.compress(values, kept)) if values else ()
+
+    return replace(constraints, any_of=left(constraints.any_of), text=left(constraints.text), cased=left(constraints.cased), terms=())

@@ -1,0 +1,255 @@
+"""The driver of parallel decoding: greedy decoding that reads a block of tokens a call instead of one, with greedy's own output.
+
+A call reads a row's last verified token and draft tokens behind it. What it gives for a position is final when every token it has
+read before that position was right, so the first output always is, and each draft token that equals the output before it makes one
+more final. Which drafts are offered, how wide a block is and when tokens are committed is a method's business
+(strategies/decoding/).
+
+Bookkeeping is numpy on the host, whole rows at a time; the device is waited for once a call. This is the definition; a sentence that is
+alone runs its compiled twin (one_sentence.py).
+
+Shapes: N sentences in the pool, n live rows, one a sentence, w block width, T most tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from fairseq_ext.core.counters import Ratio, Section
+from fairseq_ext.core.errors import NotANumber, UsageError
+from fairseq_ext.core.stats import Stats
+from fairseq_ext.search.finished import Hypothesis, OnFinal
+from fairseq_ext.search.parallel.block_reader import BlockReader
+from fairseq_ext.search.parallel.near_ties import NearTieCounts, NearTies
+from fairseq_ext.search.parallel.one_sentence import Decoded, decode_alone
+from fairseq_ext.search.parallel.protocols import Method, Trace
+from fairseq_ext.search.parallel.rows import Iteration, Rows
+from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.protocol import Searcher
+from fairseq_ext.search.protocols import Schedule
+from fairseq_ext.search.request import Request
+from fairseq_ext.search.scheduler import search_all
+from fairseq_ext.search.scoring import Scoring
+from fairseq_ext.search.upload import upload
+
+
+@dataclass
+class ParallelCounts(Section):
+    """The `parallel` section of the statistics."""
+
+    key = "parallel"
+    calls: int = 0
+    tokens: int = 0  # committed
+    tokens_per_call: Ratio = Ratio()  # of one row
+    drafts_offered: int = 0  # draft tokens read
+    drafts_taken: int = 0
+    guard: NearTieCounts | None = None
+
+    def count(self, calls: int, rows: int, tokens: int, offered: int, taken: int) -> None:
+        """Count decoder calls, their rows, and what came of them."""
+        self.calls += calls
+        self.tokens += tokens
+        self.tokens_per_call += Ratio(tokens, rows)
+        self.drafts_offered += offered
+        self.drafts_taken += taken
+
+
+@dataclass
+class Outputs:
+    """What the last call gave the rows of sentences live (n,), which had `length` (n,) tokens: out (n, w), of which verified (n,) are
+    right."""
+
+    live: np.ndarray
+    length: np.ndarray
+    out: np.ndarray
+    verified: np.ndarray
+
+
+@dataclass(eq=False)
+class ParallelSearch(Searcher):
+    """Requests of one pool at a time. Each has one hypothesis, or none where every word was forbidden."""
+
+    reader: BlockReader
+    method: Method
+    scoring: Scoring
+    stats: Stats
+    schedule: Schedule
+    near_ties: NearTies = field(default_factory=NearTies)
+    trace: Trace | None = None
+    counts: ParallelCounts = field(init=False)
+    at: dict[int, Request] = field(default_factory=dict)  # by pool number; live or ended
+    found: dict[Request, list[Hypothesis]] = field(default_factory=dict)  # of those that have ended
+
+    def __post_init__(self) -> None:
+        self.counts = self.stats.section(ParallelCounts)
+        if self.near_ties.margin:
+            self.near_ties.counts = self.counts.guard = self.counts.guard or self.near_ties.counts
+
+    @torch.no_grad()
+    def __call__(self, pool: Pool, answer: OnFinal) -> None:
+        """The driver: decode the pool's sentences `to_decode`; give `answer` each of them as soon as it is finished."""
+        try:
+            search_all(self.schedule, self, pool, 1, self.stats, answer)
+        finally:
+            self.cancel(list(self.at.values()))
+
+    @property
+    def live(self) -> int:
+        return len(self.at)
+
+    @property
+    def rows(self) -> int:
+        return len(self.at)
+
+    def admit(self, requests: Sequence[Request]) -> None:
+        pool, decoder = requests[0].batch, self.reader.decoder
+        sentences = [request.sentence for request in requests]
+        if not self.at:
+            refuse(pool)
+            self.pool, self.state, self.read = pool, Rows.start(pool, []), np.zeros(0, np.int64)
+            self.method.start(pool)
+        group = decoder.set_aside() if len(self.state) else None
+        decoder.admit(pool.inputs(sentences))
+        self.stats.encoder_calls += 1
+        fresh = Rows.start(pool, sentences)
+        if group is not None:
+            decoder.join(group)
+        self.state, self.read = Rows.join(fresh, self.state), np.concatenate([fresh.length, self.read])
+        self.at |= zip(sentences, requests, strict=True)
+        self.last: Outputs | None = None
+        # a sentence that is alone and stays alone has a compiled twin
+        self.alone: Iterator[Iteration | Decoded] | None = None
+        self.is_alone = len(pool.sentences_to_decode()) == 1
+
+    def step(self, most: int = 1) -> list[Request]:
+        if self.is_alone and (ended := self.step_alone(most)) is not None:
+            return ended
+        for _ in range(most):
+            if ended := self.step_rows():
+                return ended
+        return []
+
+    def step_alone(self, most: int) -> list[Request] | None:
+        """The same of the only sentence; None where its method has no twin."""
+        if self.alone is None:
+            every = self.trace is not None or most == 1
+            self.alone = decode_alone(self.method, self.reader, self.near_ties, self.pool, self.state, every)
+        for call in self.alone:
+            if isinstance(call, Decoded):
+                return self.end_alone(call)
+            self.last = Outputs(self.state.live, np.array([call.length]), call.out[None], np.array([call.verified]))
+            if self.trace is not None:
+                self.trace(call)
+            if most == 1:
+                return []
+        self.is_alone = False
+        return None
+
+    def end_alone(self, decoded: Decoded) -> list[Request]:
+        """The only sentence has been decoded by the twin."""
+        self.stats.decoder_calls += decoded.calls
+        self.stats.decoder_rows += decoded.calls
+        self.stats.decoder_positions += decoded.positions
+        self.counts.count(decoded.calls, decoded.calls, decoded.kept, decoded.offered, decoded.taken)
+        request = self.at[int(self.state.live[0])]
+        self.found[request] = [] if decoded.lost else [self.hypothesis(self.state, 0, self.pool, decoded.dtype)]
+        return [request]
+
+    def step_rows(self) -> list[Request]:
+        """One call of the decoder: every row gets a token or more. Return the requests that have ended."""
+        pool, rows, eos = self.pool, self.state, self.reader.processors.eos
+        # (1) the method drafts, unless some row's next position must be read alone
+        draft = self.method.draft(rows, 0 if rows.redo.any() else rows.room() - 1)
+        w = draft.shape[1] + 1
+        # (2) the decoder reads each row's last token and the draft, (3) and every position's best word
+        best = self.reader.best(pool, rows, draft, self.read, self.near_ties.margin > 0)
+        out, score = best.word, best.score
+        self.stats.count_step(len(rows), w)
+        read = rows.length + w
+        # (4) outputs are right as far as the draft was, (5) and nothing follows EOS or the length limit
+        verified = (draft == out[:, :-1]).cumprod(1).sum(1) + 1
+        is_end = (out == eos) & (np.arange(w) < verified[:, None])
+        finished = is_end.any(1)
+        verified = np.where(finished, is_end.argmax(1) + 1, verified)
+        rows.redo = np.zeros(len(rows), bool)
+        if self.near_ties.margin and w > 1:
+            apart = self.near_ties.verified_before(verified, best.margin)
+            rows.redo, finished, verified = apart < verified, finished & (apart == verified), apart
+        raise_nan(rows, np.isnan(score) & (np.arange(w) < np.maximum(verified, 1)[:, None]))
+        self.method.learn(rows, out, verified, w)
+        count = np.where(rows.redo, verified, self.method.commit(rows, verified, finished, w))
+        if self.trace is not None:
+            for r, s in enumerate(rows.live.tolist()):
+                self.trace(Iteration(s, int(rows.length[r]), draft[r].copy(), out[r].copy(), score[r].copy(), int(verified[r])))
+        self.last = Outputs(rows.live, rows.length, out, verified)
+        self.counts.count(1, len(rows), int(count.sum()), draft.size, int(np.maximum(count - 1, 0).sum()))
+        # (6) what is kept becomes history, the other outputs guesses
+        rows.append_(out, score, count)
+        # (7) finished rows leave
+        lost = ((score == -np.inf) & (np.arange(w) < count[:, None])).any(1)  # every word was forbidden
+        done = (finished & (count == verified)) | lost
+        ended = [self.at[int(rows.live[r])] for r in done.nonzero()[0]]
+        for request, r in zip(ended, done.nonzero()[0].tolist(), strict=True):
+            self.found[request] = [] if lost[r] else [self.hypothesis(rows, r, pool, best.dtype)]
+        self.read = read
+        if ended:
+            self.keep(~done)
+        return ended
+
+    def take(self, request: Request) -> list[Hypothesis]:
+        del self.at[request.sentence]
+        return self.found.pop(request)
+
+    def cancel(self, requests: Collection[Request]) -> None:
+        for request in requests:
+            del self.at[request.sentence]
+            self.found.pop(request, None)
+        if self.at and requests:  # else the next requests start anew
+            self.keep(np.isin(self.state.live, list(self.at)))
+
+    def common_prefix(self, request: Request) -> list[int]:
+        if self.last is None:
+            return []
+        r, i = (live.tolist().index(request.sentence) for live in (self.state.live, self.last.live))
+        behind = int(self.last.length[i]) + 1
+        return [*self.state.tokens[r, 1:behind].tolist(), *self.last.out[i, : int(self.last.verified[i])].tolist()]
+
+    def hypothesis(self, rows: Rows, r: int, pool: Pool, dtype: torch.dtype) -> Hypothesis:
+        """The finished row r, its positional scores of this type."""
+        device, behind = pool.length.device, int(rows.length[r]) + 1
+        tokens, score = rows.tokens[r, 1:behind].tolist(), rows.score[r, 1:behind].tolist()
+        total = torch.tensor(sum(score), dtype=torch.float64)
+        sentence = upload(rows.live[r : r + 1], device)
+        rewarded = self.scoring.rewarded(pool, sentence).cpu() if self.scoring.reward else total
+        positional = torch.tensor(score, dtype=dtype, device=device)
+        return Hypothesis(torch.tensor(tokens, device=device), float(self.scoring(total, len(tokens), rewarded)), positional)
+
+    def keep(self, stays: np.ndarray) -> None:
+        """Drop the rows that do not stay (n,), here and in the decoder."""
+        kept = stays.nonzero()[0]
+        if len(kept):
+            index = upload(kept, self.pool.length.device)
+            self.reader.decoder.select(index, index, 1, torch.arange(len(kept), device=index.device))
+        self.state, self.read = self.state.keep(kept), self.read[kept]
+
+
+def refuse(pool: Pool) -> None:
+    """Raise UsageError for sentences that have no place in parallel decoding."""
+    if any(c.any_of or c.banned or c.prefix for c in pool.constraints or ()):
+        raise UsageError("constraints need a beam of rows, and --decoding other than beam has one row: leave one of the two out")
+    if pool.alone:
+        raise UsageError(
+            "--schedule stream encodes each speech sentence alone, and --decoding other than beam starts several at once: "
+            "leave one of the two out"
+        )
+
+
+def raise_nan(rows: Rows, broken: np.ndarray) -> None:
+    """Raise NotANumber for the first position of broken (n, w) that is set, if one is."""
+    if broken.any():
+        r, place = np.argwhere(broken)[0].tolist()
+        raise NotANumber(f"the model gives NaN at target position {int(rows.length[r]) + place}")

@@ -1,0 +1,127 @@
+"""The decoding dependency graph of a sentence as data: what writer.py saves, files.py writes and draw.py draws.
+
+Shapes: L target positions, EOS included.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.files import replace
+from fairseq_ext.search.parallel.rows import Iteration
+
+NEVER = -1
+
+
+@dataclass
+class Cell:
+    """What one iteration put at one position."""
+
+    token: str
+    probability: float
+    right: bool  # the final token
+
+
+@dataclass
+class Graph:
+    """One sentence."""
+
+    name: str
+    source: list[str]
+    tokens: list[str]  # with </s>
+    method: str
+    iterations: list[dict[str, Any]]  # first: position of the first cell; verified: positions final afterwards; cells
+    solved: list[int]  # per position: the first iteration from which it was right for good
+    waits_for: list[int]  # per position: the position it hangs on, NEVER for none
+    source_text: str = ""  # as a reader writes it; made of the tokens where it is not given
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        self.source_text = self.source_text or " ".join(self.source)
+        self.text = self.text or " ".join(self.tokens[:-1])
+
+    @staticmethod
+    def build(
+        name: str,
+        source: Sequence[str],
+        tokens: Sequence[str],
+        method: str,
+        calls: Sequence[Iteration],
+        symbol: Callable[[int], str],
+        text: Callable[[str], str] = str,
+    ) -> Graph:
+        """The graph of a sentence that was decoded in these calls.
+
+        tokens: with </s>; symbol: token id -> token; text: tokens, parted by spaces -> plain text.
+        """
+        L = len(tokens)
+        solved = np.full(L, NEVER)
+        iterations = []
+        for k, call in enumerate(calls):
+            texts = [symbol(int(t)) for t in call.out[: L - call.length]]
+            right = [text == tokens[call.length + j] for j, text in enumerate(texts)]
+            cells = [Cell(t, round(float(np.exp(p)), 6), r) for t, p, r in zip(texts, call.score, right, strict=False)]
+            iterations.append({"first": call.length, "verified": min(L, call.length + call.verified), "cells": [asdict(c) for c in cells]})
+            place = slice(call.length, call.length + len(cells))
+            solved[place] = np.where(right, np.where(solved[place] == NEVER, k, solved[place]), NEVER)
+        plain = (text(" ".join(source)), text(" ".join(tokens[:-1])))
+        return Graph(name, list(source), list(tokens), method, iterations, solved.tolist(), waits(solved), *plain)
+
+    def save(self, path: Path) -> None:
+        """Write the graph as JSON, in one step. Errors: OSError."""
+        replace(path, [json.dumps(asdict(self), ensure_ascii=False, indent=1).encode(), b"\n"])
+
+    @staticmethod
+    def load(path: Path) -> Graph:
+        """Read a graph that `save` has written. Raises UsageError for any other file."""
+        try:
+            graph = Graph(**json.loads(path.read_text(encoding="utf-8")))
+            graph.check()
+            return graph
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read ({error.strerror}): name a file that --ddg-dir has written") from error
+        except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
+            raise UsageError(f"{path} is not a dependency graph: name a JSON file that --ddg-dir has written") from error
+
+    def check(self) -> None:
+        """Raise TypeError, ValueError or KeyError unless every number and text is one that can be drawn."""
+        L, texts = len(self.tokens), [self.name, self.method, self.source_text, self.text, *self.source, *self.tokens]
+        if not all(isinstance(text, str) for text in texts) or "/" in self.name or not L:
+            raise ValueError("texts")
+        if not L == len(self.solved) == len(self.waits_for) or not all(NEVER <= j < i for i, j in enumerate(self.waits_for)):
+            raise ValueError("positions")
+        for iteration in self.iterations:
+            cells = [Cell(**cell) for cell in iteration["cells"]]
+            if not 0 <= iteration["first"] <= iteration["verified"] <= L or iteration["first"] + len(cells) > L:
+                raise ValueError("cells")
+            if not all(isinstance(cell.token, str) and 0 <= cell.probability <= 1 and isinstance(cell.right, bool) for cell in cells):
+                raise ValueError("cells")
+        if not all(isinstance(k, int) and k < len(self.iterations) for k in self.solved):
+            raise ValueError("iterations")
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Make the folder of graphs. Raises UsageError where it, or what is written there meanwhile, cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise UsageError(f"the graphs cannot be written to {folder} ({error.strerror or error}): make room, or name another") from error
+
+
+def waits(solved: np.ndarray) -> list[int]:
+    """For each position (L,), the nearest one to its left that was solved one iteration earlier; NEVER where there is none."""
+    out = []
+    for i, k in enumerate(solved):
+        earlier = (solved[:i] == k - 1).nonzero()[0] if k > 0 else []
+        out.append(int(earlier[-1]) if len(earlier) else NEVER)
+    return out

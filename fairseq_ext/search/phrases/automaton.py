@@ -1,0 +1,224 @@
+"""Automata over tokens that recognise phrases: in any segmentation of their text (`of_texts`), or as rows of tokens (`of_tokens`).
+
+A text is read character by character. A state knows which patterns have been read how far, and what stands in front: nothing (START),
+blanks only (LED), a blank (SPACE), another sign (OUT), or a letter (IN), behind which no pattern that begins with a letter may start.
+A pattern whose last character is a letter is *pending* when all of it has come (`whole`: it must end a word): it is met by whatever
+does not continue the word, the end of the text included, and lost otherwise. When one of the patterns is met, all of them start over,
+so that occurrences are disjoint.
+The automaton over characters is never written down. A token is an arc from the state before its text to the state behind it; an arc is
+kept where it differs from the one that leaves the root, and the root's where it differs from the default, which leads to a root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairseq_ext.search.phrases.phrase import Phrase
+from fairseq_ext.search.phrases.pieces import IN, LED, OUT, ROOTS, SPACE, START, Index, is_letter
+
+ANYWHERE, AT_START = range(2)  # the roots of the trees of patterns: of those that may stand anywhere, and of a translation's first
+Items = frozenset[tuple[int, int]]  # node of the tree, units that have come
+NOTHING: Items = frozenset()
+Arc = tuple[int, int]  # how often the patterns are met, and the state behind
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """What is recognised: characters, or tokens."""
+
+    units: Sequence[Any]
+    at_start: bool = False  # only as the first thing in a translation
+    forms: tuple[Phrase, ...] = ()  # the segmentations that a search proposes
+
+
+@dataclass
+class Automaton:
+    """States are numbered; the first five are the roots START to IN."""
+
+    patterns: Sequence[Pattern]
+    through: Sequence[Sequence[int]]  # the patterns of each node
+    context: list[int] = field(default_factory=list)  # of each state: what stands in front of what comes next
+    items: list[Items] = field(default_factory=list)
+    pending: list[bool] = field(default_factory=list)
+    arcs: list[dict[int, Arc]] = field(default_factory=list)  # by token
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How tokens are read. letter and continuing: of characters; for tokens that are units themselves nothing continues a word."""
+
+    units: Callable[[int], Sequence[Any]]
+    continuing: Callable[[Sequence[Any], bool], Iterable[int]]  # (rest of a pattern, at the start of a word) -> tokens
+    blanks: Iterable[int]  # tokens of which a reader sees no more than a space
+    is_letter: Callable[[Any], bool]
+    whole: bool
+
+
+def of_texts(patterns: Sequence[Pattern], index: Index, whole: bool) -> Automaton:
+    """The automaton of patterns of characters, as `index` reads tokens."""
+
+    def continuing(rest: Sequence[Any], at_start: bool) -> Iterable[int]:
+        return index.continuing(str(rest), at_start, whole)
+
+    reading = Reading(index.texts.__getitem__, continuing, index.whole.get(" ", ()), is_letter, whole)
+    return compiled(patterns, reading)
+
+
+def of_tokens(patterns: Sequence[Pattern]) -> Automaton:
+    """The automaton of patterns of tokens."""
+    reading = Reading(lambda token: (token,), lambda rest, at_start: rest[:1], (), lambda unit: False, False)
+    return compiled(patterns, reading)
+
+
+def compiled(patterns: Sequence[Pattern], reading: Reading) -> Automaton:
+    """All states that can be reached, and their arcs."""
+    number: dict[tuple[Items, int], int] = {}
+    read = Reader(patterns, reading)
+    found = Automaton(patterns, read.through)
+
+    def state(items: Items, context: int) -> int:
+        if (items, context) not in number:
+            number[items, context] = len(found.context)
+            found.context.append(context)
+            found.items.append(items)
+            found.pending.append(read.is_pending(items))
+            found.arcs.append({})
+        return number[items, context]
+
+    for context in range(ROOTS):
+        state(NOTHING, context)
+    starting = {token for pattern in patterns for token in reading.continuing(pattern.units, True)}
+
+    def from_root(context: int, tokens: Iterable[int]) -> dict[int, Arc]:
+        arcs = {}
+        for token in tokens:
+            hits, items, behind = read.token(NOTHING, context, token)
+            if hits or items or behind != read.context_behind(token):
+                arcs[token] = hits, state(items, behind)
+        return arcs
+
+    anywhere = from_root(OUT, starting)
+    inside = from_root(IN, [token for token in starting if reading.is_letter(reading.units(token)[0])])
+    found.arcs[OUT] = found.arcs[SPACE] = anywhere
+    found.arcs[IN] = {token: arc for token, arc in anywhere.items() if not reading.is_letter(reading.units(token)[0])} | inside
+    only_there = {token for pattern in patterns if pattern.at_start for token in reading.continuing(pattern.units, True)}
+    found.arcs[START] = found.arcs[LED] = anywhere | from_root(LED, only_there.union(reading.blanks))
+    at = ROOTS
+    while at < len(found.context):
+        items, context = found.items[at], found.context[at]
+        root, pending = found.arcs[context], found.pending[at]
+        for token in read.continuing(items):
+            if pending and not reading.is_letter(reading.units(token)[0]):
+                continue  # what is pending is met before the token is read
+            hits, after, behind = read.token(items, context, token)
+            arc = hits, state(after, behind)
+            if arc != root.get(token, (0, read.context_behind(token))):
+                found.arcs[at][token] = arc
+        at += 1
+    return found
+
+
+class Reader:
+    """Reads tokens unit by unit, for many patterns at once: those that begin alike are one node of a tree, so that what a token costs does
+    not grow with their number."""
+
+    def __init__(self, patterns: Sequence[Pattern], reading: Reading):
+        self.patterns, self.reading = patterns, reading
+        self.firsts = {pattern.units[0] for pattern in patterns}
+        self.children: list[dict[Any, int]] = [{}, {}]  # of each node, by the unit that comes next
+        self.through: list[list[int]] = [[], []]  # the patterns that begin as the node says
+        self.last: list[Any] = [None, None]
+        self.known: dict[int, set[int]] = {}  # what `behind` has found
+        self.ends: dict[int, bool] = {}  # the nodes at which a pattern is whole, and whether what comes next decides if it counts
+        for p, pattern in enumerate(patterns):
+            node = AT_START if pattern.at_start else ANYWHERE
+            for unit in pattern.units:
+                if unit not in self.children[node]:
+                    self.children[node][unit] = len(self.children)
+                    self.children.append({})
+                    self.through.append([])
+                    self.last.append(unit)
+                node = self.children[node][unit]
+                self.through[node].append(p)
+            self.ends[node] = reading.whole and reading.is_letter(pattern.units[-1])
+
+    def context_behind(self, token: int) -> int:
+        """The context behind a token with which nothing has begun."""
+        last = self.reading.units(token)[-1]
+        return SPACE if last == " " else IN if self.reading.is_letter(last) else OUT
+
+    def is_pending(self, items: Items) -> bool:
+        """Whether all of a pattern has come."""
+        return any([node in self.ends for node, _ in items])
+
+    def continuing(self, items: Items) -> set[int]:
+        """Tokens that may lead on with one of the items."""
+        return set().union(*(self.behind(node, at) for node, at in items))
+
+    def behind(self, node: int, at: int) -> set[int]:
+        """Tokens that may lead on from a node."""
+        if node not in self.known:
+            found = self.known[node] = set()
+            for rest in {self.patterns[p].units[at:] for p in self.through[node] if at < len(self.patterns[p].units)}:
+                found.update(self.reading.continuing(rest, False))
+                if self.last[node] == " ":  # several spaces are one
+                    found.update(self.reading.continuing(" " + str(rest), False))
+        return self.known[node]
+
+    def token(self, items: Items, context: int, token: int) -> tuple[int, Items, int]:
+        """How often the patterns are met inside a token, and the items and context behind it."""
+        units = self.reading.units(token)
+        if (found := self.at_once(items, units, token)) is not None:
+            return found
+        hits = 0
+        for unit in units:
+            met, items, context = self.unit(items, context, unit)
+            hits += met
+        return hits, items, context
+
+    def at_once(self, items: Items, units: Sequence[Any], token: int) -> tuple[int, Items, int] | None:
+        """The same in the usual case: one pattern goes on, or starts as a token's first sign behind a space, and nothing else may start."""
+        if len(items) == 1:
+            ((node, at),) = items
+            if self.firsts.isdisjoint(units):
+                return self.walk(node, at, units, token)
+        elif not items and len(units) > 1 and units[0] == " " and self.firsts.isdisjoint(units[2:]):
+            begun = self.children[ANYWHERE].get(units[1])
+            if begun is not None and units[1] not in self.children[AT_START]:
+                return self.walk(begun, 1, units[2:], token)
+        return None
+
+    def walk(self, node: int, at: int, units: Sequence[Any], token: int) -> tuple[int, Items, int] | None:
+        """What is behind a token whose last units these are, where they lead on from a node and end no pattern before the last."""
+        for unit in units:
+            child = None if node in self.ends else self.children[node].get(unit)
+            if child is None:
+                return None
+            node = child
+        hit = self.ends.get(node) is False
+        return int(hit), NOTHING if hit else frozenset([(node, at + len(units))]), self.context_behind(token)
+
+    def unit(self, items: Items, context: int, unit: Any) -> tuple[int, Items, int]:
+        """The same of one unit."""
+        blank = unit == " "
+        if blank and context in (START, LED):
+            return 0, items, LED
+        letter = self.reading.is_letter(unit)
+        hit = not letter and self.is_pending(items)
+        after: set[tuple[int, int]] = set()
+        for node, at in () if hit else items:
+            child = self.children[node].get(unit)
+            if child is not None:
+                after.add((child, at + 1))
+            elif blank and self.last[node] == " ":
+                after.add((node, at))
+        if not (letter and context == IN):
+            for root in (ANYWHERE, AT_START) if context in (START, LED) else (ANYWHERE,):
+                if (child := self.children[root].get(unit)) is not None:
+                    after.add((child, 1))
+        if any(self.ends.get(node) is False for node, _ in after):
+            hit = True
+            after.clear()
+        return int(hit), frozenset(after) if after else NOTHING, SPACE if blank else IN if letter else OUT

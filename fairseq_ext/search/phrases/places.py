@@ -1,0 +1,146 @@
+"""Where tokens (`token_spans`) and phrases stand in a text; phrases by the definition that counts them as met (sentence.py, `met_in_turn`).
+
+The same phrase, asked for twice, needs two places; different phrases may share words ("young man" holds "man" too). As many as can get a
+place of their own, where each place stands in the way of one other at most. This is maximum matching in a bipartite graph by augmenting
+paths (J. E. Hopcroft and R. M. Karp, SIAM Journal on Computing 2(4), 1973, Section 2), with the difference that places overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+from unicodedata import normalize
+
+from fairseq_ext.search.phrases.in_text import end_of
+
+Span = tuple[int, int]  # characters, [start, end)
+Place = tuple[int, Span]  # which of a phrase's forms, and where it stands
+
+
+class Wanted(NamedTuple):
+    """A phrase, and how it counts."""
+
+    forms: Sequence[str]  # any one of them, in normal form (pieces.py)
+    case: str  # as --constraint-case
+
+
+class Text(NamedTuple):
+    """A translation in normal form. segmented: it is pieces, parted by spaces, as the forms are; whole: a form must end a word, not only
+    start one; None: forms count inside words as well."""
+
+    text: str
+    segmented: bool
+    whole: bool | None = True
+
+    def places(self, form: str, case: str) -> list[Span]:
+        """Where a form stands, from left to right, inside words last."""
+        text, whole = self.text, self.whole
+        if self.segmented:
+            padded, mode = f" {text} ", "exact" if case == "exact" else "any"
+            spans = [(begin, end - 2) for begin, end in occurrences(lambda start: end_of(f" {form} ", padded, start, False, mode))]
+            return [span for span in spans if case != "initial" or span[0] == 0]
+        spans = list(occurrences(lambda start: end_of(form, text, start, bool(whole), case)))
+        if whole is None:
+            spans += occurrences(lambda start: ((at := text.find(form, start)), at + len(form)))
+        return list(dict.fromkeys(spans))
+
+
+def assigned(text: Text, wanted: Sequence[Wanted]) -> list[Place | None]:
+    """A place for each phrase, None for one that has none or only such as serve an equal one.
+
+    As many phrases as can have a place of their own; the others share words with different ones.
+    Forms as they are written go before those in another case, where a phrase allows one; a phrase that finds its places taken has another
+    one move to a place that is free.
+    """
+    seats: dict[int, Place] = {}
+    options: list[list[Place]] = [[] for _ in wanted]
+    for exact in (True, False):
+        for each, found in zip(wanted, options, strict=True):
+            for number, form in enumerate(each.forms):
+                found += [(number, span) for span in text.places(form, "exact" if exact else each.case)]
+        for i in range(len(wanted)):
+            if i not in seats:
+                seat(i, options, seats, set(), [])
+    kinds = [(frozenset(each.forms), each.case) for each in wanted]
+    for i, of_phrase in enumerate(options):
+        equal = [seats[j][1] for j in seats if j != i and kinds[j] == kinds[i]]
+        shared = [place for place in of_phrase if not any(overlap(place[1], span) for span in equal)]
+        if i not in seats and shared:
+            seats[i] = shared[0]
+    return [seats.get(i) for i in range(len(wanted))]
+
+
+def in_order(text: Text, wanted: Sequence[Wanted]) -> list[Place | None]:
+    """The same for phrases that must come one behind the other: behind the first that does not come, none has a place."""
+    found: list[Place | None] = []
+    reached = 0
+    for each in wanted:
+        options = [(number, span) for number, form in enumerate(each.forms) for span in text.places(form, each.case) if span[0] >= reached]
+        place = min(options, key=lambda option: option[1][1], default=None) if None not in found else None
+        reached = reached if place is None else place[1][1]
+        found.append(place)
+    return found
+
+
+def occurrences(find: Callable[[int], Span]) -> Iterator[Span]:
+    """All that `find` finds; find: the first span at or behind a place, (-1, ...) for none."""
+    span = find(0)
+    while span[0] >= 0:
+        yield span
+        span = find(span[0] + 1)
+
+
+def seat(i: int, options: Sequence[Sequence[Place]], seats: dict[int, Place], tried: set[Place], above: list[Span]) -> bool:
+    """Give phrase i one of its places, if need be one whose holder can move (an augmenting path); whether there is one.
+
+    tried: places that some phrase has asked for in vain; above: the spans that those who wait for i are to have."""
+    held = {j: span for j, (_, span) in seats.items() if j != i}
+    left = [place for place in options[i] if place not in tried and not any(overlap(place[1], span) for span in above)]
+    holders = [[j for j, span in held.items() if overlap(place[1], span)] for place in left]
+    for place, of_place in sorted(zip(left, holders, strict=True), key=lambda option: len(option[1])):  # free ones first
+        if place in tried:
+            continue
+        tried.add(place)
+        if not of_place or (len(of_place) == 1 and seat(of_place[0], options, seats, tried, [*above, place[1]])):
+            seats[i] = place
+            return True
+    return False
+
+
+def overlap(one: Span, other: Span) -> bool:
+    """Whether two spans share a character."""
+    return one[0] < other[1] and other[0] < one[1]
+
+
+def token_spans(tokens: Sequence[int], text: Callable[[Sequence[int]], str], own: dict[int, str] | None = None) -> list[Span]:
+    """The characters [start, end) that each token adds to the text in NFKC; none for one that adds nothing, EOS for instance.
+
+    tokens (L,); text: tokens to text. Where the text is not that of its tokens one by one, spaces between them set aside, the text of each
+    beginning is asked for. own: keeps their texts from call to call.
+    """
+    own, whole, spans, reached = {} if own is None else own, read(tokens, text), [], 0
+    for token in tokens:
+        if token not in own:
+            own[token] = read([token], text).lstrip()
+        start = reached + (bool(own[token]) and whole.startswith(" ", reached))
+        if not whole.startswith(own[token], start):
+            break
+        spans.append((reached, reached := start + len(own[token])))
+    if len(spans) == len(tokens) and reached == len(whole):
+        return spans
+    spans, reached = [], 0
+    for count in range(1, len(tokens) + 1):
+        end = max(reached, len(read(tokens[:count], text)))
+        spans.append((reached, end))
+        reached = end
+    return spans
+
+
+def read(tokens: Sequence[int], text: Callable[[Sequence[int]], str]) -> str:
+    """The text of tokens in NFKC."""
+    return normalize("NFKC", text(tokens)).rstrip()
+
+
+def overlapping(spans: Sequence[Span], start: int, end: int) -> list[int]:
+    """The places of the tokens that share a character with [start, end)."""
+    return [place for place, (first, behind) in enumerate(spans) if first < end and behind > start]

@@ -1,0 +1,169 @@
+"""Phrases to target tokens, as the model's own text became tokens (tokenizer, bpe, dictionary), and back.
+
+Where the command has neither --tokenizer nor --bpe, text is taken as segmented already. Byte-level BPE (gpt2, hf_byte_bpe,
+byte_bpe) writes a word inside a sentence otherwise than alone, since the space before it is part of its first piece: a phrase then
+has two forms, alternatives of each other, and both are banned. Encoders whose space is a piece of its own (bytes, characters)
+need no second form, as the phrase alone is inside it. This is the segmentation that a search proposes; where the target's words are known
+(boundaries.py), every other segmentation of the phrase's text counts as well (automaton.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from fairseq.data import Dictionary
+
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.search.phrases.boundaries import kind_of
+from fairseq_ext.search.phrases.phrase import Phrase, Unwritable, end_of, unusable
+from fairseq_ext.search.phrases.pieces import capitalised
+from fairseq_ext.search.phrases.spelling import nearest_spelling
+
+
+class Segmenter:
+    """Text to target tokens and back, by the task's tokenizer and bpe; either may be None. A bpe may have another for the target."""
+
+    def __init__(self, dictionary: Dictionary, tokenizer: Any = None, bpe: Any = None):
+        self.dictionary, self.tokenizer, self.bpe = dictionary, tokenizer, getattr(bpe, "target", bpe)
+        self.is_of_target = self.bpe is not bpe  # and the command has segmented typed phrases as source text
+
+    @cached_property
+    def sentencepiece(self) -> Any:
+        """The encoder's SentencePiece model where pieces joined are the normalised text; None where they are not, and for other encoders.
+
+        subtle: with byte pieces a character that the model lacks comes back as several `<0xE2>`.
+        """
+        model = getattr(self.bpe, "sp", None)
+        if type(self.bpe).__name__ != "SentencepieceBPE" or self.tokenizer is not None or model is None or not hasattr(model, "normalize"):
+            return None
+        return None if any(model.is_byte(piece) for piece in range(model.get_piece_size())) else model
+
+    @property
+    def takes_pieces(self) -> bool:
+        """Whether text is taken as segmented already."""
+        return self.tokenizer is None and self.bpe is None
+
+    def pieces(self, text: str, lead: str = "") -> list[str]:
+        """Text as the dictionary's symbols; lead: what stands before it once it is tokenized."""
+        text = self.tokenizer.encode(text) if self.tokenizer is not None else text
+        return (self.bpe.encode(lead + text) if self.bpe is not None else text).split()
+
+    def known_pieces(self, text: str, lead: str = "") -> list[str]:
+        """The same; a piece that the dictionary lacks is cut into the fewest that it has, where there are such."""
+        pieces = self.pieces(text, lead)
+        mark = {"sentencepiece": "", "subword-nmt": "@@"}.get(kind_of(self.dictionary, self.bpe) or "") if self.bpe is not None else None
+        return pieces if mark is None else [part for piece in pieces for part in self.fewest(piece, mark)]
+
+    def fewest(self, piece: str, mark: str) -> list[str]:
+        """A piece as the fewest pieces of the dictionary; itself where it is one, and where there are none. mark: what ends a piece that
+        the next one continues."""
+        if self.has(piece):
+            return [piece]
+        end = mark if mark and piece.endswith(mark) else ""
+        body = piece.removesuffix(end)
+        best: list[tuple[int, int] | None] = [(0, 0)]  # of each beginning: how many pieces, and where the last of them starts
+        for stop in range(1, len(body) + 1):
+            last = end if stop == len(body) else mark
+            starts = range(max(0, stop - self.longest), stop)
+            cuts = ((before[0] + 1, start) for start in starts if (before := best[start]) and self.has(body[start:stop] + last))
+            best.append(min(cuts, default=None))
+        parts: list[str] = []
+        while body and (cut := best[len(body)]):
+            parts.append(body[cut[1] :] + (mark if parts else end))
+            body = body[: cut[1]]
+        return parts[::-1] or [piece]
+
+    @cached_property
+    def longest(self) -> int:
+        """The length of the dictionary's longest piece, in characters."""
+        return max(map(len, self.dictionary.symbols))
+
+    def has(self, piece: str) -> bool:
+        """Whether the dictionary has a piece that translations may hold."""
+        dictionary = self.dictionary
+        unknown = dictionary.unk()
+        return dictionary.indices.get(piece, unknown) not in (unknown, dictionary.bos(), dictionary.eos(), dictionary.pad())
+
+    def decode(self, text: str) -> str:
+        """Pieces parted by spaces to plain text."""
+        for step in (self.bpe, self.tokenizer):
+            text = step.decode(text) if step is not None else text
+        return text
+
+    def there_and_back(self, text: str) -> str:
+        """Text as it comes back from its pieces: encoders may normalise."""
+        return self.decode(" ".join(self.pieces(text)))
+
+    def normalised(self, text: str) -> str:
+        """The same in less time where the encoder is SentencePiece alone: it normalises a text before it cuts it."""
+        return self.there_and_back(text) if self.sentencepiece is None else self.bpe.decode(self.sentencepiece.normalize(text))
+
+    def writable(self, text: str) -> bool:
+        """Whether the dictionary has all pieces of a text, as it stands alone or after a space."""
+        return any(all(map(self.has, self.known_pieces(text, lead))) for lead in ("", " "))
+
+    def spellings(self, text: str, case: str) -> tuple[Phrase, ...]:
+        """The forms of a phrase in the case that --constraint-case allows beside its own: initial, a capital at the start of a text; any,
+        small and capital letters. What the dictionary cannot write is left out."""
+        marks = text[: len(text) - len(text.lstrip("▁"))] if self.takes_pieces else ""
+        words = text[len(marks) :]
+        found, leads = [capitalised(words)], [""]
+        if case == "any":
+            found, leads = [words.lower(), capitalised(words.lower()), *found, words.title(), words.upper()], ["", " "]
+        forms: dict[Phrase, None] = {}
+        for spelling in dict.fromkeys(marks + each for each in found if each != words) if case != "exact" else ():
+            with contextlib.suppress(UsageError):
+                forms |= dict.fromkeys(self.phrases(spelling, "", leads, suggest=False))
+        return tuple(forms)
+
+    def nearest(self, text: str) -> str:
+        """What a message says of the nearest spelling that works; nothing where none is found."""
+        near = nearest_spelling(text, self.writable, self.dictionary.symbols)
+        return f"; the nearest spelling that works is '{near}'" if near else ""
+
+    def alternatives(self, texts: Sequence[str], where: str, suggest: bool = True) -> tuple[tuple[Phrase, ...], str]:
+        """The forms of phrases any of which is meant; where the dictionary can write none of them, none and the reason.
+
+        Errors: UsageError as `phrases`, but none for what the dictionary cannot write.
+        """
+        forms: dict[Phrase, None] = {}
+        reason = ""
+        for text in texts:
+            try:
+                forms |= dict.fromkeys(self.phrases(text, where, suggest=suggest))
+            except Unwritable as error:
+                reason = reason or error.reason
+        return tuple(forms), "" if forms else reason
+
+    def phrases(self, text: str, where: str, leads: Sequence[str] = ("", " "), suggest: bool = True) -> tuple[Phrase, ...]:
+        """A phrase's forms: as at the start of a text, and as after a space where that differs. A form that contains the
+        first is left out (the first says the same), and so is one that the dictionary cannot write, as long as another is left.
+
+        Errors: UsageError, naming `where`, for an empty phrase, `<s>`, `</s>` and `<pad>`; for a piece outside the dictionary, with the
+        nearest spelling that works (suggest), which takes a moment to find: Unwritable where it was segmented here.
+        """
+        if not text.strip():
+            raise UsageError(f"{where} has an empty phrase: write it, or remove its separator")
+        dictionary = self.dictionary
+        symbols = {dictionary.bos_word, dictionary.eos_word, dictionary.pad_word}.intersection(text.split())
+        if symbols:
+            raise UsageError(f"in {where}, the phrase '{text}' contains '{symbols.pop()}', a symbol that no translation holds: remove it")
+        forms: list[Phrase] = []
+        reason = None
+        for lead in leads:
+            pieces = self.known_pieces(text, lead)
+            form = tuple(dictionary.index(piece) for piece in pieces)
+            problem = unusable(form, pieces, dictionary) if form else "is nothing once it is segmented: remove it"
+            reason = reason or problem
+            if not problem and not any(end_of(other, form, 0) >= 0 for other in forms):
+                forms.append(form)
+        if not forms:
+            hint = self.nearest(text) if suggest else ""
+            hint += "; without --bpe and --tokenizer, phrases are taken as segmented already" * self.takes_pieces
+            if dictionary.unk() in form and not self.takes_pieces and not any("\ud800" <= sign <= "\udfff" for sign in text):
+                raise Unwritable(where, text, f"{reason}{hint}")
+            raise UsageError(f"in {where}, the phrase '{text}' {reason}{hint}")
+        return tuple(forms)

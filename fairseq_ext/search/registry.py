@@ -1,0 +1,211 @@
+"""Strategies by name: what each extension point offers, the flags it brings, what it needs and what it denies to others.
+
+A strategy is one file: `search/strategies/<point>/<name>.py`, or one outside the package that the environment variable FAIRSEQ_EXT_STRATEGIES
+names (several are separated by colons). Nothing else names it. docs/strategy.md shows one that is whole and says what it is made of: the
+strategy (search/protocols.py), its flags, what its builder and its check are given, and each word of its register line.
+
+`config.py` gathers the flags, `search/validate.py` derives refusals, `session/drivers.py` builds what the flags name.
+`tests/test_neutral.py`, `tests/test_compose.py` and `tests/test_strategies_cli.py` run every neutral and example setting, alone and beside
+all others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+import importlib.util
+import os
+import pkgutil
+import sys
+import traceback
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.search.capabilities import CAPABILITIES
+
+DEFAULT = {"select": "topk", "stop": "count", "schedule": "batch", "softmax": "full", "decoding": "beam"}  # fairseq's own behaviour
+POINTS = tuple(DEFAULT)
+OUTSIDE = "FAIRSEQ_EXT_STRATEGIES"
+OUTSIDE_MODULE = "fairseq_ext_outside_"  # how the names of their modules begin
+Setting = Mapping[str, Any]  # values of flags by field name, ours and stock's
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """One value of an extension point's flag, or a pruner, which its own flags switch on."""
+
+    point: str
+    name: str
+    build: Callable  # (flags, Context) -> the strategy
+    flags: type | None = None  # dataclass of its flags; several strategies may share one
+    check: Callable | None = None  # (flags, generation config) -> None; raises UsageError with one sentence
+    tell: Callable | None = None  # (flags, generation config) -> what the signature says of it besides its name and flags
+    needs: frozenset[str] = frozenset()  # of CAPABILITIES
+    denies: frozenset[str] = frozenset()
+    neutral: tuple[Setting, ...] = ()  # settings at which it equals fairseq
+    example: tuple[Setting, ...] = ()  # settings at which it does its work
+    paper: str = ""
+    constrained: bool = False  # whether it takes required and banned phrases
+    samples: bool = False  # of a select: whether it samples, by the numbers of sentences
+    refills: bool = False  # of a schedule: whether sentences start beside live ones, so that it wants many at once to take them from
+
+    @property
+    def flag(self) -> str:
+        """How a user writes it."""
+        return f"--prune-{self.name}" if self.point == "prune" else f"--{self.point} {self.name}"
+
+    @property
+    def file(self) -> str:
+        """The file that registers it."""
+        return file_of(self.build.__module__)
+
+
+def file_of(module: str) -> str:
+    """The file of a module, below the package where it lies there."""
+    file, package = Path(sys.modules[module].__file__ or ""), Path(__file__).parents[1]
+    return file.relative_to(package).as_posix() if file.is_relative_to(package) else str(file)
+
+
+STRATEGIES: dict[str, dict[str, Strategy]] = {point: {} for point in POINTS}
+PRUNERS: dict[str, Strategy] = {}  # pruning is on when its flags are set, not by name
+
+
+def register(
+    point: str,
+    name: str,
+    flags: type | None = None,
+    *,
+    needs: tuple[str, ...] = (),
+    denies: tuple[str, ...] = (),
+    **declared: Any,
+) -> Callable:
+    """Register a builder under an extension point ("prune" for one that its flags switch on). declared: other fields of `Strategy`.
+
+    Errors: UsageError for a name that is taken, an unknown point, an unknown capability, or flags that are no dataclass of their own.
+    """
+    table = PRUNERS if point == "prune" else STRATEGIES.get(point)
+    if table is None:
+        raise UsageError(
+            f"a strategy is registered at the extension point {point!r}, which does not exist: "
+            f"use one of {', '.join(POINTS)}, prune"
+        )
+    where = f"the register line of {point} {name}"
+    if isinstance(needs, str) or isinstance(denies, str):
+        raise UsageError(f'{where}: needs and denies are tuples, so write a comma behind a single word, ("beam",)')
+    unknown = [c for c in (*needs, *denies) if c not in CAPABILITIES]
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], CAPABILITIES, 1)
+        raise UsageError(f"{where} names {unknown[0]!r}: use {repr(near[0]) if near else 'a word'} of the table in docs/strategy.md")
+    if flags is not None and "__dataclass_fields__" not in vars(flags):
+        raise UsageError(f"{where}: its flags, {flags.__name__}, are not marked as a dataclass: write @dataclass above the class")
+    for each in dataclasses.fields(flags) if flags is not None else ():
+        if isinstance(each.type, str | types.UnionType):
+            raise UsageError(
+                f"{where}: fairseq cannot read the type of {each.name}: leave `from __future__ import annotations` out, and write "
+                "Optional[float] for float | None"
+            )
+    if point == "select" and name != DEFAULT[point] and not declared.get("constrained"):
+        needs = (*needs, "no constraints")
+
+    def add(build: Callable) -> Callable:
+        if name in table:
+            raise UsageError(f"--{point} {name} is registered twice, by {table[name].file} and {build.__module__}: choose another name")
+        table[name] = Strategy(point, name, build, flags, needs=frozenset(needs), denies=frozenset(denies), **declared)
+        return build
+
+    return add
+
+
+def load_strategies() -> None:
+    """Import every strategy file, one folder an extension point, so that each registers itself. A name with a leading underscore is shared
+    code."""
+    package = importlib.import_module("fairseq_ext.search.strategies")
+    names = [m.name for m in pkgutil.walk_packages(package.__path__, f"{package.__name__}.") if not m.ispkg]
+    for name in names:
+        if not name.rpartition(".")[2].startswith("_"):
+            importlib.import_module(name)
+    for file in filter(None, os.environ.get(OUTSIDE, "").split(os.pathsep)):
+        load_outside(Path(file))
+
+
+def load_outside(file: Path) -> None:
+    """Import one strategy file from outside the package, once. Errors: UsageError where it is not there."""
+    name = OUTSIDE_MODULE + file.stem
+    if name in sys.modules:
+        return
+    spec = importlib.util.spec_from_file_location(name, file) if file.is_file() else None
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{OUTSIDE} names {file}, which is not a Python file (.py): correct the path")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    for each in ("strategies", "strategies.stop", "strategies.stop.length_reward"):  # where files of others import it from
+        sys.modules.setdefault(f"fairseq_ext.{each}", importlib.import_module(f"fairseq_ext.search.{each}"))
+    try:
+        spec.loader.exec_module(module)
+        refuse_taken(module)
+    except BaseException as error:
+        del sys.modules[name]
+        if isinstance(error, UsageError) or not isinstance(error, Exception):
+            raise
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == module.__file__]
+        line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else 0
+        raise UsageError(f"{OUTSIDE}: {file}, line {line}: {type(error).__name__}: {error}: correct the file") from error
+
+
+def refuse_taken(module: types.ModuleType) -> None:
+    """Refuse flags of a file from outside the package whose names fairseq has (raises UsageError)."""
+    from fairseq.dataclass.configs import FairseqConfig
+
+    taken = {name for group in vars(FairseqConfig).values() for name in vars(type(group)).get("__dataclass_fields__", ())}
+    for kind in vars(module).values():
+        own = vars(kind).get("__annotations__", {}) if dataclasses.is_dataclass(kind) and kind.__module__ == module.__name__ else {}
+        if again := taken & own.keys():
+            raise UsageError(f"{module.__file__}: fairseq has a flag --{min(again).replace('_', '-')} already: choose another name")
+
+
+def all_strategies() -> list[Strategy]:
+    """Every registered strategy, fairseq's own first at each extension point; pruners last."""
+    load_strategies()
+    return [STRATEGIES[point][name] for point in POINTS for name in names_of(point)] + list(PRUNERS.values())
+
+
+def names_of(point: str) -> list[str]:
+    """The names of an extension point's strategies, fairseq's own first."""
+    return sorted(STRATEGIES[point], key=lambda name: name != DEFAULT[point])
+
+
+def choice(flags: Any, point: str) -> str:
+    """The name of the strategy that the flags choose at an extension point."""
+    return str(getattr(flags, point) or DEFAULT[point])
+
+
+def refills(flags: Any) -> bool:
+    """Whether the schedule that the flags choose starts sentences beside live ones."""
+    return STRATEGIES["schedule"][choice(flags, "schedule")].refills
+
+
+def samples(flags: Any) -> bool:
+    """Whether the select strategy that the flags choose samples, by the numbers of sentences."""
+    return STRATEGIES["select"][choice(flags, "select")].samples
+
+
+def in_use(flags: Any) -> list[Strategy]:
+    """The strategy of every extension point, fairseq's own included, and the pruners that their flags switch on."""
+    return [STRATEGIES[point][choice(flags, point)] for point in POINTS] + [s for s in PRUNERS.values() if changed(flags, s)]
+
+
+def chosen(flags: Any) -> list[Strategy]:
+    """The strategies that the flags switch on, fairseq's own left out."""
+    return [s for s in in_use(flags) if s.name != DEFAULT.get(s.point)]
+
+
+def changed(flags: Any, strategy: Strategy) -> dict[str, Any]:
+    """The strategy's flags that differ from their defaults."""
+    if strategy.flags is None:
+        return {}
+    defaults = {f.name: f.default for f in dataclasses.fields(strategy.flags) if f.name != "_name"}
+    return {name: getattr(flags, name) for name, default in defaults.items() if getattr(flags, name) != default}

@@ -1,0 +1,31 @@
+"""Parallel Jacobi decoding: greedy's output in fewer decoder calls, by reading several tokens a call (`--decoding`).
+
+    A. Santilli, S. Severino, E. Postolache, V. Maiorca, M. Mancusi, R. Marin and E. Rodola. Accelerating Transformer Inference for
+    Translation via Parallel Decoding. ACL 2023. https://aclanthology.org/2023.acl-long.689/
+
+A block of positions is computed from a draft of them; outputs replace the draft until nothing changes. What stands before the first
+change is what greedy decoding gives, whatever the draft was (Proposition 1). The driver is parallel/driver.py.
+
+| algorithm | flag, file | block | tokens are committed |
+| --- | --- | --- | --- |
+| 1, PJ | jacobi, this one | the whole sentence, of length m = --parallel-length | when the block has converged |
+| 2, PGJ | gs-jacobi, gs_jacobi.py | b = --block-size positions | when the block has converged |
+| 3, HGJ | hybrid-jacobi, hybrid_jacobi.py | as PGJ up to length h = --parallel-length, then single tokens | when the block has converged |
+| not in the paper | window, window.py | 1 to b positions, as many as the drafts are worth | as soon as they are verified |
+
+m and h are never taken from the reference (the paper's are for PJ and PGJ): without the flag they are 1.25 x source tokens, and
+where a sentence is longer, PJ goes on with another block and HGJ with single tokens. A block has converged when its inputs equal the
+outputs before them; the paper compares one output more, which costs a call and changes nothing. EOS ends a sentence as soon as it is
+verified. INITT, the first draft of a block, is --draft; the paper's is `pad`.
+
+Neutral setting: --decoding beam; a block of 1 is greedy decoding, with greedy's calls.
+Left out: beams, constraints, language models, alignments (refused).
+"""
+
+from fairseq_ext.search.strategies.decoding._blocks import Blocks
+from fairseq_ext.search.strategies.decoding._parallel import driver_with, register_method
+
+
+@register_method("jacobi", "Santilli et al. 2023, parallel decoding")
+def build(flags, context):
+    return driver_with(flags, context, lambda drafter: Blocks(drafter, 1, flags.parallel_length, whole=True))

@@ -1,0 +1,100 @@
+"""Soft terms: required phrases that are preferred, not forced (`--constraint-bonus b`).
+
+    F. Odermatt, B. Egressy and R. Wattenhofer. Cascaded Beam Search: Plug-and-Play Terminology-Forcing for Neural Machine Translation.
+    2023. https://arxiv.org/abs/2305.14538. Of it the raised logits of terms; the cascade of beams is what --select dba does better.
+
+Plain beam search over log P(y | x) + b x (tokens that y has of its phrases): each token that advances a phrase has b nats more, and what
+unwinds loses again what it had. Tokens are counted as dba.py counts banks: those of met phrases, and of the longest phrase at hand. A
+phrase that would cost more than its bonus is left out, and the report says so. Scores, those of the output too, hold the bonus.
+Banned phrases and prefixes are forced as ever. Of each row the 32 (or 2k) likeliest words and the next tokens of its phrases are looked at.
+
+| symbol | flag |
+| --- | --- |
+| b | --constraint-bonus |
+
+Neutral setting: b = 0, or no constraints.
+"""
+
+import torch
+from torch import Tensor
+
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.search.beam import Beam
+from fairseq_ext.search.candidates import Candidates, first_of_equals, pick
+from fairseq_ext.search.constraints.required import ConstraintFlags
+from fairseq_ext.search.log_probs import LogProbs
+from fairseq_ext.search.phrases.required import PhraseTable
+from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.registry import register
+from fairseq_ext.search.strategies.select._best import best_of_rows, likeliest_and_next
+from fairseq_ext.search.strategies.select.dba import DBA
+
+LIKELIEST = 32  # words of each row that are looked at, at least
+
+
+class Bonus(DBA):
+    """The select strategy; its row state is that of DBA."""
+
+    soft = True
+
+    def __init__(self, bonus: float, *arguments, **more):
+        super().__init__(*arguments, **more)
+        self.bonus = bonus
+
+    def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
+        table = self.tables(pool)
+        live = beam.live_index()
+        done = torch.as_tensor(beam.longest, device=beam.device) - (0 if beam.lags is None else beam.lag())  # (S,), or one for all
+        proposed = self.forbid_(beam, log_probs, table, (table.max_len[live] - done))
+        phrases = table.phrases.of(live)
+        state, count = (beam.by_sentence(beam.aux[name], 0) for name in ("state", "count"))  # (S, width, G)
+        if table.banks == 1:  # no sentence has any
+            best = best_of_rows(self.k, beam, log_probs, self.children)
+            row, token, score = best.row, best.token, best.score
+            rank = row - beam.first_row()[:, None]
+            state, count = pick(state, rank), pick(count, rank)
+        else:
+            row, token, score, state, count = self.raised(beam, log_probs, phrases, state, count)
+        aux = {"state": state, "count": count} | self.state_after(beam, table, row, token, proposed)
+        return Candidates(row, token, score, self.k, aux=aux)
+
+    def raised(
+        self, beam: Beam, log_probs: LogProbs, phrases: PhraseTable, state: Tensor, count: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Row, token and raised score (S, 2k) of each sentence's best, and their state (S, 2k, G)."""
+        # (1) of each row the likeliest words, and the next tokens of its phrases
+        most = self.children or max(2 * self.k, LIKELIEST)
+        likeliest = log_probs.topk(min(most, log_probs.size))
+        row, token, score = likeliest_and_next(beam, log_probs, phrases, state, count, likeliest)
+        of = row - beam.first_row()[:, None]
+        score = score.masked_fill(~first_of_equals((of * self.vocabulary + token).masked_fill(score == -torch.inf, -1)), -torch.inf)
+        # (2) b for each token that a row's bank rises by, less b for each that it falls by
+        now = phrases.bank(state, count).gather(1, of)
+        state, count = phrases.advance(pick(state, of), pick(count, of), token)
+        rises = (phrases.bank(state, count) - now).to(score.dtype)
+        # (3) the best of all
+        score, order = (score + self.bonus * rises).topk(min(2 * self.k, score.size(1)), dim=1)
+        row, token = row.gather(1, order), token.gather(1, order)
+        return row, token, score, pick(state, order), pick(count, order)
+
+
+def check(flags, generation) -> None:
+    """UsageError without a bonus."""
+    if flags.constraint_bonus is None:
+        raise UsageError("--select bonus prefers phrases by a bonus and none is given: add --constraint-bonus")
+
+
+@register(
+    "select",
+    "bonus",
+    ConstraintFlags,
+    check=check,
+    needs=("search loop", "beam"),
+    neutral=({"select": "bonus", "constraint_bonus": 0.0},),
+    example=({"select": "bonus", "constraint_bonus": 2.0},),
+    paper="Odermatt et al. 2023, raised logits",
+    constrained=True,
+)
+def build(flags, context) -> Bonus:
+    more = {"min_len": context.min_len}
+    return Bonus(flags.constraint_bonus, context.k, context.eos, len(context.dictionary), context.children, **more)

@@ -1,0 +1,75 @@
+"""Constrained beam search: a bank for every state of the constraints (`--select cbs`).
+
+    P. Anderson, B. Fernando, M. Johnson and S. Gould. Guided Open Vocabulary Image Captioning with Constrained Beam Search.
+    EMNLP 2017. https://aclanthology.org/D17-1098/
+
+A state is which subset of the C constraints is met, of which there are 2^C, and how far the phrase at hand has come. Each has a bank of
+k slots. Candidates, phrase automata and gates are those of dba.py; a bank has fixed slots, as in gbs.py, in place of the allocation.
+
+| symbol | flag |
+| --- | --- |
+| k | --beam |
+
+Neutral setting: no constraints; then it is beam search.
+"""
+
+import torch
+from torch import Tensor
+
+from fairseq_ext.core.errors import SentenceError
+from fairseq_ext.search.constraints.required import ConstraintFlags
+from fairseq_ext.search.phrases.required import PhraseTable
+from fairseq_ext.search.registry import register
+from fairseq_ext.search.strategies.select._tables import Tables
+from fairseq_ext.search.strategies.select.gbs import GridBeam
+
+MAX_CONSTRAINTS = 6  # of a sentence
+
+
+class ConstrainedBeam(GridBeam):
+    """A bank for every subset of constraints that is met, and for every stage of a phrase of several tokens."""
+
+    def width(self, table: Tables) -> int:
+        return self.k * self.states(table.phrases)
+
+    def widths(self, phrases: PhraseTable) -> Tensor | None:
+        return self.k * 2 ** (phrases.need > 0).sum(1)
+
+    def own_width(self, phrases: PhraseTable) -> Tensor:
+        return self.k * 2 ** (phrases.need > 0).sum(1) * phrases.longest
+
+    def states(self, phrases: PhraseTable) -> int:
+        """Banks of the sentence that has the most."""
+        most = phrases.need.size(1)
+        if most > MAX_CONSTRAINTS:
+            raise SentenceError(
+                f"a sentence has {most} constraints and --select cbs needs a bank for each subset: "
+                f"use at most {MAX_CONSTRAINTS}, or --select dba"
+            )
+        return int((2 ** (phrases.need > 0).sum(1) * phrases.longest).max())
+
+    def order(
+        self, phrases: PhraseTable, table: Tables, state: Tensor, count: Tensor, bank: Tensor, score: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        stages = phrases.longest[:, None]  # (S, 1) of each sentence alone, so that no sentence's banks depend on those beside it
+        met = (count >= phrases.need[:, None]) & (phrases.need[:, None] > 0)  # (S, c, G)
+        subset = (met.long() << torch.arange(met.size(2), device=met.device)).sum(-1)  # (S, c)
+        partial = (bank - (count * phrases.size[:, None]).sum(-1)).clamp(min=0).minimum(stages - 1)
+        slots = torch.full((bank.size(0), self.states(phrases)), self.k, device=bank.device)
+        top = (2 ** (phrases.need > 0).sum(1) - 1) * phrases.longest
+        return self.admitted_only(slots, table, subset * stages + partial, score, top)
+
+
+@register(
+    "select",
+    "cbs",
+    ConstraintFlags,
+    needs=("search loop", "beam"),
+    denies=("one order",),
+    neutral=({"select": "cbs"},),
+    example=({"select": "cbs"},),
+    paper="Anderson et al. 2017, constrained beam search",
+    constrained=True,
+)
+def build(flags, context) -> ConstrainedBeam:
+    return ConstrainedBeam(context.k, context.eos, len(context.dictionary), context.children, min_len=context.min_len)

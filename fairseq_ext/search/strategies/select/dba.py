@@ -1,0 +1,272 @@
+"""Dynamic beam allocation: words and phrases that must appear, any number of them at constant cost (`--select dba`).
+
+    M. Post and D. Vilar. Fast Lexically Constrained Decoding with Dynamic Beam Allocation for Neural Machine Translation.
+    NAACL 2018. https://aclanthology.org/N18-1119/     Batching after J. E. Hu et al., NAACL 2019, https://aclanthology.org/N19-1090/
+
+The beam of one size k is divided anew at every step among *banks*: bank i holds hypotheses that have i of the C constraint
+tokens. Candidates (Algorithm 2, `continuations`) are the best of all rows, each row's three best, and the next token of every unmet
+phrase. How the k slots are divided (search/strategies/select/_banks.py):
+- even (Hu et al.; fairseq): the banks that have candidates get a slot each in turn, from the highest down.
+- paper (3.2): each bank has k / (C + 1) slots, bank C also the remainder, and hands what it cannot fill to the nearest bank that can.
+  This crams constraints in early: hypotheses score lower from three words on.
+Phrases, unwinding and overlaps are in search/phrases/required.py, banned phrases in constraints/banned.py.
+
+| symbol | flag |
+| --- | --- |
+| k | --beam |
+| constraints | --constraints, --constraints-file, --glossary; --avoid-file |
+| rule of division | --dba-allocation |
+| pruning of Table 3 | --prune-finished (search/strategies/prune/finished.py) |
+
+Neutral setting: no constraints; a sentence without any is searched as fairseq does, also beside constrained ones.
+Other than in the paper, each row proposes three continuations, and where the word that ends a phrase may still go on, three that end
+it: with one, a hypothesis that had met everything was lost where the model would write "packing" behind "pack". Also under
+--dba-allocation paper: with more banks than k, slots are dealt in turn; the paper's rule would give all k to the highest bank, 10 BLEU
+less at k = 5 with four random words. A hypothesis whose remaining steps just suffice for its missing
+tokens may only take those, so a feasible sentence always meets its constraints. Missing phrases are taken to come one behind the
+other: that two of them may overlap is used where it happens but not counted on, so {[1, 2], [2, 3]} counts as infeasible where the
+sentence may have three tokens only. When a constrained sentence is final: strategies/stop/early.py.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from fairseq.dataclass import ChoiceEnum
+from torch import Tensor
+
+from fairseq_ext.kernels.banks import BankRows, Banks, select_by_banks
+from fairseq_ext.search.banks import by_banks
+from fairseq_ext.search.beam import Beam
+from fairseq_ext.search.candidates import Candidates, first_of_equals, pick
+from fairseq_ext.search.constraints.required import ConstraintFlags
+from fairseq_ext.search.log_probs import LogProbs
+from fairseq_ext.search.phrases.required import PhraseTable
+from fairseq_ext.search.phrases.sentence import EMPTY
+from fairseq_ext.search.pool import OfPool, Pool
+from fairseq_ext.search.protocols import Select
+from fairseq_ext.search.registry import register
+from fairseq_ext.search.strategies.select._banks import allocate_few, bank_sizes, deal
+from fairseq_ext.search.strategies.select._best import Best, best_of_rows, likeliest_and_next
+from fairseq_ext.search.strategies.select._pending import limit_pending_
+from fairseq_ext.search.strategies.select._tables import Compilers, Tables, tables
+from fairseq_ext.search.strategies.select.topk import TopK
+from fairseq_ext.search.upload import upload
+
+
+class DBA(Select):
+    """The select strategy. Row state rides in beam.aux: state, count (search/phrases/required.py) and banned (search/constraints/banned.py)."""
+
+    each = 3  # continuations of each row among the candidates, at least
+    may_compile = True  # kernels/banks.cpp selects, where it can, and kernels/constrained.cpp searches
+
+    def __init__(self, k: int, eos: int, vocabulary: int, children: int | None = None, even: bool = True, min_len: int = 1):
+        self.k = k
+        self.eos = eos
+        self.vocabulary = vocabulary
+        self.compilers = Compilers()
+        self.tables = OfPool(lambda pool: tables(pool, vocabulary, self.compilers, eos, min_len))
+        self.children = children  # most continuations of one row, those for the sake of constraints left out; None: no limit
+        self.variable = self.variable or children is not None
+        self.even = even  # how slots are divided among banks: in turn, or as in the paper
+
+    def start(self, beam: Beam, pool: Pool) -> None:
+        """No phrase has begun."""
+        table = self.tables(pool)
+        sentence = beam.live_index()[beam.sentence_of_row()]
+        beam.aux["state"], beam.aux["count"] = table.phrases.begin(sentence)
+        if table.banned is not None:
+            beam.aux["banned"] = table.banned.start[sentence]
+        if table.ends is not None:
+            table.ends.start(beam)
+
+    def follow(self, beams: Sequence[Beam], pool: Pool, change: Callable[[], None]) -> None:
+        """Shift the states of live rows to where their automata lie after the change; each constraint keeps its column."""
+        before = self.tables(pool)
+        change()
+        after = self.tables(pool)
+        for beam in beams:
+            sentence = beam.live_index()[beam.sentence_of_row()]
+            state, count = after.phrases.begin(sentence)
+            G = min(state.size(1), beam.aux["state"].size(1))  # what goes beyond is no constraint of a sentence that is here
+            state[:, :G] += beam.aux["state"][:, :G] - before.phrases.start[sentence][:, :G]
+            count[:, :G] = beam.aux["count"][:, :G]
+            beam.aux["state"], beam.aux["count"] = state, count
+            beam.of_live = {}
+            old = beam.aux.pop("banned", None)
+            if after.banned is not None:
+                inside = 0 if old is None or before.banned is None else old - before.banned.start[sentence]
+                beam.aux["banned"] = after.banned.start[sentence] + inside
+
+    def unconstrained(self) -> Select:
+        return TopK(self.k, self.children)
+
+    def required_ids(self, pool: Pool) -> list[Collection[int]]:
+        """Every token of every required phrase, and of what its case allows."""
+        given = pool.constraints or [EMPTY] * len(pool)
+        phrases = ([*c.any_of, *(cased.forms for cased in c.cased)] for c in given)
+        return [{token for alternatives in each for phrase in alternatives for token in phrase} for each in phrases]
+
+    def banks(self, pool: Pool) -> Banks | None:
+        if type(self) is not DBA or not self.may_compile or self.children is not None:
+            return None
+        table = self.tables(pool)
+        if table.banned is not None or table.ends is not None:
+            return None
+        phrases = table.phrases
+        return Banks(table.compiled_phrases(), phrases.start, table.infeasible, int(phrases.total.max()), self.even, self.each, table)
+
+    def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
+        table = self.tables(pool)
+        live = beam.live_index()
+        done = beam.longest - (0 if beam.lags is None else beam.lag())  # (S,) or the same for all
+        limits = (table.max_len, table.infeasible, table.forced)
+        max_len, infeasible, forced = beam.of_sentences("limits", lambda: [x[live] for x in limits])
+        steps_left = max_len - done  # (S,) tokens that may still come before EOS
+        proposed = self.forbid_(beam, log_probs, table, steps_left)
+        if self.may_compile and self.children is None and (dense := log_probs.dense_for_library()) is not None:
+            return self.compiled(beam, dense, table, done, steps_left, proposed)
+        phrases = beam.of_sentences("phrases", lambda: table.phrases.of(live))
+        state, count = (beam.by_sentence(beam.aux[name], 0) for name in ("state", "count"))  # (S, width, G)
+
+        # EOS only when all constraints are met; a sentence that cannot meet them may end at its limit
+        free = infeasible & (steps_left <= 0)
+        unmet = phrases.total[:, None] - phrases.bank(state, count)  # (S, width)
+        gate = (unmet > 0) & ~free[:, None]
+        eos = beam.of_sentences("eos", lambda: upload([[self.eos]], beam.device))
+        eos_score = log_probs.at(eos)[:, 0] + beam.last_score()
+        log_probs.ban_(self.eos, beam.by_row(gate))
+
+        row, token, score = self.continuations(self.width(table), beam, log_probs, phrases, state, count)
+        # subtle: where nothing may follow (banned phrases can forbid it), the best row ends as it is, and is reported
+        best, at = beam.by_sentence(eos_score, -torch.inf).max(1, keepdim=True)
+        more = beam.first_row()[:, None] + at, eos.expand_as(at), best
+        row, token, score = (torch.cat(pair, dim=1) for pair in zip((row, token, score), more, strict=True))
+        # the state after each candidate (S, c, ...), and whether the steps left suffice for what it then lacks
+        rank = row - beam.first_row()[:, None]
+        state, count = phrases.advance(pick(state, rank), pick(count, rank), token)
+        bank = phrases.bank(state, count)
+        in_time = phrases.total[:, None] - bank <= steps_left[:, None] - 1
+        in_time |= (token == self.eos) | (infeasible | (done < forced))[:, None]
+        # an impossible copy must not hide a possible one: it has no key of its own
+        valid = (score > -torch.inf) & in_time
+        valid &= first_of_equals((rank * self.vocabulary + token).masked_fill(score == -torch.inf, -1))
+        valid[:, -1] = ~valid[:, :-1].any(1)
+        for known in (state, count, bank):  # its sentence is final: nobody looks at what it has any more
+            known[:, -1] = 0
+        score = score.masked_fill(~valid, -torch.inf)
+        order, score = self.order(phrases, table, state, count, bank, score)  # (S, 2k)
+        row, token = row.gather(1, order), token.gather(1, order)
+        group = bank.gather(1, order)
+        aux = {"state": pick(state, order), "count": pick(count, order)} | self.state_after(beam, table, row, token, proposed)
+        return Candidates(row, token, score, self.width(table), self.widths(phrases), phrases.total, group, aux)
+
+    def compiled(
+        self, beam: Beam, log_probs: Tensor, table: Tables, done: int | Tensor, steps_left: Tensor, proposed: Tensor | None
+    ) -> Candidates:
+        """What __call__ defines, in one call of the compiled library, from log-probabilities (n, V)."""
+        live, state, count = beam.live_index(), beam.aux["state"], beam.aux["count"]
+        infeasible = table.infeasible[live]
+        excused = infeasible | (done < table.forced[live])
+        best = min(2 * self.k, beam.width * log_probs.size(1) - 1)
+        out = min(2 * self.k, best + beam.width * (self.each + state.size(1) * table.phrases.proposed.size(1)) + 1)
+        rows = BankRows(
+            log_probs, beam.last_score().contiguous(), state.contiguous(), count.contiguous(), beam.bounds(), live, steps_left,
+            excused, infeasible, self.eos, self.k, best, self.each, out, self.even,
+        )  # fmt: skip
+        row, token, group, score, state, count = select_by_banks(table.compiled_phrases(), rows)
+        aux = {"state": state, "count": count} | self.state_after(beam, table, row, token, proposed)
+        return Candidates(row, token, score, self.k, None, table.phrases.total[live], group, aux)
+
+    def forbid_(self, beam: Beam, log_probs: LogProbs, table: Tables, steps_left: Tensor) -> Tensor | None:
+        """Ban what banned phrases and --constraint-end forbid, in place; return what EndRule.forbid_ does, None without that rule.
+
+        steps_left (S,): tokens that may still come before EOS."""
+        if table.banned is not None:
+            table.banned.ban_(log_probs, beam.aux["banned"], (steps_left <= 1)[beam.sentence_of_row()])
+            widths = self.widths(table.phrases.of(beam.live_index()))
+            limit_pending_(table, beam, log_probs, torch.full_like(steps_left, self.k) if widths is None else widths, steps_left)
+        if table.ends is None:
+            return None
+        return table.ends.forbid_(beam, log_probs, table.phrases.of(beam.live_index()), not self.soft)
+
+    def state_after(self, beam: Beam, table: Tables, row: Tensor, token: Tensor, proposed: Tensor | None) -> dict[str, Tensor]:
+        """What `forbid_` reads of each row, after the candidates' tokens (S, c); proposed: what it has returned."""
+        aux = {}
+        if table.banned is not None:
+            aux["banned"] = table.banned.advance(beam.aux["banned"][row], token)
+        if table.ends is not None and proposed is not None:
+            aux["ends"] = table.ends.after(beam, row, token, proposed)
+        return aux
+
+    def width(self, table: Tables) -> int:
+        """Rows a sentence may go on with."""
+        return self.k
+
+    def widths(self, phrases: PhraseTable) -> Tensor | None:
+        """(S,) the same for each sentence where they differ."""
+        return None
+
+    def order(
+        self, phrases: PhraseTable, table: Tables, state: Tensor, count: Tensor, bank: Tensor, score: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The 2k candidates of each sentence, the k that the banks admit first: their places and scores (S, 2k)."""
+        sizes = bank_sizes(bank, score, table.banks)
+        slots = deal(self.k, sizes) if self.even else allocate_few(self.k, sizes, phrases.total)
+        order, _ = by_banks(slots, bank, score, phrases.total)
+        order = order[:, : 2 * self.k]
+        return order, score.gather(1, order)
+
+    def best(self, k: int, beam: Beam, log_probs: LogProbs, phrases: PhraseTable) -> Best:
+        """The 2k best continuations of each sentence."""
+        return best_of_rows(k, beam, log_probs, self.children)
+
+    def continuations(
+        self, k: int, beam: Beam, log_probs: LogProbs, phrases: PhraseTable, state: Tensor, count: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Algorithm 2, lines 6-12: row, token and score (S, c) of the 2k best of all rows, each row's best, and all next tokens of
+        unmet phrases. The same continuation may occur more than once."""
+        best = self.best(k, beam, log_probs, phrases)
+        more = likeliest_and_next(beam, log_probs, phrases, state, count, self.likeliest(beam, log_probs, phrases, state, count))
+        row, token, score = (torch.cat(pair, dim=1) for pair in zip((best.row, best.token, best.score), more, strict=True))
+        return row, token, score
+
+    def likeliest(self, beam: Beam, log_probs: LogProbs, phrases: PhraseTable, state: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores and tokens (n, each) of each row's likeliest continuations; where a phrase is pending, of those that let it count."""
+        most = min(self.each, self.children or self.each, log_probs.size)
+        if not phrases.is_bounded:
+            return log_probs.topk(most)
+        pending = beam.by_row(phrases.is_pending(state, count).any(-1))  # (n,)
+        if pending.device.type == "cpu" and not bool(pending.any()):
+            return log_probs.topk(most)
+        return log_probs.topk(most, without=(pending, phrases.glued))
+
+
+@dataclass
+class DBAFlags(ConstraintFlags):
+    dba_allocation: ChoiceEnum(["even", "paper"]) = field(  # type: ignore[valid-type]
+        default="even",
+        metadata={
+            "help": "how dba divides the beam among its banks: a row for each in turn, or as Post and Vilar do (default: even)"
+        },
+    )
+
+
+@register(
+    "select",
+    "dba",
+    DBAFlags,
+    needs=("search loop", "beam"),
+    denies=("one order",),
+    neutral=({"select": "dba"}, {"select": "dba", "constraint_end": True}),
+    example=(
+        {"select": "dba"},
+        {"select": "dba", "dba_allocation": "paper"},
+        {"select": "dba", "constraint_end": True},
+    ),
+    paper="Post and Vilar 2018, dynamic beam allocation",
+    constrained=True,
+)
+def build(flags, context) -> DBA:
+    even = str(flags.dba_allocation) == "even"
+    return DBA(context.k, context.eos, len(context.dictionary), context.children, even, context.min_len)

@@ -1,0 +1,103 @@
+"""Sampling: each of --beam rows of a sentence is continued by a word drawn at random (`--sampling`, or `--select sampling`).
+
+    A. Fan, M. Lewis and Y. Dauphin. Hierarchical Neural Story Generation. ACL 2018. (--sampling-topk)
+    A. Holtzman, J. Buys, L. Du, M. Forbes and Y. Choi. The Curious Case of Neural Text Degeneration. ICLR 2020. (--sampling-topp)
+    J. Hewitt, C. D. Manning and P. Liang. Truncation Sampling as Language Model Desmoothing. Findings of EMNLP 2022. (--sampling-epsilon)
+
+As in fairseq, a hypothesis' score is that of the whole distribution, at --temperature, whatever is cut off. Unlike there, what a sentence
+draws follows from --seed and its number (kernels/sampling.py), not from what is decoded before or beside it.
+
+Shapes: S live sentences, n rows, d draws: k of a sentence that has no token yet, then one a row.
+"""
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Optional
+
+import torch
+from fairseq.dataclass import FairseqDataclass
+from torch import Tensor
+
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.kernels.beam import PlugRules
+from fairseq_ext.kernels.sampling import Cut, draw, draw_compiled, uniform
+from fairseq_ext.search.beam import Beam
+from fairseq_ext.search.candidates import Candidates, laid_out
+from fairseq_ext.search.log_probs import LogProbs
+from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.protocols import Select
+from fairseq_ext.search.registry import register
+
+
+def noise_of(beam: Beam, pool: Pool) -> tuple[Tensor, Tensor, Tensor]:
+    """(n,) each row's seed, its sentence's number and its step."""
+    live, sentence = beam.live_index(), beam.sentence_of_row()
+    seed, number = (each.to(beam.device)[live][sentence] for each in (torch.tensor(pool.seeds), pool.ids))
+    return seed, number, torch.tensor(beam.steps(), device=beam.device)[sentence]
+
+
+class Sampling(Select):
+    """k samples of each sentence."""
+
+    variable = True  # a sample that has ended leaves the others behind
+
+    def __init__(self, k: int, cut: Cut):
+        self.k, self.cut = k, cut
+
+    @property
+    def rules(self) -> PlugRules | None:
+        return PlugRules(samples=True, cut=self.cut.struct())
+
+    def start(self, beam: Beam, pool: Pool) -> None:
+        beam.aux["sample"] = torch.full((beam.rows,), -1, device=beam.device)  # all of a sentence's samples
+
+    def __call__(self, beam: Beam, log_probs: LogProbs, pool: Pool) -> Candidates:
+        sample, sentence = beam.aux["sample"], beam.sentence_of_row()
+        times = torch.where(sample < 0, self.k, 1)
+        row = torch.arange(beam.rows, device=beam.device).repeat_interleave(times)  # (d,)
+        sample = torch.where(sample[row] < 0, torch.arange(row.numel(), device=beam.device) - (times.cumsum(0) - times)[row], sample[row])
+        seed, number, step = (each[row] for each in noise_of(beam, pool))
+        value, u = log_probs.dense(), uniform(seed, number, sample, step)
+        token = (draw if log_probs.dense_for_library() is None else draw_compiled)(value, row, u, self.cut)
+        score = value[row, token.clamp(min=0)] + beam.last_score()[row]
+        lay = partial(laid_out, len(beam.live), sentence[row])
+        found = lay(row, beam.first_row()), lay(token.clamp(min=0), 0), lay(score.masked_fill(token < 0, -torch.inf), -torch.inf)
+        return Candidates(*found, self.k, aux={"sample": lay(sample, 0)})
+
+
+@dataclass
+class SamplingFlags(FairseqDataclass):
+    sampling_epsilon: Optional[float] = field(  # noqa: UP045  (fairseq reads this form only)
+        default=None,
+        metadata={"help": "sample words of at least this probability only (default: all words)", "range": (0, 1, "probability")},
+    )
+
+
+def cuts(flags, generation) -> dict[str, float]:
+    """The flags that cut off words, and their values."""
+    given = {"topk": generation.sampling_topk, "topp": generation.sampling_topp, "epsilon": flags.sampling_epsilon or 0}
+    return {f"--sampling-{name}": value for name, value in given.items() if value > 0}
+
+
+def check(flags, generation) -> None:
+    """Refuse two ways of cutting words off (raises UsageError)."""
+    if len(given := list(cuts(flags, generation))) > 1:
+        raise UsageError(f"{given[0]} and {given[1]} both say which words are sampled: leave one of the two out")
+
+
+def tell(flags, generation) -> str:
+    """What the signature says of fairseq's flags."""
+    return f"topk={max(0, generation.sampling_topk)},topp={max(0, generation.sampling_topp):g}"
+
+
+@register(
+    "select", "sampling", SamplingFlags, check=check, tell=tell, needs=("search loop",), denies=("beam", "repeatable calls"),
+    samples=True,
+    neutral=({"select": "sampling", "sampling": True, "sampling_topk": 1},),
+    example=({"select": "sampling", "sampling": True, "sampling_epsilon": 0.05},),
+    paper="fairseq's own; Hewitt et al. 2022 (--sampling-epsilon)",
+)  # fmt: skip
+def build(flags, context) -> Sampling:
+    floor = float(torch.tensor(flags.sampling_epsilon or 0.0).log())
+    mass = context.sampling_topp if context.sampling_topp > 0 else 1.0
+    return Sampling(context.k, Cut(max(0, context.sampling_topk), mass, floor))

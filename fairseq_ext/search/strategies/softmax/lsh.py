@@ -1,0 +1,257 @@
+"""LSH softmax: score the words whose weights look like the decoder's state, found by hashing (`--softmax lsh`).
+
+    X. Shi, S. Xu and K. Knight. Fast Locality Sensitive Hashing for Beam Search on GPU. AAAI 2019, https://arxiv.org/abs/1806.00588
+
+Every word's output weights are hashed once by winner-take-all (Eq. 4-8): which of K randomly drawn dimensions is the largest, u such
+answers a band, W bands. At each step the rows' states are hashed too; a word that shares at least t bands with any row is a candidate
+(Eq. 9, 10), and so are the T most frequent words (Eq. 3). A bias is one more dimension, where the state has a 1. The shortlist is shared
+by all rows of a call, as in the paper, or by those of a sentence. EOS, unk and what prefixes and constraints need are always on it.
+
+| symbol | flag |
+| --- | --- |
+| K, u, W | --lsh-k, --lsh-u, --lsh-bands |
+| t, T | --lsh-hits, --lsh-top |
+| cuckoo table (Algorithm 1), or one by address | --lsh-table cuckoo, direct |
+| normalised over the shortlist (the paper), or over all words | --lsh-normalise list, exact |
+
+Neutral setting: --softmax full; or t = 0; or a T of the vocabulary's size or more. Probabilities over a shortlist are at most 1, so
+the certificates of --stop optimal hold for the search over the shortlists, as the signature says.
+Left out: ensembles, whose models would each want a shortlist (refused).
+The shortlist and the linear layer over it: softmax/shortlist.py. Hashing and tables: search/strategies/softmax/_lsh_index.py and kernels/lsh_torch.py,
+the definition of lsh.cpp and lsh.cu beside it.
+"""
+
+import logging
+import math
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Optional
+
+import torch
+from fairseq.dataclass import ChoiceEnum
+from torch import Tensor
+
+from fairseq_ext.core.counters import Mean
+from fairseq_ext.core.digests import fingerprint_of_dictionary
+from fairseq_ext.core.errors import UsageError, counted
+from fairseq_ext.kernels import lsh as lsh_compiled
+from fairseq_ext.kernels import lsh_torch
+from fairseq_ext.kernels.library import library
+from fairseq_ext.model.protocol import Decoder
+from fairseq_ext.search.beam import Beam
+from fairseq_ext.search.finished import Hypothesis
+from fairseq_ext.search.log_probs import LogProbs
+from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.registry import register
+from fairseq_ext.search.scoring import Scoring
+from fairseq_ext.search.strategies.softmax import _shortlist_stats
+from fairseq_ext.search.strategies.softmax._flags import ShortlistFlags
+from fairseq_ext.search.strategies.softmax._full_scorer import FullScorer
+from fairseq_ext.search.strategies.softmax._lsh_index import DIRECT_BITS, Parameters, load_or_build
+from fairseq_ext.search.strategies.softmax._shortlist import shortlist_arguments
+from fairseq_ext.search.strategies.softmax._shortlist_stats import Probe
+from fairseq_ext.search.strategies.softmax._softmax_shortlist import ShortlistSoftmax
+
+logger = logging.getLogger("fairseq_ext")
+PROBE_CALL = 3  # the call whose states the start-up probe times
+PROBE_TIMES = 5
+MOST_BANDS = torch.iinfo(torch.int16).max
+
+
+@dataclass
+class LSHFlags(ShortlistFlags):
+    lsh_k: int = field(default=16, metadata={"help": "K: dimensions that each hash function compares (default: 16; the paper: 8, 16)"})
+    lsh_u: int = field(default=3, metadata={"help": "u: hash codes of a band (default: 3, as the paper)"})
+    lsh_bands: int = field(default=100, metadata={"help": "W: bands (default: 100; the paper: 500)"})
+    lsh_hits: int = field(
+        default=2,
+        metadata={
+            "help": "t: equal bands that make a word a candidate (default: 2; 0: every word)",
+            "range": (0, math.inf, "number of equal bands"),
+        },
+    )
+    lsh_top: int = field(default=6000, metadata={"help": "T: most frequent words on every shortlist (default: 6000; all: V)"})
+    lsh_share: ChoiceEnum(["batch", "sentence"]) = field(  # type: ignore[valid-type]
+        default="batch",
+        metadata={"help": "batch: one shortlist for all rows; sentence: one for each sentence (default: batch, as the paper)"},
+    )
+    lsh_normalise: ChoiceEnum(["list", "exact"]) = field(  # type: ignore[valid-type]
+        default="list",
+        metadata={
+            "help": "what hypotheses' scores are normalised over: the shortlist (list), or exact, all words, in one more pass at the end "
+            "(default: list, as the paper)"
+        },
+    )
+    lsh_table: ChoiceEnum(["auto", "direct", "cuckoo"]) = field(  # type: ignore[valid-type]
+        default="auto", metadata={"help": "how codes are looked up (same results; default auto: by address up to 16 bits, else cuckoo)"}
+    )
+    lsh_seed: int = field(
+        default=1, metadata={"help": "seed of the random permutations (default: 1)", "range": (-(2**63), 2**63 - 1, "seed of 64 bits")}
+    )
+    lsh_index: Optional[str] = field(  # noqa: UP045
+        default=None, metadata={"help": "keep the index beside this file (default: the checkpoint; off: keep none)", "file": True}
+    )
+
+
+class LSH(ShortlistSoftmax):
+    """The shortlist softmax that finds words by hashing the hidden state."""
+
+    def __init__(self, parameters: Parameters, t: int, kept_beside: str | None, dictionary: str = "", **arguments: Any):
+        """t: hits of a candidate; kept_beside: the file beside which the index is kept; dictionary: fingerprint of the words."""
+        super().__init__(**arguments)
+        weight, bias = self.layers[0]
+        self.t = t
+        self.kernels = kernels_for(weight)
+        self.has_bias = bias is not None
+        self.everything = self.everything or t <= 0
+        self.probed = self.everything
+        self.calls = 0
+        if not self.everything:
+            self.index = load_or_build(weight, bias, parameters, kept_beside, self.kernels, dictionary)
+            if self.compiled is not None:
+                self.finder = lsh_compiled.Finder(self.index, self.in_base, int(self.has_bias))
+
+    def hits(self, x: Tensor) -> Tensor:
+        """L (n, V) of Eq. 9: how many bands each word shares with each row's state x (n, d)."""
+        index = self.index
+        with self.measured.stage("hash"):
+            if self.has_bias:
+                x = torch.cat([x, x.new_ones(x.size(0), 1)], dim=1)
+            codes = self.kernels.wta_hash(x, index.dimensions, index.u)
+        with self.measured.stage("lookup"):
+            if index.cuckoo is not None:
+                start, length = self.kernels.lookup_cuckoo(codes, index.cuckoo, index.V)
+            else:
+                start, length = self.kernels.lookup_direct(codes, index.offsets)
+            return self.kernels.count_hits(start, length, index.words, index.V)
+
+    def states(self, features: list[Tensor], beam: Beam, pool: Pool) -> Tensor:
+        """The states (n, d) that shortlists are found for: the first of its sentence for a placeholder row (score -inf), of which it
+        depends on the batch what it holds."""
+        if pool.prefix is None and pool.constraints is None:
+            return features[0]
+        row = torch.arange(beam.rows, device=beam.device)
+        return features[0][torch.where(beam.last_score() > -torch.inf, row, beam.first_row()[beam.sentence_of_row()])]
+
+    def words(self, features: list[Tensor], beam: Beam, pool: Pool) -> Tensor:
+        hits = self.hits(self.states(features, beam, pool))  # (n, V)
+        with self.measured.stage("compact"):
+            return beam.by_sentence(hits, 0).amax(1) >= self.t
+
+    def found(self, features: list[Tensor], beam: Beam, pool: Pool, always: Tensor | None) -> Tensor | None:
+        states = self.states(features, beam, pool)
+        if self.compiled is not None:
+            ids = self.finder(states, self.t, always, _shortlist_stats.CLOCK)
+            self.measured.spent(("hash", "lookup", "compact"), self.finder.seconds)
+            return ids
+        hits = self.hits(states)
+        with self.measured.stage("compact"):
+            return self.kernels.compact(hits, self.t, always, self.in_base)
+
+    def __call__(self, decoder: Decoder, features: list[Tensor], beam: Beam | None = None, pool: Pool | None = None) -> LogProbs:
+        out = super().__call__(decoder, features, beam, pool)
+        self.calls += 1
+        if not self.probed and self.calls >= PROBE_CALL:
+            self.probed = True
+            self.probe(decoder, features, beam, pool)
+        return out
+
+    def probe(self, decoder: Decoder, features: list[Tensor], beam: Beam | None, pool: Pool | None) -> None:
+        """Time the full softmax against this one at the run's shapes, in turns, and warn if it is the faster."""
+        counts, calls = self.measured.counts, self.measured.calls
+        before = counts.mark()
+        times: tuple[list[float], list[float]] = ([], [])
+        for _ in range(PROBE_TIMES):
+            for place, run in enumerate((lambda: decoder.log_probs(features, self.temperature),
+                                         lambda: super(LSH, self).__call__(decoder, features, beam, pool))):  # fmt: skip
+                start = time.perf_counter()
+                run()
+                if features[0].is_cuda:
+                    torch.cuda.synchronize()
+                times[place].append(time.perf_counter() - start)
+        counts.go_back(before)
+        self.measured.calls = calls
+        full, lsh = (sorted(t)[PROBE_TIMES // 2] for t in times)
+        counts.probe = Probe(Mean(features[0].size(0), 1), Mean(full, 1), Mean(lsh, 1))
+        if lsh > full:
+            logger.warning(
+                "--softmax lsh is slower here than --softmax full: %.2f ms against %.2f ms for %s and %s; "
+                "fewer bands (--lsh-bands), more hits (--lsh-hits) or fewer rows in a batch make it faster",
+                1e3 * lsh, 1e3 * full, counted(features[0].size(0), "row"), counted(self.V, "word"),
+            )  # fmt: skip
+
+
+class ExactLSH(LSH):
+    """The same, its hypotheses scored anew over the whole vocabulary once they are finished."""
+
+    def __init__(self, scorer: FullScorer, *parameters: Any, **arguments: Any):
+        super().__init__(*parameters, **arguments)
+        self.scorer = scorer
+
+    def rescore(self, sentence: int, found: list[Hypothesis], pool: Pool, scoring: Scoring) -> list[Hypothesis]:
+        return self.scorer(sentence, found, pool, scoring)
+
+
+def kernels_for(weight: Tensor) -> Any:
+    """The compiled twins or those in CUDA where they can run, else torch's, on a GPU with a line that says why."""
+    if not weight.is_cuda:
+        return lsh_torch if library() is None else lsh_compiled
+    from fairseq_ext.kernels import lsh_cuda
+
+    reason = lsh_cuda.unavailable()
+    if reason is None:
+        return lsh_cuda
+    logger.info("LSH softmax runs on torch's functions instead of its CUDA kernels, because %s", reason)
+    return lsh_torch
+
+
+def check(flags, generation) -> None:
+    """Refuse parameters without sense, and exact scores beside what they would leave out (raises UsageError)."""
+    if flags.lsh_k < 2 or flags.lsh_u < 1 or flags.lsh_bands < 1:
+        raise UsageError("--lsh-k takes 2 or more, --lsh-u and --lsh-bands 1 or more")
+    if flags.lsh_bands > MOST_BANDS:
+        raise UsageError(f"--lsh-bands {flags.lsh_bands} is above the limit of {MOST_BANDS}: lower it")
+    if flags.lsh_top < 0:
+        raise UsageError(f"--lsh-top (number of words) must be 0 or more, not {flags.lsh_top}")
+    bits = flags.lsh_u * lsh_torch.bits_of(flags.lsh_k)
+    if bits > 30:
+        raise UsageError(f"--lsh-u {flags.lsh_u} codes of --lsh-k {flags.lsh_k} take {bits} bits and a band holds 30: lower one of them")
+    if flags.lsh_table == "direct" and bits > 22:
+        raise UsageError(f"--lsh-table direct would need 2^{bits} addresses a band: use cuckoo")
+    if flags.lsh_normalise == "exact" and getattr(generation, "lm_path", None):
+        raise UsageError("--lsh-normalise exact does not know the language model of --lm-path: leave one of the two out")
+
+
+SMALL = {"softmax": "lsh", "lsh_k": 4, "lsh_u": 2, "lsh_bands": 20, "lsh_hits": 3, "lsh_top": 8, "lsh_share": "sentence"}
+
+
+@register(
+    "softmax",
+    "lsh",
+    LSHFlags,
+    check=check,
+    needs=("search loop", "rows of a beam", "output layer", "one model"),
+    neutral=({"softmax": "lsh", "lsh_hits": 0}, {"softmax": "lsh", "lsh_top": 10**6, "lsh_share": "sentence"}),
+    example=(SMALL, {**SMALL, "lsh_normalise": "exact"}),
+    paper="Shi, Xu and Knight 2018, locality sensitive hashing",
+)
+def build(flags, context) -> LSH:
+    if len(context.models) > 1:
+        raise UsageError("--softmax lsh has one index and an ensemble has several output layers: use one model, or --softmax full")
+    arguments = shortlist_arguments(flags, context, flags.lsh_top, "--softmax lsh")
+    weight, bias = arguments["layers"][0]
+    if flags.lsh_k > weight.size(1) + (bias is not None):
+        raise UsageError(f"--lsh-k {flags.lsh_k} is above the output layer's {weight.size(1)} dimensions: lower it")
+    if flags.lsh_bands * weight.size(0) >= 1 << 31:
+        raise UsageError(
+            f"an LSH index has at most 2^31 entries, and --lsh-bands {flags.lsh_bands} times {weight.size(0):,} words is more: lower it"
+        )
+    table = str(flags.lsh_table)
+    if table == "auto":
+        table = "direct" if flags.lsh_u * lsh_torch.bits_of(flags.lsh_k) <= DIRECT_BITS else "cuckoo"
+    parameters = Parameters(flags.lsh_k, flags.lsh_u, flags.lsh_bands, flags.lsh_seed, table)
+    beside = None if flags.lsh_index == "off" else flags.lsh_index or context.checkpoint
+    make = partial(ExactLSH, FullScorer(context.models[0], context)) if str(flags.lsh_normalise) == "exact" else LSH
+    words = fingerprint_of_dictionary(context.dictionary)
+    return make(parameters, flags.lsh_hits, beside, words, share=str(flags.lsh_share), **arguments)

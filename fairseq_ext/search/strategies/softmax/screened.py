@@ -1,0 +1,222 @@
+"""The full softmax from weights of half the bytes, with checked scores (`--softmax screened`).
+
+All logits come from one product with the output weights rounded to 16 bits, which at few rows is bound by the bytes it reads. With
+D = W - rounded(W), a logit of a state x is wrong by at most |D_j| |x|. So
+
+1. the m words that look best, EOS and unk are scored again with the full weights;
+2. the others' sum of probabilities is wrong by at most the smaller of sum_j p_j (exp(|D_j| |x|) - 1) and, by the largest singular
+   value s of D, s |x| (sum_j p_j^2)^1/2 + exp(b) b^2 / 2 sum_j p_j with b = max_j |D_j| |x|: an interval for log Z;
+3. where that interval is wider than TOLERANCE, all words within one nat of the m-th are scored again too, then within two, three and
+   four (2,048 words at most);
+4. a row whose interval is still wider, or whose k best words are not all above what any word left out can reach, is computed in
+   full, and counted (recomputed_rows of --stats-file). Where that becomes more than one row in five, the full softmax takes over.
+
+Neutral setting: every one; the output is that of --softmax full, each token's score to within TOLERANCE by the bounds, and to some 1e-6
+as measured. So two hypotheses whose sums lie closer together than that can change places, as they do between two ways of summing in
+float32.
+With fewer bits the bounds no longer hold: the 8-bit weights of a model trained with label smoothing leave every row open, 12 bits 60%,
+14 bits 11%, 16 bits none, with 256 words scored again.
+Where it ends: with many rows a product is bound by its multiplications, of which there are as many as before.
+
+The bounds and their definition are in search/strategies/softmax/_error_bounds.py; on a CPU kernels/screen.cpp computes them. Where the compiled
+library is missing, for weights other than float32, and for numbers of rows at which a start-up probe finds it slower, the full softmax
+runs.
+"""
+
+import logging
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fairseq_ext.core.counters import Section
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.stats import Stats
+from fairseq_ext.kernels.library import library
+from fairseq_ext.model.protocol import Decoder
+from fairseq_ext.model.transformer.output_layer import output_layers
+from fairseq_ext.search.beam import Beam
+from fairseq_ext.search.log_probs import MANY, LogProbs, is_compiled
+from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.protocols import Softmax
+from fairseq_ext.search.registry import register
+from fairseq_ext.search.strategies.softmax._error_bounds import Screen
+
+logger = logging.getLogger("fairseq_ext")
+TOLERANCE = 5e-5  # of log Z, in nats
+PROBE_TIMES = 5
+GAIN = 0.97  # the share of the full softmax's time that screening must stay under to be used
+MOST_OPEN = 0.2  # share of rows computed in full from which screening no longer pays
+ENOUGH = 200  # rows to judge it by
+LEAST = 24  # words of a row that are scored again, at least
+
+
+def words_scored_again(k: int) -> int:
+    """m for a beam of k: twice the candidates of a row, or some more for words that logits processors forbid."""
+    return max(LEAST, 4 * k)
+
+
+class ScreenedLogProbs(LogProbs):
+    """Log-probabilities of which the best words' are exact; what the search asks for is exact, or made so.
+
+    subtle: what logits processors do to the rows is kept where a row is computed in full, by adding the difference to what it was at first.
+    """
+
+    def __init__(self, softmax: "Screened", decoder: Decoder, x: Tensor, screen: Screen):
+        value, self.known, self.ceiling, error = screen.log_probs(x)  # known (n, V), ceiling (n,): as Screen.log_probs says
+        super().__init__(value)
+        self.softmax, self.decoder, self.x, self.screen = softmax, decoder, x, screen
+        self.complete_(~(error <= screen.tolerance), fresh=True)
+
+    def complete_(self, rows: Tensor, fresh: bool = False) -> None:
+        """Compute rows (a mask (n,)) in full; fresh: no logits processor has been at the rows yet."""
+        which = rows.nonzero()[:, 0]
+        if not which.numel():
+            return
+        self.softmax.recomputed(which.numel())
+        x = self.x[which]
+        full = self.decoder.log_probs([x], self.screen.temperature)
+        if not fresh:
+            first = self.screen.log_probs(x)[0]
+            full = self._value[which] + torch.where(first > -torch.inf, full - first, 0.0)
+        self._value[which] = full
+        self.known[which] = True
+        self.ceiling[which] = -torch.inf
+
+    def topk(self, k: int, without: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        score, token = super().topk(k, without)
+        unsure = (score[:, -1] <= self.ceiling) & (self.ceiling > -torch.inf)
+        if bool(unsure.any()):
+            self.complete_(unsure)
+            score, token = super().topk(k, without)
+        return score, token
+
+    def best_of_sentences(self, c: int, before: Tensor, first: Tensor) -> tuple[Tensor, ...] | None:
+        if c > MANY or self._value.dtype != torch.float32 or not is_compiled(self._value):
+            return None
+        # subtle: rows computed in full can lower the last candidate's score, and so let other rows in
+        while True:
+            found = self._compiled_best(c, before, first)
+            last = found[2][:, -1].repeat_interleave(first.diff(), output_size=before.numel())  # (n,)
+            reached = before + self.ceiling
+            unsure = (reached >= last) & (reached > -torch.inf)
+            if not bool(unsure.any()):
+                return found
+            self.complete_(unsure)
+
+    def at(self, token: Tensor) -> Tensor:
+        token = token.expand(self._value.size(0), -1)
+        return super().at(token) + self.screen.change(self.x, token).masked_fill_(self.known.gather(1, token), 0.0)
+
+    def dense(self) -> Tensor:
+        self.make_exact_(torch.ones_like(self.ceiling, dtype=torch.bool))
+        return super().dense()
+
+    def dense_for_library(self) -> None:
+        """What is stored is not exact."""
+
+    def make_exact_(self, rows: Tensor) -> None:
+        self.complete_(rows & ~self.known.all(1))
+
+    def only_(self, token: Tensor, rows: Tensor) -> None:
+        super().only_(token, rows)
+        # what is left in those rows is exact, and nothing else is possible there
+        self.known |= rows[:, None]
+        self.ceiling = self.ceiling.masked_fill(rows, -torch.inf)
+
+    def reorder_(self, row: Tensor) -> None:
+        super().reorder_(row)
+        self.x, self.known, self.ceiling = self.x[row], self.known[row], self.ceiling[row]
+
+
+@dataclass
+class ScreenedCounts(Section):
+    """The `softmax` section of the statistics."""
+
+    key = "softmax"
+    rows: int = 0
+    screened_rows: int = 0  # of them, those that screening was used for
+    recomputed_rows: int = 0  # of these, those that were computed in full
+
+
+class Screened(Softmax):
+    """The softmax strategy."""
+
+    def __init__(self, screen: Screen | None, temperature: float, stats: Stats):
+        self.screen, self.temperature = screen, temperature
+        self.counts = stats.section(ScreenedCounts)
+        self.screened = self.open = 0  # rows of this process, by which screening is judged
+        self.faster: dict[int, bool] = {}  # by the power of two that the number of rows rounds up to
+
+    def __call__(self, decoder: Decoder, features: list[Tensor], beam: Beam | None = None, pool: Pool | None = None) -> LogProbs:
+        x = features[0]
+        self.counts.rows += x.size(0)
+        screen = self.screen
+        if screen is None or not self.is_faster(decoder, x, screen):
+            return LogProbs(decoder.log_probs(features, self.temperature))
+        self.counts.screened_rows += x.size(0)
+        self.screened += x.size(0)
+        if self.screened > ENOUGH and self.open > MOST_OPEN * self.screened:
+            logger.info("--softmax screened leaves too many rows open for this model: the full softmax takes over")
+            self.screen = None
+        return ScreenedLogProbs(self, decoder, x, screen)
+
+    def is_faster(self, decoder: Decoder, x: Tensor, screen: Screen) -> bool:
+        """Whether screening pays for so many rows: both timed in turns when that number first comes up."""
+        size = (x.size(0) - 1).bit_length()
+        if size not in self.faster:
+            ways = (lambda: decoder.log_probs([x], screen.temperature), lambda: ScreenedLogProbs(self, decoder, x, screen))
+            times: list[list[float]] = [[], []]
+            before = self.open, self.counts.recomputed_rows
+            for turn in range(PROBE_TIMES + 1):
+                for way, spent in zip(ways, times, strict=True):
+                    if x.is_cuda:
+                        torch.cuda.synchronize(x.device)
+                    start = time.perf_counter()
+                    way()
+                    if x.is_cuda:
+                        torch.cuda.synchronize(x.device)
+                    if turn:
+                        spent.append(time.perf_counter() - start)
+            self.open, self.counts.recomputed_rows = before  # what the probe has computed is no row of the search
+            self.faster[size] = min(times[1]) < GAIN * min(times[0])
+        return self.faster[size]
+
+    def recomputed(self, rows: int) -> None:
+        """Count rows that were computed in full."""
+        self.open += rows
+        self.counts.recomputed_rows += rows
+
+
+def unavailable(weight: Tensor, m: int) -> str | None:
+    """Why weights cannot be screened, in words; None when they can."""
+    if weight.dtype != torch.float32:
+        return f"the weights are {str(weight.dtype).removeprefix('torch.')}"
+    if weight.size(0) < 4 * m:
+        return f"there are only {weight.size(0):,} words"
+    return "there is no compiled library" if weight.device.type == "cpu" and library() is None else None
+
+
+@register(
+    "softmax",
+    "screened",
+    needs=("search loop", "rows of a beam", "output layer", "softmax's own order", "one model"),
+    neutral=({"softmax": "screened"},),
+    example=({"softmax": "screened"},),
+    paper="the full softmax from half the bytes, with certified bounds",
+)
+def build(flags, context) -> Screened:
+    if len(context.models) > 1:
+        raise UsageError("--softmax screened bounds one output layer and an ensemble has several: use one model, or --softmax full")
+    [(weight, bias)] = output_layers(context.models, "--softmax screened")
+    m = words_scored_again(context.k)
+    reason, screen = unavailable(weight, m), None
+    if reason is None:
+        try:
+            screen = Screen(weight, bias, context.temperature, m, [context.eos, context.unk], TOLERANCE)
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+    if reason is not None:
+        logger.info("--softmax screened computes every word in full precision, because %s", reason)
+    return Screened(screen, context.temperature, context.stats)

@@ -1,0 +1,33 @@
+"""The T most frequent target words as a shortlist, to compare LSH with (`--softmax top`).
+
+    TOP in X. Shi, S. Xu and K. Knight. Fast Locality Sensitive Hashing for Beam Search on GPU. AAAI 2019,
+    https://arxiv.org/abs/1806.00588
+
+EOS, unk and what prefixes and constraints need are always scored; probabilities are normalised over the shortlist.
+
+| symbol | flag |
+| --- | --- |
+| T | --shortlist-top |
+| the shortlist of all rows of a call, or of a sentence's | --shortlist-share batch, sentence |
+
+Neutral setting: --softmax full; or a T of the vocabulary's size or more.
+"""
+
+from fairseq_ext.search.registry import register
+from fairseq_ext.search.strategies.softmax._flags import TopFlags, check_top
+from fairseq_ext.search.strategies.softmax._shortlist import shortlist_arguments
+from fairseq_ext.search.strategies.softmax._softmax_shortlist import ShortlistSoftmax
+
+
+@register(
+    "softmax",
+    "top",
+    TopFlags,
+    check=check_top,
+    needs=("search loop", "rows of a beam", "output layer"),
+    neutral=({"softmax": "top", "shortlist_top": 10**6},),
+    example=({"softmax": "top", "shortlist_top": 12, "shortlist_share": "sentence"},),
+    paper="Shi, Xu and Knight 2018, baseline TOP",
+)
+def build(flags, context) -> ShortlistSoftmax:
+    return ShortlistSoftmax(share=str(flags.shortlist_share), **shortlist_arguments(flags, context, flags.shortlist_top, "--softmax top"))

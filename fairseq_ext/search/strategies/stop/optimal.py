@@ -1,0 +1,157 @@
+"""Optimal ending: stop as soon as no live hypothesis can win, provably; and a bounded length reward (`--stop optimal`).
+
+    L. Huang, K. Zhao and M. Ma. When to Finish? Optimal Beam Search for Neural Text Generation (modulo beam size).
+    EMNLP 2017. https://aclanthology.org/D17-1227/
+
+Eq. 3 (unnormalised scores) and Eq. 4 (with the reward) are one test here: the n-th best finished score against the best that any live
+hypothesis can still reach (`Scoring.bound`). A finished hypothesis never grows, so only live ones enter the bound; ties stop.
+
+| symbol | flag |
+| --- | --- |
+| b | --beam |
+| r | --length-reward |
+| l = ratio x source length | --length-ratio, and --length-offset to add a constant (0 in the paper) |
+| expansion of B_i | --stop-expansion paper: a finished candidate takes a slot of the step; fairseq: it does not |
+
+Baselines: count.py (fairseq), first.py, shrink.py. Neutral setting: --stop count without --length-reward.
+The certificate holds for this beam's search (the paper's "modulo beam size"), not for the model; where the length limit cuts the search
+it stays open, and the gap is reported.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from fairseq.dataclass import ChoiceEnum
+from torch import Tensor
+
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.stats import Stats
+from fairseq_ext.kernels.beam import PlugRules, StopRule
+from fairseq_ext.search.beam import Beam
+from fairseq_ext.search.candidates import Candidates, StopDecision
+from fairseq_ext.search.finished import Ending, Finished
+from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.protocols import Stop
+from fairseq_ext.search.registry import register
+from fairseq_ext.search.scoring import Scoring
+from fairseq_ext.search.strategies.stop._certificates import Certificates, Saved
+from fairseq_ext.search.strategies.stop.length_reward import LengthFlags, check_length
+from fairseq_ext.search.upload import upload
+
+
+@dataclass
+class OptimalFlags(LengthFlags):
+    stop_expansion: ChoiceEnum(["fairseq", "paper"]) = field(  # type: ignore[valid-type]
+        default="fairseq",
+        metadata={"help": "whether a candidate that ends takes a slot of its step's beam (paper) or not (default: fairseq)"},
+    )
+    prune_bound: bool = field(
+        default=False,
+        metadata={"help": "with --stop optimal: drop live hypotheses that provably cannot enter the n-best list (default: off)"},
+    )
+
+
+class OptimalEnding(Stop):
+    """Final when the n-th best finished hypothesis is at least as good as any live one can become."""
+
+    def __init__(self, eos: int, scoring: Scoring, stats: Stats, paper: bool, prune: bool):
+        self.eos = eos
+        self.scoring = scoring
+        self.stats, self.certificates, self.early_end = stats, stats.section(Certificates), stats.section(Saved)
+        self.paper = paper  # expansion
+        self.prune = prune
+        self.variable = paper or prune
+
+    @property
+    def rules(self) -> PlugRules | None:
+        return PlugRules(StopRule.OPTIMAL, paper=self.paper, prune_bound=self.prune)
+
+    def __call__(self, candidates: Candidates, beam: Beam, pool: Pool, finished: Finished, at_limit: Tensor | None) -> StopDecision:
+        live = beam.live_index()
+        rewarded = beam.of_sentences("rewarded", lambda: self.scoring.rewarded(pool, live)[:, None])
+        longest = beam.of_sentences("longest", lambda: pool.limit()[live][:, None] + 1.0)
+        ends, goes_on = candidates.ends_and_goes_on(self.eos)
+        # a candidate is finished among the k best; the k best others go on, or in the paper's expansion those of the k best
+        first_k = candidates.within_width()
+        done = ends & first_k
+        stays = goes_on & first_k if self.paper else goes_on & (goes_on.cumsum(1) <= candidates.most)
+        score = self.scoring(candidates.score, beam.step + 1, rewarded).masked_fill(~done, -torch.inf)
+        best = finished.rank_(live, score)
+        # the certificate: no live hypothesis can reach the n-th best finished score
+        reach = self.scoring.bound(candidates.score, beam.step + 1, longest, rewarded).masked_fill(~stays, -torch.inf)  # (S, c)
+        worst = best[:, -1:]  # (S, 1)
+        if self.prune:
+            self.stats.drop(stays & (reach <= worst))
+            stays = stays & (reach > worst)
+        final = reach.amax(1) <= worst[:, 0]
+        if at_limit is None and candidates.widths is None and beam.counts is None and beam.width == candidates.width:
+            each = beam.of_sentences("saved", lambda: upload([0.0, 1.0, candidates.width], beam.device))  # gap, steps, rows
+            finished.ending[:, :3].index_copy_(0, live, (longest - (beam.step + 1)) * each)
+        else:
+            gap = self.gap(at_limit, beam, best, longest, rewarded)
+            steps, beyond, missed = self.saved(candidates, beam, longest)
+            finished.ending[live] = torch.stack([gap, steps, beyond, finished.ending[live, 3].clamp(min=0) + missed], dim=1)
+        if at_limit is not None:
+            final = final | at_limit
+        return StopDecision(done, stays if self.variable else ~ends, final)
+
+    def gap(self, at_limit: Tensor | None, beam: Beam, best: Tensor, longest: Tensor, rewarded: Tensor) -> Tensor:
+        """What the answer of each sentence (S,) may lack, in nats, if it ends here: 0 where it is proved the best.
+
+        A sentence that its length limit cuts is open unless no row of the last step could have won.
+        """
+        if at_limit is None:
+            return torch.zeros_like(best[:, 0])
+        top = beam.by_sentence(beam.last_score(), -torch.inf).amax(1, keepdim=True)
+        reach = self.scoring.bound(top, beam.step, longest, rewarded)[:, 0]
+        return (reach - best[:, -1]).masked_fill(~at_limit | (reach <= best[:, -1]), 0.0)
+
+    def saved(self, candidates: Candidates, beam: Beam, longest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What the run to the length limit with k rows a step would take: (S,) steps and rows beyond this step, and the rows that this
+        step has not had."""
+        steps = (longest - (beam.step + 1))[:, 0]
+        width = torch.full_like(steps, candidates.width) if candidates.widths is None else candidates.widths
+        missing = width - (beam.width if beam.counts is None else beam.counts)
+        begun = beam.step > 0  # one row a sentence is all that the first step has
+        begun = begun[:, 0] if isinstance(begun, Tensor) else begun
+        return steps, steps * width, missing * begun
+
+    def ended(self, ending: Ending) -> None:
+        self.certificates.count(ending)
+        self.early_end.count(ending)
+
+
+def check(flags, generation) -> None:
+    """Refuse scores that no certificate can compare (raises UsageError)."""
+    check_length(flags, generation)
+    if not math.isfinite(generation.lenpen):
+        raise UsageError(f"--lenpen {generation.lenpen} gives no score that --stop optimal could compare: use a number")
+
+
+def certificate(flags, generation) -> str:
+    """What the certificate of --stop optimal holds for: sums of log-probabilities, those with the reward, or either over length**lenpen
+    (whose bound is exact and loose)."""
+    if not generation.unnormalized and generation.lenpen:
+        return "certificate=normalised"
+    return "certificate=reward" if flags.length_reward else "certificate=raw"
+
+
+@register(
+    "stop",
+    "optimal",
+    OptimalFlags,
+    check=check,
+    tell=certificate,
+    needs=("search loop", "beam", "scores of at most 0"),
+    example=(
+        {"stop": "optimal"},
+        {"stop": "optimal", "stop_expansion": "paper"},
+        {"stop": "optimal", "prune_bound": True, "unnormalized": True},
+        {"stop": "optimal", "length_reward": 0.5, "unnormalized": True},
+    ),
+    paper="Huang, Zhao and Ma 2017, optimal ending",
+)
+def build(flags, context) -> OptimalEnding:
+    paper = str(flags.stop_expansion) == "paper"
+    return OptimalEnding(context.eos, context.scoring, context.stats, paper, flags.prune_bound)

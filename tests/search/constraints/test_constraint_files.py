@@ -1,0 +1,585 @@
+"""Reading constraints: formats, segmentation, and every input that must be refused with one sentence."""
+
+import io
+import json
+import os
+import pickle
+import random
+import re
+import threading
+from itertools import combinations, pairwise
+
+import pytest
+import sentencepiece
+import torch
+from fairseq.data import Dictionary
+from fairseq.data.encoders.byte_bpe import ByteBPE
+from fairseq.data.encoders.byte_utils import byte_encode
+from fairseq.data.encoders.bytes import Bytes
+from fairseq.data.encoders.characters import Characters
+from fairseq.data.encoders.gpt2_bpe import GPT2BPE
+from fairseq.data.encoders.gpt2_bpe_utils import Encoder, bytes_to_unicode
+from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, SentencepieceConfig
+from fairseq.data.encoders.subword_nmt_bpe import SubwordNMTBPE, SubwordNMTBPEConfig
+from hypothesis import given
+from hypothesis import strategies as st
+from subword_nmt.learn_bpe import learn_bpe
+
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.files import Lines
+from fairseq_ext.search.constraints import files
+from fairseq_ext.search.constraints.files import ConstraintSource, Matching
+from fairseq_ext.search.constraints.glossary import GlossaryOptions
+from fairseq_ext.search.constraints.packed import from_packed
+from fairseq_ext.search.phrases.segmenter import Segmenter
+from fairseq_ext.search.phrases.sentence import EMPTY
+
+CORPUS = ["the red house", "a small red dog sees the house", "the dogs see a small house", "no dog sees the red houses"] * 5
+
+
+def words(text="a b c d e f g h") -> Dictionary:
+    dictionary = Dictionary()
+    for word in text.split():
+        dictionary.add_symbol(word)
+    return dictionary
+
+
+def dictionary_of(bpe, lines=CORPUS) -> Dictionary:
+    return words(" ".join(bpe.encode(line) for line in lines))
+
+
+def ids(dictionary: Dictionary, text: str) -> tuple[int, ...]:
+    """As fairseq does it."""
+    return tuple(dictionary.encode_line(text, append_eos=False, add_if_not_exist=False).tolist())
+
+
+@pytest.fixture
+def read(tmp_path):
+    """read(text, name=..., banned=..., glossary=...) -> ConstraintSource over the letters a to h."""
+
+    def make(content: str | bytes = "", name="c.txt", banned=None, glossary=None, dictionary=None, **encoders) -> ConstraintSource:
+        def write(name, content):
+            (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
+            return str(tmp_path / name)
+
+        files = [write(name, content), banned and write("banned", banned), glossary and GlossaryOptions(write("glossary", glossary))]
+        dictionary = dictionary or words()
+        return ConstraintSource(*files, Segmenter(dictionary, **encoders), dictionary)
+
+    return make
+
+
+@pytest.mark.parametrize("case, forms", [("any", ["man", "Man", "MAN"]), ("exact", ["man"])])
+def test_a_banned_word_is_banned_in_each_case_that_the_dictionary_has(tmp_path, case, forms):
+    """Where words are symbols, and no text is read."""
+    (tmp_path / "avoid").write_text("man\n")
+    dictionary = words("man woman Man dog MAN mAn")
+    source = ConstraintSource(None, str(tmp_path / "avoid"), None, Segmenter(dictionary), dictionary, Matching(banned=case))
+    assert set(source.common.banned) == {(dictionary.index(form),) for form in forms}
+
+
+def given_text(source: ConstraintSource, number=0) -> tuple:
+    """The phrases of a sentence as text, alternatives joined by a bar."""
+    dictionary = source.segmenter.dictionary
+    return tuple("|".join(dictionary.string(p) for p in c) for c in source.sentence(number, []).any_of)
+
+
+# -- formats ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "phrases"),
+    [
+        ("a b\tc", ("a b", "c")),
+        ("a", ("a",)),
+        ("a\ta", ("a", "a")),
+        (" a  b \t c ", ("a b", "c")),
+        ("", ()),
+        ("  ", ()),
+        ("a\r", ("a",)),
+        ('{"constraints": [["a", "b"], "c d"]}', ("a b", "c d")),
+        ('{"any_of": [["a", "b c"], ["d"]], "constraints": ["e"]}', ("e", "a|b c", "d")),
+        ('{"any_of": [["a", ["b", "c"], "a"]]}', ("a|b c",)),
+        ("{}", ()),
+    ],
+)
+def test_a_line_is_tab_separated_or_json(read, line, phrases):
+    assert given_text(read(f"{line}\n")) == phrases
+
+
+def test_json_line_with_everything(read):
+    found = read('{"constraints": [["a", "b"]], "any_of": [["c", "d e"]], "avoid": ["f", ["g", "h"]], "prefix": "h a"}').sentence(0, [])
+    assert found.any_of == (((4, 5),), ((6,), (7, 8)))
+    assert found.text == ("a b", "c|d e")
+    assert found.banned == ((9,), (10, 11)) and found.banned_text == ("f", "g h")
+    assert found.prefix == (11, 4) and found.prefix_text == "h a"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["<s> a b", '{"prefix": "a b"}', '{"constraints": ["<s> a b"]}', '{"prefix": "<s> a b", "constraints": ["<s> a b"]}'],
+)
+def test_a_phrase_that_starts_with_s_is_a_prefix(read, line):
+    found = read(line).sentence(0, [])
+    assert found.prefix == (4, 5) and found.any_of == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "json_lines"),
+    [
+        ("c.txt", '\n{"constraints": []}\n', True),
+        ("c.txt", "a\n{}\n", False),
+        ("c.jsonl", "\n", True),
+        ("c.JSON", "", True),
+        ("c.tsv", "{ a\n", False),
+    ],
+)
+def test_the_name_or_the_first_line_tells_the_format(read, name, content, json_lines):
+    assert (read(content, name).parse is files.parse_json) == json_lines
+
+
+def test_each_sentence_gets_its_line(read):
+    source = read("a\n\nb\tc")
+    assert [given_text(source, i) for i in range(3)] == [("a",), (), ("b", "c")]
+    assert len(source) == 3
+    source.check_size(3)
+
+
+def test_the_avoid_file_applies_to_every_sentence(read):
+    source = read('{}\n{"avoid": ["a"]}\n', banned="b c\n\n d\nd\n")
+    assert source.sentence(0, []).banned == ((5, 6), (7,))
+    assert source.sentence(0, []).banned_text == ("b c", "d")
+    assert set(source.sentence(1, []).banned) == {(5, 6), (7,), (4,)}
+
+
+def test_a_constraint_with_a_banned_phrase_is_unmet(read):
+    source = read('{"constraints": ["a b c", "b"], "any_of": [["b c", "d"], ["b c d", "a b c"]]}\n', banned="b c\n")
+    found = source.sentence(0, [])
+    assert given_text(source) == ("b", "d")
+    assert found.text == ("b", "b c|d")
+    reason = "conflicts with the banned phrase 'b c'"
+    assert found.unmet == (("a b c", reason), ("b c d|a b c", reason))
+
+
+def test_no_file_gives_nothing():
+    source = ConstraintSource(None, None, None, Segmenter(words()), words())
+    assert source.sentence(7, [4, 5, 2]) is EMPTY
+    assert not source and len(source) == 0
+    source.check_size(1000)
+
+
+def test_a_source_of_only_an_avoid_file_is_one(tmp_path):
+    (tmp_path / "banned").write_text("a\n")
+    assert ConstraintSource(None, str(tmp_path / "banned"), None, Segmenter(words()), words())
+
+
+# -- refusals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("a\t\tb", "line 2 of FILE has an empty phrase"),
+        ("a\t", "has an empty phrase"),
+        ("\t", "has an empty phrase"),
+        ("a xyz b", "in line 2 of FILE, the phrase 'a xyz b' contains the piece 'xyz', which the target dictionary lacks: reword"),
+        ("<unk>", "contains the piece '<unk>'"),
+        ("a </s>", "in line 2 of FILE, the phrase 'a </s>' contains '</s>', a symbol that no translation holds"),
+        ("<pad>", "contains '<pad>'"),
+        ("a <s>", "contains '<s>'"),
+        ("<s>", "has an empty phrase"),
+        ("<s> a\t<s> b", "line 2 of FILE has two target prefixes, 'a' and 'b'"),
+        ("\t".join(["a"] * 65), "line 2 of FILE has 65 phrases and 64 are allowed in a sentence"),
+        ("\t".join(["a b c d e f g h a"] * 57), "line 2 of FILE has 513 constraint tokens and 512 are allowed in a sentence"),
+    ],
+)
+def test_bad_tab_separated_lines(read, line, message):
+    source = read(f"a\n{line}\n")
+    assert given_text(source) == ("a",)  # the other lines are fine
+    check_refusal(source, message)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"constraints": ["a"]', "line 2 of FILE is not valid JSON"),
+        ("a b", "is not valid JSON"),
+        ("[" * 100_000, "is not valid JSON"),
+        ('["a"]', "is not a JSON object: write one with the keys constraints, any_of, avoid, prefix"),
+        ('{"constraint": ["a"]}', "has the unknown key 'constraint': the keys are constraints, any_of, avoid, prefix"),
+        ('{"constraints": ["a"], "constraints": ["b"]}', "has a key twice"),
+        ('{"constraints": "a"}', 'has "a" for "constraints": write a list of phrases'),
+        ('{"constraints": [1]}', 'has 1 for a phrase in "constraints": write a string or a list of words'),
+        ('{"constraints": [["a", 1]]}', "write a string or a list of words"),
+        ('{"constraints": [""]}', 'has an empty phrase in "constraints"'),
+        ('{"constraints": [[]]}', "has an empty phrase"),
+        ('{"constraints": [["a", " "]]}', "has an empty phrase"),
+        ('{"any_of": ["a"]}', 'has "a" for a constraint in "any_of": write a list of phrases'),
+        ('{"any_of": [[]]}', "has [] for a constraint"),
+        ('{"any_of": [["a", ""]]}', "has an empty phrase"),
+        ('{"avoid": ["xyz"]}', "in line 2 of FILE, the phrase 'xyz' contains the piece 'xyz'"),
+        ('{"avoid": {}}', "write a list of phrases"),
+        ('{"prefix": null}', "has null for a phrase"),
+        ('{"prefix": ""}', "has an empty phrase"),
+        ('{"prefix": "a </s>"}', "contains '</s>'"),
+        ('{"prefix": "a", "constraints": ["<s> b"]}', "two target prefixes, 'b' and 'a'"),
+    ],
+)
+def test_bad_json_lines(read, line, message):
+    check_refusal(read(f'{{"constraints": ["a"]}}\n{line}\n'), message)
+
+
+def check_refusal(source: ConstraintSource, message: str, number=1):
+    with pytest.raises(UsageError) as error:
+        source.sentence(number, [])
+    assert message in str(error.value).replace(source.lines.path, "FILE")
+    assert "\n" not in str(error.value)
+
+
+def test_the_limits_themselves_are_allowed(read):
+    assert len(read("\t".join(["a b c d e f g h"] * 64)).sentence(0, []).any_of) == 64
+
+
+@pytest.mark.parametrize("sentences", [1, 3])
+def test_a_file_of_another_length_is_refused(read, sentences):
+    with pytest.raises(UsageError, match=f"c.txt has 2 lines and the input has {sentences} sentences?: write one line for each"):
+        read("a\nb\n").check_size(sentences)
+
+
+def test_a_sentence_behind_the_last_line_is_refused(read):
+    check_refusal(read("a\nb\n"), "has 2 lines and the input has at least 3 sentences", number=2)
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    for place, flag in enumerate(("--constraints-file", "--avoid-file", "--glossary")):
+        files: list = [None] * 3
+        files[place] = GlossaryOptions(str(tmp_path / "none")) if flag == "--glossary" else str(tmp_path / "none")
+        with pytest.raises(UsageError, match=f"{flag}: cannot read .*none .No such file or directory.: name a file"):
+            ConstraintSource(*files, Segmenter(words()), words())
+    with pytest.raises(UsageError, match="Is a directory"):
+        ConstraintSource(str(tmp_path), None, None, Segmenter(words()), words())
+
+
+def test_a_line_that_is_not_utf8_is_refused_by_number(read):
+    check_refusal(read(b"a\nb \xe4\n"), "line 2 of FILE is not valid UTF-8 (byte 3): convert the file")
+    with pytest.raises(UsageError, match="line 3 of .*banned is not valid UTF-8"):
+        read(banned=b"a\n\n\xff\n")
+
+
+def test_bad_banned_lines_are_counted(read):
+    with pytest.raises(UsageError, match=r"line 2 of .*banned, the phrase 'x' contains the piece 'x'.*\(2 more such lines in the file\)"):
+        read(banned="a\nx\ny\nz\n")
+
+
+# -- large files ------------------------------------------------------------------------------------------------------
+
+
+@given(st.binary(max_size=40).map(lambda b: b.replace(b"\xef", b"\n")))
+def test_lines_are_those_between_line_feeds(tmp_path_factory, content):
+    path = tmp_path_factory.mktemp("lines") / "f"
+    path.write_bytes(content)
+    lines = Lines(str(path), "--flag")
+    expected = [line.rstrip(b"\n").rstrip(b"\r") for line in io.BytesIO(content)]
+    assert len(lines) == len(expected)
+    for number, line in enumerate(expected):
+        try:
+            text = line.decode()
+        except UnicodeDecodeError:
+            with pytest.raises(UsageError, match=f"line {number + 1} of"):
+                lines[number]
+        else:
+            assert lines[number] == text
+
+
+def test_lines_across_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr("fairseq_ext.core.files.BLOCK", 7)
+    text = [str(i) * (i % 5) for i in range(100)]
+    (tmp_path / "f").write_text("\n".join(text) + "\n")
+    lines = Lines(str(tmp_path / "f"), "--flag")
+    assert [lines[i] for i in range(len(lines))] == text
+
+
+def test_a_byte_order_mark_is_dropped(read):
+    assert given_text(read(b"\xef\xbb\xbfa\n")) == ("a",)
+    assert read(b"\xef\xbb\xbf{}\n").parse is files.parse_json
+
+
+def test_a_pipe_can_be_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_text("a\nb"))
+    writer.start()
+    assert len(ConstraintSource(str(tmp_path / "pipe"), None, None, Segmenter(words()), words())) == 2
+    writer.join()
+
+
+def test_a_million_lines_are_not_parsed_before_they_are_asked_for(read, monkeypatch):
+    monkeypatch.setattr(files, "parse_tabs", lambda line, where: pytest.fail("parsed"))
+    source = read("a\tb\n" * 1_000_000)
+    source.check_size(1_000_000)
+
+
+def test_a_source_can_be_sent_to_another_process(read):
+    source = pickle.loads(pickle.dumps(read("a\nb\n", banned="c", glossary="a\td\n")))
+    assert given_text(source, 1) == ("b",)
+
+
+# -- segmentation -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def spm(tmp_path_factory):
+    def train(lines, **options):
+        prefix = str(tmp_path_factory.mktemp("spm") / "m")
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines), model_prefix=prefix, hard_vocab_limit=False, minloglevel=2, **options
+        )
+        return prefix + ".model"
+
+    return train
+
+
+@pytest.fixture(scope="module")
+def encoders(spm, tmp_path_factory):
+    codes = tmp_path_factory.mktemp("codes") / "codes"
+    with open(codes, "w") as file:
+        learn_bpe(io.StringIO("\n".join(CORPUS)), file, 20)
+    gpt2 = object.__new__(GPT2BPE)  # its files come from the net; the encoder is fairseq's
+    symbols = list(bytes_to_unicode().values())
+    merges = [("Ġ", "r"), ("e", "d"), ("Ġr", "ed"), ("r", "ed"), ("h", "o"), ("Ġ", "ho")]
+    gpt2.bpe = Encoder({s: i for i, s in enumerate([*symbols, *map("".join, merges)])}, merges)
+    byte_bpe = object.__new__(ByteBPE)
+    # spaces count here: a model whose text gets no space in front
+    whole_words = {"model_type": "bpe", "vocab_size": 60, "add_dummy_prefix": False, "remove_extra_whitespaces": False}
+    byte_model = spm([byte_encode(line) for line in CORPUS], **whole_words)
+    byte_bpe.sp = sentencepiece.SentencePieceProcessor(model_file=byte_model)
+    return {
+        "sentencepiece": SentencepieceBPE(SentencepieceConfig(sentencepiece_model=spm(CORPUS, vocab_size=40))),
+        "subword_nmt": SubwordNMTBPE(SubwordNMTBPEConfig(bpe_codes=str(codes))),
+        "gpt2": gpt2,
+        "byte_bpe": byte_bpe,
+        "bytes": Bytes(),
+        "characters": Characters(),
+    }
+
+
+@pytest.mark.parametrize("name", ["sentencepiece", "subword_nmt"])
+@pytest.mark.parametrize("phrase", ["red", "small house", "dogs", "red dog sees"])
+def test_a_phrase_is_segmented_as_it_is_inside_a_sentence(encoders, name, phrase):
+    bpe = encoders[name]
+    dictionary = dictionary_of(bpe)
+    (form,) = Segmenter(dictionary, None, bpe).phrases(phrase, "here")
+    assert form == ids(dictionary, bpe.encode(phrase))
+    sentence = ids(dictionary, bpe.encode(f"the {phrase} no"))
+    assert any(sentence[i : i + len(form)] == form for i in range(len(sentence)))
+
+
+@pytest.mark.parametrize("settings", [{}, {"byte_fallback": True, "vocab_size": 320}, {"normalization_rule_name": "nmt_nfkc_cf"}], ids=str)
+@pytest.mark.parametrize("name", ["sentencepiece", "subword_nmt"])
+@pytest.mark.parametrize("text", ["the red house", "  The  REDﬁ½ x ", "Größe ☃ 3.5", "‖ a ‖b‖", "▁a ▁", ""])
+def test_a_normalised_text_is_what_its_pieces_read_as(encoders, spm, name, text, settings):
+    bpe = encoders[name]
+    if settings and name == "sentencepiece":
+        bpe = SentencepieceBPE(SentencepieceConfig(sentencepiece_model=spm(CORPUS, **({"vocab_size": 40} | settings))))
+    segmenter = Segmenter(dictionary_of(bpe), None, bpe)
+    assert (segmenter.sentencepiece is None) == (name != "sentencepiece" or "byte_fallback" in settings)
+    assert segmenter.normalised(text) == segmenter.there_and_back(text)
+
+
+@pytest.mark.parametrize("mark", ["", "@@"])
+def test_a_piece_that_is_not_known_is_cut_into_the_fewest_that_are(mark):
+    """Against all ways to cut it; the time grows with the length of the piece, not with its square."""
+    draw = random.Random(5)
+    body, known = "abcabcab", {"abc" + mark, "c" + mark, "a" + mark, "ab" + mark, "bca" + mark, "b", "cab"}
+    cuts = [cut for parts in range(1, 9) for cut in combinations(range(1, 8), parts - 1)]
+
+    def parts_of(cut: tuple[int, ...]) -> list[str]:
+        parts = [body[i:j] + mark for i, j in pairwise((0, *cut, len(body)))]
+        return [*parts[:-1], parts[-1].removesuffix(mark)] if mark else parts
+
+    for _ in range(50):
+        chosen = Dictionary()
+        for piece in draw.sample(sorted(known), draw.randint(3, len(known))):
+            chosen.add_symbol(piece)
+        segmenter = Segmenter(chosen)
+        possible = [parts for parts in map(parts_of, cuts) if all(map(segmenter.has, parts))]
+        found = segmenter.fewest(body, mark)
+        assert (len(found) == min(map(len, possible)) and found in possible) if possible else found == [body]
+    asked = []
+    segmenter.has = lambda piece: bool(asked.append(piece))
+    segmenter.fewest("[" * 10000, mark)
+    assert len(asked) < 10 * 10000
+
+
+@pytest.mark.parametrize("name", ["gpt2", "byte_bpe"])
+def test_byte_level_bpe_gives_two_forms(encoders, name):
+    bpe = encoders[name]
+    dictionary = dictionary_of(bpe, [*CORPUS, "red house"])
+    forms = Segmenter(dictionary, None, bpe).phrases("red house", "here")
+    assert forms == (ids(dictionary, bpe.encode("red house")), ids(dictionary, bpe.encode(" red house")))
+    assert len(set(forms)) == 2
+    for text, form in (("red house sees", forms[0]), ("the red house", forms[1])):
+        sentence = ids(dictionary, bpe.encode(text))
+        assert any(sentence[i : i + len(form)] == form for i in range(len(sentence)))
+
+
+@pytest.mark.parametrize("name", ["bytes", "characters"])
+def test_where_space_is_a_piece_one_form_is_enough(encoders, name):
+    bpe = encoders[name]
+    dictionary = dictionary_of(bpe)
+    assert Segmenter(dictionary, None, bpe).phrases("red dog", "here") == (ids(dictionary, bpe.encode("red dog")),)
+
+
+def test_a_form_that_the_dictionary_cannot_write_is_left_out(encoders):
+    bpe = encoders["gpt2"]
+    dictionary = words(bpe.encode("the red house"))  # lacks the pieces of "red" at the start
+    assert Segmenter(dictionary, None, bpe).phrases("red", "here") == (ids(dictionary, bpe.encode(" red")),)
+
+
+def test_both_forms_are_alternatives_and_both_are_banned(encoders, read):
+    bpe = encoders["gpt2"]
+    dictionary = dictionary_of(bpe, [*CORPUS, "red", "house"])
+    options = {"dictionary": dictionary, "bpe": bpe}
+    forms = Segmenter(dictionary, None, bpe).phrases("red", "here")
+    found = read("red", banned="house\n", **options).sentence(0, [])
+    assert found.any_of == (forms,) and found.text == ("red",)
+    assert found.banned_text == ("house", "house")
+    assert read("red house", banned="house\n", **options).sentence(0, []).unmet[0][0] == "red house"
+    # a prefix stands at the start only
+    assert read('{"prefix": "red"}', **options).sentence(0, []).prefix == forms[0]
+
+
+def test_typed_fields_get_their_text_and_forms_back(encoders):
+    bpe = encoders["gpt2"]
+    dictionary = dictionary_of(bpe, [*CORPUS, "red house"])
+    segmenter = Segmenter(dictionary, None, bpe)
+    packed = torch.tensor([1, *ids(dictionary, bpe.encode("red")), 0])
+    found = from_packed(packed, dictionary, 0, segmenter)
+    assert found.any_of == (segmenter.phrases("red", ""),) and found.text == ("red",)
+
+
+@pytest.mark.parametrize(
+    ("name", "phrase"), [("sentencepiece", "red žába"), ("subword_nmt", "red žu"), ("bytes", "red Q"), ("characters", "žž")]
+)
+def test_a_phrase_outside_the_dictionary_is_unmet_and_its_piece_named(encoders, read, name, phrase):
+    bpe = encoders[name]
+    dictionary = dictionary_of(bpe)
+    source = read(f"\n{phrase}\tred", dictionary=dictionary, bpe=bpe)
+    found = source.sentence(1, [])
+    (text, reason), pieces = found.unmet[0], bpe.encode(phrase).split()
+    assert text == phrase and found.text == ("red",) and len(found.unmet) == len(found.any_of) == 1
+    named = re.search("contains the piece '(.*)', which the target", reason)
+    assert named and named[1] == next(p for p in pieces if p not in dictionary)
+    assert source.segmenter.phrases("red", "") == found.any_of[0]
+    with pytest.raises(UsageError, match="in a prefix, the phrase .* contains the piece"):
+        source.segmenter.phrases(phrase, "a prefix")
+    assert source.banned_forms(phrase, "x") == {}  # what cannot be written never appears
+
+
+@pytest.mark.parametrize("name", ["sentencepiece", "subword_nmt"])
+def test_a_word_whose_piece_the_dictionary_lacks_is_written_in_others(encoders, name):
+    """The dictionary without one piece of a word, and with its letters."""
+    bpe = encoders[name]
+    whole = bpe.encode("red house").split()
+    longest = max(whole, key=len)
+    letters = [longest[: 1 + longest.startswith("▁")], *longest.removesuffix("@@")[1 + longest.startswith("▁") :]]
+    marked = [letter + "@@" * (name == "subword_nmt" and i + 1 < len(letters)) for i, letter in enumerate(letters)]
+    dictionary = Dictionary()
+    for piece in [*whole, *marked]:
+        if piece != longest:
+            dictionary.add_symbol(piece)
+    segmenter = Segmenter(dictionary, None, bpe)
+    assert longest not in dictionary and segmenter.writable("red house")
+    (form,) = segmenter.phrases("red house", "")
+    assert dictionary.unk() not in form and segmenter.decode(dictionary.string(form)) == "red house"
+
+
+class Splitter:
+    """A tokenizer: marks stand alone."""
+
+    def encode(self, text):
+        return " ".join(re.findall(r"\w+|\S", text))
+
+    def decode(self, text):
+        return re.sub(r" (\W)", r"\1", text)
+
+
+def test_the_tokenizer_comes_before_the_bpe(encoders, read):
+    bpe = encoders["subword_nmt"]
+    dictionary = dictionary_of(bpe, [*CORPUS, ", ."])
+    source = read("dog,red", dictionary=dictionary, tokenizer=Splitter(), bpe=bpe)
+    assert source.sentence(0, []).any_of == ((ids(dictionary, bpe.encode("dog , red")),),)
+
+
+def test_without_encoders_text_is_taken_as_segmented(read):
+    source = read("ho@@ use\nred", dictionary=words("ho@@ use"))
+    assert source.sentence(0, []).any_of == (((4, 5),),)
+    check_refusal(source, "; without --bpe and --tokenizer, phrases are taken as segmented already")
+
+
+def test_a_phrase_of_nothing_but_space_marks_is_refused(encoders, read):
+    bpe = encoders["sentencepiece"]
+    source = read("\u200b", dictionary=dictionary_of(bpe), bpe=bpe)
+    check_refusal(source, "is nothing once it is segmented", number=0)
+
+
+@pytest.mark.parametrize("name", ["sentencepiece", "subword_nmt", "gpt2", "bytes", "characters", "byte_bpe"])
+def test_the_source_text_is_recovered_for_the_glossary(encoders, read, name):
+    bpe = encoders[name]
+    dictionary = dictionary_of(bpe, [*CORPUS, "house"])
+    source = read("", glossary="small house\tred\ndog\tno\n", dictionary=dictionary, bpe=bpe)
+    tokens = dictionary.encode_line(bpe.encode("the dogs see a small house"), add_if_not_exist=False)
+    padded = torch.cat([torch.full((3,), dictionary.pad()), tokens])
+    for form in (tokens, padded, tokens.tolist()):
+        source.lines = None
+        assert source.sentence(0, form).text == ("red",)
+
+
+# -- file and glossary together ---------------------------------------------------------------------------------------
+
+
+def test_glossary_terms_come_behind_the_lines_own(read):
+    source = read("h", glossary="a\tg\nb\tf|e e\n")
+    found = source.sentence(0, ids(source.source, "b c a a"))
+    assert given_text(source) == ("h",)
+    assert found.any_of == (((11,),), ((9,), (8, 8)), ((10,),))
+    assert found.text == ("h", "f|e e", "g")
+
+
+def test_a_term_that_the_line_asks_for_itself_is_not_asked_for_twice(read):
+    source = read("g", glossary="a\tg\nb\tg\n")
+    assert source.sentence(0, ids(source.source, "a b")).text == ("g",)
+
+
+def test_a_term_that_contains_a_banned_phrase_is_unmet(read):
+    source = read("", banned="g\n", glossary="a\tg\nb\tg|h\n")
+    source.lines = None
+    found = source.sentence(0, ids(source.source, "a b"))
+    assert found.any_of == (((11,),),)
+    assert found.unmet == (("g", "conflicts with the banned phrase 'g'"),)
+
+
+def test_terms_beyond_the_limits_are_unmet_and_the_corpus_goes_on(tmp_path):
+    terms = [f"w{i}" for i in range(70)]
+    dictionary = words(" ".join(terms))
+    (tmp_path / "g").write_text("".join(f"{t}\t{t}\n" for t in terms))
+    source = ConstraintSource(None, None, GlossaryOptions(str(tmp_path / "g")), Segmenter(dictionary), dictionary)
+    found = source.sentence(0, ids(dictionary, " ".join(terms)))
+    assert found.text == tuple(terms[:64])
+    assert found.unmet == tuple((t, "more than 64 phrases or 512 tokens in the sentence") for t in terms[64:])
+
+
+@given(st.lists(st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=3), max_size=5))
+def test_both_formats_say_the_same(tmp_path_factory, phrases):
+    folder = tmp_path_factory.mktemp("formats")
+    (folder / "c.tsv").write_text("\t".join(" ".join(p) for p in phrases) + "\n")
+    (folder / "c.jsonl").write_text(json.dumps({"constraints": phrases}) + "\n")
+    one, other = (ConstraintSource(str(folder / f), None, None, Segmenter(words()), words()).sentence(0, []) for f in ("c.tsv", "c.jsonl"))
+    assert one == other
+    assert one.any_of == tuple((ids(words(), " ".join(p)),) for p in phrases)
+
+
+@pytest.mark.parametrize(("text", "warned"), [("\n", True), ("a\n", False)], ids=["empty", "a phrase"])
+def test_a_file_without_phrases_is_warned_of(text, warned, tmp_path, caplog):
+    (tmp_path / "avoid").write_text(text)
+    ConstraintSource(None, str(tmp_path / "avoid"), None, Segmenter(words()), words())
+    assert ("avoid has no phrases, so nothing is banned" in caplog.text) == warned

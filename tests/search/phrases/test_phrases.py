@@ -1,0 +1,217 @@
+"""The phrase automata of search/phrases/required.py against the plainest reading of what they say: look at all suffixes after every token."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairseq_ext.search.phrases.required import build_table
+
+Alternatives = tuple[tuple[int, ...], ...]  # one constraint, met by any one of its phrases
+
+
+class Automata:
+    """One sentence's row, token by token."""
+
+    def __init__(self, constraints, ordered: bool = False):
+        self.table = build_table([constraints], ordered, torch.device("cpu"))
+        self.place, self.count = (x[None] for x in self.table.begin(torch.tensor([0])))  # (1, 1, G)
+
+    def read(self, token: int) -> None:
+        self.place, self.count = self.table.advance(self.place, self.count, torch.tensor([[token]]))
+
+    def bank(self) -> int:
+        return int(self.table.bank(self.place, self.count))
+
+    def total(self) -> int:
+        return int(self.table.total)
+
+    def met(self) -> bool:
+        return self.bank() == self.total()
+
+    def wanted(self) -> set[int]:
+        return set(self.table.next_token(self.place, self.count).flatten().tolist()) - {-1}
+
+
+class Plain:
+    """The same without automata: a constraint looks at the tokens read since it was last met (ordered: since it became current)."""
+
+    def __init__(self, constraints, ordered: bool = False):
+        self.ordered = ordered
+        self.groups: list[list] = []  # [phrases, how often needed, how often met, first token that still counts]
+        for alternatives in constraints:
+            phrases = sorted({tuple(p) for p in alternatives})
+            known = None if ordered else next((g for g in self.groups if g[0] == phrases), None)
+            if known:
+                known[1] += 1
+            else:
+                self.groups.append([phrases, 1, 0, 0])
+        self.tokens: list[int] = []
+
+    def active(self) -> list[list]:
+        open_ = [g for g in self.groups if g[2] < g[1]]
+        return open_[:1] if self.ordered else open_
+
+    def read(self, token: int) -> None:
+        self.tokens.append(token)
+        active = self.active()
+        for group in active:
+            phrases, *_, start = group
+            if any(self.ends_with(p, len(p), start) for p in phrases):
+                group[2] += 1
+                group[3] = len(self.tokens)
+                if self.ordered:
+                    for other in self.groups:
+                        other[3] = len(self.tokens)
+
+    def ends_with(self, phrase, n: int, start: int) -> bool:
+        return len(self.tokens) - n >= start and tuple(self.tokens[len(self.tokens) - n :]) == tuple(phrase[:n])
+
+    def place(self, phrase, start: int) -> int:
+        return max(n for n in range(len(phrase)) if self.ends_with(phrase, n, start))
+
+    def bank(self) -> int:
+        """Tokens of met constraints, and what the closest phrase of an open one has."""
+        partial = [min(map(len, g[0])) - len(p) + self.place(p, g[3]) for g in self.active() for p in g[0]]
+        return sum(times * min(map(len, phrases)) for phrases, _, times, _ in self.groups) + max([0, *partial])
+
+    def total(self) -> int:
+        return sum(need * min(map(len, phrases)) for phrases, need, *_ in self.groups)
+
+    def wanted(self) -> set[int]:
+        return {p[self.place(p, g[3])] for g in self.active() for p in g[0]}
+
+
+def one(*phrases) -> list[Alternatives]:
+    """Constraints without alternatives."""
+    return [(tuple(p),) for p in phrases]
+
+
+# ---- sequences
+
+
+@pytest.mark.parametrize(
+    "constraints, tokens, met",
+    [
+        # ALGORITHMS.md, section 1: sequences that both public implementations get wrong
+        (one([1, 2, 3]), [1, 1, 2, 3], [True]),
+        (one([1, 2, 3]), [1, 2, 1, 2, 3], [True]),
+        (one([1, 1, 2]), [1, 1, 1, 2], [True]),
+        (one([1, 2, 3], [2, 4]), [1, 2, 4], [False, True]),
+        (one([1, 2], [2, 3]), [1, 2, 3], [True, True]),
+        (one([11, 12]), [11, 11, 12], [True]),
+        (one([1, 2], [1]), [1, 9], [False, True]),
+        ([((1, 2, 3, 4), (2, 3, 5), (3, 6), (7,))], [1, 2, 3, 5], [True]),
+        # more of the kind
+        (one([1, 2, 1, 2, 3]), [1, 2, 1, 2, 1, 2, 3], [True]),
+        (one([1, 2, 3], [2]), [1, 2, 3], [True, True]),
+        (one([2, 3], [1, 2, 3, 4]), [1, 2, 3, 5], [True, False]),
+    ],
+)
+def test_overlaps_and_broken_matches(constraints, tokens, met):
+    row = Automata(constraints)
+    for token in tokens:
+        row.read(token)
+    assert (row.count >= row.table.need).flatten().tolist() == met
+
+
+@pytest.mark.parametrize(
+    "constraints, tokens, met, bank",
+    [
+        (one([1, 2, 3], [2, 4]), [1, 2, 4], False, 2),
+        (one([1, 2, 3], [2, 4]), [1, 2, 4, 1, 2, 3], True, 5),
+        (one([1, 2], [2, 3]), [1, 2, 3], True, 4),
+        (one([1, 2], [1]), [1, 9], False, 1),
+        (one([1, 2], [1]), [1, 9, 1], False, 2),
+        (one([1, 2], [1]), [1, 2], True, 3),
+        (one([1, 1], [1, 1]), [1, 1, 1], False, 3),
+        (one([1, 1], [1, 1]), [1, 1, 1, 1], True, 4),
+        (one([1, 2, 1], [1, 2, 1]), [1, 2, 1, 2, 1], False, 4),  # copies are disjoint: "1 2 1" and "2 1"
+        ([((1, 2, 3, 4), (5, 6))], [1, 2, 3], False, 1),  # one token lacks, of two
+        ([((1, 2, 3, 4), (5, 6))], [1, 2, 9], False, 0),
+        ([((1, 2),), ((1, 2), (3,))], [1, 2], True, 3),
+        ([((1,), (2,)), ((1,), (2,))], [1, 2], True, 2),
+        ([], [1, 2], True, 0),
+    ],
+)
+def test_met_and_bank(constraints, tokens, met, bank):
+    row = Automata(constraints)
+    for token in tokens:
+        row.read(token)
+    assert (row.met(), row.bank()) == (met, bank)
+
+
+def test_ordered_phrases_come_one_behind_the_other_and_stay_met():
+    row = Automata(one([1, 2], [3]), ordered=True)
+    banks = []
+    for token in [3, 1, 9, 1, 2, 9, 3]:
+        row.read(token)
+        banks.append(row.bank())
+    assert banks == [0, 1, 0, 1, 2, 2, 3]
+
+
+def test_ordered_copies_are_two_constraints():
+    row = Automata(one([1], [2], [1]), ordered=True)
+    for token, met in [(1, False), (1, False), (2, False), (1, True)]:
+        row.read(token)
+        assert row.met() == met
+
+
+# ---- brute force on random strings over tiny alphabets
+
+letters = st.integers(1, 3)
+phrase = st.lists(letters, min_size=1, max_size=4).map(tuple)
+constraint = st.lists(phrase, min_size=1, max_size=3).map(tuple)
+constraints_ = st.one_of(
+    st.lists(phrase.map(lambda p: (p,)), min_size=0, max_size=4),  # plain, copies likely
+    st.lists(constraint, min_size=0, max_size=3),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(constraints_, st.lists(letters, max_size=14), st.booleans())
+def test_equals_looking_at_every_suffix(constraints, tokens, ordered):
+    row, plain = Automata(constraints, ordered), Plain(constraints, ordered)
+    assert row.total() == plain.total()
+    for token in tokens:
+        row.read(token)
+        plain.read(token)
+        assert row.bank() == plain.bank()
+        assert row.count[0, 0, : len(plain.groups)].tolist() == [g[2] for g in plain.groups]
+        assert row.wanted() == plain.wanted()
+
+
+@settings(max_examples=200, deadline=None)
+@given(constraints_, st.lists(letters, max_size=10), st.booleans())
+def test_some_wanted_token_always_brings_a_row_closer(constraints, tokens, ordered):
+    """What the deadline rests on: total - bank steps are enough, wherever a row stands."""
+    row = Automata(constraints, ordered)
+    for token in tokens:
+        row.read(token)
+    while not row.met():
+        before = (row.place, row.count, row.bank())
+        banks = {}
+        for token in row.wanted():
+            row.place, row.count = before[:2]
+            row.read(token)
+            banks[token] = row.bank()
+        assert max(banks.values()) > before[2]
+        row.place, row.count = before[:2]
+        row.read(max(banks, key=banks.__getitem__))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(constraints_, min_size=1, max_size=4), st.lists(st.lists(letters, min_size=6, max_size=6), min_size=3, max_size=3))
+def test_sentences_and_rows_do_not_touch_each_other(batch, rows):
+    """A table of several sentences, three rows each, equals one row at a time."""
+    table = build_table(batch, False, torch.device("cpu"))
+    place, count = (x[:, None].expand(-1, 3, -1) for x in table.begin(torch.arange(len(batch))))
+    for token in zip(*rows, strict=True):
+        place, count = table.advance(place, count, torch.tensor([token] * len(batch)))
+    banks = table.bank(place, count).tolist()
+    for constraints, got in zip(batch, banks, strict=True):
+        for tokens, bank in zip(rows, got, strict=True):
+            alone = Automata(constraints)
+            for token in tokens:
+                alone.read(token)
+            assert alone.bank() == bank

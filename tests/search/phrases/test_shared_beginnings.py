@@ -1,0 +1,135 @@
+"""Banned phrases that are read as a tree are met where they are when each is read by itself."""
+
+import random
+
+import pytest
+
+from fairseq_ext.search.phrases import automaton
+from fairseq_ext.search.phrases.automaton import NOTHING, Pattern, of_texts, of_tokens
+from fairseq_ext.search.phrases.pieces import IN, LED, OUT, SPACE, START, Pieces, is_letter
+
+TEXTS = ["a", "b", "ab", "ba", " a", " b", " ab", " ba", " ", "!", " !", "a!", "aa", " aab", "-", "b a", "b-"]
+
+
+class OneByOne:
+    """Reads tokens unit by unit, each pattern by itself: an item is (pattern, units of it that have come)."""
+
+    def __init__(self, patterns, reading):
+        self.patterns, self.reading = patterns, reading
+        self.lengths = [len(pattern.units) for pattern in patterns]
+        self.pends = [reading.whole and reading.is_letter(pattern.units[-1]) for pattern in patterns]
+        self.starting = {}
+        for p, pattern in enumerate(patterns):
+            self.starting.setdefault(pattern.units[0], []).append(p)
+        self.through = ()
+
+    def context_behind(self, token):
+        """The context behind a token with which nothing has begun."""
+        last = self.reading.units(token)[-1]
+        return SPACE if last == " " else IN if self.reading.is_letter(last) else OUT
+
+    def is_pending(self, items):
+        """Whether all of a pattern has come."""
+        return any([at == self.lengths[p] for p, at in items])
+
+    def continuing(self, items):
+        """Tokens that may lead on with one of the items."""
+        found = set()
+        for p, at in items:
+            units = self.patterns[p].units
+            if at < len(units):
+                found.update(self.reading.continuing(units[at:], False))
+                if units[at - 1] == " ":  # several spaces are one
+                    found.update(self.reading.continuing(" " + str(units[at:]), False))
+        return found
+
+    def token(self, items, context, token):
+        """How often the patterns are met inside a token, and the items and context behind it."""
+        units = self.reading.units(token)
+        hits = 0
+        for unit in units:
+            met, items, context = self.unit(items, context, unit)
+            hits += met
+        return hits, items, context
+
+    def unit(self, items, context, unit):
+        """The same of one unit."""
+        blank = unit == " "
+        if blank and context in (START, LED):
+            return 0, items, LED
+        letter = self.reading.is_letter(unit)
+        hits = 0
+        after = set()
+        for p, at in items:
+            units = self.patterns[p].units
+            if at == len(units):
+                hits |= not letter
+            elif units[at] == unit:
+                after.add((p, at + 1))
+            elif blank and units[at - 1] == " ":
+                after.add((p, at))
+        if hits:
+            after.clear()
+        if not (letter and context == IN):
+            for p in self.starting.get(unit, ()):
+                if not self.patterns[p].at_start or context in (START, LED):
+                    after.add((p, 1))
+        if any(at == self.lengths[p] and not self.pends[p] for p, at in after):
+            hits += 1
+            after.clear()
+        return int(hits), frozenset(after) if after else NOTHING, SPACE if blank else IN if letter else OUT
+
+
+@pytest.fixture
+def one_by_one(monkeypatch):
+    """A function that makes an automaton by the plain reader."""
+
+    def make(build, *arguments):
+        with monkeypatch.context() as patch:
+            patch.setattr(automaton, "Reader", OneByOne)
+            return build(*arguments)
+
+    return make
+
+
+def met(automaton, tokens: list[int], behind) -> list[tuple[bool, bool]]:
+    """Of each token of a translation: whether a pattern is met in it, and whether the next one decides."""
+    state, out = START, []
+    for token in tokens:
+        arcs = automaton.arcs[state].get(token) or automaton.arcs[automaton.context[state]].get(token) or (0, behind(token))
+        state = arcs[1]
+        out.append((bool(arcs[0]), automaton.pending[state]))
+    return out
+
+
+def behind(token: int) -> int:
+    last = TEXTS[token][-1]
+    return SPACE if last == " " else IN if is_letter(last) else OUT
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("seed", range(25))
+def test_texts_are_met_in_the_same_tokens(seed, whole, one_by_one):
+    chance = random.Random(seed)
+    texts = {"".join(chance.choice("aab! -") for _ in range(chance.randint(1, 6))).strip() for _ in range(chance.randint(1, 12))}
+    patterns = [Pattern(" ".join(text.split()), at_start=chance.random() < 0.2) for text in sorted(texts) if text]
+    index = Pieces(TEXTS).as_written
+    one, shared = one_by_one(of_texts, patterns, index, whole), of_texts(patterns, index, whole)
+    hits = 0
+    for _ in range(300):
+        tokens = [chance.randrange(len(TEXTS)) for _ in range(12)]
+        expected = met(one, tokens, behind)
+        assert met(shared, tokens, behind) == expected, (patterns, [TEXTS[t] for t in tokens])
+        hits += sum(hit for hit, _ in expected)
+    assert hits or len(patterns) < 4
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_rows_of_tokens_are_met_in_the_same_places(seed, one_by_one):
+    chance = random.Random(seed)
+    rows = {tuple(chance.randrange(5) for _ in range(chance.randint(1, 4))) for _ in range(12)}
+    patterns = [Pattern(row) for row in sorted(rows)]
+    one, shared = one_by_one(of_tokens, patterns), of_tokens(patterns)
+    for _ in range(200):
+        tokens = [chance.randrange(5) for _ in range(12)]
+        assert met(shared, tokens, lambda token: OUT) == met(one, tokens, lambda token: OUT)

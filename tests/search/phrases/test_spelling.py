@@ -1,0 +1,53 @@
+"""The nearest spelling that a dictionary can write, and where it is told."""
+
+import pytest
+import torch
+from fairseq.data import Dictionary
+
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.search.constraints.packed import from_packed
+from fairseq_ext.search.phrases.segmenter import Segmenter
+from fairseq_ext.search.phrases.spelling import nearest_spelling
+
+
+@pytest.mark.parametrize(
+    ("text", "letters", "expected"),
+    [
+        ("naïve", "naive", "naive"),
+        ("Straße", "Stra\u0073e", "Strasse"),
+        ("don’t", "don't", "don't"),
+        ("ﬁnal", "final", "final"),
+        ("VEIN", "vein", "vein"),
+        ("vein", "Vein", "Vein"),
+        ("É", "e", "e"),  # two changes together
+        ("☃", "vein", None),
+    ],
+)
+def test_the_most_similar_writable_spelling(text, letters, expected):
+    assert nearest_spelling(text, lambda each: set(each) <= set(letters), []) == expected
+
+
+def test_a_word_that_the_dictionary_lacks_gives_way_to_a_similar_one():
+    dictionary = Dictionary()
+    for word in ("vein", "veins", "green", "▁lode", "art@@"):
+        dictionary.add_symbol(word)
+    segmenter = Segmenter(dictionary)
+    assert segmenter.writable("green veins") and not segmenter.writable("green veinss") and not segmenter.writable("<s> vein")
+    with pytest.raises(UsageError) as error:
+        segmenter.phrases("green veinss", "line 3 of g")
+    assert "in line 3 of g, the phrase 'green veinss' contains the piece 'veinss'" in str(error.value)
+    assert "; the nearest spelling that works is 'green veins';" in str(error.value)
+    with pytest.raises(UsageError) as error:
+        segmenter.phrases("xyz", "line 3 of g")
+    assert "nearest" not in str(error.value)
+
+
+def test_a_typed_phrase_gets_the_same_help():
+    dictionary = Dictionary()
+    for word in ("vein", "veins", "green"):
+        dictionary.add_symbol(word)
+    packed = torch.tensor([1, dictionary.index("green"), dictionary.unk(), 0])  # as fairseq-interactive packs "green veinss"
+    with pytest.raises(UsageError) as error:
+        from_packed(packed, dictionary, 4, Segmenter(dictionary), ["veinss"])
+    said = "in line 5 of the input, the phrase 'green veinss' contains the piece 'veinss', which the target dictionary lacks"
+    assert str(error.value).startswith(said) and "; the nearest spelling that works is 'green veins';" in str(error.value)

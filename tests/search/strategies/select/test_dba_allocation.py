@@ -1,0 +1,133 @@
+"""How dynamic beam allocation divides a beam among its banks."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fairseq.search import LexicallyConstrainedBeamSearch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from models import build, dictionary, generators
+
+from fairseq_ext.search.banks import by_banks
+from fairseq_ext.search.candidates import first_of_equals
+from fairseq_ext.search.strategies.select._banks import allocate, bank_sizes, deal
+
+
+@pytest.mark.parametrize(
+    "C, k, candidates, slots",
+    [
+        (0, 5, [5], [5]),
+        (1, 5, [5, 0], [5, 0]),
+        (1, 5, [5, 1], [4, 1]),
+        (1, 5, [10, 10], [2, 3]),
+        (1, 5, [1, 10], [1, 4]),
+        (2, 5, [5, 0, 0], [5, 0, 0]),
+        (2, 10, [5, 0, 7], [5, 0, 5]),
+        (2, 10, [5, 1, 7], [5, 1, 4]),
+        (3, 2, [1, 0, 1, 1], [0, 0, 1, 1]),
+        (3, 2, [1, 0, 1, 0], [1, 0, 1, 0]),
+        (3, 2, [4, 2, 2, 3], [0, 0, 0, 2]),
+        (2, 10, [1, 20, 1], [1, 8, 1]),
+        (4, 5, [4, 4, 0, 0, 0], [1, 4, 0, 0, 0]),  # Figure 3 of the paper: banks 2-4 are empty
+    ],
+)
+def test_known_allocations(C, k, candidates, slots):
+    assert allocate(k, torch.tensor([candidates]), torch.tensor([C]))[0].tolist() == slots
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(1, 20), st.lists(st.lists(st.integers(0, 15), min_size=6, max_size=6), min_size=1, max_size=4), st.data())
+def test_the_beam_is_filled_as_far_as_there_are_candidates(k, rows, data):
+    """Also: no bank gets more slots than it can fill, and sentences of one batch do not touch each other."""
+    top = [data.draw(st.integers(0, 5)) for _ in rows]
+    candidates = torch.tensor([[n if b <= t else 0 for b, n in enumerate(row)] for row, t in zip(rows, top, strict=True)])
+    slots = allocate(k, candidates, torch.tensor(top))
+    assert slots.sum(1).tolist() == candidates.sum(1).clamp(max=k).tolist()
+    assert (slots <= candidates).all() and (slots >= 0).all()
+    for i, t in enumerate(top):
+        assert torch.equal(allocate(k, candidates[i : i + 1, : t + 1], torch.tensor([t]))[0], slots[i, : t + 1])
+
+
+# ---- even
+
+
+BANKS = st.lists(st.integers(0, 15), min_size=1, max_size=8)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(1, 20), st.lists(BANKS, min_size=1, max_size=4))
+def test_even_slots_are_dealt_in_turn_from_the_highest_bank_down(k, rows):
+    """Against dealing by hand, a batch at a time."""
+    width = max(map(len, rows))
+    candidates = torch.tensor([row + [0] * (width - len(row)) for row in rows])
+    for row, slots in zip(candidates.tolist(), deal(k, candidates).tolist(), strict=True):
+        dealt = [0] * width
+        while sum(dealt) < min(k, sum(row)):
+            for bank in reversed(range(width)):
+                if dealt[bank] < row[bank] and sum(dealt) < k:
+                    dealt[bank] += 1
+        assert slots == dealt
+
+
+class State(SimpleNamespace):
+    """A row of fairseq's search whose next token says into which bank it leads."""
+
+    def next_tokens(self) -> set[int]:
+        return set()
+
+    def advance(self, token) -> "State":
+        return State(tokens=self.tokens, bank=self.banks[int(token)], banks=self.banks)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(1, 8), st.lists(st.integers(0, 5), min_size=2, max_size=16), st.randoms(use_true_random=True))
+def test_even_admits_what_fairseqs_own_search_does(k, banks, draw):
+    """LexicallyConstrainedBeamSearch.step_sentence on the same candidates: its first k are those that the dealt slots admit."""
+    n = len(banks)
+    score = torch.tensor(draw.sample([-0.25 * i for i in range(20)], n))
+    stock = LexicallyConstrainedBeamSearch(dictionary(), "unordered")
+    stock.vocab_size, stock.num_cands = n, 2 * k
+    row = State(tokens=[0] * 5, banks=banks)
+    tokens = torch.arange(n)
+    _, theirs, _, _ = stock.step_sentence(1, 0, torch.zeros(1, n), [row], torch.zeros(n, dtype=torch.long), tokens, score)
+    bank = torch.tensor([banks])
+    order, admitted = by_banks(deal(k, bank_sizes(bank, score[None], 6)), bank, score[None], torch.tensor([5]))
+    assert admitted.item() == min(k, n)
+    assert set(order[0, :k].tolist()) == set(theirs[:k].tolist())
+    assert order[0, k : 2 * k].tolist() == theirs[k:].tolist()  # what comes next where one of them ends
+
+
+@pytest.mark.parametrize("flags, even", [({}, True), ({"dba_allocation": "even"}, True), ({"dba_allocation": "paper"}, False)], ids=str)
+def test_the_flag_chooses_the_rule(flags, even):
+    assert generators([build("transformer", seed=2)], {"select": "dba", **flags}, beam=4).ours.strategies.select.even is even
+
+
+# ---- candidates
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 8), st.lists(st.tuples(st.integers(0, 3), st.integers(-5, 0), st.booleans()), min_size=1, max_size=20))
+def test_each_bank_admits_its_best(k, candidates):
+    """Against sorting in Python; scores repeat, and of equals the first comes first."""
+    bank = torch.tensor([[b for b, *_ in candidates]])
+    score = torch.tensor([[float(s) if ok else -torch.inf for _, s, ok in candidates]])
+    slots = allocate(k, bank_sizes(bank, score, 4), torch.tensor([3]))
+    order, admitted = by_banks(slots, bank, score, torch.tensor([3]))
+    ranked = sorted((i for i, c in enumerate(candidates) if c[2]), key=lambda i: -candidates[i][1])
+    banks = [[i for i in ranked if candidates[i][0] == b] for b in range(4)]
+    first = [i for i in ranked if i in banks[candidates[i][0]][: slots[0, candidates[i][0]]]]
+    rest = sorted((i for i in ranked if i not in first), key=lambda i: (banks[candidates[i][0]].index(i), -candidates[i][0]))
+    assert order[0, : len(ranked)].tolist() == first + rest and admitted.item() == len(first)
+
+
+def test_a_continuation_that_comes_twice_counts_once():
+    assert first_of_equals(torch.tensor([[7, 3, 7, 3, 1]])).tolist() == [[True, True, False, False, True]]
+
+
+def test_a_beam_with_fewer_slots_than_banks_deals_them_out_from_the_highest_bank_down():
+    """fairseq's stripes: the best of each bank, highest bank first, then the second best of each."""
+    bank = torch.tensor([[0, 0, 1, 3, 1, 3]])
+    score = torch.tensor([[-0.1, -0.2, -2.0, -9.0, -3.0, -8.0]])
+    order, _ = by_banks(torch.zeros(1, 4, dtype=torch.long), bank, score, torch.tensor([3]))
+    assert order[0].tolist() == [5, 2, 0, 3, 4, 1]

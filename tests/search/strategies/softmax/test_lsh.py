@@ -1,0 +1,359 @@
+"""--softmax lsh on models: what it must equal, how its lists grow and shrink, its index on disk, and what it refuses."""
+
+import logging
+import re
+import resource
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from models import alone, batch, build, dictionary, forced, generators, run, same
+
+from fairseq_ext import UsageError
+from fairseq_ext.core import array_file
+from fairseq_ext.core.stats import Stats
+from fairseq_ext.kernels import lsh_torch
+from fairseq_ext.kernels import shortlist as gathered
+from fairseq_ext.kernels.library import library
+from fairseq_ext.search.beam import Beam
+from fairseq_ext.search.log_probs import LogProbs
+from fairseq_ext.search.phrases.sentence import SentenceConstraints, met
+from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.strategies.softmax import _lsh_index, lsh
+from fairseq_ext.search.strategies.softmax._lsh_index import Parameters
+from fairseq_ext.search.strategies.softmax._shortlist_stats import ShortlistMeter
+from fairseq_ext.search.strategies.softmax.lsh import LSH
+
+WORDS = 600
+LENGTHS = [6, 4, 3, 1, 0]
+EVERYTHING = [{"lsh_hits": 0}, {"lsh_top": 10**6}, {"lsh_top": WORDS + 4}]
+PARAMETERS = Parameters(4, 2, 30, 1, "direct")
+
+
+def plug(t: int, T: int = 0, share: str = "batch", parameters: Parameters = PARAMETERS, bias: bool = False) -> LSH:
+    """The softmax over random weights (400, 16), words in order of frequency."""
+    V, generator = 400, torch.Generator().manual_seed(1)
+    layer = torch.randn(V, 16, generator=generator), torch.randn(V, generator=generator) if bias else None
+    base = torch.cat([torch.arange(min(T, V)), torch.tensor([2, 3])])
+    return LSH(parameters, t, None, layers=[layer], base=base, temperature=1.0, share=share, measured=ShortlistMeter(Stats(), 5, 0))
+
+
+@pytest.fixture(params=["compiled", "torch"])
+def way(request, monkeypatch) -> str:
+    """The compiled library, or as without it."""
+    if request.param == "torch":
+        monkeypatch.setattr(gathered, "takes", lambda weight: False)
+        monkeypatch.setattr(lsh, "library", lambda: None)
+    elif library() is None:
+        pytest.skip("no compiler")
+    return request.param
+
+
+def decoder(softmax: LSH) -> SimpleNamespace:
+    """The full softmax over the same weights."""
+    weight, bias = softmax.layers[0]
+    return SimpleNamespace(log_probs=lambda features, temperature: torch.nn.functional.linear(features[0], weight, bias).log_softmax(-1))
+
+
+def states(n: int, seed: int = 3) -> torch.Tensor:
+    return torch.randn(n, 16, generator=torch.Generator().manual_seed(seed))
+
+
+def scored(softmax: LSH, x: torch.Tensor) -> LogProbs:
+    """Log-probabilities of states x (n, 16), each of a sentence of its own."""
+    n = x.size(0)
+    pool = Pool({}, torch.ones(n), [9] * n, torch.arange(n), 2)
+    return softmax(decoder(softmax), [x], Beam.start(list(range(n)), 2, x.device, x.dtype), pool)
+
+
+def listed(softmax: LSH, x: torch.Tensor) -> list[set[int]]:
+    """The words on the list of each row."""
+    return [set(row.nonzero()[:, 0].tolist()) for row in scored(softmax, x).dense() > -torch.inf]
+
+
+# ---- what is on a list
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("table", ["direct", "cuckoo"])
+@pytest.mark.parametrize("share", ["batch", "sentence"])
+@pytest.mark.parametrize("t", [1, 3, 6])
+def test_lists_are_those_of_equations_3_9_and_10(way, share, t, table, bias):
+    softmax, x = plug(t, 20, share, Parameters(4, 2, 30, 1, table), bias=bias), states(5)
+    assert (softmax.compiled is not None) == (way == "compiled")
+    weight, shift = softmax.layers[0]
+    words, rows = (weight, x) if shift is None else (torch.cat([weight, shift[:, None]], 1), torch.cat([x, torch.ones(5, 1)], 1))
+    codes = [lsh_torch.wta_hash(each, softmax.index.dimensions, 2) for each in (words, rows)]
+    hits = (codes[1][:, None] == codes[0]).sum(-1)  # brute force
+    each = [{j for j in range(400) if hits[i, j] >= t} | set(range(20)) for i in range(5)]
+    assert listed(softmax, x) == (each if share == "sentence" else [set().union(*each)] * 5)
+
+
+def test_lists_shrink_with_t_and_grow_with_T_and_W():
+    x = states(5)
+
+    def sizes(settings):
+        return [len(listed(plug(**setting), x)[0]) for setting in settings]
+
+    by_t, by_T = sizes([{"t": t} for t in (0, 1, 2, 4, 8, 31)]), sizes([{"t": 4, "T": T} for T in (0, 10, 100, 400)])
+    by_W = sizes([{"t": 3, "parameters": Parameters(4, 2, W, 1, "direct")} for W in (3, 10, 30, 100)])
+    assert by_t == sorted(by_t, reverse=True) and by_t[0] == 400 and by_t[-1] == 2
+    assert by_T == sorted(by_T) and by_T[-1] == 400
+    assert by_W == sorted(by_W) and by_W[0] < by_W[-1]
+
+
+def test_an_empty_candidate_list_leaves_eos_and_unk(way):
+    log_probs = scored(plug(31), states(2))
+    dense = log_probs.dense()
+    assert (dense > -torch.inf).nonzero().tolist() == [[row, word] for row in (0, 1) for word in (2, 3)]
+    assert dense.exp().sum(1).tolist() == pytest.approx([1.0, 1.0])
+
+
+@pytest.mark.parametrize("share", ["batch", "sentence"])
+def test_probabilities_are_the_full_ones_over_the_lists_sum(way, share):
+    softmax, x = plug(3, 10, share), states(4)
+    full, log_probs = decoder(softmax).log_probs([x], 1.0), scored(softmax, x)
+    for i, words in enumerate(listed(softmax, x)):
+        ids = torch.tensor(sorted(words))
+        expected = full[i, ids].log_softmax(-1)
+        torch.testing.assert_close(log_probs.at(ids.expand(4, -1))[i], expected)
+        assert log_probs.dense()[i].exp().sum().item() == pytest.approx(1.0)  # what fills a row up counts for nothing
+
+
+def test_same_seed_same_index():
+    weight = states(200)
+    first, second = (_lsh_index.build(weight, None, PARAMETERS) for _ in range(2))
+    assert torch.equal(first.words, second.words) and torch.equal(first.offsets, second.offsets)
+    other = _lsh_index.build(weight, None, Parameters(4, 2, 30, 2, "direct"))
+    assert not torch.equal(first.words, other.words)
+
+
+# ---- on models
+
+
+@pytest.mark.parametrize("generation", [{}, {"beam": 1}, {"beam": 4, "unkpen": -1.0, "min_len": 3}, {"temperature": 2.0}], ids=str)
+@pytest.mark.parametrize("flags", EVERYTHING, ids=str)
+def test_every_word_on_the_list_equals_the_full_softmax(flags, generation):
+    for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-5)):
+        models = [build("transformer", dtype=dtype, words=WORDS)]
+        pair = generators(models, {"softmax": "lsh"} | flags, words=WORDS, max_len_b=12, **generation)
+        sample = batch(LENGTHS, words=WORDS)
+        same(run(pair.stock, sample), run(pair.ours, sample), tolerance)
+
+
+@pytest.mark.parametrize("backend", ["transformer", "fairseq"])
+def test_a_batch_with_lists_by_sentence_equals_each_sentence_alone(backend):
+    flags = {"softmax": "lsh", "lsh_k": 4, "lsh_u": 2, "lsh_bands": 20, "lsh_hits": 4, "lsh_top": 20, "lsh_share": "sentence"}
+    ours = generators([build("transformer", words=WORDS)], flags | {"decoder_backend": backend}, words=WORDS, beam=4, max_len_b=12).ours
+    sample = batch(LENGTHS, words=WORDS)
+    together = run(ours, sample)
+    for i in range(len(LENGTHS)):
+        same(run(ours, alone(sample, i)), together[i : i + 1])
+    assert 20 <= ours.stats.as_dict()["softmax"]["vocab_mean"] < WORDS / 2
+
+
+def test_hypotheses_hold_listed_words_only():
+    """With no candidates and no frequent words nothing but unk can be said."""
+    flags = {"softmax": "lsh", "lsh_k": 4, "lsh_u": 2, "lsh_bands": 10, "lsh_hits": 11, "lsh_top": 0}
+    ours = generators([build("transformer", words=WORDS)], flags, words=WORDS, beam=3, max_len_b=5).ours
+    for nbest in run(ours, batch(LENGTHS, words=WORDS)):
+        assert all(set(h["tokens"].tolist()) <= {dictionary().eos(), dictionary().unk()} for h in nbest)
+
+
+@pytest.mark.parametrize("share", ["batch", "sentence"])
+@pytest.mark.parametrize("select", ["dba", "gbs", "cbs"])
+def test_constraints_and_prefixes_are_on_the_list(way, select, share):
+    flags = {"softmax": "lsh", "lsh_k": 4, "lsh_u": 2, "lsh_bands": 10, "lsh_hits": 11, "lsh_top": 0, "lsh_share": share, "select": select}
+    ours = generators([build("transformer", words=WORDS)], flags, words=WORDS, beam=3, max_len_b=8).ours
+    phrase = (300, 301)
+    given = [SentenceConstraints(((phrase,),), ("x",)), *[SentenceConstraints((), ()) for _ in LENGTHS[1:]]]
+    found = run(ours, {**batch(LENGTHS, words=WORDS), "sentence_constraints": given})
+    assert all(met(h["tokens"].tolist(), given[0], ordered=False) == [True] for h in found[0])
+    prefix = torch.tensor([[400, 401]] * len(LENGTHS))
+    for nbest in run(ours, batch(LENGTHS, words=WORDS), prefix_tokens=prefix):
+        assert all(h["tokens"][:2].tolist() == [400, 401] for h in nbest)
+
+
+def test_exact_scores_are_those_of_the_whole_vocabulary():
+    flags = {"softmax": "lsh", "lsh_k": 4, "lsh_u": 2, "lsh_bands": 20, "lsh_hits": 4, "lsh_top": 20}
+    model, sample = build("transformer", words=WORDS), batch(LENGTHS, words=WORDS)
+    ways = [flags | {"lsh_normalise": how} for how in ("list", "exact")]
+    lists, exact = (run(generators([model], way, words=WORDS, beam=4, max_len_b=12).ours, sample) for way in ways)
+    for i, (approximate, nbest) in enumerate(zip(lists, exact, strict=True)):
+        assert {tuple(h["tokens"].tolist()) for h in nbest} == {tuple(h["tokens"].tolist()) for h in approximate}
+        for h in nbest:
+            tokens = h["tokens"].tolist()
+            rows = forced(model, alone(sample, i), [[dictionary().eos(), *tokens[:-1]]])[0]
+            expected = rows.gather(1, h["tokens"][:, None])[:, 0]
+            torch.testing.assert_close(h["positional_scores"], expected)
+            assert float(h["score"]) == pytest.approx(float(expected.mean()))
+        assert [float(h["score"]) for h in nbest] == sorted((float(h["score"]) for h in nbest), reverse=True)
+        assert max(float(a["score"]) for a in approximate) > float(nbest[0]["score"])  # a list's probabilities are larger
+
+
+def test_statistics_and_recall(way):
+    flags = {"softmax": "lsh", "lsh_k": 4, "lsh_u": 2, "lsh_bands": 20, "lsh_hits": 4, "lsh_top": 20, "shortlist_recall_every": 1}
+    ours = generators([build("transformer", words=WORDS)], flags, words=WORDS, beam=4, max_len_b=12).ours
+    run(ours, batch(LENGTHS, words=WORDS))
+    section = ours.stats.as_dict()["softmax"]
+    assert set(section["seconds"]) == {"hash", "lookup", "compact", "gather", "matmul", "normalise"}
+    assert all(value > 0 for value in section["seconds"].values())
+    assert 22 <= section["vocab_mean"] < WORDS and 0 < section["recall_at_k"] < 1 and 0 < section["recall_at_1"] <= 1
+    assert section["probe"]["full"] > 0
+
+
+def test_recall_counts_what_the_lists_hold():
+    softmax = plug(4, 10)
+    softmax.measured.every = 1
+    x = states(7)
+    full = decoder(softmax).log_probs([x], 1.0).topk(5).indices.tolist()
+    lists = listed(softmax, x)
+    expected = [len(set(best) & words) / 5 for best, words in zip(full, lists, strict=True)]
+    assert softmax.measured.counts.recall_at_k.value() == pytest.approx(sum(expected) / 7)
+
+
+def test_a_warning_where_the_full_softmax_is_faster(caplog):
+    flags = {"softmax": "lsh", "lsh_k": 8, "lsh_u": 2, "lsh_bands": 400, "lsh_hits": 4, "lsh_top": 20}
+    with caplog.at_level(logging.WARNING):
+        run(generators([build("transformer", words=WORDS)], flags, words=WORDS, beam=4, max_len_b=12).ours, batch(LENGTHS, words=WORDS))
+    assert "is slower here than --softmax full" in caplog.text
+
+
+# ---- the index on disk
+
+
+def weights(seed: int) -> torch.Tensor:
+    return torch.randn(50, 8, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture
+def built(monkeypatch) -> list:
+    """One entry each time an index is built."""
+    calls, real = [], _lsh_index.build
+    monkeypatch.setattr(_lsh_index, "build", lambda *arguments: calls.append(1) or real(*arguments))
+    return calls
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch) -> Path:
+    """The cache folder of a user who has none yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "fairseq_ext"
+
+
+@pytest.mark.parametrize("table", ["direct", "cuckoo"])
+def test_an_index_is_kept_in_the_cache_folder_and_built_anew_for_other_weights(table, tmp_path, cache, built):
+    checkpoint, parameters = str(tmp_path / "model.pt"), Parameters(4, 2, 6, 1, table)
+    first = _lsh_index.load_or_build(weights(1), None, parameters, checkpoint)
+    [file] = cache.iterdir()
+    assert file.name.endswith(f".model.pt.lsh-4-2-6-1-{table}.npz") and [*tmp_path.iterdir()] == [tmp_path / "cache"]
+    again = _lsh_index.load_or_build(weights(1), None, parameters, checkpoint)
+    assert len(built) == 1 and torch.equal(first.words, again.words) and (table == "direct") == (again.cuckoo is None)
+    _lsh_index.load_or_build(weights(2), None, parameters, checkpoint)
+    _lsh_index.load_or_build(weights(2), torch.ones(50), parameters, checkpoint)
+    assert len(built) == 3 and len(list(cache.iterdir())) == 1
+    _lsh_index.load_or_build(weights(2), torch.ones(50), Parameters(4, 2, 7, 1, table), checkpoint)
+    assert len(list(cache.iterdir())) == 2
+    _lsh_index.load_or_build(weights(3), None, parameters, str(tmp_path / "other" / "model.pt"))
+    assert len(list(cache.iterdir())) == 3
+
+
+def test_a_damaged_index_is_replaced(tmp_path, cache, built, caplog):
+    checkpoint = str(tmp_path / "model.pt")
+    _lsh_index.load_or_build(weights(1), None, PARAMETERS, checkpoint)
+    next(cache.iterdir()).write_bytes(b"nothing of the kind")
+    _lsh_index.load_or_build(weights(1), None, PARAMETERS, checkpoint)
+    assert len(built) == 2 and "is built anew, because it cannot be read" in caplog.text
+    _lsh_index.load_or_build(weights(1), None, PARAMETERS, checkpoint)
+    assert len(built) == 2
+
+
+@pytest.mark.parametrize(
+    "table, name, place, value",
+    [
+        ("direct", "words", 0, 50),
+        ("direct", "words", 3, -1),
+        ("direct", "dimensions", (0, 0), 10**9),
+        ("direct", "offsets", (2, 5), 10**6),
+        ("direct", "offsets", (0, 0), -1),
+        ("cuckoo", "start", (0, 0), 51),
+        ("cuckoo", "length", (1, 1), 10**9),
+        ("cuckoo", "hashes", (0, 0), -7),
+    ],
+)
+def test_an_index_whose_numbers_lead_out_of_it_is_replaced(tmp_path, cache, built, caplog, table, name, place, value):
+    """The digest is right: whoever writes a file can make one."""
+    checkpoint, parameters = str(tmp_path / "model.pt"), Parameters(4, 2, 6, 1, table)
+    _lsh_index.load_or_build(weights(1), None, parameters, checkpoint)
+    [file] = cache.iterdir()
+    layout = (_lsh_index.FORMAT, _lsh_index.VERSION, _lsh_index.LAYOUTS[table])
+    made_from, arrays = array_file.load(file, *layout)
+    arrays[name][place] = value
+    array_file.save(file, *layout[:2], made_from, arrays, compress=False)
+    again = _lsh_index.load_or_build(weights(1), None, parameters, checkpoint)
+    assert len(built) == 2 and "is built anew, because it" in caplog.text and int(again.words.max()) < 50
+
+
+def test_an_index_remembers_the_dictionary_and_tells_when_another_one_is_used(tmp_path, cache, built, caplog):
+    checkpoint = str(tmp_path / "model.pt")
+    for words in ("50 words, a", "50 words, a", ""):
+        _lsh_index.load_or_build(weights(1), None, PARAMETERS, checkpoint, dictionary=words)
+    assert "another target dictionary" not in caplog.text
+    _lsh_index.load_or_build(weights(1), None, PARAMETERS, checkpoint, dictionary="50 words, b")
+    assert "was made for this model with another target dictionary (50 words, a there, 50 words, b here)" in caplog.text
+    assert len(built) == 1
+
+
+def test_an_index_that_cannot_be_kept_is_used(tmp_path, built, monkeypatch, caplog):
+    (tmp_path / "file").write_text("")  # no folder: nothing can be kept in it, whoever asks
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    for _ in range(2):
+        assert _lsh_index.load_or_build(weights(1), None, PARAMETERS, str(tmp_path / "model.pt")).V == 50
+    assert len(built) == 2
+
+
+# ---- refusals
+
+
+@pytest.mark.parametrize(
+    "models, flags, generation, said",
+    [
+        (("lstm",), {}, {}, "no plain Transformer decoder"),
+        (("transformer", "transformer"), {}, {}, "ensemble"),
+        (("transformer",), {"lsh_k": 1}, {}, "--lsh-k"),
+        (("transformer",), {"lsh_k": 40}, {}, "dimensions"),
+        (("transformer",), {"lsh_u": 9}, {}, "bits"),
+        (("transformer",), {"lsh_bands": 32768}, {}, "--lsh-bands 32768 is above the limit of"),
+        (("transformer",), {"lsh_top": -1}, {}, "--lsh-top (number of words) must be 0 or more, not -1"),
+        (("transformer",), {"lsh_normalise": "exact"}, {"lm_path": "lm.pt"}, "--lm-path"),
+    ],
+)
+def test_what_cannot_work_is_refused(models, flags, generation, said):
+    with pytest.raises(UsageError, match=re.escape(said)):
+        generators([build(name, seed=i) for i, name in enumerate(models)], {"softmax": "lsh"} | flags, beam=2, **generation)
+
+
+def test_an_index_that_the_disk_does_not_take_is_not_kept(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # so that the write fails instead
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, before[1]))
+    try:
+        with caplog.at_level(logging.INFO):
+            _lsh_index.load_or_build(torch.randn(50, 8), None, PARAMETERS, str(tmp_path / "checkpoint.pt"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert "not kept" in caplog.text and not list(tmp_path.glob(".*")) and not list((tmp_path / "cache" / "fairseq_ext").iterdir())
+
+
+def test_parameters_without_lsh_are_refused():
+    with pytest.raises(UsageError, match="--lsh-hits belongs to --softmax lsh"):
+        generators([build("transformer")], {"lsh_hits": 3}, beam=2)
+
+
+def test_the_signature_tells_the_parameters():
+    ours = generators([build("transformer")], {"softmax": "lsh", "lsh_hits": 0}, beam=2).ours
+    assert "softmax:lsh,lsh_hits=0" in ours.stats.signature

@@ -1,0 +1,159 @@
+"""--softmax top and lexical: what they list, what they must equal, and the files they read."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from models import alone, batch, build, dictionary, generators, run, same
+
+from fairseq_ext import UsageError
+from fairseq_ext.kernels.library import library
+from fairseq_ext.search.strategies.softmax._softmax_shortlist import most_frequent
+
+WORDS = 60
+LENGTHS = [6, 4, 3, 1, 0]
+ROOT = Path(__file__).resolve().parents[4]
+
+
+@pytest.fixture
+def table(tmp_path) -> str:
+    """Every source word w_i has the translations w_(i+1), likelier, and w_(i+2)."""
+    lines = [f"w{i} w{(i + step) % WORDS} {0.7 / step}" for i in range(WORDS) for step in (2, 1)]
+    (tmp_path / "lexicon").write_text("\n".join(lines) + "\n")
+    return str(tmp_path / "lexicon")
+
+
+def ours(flags: dict, models: int = 1, **generation):
+    each = [build("transformer", seed=i + 1, words=WORDS) for i in range(models)]
+    return generators(each, flags, words=WORDS, **({"beam": 4, "max_len_b": 10} | generation))
+
+
+def test_the_most_frequent_words_with_ties_in_the_dictionarys_order():
+    assert most_frequent([0, 5, 1, 5, 9], 3, ()).tolist() == [1, 3, 4]
+    assert most_frequent([0, 5, 1, 5, 9], 2, (0,)).tolist() == [0, 1, 4]
+    assert most_frequent([1, 1], 0, (1,)).tolist() == [1]
+    assert most_frequent([1, 1], 9, ()).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("models", [1, 2])
+def test_every_word_equals_the_full_softmax(models, table):
+    for flags in ({"softmax": "top", "shortlist_top": 10**6}, {"softmax": "lexical", "shortlist_top": WORDS + 4, "shortlist_file": table}):
+        pair = ours(flags, models)
+        sample = batch(LENGTHS, words=WORDS)
+        same(run(pair.stock, sample), run(pair.ours, sample))
+
+
+@pytest.mark.parametrize("models", [1, 2])
+@pytest.mark.parametrize("generation", [{}, {"beam": 20}, {"unkpen": 2.0}, {"min_len": 4}], ids=str)
+def test_top_searches_as_if_there_were_no_other_words(generation, models, tmp_path):
+    """Against fairseq's search over models whose other words cannot be said: the same lists, and probabilities over them."""
+    kept = [2, 3, *range(10, 25)]
+    (tmp_path / "counts").write_text("".join(f"w{i - 4} {100 - i}\n" for i in kept[2:]))
+    pair = ours({"softmax": "top", "shortlist_top": 15, "shortlist_counts": str(tmp_path / "counts")}, models, **generation)
+    sample = batch(LENGTHS, words=WORDS)
+    got = run(pair.ours, sample)
+    for decoder in pair.stock.model.models:  # a bias would do; these models have none
+        project = decoder.decoder.output_projection
+        blocked = torch.full((WORDS + 4,), -1e9, dtype=torch.float64).index_fill(0, torch.tensor(kept), 0.0)
+        project.register_forward_hook(lambda module, inputs, out: out + blocked.to(out.device))  # noqa: B023
+    same(run(pair.stock, sample), got)
+    assert all(set(h["tokens"].tolist()) <= set(kept) for nbest in got for h in nbest)
+
+
+@pytest.mark.parametrize("backend", ["transformer", "fairseq"])
+def test_lexical_lists_hold_the_translations_of_their_sentence(table, backend):
+    flags = {"softmax": "lexical", "shortlist_top": 0, "shortlist_words": 1, "shortlist_file": table, "shortlist_share": "sentence"}
+    generator = ours(flags | {"decoder_backend": backend}).ours
+    sample = batch(LENGTHS, words=WORDS)
+    found = run(generator, sample)
+    first = dictionary(WORDS).nspecial
+    for i, nbest in enumerate(found):
+        source = {t for t in sample["net_input"]["src_tokens"][i].tolist() if t >= first}
+        listed = {first + (t - first + 1) % WORDS for t in source} | {2, 3}
+        assert all(set(h["tokens"].tolist()) <= listed for h in nbest)
+        same(run(generator, alone(sample, i)), [nbest])
+
+
+LSH = {"softmax": "lsh", "lsh_k": 4, "lsh_bands": 20, "lsh_share": "sentence"}
+LISTS: dict[str, dict] = {
+    "lexical": {"softmax": "lexical", "shortlist_top": 20, "shortlist_share": "sentence"},
+    "top": {"softmax": "top", "shortlist_top": 50, "shortlist_share": "sentence"},
+    "lsh, few words": LSH | {"lsh_u": 2, "lsh_hits": 3, "lsh_top": 8},
+    "lsh, often all words": LSH | {"lsh_u": 1, "lsh_hits": 1, "lsh_top": 30},
+}
+
+
+@pytest.mark.skipif(library() is None, reason="there is no compiled library")
+@pytest.mark.parametrize("listed", LISTS)
+def test_int8_lists_of_each_sentence_do_not_depend_on_the_batch(table, listed, on_the_cpu):
+    """A sentence alone, and beside others: the same hypotheses, scores to float32's rounding."""
+    flags = LISTS[listed] | ({"shortlist_file": table} if listed == "lexical" else {})
+    generator = generators(
+        [build("transformer", words=WORDS, dtype=torch.float32)], flags | {"int8": True}, words=WORDS, beam=4, max_len_b=10
+    ).ours
+    sample = batch([6, 4, 3, 1, 0, 8, 2], words=WORDS)
+    for i, nbest in enumerate(run(generator, sample)):
+        [by_itself] = run(generator, alone(sample, i))
+        assert [h["tokens"].tolist() for h in nbest] == [h["tokens"].tolist() for h in by_itself]
+        for h, other in zip(nbest, by_itself, strict=True):
+            torch.testing.assert_close(h["positional_scores"], other["positional_scores"], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("listed", LISTS)
+def test_lists_behind_prefixes_of_several_lengths_do_not_depend_on_the_batch(table, listed, tmp_path):
+    """Neither the padding behind shorter prefixes nor the rows of a beam that a prefix leaves empty bring words to a list."""
+    (tmp_path / "counts").write_text("".join(f"w{i} 9\n" for i in range(WORDS)))  # pad is none of the most frequent
+    flags = LISTS[listed] | {"shortlist_counts": str(tmp_path / "counts")} | ({"shortlist_file": table} if listed == "lexical" else {})
+    generator = ours(flags).ours
+    sample, pad = batch(LENGTHS, words=WORDS), dictionary().pad()
+    prefixes = torch.tensor([[10, 11, 12], [13, pad, pad], [14, 15, pad], [pad, pad, pad], [16, 17, 18]])
+    for i, nbest in enumerate(run(generator, sample, prefix_tokens=prefixes)):
+        own = prefixes[i][prefixes[i] != pad]
+        same(run(generator, alone(sample, i), prefix_tokens=own[None] if own.numel() else None), [nbest])
+
+
+def test_a_lexical_list_of_a_batch_is_the_union_of_its_sentences(table):
+    flags = {"softmax": "lexical", "shortlist_top": 0, "shortlist_words": 2, "shortlist_file": table}
+    generator = ours(flags).ours
+    sample = batch([3, 2], words=WORDS)
+    run(generator, sample)
+    first = dictionary(WORDS).nspecial
+    source = {t for t in sample["net_input"]["src_tokens"].flatten().tolist() if t >= first}
+    union = {first + (t - first + step) % WORDS for t in source for step in (1, 2)} | {2, 3}
+    assert 0 < generator.stats.as_dict()["softmax"]["vocab_mean"] <= len(union)
+
+
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        ({"softmax": "lexical"}, "--shortlist-file"),
+        ({"softmax": "top", "shortlist_file": "x"}, "--softmax lexical"),
+        ({"softmax": "lexical", "shortlist_file": "nowhere"}, "cannot read nowhere"),
+        ({"softmax": "top", "shortlist_counts": "nowhere"}, "cannot read nowhere"),
+        ({"softmax": "top", "shortlist_top": -1}, "0 or more"),
+        ({"shortlist_top": 5}, "belongs to"),
+    ],
+)
+def test_wrong_flags_are_told_in_one_sentence(flags, said):
+    with pytest.raises(UsageError, match=said):
+        ours(flags)
+
+
+@pytest.mark.parametrize("text, said", [("w1 w2", "columns"), ("w1 w2 much", "is not a probability"), ("x y 0.5", "has no word")])
+def test_wrong_tables_are_told_with_their_line(text, said, tmp_path):
+    (tmp_path / "table").write_text(f"{text}\n")
+    with pytest.raises(UsageError, match=said):
+        ours({"softmax": "lexical", "shortlist_file": str(tmp_path / "table")})
+
+
+def test_the_table_script_learns_translations(tmp_path):
+    pytest.importorskip("eflomal")
+    pairs = [("a b", "x y"), ("a", "x"), ("b c", "y z"), ("c", "z"), ("a c", "x z")] * 20
+    for side, name in ((0, "src"), (1, "tgt")):
+        (tmp_path / name).write_text("".join(f"{pair[side]}\n" for pair in pairs))
+    script = [sys.executable, ROOT / "scripts" / "lexical_table.py", "--source", tmp_path / "src", "--target", tmp_path / "tgt"]
+    subprocess.run([*script, "--out", tmp_path / "table", "--words", "1"], check=True)
+    best = dict(line.split()[:2] for line in (tmp_path / "table").read_text().splitlines())
+    assert best == {"a": "x", "b": "y", "c": "z"}

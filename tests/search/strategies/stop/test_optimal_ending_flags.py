@@ -1,0 +1,91 @@
+"""The flags of optimal ending: they reach the search, at their neutral values they are fairseq, and wrong ones are refused."""
+
+import math
+
+import pytest
+from fairseq.dataclass.configs import GenerationConfig
+from models import batch, build, generators, run, same
+
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.search.scoring import Scoring
+from fairseq_ext.search.validate import validate
+from fairseq_ext.tasks import Flags
+
+
+def test_flags_reach_the_search():
+    flags = dict(stop="optimal", length_reward=0.5, length_ratio=1.3, length_offset=0.7, stop_expansion="paper", prune_bound=True)
+    ours = generators([build("transformer")], strategy=flags, beam=4, nbest=2, unnormalized=True, max_len_b=8).ours
+    assert ours.spec.scoring == Scoring(False, 1.0, 0.5, 1.3, 0.7, True) and ours.spec.nbest == 2
+    assert ours.strategies.stop.paper and ours.strategies.stop.prune
+    assert "stop:optimal,length_reward=0.5,length_ratio=1.3,length_offset=0.7,stop_expansion=paper,prune_bound=True" in ours.stats.signature
+    hypotheses = run(ours, batch([3, 1, 5]))
+    for nbest, source in zip(hypotheses, [5, 3, 1], strict=True):
+        for h in nbest:
+            total, length = float(h["positional_scores"].sum()), len(h["tokens"])
+            assert float(h["score"]) == pytest.approx(total + 0.5 * min(1.3 * source + 0.7, length))
+    assert sum(ours.stats.as_dict()["certificates"][key] for key in ("proved", "open")) == 3
+
+
+@pytest.mark.parametrize(
+    "flags, generation, told",
+    [
+        ({}, {}, "normalised"),
+        ({}, {"lenpen": 0.0}, "raw"),
+        ({}, {"unnormalized": True}, "raw"),
+        ({"length_reward": 0.5}, {"unnormalized": True}, "reward"),
+    ],
+    ids=str,
+)
+def test_the_signature_tells_which_certificate_it_is(flags, generation, told):
+    ours = generators([build("transformer")], strategy={"stop": "optimal", **flags}, beam=4, **generation).ours
+    [stop] = [part for part in ours.stats.signature.split("|") if part.startswith("stop:")]
+    assert stop.endswith(f",certificate={told}")
+    assert "certificate" not in generators([build("transformer")], beam=4, **generation).ours.stats.signature
+
+
+@pytest.mark.parametrize("flags", [{}, {"patience": 1}, {"stop": "count", "patience": -1}], ids=str)
+def test_neutral_settings_are_fairseq(flags):
+    pair = generators([build("transformer")], strategy=flags, beam=4, max_len_b=8)
+    same(run(pair.stock, batch([3, 1, 5])), run(pair.ours, batch([3, 1, 5])))
+
+
+REFUSED = {
+    "--length-reward": dict(stop="optimal", length_reward=-0.1),
+    "--length-reward nan": dict(length_reward=math.nan),
+    "--unnormalized": dict(stop="optimal", length_reward=1.0, unnormalized=False),
+    "--length-ratio": dict(length_ratio=1.3),
+    "--length-offset": dict(length_offset=2.0),
+    "--length-offset nan": dict(length_reward=1.0, length_offset=math.nan),
+    "--length-ratio inf": dict(length_reward=1.0, length_ratio=math.inf),
+    "--length-ratio 0": dict(length_reward=1.0, length_ratio=0.0),
+    "--length-reward-unbounded": dict(length_reward_unbounded=True),
+    "--unkpen": dict(stop="optimal", unkpen=-1.0),
+    "--lm-path": dict(stop="optimal", lm_path="lm.pt"),
+    "--prune-bound": dict(stop="count", prune_bound=True),
+    "--stop-expansion": dict(stop="first", stop_expansion="paper"),
+    "--patience": dict(stop="optimal", patience=2),
+    "--patience 0": dict(patience=0),
+}
+
+
+@pytest.mark.parametrize("flag", REFUSED)
+def test_refused_in_one_sentence_that_names_the_flag(flag):
+    given = {"unnormalized": True} | REFUSED[flag]
+    stock = {name: given.pop(name) for name in ("unnormalized", "unkpen", "lm_path") if name in given}
+    with pytest.raises(UsageError) as refused:
+        validate(Flags(**given), GenerationConfig(**stock))
+    assert flag.split()[0] in str(refused.value) and "\n" not in str(refused.value) and ". " not in str(refused.value)
+
+
+def test_a_positive_unk_penalty_and_a_language_model_without_a_certificate_pass():
+    validate(Flags(stop="optimal"), GenerationConfig(unkpen=1.0))
+    validate(Flags(stop="shrink"), GenerationConfig(unkpen=-1.0, lm_path="lm.pt"))
+
+
+def test_a_wanted_length_below_nothing_rewards_nothing():
+    """--length-offset -20 wants fewer tokens than none: scores are then those without a reward, as stock has them."""
+    reward = {"length_reward": 0.7, "length_ratio": 1.0, "length_offset": -20.0, "stop": "optimal"}
+    sample, flags = batch([4, 2, 0]), {"beam": 4, "unnormalized": True, "max_len_b": 12}
+    rewarded = run(generators([build("transformer")], reward, **flags).ours, sample)
+    plain = run(generators([build("transformer")], {"stop": "optimal"}, **flags).ours, sample)
+    same(plain, rewarded)
