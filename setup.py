@@ -1,4 +1,4 @@
-"""Installs fairseq_ext, the start-up file that lets stock fairseq run on current Python (fairseq_ext/compat), and the compiled kernels.
+"""Installs fairseq_ext, the start-up file that lets stock fairseq run on current Python (fairseq_ext/plugin/compat), and the compiled kernels.
 
 A wheel has a library for each level of processors (fairseq_ext/kernels/compiling.py), which no Python's release matters to: one wheel
 serves them all. Without a C++ compiler, or with FAIRSEQ_EXT_KERNELS=off, it has none and serves every machine. An editable install
@@ -17,7 +17,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 from setuptools.command.editable_wheel import editable_wheel
 
-START_UP = Path("fairseq_ext") / "compat" / "fairseq_ext.pth"
+START_UP = Path("fairseq_ext") / "plugin" / "compat" / "fairseq_ext.pth"
 VERSION = re.findall(r'__version__ = "(.+)"', (Path(__file__).parent / "fairseq_ext" / "core" / "__init__.py").read_text())[0]
 COMPILING = runpy.run_path(str(Path("fairseq_ext") / "kernels" / "compiling.py"))
 COMPILER = COMPILING["compiler"]() if platform.machine() in COMPILING["LEVELS"] else None
@@ -74,7 +74,7 @@ setup(
     ],
     packages=find_packages(include=["fairseq_ext", "fairseq_ext.*"]),
     package_data={
-        "fairseq_ext": ["py.typed"], "fairseq_ext.compat": ["*.pth"], "fairseq_ext.serve": ["*.html"],
+        "fairseq_ext": ["py.typed"], "fairseq_ext.plugin.compat": ["*.pth"], "fairseq_ext.serve": ["*.html"],
         "fairseq_ext.kernels": ["**/*.cpp", "**/*.hpp", "**/*.cu"],
     },
     # fairseq's own pins cannot be met today, so it is installed by itself: python -m fairseq_ext.doctor --install-fairseq

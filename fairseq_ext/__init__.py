@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from fairseq_ext.core.errors import SentenceError as SentenceError
     from fairseq_ext.core.errors import UsageError as UsageError
     from fairseq_ext.engine.engine import Engine as Engine
-    from fairseq_ext.tasks import extend as extend
-    from fairseq_ext.text.translation import Translation as Translation
+    from fairseq_ext.plugin.tasks import extend as extend
+    from fairseq_ext.plugin.translation import Translation as Translation
     from fairseq_ext.translator import Translator as Translator
 
 LATER = {  # the module of each name, which is imported when somebody asks for it
-    "Engine": "engine.engine", "SentenceError": "core.errors", "Translation": "text.translation", "Translator": "translator",
-    "UsageError": "core.errors", "__version__": "core", "extend": "tasks",
+    "Engine": "engine.engine", "SentenceError": "core.errors", "Translation": "plugin.translation", "Translator": "translator",
+    "UsageError": "core.errors", "__version__": "core", "extend": "plugin.tasks",
 }  # fmt: skip
 __all__ = [*LATER]  # noqa: PLE0604
 
@@ -34,11 +34,11 @@ def __getattr__(name: str) -> object:
 
 
 if command_line.command():
-    from fairseq_ext.compat import startup
+    from fairseq_ext.plugin.compat import startup
 
     startup.own_this_process()
 if command_line.registers_tasks():
-    from fairseq_ext.compat import startup as startup  # before fairseq, which it prepares
+    from fairseq_ext.plugin.compat import startup as startup  # before fairseq, which it prepares
 
     try:
         import fairseq as fairseq
@@ -48,7 +48,7 @@ if command_line.registers_tasks():
         raise ImportError(
             "fairseq_ext is a plug-in for fairseq, which is not installed: python -m fairseq_ext.doctor --install-fairseq"
         ) from None
-    from fairseq_ext.tasks import extend as extend
+    from fairseq_ext.plugin.tasks import extend as extend
 if command_line.owned and not command_line.decodes_alone():
     from fairseq_ext.core.leaving import interrupts_raise
 

@@ -2,7 +2,7 @@
 
 With --install-fairseq it installs fairseq first.
 
-Behind them a line for each change of other packages that is in force in its process, with the reason (compat/patches.py). Ends with exit
+Behind them a line for each change of other packages that is in force in its process, with the reason (plugin/compat/patches.py). Ends with exit
 code 1 when a required item fails. An item marked `note` is worth knowing and stops nothing. Nothing but the standard
 library is imported before an item asks for it, so `python fairseq_ext/doctor.py` also runs where half of the packages are missing.
 """
@@ -22,7 +22,6 @@ PACKAGE = Path(__file__).resolve().parent
 if __name__ == "__main__" and sys.path and Path(sys.path[0]).resolve() == PACKAGE:
     sys.path[0] = str(PACKAGE.parent)  # started as a file: its folder must not be searched for modules
 
-from fairseq_ext.compat import invalid_bytes, startup
 from fairseq_ext.compat.probes import (  # noqa: E402
     CLUSTER_PROBE,
     HOOK_PROBE,
@@ -35,6 +34,7 @@ from fairseq_ext.compat.probes import (  # noqa: E402
 )  # fmt: skip
 from fairseq_ext.core import command_line  # noqa: E402
 from fairseq_ext.core.leaving import leave  # noqa: E402
+from fairseq_ext.plugin.compat import invalid_bytes, startup
 
 FAIRSEQ = "0.12.2"
 IS_CLONE = (PACKAGE.parent / "scripts" / "setup.sh").is_file()
@@ -114,7 +114,7 @@ def fairseq() -> str:
 
 def start_up_hook() -> str:
     if probe(HOOK_PROBE).returncode:
-        raise Failed("not active", f"put it in place: cp {PACKAGE}/compat/fairseq_ext.pth {sysconfig.get_path('purelib')}")
+        raise Failed("not active", f"put it in place: cp {PACKAGE}/plugin/compat/fairseq_ext.pth {sysconfig.get_path('purelib')}")
     return "active at every start of this Python"
 
 
@@ -225,7 +225,7 @@ def examine(item: Item) -> bool:
 
 def install_fairseq() -> int:
     """fairseq by pip, without its dependencies, whose versions no Python of today has, and without the parts that a compiler makes, which
-    compat/uncompiled.py stands in for: fairseq's setup.py leaves them out where documentation is made. Gives pip's status."""
+    plugin/compat/uncompiled.py stands in for: fairseq's setup.py leaves them out where documentation is made. Gives pip's status."""
     print(f"pip install --no-deps fairseq=={FAIRSEQ}, without its dependencies' old versions and its compiled parts", flush=True)
     words = ("install", "--no-deps", "--no-cache-dir", "--no-binary", "fairseq", f"fairseq=={FAIRSEQ}")
     return subprocess.run([sys.executable, "-m", "pip", *words], env={**os.environ, "READTHEDOCS": "1"}, check=False).returncode

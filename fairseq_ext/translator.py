@@ -17,30 +17,30 @@ from tqdm import tqdm
 
 from fairseq_ext.core.errors import SentenceError, UsageError, counted
 from fairseq_ext.core.stats import Stats
-from fairseq_ext.loading.arguments import as_arguments
-from fairseq_ext.loading.model import LoadedModel, configuration
-from fairseq_ext.loading.model_folder import find_model
 from fairseq_ext.loading.several_sentences import warning
+from fairseq_ext.plugin.bad_sentences import decode_each
+from fairseq_ext.plugin.generators import Generators, width_and_length
+from fairseq_ext.plugin.loading.arguments import as_arguments
+from fairseq_ext.plugin.loading.model import LoadedModel, configuration
+from fairseq_ext.plugin.loading.model_folder import find_model
+from fairseq_ext.plugin.stock_tasks import refuse_flags
+from fairseq_ext.plugin.teacher_forcing import check_task, score_pairs
+from fairseq_ext.plugin.translation import Translation, empty
+from fairseq_ext.plugin.workers import share_of
 from fairseq_ext.search.constraints.from_python import Given, Phrases
 from fairseq_ext.search.constraints.report import report_unsearched
 from fairseq_ext.search.flags import check_seed
 from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints
-from fairseq_ext.session.bad_sentences import decode_each
-from fairseq_ext.session.cpu_workers import share_of
-from fairseq_ext.session.generators import Generators, width_and_length
-from fairseq_ext.session.stock.tasks import refuse_flags
-from fairseq_ext.session.teacher_forcing import check_task, score_pairs
 from fairseq_ext.text.alignment import Aligner
 from fairseq_ext.text.formats import Pass, passes
 from fairseq_ext.text.in_lines import TextTranslation, translated
 from fairseq_ext.text.segments import Segment
 from fairseq_ext.text.splitter import splitter
-from fairseq_ext.text.translation import Translation, empty
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-    from fairseq_ext.flags import Flags
+    from fairseq_ext.plugin.flags import Flags
 
 ALIGNED = 64  # translations at once
 Avoid = Sequence[str] | Sequence[Sequence[str]]  # of all lines, or of each
@@ -98,7 +98,7 @@ class Translator(LoadedModel):
 
     @property
     def known(self) -> Any:
-        """What the task knows of its sentences (session/sentences.py)."""
+        """What the task knows of its sentences (plugin/sentences.py)."""
         return self.task.session.sentences
 
     @property

@@ -42,7 +42,7 @@ require_python() {
 
 # What the environment depends on: these files, both places, its Python.
 fingerprint() {
-    "$VENV/bin/python" - "$ROOT" "$VENV" requirements.txt setup.py fairseq_ext/compat/fairseq_ext.pth <<'PY'
+    "$VENV/bin/python" - "$ROOT" "$VENV" requirements.txt setup.py fairseq_ext/plugin/compat/fairseq_ext.pth <<'PY'
 import hashlib, pathlib, sys
 root = pathlib.Path(sys.argv[1])
 digest = hashlib.sha256(repr((str(root), sys.argv[2], sys.version_info[:3])).encode())

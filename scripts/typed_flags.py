@@ -1,4 +1,4 @@
-"""Write fairseq_ext/flags.py: every flag of the commands with its type, so that editors complete the keywords of `Translator` and `Engine`.
+"""Write fairseq_ext/plugin/flags.py: every flag of the commands with its type, so that editors complete the keywords of `Translator` and `Engine`.
 
     python scripts/typed_flags.py            # after a flag has changed; a test says when the file is old
 """
@@ -18,9 +18,9 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.tasks import TASK_REGISTRY
 
 from fairseq_ext.engine.worker import NOT_HERE
-from fairseq_ext.tasks import Flags
+from fairseq_ext.plugin.tasks import Flags
 
-FILE = Path(__file__).resolve().parents[1] / "fairseq_ext" / "flags.py"
+FILE = Path(__file__).resolve().parents[1] / "fairseq_ext" / "plugin" / "flags.py"
 NAMED = ("help", "path", "data", "task")  # arguments of Translator
 KEPT = {  # fairseq's flags that matter to decoding, besides its group "Generation" and those of tokenizers; the others are of training
     "batch_size", "bpe", "buffer_size", "checkpoint_shard_count", "checkpoint_suffix", "cpu", "fp16", "log_format", "log_interval",

@@ -20,8 +20,8 @@ from typing import NamedTuple
 from fairseq_cli.generate import cli_main
 from fairseq_cli.interactive import cli_main as interactive_main
 
-from fairseq_ext.compat import startup
 from fairseq_ext.core import leaving
+from fairseq_ext.plugin.compat import startup
 
 COMMANDS = {"fairseq-generate": cli_main, "fairseq-interactive": interactive_main}
 LONGEST = 120  # seconds of a command, after which it is stopped

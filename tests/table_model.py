@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.core.stats import Stats
+from fairseq_ext.plugin.tasks import Flags
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.pool import Pool
 from fairseq_ext.search.processors import LogitsProcessors
@@ -35,7 +36,6 @@ from fairseq_ext.search.strategies.decoding._several import beam_search
 from fairseq_ext.search.strategies.schedule.batch import WholeBatch
 from fairseq_ext.search.strategies.select.topk import TopK
 from fairseq_ext.search.strategies.softmax.full import FullSoftmax
-from fairseq_ext.tasks import Flags
 
 BOS, PAD, EOS, UNK = range(4)  # fairseq's order; the words follow
 FIRST_WORD = 4

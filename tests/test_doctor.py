@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_ext import doctor
-from fairseq_ext.compat import invalid_bytes, patches, probes
+from fairseq_ext.plugin.compat import invalid_bytes, patches, probes
 
 
 @pytest.fixture

@@ -70,7 +70,7 @@ def serve(folder: Path) -> None:
     import sentencepiece  # noqa: F401
 
     import fairseq_ext.engine
-    import fairseq_ext.tasks
+    import fairseq_ext.plugin.tasks
     import fairseq_ext.text  # noqa: F401
     from fairseq_ext.search.registry import all_strategies
 
@@ -159,8 +159,8 @@ def run(name: str, kind: str, arguments: list[str], own: str) -> Any:
 
     from fairseq_cli import generate, interactive
 
-    from fairseq_ext.compat import startup
     from fairseq_ext.core import command_line
+    from fairseq_ext.plugin.compat import startup
 
     if not name.startswith("python"):
         sys.argv = [f"{Path(sys.executable).with_name(name)}", *arguments]

@@ -9,7 +9,7 @@ from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 
-import fairseq_ext.tasks  # noqa: F401
+import fairseq_ext.plugin.tasks  # noqa: F401
 
 
 def both() -> tuple[list[list[int]], ...]:

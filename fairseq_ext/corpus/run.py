@@ -26,8 +26,8 @@ from fairseq_ext.corpus.reading import Reader, Unreadable
 from fairseq_ext.corpus.run_stats import RunStats
 from fairseq_ext.corpus.shards import Shard, shards_of
 from fairseq_ext.corpus.worker import Result, refusal
-from fairseq_ext.loading.arguments import as_arguments, parse
-from fairseq_ext.loading.raw_text import RawText, kind_of_files
+from fairseq_ext.plugin.loading.arguments import as_arguments, parse
+from fairseq_ext.plugin.loading.raw_text import RawText, kind_of_files
 
 if TYPE_CHECKING:
     from fairseq_ext.corpus.scheduler import Unit

@@ -22,6 +22,7 @@ from fairseq_ext.core.errors import NotANumber
 from fairseq_ext.engine.intake import Intake, JobRequest, told
 from fairseq_ext.engine.jobs import Partial
 from fairseq_ext.engine.languages import Pair
+from fairseq_ext.plugin.pool_of import pool_of, pool_without_constraints
 from fairseq_ext.search.constraints.placement import GlossaryPlacement, elsewhere, without_terms
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.open_pool import OpenPool
@@ -32,7 +33,6 @@ from fairseq_ext.search.protocols import Schedule
 from fairseq_ext.search.searchers_loop import LoopSearch
 from fairseq_ext.search.strategies.decoding._several import Searchers, compiled
 from fairseq_ext.search.strategies.stop._shorter import Shorter
-from fairseq_ext.session.pool_of import pool_of, pool_without_constraints
 from fairseq_ext.translator import Translator
 
 

@@ -39,7 +39,7 @@ from fairseq_ext.text.splitter import splitter
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from fairseq_ext.flags import EngineFlags
+    from fairseq_ext.plugin.flags import EngineFlags
 
 logger = logging.getLogger("fairseq_ext")
 WORKER = "fairseq_ext.engine.worker"  # the module that its processes run

@@ -52,8 +52,8 @@ WORK = {  # where flags do their work, of those that another file declares
     "search/strategies/softmax/top.py": "shortlist_top",
     "search/risk.py": "mbr mbr_candidates mbr_references mbr_weights mbr_prune print_utility",
     "search/utilities.py": "mbr_model mbr_aggregate", "model/factory.py": "decoder_backend", "model/transformer/linear.py": "int8",
-    "model/transformer/cuda_graph_cache.py": "cuda_graphs", "session/cpu_workers.py": "cpu_workers",
-    "session/results_file.py": "results_file resume", "session/bad_sentences.py": "strict", "session/stats_file.py": "stats_file",
+    "model/transformer/cuda_graph_cache.py": "cuda_graphs", "plugin/workers.py": "cpu_workers",
+    "plugin/results_file.py": "results_file resume", "plugin/bad_sentences.py": "strict", "plugin/stats_file.py": "stats_file",
 }  # fmt: skip
 
 
@@ -72,14 +72,14 @@ def strategy_table() -> str:
 
 def all_flags() -> dict[str, dataclasses.Field]:
     """Return the fields of every flag of the *_ext tasks, by name."""
-    from fairseq_ext.tasks import Flags
+    from fairseq_ext.plugin.tasks import Flags
 
     return {field.name: field for field in dataclasses.fields(Flags) if field.name != "_name"}
 
 
 def declared_in(name: str) -> str:
     """Return the file that declares a flag of the *_ext tasks, below the package where it lies there."""
-    from fairseq_ext.tasks import Flags
+    from fairseq_ext.plugin.tasks import Flags
 
     return file_of(next(kind.__module__ for kind in Flags.__mro__ if name in vars(kind).get("__annotations__", ())))
 

@@ -4,7 +4,7 @@ A strategy is one file: `search/strategies/<point>/<name>.py`, or one outside th
 names (several are separated by colons). Nothing else names it. docs/strategy.md shows one that is whole and says what it is made of: the
 strategy (search/protocols.py), its flags, what its builder and its check are given, and each word of its register line.
 
-`config.py` gathers the flags, `search/validate.py` derives refusals, `session/drivers.py` builds what the flags name.
+`config.py` gathers the flags, `search/validate.py` derives refusals, `plugin/search_setup.py` builds what the flags name.
 `tests/test_neutral.py`, `tests/test_compose.py` and `tests/test_strategies_cli.py` run every neutral and example setting, alone and beside
 all others.
 """

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from fairseq_ext.core.errors import SERVER, UsageError, explain
 from fairseq_ext.engine.engine import Engine
 from fairseq_ext.engine.tickets import Closed
-from fairseq_ext.loading.arguments import as_keywords
-from fairseq_ext.loading.model_folder import add_model, flags_of
+from fairseq_ext.plugin.loading.arguments import as_keywords
+from fairseq_ext.plugin.loading.model_folder import add_model, flags_of
 from fairseq_ext.serve.settings import Settings, default_folder
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """The models behind a server: one that stays (`Models`), of one pair of languages or of all pairs of many, or those of a folder
 (`ModelsOfFolder`), one folder a pair.
 
-    models/de-en    as loading/model_folder.py reads it
+    models/de-en    as plugin/loading/model_folder.py reads it
     models/en-pt_BR
 
 The latter are loaded at first use. Those that nobody uses are dropped, the least recently used first, where there are `most` already, and
@@ -31,7 +31,7 @@ from fastapi.concurrency import run_in_threadpool
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.engine.engine import Engine
 from fairseq_ext.engine.jobs import Answer, Description, Work
-from fairseq_ext.loading.model_folder import find_model
+from fairseq_ext.plugin.loading.model_folder import find_model
 from fairseq_ext.serve.pivot import through
 
 logger = logging.getLogger("fairseq_ext")

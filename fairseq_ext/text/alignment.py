@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.core.words import UNITS, is_word
+from fairseq_ext.plugin.pool_of import pool_without_constraints
+from fairseq_ext.plugin.translation import Translation
 from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding
 from fairseq_ext.search.phrases.places import Span, overlapping, token_spans
-from fairseq_ext.session.pool_of import pool_without_constraints
-from fairseq_ext.text.translation import Translation
 
 Pairs = list[tuple[Span, Span]]  # characters of the source, and of the translation
 LEAST, YIELDS = 0.1, 0.5  # attention to a word, of 1; and to a free one, of that to the best

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.loading.lengths import TooLong
+from fairseq_ext.plugin.loading.lengths import TooLong
+from fairseq_ext.plugin.translation import Translation
 from fairseq_ext.text.marks import Projection
 from fairseq_ext.text.segments import Item, Segment, halves
-from fairseq_ext.text.translation import Translation
 
 Translate = Callable[[Sequence[Segment]], Sequence[Translation | UsageError]]
 FIRST, TOGETHER = 32, 500  # segments and what stands between them: the beginning is there soon

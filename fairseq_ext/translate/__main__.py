@@ -19,8 +19,8 @@ INSIDE = re.compile(r"[.?!。！？].*\S")  # where a line may hold several sent
 
 def load(arguments: list[str]) -> Any:
     """The model as every command loads it, kept for the next start. Errors: UsageError; those of fairseq's loading."""
-    import fairseq_ext.tasks  # noqa: F401  which it registers
-    from fairseq_ext.loading.model_folder import add_model, flags_of
+    import fairseq_ext.plugin.tasks  # noqa: F401  which it registers
+    from fairseq_ext.plugin.loading.model_folder import add_model, flags_of
     from fairseq_ext.translator import Translator
 
     parse = ArgumentParser(

@@ -51,9 +51,9 @@ def find(arguments: list[str]) -> SavedModel | None:
 def keep(arguments: list[str], flags: dict[str, Any], translator: Any) -> None:
     """Keep a model that has been loaded, a `Translator`, if it is one of those that can be."""
     from fairseq_ext.kernels.transformer import CompiledReader, StepStruct
-    from fairseq_ext.loading.lengths import limit_of, source_limit
     from fairseq_ext.model.transformer.decoder import TransformerBackend
     from fairseq_ext.model.transformer.one_row import is_compiled_throughout
+    from fairseq_ext.plugin.loading.lengths import limit_of, source_limit
     from fairseq_ext.search.compiled import CompiledSearch
 
     setup, cfg, task = translator.generator.setup, translator.cfg, translator.task

@@ -17,7 +17,7 @@ from equality import Outputs
 from harness import BenchError, Contender
 from text import Text
 
-from fairseq_ext.compat import checkpoints
+from fairseq_ext.plugin.compat import checkpoints
 
 SUPPORTED = ("float32", "int8")
 

@@ -18,7 +18,7 @@ from arguments import command_line, run_script
 from harness import BenchError
 from report import ROOT
 
-START_UP = ROOT / "fairseq_ext" / "compat" / "fairseq_ext.pth"
+START_UP = ROOT / "fairseq_ext" / "plugin" / "compat" / "fairseq_ext.pth"
 WAYS = {"python": [], "python -I": ["-I"], "python -S": ["-S"]}
 
 

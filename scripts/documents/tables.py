@@ -58,8 +58,8 @@ def values_of(field: dataclasses.Field) -> str:
 
 def flags_of(*names: str) -> str:
     """Return the table of flags of the named strategies (`stop.optimal`), each flag once; bare names are single flags."""
+    from fairseq_ext.plugin.tasks import Flags
     from fairseq_ext.search.registry import PRUNERS, STRATEGIES, load_strategies
-    from fairseq_ext.tasks import Flags
 
     load_strategies()
     own = {field.name: field for field in dataclasses.fields(Flags)}
@@ -76,7 +76,7 @@ def flags_of(*names: str) -> str:
 
 def all_flags() -> str:
     """Return the table of every flag of ours."""
-    from fairseq_ext.tasks import Flags
+    from fairseq_ext.plugin.tasks import Flags
 
     return table(("flag", "takes", "what it does"), sorted(flag_rows(list(dataclasses.fields(Flags)))))
 

@@ -15,12 +15,12 @@ from fairseq_cli.interactive import cli_main as interactive_main
 from forked import Child
 from sizes import drawn
 
-from fairseq_ext import compat
 from fairseq_ext.core import leaving
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.corpus import run
 from fairseq_ext.corpus.__main__ import main as corpus_main
 from fairseq_ext.corpus.worker import Result
+from fairseq_ext.plugin import compat
 from fairseq_ext.terms.__main__ import main as terms_main
 
 START_UP = Path(compat.__file__).with_name("fairseq_ext.pth")

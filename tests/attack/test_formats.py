@@ -10,12 +10,12 @@ from fairseq_ext import UsageError
 from fairseq_ext.core import array_file
 from fairseq_ext.core.files import sealed
 from fairseq_ext.corpus.manifest import Manifest
+from fairseq_ext.plugin.results_file import ResultsFile
+from fairseq_ext.plugin.results_line import FORMAT
 from fairseq_ext.search.parallel import table
 from fairseq_ext.search.parallel.table import Table
 from fairseq_ext.search.strategies.softmax import _lsh_index
 from fairseq_ext.search.strategies.softmax._lsh_index import Parameters
-from fairseq_ext.session.results_file import ResultsFile
-from fairseq_ext.session.results_line import FORMAT
 
 # ---- --results-file, of a dictionary of 10 words
 

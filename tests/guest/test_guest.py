@@ -80,7 +80,7 @@ def load():
 thread = threading.Thread(target=load)
 thread.start()
 thread.join()
-assert "fairseq_ext.tasks" in sys.modules
+assert "fairseq_ext.plugin.tasks" in sys.modules
 """
 
 

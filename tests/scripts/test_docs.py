@@ -38,7 +38,7 @@ def test_blocks_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
 
 
 def test_every_flag_is_named_on_a_page_of_its_subject() -> None:
-    from fairseq_ext.tasks import Flags
+    from fairseq_ext.plugin.tasks import Flags
 
     own = {page.name: page.read_text() for page in docs.pages() if page.name != "flags.md"}
     flags = ["--" + field.name.replace("_", "-") for field in dataclasses.fields(Flags) if field.name != "_name"]

@@ -7,10 +7,10 @@ from serving import FLAGS
 
 from fairseq_ext import Translator, UsageError
 from fairseq_ext.engine.jobs import Answer
+from fairseq_ext.plugin.translation import Translation
 from fairseq_ext.text.in_engine import AHEAD, OPEN, TextRequest
 from fairseq_ext.text.segments import of_text
 from fairseq_ext.text.splitter import plain_ends
-from fairseq_ext.text.translation import Translation
 
 TEXT = "Der Patient hat einen Port. Die Ärztin öffnet die Akte {name}.\n\n  Er ist sehr alt (https://a.example/b)!  "
 

@@ -15,7 +15,7 @@ from sizes import part_of
 
 from fairseq_ext.core.files import cache_folder
 from fairseq_ext.kernels import library
-from fairseq_ext.loading.arguments import as_arguments
+from fairseq_ext.plugin.loading.arguments import as_arguments
 from fairseq_ext.translate import state
 from fairseq_ext.translator import Translator
 

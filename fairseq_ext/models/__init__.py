@@ -1,1 +1,0 @@
-"""What fairseq lacks of models that were trained elsewhere: architectures and segmentations, registered with it."""

@@ -1,0 +1,260 @@
+"""`BeamSearchGenerator`: fairseq's SequenceGenerator on the outside, the drivers of `search/` and `parallel/` on the inside.
+
+What fairseq's commands, tasks and scorers expect of a generator stays as it is: the constructor, `generate(models, sample,
+prefix_tokens, constraints)`, and the dictionaries it returns.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from fairseq import search as stock_search
+from fairseq.data import Dictionary
+from fairseq.sequence_generator import EnsembleModelWithAlignment, SequenceGenerator
+
+from fairseq_ext.core.errors import SentenceError
+from fairseq_ext.core.stats import Stats
+from fairseq_ext.model.factory import make_decoder
+from fairseq_ext.model.model import model_of_pair
+from fairseq_ext.model.protocol import Regroupable
+from fairseq_ext.model.refused import refuse_other_batches
+from fairseq_ext.model.self_check import check_finite
+from fairseq_ext.plugin import config
+from fairseq_ext.plugin.alignments import WithAlignment
+from fairseq_ext.plugin.loading.settings import checkpoint_of
+from fairseq_ext.plugin.pools import Pools
+from fairseq_ext.plugin.progress import Progress
+from fairseq_ext.plugin.results_file import ResultsFile, checksum
+from fairseq_ext.plugin.search_setup import driver_of, may_read_models, setup_of
+from fairseq_ext.search.constraints.glossary import places_terms
+from fairseq_ext.search.constraints.report import Asked, count_terms, report_constraints
+from fairseq_ext.search.constraints.sources import is_ordered
+from fairseq_ext.search.finished import Hypothesis
+from fairseq_ext.search.phrases.in_text import InText
+from fairseq_ext.search.phrases.segmenter import Segmenter
+from fairseq_ext.search.phrases.sentence import Meets, met
+from fairseq_ext.search.phrases.target_text import TargetText
+from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.processors import LogitsProcessors
+from fairseq_ext.search.protocols import Strategies
+from fairseq_ext.search.risk import BayesRisk
+
+# the stock searches that our drivers replace
+OWN_LOOP = (stock_search.BeamSearch, stock_search.LexicallyConstrainedBeamSearch, stock_search.Sampling, stock_search.DiverseBeamSearch)
+
+
+class BeamSearchGenerator(SequenceGenerator):
+    """Decoding with the strategies that the flags name; without any, fairseq's results token for token.
+
+    One deliberate difference: with `--max-len-a` above 0, fairseq takes the length limit from the padded width of the batch, so
+    that its output depends on how sentences were batched. Here every sentence has its own limit, from its own length.
+
+    flags: ours; generation: fairseq's GenerationConfig; source: the source dictionary, where the task has one; share: another generator of
+    the same models and flags, whose counts go on and whose decoder serves both.
+    """
+
+    def __init__(
+        self,
+        models,
+        tgt_dict,
+        *,
+        flags: Any,
+        generation: Any,
+        source: Dictionary | None = None,
+        share: BeamSearchGenerator | None = None,
+        **stock,
+    ):
+        super().__init__(models, tgt_dict, **stock)
+        self.flags, self.generation = flags, generation
+        self.stats: Stats = Stats() if share is None else share.stats
+        self.spec = config.search_spec(flags, generation, self)
+        # diverse beams and the like are searches of fairseq's own: its own loop runs them
+        self.runs_stock_loop = type(self.search) not in OWN_LOOP
+        need_attention = isinstance(self.model, EnsembleModelWithAlignment)
+        backend = "fairseq" if self.runs_stock_loop else str(flags.decoder_backend)
+        searched = [model_of_pair(model) for model in self.model.models]
+        refuse_other_batches(searched, flags)
+        if share is None:
+            check_finite([*searched, *([] if self.lm_model is None else [self.lm_model])])
+            self.made_decoder: Regroupable = make_decoder(searched, need_attention, backend, flags.int8, str(flags.cuda_graphs))[0]
+        else:
+            self.made_decoder = share.made_decoder
+        told = config.signature(flags, generation, "stock" if self.runs_stock_loop else self.made_decoder.name)
+        self.stats.signature = f"{told}|{config.made_with(generation, searched)}"
+        if self.runs_stock_loop:
+            self.stats.leave_out_decoder()
+        self.context = config.Context(
+            **vars(self.spec), dictionary=tgt_dict, source_dictionary=source, checkpoint=checkpoint_of(flags), models=searched,
+            stats=self.stats,
+        )  # fmt: skip
+        self.setup = setup_of(flags, self.context, self.made_decoder, self.processors())
+        text = self.reading if places_terms(flags, generation) else None
+        self.driver = driver_of(flags, self.context, self.setup, self.meets, self.decoded, text)
+        self.pools = Pools(flags, self.spec, is_ordered(flags, generation), source, tgt_dict)
+        self.results: ResultsFile | None = None  # where results go as they are found
+        self.target_text = TargetText(lambda: Segmenter(tgt_dict), self.symbols_to_strip_from_output, "none")  # a task knows more
+        self.in_text: InText | None = None  # reads its words
+        self.choose: BayesRisk | None = None  # by expected utility, where --mbr does
+        if flags.mbr is not None:
+            self.choose = BayesRisk(flags, lambda tokens: self.target_text.text(tokens)) if share is None else share.choose
+        self.show_bar = False  # how far a stream has come
+        self.take: Callable[[Pool], list] | None = None  # gets the pool of each call instead of the search, and answers the call
+        self.on_answer: Callable[[], object] | None = None  # called for each sentence that is done
+
+    @property
+    def decoder(self) -> Regroupable:
+        """What runs the model."""
+        return self.setup.decoder
+
+    @property
+    def strategies(self) -> Strategies:
+        """The strategies that the flags name."""
+        return self.setup.strategies
+
+    def release_models(self) -> bool:
+        """Let go of weights that are held packed as well, so that the models run only by this generator; return whether it did."""
+        return not may_read_models(self.flags) and self.made_decoder.release_()
+
+    def processors(self) -> LogitsProcessors:
+        """The logits processors that the stock flags ask for."""
+        ngram = self.repeat_ngram_blocker.no_repeat_ngram_size if self.repeat_ngram_blocker is not None else 0
+        banned = self.token_indices_to_suppress
+        return LogitsProcessors(
+            self.pad, self.unk, self.eos, self.unk_penalty, self.min_len, ngram, banned, self.lm_model, self.lm_weight
+        )  # fmt: skip
+
+    @torch.no_grad()
+    def _generate(self, sample, prefix_tokens=None, constraints=None, bos_token=None) -> list[list[dict[str, Any]]]:
+        start = time.perf_counter()
+        if self.runs_stock_loop:
+            try:
+                out = super()._generate(sample, prefix_tokens, constraints, bos_token)
+            except AssertionError as error:
+                if not str(error).startswith("min_len cannot be larger"):
+                    raise
+                raise SentenceError(
+                    f"--min-len {self.min_len} is above the length limit of a sentence: lower it, or leave --match-source-len out"
+                ) from None
+            self.stats.sentences += len(out)
+            self.stats.target_tokens += sum(hypotheses[0]["tokens"].numel() for hypotheses in out)
+        else:
+            pool = self.pools.pool(sample, prefix_tokens, bos_token)
+            self.pools.constrain_(pool, sample, constraints, self.target_text)
+            if self.take is not None:
+                return self.take(pool)
+            out = self.search_pool(pool)
+            # subtle: our decoder switches off BART's sharing of source keys; others use the model, so it is left as the constructor had it
+            self.model.set_decoder_beam_size(self.beam_size)
+        self.stats.seconds += time.perf_counter() - start
+        return out
+
+    def search_pool(self, pool: Pool) -> list[list[dict[str, Any]]]:
+        """Every sentence's hypotheses as fairseq's commands read them; those of an earlier run come from the results file."""
+        device, ids = pool.length.device, pool.ids.tolist()
+        out: list[list[dict[str, Any]]] = [[] for _ in ids]
+        if self.results is not None:
+            for i, number in enumerate(ids):
+                out[i] = self.results.hypotheses(number, self.checksum(pool, i), device) or []
+            pool.to_decode = [i for i, found in enumerate(out) if not found]
+            if pool.to_decode and pool.net_input["src_tokens"].dim() == 3 and not pool.alone:
+                pool.to_decode = None  # speech is encoded in its whole batch, on which its results depend
+        missing = len(pool.sentences_to_decode())
+        shown = self.setup.refills and missing > 1 and self.on_answer is None
+        progress = Progress(missing, self.stats, self.show_bar) if shown else None
+
+        def answer(sentence: int, found: list[Hypothesis]) -> None:
+            if out[sentence]:  # of an earlier run
+                return
+            out[sentence] = self.answer(pool, sentence, found)
+            if self.results is not None:
+                text = self.target_text.text(out[sentence][0]["tokens"])
+                self.results.add(ids[sentence], self.checksum(pool, sentence), text, out[sentence])
+            if progress is not None:
+                progress.add()
+            if self.on_answer is not None:
+                self.on_answer()
+
+        before = self.stats.mark()
+        try:
+            self.driver(pool, answer)
+        except SentenceError:  # the sentences beside it are searched again
+            self.stats.go_back(before)
+            raise
+        if self.results is not None:
+            self.results.forget(ids)
+        if progress is not None:
+            progress.close()
+        return out
+
+    def answer(self, pool: Pool, sentence: int, found: list[Hypothesis]) -> list[dict[str, Any]]:
+        """What the final hypotheses of a sentence come to: scored anew where the softmax does, those first that meet the constraints."""
+        if found and found[0].ending is not None:
+            self.strategies.stop.ended(found[0].ending)
+        found = self.strategies.softmax.rescore(sentence, found, pool, self.spec.scoring) or [self.nothing(pool.length.device)]
+        if pool.constraints is not None:
+            lead = 0 if pool.lead is None else pool.lead[sentence]
+            asked = Asked(int(pool.ids[sentence]), pool.constraints[sentence], pool.max_len[sentence], lead)
+            found = report_constraints(asked, found, self.stats, pool.ordered, self.meets(pool), self.strategies.select.soft)
+            count_terms(asked.constraints.terms, found[0], self.stats, places_terms(self.flags))
+        if self.choose is not None:
+            found = self.choose(found, self.source_text(pool, sentence))
+        out = self.as_dictionaries(found)
+        self.stats.sentences += 1
+        self.stats.target_tokens += out[0]["tokens"].numel()
+        return out
+
+    def source_text(self, pool: Pool, sentence: int) -> str:
+        """A sentence's source as text; nothing where it is no text."""
+        words = self.context.source_dictionary
+        return "" if words is None else self.decoded(words.string(pool.source(sentence)))
+
+    def checksum(self, pool: Pool, sentence: int) -> str:
+        """A checksum of what a sentence's results depend on: source, constraints, prefix."""
+        constraints = pool.constraints[sentence] if pool.constraints is not None else None
+        prefix = pool.prefix[sentence] if pool.prefix is not None else None
+        return checksum(pool.source(sentence), constraints, None if prefix is None else prefix[prefix != self.pad])
+
+    def reading(self) -> TargetText:
+        """How the target side is read."""
+        return self.target_text
+
+    def decoded(self, pieces: str) -> str:
+        """The dictionary's symbols, parted by spaces, as text."""
+        return self.target_text.segmenter().decode(pieces)
+
+    def meets(self, pool: Pool) -> Meets:
+        """How it is counted which constraints a hypothesis meets: in its text where the target's words are known, else in its tokens."""
+        if pool.boundaries is None:
+            return met
+        if self.in_text is None or self.in_text.whole != pool.boundaries.whole:
+            self.in_text = InText(self.target_text.words, pool.boundaries.whole)
+        return self.in_text
+
+    def as_dictionaries(self, found: list[Hypothesis]) -> list[dict[str, Any]]:
+        """A sentence's hypotheses as fairseq's commands read them; "utility" is the expected one, "unmet" what one lacks,
+        [(text, reason)], "elsewhere" the texts of glossary terms that it has in other places than those of what translates them."""
+        nothing = torch.empty(0)
+
+        def dictionary(h: Hypothesis) -> dict[str, Any]:
+            flags: dict[str, Any] = {name: list(given) for name, given in (("unmet", h.unmet), ("elsewhere", h.elsewhere)) if given}
+            flags |= {} if h.utility is None else {"utility": h.utility}
+            return flags | {  # these are keys that fairseq's commands do not look at
+                "tokens": h.tokens,
+                "score": torch.tensor(h.score, dtype=h.positional_scores.dtype),
+                "attention": nothing if h.attention is None else h.attention,
+                "alignment": nothing,
+                "positional_scores": h.positional_scores,
+            }
+
+        return [dictionary(h) for h in found]
+
+    def nothing(self, device: torch.device) -> Hypothesis:
+        """The answer of a sentence whose every continuation was forbidden: an empty one that nothing can prefer."""
+        return Hypothesis(torch.tensor([self.eos], device=device), -float("inf"), torch.tensor([-float("inf")], device=device))
+
+
+class AlignedBeamSearchGenerator(WithAlignment, BeamSearchGenerator):
+    """The same with `--print-alignment`."""

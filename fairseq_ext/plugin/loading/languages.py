@@ -1,0 +1,98 @@
+"""Which language is the source and which the target: from the flags, the data directory's files, or the checkpoint's own settings."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from fairseq.data.data_utils import infer_language_pair
+from fairseq.utils import split_paths
+
+from fairseq_ext.core.errors import UsageError, cut
+from fairseq_ext.plugin.loading.saved_settings import saved_settings
+
+DICTIONARY = re.compile(r"dict\.(.+)\.txt")
+
+
+def languages_of(folder: str) -> list[str]:
+    """The languages whose dictionaries (dict.XX.txt) a folder has."""
+    return sorted(found[1] for name in os.listdir(folder) if (found := DICTIONARY.fullmatch(name)))
+
+
+def language_pair(data: str, checkpoint: str | None, source: str | None, target: str | None) -> tuple[str, str]:
+    """The source and the target language; source, target: as the flags name them.
+
+    data: fairseq's data directory, or several joined by colons. checkpoint: a file. Where a flag is missing, it is taken from the names
+    of binarised files, as fairseq does, else from the dictionaries: of two languages the checkpoint's own settings say which is which.
+    Errors: UsageError, naming the choices, where all this leaves a choice.
+    """
+    folder = split_paths(data)[0]
+    given = [name for name in (source, target) if name]
+    if len(given) == 2:
+        return source, target  # type: ignore[return-value]
+    pair, known = tuple(infer_language_pair(folder)), languages_of(folder)
+    if set(given) <= set(pair) and set(pair) & set(known):  # a dictionary that is missing is told by fairseq
+        return of_pair(pair, source, target)
+    if not known:
+        raise UsageError(f"{folder} has no dictionary of a language (dict.XX.txt): name the folder with those of the model")
+    saved = saved_pair(checkpoint)
+    if saved is not None and source in (None, saved[0]) and target != own_target(folder, checkpoint, target):
+        return saved[0], str(target)
+    if saved is not None and set(saved) <= set(known) and (source or saved[0], target or saved[1]) == saved:
+        return saved
+    if len(known) == 2 and given and given[0] in known:
+        return of_pair(tuple(known), source, target)
+    raise UsageError(ask(folder, known, source, target, saved))
+
+
+def own_target(data: str | None, checkpoint: str | None, target: str | None) -> str | None:
+    """The target language by which a folder names its dictionary, for one that is a word of the source's, as >>fra<< of OPUS-MT's models.
+
+    Errors: UsageError, naming the choices, for a language that such a model does not have.
+    """
+    folder = split_paths(data or "")[0]
+    saved = None if not data or os.path.exists(os.path.join(folder, f"dict.{target}.txt")) else saved_pair(checkpoint)
+    if target is None or saved is None or not os.path.exists(path := os.path.join(folder, f"dict.{saved[0]}.txt")):
+        return target
+    with open(path, encoding="utf-8") as lines:
+        words = [found[1] for line in lines if (found := re.match(r">>(\S+)<< ", line))]
+    if words and target not in words:
+        raise UsageError(f"{folder} has no target language {cut(target)}: use one of {cut(', '.join(words))}")
+    return saved[1] if words else target
+
+
+def of_pair(pair: tuple, source: str | None, target: str | None) -> tuple[str, str]:
+    """The pair, the other way round where a flag says so."""
+    turned = (source is not None and source != pair[0]) or (target is not None and target != pair[1])
+    return (pair[1], pair[0]) if turned else (pair[0], pair[1])
+
+
+def saved_pair(checkpoint: str | None) -> tuple[str, str] | None:
+    """The languages that a checkpoint was trained for; None where it does not name two."""
+    if checkpoint is None or not os.path.isfile(checkpoint):
+        return None
+    task = saved_settings(checkpoint)["task"]
+    source, target = task.get("source_lang"), task.get("target_lang")
+    return (source, target) if source and target else None
+
+
+def ask(folder: str, known: list[str], source: str | None, target: str | None, saved: tuple[str, str] | None) -> str:
+    """The sentence that asks for the languages."""
+    missing = [flag for flag, given in (("--source-lang", source), ("--target-lang", target)) if not given]
+    told = f", and the checkpoint was trained from {saved[0]} to {saved[1]}" if saved else ""
+    if len(known) == 1:
+        way = " and ".join(missing)
+        return f"{folder} has a dictionary of {known[0]} alone{told}: add {way}, or name the folder that has both dictionaries"
+    listed = ", ".join(known[:-1]) + f" and {known[-1]}"
+    which = f"--source-lang {known[0]} --target-lang {known[1]} or --source-lang {known[1]} --target-lang {known[0]}"
+    if len(known) > 2 or len(missing) < 2:
+        which = " and ".join(missing) + f", each one of {', '.join(known)}"
+    return f"{folder} has dictionaries of {listed}{told or ', which does not tell the source from the target'}: add {which}"
+
+
+def name_languages_(settings: Any, checkpoint: str | None) -> None:
+    """Write the languages into a task's settings where its command names none (raises UsageError)."""
+    if settings.data and (settings.source_lang is None or settings.target_lang is None):
+        pair = language_pair(settings.data, checkpoint, settings.source_lang, settings.target_lang)
+        settings.source_lang, settings.target_lang = pair

@@ -1,0 +1,94 @@
+"""What a generator searches with: the strategies that the flags name (`setup_of`), and the driver of --decoding (`driver_of`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.model.protocol import Regroupable
+from fairseq_ext.model.uncached import UncachedBackend
+from fairseq_ext.plugin.config import Context
+from fairseq_ext.search.constraints.forced_decoding import ForcedDecoding
+from fairseq_ext.search.constraints.placement import SEARCHED, Driver, GlossaryPlacement, is_english
+from fairseq_ext.search.outside import watched
+from fairseq_ext.search.phrases.sentence import Meets
+from fairseq_ext.search.phrases.target_text import TargetText
+from fairseq_ext.search.pool import Pool
+from fairseq_ext.search.processors import LogitsProcessors
+from fairseq_ext.search.protocols import SearchSetup, Strategies
+from fairseq_ext.search.registry import DEFAULT, OUTSIDE, PRUNERS, STRATEGIES, Strategy, changed, choice, refills
+from fairseq_ext.search.strategies.stop._shorter import Shorter
+
+
+def build(point: str, flags: Any, context: Context) -> Any:
+    """The strategy that the flags name at an extension point."""
+    return built(STRATEGIES[point][choice(flags, point)], flags, context)
+
+
+def built(strategy: Strategy, flags: Any, context: Context) -> Any:
+    """What a strategy's builder makes."""
+    made = strategy.build(flags, context)
+    return made if made is None and strategy.point == "prune" else watched(strategy, made, context.eos, len(context.dictionary))
+
+
+def setup_of(flags: Any, context: Context, decoder: Regroupable, processors: LogitsProcessors) -> SearchSetup:
+    """The strategies of all extension points, and the decoder that they work with. Errors: UsageError for a decoder that cannot do so."""
+    prune = [built(s, flags, context) for s in PRUNERS.values() if changed(flags, s)]
+    select, stop, schedule, softmax = (build(point, flags, context) for point in ("select", "stop", "schedule", "softmax"))
+    strategies = Strategies(select, select.ending(stop), schedule, softmax, [p for p in prune if p is not None])
+    if refills(flags):
+        context.stats.refills = context.stats.refills or 0  # none so far
+    return SearchSetup(reads_blocks(flags, context, decoder), context, strategies, processors, context.stats, refills(flags))
+
+
+def may_read_models(flags: Any) -> bool:
+    """Whether a strategy may run the models' own modules: --lsh-normalise exact does, and those outside the package may."""
+    return choice(flags, "softmax") != DEFAULT["softmax"] or OUTSIDE in os.environ
+
+
+def reads_blocks(flags: Any, context: Context, decoder: Regroupable) -> Regroupable:
+    """The decoder, or one that also reads several tokens a call where --decoding needs that. Errors: UsageError where a schedule does not
+    allow it."""
+    method = choice(flags, "decoding")
+    if method == "beam" or decoder.name != "fairseq":
+        return decoder
+    if refills(flags):
+        raise UsageError(
+            f"--schedule {flags.schedule} with --decoding {method} needs rows of different lengths in one call, which only the "
+            "transformer backend can read: leave one of the two out"
+        )
+    return UncachedBackend(context.models)
+
+
+def driver_of(
+    flags: Any, context: Context, setup: SearchSetup, meets: Callable[[Pool], Meets], decoded: Callable[[str], str],
+    text: Callable[[], TargetText] | None,
+) -> Driver:  # fmt: skip
+    """The driver that --decoding names, and around it those that repeat a search which came to its length limit, place glossary terms, and
+    write graphs. meets: how it is counted which constraints a hypothesis of a pool meets; decoded: target symbols as text; text: how the
+    target side is read, where terms are placed."""
+    make = build("decoding", flags, context)
+    driver = make(setup)
+    if [choice(flags, point) for point in ("select", "stop", "decoding")] == ["dba", "early", "beam"]:
+        driver = Shorter(driver, meets, setup.spec.min_len)
+    if text is not None:
+        beside, left_pad = setup.decoder.beside(), getattr(flags, "left_pad_source", True)
+        reading = UncachedBackend(context.models) if beside is None else beside
+        score = ForcedDecoding(reading, beside is not None, context.dictionary, left_pad, context.stats)
+        english = is_english(getattr(flags, "target_lang", None))
+        reuses = setup.spec.temperature == 1.0 and choice(flags, "softmax") == DEFAULT["softmax"] and setup.processors.is_plain
+        driver = GlossaryPlacement(make(free_setup(setup)), driver, score, setup.spec, text, meets, english, reuses)
+    if flags.ddg_dir is None:
+        return driver
+    from fairseq_ext.search.parallel.writer import GraphWriter  # of few runs
+
+    return GraphWriter(driver, flags.ddg_dir, choice(flags, "decoding"), context.source_dictionary, context.dictionary, decoded)
+
+
+def free_setup(setup: SearchSetup) -> SearchSetup:
+    """What makes the drafts of --glossary-placement align: the search without phrases, its lists long enough to choose from."""
+    strategies = replace(setup.strategies, select=setup.strategies.select.unconstrained(), stop=setup.strategies.stop.unconstrained())
+    return replace(setup, strategies=strategies, spec=replace(setup.spec, nbest=min(setup.spec.k, max(setup.spec.nbest, SEARCHED))))

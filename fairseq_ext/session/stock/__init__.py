@@ -1,1 +1,0 @@
-"""fairseq's tasks as ours: each has a twin, its name + `_ext`."""

@@ -1,0 +1,270 @@
+"""A checkpoint's settings run no code: fairseq reads them as literals, with the values that its `eval` gives its own."""
+
+import ast
+import importlib
+import pkgutil
+import re
+import warnings
+from argparse import Namespace
+from collections import Counter
+from pathlib import Path
+
+import fairseq
+import pytest
+import torch
+from conftest import command
+from fairseq import checkpoint_utils, tasks
+from fairseq.models import ARCH_CONFIG_REGISTRY
+from test_cli import EXT, generate, sentence
+
+from fairseq_ext.plugin.compat.literals import Refused, literal
+
+ROOT = Path(fairseq.__file__).parent
+# What runs or unpickles in fairseq, outside its examples, and how often; `eval` is replaced in every module. torch.load reads no classes
+# since torch 2.6, np.load none unless asked to; importlib reads fairseq's own folders, or the --user-dir that the user types.
+KNOWN = {
+    "checkpoint_utils.py": {"torch.load": 2},
+    "criterions/__init__.py": {"importlib.import_module": 1},
+    "criterions/ctc.py": {"eval": 1},
+    "data/audio/audio_utils.py": {"np.load": 2},
+    "data/audio/data_cfg.py": {"yaml.load": 1},  # FullLoader, on a file of the data folder, in speech tasks
+    "data/audio/feature_transforms/__init__.py": {"importlib.import_module": 1},
+    "data/audio/feature_transforms/global_cmvn.py": {"np.load": 1},
+    "data/audio/raw_audio_dataset.py": {"eval": 1},
+    "data/codedataset.py": {"eval": 1, "np.load": 5, "torch.load": 3},
+    "data/encoders/__init__.py": {"importlib.import_module": 1},
+    "data/fasta_dataset.py": {"np.load": 1, "subprocess.check_output": 2},  # of a protein corpus
+    "data/plasma_utils.py": {"subprocess.Popen": 2},  # of training with --use-plasma-view
+    "distributed/utils.py": {"pickle.loads": 1, "subprocess.check_output": 1, "torch.load": 1},  # of what other ranks send
+    "model_parallel/criterions/__init__.py": {"importlib.import_module": 1},
+    "model_parallel/models/__init__.py": {"importlib.import_module": 1},
+    "models/__init__.py": {"importlib.import_module": 1},
+    "models/ema/__init__.py": {"importlib.import_module": 1},
+    "models/fconv.py": {"eval": 3},
+    "models/fconv_lm.py": {"eval": 2},
+    "models/fconv_self_att.py": {"eval": 9},
+    "models/hubert/hubert.py": {"eval": 1},
+    "models/huggingface/__init__.py": {"importlib.import_module": 1},
+    "models/lightconv_lm.py": {"eval": 1},
+    "models/speech_to_text/hub_interface.py": {"torch.hub.load": 1},  # of from_pretrained, for speech that is heard
+    "models/speech_to_text/s2t_wav_transformer.py": {"eval": 2},
+    "models/speech_to_text/xm_transformer.py": {"torch.load": 1},
+    "models/text_to_speech/vocoder.py": {"torch.load": 2},
+    "models/transformer_lm.py": {"eval": 1},
+    "models/wav2vec/wav2vec.py": {"eval": 2},
+    "models/wav2vec/wav2vec2.py": {"eval": 2},
+    "modules/quantization/pq/em.py": {"torch.load": 3},
+    "optim/__init__.py": {"importlib.import_module": 1},
+    "optim/adafactor.py": {"eval": 1},
+    "optim/adam.py": {"eval": 1},
+    "optim/adamax.py": {"eval": 1},
+    "optim/cpu_adam.py": {"eval": 1},
+    "optim/fused_adam.py": {"importlib.import_module": 2},
+    "optim/fused_lamb.py": {"eval": 1},
+    "optim/lr_scheduler/__init__.py": {"importlib.import_module": 1},
+    "scoring/__init__.py": {"importlib.import_module": 1},
+    "speech_generator.py": {"np.load": 1},
+    "tasks/__init__.py": {"importlib.import_module": 1},
+    "tasks/text_to_speech.py": {"np.load": 1},
+    "utils.py": {"eval": 3, "importlib.import_module": 1},
+}
+BUILTINS = {"eval", "exec", "compile", "__import__"}
+DOTTED = re.compile(
+    r"(torch|th|pickle|np|numpy|yaml|dill|joblib|marshal|torch\.(hub|jit|package))\.(load|loads|unsafe_load|load_state_dict_from_url)"
+    r"|.*Unpickler|os\.(system|popen|exec\w*|spawn\w*)|subprocess\.\w+|importlib\.import_module|hydra\.utils\.\w+|.*\binstantiate|runpy\.\w+"
+)
+
+
+def calls(tree: ast.AST) -> list[tuple[str, ast.Call]]:
+    """The calls that may run something, with their names."""
+    named = [(ast.unparse(node.func), node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return [(name, node) for name, node in named if name in BUILTINS or DOTTED.fullmatch(name)]
+
+
+def test_fairseq_runs_and_unpickles_nothing_else_than_what_is_known():
+    found, unsafe = {}, []
+    for path in sorted(ROOT.rglob("*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        if name.startswith("examples/"):
+            continue
+        seen = calls(ast.parse(path.read_text(encoding="utf-8")))
+        if seen:
+            found[name] = dict(sorted(Counter(called for called, _ in seen).items()))
+        unsafe += [(name, word.arg) for _, node in seen for word in node.keywords if word.arg in ("weights_only", "allow_pickle")]
+    assert found == KNOWN
+    assert not unsafe  # nobody asks torch or numpy for classes
+
+
+def test_a_new_call_would_be_seen():
+    source = "def f(x):\n    exec(x)\n    pickle.load(x)\n    torch.load(x, weights_only=False)\n    models.eval()\n    re.compile(x)\n"
+    assert [name for name, _ in calls(ast.parse(source))] == ["exec", "pickle.load", "torch.load"]
+
+
+def test_every_module_of_fairseq_evaluates_literals_only():
+    checked = 0
+    for name, seen in KNOWN.items():
+        if "eval" not in seen:
+            continue
+        try:
+            module = importlib.import_module("fairseq." + name.removesuffix(".py").replace("/", "."))
+        except ImportError:
+            continue  # it wants a package that is not installed
+        assert module.eval.__name__ == "literal" and module.eval.__module__ == "fairseq_ext.plugin.compat.literals", name
+        checked += 1
+    assert checked > 12
+
+
+def stock(text: str):
+    """What Python makes of a string of fairseq's own source, names left out; None for other text."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return eval(text, {"__builtins__": {}})
+    except Exception:
+        return None
+
+
+def test_fairseqs_own_strings_keep_their_values():
+    """All string constants in its source, and what every architecture's defaults make of them."""
+    texts = set()
+    for path in ROOT.rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        texts |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    assert "[(512, 3)] * 20" in texts
+    for _, name, _ in pkgutil.iter_modules([str(ROOT / "models")]):
+        importlib.import_module(f"fairseq.models.{name}")
+    for defaults in ARCH_CONFIG_REGISTRY.values():
+        args = Namespace(data="")
+        try:
+            defaults(args)
+        except (AttributeError, KeyError):
+            pass  # it wants settings that training gives; those before are in
+        texts |= {value for value in vars(args).values() if isinstance(value, str)}
+    settings = {text for text in texts if "{}" not in text}  # those are patterns of messages
+    evaluated = {text: value for text in settings if isinstance(value := stock(text), (list, tuple, int, float))}
+    assert len(evaluated) > 40
+    # the longest: fconv_wmt_en_fr builds its layers by adding strings up
+    assert any(text.count("+") >= 4 for text in evaluated)
+    for text, value in evaluated.items():
+        assert literal(text) == value and type(literal(text)) is type(value), text
+
+
+@pytest.mark.parametrize(
+    "text, value",
+    [
+        ("[(512, 3)] * 2 + [(1024, 3, 1)]", [(512, 3), (512, 3), (1024, 3, 1)]),
+        ("3 * [1.5]", [1.5] * 3),
+        ("(0.9, 0.98)", (0.9, 0.98)),
+        (" -1e-3 ", -0.001),
+        ("2 * 3 - +1", 5),
+        ("[True, False, None]", [True, False, None]),
+        ("{'name': 'a', 'size': [1, 2]}", {"name": "a", "size": [1, 2]}),
+    ],
+)
+def test_literals_have_the_value_of_eval(text, value):
+    assert literal(text) == value == eval(text)
+
+
+@pytest.mark.parametrize(
+    "text, word",
+    [
+        ("__import__('os').system('id')", "a call of __import__"),
+        ("[open('/etc/passwd')]", "a call of open"),
+        ("(lambda: 0)", "a function"),
+        ("[x for x in ()]", "a comprehension"),
+        ("().__class__", "an attribute"),
+        ("[1][0]", "a subscript"),
+        ("f'{1}'", "a formatted string"),
+        ("inf", r"a name \(inf\)"),
+        ("(x := 1)", "an assignment"),
+        ("2 ** 9", "an expression"),
+        ("{**{}}", "an expression"),
+        ("1 if 1 else 2", "an expression"),
+        ("'a' * 9", "something else than numbers and lists"),
+        ("[0] * 10 ** 9", "an expression"),
+        ("[0] * 1000000000", "more than 10000 items"),
+        ("[[0] * 9999] * 9999 + [0] * 9999", "more than 10000 items"),
+        ("[1] + (2,)", "something else than numbers and lists"),
+        ("((((", "cannot be read"),
+        ("(" * 9999, "cannot be read"),
+        ("-" * 9999 + "1", "cannot be read"),
+        ("1" * 9999, "cannot be read"),
+        ("[0]" * 9999, "more than 10000 characters"),
+        ("", "cannot be read"),
+        ("\0", "cannot be read"),
+        ("1e999 - 1e999 and 1", "an expression"),
+    ],
+)
+def test_everything_else_is_refused_in_one_sentence(text, word):
+    with pytest.raises(Refused, match=word) as refused:
+        literal(text)
+    assert "\n" not in str(refused.value) and len(str(refused.value)) < 400
+
+
+def test_what_is_no_string_is_a_type_error_as_from_eval():
+    """fairseq's eval_bool takes a bool by catching it."""
+    for given in (True, None, [1]):
+        with pytest.raises(TypeError):
+            literal(given)
+    assert fairseq.utils.eval_bool(False, default=True) is True and fairseq.utils.eval_bool("False") is False
+
+
+# ---- real files
+
+
+def planted(path: Path, arch: str, **settings) -> Path:
+    """A checkpoint of plain containers, of an architecture whose settings these are."""
+    fixed = {"task": "translation", "source_lang": "de", "target_lang": "en", "data": "", "criterion": "adaptive_loss"}
+    args = Namespace(arch=arch, max_source_positions=40, max_target_positions=40, **fixed, **settings)
+    history = [{"criterion_name": "CrossEntropyCriterion", "optimizer_name": "Adam", "lr_scheduler_state": {}, "num_updates": 1}]
+    torch.save({"args": args, "model": {"weight": torch.zeros(1)}, "optimizer_history": history, "extra_state": {}}, path)
+    return path
+
+
+FIELDS = [
+    ("fconv", "encoder_layers"),
+    ("fconv", "decoder_layers"),
+    ("fconv", "decoder_attention"),
+    ("fconv_self_att", "pretrained"),
+    ("fconv_self_att", "gated_attention"),
+    ("lstm", "decoder_attention"),
+    ("lstm", "adaptive_softmax_cutoff"),
+    ("lightconv", "adaptive_softmax_cutoff"),
+    ("transformer", "adaptive_softmax_cutoff"),
+]
+
+
+@pytest.mark.parametrize("arch, setting", FIELDS)
+def test_no_setting_of_a_checkpoint_runs_code(tiny, tmp_path, arch, setting):
+    mark = tmp_path / "code was run"
+    code = f"[open({str(mark)!r}, 'w').close()]"
+    eval(code)
+    assert mark.exists()  # the code works
+    mark.unlink()
+    path = planted(tmp_path / "model.pt", arch, **{setting: code})
+    task = tasks.setup_task(Namespace(task="translation", data=str(tiny / "data"), source_lang="de", target_lang="en"))
+    with pytest.raises(ValueError, match="is not evaluated because it holds a call of open"):
+        checkpoint_utils.load_model_ensemble([str(path)], task=task)
+    assert not mark.exists()
+
+
+def test_the_command_refuses_a_planted_setting(tiny, tmp_path):
+    """With our task in one sentence; with stock fairseq's, which compat also guards, at least without running it."""
+    mark = tmp_path / "code was run"
+    planted(tmp_path / "model.pt", "fconv", encoder_layers=f"__import__('pathlib').Path({str(mark)!r}).touch() or [(16, 3)]")
+    said = sentence(generate(tiny, *EXT, "--path", tmp_path / "model.pt", check=False))
+    assert "a call of __import__" in said or "an expression" in said
+    stock = generate(tiny, "--path", tmp_path / "model.pt", check=False)
+    assert stock.returncode and "is not evaluated because" in stock.stderr
+    assert not mark.exists()
+
+
+def test_training_still_takes_settings_from_the_command_line(tiny, tmp_path):
+    layers = "[(16, 3)] * 2"
+    sizes = ["--encoder-embed-dim", 16, "--decoder-embed-dim", 16, "--decoder-out-embed-dim", 16]
+    once = ["--max-update", 1, "--optimizer", "adam", "--adam-betas", "(0.9, 0.98)", "--lr", "1e-3", "--max-tokens", 500]
+    flags = ["--encoder-layers", layers, "--decoder-layers", layers, "--decoder-attention", "[True, False]", *sizes, *once]
+    quiet = ["--disable-validation", "--no-epoch-checkpoints", "--no-progress-bar", "--cpu", "--save-dir", tmp_path]
+    command("fairseq-train", tiny / "data", "--arch", "fconv", *flags, *quiet)
+    done = generate(tiny, "--path", tmp_path / "checkpoint_last.pt", *EXT)
+    assert "H-0\t" in done.stdout

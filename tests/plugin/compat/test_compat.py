@@ -1,0 +1,234 @@
+"""What lets stock fairseq run on current Python and torch: light at start-up, narrow in what it changes, and safe."""
+
+import ast
+import dataclasses
+import os
+import pickle
+import subprocess
+import sys
+import zipfile
+from argparse import Namespace
+from pathlib import Path
+from types import SimpleNamespace
+
+import fairseq.dataclass.utils
+import pytest
+import torch
+from fairseq import checkpoint_utils, options
+from fairseq.models.transformer import TransformerModel
+from models import batch, build, dictionary, generators, run, same
+
+from fairseq_ext.plugin.compat import checkpoints, repairs, startup
+
+ROOT = Path(__file__).resolve().parents[3]
+SCRIPTS, DEMO = ROOT / "scripts" / "bench", ROOT / "checkpoints" / "demo"
+CURRENT = sys.version_info >= (3, 11)  # the Pythons that refuse fairseq's dataclasses
+
+
+def python(code: str, *arguments: object, **environment) -> subprocess.CompletedProcess:
+    words = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(words, capture_output=True, text=True, timeout=120, env={**os.environ, **environment})
+
+
+# ---- start-up
+
+
+def test_the_hook_imports_nothing_heavy_at_start_up():
+    done = python("import sys; print(*sys.modules)")
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stdout.split())
+    assert not loaded & {"torch", "numpy", "fairseq", "fairseq_ext", "dataclasses", "inspect", "importlib.abc"}
+
+
+def test_the_hook_costs_a_python_of_its_own_hardly_anything():
+    """Of the processor's time, which other work on the machine disturbs little; in an environment without any package."""
+    done = python("import sys; from interpreter_start import costs; print(costs(sys.executable, 25, ['python']))", PYTHONPATH=str(SCRIPTS))
+    assert done.returncode == 0, done.stderr
+    [(_, _, processor)] = ast.literal_eval(done.stdout).values()
+    assert 0.1 < processor < 3.0  # milliseconds
+
+
+EXPORT = """
+import sys, torch
+from fairseq.checkpoint_utils import load_model_ensemble_and_task
+folder, file = sys.argv[1:]
+[model], _, task = load_model_ensemble_and_task([f"{folder}/checkpoint.pt"], {"data": folder})
+torch.jit.script(model.eval()).save(file)
+pad, eos = task.source_dictionary.pad(), task.source_dictionary.eos()
+given = torch.tensor([[5, 6, 7, eos], [pad, pad, 8, eos]]), torch.tensor([4, 2]), torch.tensor([[eos, 9, 10], [eos, 11, pad]])
+torch.testing.assert_close(torch.jit.load(file)(*given)[0], model(*given)[0])
+print("fairseq_ext" in sys.modules)
+"""
+
+
+def test_stock_fairseq_exports_its_transformer_to_torchscript_without_our_package_being_imported(tmp_path):
+    """What TorchScript cannot compile must not hang in its classes."""
+    done = python(EXPORT, DEMO, tmp_path / "model.ts")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-1] == "False"
+
+
+@pytest.mark.skipif(not CURRENT, reason="Python 3.10 takes fairseq's dataclasses as they are")
+def test_without_the_hook_this_python_refuses_fairseq():
+    """The hook is still needed."""
+    awake = "sys.meta_path[:] = [f for f in sys.meta_path if type(f).__name__ not in ('FairseqExtStart', 'Hook')]"
+    done = python(f"import sys; {awake}; import fairseq")
+    assert done.returncode != 0 and "use default_factory" in done.stderr
+
+
+def test_an_option_of_an_optional_field_has_the_fields_type_as_python_3_14_writes_it():
+    kinds = (int, str, float | None, bool)
+    utils = SimpleNamespace(interpret_dc_type=fairseq.dataclass.utils.interpret_dc_type)
+    repairs.read_optional_types(utils)
+    assert [utils.interpret_dc_type(kind) for kind in kinds] == [int, str, float, bool]
+
+
+def test_the_hook_registers_once():
+    startup.register()
+    startup.register()
+    assert sum(type(finder).__name__ == "Hook" for finder in sys.meta_path) == 1
+
+
+def test_a_file_that_the_hook_loads_by_its_path_is_the_module_that_others_import():
+    assert checkpoints is startup.patches().beside("fairseq_ext.plugin.compat.checkpoints")
+    assert checkpoint_utils.load_checkpoint_to_cpu.__globals__ is vars(checkpoints), "one lock and one list of classes"
+
+
+def test_hydra_says_nothing_and_other_warnings_stay():
+    convert = "from fairseq.dataclass.utils import convert_namespace_to_omegaconf as convert; convert(Namespace())"
+    done = python(f"import warnings; from argparse import Namespace; {convert}; warnings.warn('mine')")
+    assert done.returncode == 0 and "mine" in done.stderr
+    assert "hydra" not in done.stderr and "version_base" not in done.stderr
+
+
+# ---- dataclasses
+
+
+@pytest.mark.skipif(not CURRENT, reason="nothing is changed on Python 3.10")
+def test_only_fairseqs_dataclasses_are_let_through():
+    @dataclasses.dataclass
+    class Theirs:
+        number: int = 1
+
+    for default in (Theirs(), [], {}):
+        with pytest.raises(ValueError, match="mutable default"):
+            dataclasses.make_dataclass("Holder", [("value", object, dataclasses.field(default=default))])
+
+
+def test_a_fairseq_dataclass_stays_the_default_itself(tmp_path):
+    """fairseq reads `.default`; a default_factory would give hydra MISSING. So it is in fairseq and in a --user-dir, and nowhere else."""
+    code = """
+import dataclasses
+from fairseq.dataclass import FairseqDataclass
+@dataclasses.dataclass
+class Inner(FairseqDataclass):
+    number: int = 1
+inner = Inner()
+Outer = dataclasses.make_dataclass("Outer", [("inner", Inner, dataclasses.field(default=inner))], bases=(FairseqDataclass,))
+"""
+    (tmp_path / "with_defaults").mkdir()
+    (tmp_path / "with_defaults" / "__init__.py").write_text(code)
+    stock = dataclasses._get_field
+    options.utils.import_user_module(Namespace(user_dir=str(tmp_path / "with_defaults")))
+    theirs = sys.modules["with_defaults"]
+    assert theirs.Outer().inner is theirs.inner and dataclasses.fields(theirs.Outer)[-1].default is theirs.inner
+    assert dataclasses._get_field is stock and stock.__module__ == "dataclasses"
+    if CURRENT:
+        with pytest.raises(ValueError, match="mutable default"):
+            exec(code, {"__name__": "elsewhere"})
+
+
+# ---- checkpoints
+
+
+class Foreign:
+    """A class that a checkpoint has no business to hold; unpickling it would leave a mark."""
+
+    def __reduce__(self):
+        return (exec, (f"open({self.mark!r}, 'w').close()",))
+
+
+# what fairseq wants of every checkpoint beside its settings and weights
+HISTORY = {"optimizer_history": [{"num_updates": 1, "lr_scheduler_state": {}}], "extra_state": {"train_iterator": {"epoch": 1}}}
+
+
+def test_a_checkpoint_of_plain_containers_loads(tmp_path):
+    import numpy
+
+    path = str(tmp_path / "plain.pt")
+    settings = Namespace(arch="transformer", task="translation", lr=[numpy.float64(0.1)], max_positions=9)
+    torch.save({"args": settings, "model": {"w": torch.ones(2)}, **HISTORY}, path)
+    before = set(torch.serialization.get_safe_globals())
+    loaded = checkpoint_utils.load_checkpoint_to_cpu(path)
+    assert set(torch.serialization.get_safe_globals()) == before  # torch gives them in any order
+    with pytest.raises(pickle.UnpicklingError, match="argparse.Namespace"):  # torch is what it was for everybody else
+        torch.load(path)
+    assert loaded["args"].arch == "transformer" and loaded["model"]["w"].sum() == 2
+
+
+@pytest.mark.parametrize("core", ["core", "_core"])
+def test_a_number_that_numpy_1_or_2_has_saved_is_read(core, tmp_path):
+    import numpy
+
+    own = numpy.float64(0).__reduce__()[0].__module__.encode()
+    torch.save({"args": None, "lr": numpy.float64(0.25), "model": {}, **HISTORY}, tmp_path / "own.pt")
+    with zipfile.ZipFile(tmp_path / "own.pt") as saved, zipfile.ZipFile(tmp_path / "theirs.pt", "w") as theirs:
+        parts = {name: saved.read(name) for name in saved.namelist()}
+        assert sum(own in part for part in parts.values()) == 1
+        for name, part in parts.items():
+            theirs.writestr(name, part.replace(own, f"numpy.{core}.multiarray".encode()))
+    assert checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "theirs.pt"))["lr"] == 0.25
+
+
+def test_pickled_code_is_refused_and_not_run(tmp_path):
+    foreign = Foreign()
+    foreign.mark = str(tmp_path / "code was run")
+    torch.save({"args": foreign, "model": {}}, tmp_path / "foreign.pt")
+    with pytest.raises(OSError, match="foreign.pt holds builtins.exec, .* set FAIRSEQ_EXT_ALLOW_GLOBALS="):
+        checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "foreign.pt"))
+    assert not (tmp_path / "code was run").exists()
+
+
+def test_a_foreign_class_is_named_and_loads_with_the_opt_in(tmp_path):
+    (tmp_path / "theirs.py").write_text("class Settings:\n    lr = 0.1\n")
+    path = str(tmp_path / "theirs.pt")
+    load = f"from fairseq import checkpoint_utils; checkpoint_utils.load_checkpoint_to_cpu({path!r})"
+    held = f"'args': None, 'cfg': None, 'extra': theirs.Settings(), 'model': {{}}, **{HISTORY}"
+    save = f"import theirs, torch; torch.save({{{held}}}, {path!r})"
+    assert python(save, PYTHONPATH=str(tmp_path)).returncode == 0
+    refused = python(load, PYTHONPATH=str(tmp_path))
+    assert refused.returncode != 0
+    last = refused.stderr.strip().splitlines()[-1]
+    assert "theirs.pt holds theirs.Settings" in last and "FAIRSEQ_EXT_ALLOW_GLOBALS=theirs.Settings" in last
+    load = f"from fairseq import checkpoint_utils; print(checkpoint_utils.load_checkpoint_to_cpu({path!r})['extra'].lr)"
+    allowed = python(load, PYTHONPATH=str(tmp_path), FAIRSEQ_EXT_ALLOW_GLOBALS="theirs.Settings")
+    assert allowed.stdout.endswith("0.1\n"), allowed.stderr
+
+
+def test_a_checkpoint_that_was_cut_short_is_refused(tmp_path):
+    path = tmp_path / "short.pt"
+    torch.save({"args": None, "model": {"w": torch.ones(1000)}}, path)
+    path.write_bytes(path.read_bytes()[:2000])
+    with pytest.raises(OSError, match="short.pt is not a checkpoint"):
+        checkpoint_utils.load_checkpoint_to_cpu(str(path))
+
+
+def test_a_missing_checkpoint_keeps_fairseqs_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "absent.pt"))
+
+
+# ---- the encoder
+
+
+def test_a_loaded_transformer_encodes_padded_batches():
+    """Stock fairseq calls torch's fused encoder layer after loading a state, without the mask type that torch >= 2 wants, and fails."""
+    fresh, loaded = build("transformer"), build("transformer", seed=9)
+    assert isinstance(loaded, TransformerModel)
+    loaded.load_state_dict(fresh.state_dict())
+    assert loaded.encoder.layers[0].load_to_BT  # fairseq would take the fused layer
+    pairs = [generators([model], beam=3, max_len_b=8) for model in (fresh, loaded)]
+    sample = batch([3, 1, 7])
+    same(run(pairs[0].stock, sample), run(pairs[1].stock, sample))
+    same(run(pairs[0].stock, sample), run(pairs[1].ours, sample))
+    assert dictionary().pad() in sample["net_input"]["src_tokens"]

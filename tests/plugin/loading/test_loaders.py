@@ -1,0 +1,271 @@
+"""Every file that is read back, damaged in every way: it is what was written, or it is refused in one sentence."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fairseq_ext.core.counters import Section
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.files import sealed, unsealed
+from fairseq_ext.core.glossary_files import Errors, Languages, read
+from fairseq_ext.corpus.manifest import Manifest
+from fairseq_ext.corpus.output import Store
+from fairseq_ext.corpus.reading import Reader, Unreadable
+from fairseq_ext.corpus.shards import Shard
+from fairseq_ext.corpus.worker import Result
+from fairseq_ext.plugin.results_file import ResultsFile
+from fairseq_ext.plugin.results_line import FORMAT
+from fairseq_ext.search.constraints.lines import json_object, parse_json, parse_tabs
+from fairseq_ext.search.parallel.graph import Graph
+
+FUZZ = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+CPU = torch.device("cpu")
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4),
+    max_leaves=12,
+)
+HARMS = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=3)
+
+
+def harmed(content: bytes, harms: list[tuple[float, int]], end: float) -> bytes:
+    """Some bytes changed, and often the end cut off."""
+    out = bytearray(content)
+    for place, value in harms:
+        out[int(place * len(out))] = value
+    return bytes(out[: round(end * len(out))] if end < 0.5 else out)
+
+
+def one_sentence(error: pytest.ExceptionInfo | Exception) -> None:
+    assert "\n" not in str(error) and ": " in str(error)
+
+
+def replaced(value, path: list[float], by):
+    """The JSON value with a part of it, found by chance numbers, replaced."""
+    if not path or not isinstance(value, (dict, list)) or not value:
+        return by
+    key = list(value)[int(path[0] * len(value))] if isinstance(value, dict) else int(path[0] * len(value))
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[key] = replaced(value[key], path[1:], by)
+    return copy
+
+
+PATHS = st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=4)
+
+
+@FUZZ
+@given(st.dictionaries(st.text(max_size=9), JSON, max_size=4))
+def test_a_sealed_record_comes_back_and_another_does_not(record):
+    record.pop("sha256", None)
+    text = json.dumps(sealed(record)).encode()
+    assert json.dumps(unsealed(text), sort_keys=True) == json.dumps(json.loads(json.dumps(record)), sort_keys=True)
+    with pytest.raises(ValueError, match="not what was written"):
+        unsealed(json.dumps({**sealed(record), "more": 1}).encode())
+
+
+# ---- --results-file
+
+SENTENCE = {
+    "id": 3,
+    "source": "abc",
+    "text": "a b",
+    "hypotheses": [{"tokens": [4, 5, 2], "score": -0.5, "positional_scores": [-0.5, -0.5, -0.5], "unmet": [["a", "no room"]]}],
+}
+
+MADE_FROM = {"--beam": "5"}
+
+
+def results(path: Path) -> dict | None:
+    """What a run that goes on takes from the file; None if it refuses it."""
+    try:
+        file = ResultsFile(str(path), True, "ours", MADE_FROM, 100)
+    except UsageError as error:
+        one_sentence(error)
+        return None
+    file.close()
+    for number in file.done:
+        try:
+            assert file.hypotheses(number, "abc", CPU)
+        except UsageError as error:
+            one_sentence(error)
+    return file.done
+
+
+@FUZZ
+@given(HARMS, st.floats(0, 1))
+def test_results_that_were_damaged(tmp_path, harms, end):
+    path = tmp_path / "results"
+    lines = [{**FORMAT, "signature": "ours", "made_from": MADE_FROM}, SENTENCE, {**SENTENCE, "id": 4}]
+    path.write_bytes(harmed(b"".join(json.dumps(sealed(line)).encode() + b"\n" for line in lines), harms, end))
+    done = results(path)
+    assert done is None or all(record == {**SENTENCE, "id": number} for number, record in done.items())
+
+
+@FUZZ
+@given(PATHS, JSON)
+def test_results_that_somebody_else_wrote(tmp_path, path, value):
+    """The digest is right, a part of the record is anything."""
+    record = replaced(SENTENCE, path, value)
+    lines = [{**FORMAT, "signature": "ours", "made_from": MADE_FROM}, record if isinstance(record, dict) else {}, {**SENTENCE, "id": 4}]
+    file = tmp_path / "results"
+    file.write_bytes(b"".join(json.dumps(sealed(line)).encode() + b"\n" for line in lines))
+    results(file)
+
+
+# ---- the corpus command's folder
+
+MANIFEST = {"signature": "s", "arguments": {"--beam": 5}, "totals": {}, "shards": {"in": {"state": "open", "input": "9 bytes"}}}
+SHARD = Shard("in.txt", "in")
+
+
+@FUZZ
+@given(HARMS, st.floats(0, 1), PATHS, JSON, st.booleans())
+def test_a_manifest_that_was_damaged_or_made_by_somebody_else(tmp_path, harms, end, path, value, is_sealed):
+    written = Manifest(tmp_path / "nowhere")
+    written.path = tmp_path / "manifest.json"
+    for name, value_of in MANIFEST.items():
+        setattr(written, name, value_of)
+    written.write()
+    found = json.loads(written.path.read_bytes())
+    if is_sealed:
+        del found["sha256"]
+        changed = replaced(found, path, value)
+        written.path.write_text(json.dumps(sealed(changed if isinstance(changed, dict) else {})))
+    else:
+        written.path.write_bytes(harmed(written.path.read_bytes(), harms, end))
+    try:
+        Manifest(tmp_path).join({"--beam": 5}, [SHARD], {"in": "9 bytes"})
+    except UsageError as error:
+        one_sentence(error)
+
+
+@FUZZ
+@given(HARMS, st.floats(0, 1), PATHS, JSON, st.booleans())
+def test_parts_that_were_damaged_or_made_by_somebody_else(tmp_path, harms, end, path, value, is_sealed):
+    store = Store(str(tmp_path), ".jsonl")
+    payload = b'{"id": 1}\n{"id": 2}\n'
+    store.save(SHARD, 0, 2, Result(payload, [{"line": 1, "reason": "r"}], Section(), 1, 3, 0.1, 0.1, 0.0, "s"))
+    part = store.parts_of(SHARD) / "0-2"
+    content = part.read_bytes()
+    if is_sealed:
+        head = unsealed(content.split(b"\n")[0])
+        changed = replaced(head, path, value)
+        part.write_bytes(json.dumps(sealed(changed if isinstance(changed, dict) else {})).encode() + b"\n" + payload)
+    else:
+        part.write_bytes(harmed(content, harms, end))
+    try:
+        store.finish(SHARD, 2)
+    except UsageError as error:
+        one_sentence(error)
+    else:
+        assert store.path(SHARD).read_bytes() == payload
+
+
+@pytest.mark.parametrize(
+    "second, why",
+    [
+        ({"": False}, "is not a counter: False"),
+        ({"add": 1}, "a counter cannot have the name 'add'"),
+        ({"_x": 1}, "a counter cannot have the name '_x'"),
+        ({"a": {"b": [1]}}, ""),
+        ({"seen": 1}, "the counts of lines 2 to 3 do not fit: "),
+    ],
+)
+def test_counts_that_are_none_are_told(tmp_path, second, why):
+    store = Store(str(tmp_path), ".jsonl")
+    for (start, end), counts in (((0, 2), {"seen": ["mean", 1, 2]}), ((2, 3), second)):
+        store.save(SHARD, start, end, Result(b"x\n", [], Section(), 1, 3, 0.1, 0.1, 0.0, "s"))
+        part = store.parts_of(SHARD) / f"{start}-{end}"
+        head = unsealed(part.read_bytes().split(b"\n")[0])
+        part.write_bytes(json.dumps(sealed({**head, "counts": counts})).encode() + b"\nx\n")
+    with pytest.raises(UsageError, match=re.escape(why)) as told:
+        store.finish(SHARD, 3)
+    one_sentence(told.value)
+
+
+def test_parts_that_leave_gaps_or_have_strange_names_are_told(tmp_path):
+    store = Store(str(tmp_path), ".jsonl")
+    for start, end in ((0, 2), (3, 4)):
+        store.save(SHARD, start, end, Result(b"x\n", [], Section(), 1, 3, 0.1, 0.1, 0.0, "s"))
+    (store.parts_of(SHARD) / "x-²").write_text("")
+    with pytest.raises(UsageError, match="its parts leave gaps or overlap: remove it"):
+        store.finish(SHARD, 4)
+
+
+# ---- what users write
+
+
+TBX = b"""<?xml version="1.0"?><tbx><text><body><conceptEntry id="1"><langSec xml:lang="de"><termSec><term>Ader</term></termSec></langSec>
+<langSec xml:lang="en"><termSec><term>vein</term></termSec></langSec></conceptEntry></body></text></tbx>"""
+TERMS = {
+    ".tsv": b"Ader\tvein|vessel\nHand\thand\n",
+    ".csv": b"source,target\nAder,vein\n",
+    ".jsonl": b'{"source": "Ader", "target": "vein"}\n',
+    ".tbx": TBX,
+}
+
+
+@FUZZ
+@given(st.sampled_from(list(TERMS)), HARMS, st.floats(0, 1), st.binary(max_size=60))
+def test_glossaries(tmp_path, suffix, harms, end, more):
+    file = tmp_path / f"terms{suffix}"
+    file.write_bytes(harmed(TERMS[suffix], harms, end) + more)
+    errors = Errors()
+    try:
+        entries = read(str(file), "--glossary", Languages("de", "en"), errors)
+        assert all(entry.source.strip() and entry.targets for entry in entries)
+        errors.tell()
+    except UsageError as error:
+        one_sentence(error)
+
+
+KEYS = st.sampled_from(["constraints", "any_of", "avoid", "prefix", "source", "id", "other"])
+
+
+@FUZZ
+@given(st.text(max_size=60) | st.dictionaries(KEYS, JSON, max_size=3).map(json.dumps))
+def test_lines_of_constraints(line):
+    for parse in (parse_json, parse_tabs, json_object):
+        try:
+            parse(line, "line 1 of x")
+        except UsageError as error:
+            one_sentence(error)
+
+
+@FUZZ
+@given(st.lists(st.binary(max_size=40) | st.dictionaries(KEYS, JSON, max_size=3).map(lambda each: json.dumps(each).encode()), max_size=4))
+def test_lines_of_jsonl(tmp_path, lines):
+    """Every line is a sentence or has its error, and one never costs another."""
+    file = tmp_path / "in.jsonl"
+    file.write_bytes(b"".join(line.replace(b"\n", b"") + b"\n" for line in lines))
+    try:
+        found = [sentence for unit in Reader(Shard(str(file), "in")).units(2, []) for sentence in unit]
+    except Unreadable as error:
+        one_sentence(error)
+    else:
+        assert [sentence.number for sentence in found] == list(range(len(lines)))
+        assert all(isinstance(sentence.source, str) and (sentence.error is None or "\n" not in sentence.error[1]) for sentence in found)
+
+
+# ---- dependency graphs
+
+CELLS = [{"token": token, "probability": 0.5, "right": True} for token in ("a", "</s>")]
+GRAPH = Graph("1", ["x"], ["a", "</s>"], "jacobi", [{"first": 0, "verified": 2, "cells": CELLS}], [0, 0], [-1, -1])
+
+
+@FUZZ
+@given(HARMS, st.floats(0, 1), PATHS, JSON, st.booleans())
+def test_graphs(tmp_path, harms, end, path, value, is_json):
+    file = tmp_path / "1.json"
+    GRAPH.save(file)
+    content = file.read_bytes()
+    file.write_bytes(json.dumps(replaced(json.loads(content), path, value)).encode() if is_json else harmed(content, harms, end))
+    try:
+        Graph.load(file)
+    except UsageError as error:
+        one_sentence(error)

@@ -1,0 +1,250 @@
+"""Flags: each once, with fairseq's own behaviour as default; wrong combinations refused; the signature tells what differs."""
+
+import re
+from argparse import ArgumentParser, Namespace
+from dataclasses import dataclass, field, fields
+from fractions import Fraction
+from pathlib import Path
+from typing import Optional
+
+import pytest
+import torch
+from fairseq.dataclass import FairseqDataclass
+from fairseq.dataclass.configs import GenerationConfig
+from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.tasks import TASK_DATACLASS_REGISTRY
+from models import batch, build, generators, run, task
+
+from fairseq_ext import UsageError
+from fairseq_ext.plugin import config
+from fairseq_ext.plugin.tasks import Flags
+from fairseq_ext.search import registry, validate
+from fairseq_ext.search.capabilities import CAPABILITIES
+from fairseq_ext.search.registry import POINTS, PRUNERS, STRATEGIES
+
+NEUTRAL = {"select": "topk", "stop": "count", "schedule": "batch", "softmax": "full", "decoding": "beam"}
+
+
+MADE_UP = {"patient_steps": 3, "trim_below": 0.0, "trim_list": None}
+
+
+@dataclass
+class PatientFlags(FairseqDataclass):
+    patient_steps: int = field(default=3, metadata={"range": (1, 50, "number of steps")})
+
+
+@dataclass
+class TrimFlags(FairseqDataclass):
+    trim_below: float = 0.0
+    trim_list: Optional[str] = field(default=None, metadata={"file": True})  # noqa: UP045
+
+
+def made(point, name, flags, check=None) -> registry.Strategy:
+    return registry.Strategy(point, name, lambda *a: None, flags, check, needs=frozenset({"search loop"}))
+
+
+@pytest.fixture
+def made_up(monkeypatch):
+    """A strategy by name (--stop patient) and one that its flag switches on (--trim-below)."""
+
+    def check(flags, generation):
+        if generation.beam < 2:
+            raise UsageError("--stop patient needs --beam 2 or more")
+
+    monkeypatch.setitem(STRATEGIES["stop"], "patient", made("stop", "patient", PatientFlags, check))
+    monkeypatch.setitem(PRUNERS, "trim", made("prune", "trim", TrimFlags))
+
+
+def flags(**given) -> Namespace:
+    """All flags at their defaults but these."""
+    return Namespace(**{**{f.name: f.default for f in fields(task("translation_ext").cfg)}, **MADE_UP, **given})
+
+
+def test_a_strategy_is_a_python_file(tmp_path):
+    (tmp_path / "notes.txt").write_text("x")
+    for file in (tmp_path / "notes.txt", tmp_path / "none.py", tmp_path):
+        with pytest.raises(UsageError, match=r"FAIRSEQ_EXT_STRATEGIES names .*, which is not a Python file \(.py\): correct the path"):
+            registry.load_outside(file)
+
+
+def test_defaults_are_fairseqs_own_behaviour():
+    assert set(NEUTRAL) == set(POINTS)
+    for point, name in NEUTRAL.items():
+        assert registry.names_of(point)[0] == name
+        assert registry.choice(task("translation_ext").cfg, point) == name
+    assert registry.chosen(flags()) == []
+
+
+def test_every_flag_of_stock_is_kept_with_its_default():
+    stock, ours = (TASK_DATACLASS_REGISTRY[name] for name in ("translation", "translation_ext"))
+    defaults = {f.name: f.default for f in fields(ours)}
+    assert {f.name: f.default for f in fields(stock)}.items() <= defaults.items()
+
+
+def test_every_flag_has_a_help_text():
+    stock = {f.name for f in fields(TASK_DATACLASS_REGISTRY["translation"])}
+    for f in fields(TASK_DATACLASS_REGISTRY["translation_ext"]):
+        assert f.name in stock or f.metadata["help"]
+
+
+def test_every_flag_of_ours_tells_its_default():
+    """As argparse shows it: "(default: x)", or "default x: what that is"."""
+    parser = ArgumentParser(add_help=False)
+    gen_parser_from_dataclass(parser, Flags())
+    assert len(parser._actions) > 40
+    for action in parser._actions:
+        told = re.findall(r"\bdefault:? ([^;)]*)", action.help)
+        assert told, action.dest
+        if action.default in (None, False):  # off, or none, or what stands in for it
+            continue
+        values = {word for text in told for word in re.split(r"[\s,:]+", text)}
+        if action.dest == "patience":  # fairseq's own flag of that name has the default -1, which nobody may type
+            assert action.default == -1 and "1" in values
+            continue
+        numbers = {float(Fraction(word)) for word in values if re.fullmatch(r"-?[\d.]+(/\d+)?", word)}
+        assert str(action.default) in values or action.default in numbers, (action.dest, action.default, told)
+
+
+def test_chosen_names_what_is_switched_on(made_up):
+    assert [s.name for s in registry.chosen(flags(stop="patient", trim_below=0.1))] == ["patient", "trim"]
+
+
+@pytest.mark.parametrize(
+    "ours, stock, sentence",
+    [
+        ({"stop": "patient"}, {"match_source_len": True}, "--match-source-len replaces beam search, so --stop patient cannot work with it"),
+        ({"trim_below": 0.1}, {"diversity_rate": 0.5}, "--diversity-rate replaces beam search, so --prune-trim cannot"),
+        ({"stop": "patient"}, {"match_source_len": True}, "--match-source-len replaces beam search"),
+        ({"patient_steps": 5}, {}, "--patient-steps belongs to --stop patient, which is not switched on: add it or leave"),
+        ({"stop": "patient"}, {"beam": 1}, "--stop patient needs --beam 2 or more"),
+        ({"stop": "patient", "patient_steps": 0}, {}, "--patient-steps (number of steps) must be 1 to 50, not 0"),
+        ({"trim_list": ""}, {}, "--trim-list is given without a name: name a file, or leave it out"),
+    ],
+    ids=str,
+)
+def test_what_cannot_work_is_refused_in_a_sentence(made_up, ours, stock, sentence):
+    with pytest.raises(UsageError, match=re.escape(sentence)):
+        validate.validate(flags(**ours), GenerationConfig(**stock))
+
+
+@pytest.mark.parametrize(
+    "ours, flag",
+    [
+        ({"stop": "patient"}, "--stop patient"),
+        ({"trim_below": 0.1, "results_file": "x"}, "--prune-trim"),
+        ({"results_file": "x"}, "--results-file"),
+        ({"glossary": "x"}, "--glossary"),
+        ({"stats_file": "x"}, "--stats-file"),
+        ({"int8": True}, "--int8"),
+        ({"cpu_workers": 2}, "--cpu-workers"),
+        ({"length_reward": float("nan")}, "--length-reward"),
+    ],
+    ids=str,
+)
+def test_scoring_a_reference_leaves_no_flag_out_silently(made_up, ours, flag):
+    with pytest.raises(UsageError, match=f"--score-reference scores given translations, so {flag} has nothing to do"):
+        validate.refuse_reference(flags(**ours), Flags)
+    validate.refuse_reference(flags(), Flags)
+
+
+@pytest.mark.parametrize("ours", [{}, {"stop": "patient"}, {"stop": "patient", "patient_steps": 5}, {"trim_below": 0.5}], ids=str)
+def test_what_works_is_let_through(made_up, ours):
+    validate.validate(flags(**ours), GenerationConfig())
+
+
+@pytest.mark.parametrize("stock", [{"match_source_len": True}, {"diversity_rate": 0.5}], ids=str)
+def test_stock_searches_alone_are_let_through(stock):
+    validate.validate(flags(), GenerationConfig(**stock))
+
+
+def test_signature_tells_every_plug_point_and_what_differs(made_up):
+    plain = config.signature(flags(), GenerationConfig(), "fairseq")
+    assert plain == f"fairseq_ext:{config.VERSION}|select:topk|stop:count|schedule:batch|softmax:full|backend:fairseq"
+    told = config.signature(flags(stop="patient", patient_steps=5, trim_below=0.1), GenerationConfig(), "fairseq")
+    assert "|stop:patient,patient_steps=5|" in told and "|prune:trim_below=0.1|" in told
+
+
+def test_signature_says_when_fairseqs_own_loop_runs():
+    ours = generators([build("transformer")], beam=4, match_source_len=True).ours
+    assert "|search:fairseq --match-source-len|backend:stock|" in ours.stats.signature
+
+
+def test_signature_names_beam_length_penalty_model_and_versions():
+    model = build("transformer")
+    ends = [
+        generators([each], beam=4, lenpen=1.5).ours.stats.signature.rpartition("|backend:")[2].partition("|")[2]
+        for each in (model, model, build("transformer", 7))
+    ]
+    assert re.fullmatch(rf"beam:4\|lenpen:1.5\|model:[0-9a-f]{{8}}\|fairseq:0.12.2\|torch:{re.escape(torch.__version__)}", ends[0])
+    assert ends[0] == ends[1] != ends[2]
+
+
+def test_min_len_above_the_limit_is_refused():
+    with pytest.raises(UsageError, match="--min-len 9 is above the length limit 4"):
+        run(generators([build("transformer")], beam=2, min_len=9, max_len_b=4).ours, batch([3]))
+
+
+def test_a_batch_without_source_tokens_is_refused():
+    """Nor does it go to fairseq's own loop, where it would run without the strategies."""
+    sample = batch([3, 5])
+    sample["net_input"]["source"] = sample["net_input"].pop("src_tokens")
+    with pytest.raises(UsageError, match=r"reads source tokens \(src_tokens\), and the batch has src_lengths, source: use fairseq's task"):
+        run(generators([build("transformer")], beam=2).ours, sample)
+
+
+def test_a_name_is_registered_once():
+    """A second strategy of the same name would silently replace the first."""
+    for point, name in [*NEUTRAL.items(), ("prune", "finished")]:
+        with pytest.raises(UsageError, match=f"--{point} {name} is registered twice, by strategies/{point}/"):
+            registry.register(point, name)(lambda flags, context: None)
+
+
+def test_what_is_registered_is_known():
+    with pytest.raises(UsageError, match="extension point 'stopp', which does not exist: use one of select, stop"):
+        registry.register("stopp", "never")
+    with pytest.raises(UsageError, match="names 'beams': use 'beam' of the table"):
+        registry.register("stop", "never", needs=("beams",))
+    assert "never" not in STRATEGIES["stop"]
+
+
+
+def test_every_strategy_lies_in_the_file_of_its_name():
+    """--softmax lsh is strategies/softmax/lsh.py."""
+    for strategy in registry.all_strategies():
+        if Path(strategy.file).is_absolute():
+            continue  # of another test, which lies outside of the package
+        assert strategy.file == f"search/strategies/{strategy.point}/{strategy.name.replace('-', '_')}.py"
+        assert strategy.paper
+
+
+def test_every_capability_is_needed_and_denied():
+    """A sentence that no pair can reach is a promise without a test."""
+    everything = [*registry.all_strategies(), *validate.OPTIONS]
+    needed, denied = ({c for s in everything for c in kind(s)} for kind in (lambda s: s.needs, lambda s: s.denies))
+    # denied by models, by constraints and by tasks (plugin/stock_tasks.py), not by a flag
+    by_models = {"one model", "output layer", "no constraints", "source sentence", "source tokens", "divisible batches"}
+    assert needed - by_models == denied - by_models == set(CAPABILITIES) - by_models
+
+
+@pytest.mark.parametrize(
+    "ours, stock, sentence",
+    [
+        ({}, {"lenpen": float("nan")}, "--lenpen (length penalty) must be a finite number, not nan"),
+        ({}, {"unkpen": float("nan")}, "--unkpen (penalty) must be a finite number, not nan"),
+        ({}, {"unkpen": float("inf")}, "--unkpen (penalty) must be "),
+        ({}, {"max_len_a": float("inf")}, "--max-len-a (ratio of target to source tokens) must be 0 to 1000, not inf"),
+        ({}, {"max_len_a": float("nan")}, "--max-len-a (ratio of target to source tokens) must be 0 to 1000, not nan"),
+        ({}, {"temperature": 0.0}, "--temperature (temperature) must be 1e-06 to 1000000, not 0.0"),
+        ({}, {"beam": 100_000}, "--beam (number of hypotheses) must be 1 to 10000, not 100000"),
+        ({}, {"beam": 0}, "--beam (number of hypotheses) must be "),
+        ({"cpu_workers": 3000}, {}, "--cpu-workers (number of processes) must be 1 to "),
+        ({"softmax": "lsh", "lsh_hits": -1}, {}, "--lsh-hits (number of equal bands) must be 0 or more, not -1"),
+        ({"results_file": ""}, {}, "--results-file is given without a name: name a file, or leave it out"),
+        ({"stats_file": ""}, {}, "--stats-file is given without a name"),
+        ({"prune_threshold": float("nan")}, {}, "--prune-threshold"),
+    ],
+    ids=str,
+)
+def test_values_out_of_range_are_refused(ours, stock, sentence):
+    with pytest.raises(UsageError, match=re.escape(sentence)):
+        validate.validate(Flags(**ours), GenerationConfig(**stock))

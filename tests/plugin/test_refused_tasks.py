@@ -1,0 +1,131 @@
+"""Tasks and architectures that no search here can run are refused in one sentence that says why."""
+
+import pytest
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.tasks import TASK_REGISTRY
+from forked import generate, interactive
+from sizes import drawn
+
+from fairseq_ext import Translator
+from fairseq_ext.core.errors import UsageError
+from fairseq_ext.model.refused import refused
+
+
+@pytest.mark.parametrize(
+    "task, why",
+    [
+        ("translation_lev_ext", "refines whole sentences and has no next token to search for: use stock's --task translation_lev"),
+        ("audio_finetuning_ext", "labels all frames of speech at once (CTC) and has no next token to search for: use fairseq's"),
+        ("speech_to_speech_ext", "makes speech, and the searches here make words: use the stock task"),
+        ("masked_lm_ext", "generates no text"),
+        ("translatoin_ext", "is unknown to fairseq_ext: use language_modeling_ext, multilingual_language_modeling_ext, "),
+    ],
+)
+def test_a_task_without_a_twin_is_refused_in_one_line_that_says_why(task, why):
+    done = generate("nowhere", "--path", "nothing.pt", "--task", task)
+    assert done.status == 1 and done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ") and f"--task {task}" in line and why in line
+
+
+PAIR = ["-s", "de", "-t", "en"]
+MANY, BART, OLD = "translation_multi_simple_epoch_ext", "translation_from_pretrained_bart_ext", "multilingual_translation_ext"
+PAIRED = [*PAIR, "--lang-pairs", "de-en"]
+FILES = {"dict.de.txt": "a 1\n", "dict.en.txt": "a 1\n", "file": "en_XX\n", "wrong.yaml": "a: [\n", "empty.yaml": "{}\n"}
+
+
+@drawn(7)
+@pytest.mark.parametrize(
+    "task, flags, sentence",
+    [
+        (MANY, PAIR, f"--task {MANY} needs --lang-pairs: those of the training, such as de-en,en-de"),
+        (MANY, ["--lang-pairs", "de-en"], "translates from one language to another: add --source-lang, one of de, en"),
+        (MANY, ["--lang-pairs", "de-en", "-s", "de"], "add --target-lang, one of de, en"),
+        (MANY, ["--lang-pairs", "de-en", "-s", "de", "-t", "fr"], "--target-lang fr is not a language of the task: use one of de, en"),
+        (MANY, [*PAIRED, "--langs", "fr,en"], "--source-lang de is not a language of the task: use one of fr, en"),
+        (MANY, [*PAIRED, "--lang-dict", "{file}"], "--source-lang de is not a language of the task: use one of en_XX"),
+        (MANY, [*PAIRED, "--lang-dict", "none.txt"], "none.txt does not exist: correct the path"),
+        (MANY, [*PAIRED, "--langs", "de,en", "--lang-dict", "{file}"], "--langs and --lang-dict name the languages twice"),
+        (BART, PAIR, f"--task {BART} needs --langs: the languages of the pretraining, in its order"),
+        (BART, [*PAIR, "--langs", "de,fr"], "--target-lang en is not a language of the task: use one of de, fr"),
+        (OLD, PAIR, f"--task {OLD} needs --lang-pairs"),
+        (OLD, ["-s", "de", "-t", "de", "--lang-pairs", "de-en,en-de"], "--lang-pairs has no de-de, and the checkpoint has a model"),
+        ("translation_ext", [*PAIR, "--lang-tok-behind-eos"], f"--lang-tok-behind-eos is a flag of --task {MANY}, not of translation_ext"),
+        (BART, [*PAIR, "--add-data-source-prefix-tags"], f"is a flag of --task {MANY}, not of {BART}: name that task, or leave it out"),
+        ("language_modeling_ext", [], "dict.txt: name the data directory that has the model's"),
+        ("speech_to_text_ext", ["--config-yaml", "none.yaml"], "none.yaml does not exist: name the configuration in the data folder"),
+        ("speech_to_text_ext", ["--config-yaml", "wrong.yaml"], "Failed to load config from {data}/wrong.yaml"),
+        ("speech_to_text_ext", ["--config-yaml", "empty.yaml"], "no dictionary at {data}/dict.txt: the configuration of the data names it"),
+    ],
+)
+def test_what_a_task_must_know_is_asked_for_in_one_sentence(tmp_path, task, flags, sentence):
+    """In both commands, before any checkpoint is read."""
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    where = {"data": tmp_path, "file": tmp_path / "file"}
+    for command in (generate, interactive):
+        done = command(tmp_path, "--path", "model.pt", "--task", task, "--cpu", *(flag.format(**where) for flag in flags))
+        (said,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+        assert done.status == 1 and sentence.format(**where) in said and "Traceback" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("given", [["--user-dir=mine", "--user-dir=fairseq_ext"], ["--user-dir", "mine", "--user-dir=yours"]], ids=str)
+def test_two_user_directories_behind_equals_signs_are_two(given):
+    done = generate("nowhere", "--path", "nothing.pt", *given, "--task", "translation_ext")
+    assert done.status == 1 and "so use --user-dir mine --task translation_ext" in done.stderr.splitlines()[-1]
+
+
+def test_a_user_directory_under_a_name_that_is_taken_is_refused(tmp_path):
+    (tmp_path / "logging").mkdir()
+    done = generate("nowhere", "--path", "nothing.pt", "--user-dir", tmp_path / "logging", "--task", "translation_ext")
+    (line,) = done.stderr.splitlines()
+    assert done.status == 1 and "logging has the name of another module of Python's, logging: rename the folder" in line
+
+
+def test_a_task_of_ones_own_that_nobody_has_extended_is_told_the_line_to_add(tmp_path):
+    (tmp_path / "forgetful").mkdir()
+    (tmp_path / "forgetful" / "__init__.py").write_text(
+        "from fairseq.tasks import register_task\n"
+        "from fairseq.tasks.translation import TranslationConfig, TranslationTask\n"
+        "@register_task('forgotten', dataclass=TranslationConfig)\n"
+        "class Forgotten(TranslationTask):\n"
+        "    pass\n"
+    )
+    done = generate("nowhere", "--path", "nothing.pt", "--user-dir", tmp_path / "forgetful", "--task", "forgotten_ext")
+    (line,) = done.stderr.splitlines()
+    assert done.status == 1
+    assert line == "error: there is no --task forgotten_ext yet: add fairseq_ext.extend(Forgotten) where forgotten is registered"
+
+
+def test_every_stock_task_that_is_refused_by_name_is_one():
+    from fairseq_ext.plugin.stock_tasks import NO_TWIN
+
+    assert set(NO_TWIN) <= set(TASK_REGISTRY) and not any(f"{name}_ext" in TASK_REGISTRY for name in NO_TWIN)
+
+
+@pytest.mark.parametrize(
+    "task, architecture, why",
+    [
+        ("translation_ext", "nonautoregressive_transformer", "refines whole sentences"),
+        ("translation_ext", "transformer_lm", "use --task language_modeling_ext"),
+        ("translation_ext", "multilingual_transformer", "use --task multilingual_translation_ext"),
+        ("translation_ext", "s2t_transformer", "use --task speech_to_text_ext"),
+        ("translation_ext", "transformer_iwslt_de_en_pipeline_parallel", "spread over several processes"),
+        ("language_modeling_ext", "transformer", "is not a language model"),
+        ("language_modeling_ext", "transformer_lm_gpt", None),
+        ("multilingual_translation_ext", "transformer", "one model and not one for each pair"),
+        ("multilingual_translation_ext", "multilingual_transformer_iwslt_de_en", None),
+        ("speech_to_text_ext", "transformer", "this task reads speech"),
+        ("speech_to_text_ext", "wav2vec_ctc", "labels all frames at once"),
+        ("speech_to_text_ext", "s2t_transformer_s", None),
+    ],
+)
+def test_an_architecture_of_another_task_is_refused(task, architecture, why):
+    assert architecture in ARCH_MODEL_REGISTRY
+    found = refused(architecture, object.__new__(TASK_REGISTRY[task]))
+    assert found is None if why is None else why in found
+
+
+def test_from_python_too():
+    with pytest.raises(UsageError, match=f"--lang-tok-behind-eos is a flag of --task {MANY}, not of translation_ext"):
+        Translator("none.pt", "none", lang_tok_behind_eos=True)

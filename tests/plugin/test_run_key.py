@@ -1,0 +1,122 @@
+"""--resume goes on with the same search alone: what a flag names is compared by its content, and a refusal names the flag."""
+
+import json
+import shutil
+
+import pytest
+from fairseq_cli import generate
+from forked import forked, generate_forked
+from sizes import drawn
+
+FLAGS = ["--user-dir", "fairseq_ext", "--task", "translation_ext", "--cpu", "--no-progress-bar"]
+COUNTS = "".join(f"en{i} {n}\n" for i, n in enumerate(range(100, 70, -1)))
+TABLE = "".join(f"de{i} en{i} 0.5\n" for i in range(30))
+LEXICAL = ["--softmax", "lexical", "--shortlist-top", 10, "--shortlist-words", 1]
+NAMED = {  # flag -> content, another content, flags beside it
+    "--avoid-file": ("en3\n", "en4\n", []),
+    "--glossary": ("de3\ten3\n", "de3\ten4\n", []),
+    "--constraints-file": ("\n" * 10 + "en1\n", "\n" * 10 + "en2\n", []),
+    "--shortlist-counts": (COUNTS, COUNTS.replace("en1 99", "en1 9"), ["--softmax", "top", "--shortlist-top", 10]),
+    "--shortlist-file": (TABLE, TABLE.replace("de1 en1", "de1 en2"), LEXICAL),
+    "--draft-file": ("en1 en2\n" * 11, "en1 en3\n" * 11, ["--decoding", "jacobi", "--beam", 1, "--nbest", 1]),
+}
+
+
+def arguments(tiny, path, *flags, data=None):
+    return [data or tiny / "data", "--path", tiny / "model.pt", "--gen-subset", "test", *FLAGS, "--results-file", path, *flags]
+
+
+def refused(tiny, path, *flags, data=None) -> str:
+    done = forked(generate.cli_main, "fairseq-generate", *arguments(tiny, path, *flags, "--resume", data=data))
+    assert done.status != 0 and "H-" not in done.stdout
+    return done.stderr
+
+
+@drawn(3)
+@pytest.mark.parametrize("flag", NAMED)
+def test_a_file_with_another_content_is_refused_by_its_flag(tiny, tmp_path, flag):
+    content, other, beside = NAMED[flag]
+    path, file, copy = tmp_path / "results.jsonl", tmp_path / "named", tmp_path / "copy"
+    file.write_text(content)
+    generate_forked(*arguments(tiny, path, *beside, flag, file))
+    before = path.read_bytes()
+    file.write_text(other)
+    said = refused(tiny, path, *beside, flag, file)
+    assert f"has results of another search, which differs in {flag} (" in said
+    assert path.read_bytes() == before
+    copy.write_text(content)  # the name is nothing
+    generate_forked(*arguments(tiny, path, *beside, flag, copy, "--resume"))
+    assert path.read_bytes() == before
+
+
+def test_another_beam_and_another_dictionary_are_told(tiny, tmp_path):
+    path, data = tmp_path / "results.jsonl", tmp_path / "data"
+    generate_forked(*arguments(tiny, path))
+    assert "differs in --beam (5 there, 4 now): use" in refused(tiny, path, "--beam", 4)
+    assert "differs in --lenpen (1.0 there, 0.5 now): use" in refused(tiny, path, "--lenpen", 0.5)
+    shutil.copytree(tiny / "data", data)
+    words = (data / "dict.en.txt").read_text().splitlines(keepends=True)
+    (data / "dict.en.txt").write_text("".join([words[1], words[0], *words[2:]]))  # as many words, in another order
+    assert "differs in the target dictionary (" in refused(tiny, path, data=data)
+
+
+@pytest.mark.parametrize(
+    "line, change, said",
+    [
+        (3, lambda line: line.replace(b"en", b"eN", 1), "its content is not what was written"),
+        (2, lambda line: b'{"id": 0, "source": "x", "text": "a", "hypotheses": []}\n', "its content is not what was written"),
+        (4, lambda line: b"[" * 100_000 + b"\n", "it is not valid JSON"),
+        (1, lambda line: b"a text of mine\n", "it is not valid JSON"),
+    ],
+    ids=["changed", "foreign", "deep", "another file"],
+)
+def test_a_line_that_was_changed_is_told_by_its_number(tiny, tmp_path, line, change, said):
+    path = tmp_path / "results.jsonl"
+    generate_forked(*arguments(tiny, path))
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[line - 1] = change(lines[line - 1])
+    path.write_bytes(b"".join(lines))
+    assert f"{path}, line {line}, is not a line of a results file, because {said}: name another --results-file" in refused(tiny, path)
+    assert path.read_bytes() == b"".join(lines)
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        ({"id": -1}, "has no number, source or text of a sentence"),
+        ({"id": True}, "has no number, source or text of a sentence"),
+        ({"text": None}, "has no number, source or text of a sentence"),
+        ({"hypotheses": []}, "has no hypotheses"),
+        ({"tokens": [10**30]}, "has a token outside the dictionary's"),
+        ({"tokens": [[4]]}, "has a token outside the dictionary's"),
+        ({"tokens": {}}, "has a token outside the dictionary's"),
+        ({"score": "x"}, "has a score that is not a number"),
+        ({"positional_scores": []}, "has a score that is not a number, or not one for each token"),
+        ({"unmet": [["x"]]}, "has constraints that are not pairs"),
+    ],
+    ids=str,
+)
+def test_a_line_with_a_right_digest_and_wrong_content_is_refused(change, said):
+    from fairseq_ext.plugin.results_line import line_of, sentence
+
+    hypothesis = {"tokens": [5, 2], "score": -1.0, "positional_scores": [-1.0, -float("inf")]}
+    good = {"id": 3, "source": "00", "text": "a", "hypotheses": [hypothesis]}
+    assert sentence(line_of(good), 6)["id"] == 3
+    for name, value in change.items():
+        (hypothesis if name in (*hypothesis, "unmet") else good)[name] = value
+    with pytest.raises(ValueError, match=said):
+        sentence(line_of(good), 6)
+
+
+def test_two_runs_do_not_write_to_one_file(tiny, tmp_path):
+    import fcntl
+
+    path = tmp_path / "results.jsonl"
+    generate_forked(*arguments(tiny, path))
+    before = path.read_bytes()
+    with open(path, "ab") as other:
+        fcntl.lockf(other, fcntl.LOCK_EX)
+        assert f"another run is writing to {path}: wait for it" in refused(tiny, path)
+    assert path.read_bytes() == before
+    assert all(json.loads(line)["sha256"] for line in before.splitlines())
+    generate_forked(*arguments(tiny, path, "--resume"))
