@@ -17,7 +17,6 @@ from tqdm import tqdm
 
 from fairseq_ext.core.errors import SentenceError, UsageError, counted
 from fairseq_ext.core.stats import Stats
-from fairseq_ext.loading.several_sentences import warning
 from fairseq_ext.plugin.bad_sentences import decode_each
 from fairseq_ext.plugin.generators import Generators, width_and_length
 from fairseq_ext.plugin.loading.arguments import as_arguments
@@ -35,6 +34,7 @@ from fairseq_ext.text.alignment import Aligner
 from fairseq_ext.text.formats import Pass, passes
 from fairseq_ext.text.in_lines import TextTranslation, translated
 from fairseq_ext.text.segments import Segment
+from fairseq_ext.text.several_sentences import warning
 from fairseq_ext.text.splitter import splitter
 
 if TYPE_CHECKING:

@@ -29,11 +29,11 @@ from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.process_pool import ForkServer, Worker
 from fairseq_ext.engine.callbacks import Threads
 from fairseq_ext.engine.dispatch import Dispatch
+from fairseq_ext.engine.in_engine import TextRequest
 from fairseq_ext.engine.jobs import Answer, Description, GlossaryFile, Job, Partial, Work, fields_or_none
 from fairseq_ext.engine.tickets import Busy, Closed, Pace, Ticket, WorkerDied
 from fairseq_ext.search.constraints.lines import fields_of
 from fairseq_ext.text.formats import passes
-from fairseq_ext.text.in_engine import TextRequest
 from fairseq_ext.text.splitter import splitter
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
+from fairseq_ext.engine.in_engine import TextRequest
 from fairseq_ext.engine.jobs import Answer
 from fairseq_ext.text.formats import Pass
-from fairseq_ext.text.in_engine import TextRequest
 
 
 class ThroughEngine:

@@ -13,9 +13,9 @@ from typing import Any
 
 from fairseq_ext.core.errors import UsageError, cut
 from fairseq_ext.engine.jobs import Answer, GlossaryFile
-from fairseq_ext.loading.several_sentences import warning
 from fairseq_ext.search.constraints.lines import KEYS, TOO_DEEP, fields_of, flaw, no_key_twice
 from fairseq_ext.text.formats import FORMATS, passes
+from fairseq_ext.text.several_sentences import warning
 from fairseq_ext.text.splitter import plain_ends
 
 NAMES = ("source", "id", *KEYS, "glossary", "nbest", "detail", "format", "alignment", "seed")

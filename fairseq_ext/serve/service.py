@@ -12,6 +12,7 @@ from fastapi import HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
 
 from fairseq_ext.core.errors import UsageError, cut
+from fairseq_ext.engine.in_engine import TextRequest
 from fairseq_ext.engine.jobs import Answer, Partial
 from fairseq_ext.serve import records
 from fairseq_ext.serve.glossaries import Glossaries
@@ -22,7 +23,6 @@ from fairseq_ext.serve.records import is_one_sentence
 from fairseq_ext.serve.settings import Settings, default_folder
 from fairseq_ext.serve.waiting import answers, submit_all
 from fairseq_ext.text.formats import Pass, passes
-from fairseq_ext.text.in_engine import TextRequest
 from fairseq_ext.text.splitter import splitter
 
 LONG = 5000  # characters

@@ -9,8 +9,8 @@ from itertools import accumulate
 
 import regex
 
-from fairseq_ext.loading.several_sentences import BREAK
 from fairseq_ext.text.language_codes import two_letters
+from fairseq_ext.text.several_sentences import BREAK
 
 logger = logging.getLogger("fairseq_ext")
 # what Moses' rules pass over: a sentence that begins with a quotation mark such as „, and one that a space is missing before

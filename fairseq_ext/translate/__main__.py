@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> int:
         lines = [line.rstrip(b"\r\n").decode("utf-8", "surrogateescape") for line in raw]
         found: Sequence[str] | None = model(lines) if model else None
         for i, line in enumerate(lines if found is not None and any(map(INSIDE.search, lines)) else ()):
-            from fairseq_ext.loading.several_sentences import warning
+            from fairseq_ext.text.several_sentences import warning
 
             if said := warning(line, f"line {first + i + 1}"):
                 print(f"warning: {said}", file=sys.stderr)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_ext import Translator
-from fairseq_ext.loading.several_sentences import warning
+from fairseq_ext.text.several_sentences import warning
 
 DEMO = Path(__file__).parents[2] / "checkpoints" / "demo"
 ONE = [
