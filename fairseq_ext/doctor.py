@@ -25,7 +25,16 @@ if __name__ == "__main__" and sys.path and Path(sys.path[0]).resolve() == PACKAG
 from fairseq_ext.core import command_line  # noqa: E402
 from fairseq_ext.core.leaving import leave  # noqa: E402
 from fairseq_ext.plugin.compat import invalid_bytes, startup
-from fairseq_ext.probes import CLUSTER_PROBE, HOOK_PROBE, ONEDNN_PROBES, USER_DIR_PROBE, forked, last_line, probe, start_ahead  # fmt: skip
+from fairseq_ext.plugin.compat.probes import (  # fmt: skip
+    CLUSTER_PROBE,
+    HOOK_PROBE,
+    ONEDNN_PROBES,
+    USER_DIR_PROBE,
+    forked,
+    last_line,
+    probe,
+    start_ahead,
+)
 
 FAIRSEQ = "0.12.2"
 IS_CLONE = (PACKAGE.parent / "scripts" / "setup.sh").is_file()
@@ -160,7 +169,7 @@ def user_dir() -> str:
 
 def tiny_decode() -> str:
     """The generator of translation_ext must give what fairseq's own gives."""
-    ours, theirs = importlib.import_module("fairseq_ext.tiny_decode").both()
+    ours, theirs = importlib.import_module("fairseq_ext.plugin.compat.tiny_decode").both()
     if ours != theirs:
         raise Failed(f"{ours} instead of fairseq's {theirs}", "this is an error of fairseq_ext: please report it with this page")
     return f"{len(ours)} sentences, equal to fairseq's own generator"

@@ -20,8 +20,6 @@ import copy
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from torch import Tensor
-
 R = TypeVar("R", bound="Ratio")
 
 
@@ -117,7 +115,7 @@ class Section:
     def settle(self) -> None:
         """Bring what is counted on a device to the host."""
         for name, value in vars(self).items():
-            if isinstance(value, Tensor) and not name.startswith("_"):
+            if hasattr(value, "item") and not name.startswith("_"):
                 setattr(self, name, value.item())
 
     def counters(self) -> dict[str, Any]:

@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from torch import Tensor
-
 from fairseq_ext.core.counters import Section
 
 S = TypeVar("S", bound=Section)
@@ -29,8 +27,9 @@ class Stats(Section):
     decoder_rows: int = 0  # rows, summed over calls
     decoder_positions: int = 0  # rows x block width, summed over calls
     refills: int | None = None  # times that sentences started beside live ones, or after them; only of a streaming schedule
-    expansions: int | Tensor | None = None  # live hypotheses that the decoder has continued; only of beam search
-    dropped_rows: int | Tensor | None = None  # candidates that would have been rows but for pruning
+    # of these two, an int, or a tensor that stays on its device until it is read
+    expansions: Any = None  # live hypotheses that the decoder has continued; only of beam search
+    dropped_rows: Any = None  # candidates that would have been rows but for pruning
     _own_loop: bool = True  # False: fairseq's own loop decodes, which counts no work of the decoder
 
     def section(self, kind: type[S], *arguments: Any) -> S:
@@ -45,12 +44,12 @@ class Stats(Section):
         """The section of this kind, None where nothing is counted in one."""
         return vars(self).get(kind.key)
 
-    def drop(self, dropped: Tensor) -> None:
-        """Count the rows that pruning has kept from the decoder (any shape, true where one was dropped)."""
+    def drop(self, dropped: Any) -> None:
+        """Count the rows that pruning has kept from the decoder (a tensor of any shape, true where one was dropped)."""
         count = dropped.sum()
         self.dropped_rows = count if self.dropped_rows is None else self.dropped_rows + count
 
-    def expand(self, hypotheses: int | Tensor) -> None:
+    def expand(self, hypotheses: Any) -> None:
         """Count live hypotheses that are continued."""
         self.expansions = hypotheses if self.expansions is None else self.expansions + hypotheses
 
