@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import hashlib
+import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass, field, make_dataclass
-from typing import TYPE_CHECKING, Any, Optional
+from types import NoneType, UnionType
+from typing import (  # noqa: UP035
+    TYPE_CHECKING,
+    Any,
+    List,
+    Literal,
+    Optional,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import fairseq
 import torch
@@ -13,12 +27,13 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
 from fairseq_ext.core import __version__
 from fairseq_ext.core.digests import SHOWN
+from fairseq_ext.core.errors import UsageError
 from fairseq_ext.plugin.loading.settings import setting
 from fairseq_ext.search.capabilities import Part
 from fairseq_ext.search.constraints.glossary import places_terms
 from fairseq_ext.search.constraints.sources import choose_strategies, constrained, is_ordered
 from fairseq_ext.search.flags import CandidateFlags, given
-from fairseq_ext.search.registry import DEFAULT, POINTS, PRUNERS, STRATEGIES, all_strategies, changed, choice, names_of, samples
+from fairseq_ext.search.registry import DEFAULT, POINTS, PRUNERS, STRATEGIES, all_strategies, changed, choice, file_of, names_of, samples
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.search.spec import SearchSpec
 from fairseq_ext.search.validate import stock_search, validate
@@ -100,9 +115,58 @@ def seed_of(flags: Any) -> int:
 # ---- the flags
 
 
+def fairseq_type(kind: Any) -> Any:
+    """A flag's type in the form that fairseq reads. Errors: TypeError for a type that fairseq has no form for."""
+    origin, inner = get_origin(kind), get_args(kind)
+    some = [each for each in inner if each is not NoneType]
+    if origin in (Union, UnionType) and len(some) == 1:
+        return Optional[fairseq_type(some[0])]  # noqa: UP045
+    if origin in (Union, UnionType):
+        raise TypeError(kind)
+    if origin is Literal:
+        if not all(isinstance(each, str) for each in inner):
+            raise TypeError(kind)
+        return ChoiceEnum(list(inner))
+    return List[inner] if origin is list else kind  # type: ignore[valid-type]  # noqa: UP006
+
+
+@functools.cache
+def fairseq_dataclass(flags: type) -> type:
+    """fairseq's kind of a plain dataclass of flags: its name, module, fields and base classes stay. One of fairseq's own
+    kind stays as it is.
+
+    Errors: UsageError for a type that fairseq cannot read.
+    """
+    if flags is FairseqDataclass or not dataclasses.is_dataclass(flags):
+        return flags
+    annotations = inspect.get_annotations(flags)
+    own = [each for each in dataclasses.fields(flags) if each.name in annotations]
+    try:
+        read = get_type_hints(flags)
+        types = {each.name: fairseq_type(read[each.name]) for each in own}
+    except (NameError, TypeError) as error:
+        raise UsageError(
+            f"{file_of(flags.__module__)}: fairseq cannot read a type of {flags.__name__} ({error}): "
+            "use int, float, str, bool, a Literal of strings, or one of them | None"
+        ) from None
+    bases = tuple(fairseq_dataclass(base) for base in flags.__bases__ if base is not object)
+    same = bases == flags.__bases__ and all(str(types[each.name]) == str(each.type) for each in own)
+    if same and issubclass(flags, FairseqDataclass):
+        return flags
+    if not any(issubclass(base, FairseqDataclass) for base in bases):
+        bases += (FairseqDataclass,)
+    fields = []
+    for each in own:
+        given = {name: getattr(each, name) for name in ("default", "default_factory", "metadata")}
+        fields.append((each.name, types[each.name], field(**given)))
+    made = make_dataclass(flags.__name__, fields, bases=bases)
+    made.__module__ = flags.__module__
+    return made
+
+
 def flag_bases() -> list[type]:
-    """The strategies' flag dataclasses, each once, those that another one extends left out."""
-    classes = list(dict.fromkeys(s.flags for s in all_strategies() if s.flags is not None))
+    """The strategies' flag dataclasses, of fairseq's kind, each once, those that another one extends left out."""
+    classes = list(dict.fromkeys(fairseq_dataclass(s.flags) for s in all_strategies() if s.flags is not None))
     return [c for c in classes if not any(issubclass(other, c) and other is not c for other in classes)]
 
 
@@ -148,7 +212,8 @@ def flags_dataclass() -> type:
         option("strict", bool, False, "end at the first sentence that cannot be translated (default: continue, and exit with status 3)"),
         option("stats_file", Text, None, "write counts and times of the run to this JSON file (default: none)"),
     ]
-    return make_dataclass("DecodingFlags", own, bases=(*bases, CandidateFlags, FairseqDataclass), namespace={"__module__": __name__})
+    bases += [fairseq_dataclass(CandidateFlags), FairseqDataclass]
+    return make_dataclass("DecodingFlags", own, bases=tuple(bases), namespace={"__module__": __name__})
 
 
 def task_dataclass(stock: type, flags: type) -> type:

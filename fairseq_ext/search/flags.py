@@ -1,9 +1,7 @@
 """The flags of minimum Bayes risk decoding, and what is refused of them."""
 
 from dataclasses import dataclass, field
-from typing import Any, Optional
-
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from typing import Any, Literal
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.search.registry import samples
@@ -12,22 +10,22 @@ MODEL = "comet"  # the utility that needs one
 
 
 @dataclass
-class CandidateFlags(FairseqDataclass):
-    mbr: Optional[str] = field(  # noqa: UP045  (fairseq reads this form only)
+class CandidateFlags:
+    mbr: str | None = field(
         default=None,
         metadata={
             "help": "answer with the hypothesis of the highest expected chrf, bleu, ter, comet or module:function "
             "(default: with that of the highest score)"
         },
     )
-    mbr_model: Optional[str] = field(  # noqa: UP045
+    mbr_model: str | None = field(
         default=None, metadata={"help": "--mbr comet: file of the model's checkpoint (default: none)"}
     )
     mbr_candidates: int = field(
         default=0, metadata={"help": "the hypotheses that may be the answer: so many of the highest score (default: 0, all)"}
     )
     mbr_references: int = field(default=0, metadata={"help": "the hypotheses that they are compared with: so many (default: 0, all)"})
-    mbr_weights: ChoiceEnum(["uniform", "prob"]) = field(  # type: ignore[valid-type]
+    mbr_weights: Literal["uniform", "prob"] = field(
         default="uniform", metadata={"help": "what a hypothesis counts: the same as all others, or its probability (default: uniform)"}
     )
     mbr_aggregate: bool = field(

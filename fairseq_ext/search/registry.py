@@ -103,12 +103,6 @@ def register(
         raise UsageError(f"{where} names {unknown[0]!r}: use {repr(near[0]) if near else 'a word'} of the table in docs/strategy.md")
     if flags is not None and "__dataclass_fields__" not in vars(flags):
         raise UsageError(f"{where}: its flags, {flags.__name__}, are not marked as a dataclass: write @dataclass above the class")
-    for each in dataclasses.fields(flags) if flags is not None else ():
-        if isinstance(each.type, str | types.UnionType):
-            raise UsageError(
-                f"{where}: fairseq cannot read the type of {each.name}: leave `from __future__ import annotations` out, and write "
-                "Optional[float] for float | None"
-            )
     if point == "select" and name != DEFAULT[point] and not declared.get("constrained"):
         needs = (*needs, "no constraints")
 

@@ -1,13 +1,8 @@
-"""The flags that say which constraints each sentence has, shared by every constrained search.
-
-fairseq reads a flag's type from the annotation itself, so annotations are not postponed here.
-"""
+"""The flags that say which constraints each sentence has, shared by every constrained search."""
 
 import os
 from dataclasses import dataclass, field
-from typing import Any, Optional
-
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from typing import Any, Literal
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import Lines
@@ -19,8 +14,8 @@ PHRASES = {"constraint_boundary": None, "constraint_end": False, "avoid_case": "
 
 
 @dataclass
-class ConstraintFlags(FairseqDataclass):
-    constraints_file: Optional[str] = field(  # noqa: UP045
+class ConstraintFlags:
+    constraints_file: str | None = field(
         default=None,
         metadata={
             "help": "phrases that must appear: one line a sentence in corpus order, tab-separated, or JSONL "
@@ -28,10 +23,10 @@ class ConstraintFlags(FairseqDataclass):
             "file": True,
         },
     )
-    avoid_file: Optional[str] = field(  # noqa: UP045
+    avoid_file: str | None = field(
         default=None, metadata={"help": "phrases that must never appear, one a line (default: none)", "file": True}
     )
-    glossary: Optional[str] = field(  # noqa: UP045
+    glossary: str | None = field(
         default=None,
         metadata={
             "help": "terms for every sentence whose source holds them: TSV, CSV, TBX-Basic or JSONL of source and target term (or a|b) "
@@ -39,15 +34,15 @@ class ConstraintFlags(FairseqDataclass):
             "file": True,
         },
     )
-    glossary_match: ChoiceEnum(["surface", "casefold", "lemma"]) = field(  # type: ignore[valid-type]
+    glossary_match: Literal["surface", "casefold", "lemma"] = field(
         default="surface",
         metadata={"help": "how --glossary finds terms in sources: as written, in any case, or in any form of the words (default: surface)"},
     )
-    glossary_repeat: ChoiceEnum(["once", "each"]) = field(  # type: ignore[valid-type]
+    glossary_repeat: Literal["once", "each"] = field(
         default="once",
         metadata={"help": "a term of --glossary that a source has n times is required once, or n times (each) (default: once)"},
     )
-    glossary_placement: Optional[ChoiceEnum(["align", "free"])] = field(  # type: ignore[valid-type]  # noqa: UP045
+    glossary_placement: Literal["align", "free"] | None = field(
         default=None,
         metadata={
             "help": "where a term of --glossary stands: in the place of the words that translate its source term (align), or wherever the "
@@ -55,7 +50,7 @@ class ConstraintFlags(FairseqDataclass):
             "search's own hypotheses, else free)"
         },
     )
-    glossary_documents: Optional[str] = field(  # noqa: UP045
+    glossary_documents: str | None = field(
         default=None,
         metadata={
             "help": "keep the target form that a document first has for a source term: blank (blank lines separate documents), "
@@ -63,7 +58,7 @@ class ConstraintFlags(FairseqDataclass):
             "file": True,
         },
     )
-    constraint_boundary: Optional[ChoiceEnum(["word", "prefix", "none"])] = field(  # type: ignore[valid-type]  # noqa: UP045
+    constraint_boundary: Literal["word", "prefix", "none"] | None = field(
         default=None,
         metadata={
             "help": "where a required or banned phrase counts: as whole words; from the start of a word, a suffix may follow (prefix: a "
@@ -71,14 +66,14 @@ class ConstraintFlags(FairseqDataclass):
             "segmentation is known, else none)"
         },
     )
-    constraint_case: Optional[ChoiceEnum(["exact", "initial", "any"])] = field(  # type: ignore[valid-type]  # noqa: UP045
+    constraint_case: Literal["exact", "initial", "any"] | None = field(
         default=None,
         metadata={
             "help": "in which case a required phrase counts: as written; with a capital too where it starts the translation (initial); "
             "or any (default: initial for --glossary, else exact)"
         },
     )
-    avoid_case: ChoiceEnum(["any", "exact"]) = field(  # type: ignore[valid-type]
+    avoid_case: Literal["any", "exact"] = field(
         default="any", metadata={"help": "in which case a banned phrase must not appear: in any, or as written (exact) (default: any)"}
     )
     constraint_end: bool = field(
@@ -87,7 +82,7 @@ class ConstraintFlags(FairseqDataclass):
             "help": "nothing but EOS and closing quotes follows the end of a sentence, and required phrases come before it (default: off)"
         },
     )
-    constraint_bonus: Optional[float] = field(  # noqa: UP045
+    constraint_bonus: float | None = field(
         default=None,
         metadata={
             "help": "prefer required phrases by so many nats for each of their tokens, instead of forcing them (default: they are forced)",

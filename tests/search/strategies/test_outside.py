@@ -194,10 +194,9 @@ LINES = {
     '"select", "odd", needs=("beam")': "needs and denies are tuples, so write a comma",
     '"select", "odd", needs=("no constraint",)': "names 'no constraint': use 'no constraints' of the table in docs/strategy.md",
     '"select", "odd", Plain': "Plain, are not marked as a dataclass: write @dataclass",
-    '"select", "odd", Union': r"cannot read the type of odd: .* write Optional\[float\]",
     '"select", "odd", Taken': "fairseq has a flag --beam already: choose another name",
     '"select", "odd", Absent': r"line \d+: NameError: name 'Absent' is not defined: correct the file",
-    '"select", "odd",,': r"odd.py, line 18: SyntaxError: .*: correct the file",
+    '"select", "odd",,': r"odd.py, line 14: SyntaxError: .*: correct the file",
 }
 FILE = """
 from dataclasses import dataclass
@@ -206,10 +205,6 @@ from fairseq_ext.registry import register
 
 class Plain(FairseqDataclass):
     odd: float = 1.0
-
-@dataclass
-class Union(FairseqDataclass):
-    odd: float | None = None
 
 @dataclass
 class Taken(FairseqDataclass):

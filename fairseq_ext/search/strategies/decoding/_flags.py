@@ -2,15 +2,13 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Optional
-
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from typing import Literal
 
 from fairseq_ext.core.errors import UsageError
 
 
 @dataclass
-class ParallelFlags(FairseqDataclass):
+class ParallelFlags:
     block_size: int = field(
         default=0,
         metadata={
@@ -25,17 +23,17 @@ class ParallelFlags(FairseqDataclass):
             "range": (0, 1_000_000, "number of tokens"),
         },
     )
-    draft: ChoiceEnum(["auto", "none", "pad", "repeat", "ngram"]) = field(  # type: ignore[valid-type]
+    draft: Literal["auto", "none", "pad", "repeat", "ngram"] = field(
         default="auto",
         metadata={
             "help": "first guess of a block: pad (the paper), repeat (the last token), ngram (a table made by scripts/build_drafts.py), "
             "none (default auto: ngram where there is a table, else repeat)"
         },
     )
-    draft_file: Optional[str] = field(  # noqa: UP045
+    draft_file: str | None = field(
         default=None, metadata={"help": "earlier translations as drafts, one segmented line a sentence (default: none)", "file": True}
     )
-    draft_table: Optional[str] = field(  # noqa: UP045
+    draft_table: str | None = field(
         default=None,
         metadata={
             "help": "the table of --draft ngram (default: CHECKPOINT.drafts.npz beside the checkpoint, if it is there)",
@@ -53,7 +51,7 @@ class ParallelFlags(FairseqDataclass):
             "(0: never; default -1: by precision, 0 for float32)"
         },
     )
-    ddg_dir: Optional[str] = field(  # noqa: UP045
+    ddg_dir: str | None = field(
         default=None,
         metadata={
             "help": "write each sentence's decoding dependency graph as JSON to this directory; python -m fairseq_ext.viz.ddg draws it "

@@ -9,17 +9,14 @@ Neutral setting: M >= --beam, since no more than k children of a row ever count.
 """
 
 from dataclasses import dataclass, field
-from typing import Optional
-
-from fairseq.dataclass import FairseqDataclass
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.search.registry import register
 
 
 @dataclass
-class ChildrenFlags(FairseqDataclass):
-    prune_children: Optional[int] = field(  # noqa: UP045
+class ChildrenFlags:
+    prune_children: int | None = field(
         default=None, metadata={"help": "continue a hypothesis in at most so many ways (default: off, or --beam; the paper: 5)"}
     )
 

@@ -8,9 +8,7 @@ does not go on filling its list with what nobody will read. Neutral setting: off
 """
 
 from dataclasses import dataclass, field
-from typing import Optional
 
-from fairseq.dataclass import FairseqDataclass
 from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError
@@ -24,8 +22,8 @@ from fairseq_ext.search.registry import register
 
 
 @dataclass
-class PruneFinishedFlags(FairseqDataclass):
-    prune_finished: Optional[float] = field(  # noqa: UP045
+class PruneFinishedFlags:
+    prune_finished: float | None = field(
         default=None,
         metadata={"help": "drop what is worse than the best finished hypothesis by more than this, in nats (default: off; the paper: 20)"},
     )

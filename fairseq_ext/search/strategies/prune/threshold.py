@@ -8,10 +8,8 @@ constraints it is the best of the candidate's own bank, so that pruning cannot l
 """
 
 from dataclasses import dataclass, field
-from typing import Optional
 
 import torch
-from fairseq.dataclass import FairseqDataclass
 from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError
@@ -25,8 +23,8 @@ from fairseq_ext.search.registry import register
 
 
 @dataclass
-class PruneThresholdFlags(FairseqDataclass):
-    prune_threshold: Optional[float] = field(  # noqa: UP045
+class PruneThresholdFlags:
+    prune_threshold: float | None = field(
         default=None,
         metadata={"help": "drop what is worse than the best candidate by more than this, in nats (default: off; the paper: 1.5)"},
     )

@@ -23,9 +23,7 @@ refills the same way, but whenever there is room: a request that has come is not
 """
 
 from dataclasses import dataclass, field
-from typing import Optional
-
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from typing import Literal
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.search.protocols import Schedule
@@ -33,7 +31,7 @@ from fairseq_ext.search.registry import register
 
 
 @dataclass
-class StreamFlags(FairseqDataclass):
+class StreamFlags:
     stream_width: int = field(
         default=64,
         metadata={
@@ -45,14 +43,14 @@ class StreamFlags(FairseqDataclass):
         default=1 / 6,
         metadata={"help": "new sentences start when at most this share of the stream's width is left (default: 1/6)"},
     )
-    stream_order: ChoiceEnum(["shortest", "fifo"]) = field(  # type: ignore[valid-type]
+    stream_order: Literal["shortest", "fifo"] = field(
         default="shortest",
         metadata={
             "help": "shortest: the sentences with the fewest tokens are decoded until they are level with the others; fifo: all in turn "
             "(default: shortest, as the paper; same results)"
         },
     )
-    stream_rows: Optional[int] = field(  # noqa: UP045
+    stream_rows: int | None = field(
         default=None,
         metadata={"help": "limit the rows of a decoder call instead of the sentences, --stream-width (default: none)"},
     )

@@ -30,9 +30,9 @@ sentence may have three tokens only. When a constrained sentence is final: strat
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
-from fairseq.dataclass import ChoiceEnum
 from torch import Tensor
 
 from fairseq_ext.kernels.banks import BankRows, Banks, select_by_banks
@@ -244,7 +244,7 @@ class DBA(Select):
 
 @dataclass
 class DBAFlags(ConstraintFlags):
-    dba_allocation: ChoiceEnum(["even", "paper"]) = field(  # type: ignore[valid-type]
+    dba_allocation: Literal["even", "paper"] = field(
         default="even",
         metadata={
             "help": "how dba divides the beam among its banks: a row for each in turn, or as Post and Vilar do (default: even)"

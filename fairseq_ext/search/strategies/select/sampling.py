@@ -12,10 +12,8 @@ Shapes: S live sentences, n rows, d draws: k of a sentence that has no token yet
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Optional
 
 import torch
-from fairseq.dataclass import FairseqDataclass
 from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError
@@ -66,8 +64,8 @@ class Sampling(Select):
 
 
 @dataclass
-class SamplingFlags(FairseqDataclass):
-    sampling_epsilon: Optional[float] = field(  # noqa: UP045  (fairseq reads this form only)
+class SamplingFlags:
+    sampling_epsilon: float | None = field(
         default=None,
         metadata={"help": "sample words of at least this probability only (default: all words)", "range": (0, 1, "probability")},
     )

@@ -2,20 +2,16 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Optional
-
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from typing import Literal
 
 from fairseq_ext.core.errors import UsageError
 
-Text = Optional[str]  # noqa: UP045
-
 
 @dataclass
-class ShortlistFlags(FairseqDataclass):
+class ShortlistFlags:
     """What every shortlist shares."""
 
-    shortlist_counts: Text = field(
+    shortlist_counts: str | None = field(
         default=None,
         metadata={
             "help": "lines 'word count' of the target side, for the most frequent words (default: the target dictionary's counts)",
@@ -38,7 +34,7 @@ class TopFlags(ShortlistFlags):
     shortlist_top: int = field(
         default=2000, metadata={"help": "most frequent target words on every shortlist (default: 2000; all: the vocabulary's size)"}
     )
-    shortlist_share: ChoiceEnum(["batch", "sentence"]) = field(  # type: ignore[valid-type]
+    shortlist_share: Literal["batch", "sentence"] = field(
         default="batch", metadata={"help": "one shortlist for all rows decoded together, or one for each sentence (default: batch)"}
     )
 

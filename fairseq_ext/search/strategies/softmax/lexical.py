@@ -16,7 +16,7 @@ Neutral setting: --softmax full; or a T of the vocabulary's size or more.
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,7 +33,7 @@ from fairseq_ext.search.strategies.softmax._softmax_shortlist import ShortlistSo
 
 @dataclass
 class LexicalFlags(TopFlags):
-    shortlist_file: Optional[str] = field(  # noqa: UP045
+    shortlist_file: str | None = field(
         default=None,
         metadata={
             "help": "--softmax lexical: lines 'source word, target word, probability' of a lexical table (default: none)",

@@ -26,10 +26,9 @@ import math
 import time
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Optional
+from typing import Any, Literal
 
 import torch
-from fairseq.dataclass import ChoiceEnum
 from torch import Tensor
 
 from fairseq_ext.core.counters import Mean
@@ -72,24 +71,24 @@ class LSHFlags(ShortlistFlags):
         },
     )
     lsh_top: int = field(default=6000, metadata={"help": "T: most frequent words on every shortlist (default: 6000; all: V)"})
-    lsh_share: ChoiceEnum(["batch", "sentence"]) = field(  # type: ignore[valid-type]
+    lsh_share: Literal["batch", "sentence"] = field(
         default="batch",
         metadata={"help": "batch: one shortlist for all rows; sentence: one for each sentence (default: batch, as the paper)"},
     )
-    lsh_normalise: ChoiceEnum(["list", "exact"]) = field(  # type: ignore[valid-type]
+    lsh_normalise: Literal["list", "exact"] = field(
         default="list",
         metadata={
             "help": "what hypotheses' scores are normalised over: the shortlist (list), or exact, all words, in one more pass at the end "
             "(default: list, as the paper)"
         },
     )
-    lsh_table: ChoiceEnum(["auto", "direct", "cuckoo"]) = field(  # type: ignore[valid-type]
+    lsh_table: Literal["auto", "direct", "cuckoo"] = field(
         default="auto", metadata={"help": "how codes are looked up (same results; default auto: by address up to 16 bits, else cuckoo)"}
     )
     lsh_seed: int = field(
         default=1, metadata={"help": "seed of the random permutations (default: 1)", "range": (-(2**63), 2**63 - 1, "seed of 64 bits")}
     )
-    lsh_index: Optional[str] = field(  # noqa: UP045
+    lsh_index: str | None = field(
         default=None, metadata={"help": "keep the index beside this file (default: the checkpoint; off: keep none)", "file": True}
     )
 

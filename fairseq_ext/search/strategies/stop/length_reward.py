@@ -8,8 +8,6 @@ search/scoring.py computes it. Neutral setting: --length-reward 0.
 
 from dataclasses import dataclass, field
 
-from fairseq.dataclass import FairseqDataclass
-
 from fairseq_ext.core.errors import UsageError
 
 MOST = 1000  # nats, and target tokens for each source token
@@ -17,7 +15,7 @@ LONGEST = 1_000_000  # subwords
 
 
 @dataclass
-class LengthFlags(FairseqDataclass):
+class LengthFlags:
     length_reward: float = field(
         default=0.0, metadata={"help": "added for each target token up to the wanted length, in nats (default: 0; needs --unnormalized)"}
     )

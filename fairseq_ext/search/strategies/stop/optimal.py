@@ -20,9 +20,9 @@ it stays open, and the gap is reported.
 
 import math
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
-from fairseq.dataclass import ChoiceEnum
 from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError
@@ -42,7 +42,7 @@ from fairseq_ext.search.upload import upload
 
 @dataclass
 class OptimalFlags(LengthFlags):
-    stop_expansion: ChoiceEnum(["fairseq", "paper"]) = field(  # type: ignore[valid-type]
+    stop_expansion: Literal["fairseq", "paper"] = field(
         default="fairseq",
         metadata={"help": "whether a candidate that ends takes a slot of its step's beam (paper) or not (default: fairseq)"},
     )
