@@ -24,6 +24,7 @@ from typing import (  # noqa: UP035
 import fairseq
 import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.dataclass.configs import FairseqConfig
 
 from fairseq_ext.core import __version__
 from fairseq_ext.core.digests import SHOWN
@@ -33,7 +34,19 @@ from fairseq_ext.search.capabilities import Part
 from fairseq_ext.search.constraints.glossary import places_terms
 from fairseq_ext.search.constraints.sources import choose_strategies, constrained, is_ordered
 from fairseq_ext.search.flags import CandidateFlags, given
-from fairseq_ext.search.registry import DEFAULT, POINTS, PRUNERS, STRATEGIES, all_strategies, changed, choice, file_of, names_of, samples
+from fairseq_ext.search.registry import (
+    DEFAULT,
+    POINTS,
+    PRUNERS,
+    STRATEGIES,
+    TAKEN,
+    all_strategies,
+    changed,
+    choice,
+    file_of,
+    names_of,
+    samples,
+)
 from fairseq_ext.search.scoring import Scoring
 from fairseq_ext.search.spec import SearchSpec
 from fairseq_ext.search.validate import stock_search, validate
@@ -55,6 +68,7 @@ HELP = {
     "softmax": "which words are scored (default: full, all of them)",
     "decoding": "what drives the decoder (default: beam, beam search)",
 }
+TAKEN.update(name for group in vars(FairseqConfig).values() for name in vars(type(group)).get("__dataclass_fields__", ()))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,6 +32,7 @@ DEFAULT = {"select": "topk", "stop": "count", "schedule": "batch", "softmax": "f
 POINTS = tuple(DEFAULT)
 OUTSIDE = "FAIRSEQ_EXT_STRATEGIES"
 OUTSIDE_MODULE = "fairseq_ext_outside_"  # how the names of their modules begin
+TAKEN: set[str] = set()  # names of flags that no file from outside may bring: config.py puts fairseq's own here
 Setting = Mapping[str, Any]  # values of flags by field name, ours and stock's
 
 
@@ -152,12 +153,9 @@ def load_outside(file: Path) -> None:
 
 def refuse_taken(module: types.ModuleType) -> None:
     """Refuse flags of a file from outside the package whose names fairseq has (raises UsageError)."""
-    from fairseq.dataclass.configs import FairseqConfig
-
-    taken = {name for group in vars(FairseqConfig).values() for name in vars(type(group)).get("__dataclass_fields__", ())}
     for kind in vars(module).values():
         own = vars(kind).get("__annotations__", {}) if dataclasses.is_dataclass(kind) and kind.__module__ == module.__name__ else {}
-        if again := taken & own.keys():
+        if again := TAKEN & own.keys():
             raise UsageError(f"{module.__file__}: fairseq has a flag --{min(again).replace('_', '-')} already: choose another name")
 
 
