@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unicodedata import normalize
 
-from fairseq.data import Dictionary
 from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError, counted
@@ -26,6 +25,7 @@ from fairseq_ext.core.words import LANGUAGE, starts_of, words_of
 from fairseq_ext.search.constraints.glossary import Glossary, GlossaryOptions, Required
 from fairseq_ext.search.constraints.lines import is_json, parse_json, parse_tabs
 from fairseq_ext.search.phrases.boundaries import Boundaries
+from fairseq_ext.search.phrases.dictionary import Dictionary
 from fairseq_ext.search.phrases.in_text import banned_in_texts
 from fairseq_ext.search.phrases.phrase import Phrase
 from fairseq_ext.search.phrases.places import overlapping, token_spans

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-from fairseq.data import Dictionary
 from torch import Tensor
 
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.model.protocol import AttendingDecoder, BlockDecoder
+from fairseq_ext.search.phrases.dictionary import Dictionary
 
 Pair = tuple[int, Sequence[int]]  # the number of a source, and target tokens, EOS included
 TOKENS = 2000  # most target tokens of one call, padding included

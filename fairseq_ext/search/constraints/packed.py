@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
-from fairseq.data import Dictionary
 from fairseq.token_generation_constraints import pack_constraints
 from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.words import LANGUAGE
+from fairseq_ext.search.phrases.dictionary import Dictionary
 from fairseq_ext.search.phrases.phrase import Phrase, unusable
 from fairseq_ext.search.phrases.segmenter import Segmenter
 from fairseq_ext.search.phrases.sentence import EMPTY, Cased, SentenceConstraints, merge, within_limits

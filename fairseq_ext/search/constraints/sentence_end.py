@@ -22,11 +22,11 @@ from typing import Any
 
 import regex
 import torch
-from fairseq.data import Dictionary
 from torch import Tensor
 
 from fairseq_ext.search.log_probs import LogProbs
 from fairseq_ext.search.phrases.boundaries import kind_of
+from fairseq_ext.search.phrases.dictionary import Dictionary
 
 CLOSING = r"""[\p{Pe}\p{Pf}"'“‘«]"""  # the last three close quotations in German, among others
 FINAL = regex.compile(rf"[.!?…。！？]+{CLOSING}*")

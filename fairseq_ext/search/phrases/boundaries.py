@@ -20,9 +20,9 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from fairseq.data import Dictionary
 from torch import Tensor
 
+from fairseq_ext.search.phrases.dictionary import Dictionary
 from fairseq_ext.search.phrases.pieces import IN, OUT, PRIVATE, SPACE, Pieces, is_letter
 
 logger = logging.getLogger("fairseq_ext")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fairseq.data import Dictionary
-
 from fairseq_ext.core.errors import UsageError
+from fairseq_ext.search.phrases.dictionary import Dictionary
 
 Phrase = tuple[int, ...]  # target token ids, at least one
 

@@ -14,10 +14,9 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from fairseq.data import Dictionary
-
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.search.phrases.boundaries import kind_of
+from fairseq_ext.search.phrases.dictionary import Dictionary
 from fairseq_ext.search.phrases.phrase import Phrase, Unwritable, end_of, unusable
 from fairseq_ext.search.phrases.pieces import capitalised
 from fairseq_ext.search.phrases.spelling import nearest_spelling
