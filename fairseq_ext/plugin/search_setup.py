@@ -85,7 +85,9 @@ def driver_of(
         return driver
     from fairseq_ext.search.parallel.writer import GraphWriter  # of few runs
 
-    return GraphWriter(driver, flags.ddg_dir, choice(flags, "decoding"), context.source_dictionary, context.dictionary, decoded)
+    source = context.source_dictionary
+    assert source is not None  # --ddg-dir needs source tokens
+    return GraphWriter(driver, flags.ddg_dir, choice(flags, "decoding"), source, context.dictionary, decoded)
 
 
 def free_setup(setup: SearchSetup) -> SearchSetup:

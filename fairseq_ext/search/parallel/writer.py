@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from fairseq.data import Dictionary
-
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.parallel.driver import ParallelSearch
 from fairseq_ext.search.parallel.graph import Graph, writing
 from fairseq_ext.search.parallel.rows import Iteration
+from fairseq_ext.search.phrases.dictionary import Dictionary
 from fairseq_ext.search.pool import Pool
 
 
