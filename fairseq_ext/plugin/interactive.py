@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from fairseq.token_generation_constraints import pack_constraints
 from torch import Tensor
 
 from fairseq_ext.core import command_line
@@ -21,9 +22,9 @@ from fairseq_ext.plugin.loading.lengths import too_long
 from fairseq_ext.plugin.loading.settings import setting
 from fairseq_ext.plugin.sentences import Sentences
 from fairseq_ext.plugin.target_dictionary import TargetDictionary
-from fairseq_ext.search.constraints.packed import pack
 from fairseq_ext.search.constraints.required import check_phrases
-from fairseq_ext.search.phrases.sentence import EMPTY
+from fairseq_ext.search.phrases.phrase import Phrase
+from fairseq_ext.search.phrases.sentence import EMPTY, SentenceConstraints
 
 
 class Lines(BadSentences):
@@ -177,6 +178,17 @@ class Lines(BadSentences):
         if not (self.is_interactive and before):
             raise error
         self.held = error
+
+
+def pack(
+    sentences: Sequence[SentenceConstraints],
+    keys: Sequence[int],
+    shown: Callable[[tuple[Phrase, ...]], Phrase] = lambda alternatives: alternatives[0],
+) -> Tensor:
+    """fairseq's packed constraints (N, W) of what is shown of each constraint, with key + 1 as the last column, which
+    `unpack_constraints` does not read: so C- lines come out as fairseq prints them and `keys_of` finds the rest."""
+    packed = pack_constraints([[torch.tensor(shown(alternatives)) for alternatives in s.any_of] for s in sentences])
+    return torch.cat([packed, torch.tensor(keys, dtype=torch.long)[:, None] + 1], dim=1)
 
 
 def with_constraints(collater: Callable[[list], dict], constraints: Tensor, samples: list) -> dict:

@@ -1,12 +1,10 @@
-"""Constraints as fairseq's packed tensors: those that fairseq's command packs are read, and ours are packed so that it prints them."""
+"""Constraints that fairseq's command has packed in its tensors; plugin/interactive.py packs ours."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-import torch
-from fairseq.token_generation_constraints import pack_constraints
 from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError
@@ -17,19 +15,9 @@ from fairseq_ext.search.phrases.segmenter import Segmenter
 from fairseq_ext.search.phrases.sentence import EMPTY, Cased, SentenceConstraints, merge, within_limits
 
 
-def pack(
-    sentences: Sequence[SentenceConstraints],
-    keys: Sequence[int],
-    shown: Callable[[tuple[Phrase, ...]], Phrase] = lambda alternatives: alternatives[0],
-) -> Tensor:
-    """fairseq's packed constraints (N, W) of what is shown of each constraint, with key + 1 as the last column, which
-    `unpack_constraints` does not read: so C- lines come out as fairseq prints them and `keys_of` finds the rest."""
-    packed = pack_constraints([[torch.tensor(shown(alternatives)) for alternatives in s.any_of] for s in sentences])
-    return torch.cat([packed, torch.tensor(keys, dtype=torch.long)[:, None] + 1], dim=1)
-
-
 def keys_of(packed: Tensor) -> list[int]:
-    """The key of each row (N, W) of `pack`, zeros added behind or not; -1 for a row of fairseq's own packing."""
+    """The key of each row (N, W) that `pack` of plugin/interactive.py made, zeros added behind or
+    not; -1 for a row of fairseq's own packing."""
     keys = []
     for row in packed.tolist():
         end = 1
