@@ -50,6 +50,6 @@ if command_line.registers_tasks():
         ) from None
     from fairseq_ext.plugin.tasks import extend as extend
 if command_line.owned and not command_line.decodes_alone():
-    from fairseq_ext.core.leaving import interrupts_raise
+    from fairseq_ext.core.exit import interrupts_raise
 
     interrupts_raise()

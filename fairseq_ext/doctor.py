@@ -23,7 +23,7 @@ if __name__ == "__main__" and sys.path and Path(sys.path[0]).resolve() == PACKAG
     sys.path[0] = str(PACKAGE.parent)  # started as a file: its folder must not be searched for modules
 
 from fairseq_ext.core import command_line  # noqa: E402
-from fairseq_ext.core.leaving import leave  # noqa: E402
+from fairseq_ext.core.exit import leave  # noqa: E402
 from fairseq_ext.plugin.compat import invalid_bytes, startup
 from fairseq_ext.plugin.compat.probes import (  # fmt: skip
     CLUSTER_PROBE,

@@ -2,7 +2,7 @@
 
     python scripts/fuzz_kernels.py [--seconds 30] [--seed N]
 
-The C++ files that follow numbers of a file, draft.cpp and lsh.cpp, are compiled with -fsanitize=address,undefined; Python then runs again
+The C++ files that follow numbers of a file, parallel.cpp and lsh.cpp, are compiled with -fsanitize=address,undefined; Python then runs again
 with the sanitizer's library loaded first. Each round changes numbers of a good file, writes it with the right digest, and reads it. The
 process dies at the first access out of bounds. The seed is printed.
 """
@@ -31,14 +31,14 @@ from fairseq_ext.core.errors import UsageError
 from fairseq_ext.kernels import library as building
 from fairseq_ext.kernels import lsh
 from fairseq_ext.kernels.compiling import FOLDER
-from fairseq_ext.kernels.parallel_decode import RowStruct
+from fairseq_ext.kernels.parallel import RowStruct
 from fairseq_ext.search.parallel import table as tables
 from fairseq_ext.search.parallel.ngram import Ngram
 from fairseq_ext.search.strategies.softmax import _lsh_index
 from fairseq_ext.search.strategies.softmax._lsh_index import Parameters
 
 PRELOADED = "FAIRSEQ_EXT_SANITIZED"
-FILES = ("draft.cpp", "lsh.cpp")
+FILES = ("parallel.cpp", "transformer.cpp", "lsh.cpp")
 FLAGS = ("-O1", "-g", "-std=c++17", "-fPIC", "-fopenmp", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
 STRANGE = [-(1 << 63), -(1 << 31), -2, -1, 0, 1, 2, 31, 255, 1 << 15, 1 << 16, (1 << 31) - 1, 1 << 31, (1 << 63) - 1]
 WORDS, SOURCE_PAD = 60, 1

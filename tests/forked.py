@@ -20,7 +20,7 @@ from typing import NamedTuple
 from fairseq_cli.generate import cli_main
 from fairseq_cli.interactive import cli_main as interactive_main
 
-from fairseq_ext.core import leaving
+from fairseq_ext.core import exit
 from fairseq_ext.plugin.compat import startup
 
 COMMANDS = {"fairseq-generate": cli_main, "fairseq-interactive": interactive_main}
@@ -78,9 +78,9 @@ class Child:
         except SystemExit as error:
             status = error.code if isinstance(error.code, int) else 1
         except BaseException as error:
-            leaving.report_and_leave(type(error), error, error.__traceback__)
+            exit.report_and_leave(type(error), error, error.__traceback__)
         atexit._run_exitfuncs()
-        leaving.leave(status)
+        exit.leave(status)
 
     def said(self, text: str) -> bool:
         """Wait until standard error has this text, or the child is over; whether it has it."""

@@ -1,7 +1,7 @@
 """One sentence instead of a traceback: what went wrong, where, and the way out.
 
 `UsageError` is what this package raises for a wrong combination or input. The commands are fairseq's own, so errors that fairseq
-raises for common mistakes are put into words here too, by an exception hook (core/leaving.py) that leaves every other error as it is.
+raises for common mistakes are put into words here too, by an exception hook (core/exit.py) that leaves every other error as it is.
 Set FAIRSEQ_EXT_TRACEBACK=1 to see the traceback as well.
 """
 
@@ -208,6 +208,6 @@ def report(kind: type[BaseException], error: BaseException, trace) -> None:
     if sentence is None or os.environ.get("FAIRSEQ_EXT_TRACEBACK"):
         sys.__excepthook__(kind, error, trace)
     if sentence is not None:
-        with contextlib.suppress(OSError, AttributeError):  # core/leaving.py tells of it; where it is closed there is none
+        with contextlib.suppress(OSError, AttributeError):  # core/exit.py tells of it; where it is closed there is none
             sys.stdout.flush()
         print(f"error: {shortened(sentence)}", file=sys.stderr)

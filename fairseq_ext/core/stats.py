@@ -5,10 +5,207 @@ Counts are of work really done. Strategies hold their section and count in it; n
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from fairseq_ext.core.counters import Section
+# ---- Typed counters, with one merge and one difference for processes, corpus units and runs.
+#
+# Every counter is of one of these kinds. What does not apply is None, and is left out of the JSON object.
+#
+# | kind | value | the merge of two | in the JSON object |
+# | --- | --- | --- | --- |
+# | Sum | a number, or a tensor that stays on its device until it is read | adds them | the number |
+# | Mean | `Mean(total, weight)` | adds totals and weights | total / weight |
+# | Ratio | `Ratio(over, under)` | adds both sums | over / under |
+# | Text | a string, or `Setting` for a number | must agree, else ValueError | the text |
+# | Items | a list | joins them | the list |
+# | Section | counters by name | merges each | an object |
+#
+# The difference undoes the merge: `merge(a, b).since(a)` equals `b`. stats.py has the counters of a run.
+
+
+R = TypeVar("R", bound="Ratio")
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """One sum over another."""
+
+    over: float = 0.0
+    under: float = 0.0
+
+    def __add__(self: R, other: R) -> R:
+        return type(self)(self.over + other.over, self.under + other.under)
+
+    def __sub__(self: R, other: R) -> R:
+        return type(self)(self.over - other.over, self.under - other.under)
+
+    def value(self) -> float:
+        """The quotient; 0 where nothing has been counted."""
+        return self.over / self.under if self.under else 0.0
+
+
+class Mean(Ratio):
+    """A mean with its weight: the sum of the values, and how many there are."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A number that does not count anything: all parts of a run have the same."""
+
+    number: float
+
+
+class Items(list):
+    """Records in the order in which they come; `+=` adds to the list itself."""
+
+
+def merged(ours: Any, theirs: Any) -> Any:
+    """Two counters of one kind as one; ours changes in place where it can. Errors: ValueError for two kinds or texts."""
+    if ours is None or theirs is None:
+        return copied(theirs) if ours is None else ours
+    if not (isinstance(ours, Section) and isinstance(theirs, Section)) and kind(ours) is not kind(theirs):
+        raise ValueError(f"two parts of one run count different things: {recorded(ours)} and {recorded(theirs)}")
+    if isinstance(ours, Section):
+        ours.add(theirs)
+        return ours
+    if isinstance(ours, (str, Setting)):
+        if ours != theirs:
+            raise ValueError(f"two parts of one run tell different things: {ours} and {theirs}")
+        return ours
+    if isinstance(ours, Items):
+        ours.extend(theirs)
+        return ours
+    return ours + theirs
+
+
+def kind(value: Any) -> type:
+    """The type of a counter; integers are floats."""
+    return float if isinstance(value, int) else type(value)
+
+
+def difference(after: Any, before: Any) -> Any:
+    """What came between two states of one counter; before: None where it was not yet there."""
+    if before is None or isinstance(after, (str, Setting)):
+        return copied(after)
+    if isinstance(after, Section):
+        return after.since(before)
+    return Items(after[len(before) :]) if isinstance(after, Items) else after - before
+
+
+def copied(value: Any) -> Any:
+    """A counter that does not change with this one."""
+    return value.copy() if isinstance(value, Section) else Items(value) if isinstance(value, Items) else value
+
+
+def marked(value: Any) -> Any:
+    """What going back to this counter needs."""
+    return value.mark() if isinstance(value, Section) else len(value) if isinstance(value, Items) else value
+
+
+def shown(value: Any) -> Any:
+    """A counter in the JSON object."""
+    if isinstance(value, Section):
+        return value.as_dict()
+    return value.value() if isinstance(value, Ratio) else value.number if isinstance(value, Setting) else value
+
+
+class Section:
+    """Counters by name, which are its attributes (those that begin with _ are not counters)."""
+
+    key: ClassVar[str] = ""  # its name in the JSON object
+    of_answers: ClassVar[bool] = False  # it counts what became of sentences, not the work on them
+
+    def settle(self) -> None:
+        """Bring what is counted on a device to the host."""
+        for name, value in vars(self).items():
+            if hasattr(value, "item") and not name.startswith("_"):
+                setattr(self, name, value.item())
+
+    def counters(self) -> dict[str, Any]:
+        """Each counter that applies, settled; a text that is not known yet does not."""
+        self.settle()
+        found = {name: value for name, value in vars(self).items() if value is not None and value != "" and not name.startswith("_")}
+        for name, value in found.items():
+            if isinstance(value, bool) or not isinstance(value, (int, float, str, Ratio, Setting, Items, Section)):
+                raise TypeError(f"{type(self).__name__}.{name} is not a counter: {value!r}")
+        return found
+
+    def add(self, part: Section) -> None:
+        """Count what another process, unit or run has counted as well."""
+        ours = self.counters()
+        for name, theirs in part.counters().items():
+            setattr(self, name, merged(ours.get(name), theirs))
+
+    def since(self, before: Section) -> Any:
+        """What has been counted since a copy of this was made, as a section like this one."""
+        out, then = self.copy(), before.counters()
+        for name, value in self.counters().items():
+            setattr(out, name, difference(value, then.get(name)))
+        return out
+
+    def copy(self) -> Any:
+        """Another one that counts on its own."""
+        self.settle()
+        out = copy.copy(self)
+        vars(out).update({name: copied(value) for name, value in vars(self).items()})
+        return out
+
+    def mark(self) -> dict[str, Any]:
+        """What `go_back` needs: counters by name, of lists their length, of sections their mark."""
+        return {name: marked(value) for name, value in self.counters().items()}
+
+    def go_back(self, mark: dict[str, Any]) -> None:
+        """Forget what was counted since `mark`; what was not there then is as in a new section."""
+        for name, value in self.counters().items():
+            if isinstance(value, Items):
+                del value[mark.get(name, 0) :]
+            elif isinstance(value, Section) and name in mark:
+                value.go_back(mark[name])
+            else:
+                setattr(self, name, mark.get(name, getattr(type(self), name, None)))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON object for readers."""
+        return {name: shown(value) for name, value in self.counters().items()}
+
+    def record(self) -> dict[str, Any]:
+        """The JSON object that `restored` reads: every counter with its kind, means with their weights."""
+        return {name: recorded(value) for name, value in self.counters().items()}
+
+    @classmethod
+    def restored(cls, record: dict[str, Any]) -> Any:
+        """The section of a record; sections in it are plain ones. Errors: ValueError, TypeError, KeyError for what is no record."""
+        out = cls()
+        for name, value in record.items():
+            if hasattr(out, name) or name.startswith("_"):
+                raise ValueError(f"a counter cannot have the name '{name}'")
+            setattr(out, name, unrecorded(value))
+        out.counters()
+        return out
+
+
+KINDS: dict[str, Any] = {"ratio": Ratio, "mean": Mean, "setting": Setting, "items": lambda *items: Items(items)}
+
+
+def recorded(value: Any) -> Any:
+    """A number or a text as it is, another kind as [its name, its parts], a section as an object."""
+    if isinstance(value, Section):
+        return value.record()
+    if isinstance(value, Items):
+        return ["items", *value]
+    if isinstance(value, Ratio):
+        return ["mean" if isinstance(value, Mean) else "ratio", value.over, value.under]
+    return ["setting", value.number] if isinstance(value, Setting) else value
+
+
+def unrecorded(value: Any) -> Any:
+    """The counter of a record."""
+    if isinstance(value, dict):
+        return Section.restored(value)
+    return KINDS[value[0]](*value[1:]) if isinstance(value, list) else value
+
 
 S = TypeVar("S", bound=Section)
 DECODER_WORK = ("encoder_calls", "decoder_calls", "decoder_rows", "decoder_positions")

@@ -7,9 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.core.digests import fingerprint
 from fairseq_ext.core.errors import UsageError, counted
-from fairseq_ext.core.files import replace, sealed, unsealed
+from fairseq_ext.core.files import fingerprint, replace, sealed, unsealed
 from fairseq_ext.corpus.shards import Shard
 
 FORMAT = {"format": "fairseq_ext corpus manifest", "version": 1}

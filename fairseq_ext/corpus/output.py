@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any
 
-from fairseq_ext.core.counters import Section
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import PART, replace, sealed, unsealed
+from fairseq_ext.core.stats import Section
 from fairseq_ext.corpus.shards import Shard
 from fairseq_ext.corpus.worker import Result
 

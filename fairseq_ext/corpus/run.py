@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from fairseq import options
 
-from fairseq_ext.core.counters import Section
-from fairseq_ext.core.digests import fingerprint, sha256_of
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.core.files import refuse_shared
+from fairseq_ext.core.files import fingerprint, refuse_shared, sha256_of
+from fairseq_ext.core.stats import Section
 from fairseq_ext.corpus import cluster
 from fairseq_ext.corpus.columns import check_columns
 from fairseq_ext.corpus.job import SUFFIXES, Job, absolute, check_model, files_read

@@ -6,8 +6,8 @@ import json
 import time
 from typing import Any
 
-from fairseq_ext.core.counters import Section
 from fairseq_ext.core.files import is_stream, replace
+from fairseq_ext.core.stats import Section
 
 SECONDS_BETWEEN_WRITES = 30.0
 

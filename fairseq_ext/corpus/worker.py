@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fairseq_ext.core.counters import Section
 from fairseq_ext.core.errors import UsageError, explain
+from fairseq_ext.core.stats import Section
 from fairseq_ext.corpus.reading import Sentence
 from fairseq_ext.corpus.shards import Shard
 from fairseq_ext.corpus.unit import UnitTranslation

@@ -12,7 +12,7 @@ from pathlib import Path
 from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.core.glossary_files import Languages
+from fairseq_ext.core.glossary import Languages
 from fairseq_ext.core.words import starts_of, words_of
 from fairseq_ext.engine.jobs import Constraint, GlossaryFile, Job, Span
 from fairseq_ext.search.constraints.glossary import Glossary, GlossaryOptions, places_terms

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_ext.kernels.declarations import struct
-from fairseq_ext.kernels.library import loaded
+from fairseq_ext.kernels.library import loaded, struct
 
 LONGS = ("first", "token", "target", "hits", "base", "root", "pending", "value", "proposed", "need", "size", "total")
 PhrasesStruct = struct("phrases.hpp", "Phrases")

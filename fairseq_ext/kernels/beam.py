@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_ext.kernels.declarations import struct
-from fairseq_ext.kernels.library import loaded
+from fairseq_ext.kernels.library import loaded, struct
 
 ROWS = {"tokens": np.int64, "next_tokens": np.int64, "score": np.float32, "next_score": np.float32}
 ROWS |= {"history": np.int32, "next_history": np.int32}
@@ -167,7 +166,7 @@ class CompiledBatch:
 
     def go_on(self, most: int, reader: Any, step: ctypes.Structure) -> Result:
         """At most so many steps, and none after one that ends a sentence; with NO_ROOM it is to be called again when reader
-        (kernels/parallel_decode.py, CompiledReader) and step have more."""
+        (kernels/parallel.py, CompiledReader) and step have more."""
         return Result(self.search_sentences(ctypes.addressof(self.struct), most, reader.address, ctypes.addressof(step)))
 
     def take_counts(self) -> tuple[int, int]:

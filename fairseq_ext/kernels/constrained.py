@@ -83,7 +83,7 @@ class CompiledConstrained:
         )  # fmt: skip
 
     def go_on(self, reader: Any, step: ctypes.Structure, most: int) -> Result:
-        """Make at most so many steps with reader (kernels/parallel_decode.py, CompiledReader), whose KV cache step describes."""
+        """Make at most so many steps with reader (kernels/parallel.py, CompiledReader), whose KV cache step describes."""
         return Result(loaded().search_constrained(ctypes.addressof(self.struct), reader.address, ctypes.addressof(step), most))
 
     def take_counts(self) -> tuple[int, int]:

@@ -1,5 +1,5 @@
-// What parallel_decode.cpp and draft.cpp share: a row that is alone, the method that decides on its blocks, and where its drafts come from.
-// parallel_decode.py and draft.py read the fields of the structures from here.
+// What the functions of parallel.cpp share: a row that is alone, the method that decides on its blocks, and where its drafts come from.
+// parallel.py reads the fields of the structures from here.
 #pragma once
 
 #include <cstdint>

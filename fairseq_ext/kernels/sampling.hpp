@@ -1,4 +1,4 @@
-// Words drawn from log-probabilities, with noise that a sentence's number and a seed determine. The definition is sampling.py.
+// Words drawn from log-probabilities, with noise that a sentence's number and a seed determine. The definition is in log_probs.py.
 //
 // Chances are whole multiples of 2^-50, so that their sums are exact in double precision, in whatever order.
 

@@ -4,10 +4,14 @@
 
 #include "shortlist.hpp"
 #include "stages.hpp"
+#include "topk.hpp"
+
+#include <tuple>
+#include <utility>
 
 extern "C" {
 void linear(const void* packed, const float* x, int64_t lines, float* y, int64_t epilogue);  // transformer.cpp
-void log_softmax(float* x, int64_t lines, int64_t V, float temperature);                    // topk.cpp
+void log_softmax(float* x, int64_t lines, int64_t V, float temperature);                    // log_probs.cpp
 }
 
 namespace {
@@ -70,6 +74,163 @@ void shortlist_log_probs(const Shortlist* list, const float* x, int64_t n, const
     merge(list->base, of_base, list->T, found, of_found, m, n, ids, y);
     log_softmax(y, n, list->T + m, static_cast<float>(list->temperature));
     seconds[2] = stages.next();
+}
+
+}  // extern "C"
+
+// ---- Log-probabilities of all words from weights of 16 bits, the best words' from the weights themselves, and bounds of what the others'
+// rounding changes (search/strategies/softmax/screened.py says what for; search/strategies/softmax/_error_bounds.py holds the definition).
+//
+// Shapes: n rows, V words, d features.
+
+
+namespace {
+
+constexpr float SAFETY = 1.001f;    // for the rounding of the bounds themselves
+constexpr float ROUNDING = 1e-6f;   // of float32, in sums of probabilities
+constexpr float STEP = 1.0f;        // nats by which more words are scored again, if need be
+constexpr int STEPS = 4;            // at most
+
+// shortlist.py reads its fields from here
+struct Screen {
+    const void* packed;           // (V, d) rounded to 16 bits, packed
+    const float *weight, *bias;   // (V, d); (V,) or null
+    const int64_t* always;        // (kept,) ids that are scored again in every row
+    int64_t kept, V, d, m, more;  // m best words are scored again, up to `more` where they do not do
+    double temperature, largest, spread, tolerance;  // norms of the rounding: largest row's, and the matrix's (largest singular value)
+};
+
+struct Sums {
+    float first, second;
+};
+
+// Sums of e^(x - highest) over a line, and of their squares
+Sums sums_of_powers(const float* line, int64_t V, float highest) {
+    floats first[4] = {}, second[4] = {};
+    int64_t k = 0;
+    for (; k + BLOCK <= V; k += BLOCK)
+        for (int v = 0; v < 4; ++v) {
+            floats power = exponential(load(line + k + v * LANES) - highest);
+            first[v] += power;
+            second[v] += power * power;
+        }
+    Sums total{sum((first[0] + first[1]) + (first[2] + first[3])), sum((second[0] + second[1]) + (second[2] + second[3]))};
+    for (; k < V; ++k) {
+        float power = exponential(line[k] - highest);
+        total.first += power;
+        total.second += power * power;
+    }
+    return total;
+}
+
+// Bound of the error of log Z: rest, the probability of the words that were not scored again, square, the sum of their squares
+float error_of_log_z(const Screen& s, float norm, float rest, float square) {
+    rest += ROUNDING;
+    const float b = norm * static_cast<float>(s.largest);
+    const float each = rest * std::expm1(b);
+    const float together = norm * static_cast<float>(s.spread) * std::sqrt(square) + 0.5f * std::exp(b) * b * b * rest;
+    const float share = std::min(each, together);  // |Z / Z' - 1|
+    return share < 0.5f ? -std::log1p(-share) * SAFETY : INFINITY;
+}
+
+// One row. Words that are scored again are taken out of the line, so that sums over it are of the others, and put back in the end.
+struct Row {
+    const Screen& s;
+    const float* x;  // (d,)
+    float* line;     // (V,) logits
+    std::vector<int64_t>& ids;
+    std::vector<float>& exact;
+
+    // Score ids[first..] again
+    void score(size_t first) {
+        exact.resize(ids.size());
+        gathered_linear(x, 1, s.d, s.weight, s.bias, ids.data() + first, static_cast<int64_t>(ids.size() - first), exact.data() + first);
+        const float temperature = static_cast<float>(s.temperature);
+        for (size_t i = first; i < ids.size(); ++i) {
+            if (temperature != 1.0f) exact[i] /= temperature;
+            line[ids[i]] = -INFINITY;
+        }
+    }
+
+    // The words above a logit, unless that makes too many; those already taken are not among them
+    bool add_above(float logit) {
+        const size_t before = ids.size();
+        for (int64_t k = 0; k < s.V; k += BLOCK) {
+            const int64_t end = std::min(k + BLOCK, s.V);
+            if (end - k == BLOCK && !(block_max(line + k) > logit)) continue;
+            for (int64_t i = k; i < end; ++i)
+                if (line[i] > logit) ids.push_back(i);
+            if (ids.size() > static_cast<size_t>(s.more)) {
+                ids.resize(before);
+                return false;
+            }
+        }
+        return true;
+    }
+
+    // Log-probabilities into the line and 1 into known (V,) at those that are exact; returns a log-probability that no other word
+    // exceeds, and the bound of log Z's error
+    std::pair<float, float> finish(uint8_t* known) {
+        const float temperature = static_cast<float>(s.temperature);
+        if (temperature != 1.0f)
+            for (int64_t k = 0; k < s.V; ++k) line[k] /= temperature;
+        thread_local std::vector<float> score_of;
+        ids.resize(s.m);
+        Best best{scratch(score_of, s.m), ids.data(), s.m, 0};
+        best.add_line(line, s.V, 0.0f, 0);
+        float reach = best.score[s.m - 1];
+        score(0);
+        for (int64_t i = 0; i < s.kept; ++i)
+            if (line[s.always[i]] != -INFINITY) ids.push_back(s.always[i]);
+        score(s.m);
+
+        float norm = 0.0f;
+        for (int64_t k = 0; k < s.d; ++k) norm += x[k] * x[k];
+        norm = std::sqrt(norm) / temperature * SAFETY;
+        float highest, Z, error;
+        auto normalise = [&] {
+            highest = reach;
+            for (float logit : exact) highest = std::max(highest, logit);
+            const Sums rest = sums_of_powers(line, s.V, highest);
+            double total = rest.first;  // of up to thousands of numbers, one after the other
+            for (float logit : exact) total += std::exp(logit - highest);
+            Z = static_cast<float>(total);
+            error = error_of_log_z(s, norm, rest.first / Z, rest.second / (Z * Z));
+        };
+        normalise();
+        for (int step = 0; step < STEPS && !(error <= s.tolerance); ++step) {
+            const size_t before = ids.size();
+            if (!add_above(reach - STEP)) break;
+            reach -= STEP;
+            if (ids.size() == before) continue;
+            score(before);
+            normalise();
+        }
+        for (size_t i = 0; i < ids.size(); ++i) {
+            line[ids[i]] = exact[i];
+            known[ids[i]] = 1;
+        }
+        const float log_total = std::log(Z);
+        for (int64_t k = 0; k < s.V; ++k) line[k] = (line[k] - highest) - log_total;
+        return {(reach - highest) - log_total + norm * static_cast<float>(s.largest), error};
+    }
+};
+
+}  // namespace
+
+extern "C" {
+
+// y (n, V) = log-probabilities of x (n, d); known (n, V), zero before: which of them the full weights gave; ceiling (n,): what no other
+// word's log-probability exceeds; error (n,): bound of what log Z is wrong by
+void screen(const Screen* s, const float* x, int64_t n, float* y, uint8_t* known, float* ceiling, float* error) {
+    linear(s->packed, x, n, y, 0);
+#pragma omp parallel for schedule(static) if (n * s->V > WORTH_THREADS / 8)
+    for (int64_t i = 0; i < n; ++i) {
+        thread_local std::vector<int64_t> ids;
+        thread_local std::vector<float> exact;
+        ids.clear(), exact.clear();
+        std::tie(ceiling[i], error[i]) = Row{*s, x + i * s->d, y + i * s->V, ids, exact}.finish(known + i * s->V);
+    }
 }
 
 }  // extern "C"

@@ -16,8 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_ext.kernels.declarations import struct
-from fairseq_ext.kernels.library import loaded
+from fairseq_ext.kernels.library import loaded, struct
 
 ReaderStruct = struct("reader.hpp", "Reader")
 EPILOGUES = {"none": 0, "relu": 1, "gelu": 2, "silu": 3}

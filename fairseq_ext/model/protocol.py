@@ -49,7 +49,7 @@ class Decoder(Protocol):
 class RowReader(Protocol):
     """Reads the only sentence, compiled throughout."""
 
-    compiled: CompiledReader  # what kernels/parallel_decode.cpp reads with
+    compiled: CompiledReader  # what kernels/parallel.cpp reads with
     struct: ctypes.Structure  # where its KV cache lies
 
     def reserve_(self, kept: int, w: int) -> None:

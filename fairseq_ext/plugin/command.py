@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fairseq_ext.core.errors import UsageError, report
-from fairseq_ext.core.process_end import at_process_end
+from fairseq_ext.core.exit import at_process_end
 from fairseq_ext.kernels.library import give_back_memory
 from fairseq_ext.plugin.results_file import ResultsFile
 from fairseq_ext.plugin.run_key import run_key

@@ -27,8 +27,8 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.dataclass.configs import FairseqConfig
 
 from fairseq_ext.core import __version__
-from fairseq_ext.core.digests import SHOWN
 from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.files import SHOWN
 from fairseq_ext.plugin.loading.settings import setting
 from fairseq_ext.search.capabilities import Part
 from fairseq_ext.search.constraints.glossary import places_terms

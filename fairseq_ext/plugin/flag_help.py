@@ -42,7 +42,7 @@ WORK = {  # where flags do their work, of those that another file declares
     "search/phrases/required.py": "constraints_file", "search/constraints/banned.py": "avoid_file avoid_case",
     "search/phrases/boundaries.py": "constraint_boundary", "search/phrases/requirement.py": "constraint_case",
     "search/constraints/sentence_end.py": "constraint_end", "search/strategies/select/bonus.py": "constraint_bonus",
-    "search/constraints/glossary.py": "glossary glossary_repeat", "core/matcher.py": "glossary_match", "search/constraints/placement.py": "glossary_placement",
+    "search/constraints/glossary.py": "glossary glossary_repeat", "core/words.py": "glossary_match", "search/constraints/placement.py": "glossary_placement",
     "search/constraints/documents.py": "glossary_documents", "search/constraints/glossary_report.py": "glossary_report",
     "search/scoring.py": "length_reward length_ratio length_offset length_reward_unbounded",
     "search/strategies/decoding/_blocks.py": "block_size parallel_length", "search/strategies/decoding/window.py": "draft_cost",

@@ -11,8 +11,8 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fairseq_ext.core.digests import fingerprint, fingerprint_of_dictionary
 from fairseq_ext.core.errors import UsageError
+from fairseq_ext.core.files import fingerprint, fingerprint_of_dictionary
 from fairseq_ext.plugin.config import MADE_WITH, fingerprint_of_weights, flags_dataclass
 from fairseq_ext.search.registry import STRATEGIES, choice
 from fairseq_ext.search.strategies.decoding._factory import table_path

@@ -15,7 +15,7 @@ from fairseq.utils import split_paths
 from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError, counted, cut, explain
-from fairseq_ext.core.process_end import at_process_end
+from fairseq_ext.core.exit import at_process_end
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.core.words import LANGUAGE
 from fairseq_ext.plugin.loading.raw_text import RawText, tell_segmented_output

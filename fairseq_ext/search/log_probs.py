@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.kernels.library import library
-from fairseq_ext.kernels.ngrams import block_ngrams_, repeated
-from fairseq_ext.kernels.topk import best_of_sentences, topk
+from fairseq_ext.kernels.log_probs import best_of_sentences, block_ngrams_, repeated, topk
 
 FEW, MANY = 64, 256  # so many of each row, and of each sentence, the compiled top-k keeps sorted by insertion
 BLOCK = 64  # columns of one block of the two-stage top-k
@@ -81,7 +80,7 @@ class LogProbs:
         return self._value.dtype == torch.float32 and is_compiled(self._value)
 
     def best_of_sentences(self, c: int, before: Tensor, first: Tensor) -> tuple[Tensor, ...] | None:
-        """The c best continuations of each sentence, as kernels/topk.py returns them, with words in place of columns.
+        """The c best continuations of each sentence, as kernels/log_probs.py returns them, with words in place of columns.
 
         None where the compiled library cannot read the rows, or c is too large for it.
         """

@@ -13,7 +13,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.core.glossary_files import Errors, Languages, read
+from fairseq_ext.core.glossary import Errors, Languages, read
 from fairseq_ext.engine.jobs import GlossaryFile
 from fairseq_ext.serve.glossaries import Glossaries
 from fairseq_ext.serve.guard import read_body

@@ -14,9 +14,8 @@ from collections.abc import Callable
 
 from fairseq_ext.core.errors import UsageError, counted, report
 from fairseq_ext.core.files import Lines
-from fairseq_ext.core.glossary_files import Errors, Languages, read
-from fairseq_ext.core.lemmas import Lemmatizer, lemmatizer
-from fairseq_ext.core.matcher import MATCHES
+from fairseq_ext.core.glossary import Errors, Languages, read
+from fairseq_ext.core.words import MATCHES, Lemmatizer, lemmatizer
 from fairseq_ext.terms.expand import expand
 from fairseq_ext.terms.formats import hypotheses, own, text, wmt21, wmt23, wmt25
 from fairseq_ext.terms.formats.files import Files

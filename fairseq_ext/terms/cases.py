@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fairseq_ext.core.lemmas import Lemmatizer
+from fairseq_ext.core.words import Lemmatizer
 from fairseq_ext.terms.test_set import Sentence, Term
 from fairseq_ext.terms.text import Place, Text, found_in, places_of, text_of
 

@@ -10,9 +10,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from unicodedata import normalize
 
-from fairseq_ext.core.glossary_files import Entry
-from fairseq_ext.core.lemmas import Lemmatizer
-from fairseq_ext.core.words import is_word, starts_of, words_of
+from fairseq_ext.core.glossary import Entry
+from fairseq_ext.core.words import Lemmatizer, is_word, starts_of, words_of
 
 Lemmas = tuple[str, ...]
 

@@ -9,7 +9,7 @@ from typing import Any
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from fairseq_ext.core import lemmas
+from fairseq_ext.core import words
 from fairseq_ext.core.errors import UsageError, counted
 from fairseq_ext.terms.cases import Case, cases_of
 from fairseq_ext.terms.consistency import consistency
@@ -29,8 +29,8 @@ class EvaluationSet:
     """What systems are scored on. The lemmatizers are None where there are no lemmas."""
 
     sentences: Sequence[Sentence]
-    of_source: lemmas.Lemmatizer | None
-    of_target: lemmas.Lemmatizer | None
+    of_source: words.Lemmatizer | None
+    of_target: words.Lemmatizer | None
     description: str  # for the signature: format, terms and languages
 
     def cases(self, hypotheses: Sequence[str], flag: str) -> list[Case]:
@@ -56,7 +56,7 @@ def score(test_set: EvaluationSet, hypotheses: Sequence[str], flag: str = "--hyp
     references = [sentence.reference for sentence in test_set.sentences]
     values = {name: metric.corpus_score(list(hypotheses), [references]).score for name, metric in metrics.items()}
     tools = "|".join(f"{name}[{metric.get_signature()}]" for name, metric in metrics.items())
-    lemma_tool = "none" if test_set.of_target is None else lemmas.version()
+    lemma_tool = "none" if test_set.of_target is None else words.version()
     return {
         **values,
         "term_success": share(success(cases)),

@@ -6,8 +6,7 @@ from bisect import bisect_right
 from functools import cache, cached_property
 from unicodedata import normalize
 
-from fairseq_ext.core.lemmas import Lemmatizer
-from fairseq_ext.core.words import starts_of, words_of
+from fairseq_ext.core.words import Lemmatizer, starts_of, words_of
 
 JOINT = "\x1f"  # between two units: no word holds it
 Place = tuple[int, int]  # the unit in which an occurrence starts, and the character of that unit

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fairseq_ext.kernels.beam import STEPS, CompiledBatch, CompiledSentence, Result, Rules
-from fairseq_ext.kernels.declarations import struct
-from fairseq_ext.kernels.library import loaded
+from fairseq_ext.kernels.library import loaded, struct
 from fairseq_ext.translate.image import Image
 
 Reader, Step, Cache = struct("reader.hpp", "Reader"), struct("step.hpp", "Step"), struct("step.hpp", "Cache")

@@ -30,7 +30,7 @@ from report import machine, where_and_when
 import fairseq_ext  # noqa: F401
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.kernels.library import give_back_memory
-from fairseq_ext.kernels.topk import log_softmax_
+from fairseq_ext.kernels.log_probs import log_softmax_
 from fairseq_ext.kernels.transformer import PackedLinear
 from fairseq_ext.model.transformer.linear import Linear
 from fairseq_ext.search.beam import Beam

@@ -15,7 +15,7 @@ from fairseq_cli.interactive import cli_main as interactive_main
 from forked import Child
 from sizes import drawn
 
-from fairseq_ext.core import leaving
+from fairseq_ext.core import exit
 from fairseq_ext.core.stats import Stats
 from fairseq_ext.corpus import run
 from fairseq_ext.corpus.__main__ import main as corpus_main
@@ -86,7 +86,7 @@ def without(stream: str, main):
 
     def run():
         setattr(sys, stream, None)
-        leaving.watch_output()
+        exit.watch_output()
         return main()
 
     return run

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from fairseq_ext.core.errors import UsageError, explain, report
-from fairseq_ext.core.leaving import install_hook, report_and_leave
+from fairseq_ext.core.exit import install_hook, report_and_leave
 
 SIZES = (
     "Error(s) in loading state_dict for TransformerModel:\n\tsize mismatch for encoder.embed_tokens.weight: copying a param with shape "

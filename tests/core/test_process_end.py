@@ -3,7 +3,7 @@
 from forked import forked
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.core.process_end import ProcessEnd, at_process_end
+from fairseq_ext.core.exit import ProcessEnd, at_process_end
 
 
 def saying(status: int):

@@ -8,8 +8,7 @@ import torch
 from json_counts import close
 from models import WORDS, batch, build, dictionary, generators, parted, run
 
-from fairseq_ext.core.counters import Items, Mean, Ratio, Section, Setting
-from fairseq_ext.core.stats import Stats
+from fairseq_ext.core.stats import Items, Mean, Ratio, Section, Setting, Stats
 from fairseq_ext.search.phrases.sentence import SentenceConstraints
 from fairseq_ext.search.registry import POINTS, STRATEGIES, Strategy, all_strategies
 

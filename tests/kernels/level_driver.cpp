@@ -5,9 +5,9 @@
 
 #include <cstdio>
 
-#include "decoder/transformer.cpp"
+#include "transformer.cpp"
 #include "levels.cpp"
-#include "search/topk.cpp"
+#include "log_probs.cpp"
 
 namespace {
 

@@ -15,7 +15,7 @@ from models import batch, build, generators, run, same
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.kernels import library as building
-from fairseq_ext.kernels import topk
+from fairseq_ext.kernels import log_probs as topk
 from fairseq_ext.kernels import transformer as step
 from fairseq_ext.model import factory
 from fairseq_ext.model.factory import make_decoder

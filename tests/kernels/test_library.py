@@ -16,10 +16,10 @@ import pytest
 
 from fairseq_ext.core import command_line
 from fairseq_ext.core.files import untrusted
-from fairseq_ext.kernels import banks, beam, constrained, draft, lsh, parallel_decode, screen, shortlist, transformer
+from fairseq_ext.kernels import banks, beam, constrained, lsh, parallel, shortlist, transformer
 from fairseq_ext.kernels import library as building
 from fairseq_ext.kernels.compiling import FLAGS, FOLDER
-from fairseq_ext.kernels.declarations import signatures
+from fairseq_ext.kernels.library import signatures
 
 needs_compiler = pytest.mark.skipif(building.compiler() is None, reason="there is no C++ compiler")
 WORKS = '#include <cstdint>\nextern "C" int64_t works() { return 1; }\n'
@@ -30,15 +30,14 @@ LOAD = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"
 
 LAYOUTS = {
     "banks.cpp": [banks.PhrasesStruct, banks.RowsStruct, banks.FoundStruct],
-    "beam.cpp": [beam.Rules, beam.SentenceStruct, beam.BatchStruct, parallel_decode.ReaderStruct],
+    "beam.cpp": [beam.Rules, beam.SentenceStruct, beam.BatchStruct, transformer.ReaderStruct],
     "constrained.cpp": [constrained.SentencesStruct],
-    "draft.cpp": [
-        draft.TrajectoryStruct, draft.PreviousStruct, draft.TableStruct, draft.NgramStruct, parallel_decode.RowStruct,
+    "parallel.cpp": [
+        parallel.TrajectoryStruct, parallel.PreviousStruct, parallel.TableStruct, parallel.NgramStruct, parallel.RowStruct,
+        parallel.BlocksStruct, parallel.WindowStruct, parallel.DrafterStruct,
     ],
     "lsh.cpp": [lsh.IndexStruct],
-    "parallel_decode.cpp": [parallel_decode.BlocksStruct, parallel_decode.WindowStruct, draft.DrafterStruct],
-    "screen.cpp": [screen.ScreenStruct],
-    "shortlist.cpp": [shortlist.ListStruct],
+    "shortlist.cpp": [shortlist.ListStruct, shortlist.ScreenStruct],
     "transformer.cpp": [
         transformer.LinearStruct, transformer.NormStruct, transformer.LayerStruct, transformer.LayerStackStruct, transformer.CacheStruct,
         transformer.StepStruct,
@@ -81,7 +80,7 @@ def test_every_function_that_the_library_exports_has_its_signature():
     exported = {line.split()[-1] for line in named.splitlines() if " T " in line}
     found = signatures(building.SOURCES)
     assert {name for name in exported if not name.startswith("_")} == set(found)
-    N, P = ctypes.c_int64, ctypes.c_void_p  # as a reader of topk.cpp and draft.cpp sees them
+    N, P = ctypes.c_int64, ctypes.c_void_p  # as a reader of log_probs.cpp and parallel.cpp sees them
     assert found["log_softmax"] == (None, [P, N, N, ctypes.c_float])
     assert found["propose_nothing"] == (N, [P, P, N, ctypes.c_double, P, P])
 

@@ -47,8 +47,7 @@ def test_every_flag_is_named_on_a_page_of_its_subject() -> None:
 
 
 def test_every_key_of_the_statistics_is_explained() -> None:
-    from fairseq_ext.core.counters import Section
-    from fairseq_ext.core.stats import Stats
+    from fairseq_ext.core.stats import Section, Stats
     from fairseq_ext.search.registry import all_strategies
 
     all_strategies()  # whose sections are then known

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairseq_ext.core.lemmas import lemmatizer
+from fairseq_ext.core.words import lemmatizer
 from fairseq_ext.terms.__main__ import main
 from fairseq_ext.terms.expand import forms_in
 

@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.core.glossary_files import Errors, Languages, read
+from fairseq_ext.core.glossary import Errors, Languages, read
 
 ENTRIES = [("Ader", ("vein", "lode")), ("grüne Ader", ("green vein",))]
 TBX2 = """<?xml version="1.0"?>

@@ -7,7 +7,7 @@ import pytest
 from sacrebleu.metrics.lib_ter import translation_edit_rate
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.core.lemmas import lemmatizer
+from fairseq_ext.core.words import lemmatizer
 from fairseq_ext.terms.cases import cases_of
 from fairseq_ext.terms.consistency import consistency
 from fairseq_ext.terms.edit_rate import cost, one_minus_term

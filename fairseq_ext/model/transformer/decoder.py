@@ -19,7 +19,7 @@ from fairseq.models.fairseq_model import BaseFairseqModel
 from torch import Tensor
 
 from fairseq_ext.kernels.library import give_back_memory
-from fairseq_ext.kernels.topk import log_softmax_
+from fairseq_ext.kernels.log_probs import log_softmax_
 from fairseq_ext.model.transformer.batch_reader import CompiledBatchReader
 from fairseq_ext.model.transformer.cuda_graph_cache import MakeGraphs
 from fairseq_ext.model.transformer.encoder import FastEncoder, KeptStates, fast_encoder, is_plain_input, kept_or_made

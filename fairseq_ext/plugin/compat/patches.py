@@ -99,11 +99,11 @@ COMMANDS = (
         "sys.path", "files of the working folder are not the command's to run",
         "fairseq_ext.core.command_line.leave_out_working_folder",
     ),
-    Patch("sys.excepthook", "known mistakes end in one sentence, Ctrl-C quietly", "fairseq_ext.core.leaving.install_hook"),
+    Patch("sys.excepthook", "known mistakes end in one sentence, Ctrl-C quietly", "fairseq_ext.core.exit.install_hook"),
     Patch(
         "logging.Handler.handleError, an exit handler, standard error where it is closed",
         "output that nobody takes ends a command with its own status",
-        "fairseq_ext.core.leaving.watch_output",
+        "fairseq_ext.core.exit.watch_output",
     ),
     Patch(
         "warnings.filters, and a log filter of fairseq.tasks.text_to_speech", "what hydra, torch, Ray and fairseq say of fairseq's age",
@@ -190,7 +190,7 @@ def register_named_tasks(options: ModuleType) -> None:
     if own.names_our_task():
         importlib.import_module("fairseq_ext.plugin.tasks")
     if own.decodes_alone():
-        importlib.import_module("fairseq_ext.core.leaving").interrupts_raise()
+        importlib.import_module("fairseq_ext.core.exit").interrupts_raise()
         if own.asks_for_help():
             importlib.import_module("fairseq_ext.__main__").print_flags()
 

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from fairseq_ext.core.errors import UsageError, counted
 from fairseq_ext.core.files import Lines
-from fairseq_ext.core.lemmas import lemmatizer
-from fairseq_ext.core.words import words_of
+from fairseq_ext.core.words import lemmatizer, words_of
 
 FLAG = "--glossary-documents"
 BLANK = "blank"

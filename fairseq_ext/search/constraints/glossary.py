@@ -18,10 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairseq_ext.core.errors import UsageError, counted
-from fairseq_ext.core.glossary_files import Entry, Errors, Languages, read
-from fairseq_ext.core.lemmas import lemmatizer
-from fairseq_ext.core.matcher import Match, Matcher
-from fairseq_ext.core.words import words_of
+from fairseq_ext.core.glossary import Entry, Errors, Languages, read
+from fairseq_ext.core.words import Match, Matcher, lemmatizer, words_of
 from fairseq_ext.search.constraints.required import case_of
 from fairseq_ext.search.phrases.phrase import Phrase, Unwritable
 from fairseq_ext.search.phrases.segmenter import Segmenter

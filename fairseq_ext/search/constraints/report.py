@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from fairseq_ext.core.counters import Items, Section
 from fairseq_ext.core.errors import counted
-from fairseq_ext.core.stats import Stats
+from fairseq_ext.core.stats import Items, Section, Stats
 from fairseq_ext.search.constraints.prefix import met_with_prefix
 from fairseq_ext.search.finished import Hypothesis
 from fairseq_ext.search.phrases.sentence import Meets, SentenceConstraints, SourceTerm, met

@@ -9,8 +9,8 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from fairseq_ext.kernels import draft as kernel
-from fairseq_ext.kernels.draft import CompiledDrafter
+from fairseq_ext.kernels import parallel as kernel
+from fairseq_ext.kernels.parallel import CompiledDrafter
 from fairseq_ext.search.parallel.rows import NONE, Rows
 from fairseq_ext.search.pool import Pool
 
@@ -28,7 +28,7 @@ class Drafter(ABC):
         """At most `most` tokens a row; it may stop where no row's draft is right with probability `least` any more. NONE: no proposal."""
 
     def compiled(self, sentence: int) -> CompiledDrafter | None:
-        """The compiled twin for a sentence that is alone and has no tokens yet (kernels/draft.cpp); None: there is none. Only
+        """The compiled twin for a sentence that is alone and has no tokens yet (kernels/parallel.cpp); None: there is none. Only
         called where there is a compiled library."""
         return None
 

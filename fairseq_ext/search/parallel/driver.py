@@ -19,9 +19,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from fairseq_ext.core.counters import Ratio, Section
 from fairseq_ext.core.errors import NotANumber, UsageError
-from fairseq_ext.core.stats import Stats
+from fairseq_ext.core.stats import Ratio, Section, Stats
 from fairseq_ext.search.finished import Hypothesis, OnFinal
 from fairseq_ext.search.parallel.block_reader import BlockReader
 from fairseq_ext.search.parallel.near_ties import NearTieCounts, NearTies

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fairseq_ext.core.counters import Ratio, Section, Setting
+from fairseq_ext.core.stats import Ratio, Section, Setting
 
 
 @dataclass

@@ -6,7 +6,7 @@ Witten-Bell, down to the word alone). Where it was built from parallel text it a
     argmax_e p(e | h) x (sum_f t(e | f) / source length + eps)^lambda / (p(e) + eps)^lambda
 
 The factor of a word falls once it has been translated, so that the next draft offers another word. table.py reads the table; a
-sentence alone runs the compiled twin (kernels/draft.cpp).
+sentence alone runs the compiled twin (kernels/parallel.cpp).
 
 Shapes: N sentences, n live rows, K listed words, V target vocabulary.
 """
@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fairseq_ext.kernels.draft import CompiledDrafter, CompiledTable
 from fairseq_ext.kernels.library import library
+from fairseq_ext.kernels.parallel import CompiledDrafter, CompiledTable
 from fairseq_ext.search.parallel.drafter import Draft, Drafter
 from fairseq_ext.search.parallel.rows import NONE, Rows
 from fairseq_ext.search.parallel.table import Table

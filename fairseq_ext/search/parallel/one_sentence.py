@@ -1,4 +1,4 @@
-"""A sentence that is alone: the calls of driver.py through their compiled twin (kernels/parallel_decode.cpp).
+"""A sentence that is alone: the calls of driver.py through their compiled twin (kernels/parallel.cpp).
 
 The numbered steps are the driver's. On a CPU in float32, with the full softmax and no logits processor but the length limits and
 --no-repeat-ngram-size, a whole call is one call of compiled code. Elsewhere the decoder is read as for many rows, and drafting and
@@ -15,7 +15,7 @@ import torch
 
 from fairseq_ext.core.errors import NotANumber
 from fairseq_ext.kernels.library import library
-from fairseq_ext.kernels.parallel_decode import CompiledRow, Status
+from fairseq_ext.kernels.parallel import CompiledRow, Status
 from fairseq_ext.search.parallel.block_reader import BlockReader
 from fairseq_ext.search.parallel.near_ties import NearTies
 from fairseq_ext.search.parallel.protocols import Method

@@ -14,8 +14,8 @@ import logging
 import numpy as np
 
 from fairseq_ext.core.errors import counted
-from fairseq_ext.kernels import draft as kernel
-from fairseq_ext.kernels.draft import CompiledDrafter
+from fairseq_ext.kernels import parallel as kernel
+from fairseq_ext.kernels.parallel import CompiledDrafter
 from fairseq_ext.search.parallel.drafter import Draft, Drafter, without_end
 from fairseq_ext.search.parallel.rows import NONE, Rows
 from fairseq_ext.search.pool import Pool

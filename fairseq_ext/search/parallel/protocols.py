@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fairseq_ext.kernels.parallel_decode import CompiledMethod
+from fairseq_ext.kernels.parallel import CompiledMethod
 from fairseq_ext.search.parallel.rows import Iteration, Rows
 from fairseq_ext.search.pool import Pool
 
@@ -36,5 +36,5 @@ class Method(ABC):
         """(n,) how many of each row's verified outputs (n,), one at least, are kept; the last one is EOS where finished (n,)."""
 
     def compiled(self, sentence: int) -> CompiledMethod | None:
-        """The compiled twin for a sentence that is alone (kernels/parallel_decode.cpp); None: the functions above serve."""
+        """The compiled twin for a sentence that is alone (kernels/parallel.cpp); None: the functions above serve."""
         return None

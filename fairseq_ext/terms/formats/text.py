@@ -1,16 +1,14 @@
 """Plain text with a glossary: --sources and --references, a sentence a line, and the glossary as --terms-file.
 
-A sentence has the terms that `--glossary` would find in its source (core/matcher.py), each once; --glossary-match as there.
+A sentence has the terms that `--glossary` would find in its source (core/words.py), each once; --glossary-match as there.
 """
 
 from __future__ import annotations
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.core.glossary_files import Errors, Languages
-from fairseq_ext.core.glossary_files import read as read_glossary
-from fairseq_ext.core.lemmas import lemmatizer
-from fairseq_ext.core.matcher import Matcher
-from fairseq_ext.core.words import words_of
+from fairseq_ext.core.glossary import Errors, Languages
+from fairseq_ext.core.glossary import read as read_glossary
+from fairseq_ext.core.words import Matcher, lemmatizer, words_of
 from fairseq_ext.terms.formats.files import Files, same_length, text_lines
 from fairseq_ext.terms.test_set import Sentence, Term
 

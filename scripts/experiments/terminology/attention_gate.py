@@ -20,8 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_ext.core.matcher import Matcher
-from fairseq_ext.core.words import starts_of, words_of
+from fairseq_ext.core.words import Matcher, starts_of, words_of
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates
 from fairseq_ext.search.constraints.sentence_end import end_tokens

@@ -30,7 +30,7 @@ from attention_gate import LEAST, gated_translator  # noqa: E402
 from extract import MORE_SETS, SETS, extract  # noqa: E402
 from searches import command_line, machine, model_flags, named, quiet, read_text, run_script, text_arguments  # noqa: E402
 
-from fairseq_ext.core.lemmas import lemmatizer  # noqa: E402
+from fairseq_ext.core.words import lemmatizer  # noqa: E402
 from fairseq_ext.terms.formats.files import Files  # noqa: E402
 from fairseq_ext.terms.formats.text import read as read_with_glossary  # noqa: E402
 from fairseq_ext.terms.score import EvaluationSet, score  # noqa: E402

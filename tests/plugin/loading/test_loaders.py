@@ -9,10 +9,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fairseq_ext.core.counters import Section
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.core.files import sealed, unsealed
-from fairseq_ext.core.glossary_files import Errors, Languages, read
+from fairseq_ext.core.glossary import Errors, Languages, read
+from fairseq_ext.core.stats import Section
 from fairseq_ext.corpus.manifest import Manifest
 from fairseq_ext.corpus.output import Store
 from fairseq_ext.corpus.reading import Reader, Unreadable

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.core.glossary_files import Languages
+from fairseq_ext.core.glossary import Languages
 from fairseq_ext.core.words import words_of
 from fairseq_ext.search.constraints.glossary import Glossary, GlossaryOptions, encoded_together
 from fairseq_ext.search.phrases.segmenter import Segmenter

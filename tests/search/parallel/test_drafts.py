@@ -10,9 +10,8 @@ import torch
 from models import batch, build, dictionary, generators, run, same
 
 from fairseq_ext import UsageError
-from fairseq_ext.kernels.draft import CompiledDrafter
 from fairseq_ext.kernels.library import library
-from fairseq_ext.kernels.parallel_decode import RowStruct
+from fairseq_ext.kernels.parallel import CompiledDrafter, RowStruct
 from fairseq_ext.search.parallel.drafter import Nothing
 from fairseq_ext.search.parallel.ngram import COVERED, EPS, LAMBDA, Ngram
 from fairseq_ext.search.parallel.previous import Previous

@@ -12,7 +12,7 @@ from parallel_decoding import EOS, LENGTHS, METHODS, PAD, blocks, counts, drafts
 from sizes import part_of
 
 from fairseq_ext.kernels.library import library
-from fairseq_ext.kernels.parallel_decode import CompiledRow
+from fairseq_ext.kernels.parallel import CompiledRow
 from fairseq_ext.search.parallel import one_sentence
 
 sys.path.append(str(Path(__file__).resolve().parents[3] / "scripts"))

@@ -1,6 +1,6 @@
 """Blocks that are computed until they have converged: the method behind jacobi.py, gs_jacobi.py and hybrid_jacobi.py.
 
-Its compiled twin for a sentence that is alone is in kernels/parallel/parallel_decode.cpp.
+Its compiled twin for a sentence that is alone is in kernels/parallel.cpp.
 
 Shapes: N sentences in the pool, n live rows, w block width.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fairseq_ext.kernels.parallel_decode import BlocksStruct, CompiledMethod
+from fairseq_ext.kernels.parallel import BlocksStruct, CompiledMethod
 from fairseq_ext.search.parallel.drafter import Drafter
 from fairseq_ext.search.parallel.protocols import Method
 from fairseq_ext.search.parallel.rows import NONE, Rows

@@ -3,7 +3,7 @@
 Not in the paper, which jacobi.py cites. A draft of m tokens costs what `Cost` says. It gives as many tokens as its drafter expects to be
 right, corrected by how often it has been right so far. The block has the width with the most tokens for the price. A drafter whose drafts
 are not worth reading is not asked for a while. search/parallel/driver.py asks for drafts and says what became of them. The compiled twin for a
-sentence that is alone is in kernels/parallel/parallel_decode.cpp.
+sentence that is alone is in kernels/parallel.cpp.
 
 Neutral setting: any; the output is greedy decoding's.
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairseq_ext.kernels.parallel_decode import CompiledMethod, WindowStruct
+from fairseq_ext.kernels.parallel import CompiledMethod, WindowStruct
 from fairseq_ext.search.parallel.drafter import Drafter
 from fairseq_ext.search.parallel.protocols import Method
 from fairseq_ext.search.parallel.rows import Rows

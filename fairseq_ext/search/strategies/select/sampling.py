@@ -5,7 +5,7 @@
     J. Hewitt, C. D. Manning and P. Liang. Truncation Sampling as Language Model Desmoothing. Findings of EMNLP 2022. (--sampling-epsilon)
 
 As in fairseq, a hypothesis' score is that of the whole distribution, at --temperature, whatever is cut off. Unlike there, what a sentence
-draws follows from --seed and its number (kernels/sampling.py), not from what is decoded before or beside it.
+draws follows from --seed and its number (kernels/log_probs.py), not from what is decoded before or beside it.
 
 Shapes: S live sentences, n rows, d draws: k of a sentence that has no token yet, then one a row.
 """
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fairseq_ext.core.errors import UsageError
 from fairseq_ext.kernels.beam import PlugRules
-from fairseq_ext.kernels.sampling import Cut, draw, draw_compiled, uniform
+from fairseq_ext.kernels.log_probs import Cut, draw, draw_compiled, uniform
 from fairseq_ext.search.beam import Beam
 from fairseq_ext.search.candidates import Candidates, laid_out
 from fairseq_ext.search.log_probs import LogProbs

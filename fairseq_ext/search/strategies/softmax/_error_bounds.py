@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_ext.kernels.library import library
-from fairseq_ext.kernels.screen import ScreenedLinear
+from fairseq_ext.kernels.shortlist import ScreenedLinear
 from fairseq_ext.kernels.transformer import quantised
 from fairseq_ext.search.log_probs import blockwise_topk
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fairseq_ext.core.counters import Mean, Section
-from fairseq_ext.core.stats import Stats
+from fairseq_ext.core.stats import Mean, Section, Stats
 from fairseq_ext.search.log_probs import LogProbs
 
 CLOCK = time.CLOCK_MONOTONIC  # what stages are timed by, a number of the system's

@@ -31,9 +31,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fairseq_ext.core.counters import Mean
-from fairseq_ext.core.digests import fingerprint_of_dictionary
 from fairseq_ext.core.errors import UsageError, counted
+from fairseq_ext.core.files import fingerprint_of_dictionary
+from fairseq_ext.core.stats import Mean
 from fairseq_ext.kernels import lsh as lsh_compiled
 from fairseq_ext.kernels import lsh_torch
 from fairseq_ext.kernels.library import library

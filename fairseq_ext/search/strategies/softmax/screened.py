@@ -18,7 +18,7 @@ With fewer bits the bounds no longer hold: the 8-bit weights of a model trained 
 14 bits 11%, 16 bits none, with 256 words scored again.
 Where it ends: with many rows a product is bound by its multiplications, of which there are as many as before.
 
-The bounds and their definition are in search/strategies/softmax/_error_bounds.py; on a CPU kernels/screen.cpp computes them. Where the compiled
+The bounds and their definition are in search/strategies/softmax/_error_bounds.py; on a CPU kernels/shortlist.cpp computes them. Where the compiled
 library is missing, for weights other than float32, and for numbers of rows at which a start-up probe finds it slower, the full softmax
 runs.
 """
@@ -30,9 +30,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fairseq_ext.core.counters import Section
 from fairseq_ext.core.errors import UsageError
-from fairseq_ext.core.stats import Stats
+from fairseq_ext.core.stats import Section, Stats
 from fairseq_ext.kernels.library import library
 from fairseq_ext.model.protocol import Decoder
 from fairseq_ext.model.transformer.output_layer import output_layers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from fairseq_ext.core.counters import Mean, Section
+from fairseq_ext.core.stats import Mean, Section
 from fairseq_ext.search.finished import Ending
 
 

@@ -14,7 +14,7 @@ from table_model import EOS, random_table, search, stop_plug
 from test_cli import EXT, generate
 
 from fairseq_ext.kernels.library import library
-from fairseq_ext.kernels.sampling import Cut, draw, draw_compiled, philox, uniform
+from fairseq_ext.kernels.log_probs import Cut, draw, draw_compiled, philox, uniform
 from fairseq_ext.search.strategies.select.sampling import Sampling
 from fairseq_ext.search.strategies.softmax.full import FullSoftmax
 

@@ -1,6 +1,10 @@
 // From logits to the best next words: log-softmax, and the best of every line or of every sentence's lines.
 
+#include "ngrams.hpp"
+#include "sampling.hpp"
 #include "topk.hpp"
+
+#include <cmath>
 
 extern "C" {
 
@@ -32,6 +36,41 @@ void best_of_sentences(const float* x, int64_t V, const float* before, const int
             column[s * c + i] = possible ? best.where[i] % V : 0;
             if (!possible) score[s * c + i] = -INFINITY;
         }
+    }
+}
+
+}  // extern "C"
+
+// ---- Words that would complete an n-gram a second time become impossible.
+
+extern "C" {
+
+// tokens: each row's history, T tokens at row_stride from one another, NOT_YET (negative) before its first. value (rows, C): scores of the
+// next word. ids: words of the columns, ascending, id_stride apart from row to row (0: the same for all); null: column w is word w.
+void block_ngrams(const int64_t* tokens, int64_t rows, int64_t T, int64_t row_stride, int64_t n, float* value, int64_t C,
+                  const int64_t* ids, int64_t id_stride) {
+    for (int64_t r = 0; r < rows; ++r) {
+        const int64_t* words = ids ? ids + r * id_stride : nullptr;
+        repeated_ngrams(tokens + r * row_stride, T, n, [&](int64_t word) {
+            const int64_t column = words ? std::lower_bound(words, words + C, word) - words : word;
+            if (column < C && (!words || words[column] == word)) value[r * C + column] = -INFINITY;
+        });
+    }
+}
+
+}  // extern "C"
+
+// ---- Words drawn from lines of log-probabilities.
+
+extern "C" {
+
+// For each of n draws, of ascending lines, the word of line row[i] of x (., V) that u[i] in [0, 1) falls on, -1 where none is possible
+void draw_words(const float* x, int64_t V, const int64_t* row, const double* u, int64_t n, const Cut* cut, int64_t* word) {
+    Left left;
+    for (int64_t i = 0; i < n;) {
+        const int64_t line = row[i];
+        const Draw draw(x + line * V, V, *cut, left);
+        for (; i < n && row[i] == line; ++i) word[i] = draw(u[i]);
     }
 }
 

@@ -1,0 +1,334 @@
+"""Term-base files: tab-separated, CSV, XLSX, JSONL, TBX and TMX."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import json
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import regex
+from lxml import etree
+
+from fairseq_ext.core.errors import UsageError, counted, cut
+from fairseq_ext.core.files import Lines
+
+# ---- Entries of a glossary file, with the line that each stands on.
+#
+# By the file's name:
+# - .csv, with commas, semicolons or tabs, and .xlsx, the first sheet: a header with the columns `source` and `target`, or the two languages
+#   by code or name, where other columns are not read; without one, two columns.
+# - .jsonl, .json: `{"source": "term", "target": "a|b"}` a line; the target may be a list.
+# - .tbx, .tmx, .xml: TBX-Basic (ISO 30042), a concept's terms by language; terms marked deprecated or superseded are left out. Of TMX, units
+#   that have the text in both languages.
+# - any other: source term, tab, target term; a header as of .csv may stand above. UTF-8, or UTF-16 with a byte order mark.
+# `a|b` in a target: any one of them. Blank lines are skipped.
+
+
+# a mark that parts clauses, with more of the term behind it
+CLAUSES = regex.compile(r"[,;:!?…](?=\s+\S)|[，。；：！？、](?=\s*\S)")
+
+
+@dataclass(slots=True)
+class Entry:
+    """A line of a glossary."""
+
+    source: str
+    targets: tuple[str, ...]  # any one of them
+    line: int  # from 1
+
+
+@dataclass(frozen=True)
+class Languages:
+    """The codes under which CSV and TBX files may have their columns."""
+
+    source: str | None = None
+    target: str | None = None
+
+
+class Errors:
+    """Collects the errors of a file's lines: the first is told, with how many more lines have one."""
+
+    def __init__(self) -> None:
+        self.first: UsageError | None = None
+        self.lines = 0
+
+    def add(self, error: UsageError) -> None:
+        self.first, self.lines = self.first or error, self.lines + 1
+
+    def tell(self) -> None:
+        """UsageError if there are any."""
+        if self.first is not None:
+            more = f" ({counted(self.lines - 1, 'more such line')} in the file)" if self.lines > 1 else ""
+            raise UsageError(f"{self.first}{more}")
+
+
+def read(path: str, flag: str, languages: Languages, errors: Errors) -> list[Entry]:
+    """The file's entries; what is wrong with a line goes to `errors`.
+
+    Errors: UsageError for a file that cannot be read, and for one whose form leaves no lines to read.
+    """
+    reader = READERS.get(Path(path).suffix.lower(), tab_rows)
+    found = []
+    for number, row in reader(path, flag, languages):
+        try:
+            if isinstance(row, UsageError):
+                raise row
+            source, targets = row
+            found.append(Entry(*checked(source, targets, f"line {number} of {path}"), number))
+        except UsageError as error:
+            errors.add(error)
+    return found
+
+
+def checked(source: str, targets: list[str], where: str) -> tuple[str, tuple[str, ...]]:
+    """A source term and its targets without space around them; UsageError for empty ones and for a term of two clauses."""
+    source, stripped = source.strip(), [target.strip() for target in targets]
+    if not source:
+        raise UsageError(f"{where} has no source term: write one before the tab")
+    if not any(stripped):
+        raise UsageError(f"{where} has no target for the term '{source}': write it after the tab")
+    if not all(stripped):
+        raise UsageError(f"{where} has an empty alternative in '{'|'.join(targets)}': remove the bar")
+    parted = None if source.isalnum() else CLAUSES.search(source)
+    if parted:
+        raise UsageError(f"{where} has the source term '{source}' across a '{parted[0]}': make its parts terms of their own")
+    return source, tuple(dict.fromkeys(stripped))
+
+
+def tab_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, Any]]:
+    """(line, (source, targets) or the error) of a tab-separated file."""
+    rows = ((number, line if isinstance(line, UsageError) else line.split("\t")) for number, line in numbered(path, flag))
+    yield from entries(rows, path, languages.source, languages.target, "write the source term, one tab, the target term")
+
+
+def json_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, Any]]:
+    """The same of JSONL."""
+    for number, line in numbered(path, flag):
+        if isinstance(line, UsageError):
+            yield number, line
+        elif line.strip():
+            try:
+                record = json.loads(line)
+                target = record["target"]
+                targets = target.split("|") if isinstance(target, str) else list(target)
+                for text in [record["source"], *targets]:
+                    text.encode()  # a lone surrogate is no text either
+                yield number, (record["source"], targets)
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                how = 'write {"source": "term", "target": "a|b"}, the target as text or a list of texts'
+                yield number, UsageError(f"line {number} of {path} is not an entry: {how}")
+
+
+def csv_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, Any]]:
+    """The same of CSV; a row that takes several lines counts as its last."""
+    lines = [line for _, line in numbered(path, flag)]
+    wrong = next((line for line in lines if isinstance(line, UsageError)), None)
+    if wrong is not None:
+        raise wrong
+    yield from entries(csv_table("\n".join(map(str, lines)), path), path, languages.source, languages.target)
+
+
+def xlsx_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, Any]]:
+    """The same of the first sheet of an XLSX file."""
+    yield from entries(xlsx_table(path, flag), path, languages.source, languages.target)
+
+
+def tbx_rows(path: str, flag: str, languages: Languages) -> Iterator[tuple[int, Any]]:
+    """The same of TBX."""
+
+    yield from rows(path, flag, languages.source, languages.target)
+
+
+def numbered(path: str, flag: str) -> Iterator[tuple[int, str | UsageError]]:
+    """(number from 1, line or the error) of a text file; in UTF-16, as spreadsheets write Unicode text, where its first bytes say so."""
+    lines = Lines(path, flag)
+    if bytes(lines.data[:2]) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        try:
+            yield from enumerate(bytes(lines.data).decode("utf-16").replace("\r\n", "\n").rstrip("\n").split("\n"), 1)
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{path} begins as UTF-16 and is none ({error.reason}): save it again, or as UTF-8") from None
+        return
+    for i in range(len(lines)):
+        try:
+            yield i + 1, lines[i]
+        except UsageError as error:
+            yield i + 1, error
+
+
+READERS = {
+    ".csv": csv_rows, ".xlsx": xlsx_rows, ".jsonl": json_rows, ".json": json_rows, ".tbx": tbx_rows, ".tmx": tbx_rows, ".xml": tbx_rows,
+}  # fmt: skip
+
+
+# ---- Glossaries in columns as spreadsheets write them: tab-separated, CSV with commas or semicolons, XLSX; with a header row or without one.
+#
+# A header row names the columns: `source` and `target`, or the languages by code or name. Without one the columns are two, source and target.
+
+
+logger = logging.getLogger("fairseq_ext")
+Row = tuple[int, list[str]]  # the number of a line, and its cells
+SIDES = (("source", "src", "source term"), ("target", "tgt", "target term", "translation"))
+NAMES = {
+    "cs": "czech čeština tschechisch", "da": "danish dansk dänisch", "de": "german deutsch", "en": "english englisch",
+    "es": "spanish español spanisch", "fr": "french français französisch", "it": "italian italiano italienisch",
+    "nl": "dutch nederlands niederländisch", "pl": "polish polski polnisch", "pt": "portuguese português portugiesisch",
+    "ru": "russian русский russisch", "uk": "ukrainian українська",
+}  # fmt: skip
+
+
+def csv_table(text: str, path: str) -> Iterator[Row]:
+    """The rows of CSV, whatever parts its columns; one that takes several lines counts as its last. Errors: UsageError for wrong quotes."""
+    said = regex.match(r"sep=(.)\r?\n", text)
+    table = csv.reader(io.StringIO(text), delimiter=said[1] if said else separator(text), strict=True)
+    try:
+        for row in table:
+            if not (said and table.line_num == 1):
+                yield table.line_num, row
+    except csv.Error as error:
+        raise UsageError(f"line {table.line_num} of {path} is not valid CSV ({error}): mend its quotes") from None
+
+
+def separator(text: str) -> str:
+    """What parts the columns of CSV: the one of comma, semicolon and tab that parts most of its first lines into equally many."""
+    lines = [regex.sub('"[^"]*"', "", line) for line in text[:10_000].splitlines()[:20] if line.strip()]
+    counts = {mark: [line.count(mark) for line in lines] for mark in ",;\t"}
+    return max(counts, key=lambda mark: (sum(count == counts[mark][0] > 0 for count in counts[mark]), mark == ","))
+
+
+def xlsx_table(path: str, flag: str) -> Iterator[Row]:
+    """The rows of the first sheet of an XLSX file. Errors: UsageError for a file that is none, and where openpyxl is missing."""
+    try:
+        import openpyxl
+    except ImportError:
+        raise UsageError(f"{flag} {path} is XLSX, which openpyxl reads: pip install 'fairseq_ext[text]', or save it as CSV") from None
+    try:
+        sheet = openpyxl.load_workbook(path, read_only=True, data_only=True).worksheets[0]
+        rows = [[str(cell) if cell is not None else "" for cell in row] for row in sheet.iter_rows(values_only=True)]
+    except Exception as error:  # of zipfile, of XML, of openpyxl: whatever a wrong file brings about
+        raise UsageError(f"{flag}: cannot read {path} as XLSX ({cut(str(error))}): save it again, or as CSV") from None
+    yield from enumerate(rows, 1)
+
+
+def entries(
+    rows: Iterable[tuple[int, Any]], path: str, source_lang: str | None, target_lang: str | None, one_way: str = ""
+) -> Iterator[tuple[int, Any]]:
+    """(line, (source, targets) or the error) of the rows of a table that are not empty; a row may be the error of its line.
+
+    one_way: how a line is written, where nothing but a tab parts columns. Errors: UsageError for more than two columns of CSV without a
+    header that names two of them.
+    """
+    columns: list[int] | None = None
+    is_named = False
+    for number, row in rows:
+        if isinstance(row, UsageError) or not any(cell.strip() for cell in row):
+            yield from [(number, row)] if isinstance(row, UsageError) else []
+            continue
+        if columns is None:
+            found = header(row, source_lang, target_lang)
+            if found is None and len(row) > 2 and not one_way:
+                what = f"{counted(len(row), 'column')} and no header that names two of them"
+                raise UsageError(f"{path} has {what}: write source and target, or the languages, above two of its columns")
+            columns, is_named = found or [0, 1], found is not None
+            if found is not None:
+                logger.info("the first row of %s is its header: %s", path, ", ".join(row[place] for place in found))
+                continue
+        if len(row) <= max(columns) or (one_way and not is_named and len(row) != 2):
+            has = f"line {number} of {path} has {counted(len(row), 'column')} and needs {max(columns) + 1}"
+            yield number, UsageError(f"{has}{parting(row, one_way)}: {one_way or 'give it a source and a target'}")
+        else:
+            yield number, (row[columns[0]], row[columns[1]].split("|"))
+
+
+def parting(row: list[str], one_way: str) -> str:
+    """What a message says of a row in one piece that has another separator."""
+    mark = next((mark for mark in ";," if mark in row[0]), None) if len(row) == 1 else None
+    return f"; its separator is '{mark}'{', which files in .csv may have' if one_way else ''}" if mark else ""
+
+
+def header(row: list[str], source_lang: str | None, target_lang: str | None) -> list[int] | None:
+    """The places of the source and the target column; None where the row names none."""
+    cells = [cell.strip().lower().replace("_", "-") for cell in row]
+    found = []
+    for usual, language in zip(SIDES, (source_lang, target_lang), strict=True):
+        code = (language or "").lower().replace("_", "-")
+        short = code.partition("-")[0]
+        names = {*usual, code, *NAMES.get(short, "").split()} - {""}
+        place = next((i for i, cell in enumerate(cells) if cell in names or (short and cell.startswith(f"{short}-"))), None)
+        if place is None:
+            return None
+        found.append(place)
+    return found
+
+
+# ---- TBX-Basic (ISO 30042, https://www.tbxinfo.net/tbx-basic): concepts with their terms in each language, in XML; and TMX, whose units have a
+# text in each language.
+#
+# Both dialects are read: `termEntry/langSet/tig/term` of version 2 and `conceptEntry/langSec/termSec/term` of version 3. Each source term
+# of a concept is an entry, and the concept's target terms are its alternatives.
+
+
+CONCEPTS, SECTIONS, TERM_GROUPS = ("termEntry", "conceptEntry", "tu"), ("langSet", "langSec", "tuv"), ("tig", "ntig", "termSec", "seg")
+LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
+NOT_USED = ("deprecatedTerm-admn-sts", "supersededTerm-admn-sts")
+
+
+def rows(path: str, flag: str, source_lang: str | None, target_lang: str | None) -> Iterator[tuple[int, Any]]:
+    """(line, (source, targets)) for each source term; concepts that lack one of the languages are left out.
+
+    Errors: UsageError for a file that is no XML, has no concepts, or for languages that are not known or not in the file.
+    """
+    if not source_lang or not target_lang:
+        kind = "TMX" if path.lower().endswith(".tmx") else "TBX"
+        raise UsageError(f"{flag} {path} is {kind}, and the languages are not known: name them by --source-lang and --target-lang")
+    # entities are not resolved and nothing is fetched: a glossary may come from anywhere
+    parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False)
+    try:
+        root = etree.parse(path, parser).getroot()
+    except OSError as error:
+        raise UsageError(f"{flag}: cannot read {path} ({error}): name a file that exists and is readable") from None
+    except etree.XMLSyntaxError as error:
+        raise UsageError(f"line {error.lineno} of {path} is not valid XML ({cut(str(error.msg))}): export the glossary again") from None
+    seen: dict[str, None] = {}
+    concepts = entries = 0
+    for concept in root.iter():
+        if name_of(concept) not in CONCEPTS:
+            continue
+        concepts += 1
+        terms = {language: found for language, found in sections(concept)}
+        seen.update(dict.fromkeys(terms))
+        targets = [text for _, text in of_language(terms, target_lang)]
+        for line, source in of_language(terms, source_lang) if targets else ():
+            entries += 1
+            yield line, (source, targets)
+    if not entries:
+        there = f"terms in {', '.join(seen)}" if seen else f"{concepts} concepts with terms"
+        raise UsageError(f"{flag} {path} has {there}, none in both {source_lang} and {target_lang}: name its languages")
+
+
+def sections(concept: Any) -> Iterator[tuple[str, list[tuple[int, str]]]]:
+    """A concept's languages, each with (line, term) of the terms in use."""
+    for section in concept:
+        if name_of(section) in SECTIONS:
+            found = []
+            for group in section:
+                if name_of(group) in TERM_GROUPS and not any(note.text and note.text.strip() in NOT_USED for note in group.iter()):
+                    terms = (each for each in group.iter() if name_of(each) in ("term", "seg"))
+                    found += [(each.sourceline, "".join(each.itertext()).strip()) for each in terms]
+            yield str(section.get(LANGUAGE) or section.get("lang") or "").lower(), found
+
+
+def of_language(terms: dict[str, list[tuple[int, str]]], language: str) -> list[tuple[int, str]]:
+    """The terms of a language; `de` takes those of `de-AT` as well."""
+    code = language.lower().replace("_", "-")
+    return [term for name, found in terms.items() if name == code or name.startswith(f"{code}-") for term in found]
+
+
+def name_of(element: Any) -> str:
+    """The element's name without its namespace; empty for comments."""
+    return etree.QName(element).localname if isinstance(element.tag, str) else ""
